@@ -1,0 +1,39 @@
+//! What one connection of a client's is told.
+
+use std::task::{Context, Poll};
+
+use conversation::{Answer, Frame};
+
+/// One thing a connection is told. Either a single `Answer`, or `Open`, any number of
+/// `Frame`s and perhaps `Abort`. After the last one comes `None`.
+#[derive(Clone, Debug)]
+pub enum Told {
+    /// The whole answer.
+    Answer(Answer),
+    /// The answer is an SSE stream.
+    Open {
+        /// Does the head name the new session?
+        welcome: bool,
+    },
+    /// The stream's next frame.
+    Frame(Frame),
+    /// End the stream so that the client sees a broken connection.
+    Abort,
+}
+
+/// The receiving half of a sink. Bounded: a reader that falls behind finds the stream
+/// aborted. Dropping it tells the session that the client is gone.
+#[derive(Debug)]
+pub struct Inflow {}
+
+impl Inflow {
+    /// The next thing; `None` after the last.
+    pub async fn next(&mut self) -> Option<Told> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// As `next`, for hand-written streams.
+    pub fn poll_next(&mut self, _context: &mut Context<'_>) -> Poll<Option<Told>> {
+        Poll::Ready(None)
+    }
+}

@@ -1,0 +1,8 @@
+//! Reaches tenants' MCP servers wherever they run.
+//!
+//! A [`Backend`] opens [`Link`]s, one for each session: a live pipe of JSON-RPC
+//! messages, whose two halves are a [`LinkSender`] and [`LinkEvents`].
+
+mod link;
+
+pub use link::{Backend, Backends, Link, LinkEvent, LinkEvents, LinkSender, SendError};

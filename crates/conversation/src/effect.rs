@@ -1,0 +1,181 @@
+//! Everything a session may ask for.
+
+use bytes::Bytes;
+use protocol::{Message, Rejection, RequestId};
+
+use crate::{EventId, SinkId};
+
+/// What to do next. Effects are performed in the order they are given.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Give the sink its whole answer. It is finished then.
+    Answer {
+        /// Who is answered.
+        sink: SinkId,
+        /// With what.
+        answer: Answer,
+    },
+    /// Make the sink an SSE stream.
+    Open {
+        /// Which sink.
+        sink: SinkId,
+        /// Does the head name the new session (SES-01)?
+        welcome: bool,
+    },
+    /// Write one frame to an open sink.
+    Write {
+        /// Which sink.
+        sink: SinkId,
+        /// What to write.
+        frame: Frame,
+    },
+    /// End an open sink. It is finished then.
+    Finish {
+        /// Which sink.
+        sink: SinkId,
+        /// End it so that the client sees a broken connection.
+        abort: bool,
+    },
+    /// Open a link to the tenant's server.
+    OpenLink,
+    /// Close the link; nothing it still says is wanted.
+    CloseLink,
+    /// Hand a message to the tenant's server.
+    Send(Message),
+    /// Append entries to the session's log; tell with [`crate::Event::Appended`] when they are held.
+    Append {
+        /// The number of the first entry; each further one is one more.
+        first: u64,
+        /// The oldest number still replayable; what is below it may be trimmed.
+        floor: u64,
+        /// The entries, encoded.
+        entries: Vec<Bytes>,
+    },
+    /// The session is over: nothing more will come of it, and its id is answered "unknown" from now on.
+    Over {
+        /// Why.
+        cause: Cause,
+    },
+    /// Something worth counting.
+    Tell(Fact),
+}
+
+/// The whole answer to one HTTP request that did not become a stream.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// The notification or response was taken (POST-08).
+    Accepted,
+    /// One JSON-RPC message.
+    Json(Bytes),
+    /// One JSON-RPC message, the first of a new session, whose id goes with it (SES-01).
+    Welcome(Bytes),
+    /// A batch's responses, each a JSON-RPC message.
+    Array(Vec<Bytes>),
+    /// The request was cancelled by its own client: nothing more is said about it (CAN-01).
+    Nothing,
+    /// The session has ended as asked (SES-07).
+    Ended,
+    /// It was not taken.
+    Refused(Refusal),
+}
+
+/// Why something was not taken, for the edge to put into a status.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// The message breaks a rule of the protocol.
+    #[error("{0}")]
+    Rejected(Rejection),
+    /// No such session, or none that this caller may see.
+    #[error("the session is unknown or over; initialize a new one")]
+    UnknownSession,
+    /// `Last-Event-ID` names nothing that this session ever sent.
+    #[error("Last-Event-ID names no event of this session")]
+    UnknownEvent,
+    /// The stream that `Last-Event-ID` names is finished, and nothing comes after that event.
+    #[error("the stream is finished; nothing comes after this event")]
+    NothingMore,
+    /// The tenant holds as many sessions as it may.
+    #[error("the tenant holds as many sessions as it may; try again later")]
+    TooManySessions,
+    /// The session has more work waiting than it may.
+    #[error("the session has too much work waiting; try again later")]
+    Busy,
+    /// The node cannot do this now.
+    #[error("the node is stopping; try again later")]
+    Stopping,
+    /// What all nodes must agree on cannot be reached.
+    #[error("the session store is unavailable; try again later")]
+    Unavailable,
+}
+
+/// One piece of an SSE stream.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frame {
+    /// An id and no data, so that the client can come back to this point (SSE-04), and
+    /// how long to wait before it does, in milliseconds (SSE-05).
+    Cursor {
+        /// The point.
+        id: EventId,
+        /// The wait.
+        retry: u32,
+    },
+    /// How long to wait before coming back, in milliseconds.
+    Retry(u32),
+    /// A JSON-RPC message.
+    Message {
+        /// Its event id; none where the stream cannot be resumed.
+        id: Option<EventId>,
+        /// The message, on one line.
+        data: Bytes,
+    },
+    /// Nothing, so that nobody on the way takes the connection for dead (SSE-13).
+    KeepAlive,
+}
+
+/// Why a session is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Its client ended it.
+    Deleted,
+    /// The handshake failed.
+    NotBorn,
+    /// Nothing happened in it for too long.
+    Idle,
+    /// The connection it lived on is gone (duplex transports).
+    Disconnected,
+    /// The node stopped.
+    Stopping,
+}
+
+/// Something worth counting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// A request got its last word.
+    Settled {
+        /// Its id, for the log.
+        id: RequestId,
+        /// Did it get a result?
+        result: bool,
+        /// How long it took, in milliseconds.
+        millis: u64,
+    },
+    /// A client came back to a stream.
+    Resumed(ResumeOutcome),
+    /// The tenant's server said something that belongs nowhere.
+    Stray,
+    /// A message was dropped at a bound.
+    Dropped,
+}
+
+/// What came of a client's coming back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResumeOutcome {
+    /// Everything it missed is replayed.
+    Replayed,
+    /// Some of what it missed was trimmed; its request ended with an error.
+    Trimmed,
+    /// Its stream was finished, and it had everything.
+    Finished,
+    /// It named no event of this session.
+    Unknown,
+}

@@ -1,0 +1,79 @@
+//! Everything that can happen to a session.
+
+use protocol::{Body, Message, Mirrored, RequestId};
+
+/// A moment of a clock that never goes back, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Millis(pub u64);
+
+impl Millis {
+    /// This moment and `millis` more.
+    pub fn plus(self, millis: u64) -> Self {
+        Self(self.0.saturating_add(millis))
+    }
+}
+
+/// One connection of the client's that can be told something: a POST's response, a
+/// GET's, or the one pipe of a duplex transport. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SinkId(pub u64);
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The client posted a message; `sink` takes what answers it.
+    Posted {
+        /// Where the answer goes. On a duplex transport it is told only that the
+        /// message was accepted; what the server says goes to the session's one stream.
+        sink: SinkId,
+        /// What was posted.
+        body: Body,
+        /// The headers that mirror it, where any were sent.
+        mirrored: Option<Box<Mirrored>>,
+    },
+    /// The client opened a GET stream, perhaps to go on after an event.
+    Listened {
+        /// Where the stream goes.
+        sink: SinkId,
+        /// `Last-Event-ID`, as it came.
+        after: Option<String>,
+    },
+    /// The client asked for the session's end.
+    Deleted {
+        /// Where the answer goes.
+        sink: SinkId,
+    },
+    /// The client is gone from there, or too slow to be told more.
+    SinkClosed {
+        /// The connection that is no more.
+        sink: SinkId,
+    },
+    /// The link that [`crate::Effect::OpenLink`] asked for is there.
+    LinkUp,
+    /// The tenant's server said something.
+    Said {
+        /// What it said.
+        message: Message,
+        /// The client's request it belongs to, where the link knows.
+        about: Option<RequestId>,
+    },
+    /// The link could not take a message of ours: its queue is full.
+    Unsent {
+        /// What was not sent.
+        message: Message,
+    },
+    /// The link is gone; what was in flight on it will not be answered.
+    LinkDown {
+        /// Why, fit for the client to read: no secret, no path, no payload.
+        reason: String,
+    },
+    /// The log holds every entry up to and including this number.
+    Appended {
+        /// The last number held.
+        through: u64,
+    },
+    /// The time that [`crate::Session::deadline`] named has come, or seems to have.
+    DeadlinePassed,
+    /// The node stops: say goodbye to everyone.
+    Stopping,
+}

@@ -1,0 +1,61 @@
+//! Event ids: `<stream>.<emitter>-<number>`.
+//!
+//! The emitter is the random part of the token under which the event was emitted, so
+//! that no two owners ever give one id to two payloads.
+
+use std::fmt;
+
+/// Who emitted an event: 64 random bits, new with every owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Emitter(pub u64);
+
+impl fmt::Display for Emitter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// The id of one event of one stream of one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EventId {
+    /// The number of the stream's *opened* entry in the session's log.
+    pub stream: u64,
+    /// Who emitted the event.
+    pub emitter: Emitter,
+    /// The number of the event's own entry.
+    pub number: u64,
+}
+
+impl EventId {
+    /// Longest text that can be one: two 20-digit numbers, 16 digits and two separators.
+    const LENGTH_MAX: usize = 58;
+
+    /// Reads an id; `None` for any text that [`fmt::Display`] does not write.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.len() > Self::LENGTH_MAX {
+            return None;
+        }
+        let (stream, rest) = text.split_once('.')?;
+        let (emitter, number) = rest.split_once('-')?;
+        let (stream, number) = (decimal(stream)?, decimal(number)?);
+        let lower_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if emitter.len() != 16 || !emitter.bytes().all(lower_hex) {
+            return None;
+        }
+        let emitter = Emitter(u64::from_str_radix(emitter, 16).ok()?);
+        Some(Self { stream, emitter, number })
+    }
+}
+
+/// A decimal number in its one canonical form.
+fn decimal(text: &str) -> Option<u64> {
+    let canonical =
+        text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    if canonical { text.parse().ok() } else { None }
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}-{}", self.stream, self.emitter, self.number)
+    }
+}

@@ -1,0 +1,1 @@
+//! Speaks HTTP and stdio with clients.

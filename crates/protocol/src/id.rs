@@ -1,0 +1,92 @@
+//! Request ids and progress tokens: a string or an integer, told apart on the wire (RPC-02, PRG-01).
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
+use serde::{Serialize, Serializer};
+
+/// The id of a JSON-RPC request. Equality is by type and value: `7` is not `"7"`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RequestId {
+    /// An integer id.
+    Number(i64),
+    /// A string id.
+    String(Arc<str>),
+}
+
+/// The token by which a request's progress is told; the same shape as an id.
+pub type ProgressToken = RequestId;
+
+impl RequestId {
+    /// Reads an id from its JSON text; `None` when it is neither string nor integer.
+    pub fn from_json(json: &str) -> Option<Self> {
+        serde_json::from_str(json).ok()
+    }
+
+    /// The JSON text of the id.
+    pub fn to_json(&self) -> String {
+        match self {
+            Self::Number(number) => number.to_string(),
+            Self::String(text) => serde_json::to_string(&**text).unwrap_or_default(),
+        }
+    }
+}
+
+impl From<i64> for RequestId {
+    fn from(number: i64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<&str> for RequestId {
+    fn from(text: &str) -> Self {
+        Self::String(text.into())
+    }
+}
+
+impl From<String> for RequestId {
+    fn from(text: String) -> Self {
+        Self::String(text.into())
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::String(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Serialize for RequestId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Number(number) => serializer.serialize_i64(*number),
+            Self::String(text) => serializer.serialize_str(text),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RequestId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct IdVisitor;
+        impl Visitor<'_> for IdVisitor {
+            type Value = RequestId;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or an integer")
+            }
+            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<RequestId, E> {
+                Ok(RequestId::Number(number))
+            }
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<RequestId, E> {
+                i64::try_from(number).map(RequestId::Number).map_err(E::custom)
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<RequestId, E> {
+                Ok(RequestId::String(text.into()))
+            }
+        }
+        deserializer.deserialize_any(IdVisitor).map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,21 @@
+//! What MCP messages are, and what each revision allows. Bytes in, values out.
+//!
+//! Everything here is a pure function or a plain value: no clock, no socket, no
+//! task. Payloads (`params`, `result`, `error`) stay the bytes they came as;
+//! only the envelope around them is read.
+
+mod error;
+mod id;
+mod message;
+mod method;
+mod mirrored;
+mod revision;
+mod session_id;
+
+pub use error::{ErrorCode, Rejection};
+pub use id::{ProgressToken, RequestId};
+pub use message::{Body, Limits, Message, Notification, Request, Response, parse};
+pub use method::Method;
+pub use mirrored::Mirrored;
+pub use revision::Revision;
+pub use session_id::SessionId;

@@ -1,0 +1,93 @@
+//! The methods of MCP, known ones by name.
+
+macro_rules! methods {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
+        /// A method or notification name. Unknown ones pass through.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub enum Method {
+            $($(#[$doc])* $variant,)+
+            /// Any other method; the tenant's server decides about it.
+            Other(Box<str>),
+        }
+
+        impl Method {
+            /// The name on the wire.
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $(Self::$variant => $name,)+
+                    Self::Other(name) => name,
+                }
+            }
+        }
+
+        impl From<&str> for Method {
+            fn from(name: &str) -> Self {
+                match name {
+                    $($name => Self::$variant,)+
+                    other => Self::Other(other.into()),
+                }
+            }
+        }
+    };
+}
+
+methods! {
+    /// The handshake's request.
+    Initialize = "initialize",
+    /// The handshake's end.
+    Initialized = "notifications/initialized",
+    /// Is the peer there?
+    Ping = "ping",
+    /// The requestor no longer wants an answer.
+    Cancelled = "notifications/cancelled",
+    /// How far a request has come.
+    Progress = "notifications/progress",
+    /// A log message of the server's.
+    LogMessage = "notifications/message",
+    /// Which log messages the client wants.
+    SetLevel = "logging/setLevel",
+    /// Lists tools.
+    ToolsList = "tools/list",
+    /// Calls a tool.
+    ToolsCall = "tools/call",
+    /// The set of tools changed.
+    ToolsListChanged = "notifications/tools/list_changed",
+    /// Lists resources.
+    ResourcesList = "resources/list",
+    /// Lists resource templates.
+    ResourceTemplatesList = "resources/templates/list",
+    /// Reads a resource.
+    ResourcesRead = "resources/read",
+    /// Asks for a resource's updates.
+    Subscribe = "resources/subscribe",
+    /// Ends a resource's updates.
+    Unsubscribe = "resources/unsubscribe",
+    /// The set of resources changed.
+    ResourcesListChanged = "notifications/resources/list_changed",
+    /// A resource changed.
+    ResourceUpdated = "notifications/resources/updated",
+    /// Lists prompts.
+    PromptsList = "prompts/list",
+    /// Gets a prompt.
+    PromptsGet = "prompts/get",
+    /// The set of prompts changed.
+    PromptsListChanged = "notifications/prompts/list_changed",
+    /// Completes an argument.
+    Complete = "completion/complete",
+    /// Asks the client for its roots.
+    RootsList = "roots/list",
+    /// The client's roots changed.
+    RootsListChanged = "notifications/roots/list_changed",
+    /// Asks the client's model.
+    CreateMessage = "sampling/createMessage",
+    /// Asks the client's user.
+    Elicit = "elicitation/create",
+    /// A URL elicitation is complete.
+    ElicitationComplete = "notifications/elicitation/complete",
+}
+
+impl std::fmt::Display for Method {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,132 @@
+//! The revisions of the specification, as questions.
+//!
+//! The only place where revisions are compared. The rest of the house asks.
+
+/// A revision of MCP that begins with `initialize`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Revision {
+    /// 2024-11-05: stdio and HTTP+SSE.
+    V2024_11_05,
+    /// 2025-03-26: Streamable HTTP, batches, audio, annotations.
+    V2025_03_26,
+    /// 2025-06-18: no batches, elicitation, resource links, structured output.
+    V2025_06_18,
+    /// 2025-11-25: priming, polling, URL elicitation, tool use in sampling.
+    V2025_11_25,
+    /// DRAFT-2026-v1: mirrored request headers; no requests on standalone streams.
+    Draft2026V1,
+}
+
+use Revision::*;
+
+impl Revision {
+    /// Every revision, oldest first.
+    pub const ALL: [Self; 5] = [V2024_11_05, V2025_03_26, V2025_06_18, V2025_11_25, Draft2026V1];
+
+    /// What is offered to a client that asks for an unknown revision (RPC-08).
+    pub const NEWEST_STABLE: Self = V2025_11_25;
+
+    /// What a request without a version header and without a session counts as (VER-02).
+    pub const ASSUMED: Self = V2025_03_26;
+
+    /// The revision's name on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            V2024_11_05 => "2024-11-05",
+            V2025_03_26 => "2025-03-26",
+            V2025_06_18 => "2025-06-18",
+            V2025_11_25 => "2025-11-25",
+            Draft2026V1 => "DRAFT-2026-v1",
+        }
+    }
+
+    /// The revision of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|revision| revision.as_str() == name)
+    }
+
+    /// The revision to answer a client that asked for `name`: the same where it is
+    /// known, else the newest stable one (RPC-08).
+    pub fn negotiate(name: &str) -> Self {
+        Self::named(name).unwrap_or(Self::NEWEST_STABLE)
+    }
+
+    /// What to ask a tenant's server for on behalf of a client of this revision. No
+    /// server of today speaks the draft, whose payloads are those of the newest stable one.
+    pub fn asked_of_servers(self) -> Self {
+        self.min(Self::NEWEST_STABLE)
+    }
+
+    /// May a client send a JSON-RPC batch (POST-05, BAT-06)? Unspecified in 2024-11-05, so tolerated.
+    pub fn has_batches(self) -> bool {
+        self <= V2025_03_26
+    }
+
+    /// Does a stream begin with an event that has an id and no data (SSE-04)? Clients
+    /// of older revisions may try to parse the empty data.
+    pub fn has_priming(self) -> bool {
+        self >= V2025_11_25
+    }
+
+    /// Must POSTs mirror method and name in `Mcp-*` headers (HDR-01, HDR-21)?
+    pub fn has_mirrored_headers(self) -> bool {
+        self >= Draft2026V1
+    }
+
+    /// May requests to the client go on a standalone GET stream (GET-05, GET-06)?
+    pub fn has_standalone_requests(self) -> bool {
+        self <= V2025_11_25
+    }
+
+    /// Does `elicitation/create` exist (ELI-01)?
+    pub fn has_elicitation(self) -> bool {
+        self >= V2025_06_18
+    }
+
+    /// Does elicitation have modes (form, url), titled enums and defaults (ELI-02)?
+    pub fn has_elicitation_modes(self) -> bool {
+        self >= V2025_11_25
+    }
+
+    /// Is audio a content type (TOOL-09)?
+    pub fn has_audio(self) -> bool {
+        self >= V2025_03_26
+    }
+
+    /// Is a resource link a content type (TOOL-09)?
+    pub fn has_resource_links(self) -> bool {
+        self >= V2025_06_18
+    }
+
+    /// May a sampling result's content be an array, and may sampling use tools (SMP-02, SMP-04)?
+    pub fn has_sampling_tools(self) -> bool {
+        self >= V2025_11_25
+    }
+
+    /// Does a client's reopening of its standalone stream depend on an abortive end?
+    /// Older TypeScript clients reopen only then.
+    pub fn reopens_only_after_abort(self) -> bool {
+        !self.has_priming()
+    }
+}
+
+impl std::fmt::Display for Revision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_revisions_are_echoed_and_unknown_ones_get_the_newest_stable() {
+        for revision in Revision::ALL {
+            assert_eq!(Revision::negotiate(revision.as_str()), revision);
+        }
+        for unknown in ["2026-07-28", "1999-01-01", "", "2025-11-25 "] {
+            assert_eq!(Revision::negotiate(unknown), V2025_11_25);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The program, and the library for embedding: reads settings, assembles, stops in order.

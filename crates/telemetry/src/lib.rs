@@ -1,0 +1,1 @@
+//! Logs, traces, the metrics registry. Knows nothing of MCP.

@@ -1,0 +1,2 @@
+//! The load driver.
+fn main() {}
