@@ -5,13 +5,13 @@ use std::sync::Arc;
 use backends::Backends;
 use conversation::{Limits, Refusal};
 use protocol::{Body, Mirrored, Request, SessionId};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tenants::{Principal, Tenant};
 
 use crate::Inflow;
 
 /// Bounds of the node's sessions.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Settings {
     /// The bounds of each session.

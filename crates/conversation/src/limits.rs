@@ -1,9 +1,9 @@
 //! The bounds of one session, each with what happens at it.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Bounds and waits of one session.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// How long a call may stay silent before its answer becomes an SSE stream
