@@ -1,7 +1,19 @@
 //! Who may use what, and how much.
+//!
+//! A [`Tenant`] is what [`Settings`] say once they were found to be right: its name fits
+//! into a path, its origins are origins, and its `auth` was written by someone. Nothing
+//! here reads a file, a header or a message.
+
+mod error;
+mod name;
+mod origin;
+mod settings;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+
+pub use error::Error;
+pub use settings::{Limits, Settings};
 
 /// A tenant: who brings a server and owns an endpoint.
 #[derive(Clone, Debug)]
@@ -14,6 +26,23 @@ pub struct Tenant {
     pub sessions_max: usize,
 }
 
+impl Tenant {
+    /// The tenant that these settings describe, or everything that is wrong with them.
+    pub fn new(name: &str, settings: &Settings) -> Result<Self, Vec<Error>> {
+        let origins = settings.allowed_origins.iter().map(|written| origin::check(name, written));
+        let checks = [name::check(name), settings.check_auth(name), settings.limits.check(name)];
+        let wrong: Vec<Error> = checks.into_iter().chain(origins).filter_map(Result::err).collect();
+        if !wrong.is_empty() {
+            return Err(wrong);
+        }
+        Ok(Self {
+            name: name.into(),
+            allowed_origins: settings.allowed_origins.clone(),
+            sessions_max: settings.limits.sessions_max,
+        })
+    }
+}
+
 /// Who a request is from. A session answers only to the principal that opened it (SES-04).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal(Arc<str>);
@@ -23,9 +52,14 @@ impl Principal {
     pub fn anonymous() -> Self {
         Self("".into())
     }
+
+    /// Is this everybody, rather than somebody?
+    pub fn is_anonymous(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
-/// Every tenant of the node.
+/// Every tenant of the node. Fixed once the node runs, so it is as large as its settings.
 #[derive(Clone, Debug, Default)]
 pub struct Tenants(Arc<HashMap<Arc<str>, Arc<Tenant>>>);
 
@@ -38,5 +72,12 @@ impl Tenants {
     /// The tenant of that name.
     pub fn find(&self, name: &str) -> Option<&Arc<Tenant>> {
         self.0.get(name)
+    }
+
+    /// Every tenant, by name.
+    pub fn by_name(&self) -> Vec<&Arc<Tenant>> {
+        let mut all: Vec<_> = self.0.values().collect();
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all
     }
 }

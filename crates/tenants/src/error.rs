@@ -1,0 +1,69 @@
+//! What can be wrong with a tenant as it was written down. Each says how to mend it.
+
+/// Why a tenant cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The name has no characters.
+    #[error("a tenant needs a name: write [tenants.acme]")]
+    NameEmpty,
+    /// The name is longer than a name may be.
+    #[error("the name of tenant `{name}` has {length} characters; shorten it to at most {max}")]
+    NameTooLong {
+        /// Its beginning.
+        name: String,
+        /// How long it is.
+        length: usize,
+        /// How long it may be.
+        max: usize,
+    },
+    /// The name has a character that does not belong into the endpoint's path.
+    #[error(
+        "the name of tenant `{name}` has {found:?} in it; use only a-z, 0-9, `-` and `_`, since \
+         the name stands in the endpoint's path"
+    )]
+    NameCharacter {
+        /// The whole name.
+        name: String,
+        /// The first wrong character.
+        found: char,
+    },
+    /// The name begins with a hyphen or an underscore.
+    #[error("the name of tenant `{0}` begins with a sign; begin it with a letter or a digit")]
+    NameStart(String),
+    /// Nobody wrote who may use the endpoint.
+    #[error(
+        "tenant `{0}` does not say who may use it; write `auth = \"open\"` under [tenants.{0}] if \
+         anyone who can reach the endpoint may"
+    )]
+    AuthMissing(String),
+    /// `auth` is a word that means nothing.
+    #[error(
+        "tenant `{name}` has auth = {written:?}, which is not known; the only kind is \"open\""
+    )]
+    AuthUnknown {
+        /// The tenant.
+        name: String,
+        /// What stands there.
+        written: String,
+    },
+    /// An allowed origin could never equal what a browser sends.
+    #[error(
+        "tenant `{name}` allows the origin {written:?}, which no browser sends; write scheme, host \
+         and port only, as in \"https://app.example.com\""
+    )]
+    Origin {
+        /// The tenant.
+        name: String,
+        /// What stands there.
+        written: String,
+    },
+    /// A limit under which the tenant could do nothing at all.
+    #[error("tenant `{name}` has {limit} = 0, so nobody could use it; write at least 1")]
+    LimitZero {
+        /// The tenant.
+        name: String,
+        /// The limit's key.
+        limit: &'static str,
+    },
+}

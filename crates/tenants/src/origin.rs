@@ -1,0 +1,73 @@
+//! What an allowed origin may look like: exactly what a browser sends in `Origin` (SEC-01).
+
+use crate::Error;
+
+/// Can a browser's `Origin` equal this?
+pub(crate) fn check(tenant: &str, written: &str) -> Result<(), Error> {
+    let authority = written.split_once("://").filter(|(scheme, _)| is_scheme(scheme));
+    match authority {
+        Some((_, authority)) if is_authority(authority) => Ok(()),
+        _ => Err(Error::Origin { name: tenant.into(), written: written.into() }),
+    }
+}
+
+fn is_scheme(scheme: &str) -> bool {
+    scheme.starts_with(|first: char| first.is_ascii_lowercase())
+        && scheme.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'+' | b'-' | b'.'))
+}
+
+// Upper case, a path, a user or a wildcard never stand in an `Origin`, so a rule that has
+// them would quietly match nothing.
+fn is_authority(authority: &str) -> bool {
+    let (host, port) = split_port(authority);
+    let in_host = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_');
+    let host_fits = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.bytes().all(in_host),
+    };
+    host_fits && port.is_none_or(|port| port.parse::<u16>().is_ok())
+}
+
+fn split_port(authority: &str) -> (&str, Option<&str>) {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (authority, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_browser_sends_is_an_origin() {
+        for written in [
+            "https://app.example.com",
+            "http://localhost:3000",
+            "https://[::1]:8443",
+            "http://[::1]",
+            "vscode-webview://abc123",
+        ] {
+            assert_eq!(check("t", written), Ok(()), "{written}");
+        }
+    }
+
+    #[test]
+    fn what_no_browser_sends_is_refused() {
+        for written in [
+            "*",
+            "app.example.com",
+            "https://app.example.com/",
+            "https://*.example.com",
+            "https://App.example.com",
+            "https://user@app.example.com",
+            "https://app.example.com:",
+            "https://app.example.com:99999",
+            "https://",
+            "null",
+            "",
+        ] {
+            assert!(check("t", written).is_err(), "{written}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What is written about a tenant, before anybody found it right.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// A tenant as it is written down.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Who may use the endpoint. It has no default on purpose: an endpoint is open to
+    /// everybody only because somebody wrote `"open"`.
+    pub auth: Option<String>,
+    /// Origins that may use the endpoint, beside the node's own and loopback ones.
+    pub allowed_origins: Vec<String>,
+    /// How much the tenant may use.
+    pub limits: Limits,
+}
+
+impl Settings {
+    /// An endpoint for anyone who can reach it.
+    pub fn open() -> Self {
+        Self { auth: Some("open".into()), ..Self::default() }
+    }
+
+    pub(crate) fn check_auth(&self, name: &str) -> Result<(), Error> {
+        match self.auth.as_deref() {
+            Some("open") => Ok(()),
+            Some(written) => Err(Error::AuthUnknown { name: name.into(), written: written.into() }),
+            None => Err(Error::AuthMissing(name.into())),
+        }
+    }
+}
+
+/// How much a tenant may use.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Most sessions of the tenant on this node; a further `initialize` is refused until one ends.
+    pub sessions_max: usize,
+}
+
+impl Limits {
+    pub(crate) fn check(&self, name: &str) -> Result<(), Error> {
+        let limit = "limits.sessions_max";
+        (self.sessions_max > 0).then_some(()).ok_or(Error::LimitZero { name: name.into(), limit })
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { sessions_max: 10_000 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tenant;
+
+    fn refusal(settings: &Settings) -> String {
+        let wrong = Tenant::new("acme", settings).unwrap_err();
+        wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn a_tenant_without_auth_is_refused_with_the_line_to_write() {
+        let refusal = refusal(&Settings::default());
+        assert!(refusal.contains("`auth = \"open\"` under [tenants.acme]"), "{refusal}");
+    }
+
+    #[test]
+    fn a_tenant_whose_auth_means_nothing_is_refused() {
+        let refusal = refusal(&Settings { auth: Some("Open".into()), ..Settings::default() });
+        assert!(refusal.contains("auth = \"Open\""), "{refusal}");
+    }
+
+    #[test]
+    fn everything_wrong_is_told_at_once() {
+        let settings = Settings {
+            auth: None,
+            allowed_origins: vec!["*".into(), "https://fine.example".into()],
+            limits: Limits { sessions_max: 0 },
+        };
+        assert_eq!(refusal(&settings).lines().count(), 3);
+    }
+
+    #[test]
+    fn an_open_tenant_is_served_within_its_limits() {
+        let tenant = Tenant::new("acme", &Settings::open()).unwrap();
+        assert_eq!((&*tenant.name, tenant.sessions_max), ("acme", 10_000));
+    }
+}
