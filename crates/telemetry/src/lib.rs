@@ -1,1 +1,9 @@
-//! Logs, traces, the metrics registry. Knows nothing of MCP.
+//! Logs, the metrics registry, and whether the node is ready. Knows nothing of MCP.
+
+mod logs;
+mod metrics;
+mod readiness;
+
+pub use logs::{Error, Format, Settings, init};
+pub use metrics::{METRICS_CONTENT_TYPE, metrics_text};
+pub use readiness::Readiness;

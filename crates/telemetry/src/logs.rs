@@ -1,0 +1,90 @@
+//! Logs. They go to stderr always, since stdout belongs to the stdio transport (STD-02).
+
+use serde::{Deserialize, Serialize};
+use tracing_subscriber::EnvFilter;
+
+/// What comes before the configured level. What the HTTP layer has to say is mostly about
+/// what strangers sent, and anybody could fill the log with it; the front counts it instead.
+const QUIET: &str = "actix_http=off,actix_server=warn";
+
+/// How much is logged, and in what shape.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// One line of text, or one JSON object, an event.
+    pub format: Format,
+    /// `error`, `warn`, `info`, `debug` or `trace`; also by crate, as in `info,front=debug`.
+    pub level: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { format: Format::Text, level: "info".to_owned() }
+    }
+}
+
+/// The shape of a log event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// Why logging was not set up.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The level cannot be read; nothing was set up.
+    #[error(
+        "the log level `{level}` is not one; write error, warn, info, debug or trace, or crate=level pairs with commas between"
+    )]
+    Level {
+        /// What was written.
+        level: String,
+        /// What is wrong with it.
+        #[source]
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// This process logs already, perhaps to where an embedding program wants it.
+    #[error("logging is set up already; set it up once, and before anything else")]
+    Again,
+}
+
+/// Sets up logging for the process. Once.
+pub fn init(settings: &Settings) -> Result<(), Error> {
+    let filter = filter(&settings.level)?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let outcome = match settings.format {
+        Format::Text => builder.with_ansi(false).try_init(),
+        Format::Json => builder.json().flatten_event(true).try_init(),
+    };
+    outcome.map_err(|_| Error::Again)
+}
+
+fn filter(level: &str) -> Result<EnvFilter, Error> {
+    EnvFilter::builder()
+        .parse(format!("{QUIET},{level}"))
+        .map_err(|source| Error::Level { level: level.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_may_be_a_word_or_pairs_and_nonsense_is_named() {
+        for level in ["info", "warn,front=debug", "actix_http=trace"] {
+            assert!(filter(level).is_ok(), "{level}");
+        }
+        let error = filter("front=loudly").unwrap_err().to_string();
+        assert!(error.contains("`front=loudly`") && error.contains("debug"), "{error}");
+    }
+
+    #[test]
+    fn the_http_layer_is_quiet_unless_asked_for() {
+        assert!(filter("debug").unwrap().to_string().contains("actix_http=off"));
+        assert!(filter("actix_http=trace").unwrap().to_string().contains("actix_http=trace"));
+    }
+}
