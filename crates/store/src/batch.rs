@@ -1,0 +1,57 @@
+//! Entries on their way into a session's log.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::SessionId;
+
+use crate::{Record, Token};
+
+/// Consecutive entries for one session's log, under its owner's token.
+///
+/// An empty batch is a question: it refreshes the time to live, and is refused with a
+/// hole where the log's end was lost.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// Whose log.
+    pub session: SessionId,
+    /// The right to append to it.
+    pub token: Token,
+    /// The number of the first entry; each further one is one more. In an empty batch,
+    /// the number that the next entry will have.
+    pub first: u64,
+    /// The oldest number still replayable; the log drops what is below. An owner never
+    /// lowers it. Its distance to the newest number is what bounds the log.
+    pub floor: u64,
+    /// The entries, encoded. Kept as they are, not copied: each should own its bytes and
+    /// not be a slice of something larger.
+    pub entries: Vec<Bytes>,
+    /// How long the session outlives this batch if nothing else happens to it.
+    pub ttl: Duration,
+}
+
+/// The log holds a batch, and everything before it that can be replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// The last number of the batch; of an empty one, the number before its first.
+    /// `None` where nothing was ever numbered.
+    pub through: Option<u64>,
+}
+
+/// What a claimant is given.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claimed {
+    /// The session, now the claimant's.
+    pub record: Record,
+    /// Its log, by number.
+    pub log: Vec<(u64, Bytes)>,
+}
+
+/// What a claimant knows about the owner it replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// It is this one (dead, or this very node).
+    Token(Token),
+    /// Whoever it was has released the session.
+    Released,
+}
