@@ -5,4 +5,7 @@
 
 mod link;
 
-pub use link::{Backend, Backends, Link, LinkEvent, LinkEvents, LinkSender, SendError};
+pub use link::{
+    Backend, Backends, Gone, Link, LinkEvent, LinkEvents, LinkLimits, LinkSender, SendError,
+    ServerEnd, Voice,
+};

@@ -1,10 +1,19 @@
 //! The pipe between a session and a tenant's server.
+//!
+//! Nothing here knows what a server is: an implementation either drives the
+//! [`ServerEnd`] that [`Link::pair`] gives it, or is driven in place by whoever polls
+//! the [`LinkEvents`]. Neither half ever waits for the other side.
+
+mod pair;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use protocol::{Message, RequestId, SessionId};
+
+pub(crate) use self::pair::Ear;
+pub use self::pair::{Gone, ServerEnd, Voice};
 
 /// A configured MCP server of a tenant.
 pub trait Backend: Send + Sync + 'static {
@@ -30,12 +39,48 @@ impl Backends {
     }
 }
 
+/// Bounds of a link, the same in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkLimits {
+    /// Most messages waiting. At the bound the session's `send` fails with
+    /// [`SendError::Full`], and the server's [`Voice::say`] waits.
+    pub messages_max: usize,
+    /// Most bytes waiting, with the same consequence. A single message may be larger:
+    /// it is taken when nothing else waits.
+    pub bytes_max: usize,
+}
+
+impl Default for LinkLimits {
+    fn default() -> Self {
+        Self { messages_max: 256, bytes_max: 8 << 20 }
+    }
+}
+
 /// Both halves of a link.
 pub struct Link {
     /// Takes what is said to the server.
     pub sender: LinkSender,
     /// Gives what the server says.
     pub events: LinkEvents,
+}
+
+impl Link {
+    /// A link and what drives it from the server's side.
+    pub fn pair(limits: LinkLimits) -> (Self, ServerEnd) {
+        let (mouth, ear, end) = pair::pair(limits);
+        (Self { sender: LinkSender(mouth), events: LinkEvents(Source::Queue(ear)) }, end)
+    }
+
+    /// A link whose server runs inside the session's own polling: `engine` makes it,
+    /// from its end of the link and the session's ear.
+    pub(crate) fn in_place(
+        limits: LinkLimits,
+        engine: impl FnOnce(ServerEnd, Ear) -> Box<dyn Engine>,
+    ) -> Self {
+        let (mouth, ear, end) = pair::pair(limits);
+        let events = LinkEvents(Source::InPlace(engine(end, ear)));
+        Self { sender: LinkSender(mouth), events }
+    }
 }
 
 /// What a link tells. `Up` comes first, at most once; `Down` last, at most once.
@@ -69,21 +114,43 @@ pub enum SendError {
 }
 
 /// The half that speaks to the server.
-pub struct LinkSender {}
+pub struct LinkSender(pair::Mouth);
 
 impl LinkSender {
-    /// Hands over one message. Never waits.
-    pub fn send(&self, _message: Message) -> Result<(), SendError> {
-        Err(SendError::Down)
+    /// Hands over one message. Never waits. What is sent before `Up` is kept for the
+    /// server, within the link's bounds.
+    pub fn send(&self, message: Message) -> Result<(), SendError> {
+        self.0.send(message)
     }
 }
 
 /// The half that listens to the server.
-pub struct LinkEvents {}
+pub struct LinkEvents(Source);
+
+enum Source {
+    /// Somebody else drives the server.
+    Queue(Ear),
+    /// Polling drives the server.
+    InPlace(Box<dyn Engine>),
+}
+
+/// A server that runs only while it is polled.
+pub(crate) trait Engine: Send {
+    /// As [`LinkEvents::poll_next`].
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>>;
+}
 
 impl LinkEvents {
-    /// The next event; `None` when nothing more will come.
-    pub fn poll_next(&mut self, _context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
-        Poll::Ready(None)
+    /// The next event; `None` when nothing more will come, which is after `Down`.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
+        match &mut self.0 {
+            Source::Queue(ear) => ear.poll_next(context),
+            Source::InPlace(engine) => engine.poll_next(context),
+        }
+    }
+
+    /// As `poll_next`, for callers that may wait.
+    pub async fn next(&mut self) -> Option<LinkEvent> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
     }
 }
