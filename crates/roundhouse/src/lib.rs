@@ -1,1 +1,3 @@
 //! The program, and the library for embedding: reads settings, assembles, stops in order.
+
+pub mod settings;

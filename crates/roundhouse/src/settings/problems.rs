@@ -1,0 +1,84 @@
+//! Everything that is wrong with the settings, told at once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::shape::{Shape, join};
+
+/// Why settings cannot be used: one line for each thing to mend. It never repeats a
+/// value, which may be a secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
+pub struct Problems(Vec<String>);
+
+impl Problems {
+    /// One thing to mend.
+    pub fn one(problem: impl Into<String>) -> Self {
+        Self(vec![problem.into()])
+    }
+
+    /// What is wrong, one line each.
+    pub fn lines(&self) -> &[String] {
+        &self.0
+    }
+
+    /// One more thing to mend.
+    pub(crate) fn add(&mut self, problem: impl Into<String>) {
+        self.0.push(problem.into());
+    }
+
+    /// `value`, unless something is wrong.
+    pub(crate) fn or<T>(self, value: T) -> Result<T, Self> {
+        if self.0.is_empty() { Ok(value) } else { Err(self) }
+    }
+
+    pub(crate) fn unknown_key(
+        &mut self,
+        at: &str,
+        key: &str,
+        origin: Option<&str>,
+        known: &BTreeMap<String, Shape>,
+    ) {
+        let advice = match nearest(key, known.keys()) {
+            Some(near) => format!("did you mean `{}`?", join(at, near)),
+            None => format!("known here: {}", list(known.keys())),
+        };
+        self.add(format!("unknown key `{}`{}; {advice}", join(at, key), from(origin)));
+    }
+
+    pub(crate) fn wrong_kind(&mut self, at: &str, wanted: &str, origin: Option<&str>) {
+        self.add(format!("`{at}`{} must be {wanted}", from(origin)));
+    }
+
+    pub(crate) fn no_kind(&mut self, at: &str, kinds: &BTreeMap<String, Shape>) {
+        self.add(format!("`{at}` needs a `kind`, one of: {}", list(kinds.keys())));
+    }
+
+    pub(crate) fn unknown_kind(&mut self, at: &str, kind: &str, kinds: &BTreeMap<String, Shape>) {
+        let advice = match nearest(kind, kinds.keys()) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => format!("known kinds: {}", list(kinds.keys())),
+        };
+        self.add(format!("`{at}.kind` is {kind:?}, which is not known; {advice}"));
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+fn from(origin: Option<&str>) -> String {
+    origin.map_or_else(String::new, |origin| format!(" in {origin}"))
+}
+
+fn list<'a>(keys: impl Iterator<Item = &'a String>) -> String {
+    keys.map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// The known key that was probably meant: at most every third letter differs.
+fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a String>) -> Option<&'a String> {
+    let far = |near: &String| strsim::damerau_levenshtein(key, near);
+    let best = known.min_by_key(|near| far(near))?;
+    (far(best) <= (best.chars().count() / 3).max(1)).then_some(best)
+}

@@ -1,0 +1,161 @@
+//! Reading: the file first, the environment over it, then every key against what is known.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use config::{Config, ConfigError, File, FileFormat};
+use serde::Deserialize;
+
+use super::{Problems, Settings};
+
+/// The `ROUNDHOUSE__SECTION__KEY` variables that are laid over the file.
+#[derive(Clone, Debug, Default)]
+pub struct Environment(Option<HashMap<String, String>>);
+
+impl Environment {
+    /// That of this process.
+    pub fn of_process() -> Self {
+        Self(None)
+    }
+
+    /// These variables and no others.
+    pub fn of(variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        Self(Some(variables.into_iter().collect()))
+    }
+
+    fn source(&self) -> config::Environment {
+        config::Environment::with_prefix("ROUNDHOUSE")
+            .prefix_separator("__")
+            .separator("__")
+            .source(self.0.clone())
+    }
+}
+
+impl Settings {
+    /// Reads the file, if any, with the environment over it.
+    pub fn read(file: Option<&Path>, environment: &Environment) -> Result<Self, Problems> {
+        let mut config = Config::builder();
+        if let Some(file) = file {
+            config = config.add_source(File::from(file).format(FileFormat::Toml));
+        }
+        let config = config.add_source(environment.source()).build().map_err(one)?;
+        let mut root = config.cache;
+        let mut problems = Problems::default();
+        Self::shape().fit("", &mut root, &mut problems);
+        problems.or(())?;
+        Self::deserialize(root).map_err(one)
+    }
+}
+
+fn one(error: ConfigError) -> Problems {
+    Problems::one(error.to_string().trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::BackendSettings;
+
+    fn read(toml: &str, variables: &[(&str, &str)]) -> Result<Settings, Problems> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("roundhouse.toml");
+        std::fs::write(&file, toml).unwrap();
+        let variables = variables.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+        Settings::read(Some(&file), &Environment::of(variables))
+    }
+
+    fn refusal(toml: &str, variables: &[(&str, &str)]) -> String {
+        read(toml, variables).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_the_nearest_known_one() {
+        let refusal = refusal("[admin]\nlisten = ''\nlisen = ''", &[]);
+        assert!(refusal.contains("unknown key `admin.lisen` in "), "{refusal}");
+        assert!(refusal.contains("did you mean `admin.listen`?"), "{refusal}");
+    }
+
+    #[test]
+    fn an_unknown_key_that_is_near_to_nothing_is_told_what_is_known() {
+        let refusal = refusal("[store]\ncolour = 'red'", &[]);
+        assert!(refusal.contains("unknown key `store.colour`"), "{refusal}");
+        assert!(refusal.contains("known here: `url`"), "{refusal}");
+    }
+
+    #[test]
+    fn unknown_keys_are_found_at_any_depth_and_all_at_once() {
+        let toml = "
+            sesions = 3
+            [tenants.acme]
+            oauth = 'open'
+            [tenants.acme.limits]
+            session_max = 3
+            [tenants.acme.backends.files]
+            kind = 'stdio'
+            comand = 'ls'
+            [tenants.acme.backends.more]
+            kind = 'stido'
+            [tenants.acme.backends.most]";
+        let refusal = refusal(toml, &[]);
+        for wanted in [
+            "did you mean `sessions`?",
+            "did you mean `tenants.acme.auth`?",
+            "did you mean `tenants.acme.limits.sessions_max`?",
+            "did you mean `tenants.acme.backends.files.command`?",
+            "did you mean \"stdio\"?",
+            "`tenants.acme.backends.most` needs a `kind`",
+        ] {
+            assert!(refusal.contains(wanted), "no {wanted} in\n{refusal}");
+        }
+    }
+
+    #[test]
+    fn the_environment_goes_over_the_file() {
+        let toml = "[sessions]\nidle_secs = 10\nkeepalive_secs = 7";
+        let variables = [
+            ("ROUNDHOUSE__SESSIONS__IDLE_SECS", "20"),
+            ("ROUNDHOUSE__TENANTS__ACME__AUTH", "open"),
+            ("ROUNDHOUSE__TENANTS__ACME__ALLOWED_ORIGINS", "https://a.example, https://b.example"),
+            ("ROUNDHOUSE__TENANTS__ACME__BACKENDS__FILES__KIND", "stdio"),
+            ("ROUNDHOUSE__TENANTS__ACME__BACKENDS__FILES__COMMAND", "ls"),
+            ("ROUNDHOUSE__TENANTS__ACME__BACKENDS__FILES__ENV__API_KEY", "12"),
+            ("ROUNDHOUSE_GUARD", "not ours to read"),
+        ];
+        let settings = read(toml, &variables).unwrap();
+        assert_eq!(settings.sessions.session.idle_secs, 20);
+        assert_eq!(settings.sessions.session.keepalive_secs, 7);
+        let acme = &settings.tenants["acme"];
+        assert_eq!(acme.tenant.allowed_origins, ["https://a.example", "https://b.example"]);
+        let BackendSettings::Stdio(files) = &acme.backends["files"] else { panic!("not stdio") };
+        assert_eq!(files.env["API_KEY"], "12");
+    }
+
+    #[test]
+    fn an_unknown_key_in_the_environment_is_refused_too() {
+        let refusal = refusal("", &[("ROUNDHOUSE__STORE__URI", "memory:")]);
+        assert!(refusal.contains("`store.uri` in the environment; did you mean `store.url`?"));
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_kind_is_refused_by_its_path_and_not_repeated() {
+        let toml = "[sessions]\nidle_secs = 'hunter2'\n[store]\nurl = 7";
+        let refusal = refusal(toml, &[]);
+        assert!(refusal.contains("`sessions.idle_secs` in "), "{refusal}");
+        assert!(refusal.contains("must be a whole number"), "{refusal}");
+        assert!(refusal.contains("must be text"), "{refusal}");
+        assert!(!refusal.contains("hunter2"), "{refusal}");
+    }
+
+    #[test]
+    fn a_number_that_does_not_fit_is_refused_by_its_path() {
+        let refusal = refusal("[sessions]\nidle_secs = -1", &[]);
+        assert!(refusal.contains("sessions"), "{refusal}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_or_not_toml_is_named() {
+        let missing = Settings::read(Some(Path::new("nowhere.toml")), &Environment::of([]));
+        assert!(missing.unwrap_err().to_string().contains("nowhere.toml"));
+        assert!(refusal("[front", &[]).contains("roundhouse.toml"));
+    }
+}

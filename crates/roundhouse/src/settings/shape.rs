@@ -1,0 +1,180 @@
+//! Which keys there are, and what is wrong with keys that are not.
+//!
+//! A [`Shape`] is made from defaults that were written out, so it knows a key the moment
+//! a crate adds it to its settings. It never knows what a value means.
+
+use std::collections::BTreeMap;
+
+use config::{Value, ValueKind};
+use serde_json::Value as Json;
+
+use super::Problems;
+
+/// What the environment's values say of their origin.
+const ENVIRONMENT: &str = "the environment";
+
+/// What may stand at one place of the settings.
+#[derive(Clone, Debug)]
+pub(crate) enum Shape {
+    /// Anything; whoever owns the key judges it.
+    Any,
+    /// Text.
+    Text,
+    /// A whole number.
+    Number,
+    /// `true` or `false`.
+    Truth,
+    /// A list; in the environment, words with commas between them.
+    List,
+    /// Exactly these keys.
+    Table(BTreeMap<String, Shape>),
+    /// Keys that the operator chooses, each of this shape.
+    Named(Box<Shape>),
+    /// The table that `kind` chooses.
+    Kinds(BTreeMap<String, Shape>),
+}
+
+impl Shape {
+    /// The shape of these defaults. An empty table in them is one of texts, whose keys the
+    /// operator chooses.
+    pub(crate) fn of(defaults: &impl serde::Serialize) -> Self {
+        // Settings are plain tables; if one could not be written out, its owner still
+        // refuses unknown keys, only less helpfully.
+        serde_json::to_value(defaults).map_or(Self::Any, |defaults| Self::of_json(&defaults))
+    }
+
+    fn of_json(default: &Json) -> Self {
+        match default {
+            Json::Null => Self::Any,
+            Json::Bool(_) => Self::Truth,
+            Json::Number(_) => Self::Number,
+            Json::String(_) => Self::Text,
+            Json::Array(_) => Self::List,
+            Json::Object(keys) if keys.is_empty() => Self::Named(Box::new(Self::Text)),
+            Json::Object(keys) => Self::Table(
+                keys.iter().map(|(key, value)| (key.clone(), Self::of_json(value))).collect(),
+            ),
+        }
+    }
+
+    /// The same table with one more key.
+    pub(crate) fn with(self, key: &str, shape: Shape) -> Self {
+        match self {
+            Self::Table(mut keys) => {
+                keys.insert(key.into(), shape);
+                Self::Table(keys)
+            }
+            other => other,
+        }
+    }
+
+    /// Every path that leads to a value, with `*` for a name that the operator chooses.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        self.collect_paths("", &mut paths);
+        paths.sort();
+        paths.dedup();
+        paths
+    }
+
+    fn collect_paths(&self, at: &str, paths: &mut Vec<String>) {
+        match self {
+            Self::Table(keys) => {
+                keys.iter().for_each(|(key, shape)| shape.collect_paths(&join(at, key), paths));
+            }
+            Self::Named(shape) => shape.collect_paths(&join(at, "*"), paths),
+            Self::Kinds(kinds) => {
+                paths.push(join(at, "kind"));
+                kinds.values().for_each(|shape| shape.collect_paths(at, paths));
+            }
+            _ => paths.push(at.into()),
+        }
+    }
+
+    /// Notes every key of `value` that there is not and every value of the wrong kind, and
+    /// makes numbers and lists of the environment's text.
+    pub(crate) fn fit(&self, at: &str, value: &mut Value, problems: &mut Problems) {
+        let origin = value.origin().map(str::to_owned);
+        let from_environment = origin.as_deref() == Some(ENVIRONMENT);
+        if from_environment && let ValueKind::String(text) = &value.kind {
+            if let Some(parsed) = self.parse(text) {
+                value.kind = parsed;
+            }
+        }
+        match (self, &mut value.kind) {
+            (_, ValueKind::Nil) | (Self::Any, _) => {}
+            (Self::Table(keys), ValueKind::Table(table)) => {
+                for (key, value) in table {
+                    match keys.get(key) {
+                        Some(shape) => shape.fit(&join(at, key), value, problems),
+                        None => problems.unknown_key(at, key, value.origin(), keys),
+                    }
+                }
+            }
+            (Self::Named(shape), ValueKind::Table(table)) => {
+                if matches!(**shape, Self::Text) {
+                    restore_case(table);
+                }
+                for (key, value) in table {
+                    shape.fit(&join(at, key), value, problems);
+                }
+            }
+            (Self::Kinds(kinds), ValueKind::Table(table)) => {
+                let kind = table.get("kind").and_then(|kind| match &kind.kind {
+                    ValueKind::String(kind) => Some(kind.clone()),
+                    _ => None,
+                });
+                match kind.as_deref().map(|kind| (kind, kinds.get(kind))) {
+                    Some((_, Some(shape))) => {
+                        shape.clone().with("kind", Self::Text).fit(at, value, problems);
+                    }
+                    Some((kind, None)) => problems.unknown_kind(at, kind, kinds),
+                    None => problems.no_kind(at, kinds),
+                }
+            }
+            (Self::Text, ValueKind::String(_))
+            | (Self::Truth, ValueKind::Boolean(_))
+            | (Self::List, ValueKind::Array(_))
+            | (Self::Number, ValueKind::I64(_) | ValueKind::U64(_)) => {}
+            _ => problems.wrong_kind(at, self.wanted(), origin.as_deref()),
+        }
+    }
+
+    fn parse(&self, text: &str) -> Option<ValueKind> {
+        let origin = Some(ENVIRONMENT.to_owned());
+        match self {
+            Self::Number => text.trim().parse().ok().map(ValueKind::I64),
+            Self::Truth => text.trim().parse().ok().map(ValueKind::Boolean),
+            Self::List => {
+                let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+                let words = words.map(|word| Value::new(origin.as_ref(), word)).collect();
+                Some(ValueKind::Array(words))
+            }
+            _ => None,
+        }
+    }
+
+    fn wanted(&self) -> &'static str {
+        match self {
+            Self::Any => "anything",
+            Self::Text => "text",
+            Self::Number => "a whole number",
+            Self::Truth => "true or false",
+            Self::List => "a list",
+            Self::Table(_) | Self::Named(_) | Self::Kinds(_) => "a table",
+        }
+    }
+}
+
+/// Names of a child's variables lost their case on the way through the environment;
+/// nearly all are in upper case.
+fn restore_case(table: &mut config::Map<String, Value>) {
+    let (lowered, mut rest): (config::Map<_, _>, config::Map<_, _>) =
+        table.drain().partition(|(_, value)| value.origin() == Some(ENVIRONMENT));
+    rest.extend(lowered.into_iter().map(|(key, value)| (key.to_uppercase(), value)));
+    *table = rest;
+}
+
+pub(crate) fn join(at: &str, key: &str) -> String {
+    if at.is_empty() { key.to_owned() } else { format!("{at}.{key}") }
+}
