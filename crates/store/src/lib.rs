@@ -4,12 +4,13 @@
 //! tokens, keeps logs without duplicate, hole or disorder, and says no to whoever lost
 //! the right to write. It never looks into an entry, a state or a principal.
 //!
-//! What every implementation promises is written once, as the contract that runs on
-//! each of them.
+//! What every implementation promises is written once, as the [`contract`] that runs on
+//! each of them. [`Memory`] is the one for a single node.
 
 mod batch;
 mod error;
 mod lease;
+mod memory;
 mod record;
 mod token;
 
@@ -21,6 +22,7 @@ use protocol::SessionId;
 pub use batch::{Appended, Batch, Claimed, Expected};
 pub use error::Error;
 pub use lease::{Lease, Marking, Presence, Renewed};
+pub use memory::Memory;
 pub use record::{Digest, FORMER_MAX, Record, Standing, State};
 pub use token::{Incarnation, Owner, Token};
 
@@ -76,7 +78,7 @@ pub trait Store: Send + Sync + 'static {
     /// and log are replaced by these. Where it is held by the record's own token, the
     /// ring is appended and the state is saved if it is newer. Any other owner:
     /// [`Error::Fenced`]. A tombstone stays: [`Error::Ended`]. A record that itself is
-    /// [`Standing::Ended`] puts its tombstone back by the same rules.
+    /// [`Standing::Ended`] puts its tombstone back by the same rules, and logs nothing.
     async fn reassert(&self, record: Record, ring: Batch) -> Result<Appended, Error>;
 
     /// Writes the session's state if its version is above the one held. Answers with

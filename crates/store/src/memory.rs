@@ -1,0 +1,206 @@
+//! The store of a single node: everything in this process, gone with it.
+//!
+//! Sessions are spread over shards, each behind a lock that is held for one short
+//! operation and never across an await. Nothing runs by itself: each operation also looks
+//! at a few sessions that may have expired, and [`Store::sweep`] at many.
+
+mod leases;
+mod log;
+mod shard;
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use protocol::SessionId;
+
+use self::leases::Leases;
+use self::shard::Shard;
+use crate::{
+    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
+    Record, Renewed, State, Store, Token,
+};
+
+/// So many that threads seldom wait for each other.
+const SHARDS: usize = 16;
+
+/// How many sessions an operation looks at beside its own. Above one, so that sessions
+/// go faster than they can come.
+const LOOKS_PER_OPERATION: usize = 4;
+
+/// How many sessions of each shard a sweep looks at: less than a millisecond of work.
+const LOOKS_PER_SWEEP: usize = 1_000;
+
+/// Tells the time since some fixed moment. Never goes back.
+type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
+
+/// Everything that nodes must agree on, where there is one node.
+///
+/// The number of sessions is bounded by whoever makes them; see [`Store::count_of`].
+pub struct Memory {
+    clock: Clock,
+    hasher: RandomState,
+    shards: [Mutex<Shard>; SHARDS],
+    leases: Mutex<Leases>,
+}
+
+impl Memory {
+    /// An empty store that reads the time from `clock`: how long it has been since some
+    /// fixed moment.
+    pub fn with_clock(clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        Self {
+            clock: Box::new(clock),
+            hasher: RandomState::new(),
+            shards: Default::default(),
+            leases: Mutex::default(),
+        }
+    }
+
+    fn shard(&self, session: &SessionId) -> MutexGuard<'_, Shard> {
+        let shard = self.hasher.hash_one(session) as usize % SHARDS;
+        lock(&self.shards[shard])
+    }
+
+    /// The session's shard with a little of its garbage gone, ready to be written.
+    fn shard_at(&self, session: &SessionId, now: u64) -> MutexGuard<'_, Shard> {
+        let mut shard = self.shard(session);
+        shard.sweep(now, LOOKS_PER_OPERATION);
+        shard
+    }
+
+    fn now(&self) -> u64 {
+        millis((self.clock)())
+    }
+
+    /// Now, and when what is written now expires.
+    fn span(&self, ttl: Duration) -> (u64, u64) {
+        let now = self.now();
+        (now, now.saturating_add(millis(ttl)))
+    }
+}
+
+impl Default for Memory {
+    /// An empty store on the process's clock.
+    fn default() -> Self {
+        let start = Instant::now();
+        Self::with_clock(move || start.elapsed())
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").finish_non_exhaustive()
+    }
+}
+
+#[async_trait::async_trait]
+impl Store for Memory {
+    async fn create(
+        &self,
+        session: &SessionId,
+        record: Record,
+        ttl: Duration,
+    ) -> Result<(), Error> {
+        let span = self.span(ttl);
+        self.shard_at(session, span.0).create(session, record, span)
+    }
+
+    async fn read(&self, session: &SessionId) -> Result<Option<Record>, Error> {
+        Ok(self.shard(session).read(session, self.now()))
+    }
+
+    async fn read_log(&self, session: &SessionId) -> Result<Vec<(u64, Bytes)>, Error> {
+        Ok(self.shard(session).read_log(session, self.now()))
+    }
+
+    async fn claim(
+        &self,
+        session: &SessionId,
+        expected: Expected,
+        new: Owner,
+        ttl: Duration,
+    ) -> Result<Claimed, Error> {
+        let span = self.span(ttl);
+        self.shard_at(session, span.0).claim(session, expected, new, span)
+    }
+
+    async fn append(&self, batch: Batch) -> Result<Appended, Error> {
+        let span = self.span(batch.ttl);
+        self.shard_at(&batch.session, span.0).append(batch, span)
+    }
+
+    async fn reassert(&self, record: Record, ring: Batch) -> Result<Appended, Error> {
+        let span = self.span(ring.ttl);
+        self.shard_at(&ring.session, span.0).reassert(record, ring, span)
+    }
+
+    async fn save(&self, session: &SessionId, token: Token, state: State) -> Result<u64, Error> {
+        let now = self.now();
+        self.shard_at(session, now).save(session, token, state, now)
+    }
+
+    async fn release(&self, session: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
+        let span = self.span(ttl);
+        self.shard_at(session, span.0).release(session, token, span)
+    }
+
+    async fn end(&self, session: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
+        let span = self.span(ttl);
+        self.shard_at(session, span.0).end(session, token, span)
+    }
+
+    async fn sessions_of(&self, tenant: &str, max: usize) -> Result<Vec<SessionId>, Error> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            lock(shard).sessions_of(tenant, self.now(), max, &mut found);
+        }
+        Ok(found)
+    }
+
+    async fn count_of(&self, tenant: &str) -> Result<usize, Error> {
+        let now = self.now();
+        let count = |shard: &Mutex<Shard>| {
+            let mut shard = lock(shard);
+            shard.sweep(now, LOOKS_PER_OPERATION);
+            shard.count_of(tenant)
+        };
+        Ok(self.shards.iter().map(count).sum())
+    }
+
+    async fn renew(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
+        lock(&self.leases).renew(lease, self.span(ttl))
+    }
+
+    async fn nodes(&self) -> Result<Vec<Lease>, Error> {
+        Ok(lock(&self.leases).live(self.now()).cloned().collect())
+    }
+
+    async fn presence(&self, incarnation: Incarnation) -> Result<Presence, Error> {
+        Ok(lock(&self.leases).presence(incarnation, self.now()))
+    }
+
+    async fn mark_dead(
+        &self,
+        incarnation: Incarnation,
+        by: Incarnation,
+        ttl: Duration,
+    ) -> Result<Marking, Error> {
+        lock(&self.leases).mark_dead(incarnation, by, self.span(ttl))
+    }
+
+    async fn sweep(&self) -> Result<usize, Error> {
+        let now = self.now();
+        Ok(self.shards.iter().map(|shard| lock(shard).sweep(now, LOOKS_PER_SWEEP)).sum())
+    }
+}
+
+/// Operations check first and write last, so a shard is whole even where one panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,330 @@
+//! A part of the sessions, and how they expire.
+//!
+//! Every operation checks all it has to before it changes anything.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::SessionId;
+
+use super::log::Log;
+use crate::{
+    Appended, Batch, Claimed, Error, Expected, FORMER_MAX, Owner, Record, Standing, State, Token,
+};
+
+/// Below this, the table is not worth shrinking.
+const CAPACITY_MIN: usize = 64;
+
+/// A part of the sessions. Times are milliseconds of the store's clock.
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    sessions: HashMap<SessionId, Box<Entry>>,
+    /// When to look whether a session has expired, one for each session. Prolonging a
+    /// session leaves its look as it is; the look then finds it alive and moves on.
+    looks: BTreeSet<(u64, SessionId)>,
+    /// How many sessions each tenant has, tombstones aside.
+    tenants: HashMap<Arc<str>, usize>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    record: Record,
+    log: Log,
+    /// From when on it is absent.
+    expires: u64,
+    /// When the look at it is due; never after `expires`.
+    look: u64,
+}
+
+impl Entry {
+    fn counts(&self) -> bool {
+        self.record.standing != Standing::Ended
+    }
+}
+
+impl Shard {
+    pub(super) fn create(
+        &mut self,
+        session: &SessionId,
+        record: Record,
+        (now, expires): (u64, u64),
+    ) -> Result<(), Error> {
+        match self.find(session, now) {
+            Err(Error::Missing) => {
+                self.put(session, record, Log::default(), expires);
+                Ok(())
+            }
+            Err(other) => Err(other),
+            Ok(entry) if entry.record.owner.token != record.owner.token => {
+                Err(Error::Fenced(entry.record.owner))
+            }
+            Ok(entry) if entry.record.standing == Standing::Released => Err(Error::Released),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    pub(super) fn read(&self, session: &SessionId, now: u64) -> Option<Record> {
+        let entry = self.sessions.get(session).filter(|entry| entry.expires > now)?;
+        Some(entry.record.clone())
+    }
+
+    pub(super) fn read_log(&self, session: &SessionId, now: u64) -> Vec<(u64, Bytes)> {
+        let entry = self.sessions.get(session).filter(|entry| entry.expires > now);
+        entry.map_or_else(Vec::new, |entry| entry.log.to_vec())
+    }
+
+    pub(super) fn claim(
+        &mut self,
+        session: &SessionId,
+        expected: Expected,
+        new: Owner,
+        (now, expires): (u64, u64),
+    ) -> Result<Claimed, Error> {
+        let entry = self.find(session, now)?;
+        let record = &mut entry.record;
+        let released = record.standing == Standing::Released;
+        if record.owner.token == new.token {
+            if released {
+                return Err(Error::Released);
+            }
+        } else {
+            let as_expected = match expected {
+                Expected::Token(token) => token == record.owner.token,
+                Expected::Released => released,
+            };
+            if !as_expected || new.token.counter <= record.owner.token.counter {
+                return Err(Error::Fenced(record.owner));
+            }
+            record.pass_to(new);
+        }
+        let claimed = Claimed { record: entry.record.clone(), log: entry.log.to_vec() };
+        self.prolong(session, expires);
+        Ok(claimed)
+    }
+
+    pub(super) fn append(
+        &mut self,
+        batch: Batch,
+        (now, expires): (u64, u64),
+    ) -> Result<Appended, Error> {
+        let Batch { session, token, first, floor, entries, .. } = batch;
+        let appended = self.owned(&session, token, now)?.log.append(first, floor, entries)?;
+        self.prolong(&session, expires);
+        Ok(appended)
+    }
+
+    pub(super) fn reassert(
+        &mut self,
+        record: Record,
+        ring: Batch,
+        (now, expires): (u64, u64),
+    ) -> Result<Appended, Error> {
+        let Batch { session, first, floor, entries, .. } = ring;
+        let ends = record.standing == Standing::Ended;
+        match self.find(&session, now) {
+            // What is missing, or fell back to an earlier owner, is written anew.
+            Err(Error::Missing) => {}
+            Ok(entry) if record.came_after(entry.record.owner.token) => {}
+            Err(Error::Ended) if ends => return Ok(Appended { through: None }),
+            Err(other) => return Err(other),
+            Ok(_) => {
+                let entry = self.owned(&session, record.owner.token, now)?;
+                if !ends {
+                    let appended = entry.log.append(first, floor, entries)?;
+                    save(&mut entry.record, record.state);
+                    self.prolong(&session, expires);
+                    return Ok(appended);
+                }
+            }
+        }
+        if ends {
+            self.put(&session, tombstone(record), Log::default(), expires);
+            return Ok(Appended { through: None });
+        }
+        let mut log = Log::default();
+        let appended = log.append(first, floor, entries)?;
+        self.put(&session, record, log, expires);
+        Ok(appended)
+    }
+
+    pub(super) fn save(
+        &mut self,
+        session: &SessionId,
+        token: Token,
+        state: State,
+        now: u64,
+    ) -> Result<u64, Error> {
+        Ok(save(&mut self.owned(session, token, now)?.record, state))
+    }
+
+    pub(super) fn release(
+        &mut self,
+        session: &SessionId,
+        token: Token,
+        (now, expires): (u64, u64),
+    ) -> Result<(), Error> {
+        match self.owned(session, token, now) {
+            Ok(entry) => entry.record.standing = Standing::Released,
+            Err(Error::Released) => return Ok(()),
+            Err(other) => return Err(other),
+        }
+        self.prolong(session, expires);
+        Ok(())
+    }
+
+    pub(super) fn end(
+        &mut self,
+        session: &SessionId,
+        token: Token,
+        (now, expires): (u64, u64),
+    ) -> Result<(), Error> {
+        match self.owned(session, token, now) {
+            Ok(entry) => {
+                let record = tombstone(entry.record.clone());
+                self.put(session, record, Log::default(), expires);
+                Ok(())
+            }
+            Err(Error::Ended) => Ok(()),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Adds the tenant's sessions to `found` until there are `max`.
+    pub(super) fn sessions_of(
+        &self,
+        tenant: &str,
+        now: u64,
+        max: usize,
+        found: &mut Vec<SessionId>,
+    ) {
+        if self.count_of(tenant) == 0 {
+            return;
+        }
+        let theirs = self.sessions.iter().filter(|(_, entry)| {
+            entry.counts() && entry.expires > now && *entry.record.tenant == *tenant
+        });
+        let room = max.saturating_sub(found.len());
+        found.extend(theirs.take(room).map(|(session, _)| session.clone()));
+    }
+
+    pub(super) fn count_of(&self, tenant: &str) -> usize {
+        self.tenants.get(tenant).copied().unwrap_or(0)
+    }
+
+    /// Looks at up to `max` sessions that may have expired, and answers how many had.
+    pub(super) fn sweep(&mut self, now: u64, max: usize) -> usize {
+        let mut forgotten = 0;
+        for _ in 0..max {
+            if self.looks.first().is_none_or(|(due, _)| *due > now) {
+                break;
+            }
+            let Some((_, session)) = self.looks.pop_first() else { break };
+            let Some(entry) = self.sessions.get_mut(&session) else { continue };
+            if entry.expires > now {
+                entry.look = entry.expires;
+                self.looks.insert((entry.expires, session));
+            } else {
+                self.forget(&session);
+                forgotten += 1;
+            }
+        }
+        self.shrink();
+        forgotten
+    }
+
+    /// How much there is: sessions, looks, tenants.
+    #[cfg(test)]
+    pub(super) fn size(&self) -> (usize, usize, usize) {
+        (self.sessions.len(), self.looks.len(), self.tenants.len())
+    }
+
+    /// The session, unless it has expired or ended.
+    fn find(&mut self, session: &SessionId, now: u64) -> Result<&mut Entry, Error> {
+        let entry = self.sessions.get_mut(session).filter(|entry| entry.expires > now);
+        let entry = entry.ok_or(Error::Missing)?;
+        if entry.counts() { Ok(entry) } else { Err(Error::Ended) }
+    }
+
+    /// The session, if `token` may act for it.
+    fn owned(&mut self, session: &SessionId, token: Token, now: u64) -> Result<&mut Entry, Error> {
+        let entry = self.find(session, now)?;
+        let record = &entry.record;
+        if record.owner.token != token {
+            Err(Error::Fenced(record.owner))
+        } else if record.standing == Standing::Released {
+            Err(Error::Released)
+        } else {
+            Ok(entry)
+        }
+    }
+
+    /// Writes the session, in the place of whatever was known of it.
+    fn put(&mut self, session: &SessionId, mut record: Record, log: Log, expires: u64) {
+        self.forget(session);
+        record.former.truncate(FORMER_MAX);
+        // Copied, so that a small record never keeps alive the buffer its parts were read into.
+        record.initialize = own(&record.initialize);
+        record.state.bytes = own(&record.state.bytes);
+        let entry = Box::new(Entry { record, log, expires, look: expires });
+        if entry.counts() {
+            *self.tenants.entry(Arc::clone(&entry.record.tenant)).or_default() += 1;
+        }
+        self.looks.insert((expires, session.clone()));
+        self.sessions.insert(session.clone(), entry);
+    }
+
+    fn forget(&mut self, session: &SessionId) {
+        let Some(entry) = self.sessions.remove(session) else { return };
+        self.looks.remove(&(entry.look, session.clone()));
+        if !entry.counts() {
+            return;
+        }
+        if let Some(count) = self.tenants.get_mut(&entry.record.tenant) {
+            *count -= 1;
+            if *count == 0 {
+                self.tenants.remove(&entry.record.tenant);
+            }
+        }
+    }
+
+    fn prolong(&mut self, session: &SessionId, expires: u64) {
+        let Some(entry) = self.sessions.get_mut(session) else { return };
+        entry.expires = expires;
+        if expires < entry.look {
+            self.looks.remove(&(entry.look, session.clone()));
+            entry.look = expires;
+            self.looks.insert((expires, session.clone()));
+        }
+    }
+
+    /// Gives the table's memory back once most of it is unused.
+    fn shrink(&mut self) {
+        if self.sessions.capacity() > CAPACITY_MIN.max(self.sessions.len() * 4) {
+            self.sessions.shrink_to(self.sessions.len() * 2);
+        }
+    }
+}
+
+/// Writes the state if it is newer; the version then held.
+fn save(record: &mut Record, state: State) -> u64 {
+    if state.version > record.state.version {
+        record.state = State { version: state.version, bytes: own(&state.bytes) };
+    }
+    record.state.version
+}
+
+/// What stays of a session that is over.
+fn tombstone(record: Record) -> Record {
+    Record {
+        former: Vec::new(),
+        initialize: Bytes::new(),
+        state: State { version: record.state.version, bytes: Bytes::new() },
+        standing: Standing::Ended,
+        ..record
+    }
+}
+
+fn own(bytes: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}
