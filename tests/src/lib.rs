@@ -1,1 +1,16 @@
-//! Whole-cluster stories.
+//! What the stories are told with: nodes, tools, raw HTTP, and a wire that can be cut.
+//!
+//! Nothing here knows how the product works inside; it is started as a program and met on
+//! its sockets. The SSE reader is written anew on purpose, so that a mistake in the
+//! product's codec cannot hide in its own mirror.
+
+pub mod check;
+pub mod mcp;
+pub mod node;
+pub mod program;
+pub mod proxy;
+pub mod raw;
+pub mod sse;
+pub mod tools;
+
+pub use node::{Node, Setup};

@@ -1,0 +1,241 @@
+//! A plain client of one endpoint: what is on the wire, with nothing made up or hidden.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use anyhow::{Context, Result, bail, ensure};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, RequestBuilder, Response};
+use serde_json::{Value, json};
+
+use crate::sse::{Block, Events};
+
+/// The revisions with Streamable HTTP, oldest first.
+pub const REVISIONS: [&str; 4] = ["2025-03-26", "2025-06-18", "2025-11-25", DRAFT];
+/// The draft with header rules.
+pub const DRAFT: &str = "DRAFT-2026-v1";
+
+/// A session, or the wish for one.
+#[derive(Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    /// The endpoint.
+    pub url: String,
+    /// The session id, once there is one.
+    pub session: Option<String>,
+    /// The revision that was negotiated.
+    pub revision: String,
+    /// The result of `initialize`.
+    pub welcome: Value,
+    next: AtomicI64,
+}
+
+impl Client {
+    /// A client that has said nothing yet.
+    pub fn new(url: impl Into<String>, revision: &str) -> Self {
+        Self {
+            // Without a pool: a story that cuts connections must not meet an old one.
+            http: reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client"),
+            url: url.into(),
+            session: None,
+            revision: revision.to_owned(),
+            welcome: Value::Null,
+            next: AtomicI64::new(1),
+        }
+    }
+
+    /// A session without capabilities.
+    pub async fn open(url: impl Into<String>, revision: &str) -> Result<Self> {
+        Self::open_with(url, revision, json!({})).await
+    }
+
+    /// A session whose client declares these capabilities.
+    pub async fn open_with(
+        url: impl Into<String>,
+        revision: &str,
+        capabilities: Value,
+    ) -> Result<Self> {
+        let mut client = Self::new(url, revision);
+        client.initialize(capabilities).await?;
+        let response = client.notify("notifications/initialized", json!({})).await?;
+        ensure!(response.status() == 202, "initialized is answered {}", response.status());
+        Ok(client)
+    }
+
+    /// The first exchange of the handshake.
+    pub async fn initialize(&mut self, capabilities: Value) -> Result<()> {
+        let params = json!({
+            "protocolVersion": self.revision,
+            "capabilities": capabilities,
+            "clientInfo": {"name": "stories", "version": "1"},
+        });
+        let response = self.send(self.message("initialize", params)).await?;
+        ensure!(response.status() == 200, "initialize is answered {}", response.status());
+        let session = response.headers().get("mcp-session-id");
+        self.session = session.map(|id| id.to_str().map(str::to_owned)).transpose()?;
+        self.welcome = result(last_word(response).await?)?;
+        self.revision = self.welcome["protocolVersion"].as_str().context("no version")?.to_owned();
+        Ok(())
+    }
+
+    /// A request with an id of its own.
+    pub fn message(&self, method: &str, params: Value) -> Value {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+    }
+
+    /// A call of a tool, with an id of its own.
+    pub fn call(&self, tool: &str, arguments: Value) -> Value {
+        self.message("tools/call", json!({"name": tool, "arguments": arguments}))
+    }
+
+    /// A call that asks for progress under a token.
+    pub fn call_with_progress(&self, tool: &str, arguments: Value, token: Value) -> Value {
+        let meta = json!({"progressToken": token});
+        self.message("tools/call", json!({"name": tool, "arguments": arguments, "_meta": meta}))
+    }
+
+    /// An HTTP request with the headers that a client of the revision sends.
+    pub fn http(&self, method: Method) -> RequestBuilder {
+        let mut request = self.http.request(method.clone(), &self.url);
+        if let Some(session) = &self.session {
+            request = request.header("Mcp-Session-Id", session);
+            // Clients before 2025-06-18 do not know the header.
+            if self.revision.as_str() > "2025-03-26" {
+                request = request.header("MCP-Protocol-Version", &self.revision);
+            }
+        }
+        match method {
+            Method::POST => request.header("Accept", "application/json, text/event-stream"),
+            Method::GET => request.header("Accept", "text/event-stream"),
+            _ => request,
+        }
+    }
+
+    /// Posts one message, with the headers that mirror it where the revision has them.
+    pub async fn send(&self, message: Value) -> Result<Response> {
+        let mut request = self.http(Method::POST);
+        if self.revision == DRAFT {
+            request = request.headers(mirrored(&message)?);
+        }
+        Ok(request.json(&message).send().await?)
+    }
+
+    /// Posts bytes as they are.
+    pub async fn send_bytes(&self, body: impl Into<reqwest::Body>) -> Result<Response> {
+        let request = self.http(Method::POST).header("Content-Type", "application/json");
+        Ok(request.body(body).send().await?)
+    }
+
+    /// A request, to its last word, whichever way it comes.
+    pub async fn request(&self, method: &str, params: Value) -> Result<Value> {
+        last_word(self.send(self.message(method, params)).await?).await
+    }
+
+    /// Calls a tool, to its result.
+    pub async fn tool(&self, tool: &str, arguments: Value) -> Result<Value> {
+        result(last_word(self.send(self.call(tool, arguments)).await?).await?)
+    }
+
+    /// Posts a request whose answer must be a stream.
+    pub async fn stream(&self, message: Value) -> Result<Events> {
+        Events::of(self.send(message).await?)
+    }
+
+    /// Posts a notification.
+    pub async fn notify(&self, method: &str, params: Value) -> Result<Response> {
+        self.send(json!({"jsonrpc": "2.0", "method": method, "params": params})).await
+    }
+
+    /// Answers a request of the server's.
+    pub async fn answer(&self, id: &Value, result: Value) -> Result<Response> {
+        self.send(json!({"jsonrpc": "2.0", "id": id, "result": result})).await
+    }
+
+    /// A GET, to resume after an event or to listen.
+    pub async fn get(&self, last_event_id: Option<&str>) -> Result<Response> {
+        let mut request = self.http(Method::GET);
+        if let Some(id) = last_event_id {
+            request = request.header("Last-Event-ID", id);
+        }
+        Ok(request.send().await?)
+    }
+
+    /// The standalone stream.
+    pub async fn listen(&self) -> Result<Events> {
+        Events::of(self.get(None).await?)
+    }
+
+    /// What follows an event on its stream.
+    pub async fn resume(&self, last_event_id: &str) -> Result<Events> {
+        Events::of(self.get(Some(last_event_id)).await?)
+    }
+
+    /// Ends the session.
+    pub async fn delete(&self) -> Result<Response> {
+        Ok(self.http(Method::DELETE).send().await?)
+    }
+
+    /// Whether the session still answers.
+    pub async fn is_well(&self) -> Result<()> {
+        let pong = self.request("ping", json!({})).await?;
+        ensure!(pong["result"] == json!({}), "ping is answered {pong}");
+        let echo = self.tool("test_simple_text", json!({})).await?;
+        ensure!(echo["content"][0]["type"] == "text", "a call is answered {echo}");
+        Ok(())
+    }
+}
+
+/// The headers that DRAFT-2026-v1 asks for.
+pub fn mirrored(message: &Value) -> Result<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    let Some(method) = message["method"].as_str() else { return Ok(headers) };
+    headers.insert(HeaderName::from_static("mcp-method"), HeaderValue::from_str(method)?);
+    let name = match method {
+        "tools/call" | "prompts/get" => message["params"]["name"].as_str(),
+        "resources/read" => message["params"]["uri"].as_str(),
+        _ => None,
+    };
+    if let Some(name) = name {
+        headers.insert(HeaderName::from_static("mcp-name"), HeaderValue::from_str(name)?);
+    }
+    Ok(headers)
+}
+
+/// The response to a request, from a JSON body or from the end of a stream.
+pub async fn last_word(response: Response) -> Result<Value> {
+    let status = response.status();
+    let kind = response.headers().get("content-type").map(|kind| kind.to_str().map(str::to_owned));
+    let kind = kind.transpose()?.unwrap_or_default();
+    if kind.starts_with("application/json") {
+        return Ok(response.json().await?);
+    }
+    if !kind.starts_with("text/event-stream") {
+        bail!("neither JSON nor SSE but {status} {kind:?}: {}", response.text().await?);
+    }
+    let mut events = Events::of(response)?;
+    while let Some((_, message)) = events.message().await? {
+        if is_response(&message) {
+            return Ok(message);
+        }
+    }
+    bail!("the stream ended without a response")
+}
+
+/// The result of a response.
+pub fn result(response: Value) -> Result<Value> {
+    match response.get("result") {
+        Some(result) => Ok(result.clone()),
+        None => bail!("an error: {response}"),
+    }
+}
+
+/// Whether a message is a response.
+pub fn is_response(message: &Value) -> bool {
+    message.get("method").is_none()
+        && (message.get("result").is_some() || message.get("error").is_some())
+}
+
+/// The messages of blocks.
+pub fn messages(blocks: &[Block]) -> Vec<Value> {
+    blocks.iter().filter_map(Block::message).collect()
+}

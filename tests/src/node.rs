@@ -1,0 +1,214 @@
+//! A node: a real `roundhouse serve` on ports of its own.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal};
+
+use crate::tools;
+
+/// How long a node may take to print its endpoint.
+const START: Duration = Duration::from_secs(60);
+
+/// Most lines of a node's output that are kept; the oldest go.
+const LINES_MAX: usize = 5_000;
+
+/// What a node is started with.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    config: Option<String>,
+    command: Vec<String>,
+    env: Vec<(String, String)>,
+}
+
+impl Setup {
+    /// The built-in demo: the fixture in process.
+    pub fn demo() -> Self {
+        Self::default()
+    }
+
+    /// One command, hosted as the only server of the tenant `demo`.
+    pub fn hosting<S: Into<String>>(command: impl IntoIterator<Item = S>) -> Self {
+        Self { command: command.into_iter().map(Into::into).collect(), ..Self::default() }
+    }
+
+    /// The fixture as a program of its own.
+    pub fn fixture() -> Self {
+        Self::hosting([tools::built("everything").display().to_string()])
+    }
+
+    /// What a configuration file says.
+    pub fn config(toml: impl Into<String>) -> Self {
+        Self { config: Some(toml.into()), ..Self::default() }
+    }
+
+    /// One setting over those of the file: `("sessions.idle_secs", 3)`.
+    pub fn with(mut self, key: &str, value: impl ToString) -> Self {
+        let key = format!("ROUNDHOUSE__{}", key.to_uppercase().replace('.', "__"));
+        self.env.push((key, value.to_string()));
+        self
+    }
+}
+
+/// A running node. Dropping it kills the process, and only it.
+#[derive(Debug)]
+pub struct Node {
+    child: Child,
+    /// Where clients come: `http://127.0.0.1:PORT`.
+    pub base: String,
+    /// Where operators come.
+    pub admin: String,
+    lines: Arc<Mutex<VecDeque<String>>>,
+    _folder: tempfile::TempDir,
+}
+
+impl Node {
+    /// Starts a node and waits for its endpoint.
+    pub fn start(setup: &Setup) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let mut command = Command::new(tools::built("roundhouse"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        if let Some(config) = &setup.config {
+            let file = folder.path().join("roundhouse.toml");
+            std::fs::write(&file, config)?;
+            command.arg("--config").arg(file);
+        }
+        if !setup.command.is_empty() {
+            command.arg("--").args(&setup.command);
+        }
+        command.env("PATH", tools::path()).env("RUST_LOG", "info").envs(setup.env.iter().cloned());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().context("roundhouse does not start")?;
+        let lines = Arc::new(Mutex::new(VecDeque::new()));
+        let (seen, said) = channel();
+        read(child.stdout.take().context("no stdout")?, &lines, seen.clone());
+        read(child.stderr.take().context("no stderr")?, &lines, seen);
+        let mut node =
+            Self { child, base: String::new(), admin: String::new(), lines, _folder: folder };
+        node.wait_for_addresses(&said)?;
+        Ok(node)
+    }
+
+    fn wait_for_addresses(&mut self, said: &Receiver<String>) -> Result<()> {
+        let until = Instant::now() + START;
+        while self.base.is_empty() || self.admin.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok(line) = said.recv_timeout(left) else {
+                bail!("the node printed no endpoint; it said:\n{}", self.output());
+            };
+            let Some(address) = address(&line) else { continue };
+            if line.contains("/mcp") {
+                self.base = address;
+            } else if line.contains("/metrics") || line.contains("admin") {
+                self.admin = address;
+            }
+        }
+        Ok(())
+    }
+
+    /// The Streamable HTTP endpoint of a tenant.
+    pub fn mcp(&self, tenant: &str) -> String {
+        format!("{}/{tenant}/mcp", self.base)
+    }
+
+    /// The endpoint of the tenant `demo`.
+    pub fn demo(&self) -> String {
+        self.mcp("demo")
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What the node printed, both streams, as far as it is kept.
+    pub fn output(&self) -> String {
+        let lines = self.lines.lock().expect("a reader panicked");
+        lines.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    /// Asks the node to stop (SIGTERM) and waits until it did.
+    pub fn stop(mut self, within: Duration) -> Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
+        let until = Instant::now() + within;
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        bail!("the node did not stop within {within:?}; it said:\n{}", self.output())
+    }
+
+    /// Kills the node as a crash would, and waits until it is gone.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).context("no pid")?;
+        Ok(rustix::process::kill_process(pid, signal)?)
+    }
+
+    /// One value of `/metrics`, summed over its labels.
+    pub async fn metric(&self, name: &str) -> Result<Option<f64>> {
+        let text = reqwest::get(format!("{}/metrics", self.admin)).await?.text().await?;
+        let values = text.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            rest.starts_with([' ', '{']).then(|| rest.rsplit(' ').next()?.parse::<f64>().ok())?
+        });
+        Ok(values.fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value)))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let output = self.output();
+            let tail: Vec<&str> = output.lines().rev().take(60).collect();
+            let tail: Vec<&str> = tail.into_iter().rev().collect();
+            // Through `print!`, so that the test harness shows it with the failure only.
+            #[allow(clippy::print_stdout)]
+            {
+                println!("the node's last lines:\n{}", tail.join("\n"));
+            }
+        }
+    }
+}
+
+/// Keeps the lines of one of the node's streams, and passes them on while anybody listens.
+fn read(
+    stream: impl Read + Send + 'static,
+    lines: &Arc<Mutex<VecDeque<String>>>,
+    seen: Sender<String>,
+) {
+    let lines = Arc::clone(lines);
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            let _ = seen.send(line.clone());
+            let mut lines = lines.lock().expect("another reader panicked");
+            if lines.len() == LINES_MAX {
+                lines.pop_front();
+            }
+            lines.push_back(line);
+        }
+    });
+}
+
+/// The first `http://host:port` of a line.
+fn address(line: &str) -> Option<String> {
+    let start = line.find("http://")?;
+    let rest = &line[start + "http://".len()..];
+    let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || ".:[]-".contains(c)));
+    let host = &rest[..end.unwrap_or(rest.len())];
+    host.contains(':').then(|| format!("http://{}", host.trim_end_matches(':')))
+}

@@ -1,0 +1,121 @@
+//! A wire that can be cut: a TCP forwarder between a client and a node.
+
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+/// When a connection is to be cut: once, after the event in which `needle` was seen for
+/// the `after`th time on one connection.
+#[derive(Clone, Debug)]
+pub struct Cut {
+    /// What is looked for in the server's bytes.
+    pub needle: String,
+    /// How often it must have come.
+    pub after: usize,
+}
+
+/// A running forwarder; dropping it closes all its connections.
+#[derive(Debug)]
+pub struct Proxy {
+    /// Where clients come: `http://127.0.0.1:PORT`.
+    pub base: String,
+    cuts: Arc<Mutex<Cuts>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Cuts {
+    due: Vec<Cut>,
+    done: usize,
+}
+
+impl Proxy {
+    /// Forwards to `http://host:port`, and makes each of the cuts once, in their order.
+    pub async fn start(upstream: &str, cuts: Vec<Cut>) -> Result<Self> {
+        let upstream = upstream.strip_prefix("http://").context("not http")?.to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let base = format!("http://{}", listener.local_addr()?);
+        let cuts = Arc::new(Mutex::new(Cuts { due: cuts, done: 0 }));
+        let task = tokio::spawn(accept(listener, upstream, Arc::clone(&cuts)));
+        Ok(Self { base, cuts, task })
+    }
+
+    /// How many cuts were made.
+    pub fn cuts(&self) -> usize {
+        self.cuts.lock().expect("a forwarder panicked").done
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, upstream: String, cuts: Arc<Mutex<Cuts>>) {
+    let mut connections = JoinSet::new();
+    while let Ok((client, _)) = listener.accept().await {
+        let (upstream, cuts) = (upstream.clone(), Arc::clone(&cuts));
+        connections.spawn(async move {
+            if let Ok(server) = TcpStream::connect(upstream).await {
+                let _ = client.set_nodelay(true);
+                let _ = server.set_nodelay(true);
+                forward(client, server, &cuts).await;
+            }
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+/// Forwards both ways until either side ends or the wire is cut. Both sockets close then.
+async fn forward(client: TcpStream, server: TcpStream, cuts: &Mutex<Cuts>) {
+    let (mut from_client, to_client) = client.into_split();
+    let (from_server, mut to_server) = server.into_split();
+    tokio::select! {
+        _ = tokio::io::copy(&mut from_client, &mut to_server) => {}
+        () = back(from_server, to_client, cuts) => {}
+    }
+}
+
+/// Forwards what the server says, and returns where the wire is to be cut.
+async fn back(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, cuts: &Mutex<Cuts>) {
+    let mut piece = vec![0; 64 << 10];
+    let mut seen = Vec::new();
+    while let Ok(length) = from.read(&mut piece).await {
+        if length == 0 {
+            return;
+        }
+        let before = seen.len();
+        seen.extend_from_slice(&piece[..length]);
+        let cut = cuts.lock().expect("a forwarder panicked").place(&seen);
+        let end = cut.map_or(length, |cut| cut.saturating_sub(before).min(length));
+        if to.write_all(&piece[..end]).await.is_err() {
+            return;
+        }
+        if cut.is_some() {
+            cuts.lock().expect("a forwarder panicked").made();
+            return;
+        }
+    }
+}
+
+impl Cuts {
+    /// Where to cut what a connection has carried so far, if it is to be cut now.
+    fn place(&self, seen: &[u8]) -> Option<usize> {
+        let cut = self.due.first()?;
+        let needle = cut.needle.as_bytes();
+        let mut hits = seen.windows(needle.len()).enumerate().filter(|(_, bytes)| *bytes == needle);
+        let (at, _) = hits.nth(cut.after.checked_sub(1)?)?;
+        let end = seen[at..].windows(2).position(|pair| pair == b"\n\n")?;
+        Some(at + end + 2)
+    }
+
+    fn made(&mut self) {
+        self.due.remove(0);
+        self.done += 1;
+    }
+}

@@ -1,0 +1,69 @@
+//! Where the programs are: those built here, and those that `tests/setup` installs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The root of the repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent")
+}
+
+/// One of the programs built in this workspace.
+///
+/// `ROUNDHOUSE_PROGRAMS` names the folder of those to test; without it they are built
+/// once, in the profile of the tests.
+pub fn built(name: &str) -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER
+        .get_or_init(|| std::env::var_os("ROUNDHOUSE_PROGRAMS").map_or_else(build, Into::into))
+        .join(name)
+}
+
+fn build() -> PathBuf {
+    // target/<profile>/deps/<this test>
+    let test = std::env::current_exe().expect("a test is a program");
+    let folder = test.parent().and_then(Path::parent).expect("tests are two folders down");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(root()).args([
+        "build",
+        "--quiet",
+        "-p",
+        "roundhouse",
+        "-p",
+        "everything",
+        "--bins",
+    ]);
+    cargo.arg("--target-dir").arg(folder.parent().expect("a profile has a target folder"));
+    if folder.ends_with("release") {
+        cargo.arg("--release");
+    }
+    assert!(
+        cargo.status().expect("cargo starts").success(),
+        "the programs under test do not build"
+    );
+    folder.to_owned()
+}
+
+/// A file that `tests/setup` installed; says so when it did not.
+pub fn installed(path: &str) -> PathBuf {
+    let path = root().join("tests/.tools").join(path);
+    assert!(path.exists(), "{} is missing: run tests/setup", path.display());
+    path
+}
+
+/// Node 22.
+pub fn node() -> PathBuf {
+    installed("bin/node")
+}
+
+/// The Python of one of the two environments, `py1` or `py2`.
+pub fn python(which: &str) -> PathBuf {
+    installed(&format!("{which}/bin/python"))
+}
+
+/// `PATH` with Node 22 before all else.
+pub fn path() -> String {
+    let before = root().join("tests/.tools/bin");
+    format!("{}:{}", before.display(), std::env::var("PATH").unwrap_or_default())
+}
