@@ -4,6 +4,8 @@
 //! messages, whose two halves are a [`LinkSender`] and [`LinkEvents`].
 
 mod link;
+mod metrics;
+pub mod native;
 
 pub use link::{
     Backend, Backends, Gone, Link, LinkEvent, LinkEvents, LinkLimits, LinkSender, SendError,

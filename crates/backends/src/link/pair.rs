@@ -171,6 +171,25 @@ impl Ear {
         }
         polled
     }
+
+    /// What waits, without enrolling anyone for what comes later.
+    pub(crate) fn pop(&mut self) -> Option<LinkEvent> {
+        let event = lock(&self.0.to_session).pop()?;
+        self.0.room.notify_waiters();
+        Some(event)
+    }
+
+    /// The first of what waits and, at its end, `event`.
+    pub(crate) fn behind_what_waits(&mut self, event: LinkEvent) -> LinkEvent {
+        let mut queue = lock(&self.0.to_session);
+        let Some(first) = queue.pop() else { return event };
+        // The link's calls bound how many answers wait here beyond the bound.
+        let reader = queue.push(event);
+        drop(queue);
+        drop(reader);
+        self.0.room.notify_waiters();
+        first
+    }
 }
 
 impl Drop for Ear {
@@ -264,24 +283,6 @@ impl Voice {
         if !is_down && !queue.has_room(event.weight(), &self.0.limits) {
             return Ok(Some(event));
         }
-        self.finish_saying(queue, event, is_down);
-        Ok(None)
-    }
-
-    /// Tells the session something that its own requests bound; takes no notice of room.
-    pub(crate) fn say_anyway(&self, event: LinkEvent) {
-        let queue = lock(&self.0.to_session);
-        if !queue.unread && !queue.ended {
-            self.finish_saying(queue, event, false);
-        }
-    }
-
-    fn finish_saying(
-        &self,
-        mut queue: MutexGuard<'_, Queue<LinkEvent>>,
-        event: LinkEvent,
-        is_down: bool,
-    ) {
         let reader = queue.push(event);
         queue.ended = is_down;
         drop(queue);
@@ -291,6 +292,7 @@ impl Voice {
             // Whoever waits for room would wait for nothing.
             self.0.room.notify_waiters();
         }
+        Ok(None)
     }
 
     /// Says that the server is gone. There is always room for that, once.

@@ -1,0 +1,306 @@
+//! MCP servers written in Rust that run inside the node.
+//!
+//! A [`Handler`] takes a method and raw parameters and gives a raw result. It never
+//! sees an envelope, an id or a revision. Its futures run in place: whoever polls the
+//! link's events (the session's actor) polls them, so a call that is ready at once
+//! costs no task and no wake-up. The price: a handler that blocks or spins delays
+//! every session of the same thread. What takes long belongs on
+//! `tokio::task::spawn_blocking` or a task of its own.
+
+mod engine;
+mod peer;
+
+use std::borrow::Cow;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::{ErrorCode, Method, Notification, Request, Response, SessionId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use self::peer::Line;
+pub use self::peer::Peer;
+use crate::{Backend, Link, LinkLimits};
+
+/// Most calls and notifications of one session that a handler works on at a time. A
+/// further call is answered with an error, a further notification is dropped.
+pub const CALLS_MAX: usize = 256;
+
+/// An MCP server in process, shared by all sessions of a backend.
+pub trait Handler: Send + Sync + 'static {
+    /// Who the server is and what it can do; the answer to `initialize`.
+    fn info(&self) -> Info;
+
+    /// Answers a request; `initialize` and `ping` never come here. The result is JSON
+    /// text, which is passed on unread. The future is dropped when the client cancels
+    /// the request or the session ends. A panic is answered with -32603 and harms no
+    /// other call.
+    fn call(&self, call: Call) -> impl Future<Output = Result<Bytes, Error>> + Send;
+
+    /// Hears a notification of the client's; `notifications/cancelled` never comes here.
+    fn notified(&self, notice: Notice) -> impl Future<Output = ()> + Send {
+        let _ = notice;
+        async {}
+    }
+
+    /// The session is over: what the handler kept for it can go. Its futures are
+    /// dropped by then.
+    fn closed(&self, session: &SessionId) {
+        let _ = session;
+    }
+}
+
+/// Who a server is and what it can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    name: Cow<'static, str>,
+    version: Cow<'static, str>,
+    capabilities: Cow<'static, str>,
+    instructions: Option<Cow<'static, str>>,
+}
+
+impl Info {
+    /// A server without capabilities.
+    pub fn new(name: impl Into<Cow<'static, str>>, version: impl Into<Cow<'static, str>>) -> Self {
+        let (name, version) = (name.into(), version.into());
+        Self { name, version, capabilities: "{}".into(), instructions: None }
+    }
+
+    /// What it can do: the JSON text of `capabilities`, such as `{"tools":{}}`.
+    pub fn capabilities(mut self, json: impl Into<Cow<'static, str>>) -> Self {
+        self.capabilities = json.into();
+        self
+    }
+
+    /// How a model should use it.
+    pub fn instructions(mut self, text: impl Into<Cow<'static, str>>) -> Self {
+        self.instructions = Some(text.into());
+        self
+    }
+}
+
+/// One request of the client's.
+#[derive(Clone)]
+pub struct Call {
+    request: Request,
+    line: Arc<Line>,
+}
+
+impl Call {
+    /// Whose request it is.
+    pub fn session(&self) -> &SessionId {
+        &self.line.session
+    }
+
+    /// What is asked.
+    pub fn method(&self) -> &Method {
+        &self.request.method
+    }
+
+    /// The parameters' JSON text, always an object.
+    pub fn params(&self) -> Option<Bytes> {
+        self.request.params()
+    }
+
+    /// The parameters as a type; an error that can be returned as it is when they are not.
+    pub fn params_as<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        read(self.params())
+    }
+
+    /// The whole request.
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// A way to reach the client while, and because, this request is being answered.
+    pub fn peer(&self) -> Peer {
+        Peer::about(Arc::clone(&self.line), self.request.clone())
+    }
+}
+
+/// One notification of the client's.
+#[derive(Clone)]
+pub struct Notice {
+    notification: Notification,
+    line: Arc<Line>,
+}
+
+impl Notice {
+    /// Whose notification it is.
+    pub fn session(&self) -> &SessionId {
+        &self.line.session
+    }
+
+    /// What is told.
+    pub fn method(&self) -> &Method {
+        &self.notification.method
+    }
+
+    /// The parameters' JSON text, always an object.
+    pub fn params(&self) -> Option<Bytes> {
+        self.notification.params()
+    }
+
+    /// The parameters as a type.
+    pub fn params_as<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        read(self.params())
+    }
+
+    /// A way to reach the client, apart from any request; it may be kept as long as
+    /// the session lives.
+    pub fn peer(&self) -> Peer {
+        Peer::apart(Arc::clone(&self.line))
+    }
+}
+
+fn read<T: DeserializeOwned>(params: Option<Bytes>) -> Result<T, Error> {
+    let params = params.as_deref().unwrap_or(b"{}");
+    serde_json::from_slice(params).map_err(|error| Error::invalid_params(error.to_string()))
+}
+
+/// The JSON text of a result.
+pub fn json<T: Serialize + ?Sized>(result: &T) -> Result<Bytes, Error> {
+    let text = serde_json::to_vec(result);
+    text.map(Bytes::from).map_err(|_| Error::internal("the result cannot be written as JSON"))
+}
+
+/// A JSON-RPC error, as a handler returns one or a client answers with one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message} ({code})")]
+pub struct Error {
+    /// What kind of error.
+    pub code: i32,
+    /// What went wrong; the client reads it.
+    pub message: Cow<'static, str>,
+    /// More about it, as JSON text.
+    pub data: Option<Bytes>,
+}
+
+impl Error {
+    /// An error without data.
+    pub fn new(code: i32, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
+    /// -32601: there is no such method.
+    pub fn method_not_found(method: &Method) -> Self {
+        Self::new(ErrorCode::MethodNotFound.number(), format!("unknown method: {method}"))
+    }
+
+    /// -32602: the parameters are not what the method takes.
+    pub fn invalid_params(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorCode::InvalidParams.number(), message)
+    }
+
+    /// -32603: the server failed.
+    pub fn internal(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorCode::InternalError.number(), message)
+    }
+
+    /// The error object of a response.
+    fn from_object(object: &[u8]) -> Self {
+        #[derive(serde::Deserialize)]
+        struct Object<'a> {
+            code: i64,
+            #[serde(borrow)]
+            message: Cow<'a, str>,
+            #[serde(borrow)]
+            data: Option<&'a serde_json::value::RawValue>,
+        }
+        let Ok(object) = serde_json::from_slice::<Object<'_>>(object) else {
+            return Self::internal("the client answered with a malformed error");
+        };
+        Self {
+            code: i32::try_from(object.code).unwrap_or(ErrorCode::InternalError.number()),
+            message: object.message.into_owned().into(),
+            data: object.data.map(|data| Bytes::copy_from_slice(data.get().as_bytes())),
+        }
+    }
+
+    fn answering(&self, request: protocol::RequestId) -> Response {
+        Response::error(Some(request), self.code, &self.message, self.data.as_deref())
+    }
+}
+
+/// Serves a [`Handler`] to every session that opens a link.
+///
+/// ```
+/// use backends::native::{self, Call, Error, Handler, Info, NativeBackend};
+///
+/// struct Greeter;
+///
+/// impl Handler for Greeter {
+///     fn info(&self) -> Info {
+///         Info::new("greeter", "1.0.0").capabilities(r#"{"tools":{}}"#)
+///     }
+///
+///     async fn call(&self, call: Call) -> Result<bytes::Bytes, Error> {
+///         match call.method().as_str() {
+///             "tools/list" => native::json(&serde_json::json!({ "tools": [] })),
+///             _ => Err(Error::method_not_found(call.method())),
+///         }
+///     }
+/// }
+///
+/// let backend = NativeBackend::new(Greeter);
+/// ```
+#[derive(Clone)]
+pub struct NativeBackend {
+    served: Arc<dyn Served>,
+    limits: LinkLimits,
+}
+
+impl NativeBackend {
+    /// A backend that the handler answers for.
+    pub fn new(handler: impl Handler) -> Self {
+        Self { served: Arc::new(handler), limits: LinkLimits::default() }
+    }
+
+    /// The same with other bounds of its links.
+    pub fn with_limits(mut self, limits: LinkLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+}
+
+impl Backend for NativeBackend {
+    fn open(&self, session: &SessionId) -> Link {
+        Link::in_place(self.limits, |end, ear| {
+            let line = Line::new(session.clone(), end.voice());
+            Box::new(engine::InPlace::new(Arc::clone(&self.served), line, end, ear))
+        })
+    }
+}
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A [`Handler`] behind a pointer.
+trait Served: Send + Sync {
+    fn info(&self) -> Info;
+    fn call(self: Arc<Self>, call: Call) -> Boxed<Result<Bytes, Error>>;
+    fn notified(self: Arc<Self>, notice: Notice) -> Boxed<()>;
+    fn closed(&self, session: &SessionId);
+}
+
+impl<H: Handler> Served for H {
+    fn info(&self) -> Info {
+        Handler::info(self)
+    }
+
+    fn call(self: Arc<Self>, call: Call) -> Boxed<Result<Bytes, Error>> {
+        Box::pin(async move { Handler::call(&*self, call).await })
+    }
+
+    fn notified(self: Arc<Self>, notice: Notice) -> Boxed<()> {
+        Box::pin(async move { Handler::notified(&*self, notice).await })
+    }
+
+    fn closed(&self, session: &SessionId) {
+        Handler::closed(self, session);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+//! Runs a handler's futures inside the polling of the link's events.
+//!
+//! A future that is ready at its first poll is answered in that poll: no task, no
+//! wake-up. Only what is pending then joins the futures that run side by side.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::future::{AbortHandle, Abortable};
+use futures_util::stream::FuturesUnordered;
+use protocol::{ErrorCode, Message, Method, Notification, Request, RequestId, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::peer::Line;
+use super::{Boxed, CALLS_MAX, Call, Error, Info, Notice, Served};
+use crate::link::{Ear, Engine};
+use crate::{LinkEvent, ServerEnd, metrics};
+
+/// The handler's side of one link.
+pub(super) struct InPlace {
+    served: Arc<dyn Served>,
+    line: Arc<Line>,
+    end: ServerEnd,
+    ear: Ear,
+    running: FuturesUnordered<Abortable<Running>>,
+    /// The running calls that can be cancelled.
+    calls: HashMap<RequestId, AbortHandle>,
+    is_up: bool,
+    /// Whose turn it is, so that neither new nor old calls starve the other.
+    new_first: bool,
+}
+
+impl InPlace {
+    pub(super) fn new(served: Arc<dyn Served>, line: Arc<Line>, end: ServerEnd, ear: Ear) -> Self {
+        let (running, calls) = (FuturesUnordered::new(), HashMap::new());
+        Self { served, line, end, ear, running, calls, is_up: false, new_first: false }
+    }
+
+    /// Takes messages of the session's until one is answered at once.
+    fn poll_new(&mut self, context: &mut Context<'_>) -> Option<Response> {
+        while let Poll::Ready(Some(message)) = self.end.poll_heard(context) {
+            let answer = match message {
+                Message::Request(request) => self.requested(request, context),
+                Message::Notification(notification) => self.notified(notification, context),
+                Message::Response(response) => {
+                    self.line.answered(response);
+                    None
+                }
+            };
+            if answer.is_some() {
+                return answer;
+            }
+        }
+        None
+    }
+
+    fn requested(&mut self, request: Request, context: &mut Context<'_>) -> Option<Response> {
+        match request.method {
+            Method::Initialize => return Some(self.initialized(&request)),
+            Method::Ping => return Some(Response::result(request.id, b"{}")),
+            _ if self.running.len() >= CALLS_MAX => {
+                let code = ErrorCode::Refused.number();
+                let busy = Error::new(code, "too many calls at once; try again later");
+                return Some(busy.answering(request.id));
+            }
+            _ => {}
+        }
+        let id = request.id.clone();
+        let call = Call { request, line: Arc::clone(&self.line) };
+        let work = Work::Call(id.clone(), Arc::clone(&self.served).call(call));
+        match self.begin(work, context) {
+            Begun::Done(answer) => answer,
+            Begun::Running(handle) => {
+                self.calls.insert(id, handle);
+                None
+            }
+        }
+    }
+
+    fn notified(
+        &mut self,
+        notification: Notification,
+        context: &mut Context<'_>,
+    ) -> Option<Response> {
+        if notification.method == Method::Cancelled {
+            self.cancelled(&notification);
+        } else if self.running.len() < CALLS_MAX {
+            let notice = Notice { notification, line: Arc::clone(&self.line) };
+            self.begin(Work::Notice(Arc::clone(&self.served).notified(notice)), context);
+        }
+        None
+    }
+
+    /// The future is dropped when the running ones are polled next, in this same turn.
+    fn cancelled(&mut self, notification: &Notification) {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Params {
+            request_id: RequestId,
+        }
+        let params = notification.params().unwrap_or_default();
+        let Ok(params) = serde_json::from_slice::<Params>(&params) else { return };
+        if let Some(handle) = self.calls.remove(&params.request_id) {
+            handle.abort();
+        }
+    }
+
+    fn begin(&mut self, work: Work, context: &mut Context<'_>) -> Begun {
+        let mut running = Running(work);
+        if let Poll::Ready(answer) = Pin::new(&mut running).poll(context) {
+            return Begun::Done(answer);
+        }
+        let (handle, registration) = AbortHandle::new_pair();
+        self.running.push(Abortable::new(running, registration));
+        Begun::Running(handle)
+    }
+
+    /// Lets what runs go on until some call is answered.
+    fn poll_running(&mut self, context: &mut Context<'_>) -> Option<Response> {
+        while !self.running.is_empty() {
+            let Poll::Ready(Some(ended)) = self.running.poll_next_unpin(context) else { break };
+            // An aborted call is answered by nobody (CAN-02), a notification neither.
+            if let Ok(Some(response)) = ended {
+                if let Some(id) = &response.id {
+                    self.calls.remove(id);
+                }
+                return Some(response);
+            }
+        }
+        None
+    }
+
+    fn initialized(&self, request: &Request) -> Response {
+        let info = catch_unwind(AssertUnwindSafe(|| self.served.info()));
+        match info.map_err(|_| panicked()).and_then(|info| introduce(request, &info)) {
+            Ok(result) => Response::result(request.id.clone(), &result),
+            Err(error) => error.answering(request.id.clone()),
+        }
+    }
+}
+
+impl Engine for InPlace {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
+        if !self.is_up {
+            self.is_up = true;
+            return Poll::Ready(Some(LinkEvent::Up));
+        }
+        if let Some(event) = self.ear.pop() {
+            return Poll::Ready(Some(event));
+        }
+        self.new_first = !self.new_first;
+        let old = if self.new_first { None } else { self.poll_running(context) };
+        // What begins to run here is polled where it runs, or nobody would wake it.
+        let answer = old.or_else(|| self.poll_new(context)).or_else(|| self.poll_running(context));
+        match answer {
+            Some(response) => {
+                let about = response.id.clone();
+                let event = LinkEvent::Said { message: response.into(), about };
+                // What a call has said comes before what it ends with.
+                Poll::Ready(Some(self.ear.behind_what_waits(event)))
+            }
+            None => self.ear.poll_next(context),
+        }
+    }
+}
+
+impl Drop for InPlace {
+    fn drop(&mut self) {
+        self.running.clear();
+        self.line.end();
+        if catch_unwind(AssertUnwindSafe(|| self.served.closed(&self.line.session))).is_err() {
+            tracing::error!("a native handler panicked when a session was over");
+        }
+    }
+}
+
+enum Begun {
+    Done(Option<Response>),
+    Running(AbortHandle),
+}
+
+enum Work {
+    Call(RequestId, Boxed<Result<Bytes, Error>>),
+    Notice(Boxed<()>),
+}
+
+/// One call or notification that the handler works on; gives the answer, if any.
+struct Running(Work);
+
+impl Future for Running {
+    type Output = Option<Response>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = catch_unwind(AssertUnwindSafe(|| match &mut self.0 {
+            Work::Call(_, future) => future.as_mut().poll(context).map(Some),
+            Work::Notice(future) => future.as_mut().poll(context).map(|()| None),
+        }));
+        let outcome = match polled {
+            Ok(polled) => ready!(polled),
+            Err(_) => Some(Err(panicked())),
+        };
+        Poll::Ready(match (&self.0, outcome) {
+            (Work::Call(id, _), Some(Ok(result))) => Some(Response::result(id.clone(), &result)),
+            (Work::Call(id, _), Some(Err(error))) => Some(error.answering(id.clone())),
+            _ => None,
+        })
+    }
+}
+
+/// The panic itself has gone to the panic hook.
+fn panicked() -> Error {
+    metrics::NATIVE_PANICS.inc();
+    tracing::error!("a native handler panicked");
+    Error::internal("the server failed")
+}
+
+/// The answer to `initialize`: the server as it is, in the revision that was asked for.
+fn introduce(request: &Request, info: &Info) -> Result<Bytes, Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Params<'a> {
+        #[serde(borrow)]
+        protocol_version: &'a RawValue,
+    }
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Introduction<'a> {
+        protocol_version: &'a RawValue,
+        capabilities: &'a RawValue,
+        server_info: Implementation<'a>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        instructions: Option<&'a str>,
+    }
+    #[derive(Serialize)]
+    struct Implementation<'a> {
+        name: &'a str,
+        version: &'a str,
+    }
+    let params = request.params().unwrap_or_default();
+    let asked: Params<'_> = serde_json::from_slice(&params)
+        .map_err(|_| Error::invalid_params("`initialize` needs a `protocolVersion`"))?;
+    let capabilities = serde_json::from_str(&info.capabilities)
+        .map_err(|_| Error::internal("the server's capabilities are not JSON"))?;
+    super::json(&Introduction {
+        protocol_version: asked.protocol_version,
+        capabilities,
+        server_info: Implementation { name: &info.name, version: &info.version },
+        instructions: info.instructions.as_deref(),
+    })
+}

@@ -1,0 +1,280 @@
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use protocol::{Message, RequestId};
+use tokio::sync::Notify;
+
+use super::*;
+use crate::LinkEvent;
+
+#[derive(Default)]
+struct Inner {
+    dropped: AtomicUsize,
+    closed: AtomicUsize,
+    heard: Mutex<Vec<Method>>,
+    go: Notify,
+    asked: Mutex<Option<Result<Bytes, Error>>>,
+}
+
+/// Does what the method's name says.
+#[derive(Clone, Default)]
+struct Obedient(Arc<Inner>);
+
+struct CountsDrop(Arc<Inner>);
+
+impl Drop for CountsDrop {
+    fn drop(&mut self) {
+        self.0.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Handler for Obedient {
+    fn info(&self) -> Info {
+        Info::new("obedient", "1.2.3").capabilities(r#"{"tools":{}}"#).instructions("Be brief.")
+    }
+
+    async fn call(&self, call: Call) -> Result<Bytes, Error> {
+        match call.method().as_str() {
+            "echo" => Ok(call.params().unwrap_or(Bytes::from_static(b"{}"))),
+            "fail" => Err(Error::invalid_params("not like this")),
+            "panic" => panic!("as told"),
+            "hang" => {
+                let _held = CountsDrop(Arc::clone(&self.0));
+                std::future::pending().await
+            }
+            "wait" => {
+                self.0.go.notified().await;
+                Ok(Bytes::from_static(b"{}"))
+            }
+            "tell" => {
+                let peer = call.peer();
+                for step in 1..=3 {
+                    peer.progress(f64::from(step), Some(3.0), None).await.unwrap();
+                }
+                peer.notify("notifications/message", Some(br#"{"level":"info"}"#)).await.unwrap();
+                Ok(Bytes::from_static(b"{}"))
+            }
+            "ask" => {
+                let answer = call.peer().ask("sampling/createMessage", Some(b"{}")).await;
+                *self.0.asked.lock().unwrap() = Some(answer.clone());
+                answer
+            }
+            _ => Err(Error::method_not_found(call.method())),
+        }
+    }
+
+    async fn notified(&self, notice: Notice) {
+        self.0.heard.lock().unwrap().push(notice.method().clone());
+        if notice.method() == &Method::Initialized {
+            notice.peer().notify("notifications/tools/list_changed", None).await.unwrap();
+        }
+    }
+
+    fn closed(&self, _session: &SessionId) {
+        self.0.closed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+struct Talk {
+    handler: Obedient,
+    link: Link,
+}
+
+impl Talk {
+    async fn begin() -> Self {
+        let handler = Obedient::default();
+        let session = SessionId::parse("s").unwrap();
+        let mut link = NativeBackend::new(handler.clone()).open(&session);
+        assert!(matches!(link.events.next().await, Some(LinkEvent::Up)));
+        Self { handler, link }
+    }
+
+    fn send(&self, text: &str) {
+        self.link.sender.send(Message::parse(Bytes::from(text.to_owned())).unwrap()).unwrap();
+    }
+
+    fn request(&self, id: i64, method: &str, params: &str) {
+        self.send(&format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#
+        ));
+    }
+
+    async fn next(&mut self) -> (String, Option<RequestId>) {
+        match self.link.events.next().await {
+            Some(LinkEvent::Said { message, about }) => {
+                (String::from_utf8(message.raw().to_vec()).unwrap(), about)
+            }
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// Polls until nothing more happens by itself.
+    fn is_silent(&mut self) -> bool {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        self.link.events.poll_next(&mut context).is_pending()
+    }
+}
+
+#[tokio::test]
+async fn initialize_is_answered_from_the_info_in_the_revision_that_was_asked_for() {
+    let mut talk = Talk::begin().await;
+    talk.request(1, "initialize", r#"{"protocolVersion":"2025-06-18","capabilities":{}}"#);
+    let (text, about) = talk.next().await;
+    assert_eq!(
+        text,
+        r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"obedient","version":"1.2.3"},"instructions":"Be brief."}}"#
+    );
+    assert_eq!(about, Some(1.into()));
+}
+
+#[tokio::test]
+async fn ping_needs_no_handler() {
+    let mut talk = Talk::begin().await;
+    talk.request(7, "ping", "{}");
+    assert_eq!(talk.next().await.0, r#"{"jsonrpc":"2.0","id":7,"result":{}}"#);
+}
+
+#[test]
+fn a_call_that_is_ready_at_once_is_answered_by_the_next_poll() {
+    // No runtime: nothing can be spawned here.
+    let session = SessionId::parse("s").unwrap();
+    let mut link = NativeBackend::new(Obedient::default()).open(&session);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(link.events.poll_next(&mut context).is_ready());
+    let request = br#"{"jsonrpc":"2.0","id":1,"method":"echo","params":{"a": 1}}"#;
+    link.sender.send(Message::parse(Bytes::from_static(request)).unwrap()).unwrap();
+    let std::task::Poll::Ready(Some(LinkEvent::Said { message, .. })) =
+        link.events.poll_next(&mut context)
+    else {
+        panic!("no answer")
+    };
+    assert_eq!(&message.raw()[..], br#"{"jsonrpc":"2.0","id":1,"result":{"a": 1}}"#);
+}
+
+#[tokio::test]
+async fn an_error_keeps_its_code_and_message() {
+    let mut talk = Talk::begin().await;
+    talk.request(1, "fail", "{}");
+    assert!(talk.next().await.0.contains(r#""error":{"code":-32602,"message":"not like this"}"#));
+}
+
+#[tokio::test]
+async fn a_panic_is_an_error_of_that_call_only() {
+    let mut talk = Talk::begin().await;
+    talk.request(1, "wait", "{}");
+    talk.request(2, "panic", "{}");
+    assert!(talk.next().await.0.contains(r#""id":2,"error":{"code":-32603"#));
+    talk.handler.0.go.notify_one();
+    assert_eq!(talk.next().await.1, Some(1.into()));
+}
+
+#[tokio::test]
+async fn a_cancelled_call_is_dropped_and_never_answered() {
+    let mut talk = Talk::begin().await;
+    talk.request(1, "hang", "{}");
+    assert!(talk.is_silent());
+    talk.send(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#);
+    assert!(talk.is_silent());
+    assert_eq!(talk.handler.0.dropped.load(Ordering::Relaxed), 1);
+    assert!(talk.handler.0.heard.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn dropping_the_link_drops_every_running_call_and_says_so() {
+    let mut talk = Talk::begin().await;
+    talk.request(1, "hang", "{}");
+    talk.request(2, "hang", "{}");
+    assert!(talk.is_silent());
+    drop(talk.link);
+    assert_eq!(talk.handler.0.dropped.load(Ordering::Relaxed), 2);
+    assert_eq!(talk.handler.0.closed.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn what_a_call_tells_comes_before_its_answer_and_names_the_call() {
+    let mut talk = Talk::begin().await;
+    talk.request(5, "tell", r#"{"_meta":{"progressToken":"p"}}"#);
+    for step in 1..=3 {
+        let (text, about) = talk.next().await;
+        let params = format!(r#""params":{{"progressToken":"p","progress":{step}.0,"total":3.0}}"#);
+        assert!(text.contains(&params), "{text}");
+        assert_eq!(about, Some(5.into()));
+    }
+    assert!(talk.next().await.0.contains("notifications/message"));
+    assert!(talk.next().await.0.contains(r#""result""#));
+}
+
+#[tokio::test]
+async fn progress_that_nobody_asked_for_is_not_told() {
+    let mut talk = Talk::begin().await;
+    talk.request(5, "tell", "{}");
+    assert!(talk.next().await.0.contains("notifications/message"));
+}
+
+#[tokio::test]
+async fn a_question_to_the_client_is_answered_by_its_response() {
+    let mut talk = Talk::begin().await;
+    talk.request(9, "ask", "{}");
+    let (question, about) = talk.next().await;
+    assert!(question.contains(r#""id":"native-1","method":"sampling/createMessage""#));
+    assert_eq!(about, Some(9.into()));
+    talk.send(r#"{"jsonrpc":"2.0","id":"native-1","result":{"model":"m"}}"#);
+    assert_eq!(talk.next().await.0, r#"{"jsonrpc":"2.0","id":9,"result":{"model":"m"}}"#);
+}
+
+#[tokio::test]
+async fn a_clients_error_reaches_whoever_asked() {
+    let mut talk = Talk::begin().await;
+    talk.request(9, "ask", "{}");
+    talk.next().await;
+    talk.send(r#"{"jsonrpc":"2.0","id":"native-1","error":{"code":-1,"message":"no","data":[1]}}"#);
+    talk.next().await;
+    let asked = talk.handler.0.asked.lock().unwrap().clone().unwrap();
+    let data = Some(Bytes::from_static(b"[1]"));
+    assert_eq!(asked, Err(Error { code: -1, message: "no".into(), data }));
+}
+
+#[tokio::test]
+async fn cancelling_a_call_withdraws_its_question() {
+    let mut talk = Talk::begin().await;
+    talk.request(9, "ask", "{}");
+    talk.next().await;
+    talk.send(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":9}}"#);
+    let (text, _) = talk.next().await;
+    assert!(text.contains(r#""notifications/cancelled","params":{"requestId":"native-1"}"#));
+    // An answer that comes too late finds nobody.
+    talk.send(r#"{"jsonrpc":"2.0","id":"native-1","result":{}}"#);
+    assert!(talk.is_silent());
+}
+
+#[tokio::test]
+async fn a_notification_reaches_the_handler_which_may_answer_with_its_own() {
+    let mut talk = Talk::begin().await;
+    talk.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    let (text, about) = talk.next().await;
+    assert!(text.contains("notifications/tools/list_changed"));
+    assert_eq!(about, None);
+    assert_eq!(*talk.handler.0.heard.lock().unwrap(), [Method::Initialized]);
+}
+
+#[tokio::test]
+async fn a_call_too_many_is_refused_and_the_others_go_on() {
+    let mut talk = Talk::begin().await;
+    for id in 0..CALLS_MAX {
+        talk.request(id as i64, "hang", "{}");
+        assert!(talk.is_silent());
+    }
+    talk.request(1000, "echo", "{}");
+    assert!(talk.next().await.0.contains(r#""id":1000,"error":{"code":-32000"#));
+}
+
+#[tokio::test]
+async fn a_hanging_call_delays_nobody() {
+    let mut talk = Talk::begin().await;
+    talk.request(1, "hang", "{}");
+    talk.request(2, "wait", "{}");
+    talk.request(3, "echo", "{}");
+    assert_eq!(talk.next().await.1, Some(3.into()));
+    talk.handler.0.go.notify_one();
+    assert_eq!(talk.next().await.1, Some(2.into()));
+}
