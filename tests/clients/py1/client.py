@@ -1,0 +1,58 @@
+"""The Python SDK, 1.x: `client.py URL SCENARIO`."""
+
+import pathlib
+import sys
+
+import anyio
+from pydantic import AnyUrl
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import scenarios  # noqa: E402
+from mcp import ClientSession, McpError, types  # noqa: E402
+from mcp.client.streamable_http import streamable_http_client  # noqa: E402
+
+
+class Kit:
+    """What 1.x does in its own way."""
+
+    uri = AnyUrl
+    error = McpError
+
+    @staticmethod
+    async def call(session, tool, arguments, step):
+        # 1.x has no way to cancel; the id of the next request is all that it lets us know.
+        session.story_call = session._request_id
+        await session.call_tool(tool, arguments, progress_callback=step)
+
+    @staticmethod
+    async def give_up(session, patience):
+        params = types.CancelledNotificationParams(requestId=session.story_call, reason="enough")
+        await session.send_notification(types.ClientNotification(types.CancelledNotification(params=params)))
+        patience.cancel()
+
+
+async def sample(context, params):
+    scenarios.saw("asked", messages=[m.model_dump(mode="json", exclude_none=True) for m in params.messages],
+                  maxTokens=params.maxTokens)
+    content = types.TextContent(type="text", text="forty-two")
+    return types.CreateMessageResult(role="assistant", model="story", content=content, stopReason="endTurn")
+
+
+async def elicit(context, params):
+    scenarios.saw("asked", message=params.message, schema=params.requestedSchema)
+    return types.ElicitResult(action="accept", content={"username": "ada", "email": "ada@example.com"})
+
+
+async def main(url, name):
+    async with streamable_http_client(url) as (read, write, session_id):
+        async with ClientSession(read, write, sampling_callback=sample, elicitation_callback=elicit) as session:
+            welcome = await session.initialize()
+            scenarios.saw("connected", revision=welcome.protocolVersion, session=session_id(),
+                          server=welcome.serverInfo.name)
+            await scenarios.ALL[name](session, Kit)
+    scenarios.saw("terminated")
+
+
+anyio.run(main, *sys.argv[1:])

@@ -1,0 +1,50 @@
+"""The Python SDK, 2.x: `client.py URL SCENARIO`. It looks for the newest era first."""
+
+import pathlib
+import sys
+
+import anyio
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import mcp_types as types  # noqa: E402
+import scenarios  # noqa: E402
+from mcp import Client, MCPError  # noqa: E402
+
+
+class Kit:
+    """What 2.x does in its own way."""
+
+    uri = str
+    error = MCPError
+
+    @staticmethod
+    async def call(session, tool, arguments, step):
+        await session.call_tool(tool, arguments, progress_callback=step)
+
+    @staticmethod
+    async def give_up(session, patience):
+        patience.cancel()
+
+
+async def sample(context, params):
+    scenarios.saw("asked", messages=[m.model_dump(mode="json", exclude_none=True) for m in params.messages],
+                  maxTokens=params.max_tokens)
+    content = types.TextContent(type="text", text="forty-two")
+    return types.CreateMessageResult(role="assistant", model="story", content=content, stop_reason="endTurn")
+
+
+async def elicit(context, params):
+    scenarios.saw("asked", message=params.message, schema=params.requested_schema)
+    return types.ElicitResult(action="accept", content={"username": "ada", "email": "ada@example.com"})
+
+
+async def main(url, name):
+    async with Client(url, sampling_callback=sample, elicitation_callback=elicit) as session:
+        scenarios.saw("connected", revision=session.protocol_version, server=session.server_info.name)
+        await scenarios.ALL[name](session, Kit)
+    scenarios.saw("terminated")
+
+
+anyio.run(main, *sys.argv[1:])

@@ -1,0 +1,101 @@
+// The scenarios of the TypeScript clients. Each prints what it saw, one JSON object a line.
+// What differs between the two SDKs comes in as `kit`.
+
+const saw = (kind, more = {}) => console.log(JSON.stringify({ saw: kind, ...more }));
+
+const error = (e) => saw('error', { code: e.code ?? null, name: e.name ?? null, message: String(e.message) });
+
+const scenarios = {
+    // Everything once, nothing special.
+    async tour(client) {
+        const { tools } = await client.listTools();
+        saw('tools', { names: tools.map((tool) => tool.name) });
+        const { resources } = await client.listResources();
+        saw('resources', { uris: resources.map((resource) => resource.uri) });
+        const { prompts } = await client.listPrompts();
+        saw('prompts', { names: prompts.map((prompt) => prompt.name) });
+        const read = await client.readResource({ uri: 'test://static-text' });
+        saw('read', { text: read.contents[0].text });
+        const got = await client.getPrompt({ name: 'test_simple_prompt' });
+        saw('prompt', { text: got.messages[0].content.text });
+        const result = await client.callTool({ name: 'test_simple_text', arguments: {} });
+        saw('result', { text: result.content[0].text });
+        await client.ping();
+        saw('pong');
+        try {
+            await client.callTool({ name: 'no_such_tool', arguments: {} });
+        } catch (e) {
+            error(e);
+        }
+    },
+
+    // Numbered progress; also what is played over a wire that is cut.
+    async count(client, kit) {
+        await count(client, kit, { count: 10, interval_ms: 30 });
+    },
+
+    // Two calls at once, each with its own progress.
+    async two(client, kit) {
+        await Promise.all([
+            count(client, kit, { count: 10, interval_ms: 30 }, 'left'),
+            count(client, kit, { count: 10, interval_ms: 30 }, 'right'),
+        ]);
+    },
+
+    async sampling(client, kit) {
+        kit.onSampling(client, (params) => {
+            saw('asked', { messages: params.messages, maxTokens: params.maxTokens });
+            return { role: 'assistant', model: 'story', stopReason: 'endTurn', content: { type: 'text', text: 'forty-two' } };
+        });
+        const result = await client.callTool({ name: 'test_sampling', arguments: { prompt: 'What is it?' } });
+        saw('result', { text: result.content[0].text });
+    },
+
+    async elicitation(client, kit) {
+        kit.onElicitation(client, (params) => {
+            saw('asked', { message: params.message, schema: params.requestedSchema });
+            return { action: 'accept', content: { username: 'ada', email: 'ada@example.com' } };
+        });
+        const result = await client.callTool({ name: 'test_elicitation', arguments: { message: 'Who are you?' } });
+        saw('result', { text: result.content[0].text });
+    },
+
+    // Gives up on a call after its third step; the session goes on.
+    async cancel(client, kit) {
+        const patience = new AbortController();
+        const onprogress = ({ progress }) => {
+            saw('progress', { progress });
+            if (progress === 3) patience.abort('enough');
+        };
+        try {
+            await kit.call(client, { name: 'rh_count', arguments: { count: 10_000, interval_ms: 20 } }, { onprogress, signal: patience.signal });
+            saw('result');
+        } catch (e) {
+            error(e);
+        }
+        const result = await client.callTool({ name: 'test_simple_text', arguments: {} });
+        saw('after', { text: result.content[0].text });
+    },
+};
+
+async function count(client, kit, args, who = null) {
+    const onprogress = ({ progress, total, message }) => saw('progress', { progress, total, message, who });
+    const result = await kit.call(client, { name: 'rh_count', arguments: args }, { onprogress });
+    saw('result', { text: result.content[0].text, who });
+}
+
+export async function play(kit) {
+    const [url, name] = process.argv.slice(2);
+    const client = new kit.Client(
+        { name: 'stories', version: '1' },
+        { capabilities: { sampling: {}, elicitation: {} }, ...kit.options },
+    );
+    client.onerror = (e) => saw('onerror', { message: String(e.message) });
+    const transport = new kit.StreamableHTTPClientTransport(new URL(url));
+    await client.connect(transport);
+    saw('connected', { revision: transport.protocolVersion, session: transport.sessionId, server: client.getServerVersion()?.name });
+    await scenarios[name](client, kit);
+    await transport.terminateSession();
+    saw('terminated');
+    await client.close();
+}

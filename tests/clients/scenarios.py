@@ -1,0 +1,85 @@
+"""The scenarios of the Python clients. Each prints what it saw, one JSON object a line.
+
+What differs between the two SDKs comes in as the session, which both shape alike, and a
+few functions of the caller's.
+"""
+
+import json
+
+import anyio
+
+
+def saw(kind, **more):
+    print(json.dumps({"saw": kind, **more}), flush=True)
+
+
+def failed(error):
+    saw("error", code=getattr(getattr(error, "error", None), "code", None), message=str(error))
+
+
+async def tour(session, kit):
+    """Everything once, nothing special."""
+    saw("tools", names=[tool.name for tool in (await session.list_tools()).tools])
+    saw("resources", uris=[str(resource.uri) for resource in (await session.list_resources()).resources])
+    saw("prompts", names=[prompt.name for prompt in (await session.list_prompts()).prompts])
+    read = await session.read_resource(kit.uri("test://static-text"))
+    saw("read", text=read.contents[0].text)
+    got = await session.get_prompt("test_simple_prompt")
+    saw("prompt", text=got.messages[0].content.text)
+    result = await session.call_tool("test_simple_text", {})
+    saw("result", text=result.content[0].text)
+    await session.send_ping()
+    saw("pong")
+    try:
+        await session.call_tool("no_such_tool", {})
+    except kit.error as error:
+        failed(error)
+
+
+async def count(session, kit):
+    """Numbered progress; also what is played over a wire that is cut."""
+    await counted(session, {"count": 10, "interval_ms": 30})
+
+
+async def two(session, kit):
+    """Two calls at once, each with its own progress."""
+    async with anyio.create_task_group() as calls:
+        for who in ("left", "right"):
+            calls.start_soon(counted, session, {"count": 10, "interval_ms": 30}, who)
+
+
+async def sampling(session, kit):
+    result = await session.call_tool("test_sampling", {"prompt": "What is it?"})
+    saw("result", text=result.content[0].text)
+
+
+async def elicitation(session, kit):
+    result = await session.call_tool("test_elicitation", {"message": "Who are you?"})
+    saw("result", text=result.content[0].text)
+
+
+async def cancel(session, kit):
+    """Gives up on a call after its third step; the session goes on."""
+    with anyio.CancelScope() as patience:
+        async def step(progress, total, message):
+            saw("progress", progress=progress)
+            if progress == 3:
+                await kit.give_up(session, patience)
+
+        arguments = {"count": 10_000, "interval_ms": 20}
+        await kit.call(session, "rh_count", arguments, step)
+        saw("result")
+    saw("error", message="given up")
+    result = await session.call_tool("test_simple_text", {})
+    saw("after", text=result.content[0].text)
+
+
+async def counted(session, arguments, who=None):
+    async def step(progress, total, message):
+        saw("progress", progress=progress, total=total, message=message, who=who)
+
+    result = await session.call_tool("rh_count", arguments, progress_callback=step)
+    saw("result", text=result.content[0].text, who=who)
+
+
+ALL = {play.__name__: play for play in (tour, count, two, sampling, elicitation, cancel)}

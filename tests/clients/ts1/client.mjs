@@ -1,0 +1,14 @@
+// The TypeScript SDK, 1.x: `client.mjs URL SCENARIO`.
+import { Client } from '@modelcontextprotocol/sdk/client/index.js';
+import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
+import { CreateMessageRequestSchema, ElicitRequestSchema } from '@modelcontextprotocol/sdk/types.js';
+
+import { play } from '../scenarios.mjs';
+
+await play({
+    Client,
+    StreamableHTTPClientTransport,
+    call: (client, params, options) => client.callTool(params, undefined, options),
+    onSampling: (client, answer) => client.setRequestHandler(CreateMessageRequestSchema, (r) => answer(r.params)),
+    onElicitation: (client, answer) => client.setRequestHandler(ElicitRequestSchema, (r) => answer(r.params)),
+});

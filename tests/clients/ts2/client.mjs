@@ -1,0 +1,13 @@
+// The TypeScript SDK, 2.x: `client.mjs URL SCENARIO`. It looks for the newest era first.
+import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
+
+import { play } from '../scenarios.mjs';
+
+await play({
+    Client,
+    StreamableHTTPClientTransport,
+    options: { versionNegotiation: { mode: 'auto' } },
+    call: (client, params, options) => client.callTool(params, options),
+    onSampling: (client, answer) => client.setRequestHandler('sampling/createMessage', (r) => answer(r.params)),
+    onElicitation: (client, answer) => client.setRequestHandler('elicitation/create', (r) => answer(r.params)),
+});
