@@ -4,15 +4,19 @@
 //! task. Payloads (`params`, `result`, `error`) stay the bytes they came as;
 //! only the envelope around them is read.
 
+mod decimal;
 mod error;
+pub mod header_params;
 mod id;
 mod message;
 mod method;
 mod mirrored;
+mod raw;
 mod revision;
 mod session_id;
 
 pub use error::{ErrorCode, Rejection};
+pub use header_params::HeaderParams;
 pub use id::{ProgressToken, RequestId};
 pub use message::{Body, Limits, Message, Notification, Request, Response, parse};
 pub use method::Method;

@@ -10,6 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use crate::raw::{Object, may_hold, span_in, with_member};
 use crate::{ErrorCode, Method, ProgressToken, Rejection, RequestId};
 
 /// Bounds of what [`parse`] takes.
@@ -26,6 +27,10 @@ impl Default for Limits {
         Self { depth_max: 128, batch_max: 100 }
     }
 }
+
+/// Longest id that is taken, as JSON text: ids are kept for as long as a session may be
+/// asked about them, so a longer one is refused with -32600.
+const ID_BYTES_MAX: usize = 1024;
 
 /// What one HTTP body or one stdio line holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -128,8 +133,8 @@ struct Envelope<'a> {
     jsonrpc: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     id: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    method: Option<Cow<'a, str>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    method: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     params: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
@@ -147,6 +152,10 @@ fn parse_one(whole: &Bytes, start: usize, end: usize) -> Result<Message, Rejecti
     let raw = whole.slice(start..end);
     let text = std::str::from_utf8(&raw)
         .map_err(|_| Rejection::new(ErrorCode::ParseError, "the body is not UTF-8"))?;
+    // A struct would be read from an array's elements too, member by member.
+    if text.starts_with('[') {
+        return Err(invalid("a member of a batch must be an object"));
+    }
     let envelope: Envelope<'_> = serde_json::from_str(text).map_err(|error| not_json(&error))?;
     let at = |value: &RawValue| span_in(&raw, value.get());
 
@@ -154,22 +163,28 @@ fn parse_one(whole: &Bytes, start: usize, end: usize) -> Result<Message, Rejecti
         None => None,
         // An error about a request whose id could not be read (JSON-RPC 2.0 section 5).
         Some("null") if envelope.method.is_none() && envelope.error.is_some() => None,
-        Some(json) => Some(
-            RequestId::from_json(json)
-                .ok_or_else(|| invalid("`id` must be a string or an integer, and not null"))?,
-        ),
+        Some(json) if json.len() > ID_BYTES_MAX => {
+            return Err(invalid(&format!("`id` is longer than {ID_BYTES_MAX} bytes")));
+        }
+        Some(json) => Some(RequestId::from_json(json).ok_or_else(|| {
+            invalid("`id` must be a string or an integer of 64 bits, and not null")
+        })?),
     };
     let refuse = |code, message: &str| Err(Rejection::new(code, message).of(id.clone()));
     if envelope.jsonrpc.map(RawValue::get) != Some("\"2.0\"") {
         return refuse(ErrorCode::InvalidRequest, "`jsonrpc` must be \"2.0\"");
     }
+    let method = match envelope.method.map(|method| string_in(method.get())) {
+        Some(None) => return refuse(ErrorCode::InvalidRequest, "`method` must be a string"),
+        method => method.flatten(),
+    };
     let params = envelope.params.map(at);
     if envelope.params.is_some_and(|params| !params.get().starts_with('{')) {
         return refuse(ErrorCode::InvalidParams, "`params` must be an object");
     }
     let (result, error) = (envelope.result.map(at), envelope.error.map(at));
     let id_at = envelope.id.map(at);
-    match (envelope.method, id) {
+    match (method, id) {
         (Some(_), id) if result.is_some() || error.is_some() => {
             Err(invalid("a message has either `method` or one of `result` and `error`").of(id))
         }
@@ -198,6 +213,15 @@ fn parse_one(whole: &Bytes, start: usize, end: usize) -> Result<Message, Rejecti
     }
 }
 
+/// The string that `json` is, copied only where it has escapes.
+fn string_in(json: &str) -> Option<Cow<'_, str>> {
+    let inner = json.strip_prefix('"')?.strip_suffix('"')?;
+    if !inner.contains('\\') {
+        return Some(Cow::Borrowed(inner));
+    }
+    serde_json::from_str(json).ok().map(Cow::Owned)
+}
+
 fn is_error_object(json: &str) -> bool {
     #[derive(Deserialize)]
     struct ErrorObject<'a> {
@@ -206,7 +230,7 @@ fn is_error_object(json: &str) -> bool {
         #[serde(borrow, rename = "message")]
         _message: Cow<'a, str>,
     }
-    serde_json::from_str::<ErrorObject<'_>>(json).is_ok()
+    json.starts_with('{') && serde_json::from_str::<ErrorObject<'_>>(json).is_ok()
 }
 
 fn invalid(message: &str) -> Rejection {
@@ -222,12 +246,6 @@ fn not_json(error: &serde_json::Error) -> Rejection {
         ErrorCode::ParseError,
         format!("the body is not JSON (line {}, column {})", error.line(), error.column()),
     )
-}
-
-/// Where `part`, which was borrowed from `whole`, lies in it.
-fn span_in(whole: &[u8], part: &str) -> Span {
-    let start = part.as_ptr().addr() - whole.as_ptr().addr();
-    start..start + part.len()
 }
 
 /// Is `json` nested deeper than `levels`? A text too short to be is not looked at.
@@ -324,25 +342,25 @@ impl Request {
 
     /// `params._meta.progressToken`, where there is one (PRG-01).
     pub fn progress_token(&self) -> Option<ProgressToken> {
-        #[derive(Deserialize)]
-        struct Params {
-            #[serde(rename = "_meta")]
-            meta: Option<Meta>,
-        }
-        #[derive(Deserialize)]
-        struct Meta {
-            #[serde(rename = "progressToken")]
-            token: Option<ProgressToken>,
-        }
         let params = &self.raw[self.params.clone()?];
-        // Most requests have none; a search is cheaper than a parse. A key may be
-        // written with escapes, so those have to be parsed too.
-        if memchr::memmem::find(params, b"progressToken").is_none()
-            && memchr::memmem::find(params, b"\\u").is_none()
-        {
+        // Most requests have none.
+        if !may_hold(params, "progressToken") {
             return None;
         }
-        serde_json::from_slice::<Params>(params).ok()?.meta?.token
+        Object::read(params)?.object("_meta")?.read_as("progressToken")
+    }
+
+    /// The same request with another `params._meta.progressToken`; one without a token
+    /// stays as it is.
+    pub fn with_progress_token(&self, token: &ProgressToken) -> Self {
+        let with_token = || {
+            let params = &self.raw[self.params.clone()?];
+            let meta = Object::read(params)?.get("_meta")?;
+            Object::read(meta.as_bytes())?.get("progressToken")?;
+            let meta = with_member(meta.as_bytes(), "progressToken", &token.to_json())?;
+            with_member(params, "_meta", std::str::from_utf8(&meta).ok()?)
+        };
+        with_token().map_or_else(|| self.clone(), |params| self.with_params(&params))
     }
 }
 

@@ -1,12 +1,236 @@
 //! The headers of DRAFT-2026-v1 that mirror the body: `Mcp-Method`, `Mcp-Name`, `Mcp-Param-*`.
+//!
+//! A component on the way may act on these headers where the house acts on the body, so
+//! both must say the same (HDR-04). Asked only where
+//! [`Revision::has_mirrored_headers`](crate::Revision::has_mirrored_headers) (HDR-21).
 
-/// The mirrored headers of one POST, as they came.
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::decimal::same_number;
+use crate::header_params::HeaderParams;
+use crate::raw::Object;
+use crate::{ErrorCode, Message, Method, Rejection, Request, RequestId};
+
+const METHOD: &str = "Mcp-Method";
+const NAME: &str = "Mcp-Name";
+const PARAM: &str = "Mcp-Param-";
+
+/// Longest part of a name or method that an error message repeats, in bytes.
+const QUOTED_MAX: usize = 128;
+
+/// The mirrored headers of one POST: as many as the HTTP server lets in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mirrored {
-    /// `Mcp-Method`.
-    pub method: Option<String>,
-    /// `Mcp-Name`.
-    pub name: Option<String>,
-    /// `Mcp-Param-{name}` headers: the name in lower case, and the value.
-    pub params: Vec<(String, String)>,
+    /// Names in lower case and values without the white space around them. A header that
+    /// came twice with different values stands here twice, and fails the check.
+    headers: Vec<(Box<str>, Box<[u8]>)>,
 }
+
+impl Mirrored {
+    /// Picks the mirrored headers out of all headers, whose names may be in any case.
+    /// `None` when there is none of them.
+    pub fn from_headers<'a>(
+        headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+    ) -> Option<Box<Self>> {
+        let mut mirrored = Self::default();
+        for (name, value) in headers {
+            // Every header of every POST comes by here; most leave at once.
+            if name.get(..4).is_none_or(|start| !start.eq_ignore_ascii_case("mcp-")) {
+                continue;
+            }
+            let is_param =
+                name.get(..PARAM.len()).is_some_and(|start| start.eq_ignore_ascii_case(PARAM));
+            let is_mirrored =
+                is_param || [METHOD, NAME].iter().any(|n| n.eq_ignore_ascii_case(name));
+            if !is_mirrored {
+                continue;
+            }
+            let header = (name.to_ascii_lowercase().into(), trim(value).into());
+            if !mirrored.headers.contains(&header) {
+                mirrored.headers.push(header);
+            }
+        }
+        (!mirrored.headers.is_empty()).then(|| Box::new(mirrored))
+    }
+
+    /// The headers, as [`Mirrored::from_headers`] takes them on another node.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.headers.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    /// Do the headers of a POST say what its message says? `annotations` are those of the
+    /// tool that is called, where the house knows them.
+    pub fn check(
+        given: Option<&Self>,
+        message: &Message,
+        annotations: Option<&HeaderParams>,
+    ) -> Result<(), Rejection> {
+        let none = Self::default();
+        let given = given.unwrap_or(&none);
+        match message {
+            Message::Request(request) => given
+                .check_method(&request.method)
+                .and_then(|()| given.check_name(request))
+                .and_then(|()| given.check_params(request, annotations))
+                .map_err(|problem| problem.rejection(Some(request.id.clone()))),
+            Message::Notification(notification) => {
+                given.check_method(&notification.method).map_err(|problem| problem.rejection(None))
+            }
+            Message::Response(_) => Ok(()),
+        }
+    }
+
+    /// HDR-01. Values are compared in their case (HDR-06).
+    fn check_method(&self, method: &Method) -> Result<(), Problem> {
+        let value = self.value(METHOD)?.ok_or_else(|| Problem::missing(METHOD))?;
+        if value == method.as_str() {
+            return Ok(());
+        }
+        Err(Problem::differs(METHOD, value, Some(method.as_str())))
+    }
+
+    /// HDR-02.
+    fn check_name(&self, request: &Request) -> Result<(), Problem> {
+        let key = match request.method {
+            Method::ToolsCall | Method::PromptsGet => "name",
+            Method::ResourcesRead => "uri",
+            _ => return Ok(()),
+        };
+        let params = request.params().unwrap_or_default();
+        let params = Object::read(&params).unwrap_or_default();
+        if params.count(key) > 1 {
+            return Err(Problem(format!("`params.{key}` stands there twice; send it once")));
+        }
+        let name: Option<String> = params.read_as(key);
+        match (self.value(NAME)?, name) {
+            // There is nothing to mirror; the tenant's server says what it thinks of that.
+            (None, None) => Ok(()),
+            (None, Some(_)) => Err(Problem::missing(NAME)),
+            (Some(value), Some(name)) if value == name => Ok(()),
+            // The draft knows base64 only for parameters, its successor for names too (HDR-07).
+            (Some(value), Some(name)) if decoded(value).is_some_and(|text| text == name) => Ok(()),
+            (Some(value), name) => Err(Problem::differs(NAME, value, name.as_deref())),
+        }
+    }
+
+    /// HDR-10. Headers that no annotation knows are for others, and ignored (HDR-18).
+    fn check_params(
+        &self,
+        request: &Request,
+        annotations: Option<&HeaderParams>,
+    ) -> Result<(), Problem> {
+        let Some(annotations) = annotations
+            .filter(|annotations| request.method == Method::ToolsCall && !annotations.is_empty())
+        else {
+            return Ok(());
+        };
+        let params = request.params().unwrap_or_default();
+        let params = Object::read(&params).unwrap_or_default();
+        if params.count("arguments") > 1 {
+            return Err(Problem("`params.arguments` stands there twice; send it once".into()));
+        }
+        let arguments = params.object("arguments").unwrap_or_default();
+        for annotated in annotations.iter() {
+            let header = format!("{PARAM}{}", annotated.header);
+            let argument =
+                arguments.get(&annotated.argument).filter(|argument| *argument != "null");
+            if arguments.count(&annotated.argument) > 1 {
+                return Err(Problem(format!("the argument of {header} stands there twice")));
+            }
+            match (self.value(&header)?, argument) {
+                (None, None) => {}
+                (None, Some(_)) => return Err(Problem::missing(&header)),
+                (Some(_), None) => {
+                    return Err(Problem(format!(
+                        "{header} was sent, but the body has no value for it; leave it out"
+                    )));
+                }
+                (Some(value), Some(argument)) => {
+                    let value = decoded(value).ok_or_else(|| {
+                        Problem(format!("{header} is not valid base64 of UTF-8 text"))
+                    })?;
+                    if !mirrors(&value, argument) {
+                        return Err(Problem(format!("{header} differs from the body's value")));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The one value of a header.
+    fn value(&self, header: &str) -> Result<Option<&str>, Problem> {
+        let mut values = self.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(header));
+        let Some((_, value)) = values.next() else { return Ok(None) };
+        if values.next().is_some() {
+            return Err(Problem(format!("{header} was sent twice with different values")));
+        }
+        let clean = value.iter().all(|byte| matches!(byte, b'\t' | b' '..=b'~'));
+        match std::str::from_utf8(value) {
+            Ok(value) if clean => Ok(Some(value)),
+            _ => Err(Problem(format!("{header} has characters that are not visible ASCII"))),
+        }
+    }
+}
+
+/// What is wrong with the headers, for the client's developer.
+struct Problem(String);
+
+impl Problem {
+    fn missing(header: &str) -> Self {
+        Self(format!("{header} is missing; it must mirror the body"))
+    }
+
+    fn differs(header: &str, value: &str, body: Option<&str>) -> Self {
+        let body = match body {
+            Some(body) => format!("does not match body value '{}'", shortened(body)),
+            None => "has nothing in the body to match".to_owned(),
+        };
+        Self(format!("{header} header value '{}' {body}", shortened(value)))
+    }
+
+    fn rejection(self, id: Option<RequestId>) -> Rejection {
+        Rejection::new(ErrorCode::HeaderMismatch, format!("header mismatch: {}", self.0)).of(id)
+    }
+}
+
+fn shortened(text: &str) -> &str {
+    let mut end = text.len().min(QUOTED_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// Without the optional white space around a header's value (RFC 9110, 5.5).
+fn trim(value: &[u8]) -> &[u8] {
+    let is_space = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let start = value.iter().position(|byte| !is_space(byte)).unwrap_or(value.len());
+    let end = value.iter().rposition(|byte| !is_space(byte)).map_or(start, |last| last + 1);
+    &value[start..end]
+}
+
+/// The text of a header's value: what stands between `=?base64?` and `?=` decoded, or the
+/// value itself where it has not both (HDR-09). `None` when it cannot be decoded.
+fn decoded(value: &str) -> Option<Cow<'_, str>> {
+    let inner = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
+    let Some(inner) = inner else { return Some(value.into()) };
+    let bytes = STANDARD.decode(inner).ok()?;
+    String::from_utf8(bytes).ok().map(Cow::Owned)
+}
+
+/// Is `value` the string form of the argument, given as JSON text?
+fn mirrors(value: &str, argument: &str) -> bool {
+    match argument.as_bytes() {
+        [b'"', ..] => serde_json::from_str::<String>(argument).is_ok_and(|text| text == value),
+        [b't' | b'f', ..] => value == argument,
+        [b'-' | b'0'..=b'9', ..] => value == argument || same_number(value, argument),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

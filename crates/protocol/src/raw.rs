@@ -1,0 +1,175 @@
+//! JSON text as members that keep their bytes: for looking into a payload, and for
+//! changing one part of it without rebuilding the rest.
+
+use std::fmt;
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// An object's members in their order, each value as the text it came as.
+#[derive(Default)]
+pub(crate) struct Object<'a> {
+    pub(crate) members: Vec<(String, &'a RawValue)>,
+}
+
+impl<'a> Object<'a> {
+    /// `None` when `json` is not an object.
+    pub(crate) fn read(json: &'a [u8]) -> Option<Self> {
+        serde_json::from_slice(json).ok()
+    }
+
+    /// The member's text. Of a member that is there twice the last one counts, as in most readers.
+    pub(crate) fn get(&self, key: &str) -> Option<&'a str> {
+        self.members.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value.get())
+    }
+
+    /// The member as a value; `None` where it is absent or something else.
+    pub(crate) fn read_as<T: Deserialize<'a>>(&self, key: &str) -> Option<T> {
+        serde_json::from_str(self.get(key)?).ok()
+    }
+
+    /// The member as an object.
+    pub(crate) fn object(&self, key: &str) -> Option<Self> {
+        Self::read(self.get(key)?.as_bytes())
+    }
+
+    /// Is the member there, and not `null`?
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.get(key).is_some_and(|value| value != "null")
+    }
+
+    /// Is the member `true`?
+    pub(crate) fn is_true(&self, key: &str) -> bool {
+        self.get(key) == Some("true")
+    }
+
+    /// How often the member is there.
+    pub(crate) fn count(&self, key: &str) -> usize {
+        self.members.iter().filter(|(name, _)| name == key).count()
+    }
+}
+
+impl<'de> Deserialize<'de> for Object<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Object<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'de>, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Object { members })
+            }
+        }
+        deserializer.deserialize_map(Members)
+    }
+}
+
+/// An array's elements, each as the text it came as; `None` when `json` is not an array.
+pub(crate) fn elements(json: &str) -> Option<Vec<&RawValue>> {
+    serde_json::from_str(json).ok()
+}
+
+/// `text` as a JSON string.
+pub(crate) fn quoted(text: &str) -> String {
+    serde_json::to_string(text).unwrap_or_default()
+}
+
+/// An object's text made of members whose values are JSON text.
+pub(crate) fn object<'a>(members: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    let members: Vec<_> =
+        members.into_iter().map(|(key, value)| format!("{}:{value}", quoted(key))).collect();
+    format!("{{{}}}", members.join(","))
+}
+
+/// An array's text made of elements that are JSON text.
+pub(crate) fn array<'a>(elements: impl IntoIterator<Item = &'a str>) -> String {
+    format!("[{}]", elements.into_iter().collect::<Vec<_>>().join(","))
+}
+
+/// Where `part`, which was borrowed from `whole`, lies in it.
+pub(crate) fn span_in(whole: &[u8], part: &str) -> Range<usize> {
+    let start = part.as_ptr().addr() - whole.as_ptr().addr();
+    start..start + part.len()
+}
+
+/// Replacements in a text, in the order of their places.
+#[derive(Default)]
+pub(crate) struct Edits(Vec<(Range<usize>, String)>);
+
+impl Edits {
+    /// Puts `text` where `part`, which was borrowed from `whole`, lies.
+    pub(crate) fn replace(&mut self, whole: &[u8], part: &str, text: String) {
+        self.0.push((span_in(whole, part), text));
+    }
+
+    /// `whole` as edited; `None` where nothing was.
+    pub(crate) fn apply(self, whole: &[u8]) -> Option<Bytes> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let mut edited = BytesMut::with_capacity(whole.len() + 64);
+        let mut copied = 0;
+        for (span, text) in self.0 {
+            edited.extend_from_slice(&whole[copied..span.start]);
+            edited.extend_from_slice(text.as_bytes());
+            copied = span.end;
+        }
+        edited.extend_from_slice(&whole[copied..]);
+        Some(edited.freeze())
+    }
+}
+
+/// The object `json` with member `key` replaced wherever it stands, or put first where
+/// it is missing; every other byte stays. `None` when `json` is not an object.
+pub(crate) fn with_member(json: &[u8], key: &str, value: &str) -> Option<Bytes> {
+    let object = Object::read(json)?;
+    let mut edits = Edits::default();
+    for (name, old) in &object.members {
+        if name == key {
+            edits.replace(json, old.get(), value.to_owned());
+        }
+    }
+    if let Some(edited) = edits.apply(json) {
+        return Some(edited);
+    }
+    let brace = memchr::memchr(b'{', json)? + 1;
+    let comma = if object.members.is_empty() { "" } else { "," };
+    let inserted = format!("{}:{value}{comma}", quoted(key));
+    Some([&json[..brace], inserted.as_bytes(), &json[brace..]].concat().into())
+}
+
+/// May `json` hold the string `text`? Says no only where it surely does not, and costs a
+/// search instead of a parse: escapes can hide any text.
+pub(crate) fn may_hold(json: &[u8], text: &str) -> bool {
+    memchr::memmem::find(json, text.as_bytes()).is_some()
+        || memchr::memmem::find(json, b"\\u").is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replacing_a_member_leaves_every_other_byte() {
+        let check = |json: &str, expected: Option<&str>| {
+            let edited = with_member(json.as_bytes(), "v", "9");
+            assert_eq!(edited.as_deref(), expected.map(str::as_bytes), "{json}");
+        };
+        check(
+            r#"{ "a" : [1, 2],"v" :  "x" , "b":{"v":0} }"#,
+            Some(r#"{ "a" : [1, 2],"v" :  9 , "b":{"v":0} }"#),
+        );
+        check(r#"{"\u0076":1,"v":2}"#, Some(r#"{"\u0076":9,"v":9}"#));
+        check(r#" { "a":1}"#, Some(r#" {"v":9, "a":1}"#));
+        check("{}", Some(r#"{"v":9}"#));
+        check(r#"["v"]"#, None);
+        check("{", None);
+    }
+}
