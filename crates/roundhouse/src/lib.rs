@@ -1,3 +1,44 @@
 //! The program, and the library for embedding: reads settings, assembles, stops in order.
+//!
+//! [`Roundhouse`] collects tenants and settings, [`Node`] is what it starts: one node that
+//! serves them on its own threads, whatever runtime its caller has. No other crate of the
+//! workspace reads files or the environment, and this one does nothing else of interest.
+//!
+//! ```no_run
+//! use roundhouse::native::{Call, Error, Handler, Info, json};
+//!
+//! struct Greeter;
+//!
+//! impl Handler for Greeter {
+//!     fn info(&self) -> Info {
+//!         Info::new("greeter", "1.0.0").capabilities(r#"{"tools":{}}"#)
+//!     }
+//!
+//!     async fn call(&self, call: Call) -> Result<bytes::Bytes, Error> {
+//!         Err(Error::method_not_found(call.method()))
+//!     }
+//! }
+//!
+//! # async fn example() -> Result<(), roundhouse::Error> {
+//! let node = roundhouse::Roundhouse::new()
+//!     .open_tenant("acme", roundhouse::native(Greeter))
+//!     .listen(([127, 0, 0, 1], 0).into())
+//!     .start()
+//!     .await?;
+//! println!("{}", node.url("acme"));
+//! # Ok(()) }
+//! ```
 
+mod assemble;
+pub mod cli;
+mod demo;
+mod embed;
+mod node;
+pub mod program;
 pub mod settings;
+mod signals;
+
+pub use backends::{Backend, native};
+pub use embed::{Error, Roundhouse, native};
+pub use node::Node;
+pub use settings::Settings;

@@ -1,2 +1,19 @@
 //! The program.
-fn main() {}
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use roundhouse::cli::Cli;
+use roundhouse::program;
+
+fn main() -> ExitCode {
+    match program::run(Cli::parse().command()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Where nobody reads standard error, the exit code has to do.
+            let _ = writeln!(std::io::stderr(), "roundhouse: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use backend::BackendSettings;
+pub use backend::{BackendSettings, NativeSettings, StdioSettings};
 pub use problems::Problems;
 pub use read::Environment;
 
@@ -22,27 +22,34 @@ use shape::Shape;
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Settings {
+    /// `[front]`: the side that faces clients.
+    pub front: front::Settings,
     /// `[admin]`: the side that faces operators.
-    pub admin: AdminSettings,
+    pub admin: front::AdminSettings,
+    /// `[node]`: this process among others.
+    pub node: NodeSettings,
     /// `[store]`: what all nodes must agree on.
     pub store: StoreSettings,
     /// `[sessions]`: the bounds of each session.
     pub sessions: actors::Settings,
+    /// `[log]`: what is logged, and in what shape.
+    pub log: telemetry::Settings,
     /// `[tenants.X]`: who brings servers.
     pub tenants: BTreeMap<String, TenantSettings>,
 }
 
-/// `[admin]`.
+/// `[node]`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct AdminSettings {
-    /// Where `/metrics`, `/healthz` and `/readyz` are served; empty for nowhere.
-    pub listen: String,
+pub struct NodeSettings {
+    /// How long requests in flight may go on after the node was asked to stop, in seconds.
+    /// Then they get an error as their last word.
+    pub drain_secs: u64,
 }
 
-impl Default for AdminSettings {
+impl Default for NodeSettings {
     fn default() -> Self {
-        Self { listen: "127.0.0.1:9090".into() }
+        Self { drain_secs: 10 }
     }
 }
 

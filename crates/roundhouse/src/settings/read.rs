@@ -1,12 +1,17 @@
 //! Reading: the file first, the environment over it, then every key against what is known.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::Path;
 
-use config::{Config, ConfigError, File, FileFormat};
+use config::builder::DefaultState;
+use config::{Config, ConfigBuilder, ConfigError, File, FileFormat};
 use serde::Deserialize;
 
 use super::{Problems, Settings};
+
+/// What the variables begin with that are settings, not a child's business.
+const PREFIX: &str = "ROUNDHOUSE__";
 
 /// The `ROUNDHOUSE__SECTION__KEY` variables that are laid over the file.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +28,14 @@ impl Environment {
         Self(Some(variables.into_iter().collect()))
     }
 
+    /// What this process hands on to a command that was typed after it.
+    pub(crate) fn inherited() -> impl Iterator<Item = (String, String)> {
+        let text = |(name, value): (OsString, OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        std::env::vars_os().filter_map(text).filter(|(name, _)| !name.starts_with(PREFIX))
+    }
+
     fn source(&self) -> config::Environment {
         config::Environment::with_prefix("ROUNDHOUSE")
             .prefix_separator("__")
@@ -34,12 +47,28 @@ impl Environment {
 impl Settings {
     /// Reads the file, if any, with the environment over it.
     pub fn read(file: Option<&Path>, environment: &Environment) -> Result<Self, Problems> {
-        let mut config = Config::builder();
+        Self::build(Config::builder(), file, environment)
+    }
+
+    /// The same, over what the program itself sets.
+    pub(crate) fn read_over(
+        base: &serde_json::Value,
+        file: Option<&Path>,
+        environment: &Environment,
+    ) -> Result<Self, Problems> {
+        let base = Config::try_from(base).map_err(one)?;
+        Self::build(Config::builder().add_source(base), file, environment)
+    }
+
+    fn build(
+        mut config: ConfigBuilder<DefaultState>,
+        file: Option<&Path>,
+        environment: &Environment,
+    ) -> Result<Self, Problems> {
         if let Some(file) = file {
             config = config.add_source(File::from(file).format(FileFormat::Toml));
         }
-        let config = config.add_source(environment.source()).build().map_err(one)?;
-        let mut root = config.cache;
+        let mut root = config.add_source(environment.source()).build().map_err(one)?.cache;
         let mut problems = Problems::default();
         Self::shape().fit("", &mut root, &mut problems);
         problems.or(())?;

@@ -96,10 +96,11 @@ impl Shape {
     pub(crate) fn fit(&self, at: &str, value: &mut Value, problems: &mut Problems) {
         let origin = value.origin().map(str::to_owned);
         let from_environment = origin.as_deref() == Some(ENVIRONMENT);
-        if from_environment && let ValueKind::String(text) = &value.kind {
-            if let Some(parsed) = self.parse(text) {
-                value.kind = parsed;
-            }
+        if from_environment
+            && let ValueKind::String(text) = &value.kind
+            && let Some(parsed) = self.parse(text)
+        {
+            value.kind = parsed;
         }
         match (self, &mut value.kind) {
             (_, ValueKind::Nil) | (Self::Any, _) => {}

@@ -1,0 +1,105 @@
+//! What can be typed after `roundhouse`.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Hosts MCP servers over Streamable HTTP, with sessions and streams that resume.
+///
+/// Without arguments it serves a built-in demo at http://127.0.0.1:8080/demo/mcp.
+#[derive(Debug, Parser)]
+#[command(name = "roundhouse", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// What to do; `serve` if nothing is said.
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: Serve,
+}
+
+impl Cli {
+    /// The command that was typed or meant.
+    pub fn command(self) -> Command {
+        self.command.unwrap_or(Command::Serve(self.serve))
+    }
+}
+
+/// One thing that the program can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve every tenant over HTTP until asked to stop.
+    Serve(Serve),
+    /// Serve one tenant over standard input and output.
+    Stdio(Stdio),
+    /// Say what a settings file sets up, or everything that is wrong with it.
+    Check(Check),
+}
+
+/// `roundhouse serve`.
+#[derive(Debug, Default, Args)]
+pub struct Serve {
+    /// The settings file (TOML).
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where clients are listened to; port 0 takes any free one [default: 127.0.0.1:8080].
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
+    /// Where operators are listened to; port 0 takes any free one [default: 127.0.0.1:9090].
+    #[arg(long, value_name = "ADDRESS")]
+    pub admin: Option<SocketAddr>,
+    /// A server to host as the tenant `demo`: a program that speaks MCP over its standard
+    /// input and output. It gets the environment of this process.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// `roundhouse stdio`.
+#[derive(Debug, Args)]
+pub struct Stdio {
+    /// Which tenant is served.
+    #[arg(long, value_name = "NAME")]
+    pub tenant: String,
+    /// The settings file (TOML); without one, the built-in demo is the only tenant.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// `roundhouse check`.
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The settings file (TOML).
+    pub config: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn serve(words: &[&str]) -> Serve {
+        let words = ["roundhouse"].iter().chain(words);
+        match Cli::try_parse_from(words).unwrap().command() {
+            Command::Serve(serve) => serve,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn nothing_typed_means_serve() {
+        assert!(serve(&[]).command.is_empty());
+        assert_eq!(serve(&["--listen", "127.0.0.1:0"]).listen.unwrap().port(), 0);
+    }
+
+    #[test]
+    fn what_follows_the_dashes_is_the_hosted_command_whatever_it_looks_like() {
+        let serve = serve(&["serve", "--admin", "[::1]:1", "--", "npx", "-y", "--listen", "check"]);
+        assert_eq!(serve.command, ["npx", "-y", "--listen", "check"]);
+        assert_eq!(serve.listen, None);
+    }
+}

@@ -1,0 +1,107 @@
+//! The tenant `demo`: what is served when nothing is configured.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::settings::{BackendSettings, Environment, Problems, Settings};
+
+/// The tenant's name.
+pub(crate) const NAME: &str = "demo";
+
+/// The built-in handler that the demo consists of.
+pub(crate) const HANDLER: &str = "everything";
+
+/// Reads the settings. A command becomes the tenant `demo`; with neither a command nor a
+/// file nor tenants in the environment, the built-in handler does.
+pub(crate) fn settings(
+    config: Option<&Path>,
+    command: &[OsString],
+    environment: &Environment,
+) -> Result<Settings, Problems> {
+    if !command.is_empty() {
+        let mut settings = Settings::read_over(&hosting(command)?, config, environment)?;
+        inherit_environment(&mut settings);
+        return Ok(settings);
+    }
+    let settings = Settings::read(config, environment)?;
+    let has_others = settings.tenants.keys().any(|name| name != NAME);
+    if config.is_some() || has_others {
+        return Ok(settings);
+    }
+    Settings::read_over(&built_in(), None, environment)
+}
+
+fn built_in() -> serde_json::Value {
+    tenant("built-in", &json!({ "kind": "native", "name": HANDLER }))
+}
+
+fn hosting(command: &[OsString]) -> Result<serde_json::Value, Problems> {
+    let words: Option<Vec<&str>> = command.iter().map(|word| word.to_str()).collect();
+    let words = words.ok_or_else(|| Problems::one("the command after `--` is not UTF-8"))?;
+    let (command, args) = (words[0], &words[1..]);
+    Ok(tenant("command", &json!({ "kind": "stdio", "command": command, "args": args })))
+}
+
+fn tenant(backend: &str, settings: &serde_json::Value) -> serde_json::Value {
+    json!({ "tenants": { NAME: { "auth": "open", "backends": { backend: settings } } } })
+}
+
+// Whoever types a command means it to run as it would without Roundhouse before it. What
+// a settings file names gets only what the file says.
+fn inherit_environment(settings: &mut Settings) {
+    let demo = settings.tenants.get_mut(NAME).and_then(|demo| demo.backends.get_mut("command"));
+    if let Some(BackendSettings::Stdio(stdio)) = demo {
+        for (name, value) in Environment::inherited() {
+            stdio.env.entry(name).or_insert(value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn none() -> Environment {
+        Environment::of([])
+    }
+
+    #[test]
+    fn nothing_said_means_the_built_in_demo() {
+        let settings = settings(None, &[], &none()).unwrap();
+        let BackendSettings::Native(native) = &settings.tenants[NAME].backends["built-in"] else {
+            panic!("not native")
+        };
+        assert_eq!(native.name, HANDLER);
+    }
+
+    #[test]
+    fn a_command_is_hosted_with_its_arguments_and_the_environment() {
+        let command = ["npx", "-y", "server", "--flag"].map(OsString::from);
+        let settings = settings(None, &command, &none()).unwrap();
+        let BackendSettings::Stdio(stdio) = &settings.tenants[NAME].backends["command"] else {
+            panic!("not stdio")
+        };
+        assert_eq!((stdio.command.as_str(), stdio.args.len()), ("npx", 3));
+        assert!(stdio.env.contains_key("PATH"));
+    }
+
+    #[test]
+    fn the_environment_may_bound_the_demo_without_replacing_it() {
+        let key = "ROUNDHOUSE__TENANTS__DEMO__LIMITS__SESSIONS_MAX";
+        let environment = Environment::of([(key.to_owned(), "3".to_owned())]);
+        let settings = settings(None, &[], &environment).unwrap();
+        let demo = &settings.tenants[NAME];
+        assert_eq!(demo.tenant.limits.sessions_max, 3);
+        assert_eq!(demo.tenant.auth.as_deref(), Some("open"));
+    }
+
+    #[test]
+    fn a_node_with_tenants_in_the_environment_has_no_open_demo() {
+        let key = "ROUNDHOUSE__TENANTS__ACME__AUTH";
+        let environment = Environment::of([(key.to_owned(), "open".to_owned())]);
+        let settings = settings(None, &[], &environment).unwrap();
+        assert_eq!(settings.tenants.keys().collect::<Vec<_>>(), ["acme"]);
+    }
+}

@@ -1,0 +1,105 @@
+//! Roundhouse as a library: tenants in, a running node out.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use backends::Backend;
+use backends::native::{Handler, NativeBackend};
+
+use crate::assemble::{Named, Plan};
+use crate::settings::{Problems, TenantSettings};
+use crate::signals::Signals;
+use crate::{Node, Settings, assemble};
+
+/// Why a node did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The settings cannot be used.
+    #[error(transparent)]
+    Settings(#[from] Problems),
+    /// The front cannot listen.
+    #[error(transparent)]
+    Front(#[from] front::Error),
+    /// The system gives no thread or no signals.
+    #[error("the node gets no thread or no signals from the system")]
+    System(#[from] io::Error),
+    /// The node's thread ended before it had started; the log says why.
+    #[error("the node ended while it started; see its log")]
+    Died,
+}
+
+/// A node to be. Nothing is bound or started before [`Roundhouse::start`].
+#[derive(Default)]
+pub struct Roundhouse {
+    settings: Settings,
+    mounted: Named,
+    natives: Named,
+}
+
+impl Roundhouse {
+    /// A node without tenants, on the default addresses: loopback, 8080 and 9090.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A node of these settings, perhaps from [`Settings::read`].
+    pub fn from_settings(settings: Settings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
+    /// Serves `backend` as the tenant `name` to anyone who can reach the listener.
+    pub fn open_tenant(self, name: &str, backend: impl Backend) -> Self {
+        self.tenant(name, tenants::Settings::open(), backend)
+    }
+
+    /// Serves `backend` as the tenant `name`, under its own settings.
+    pub fn tenant(mut self, name: &str, tenant: tenants::Settings, backend: impl Backend) -> Self {
+        let written = TenantSettings { tenant, ..TenantSettings::default() };
+        self.settings.tenants.insert(name.into(), written);
+        self.mounted.insert(name.into(), Arc::new(backend));
+        self
+    }
+
+    /// Makes `backend` one that settings may name: `kind = "native"`, `name = "<name>"`.
+    pub fn handler(mut self, name: &str, backend: impl Backend) -> Self {
+        self.natives.insert(name.into(), Arc::new(backend));
+        self
+    }
+
+    /// Where clients are listened to; port 0 takes any free one.
+    pub fn listen(mut self, address: SocketAddr) -> Self {
+        self.settings.front.listen = address;
+        self
+    }
+
+    /// Where operators are listened to; port 0 takes any free one.
+    pub fn admin(mut self, address: SocketAddr) -> Self {
+        self.settings.admin.listen = address;
+        self
+    }
+
+    /// Starts the node on threads of its own. Both addresses are bound when it returns.
+    pub async fn start(self) -> Result<Node, Error> {
+        Node::start(self.plan()?).await
+    }
+
+    /// Starts the node and runs it until the process is asked to stop (SIGINT, SIGTERM).
+    pub async fn serve(self) -> Result<(), Error> {
+        let stop = Signals::new()?;
+        let node = self.start().await?;
+        stop.stop_in_order(node).await;
+        Ok(())
+    }
+
+    pub(crate) fn plan(self) -> Result<Plan, Problems> {
+        let mut natives = assemble::built_in();
+        natives.extend(self.natives);
+        Plan::of(self.settings, &self.mounted, &natives)
+    }
+}
+
+/// A backend that runs in this process: the handler answers for it.
+pub fn native(handler: impl Handler) -> NativeBackend {
+    NativeBackend::new(handler)
+}

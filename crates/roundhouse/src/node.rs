@@ -1,0 +1,104 @@
+//! One running node, on a thread of its own.
+//!
+//! The node's parts need an actix system; a thread gives them one whatever the caller runs
+//! on. The caller holds a [`Node`]: dropping it asks the node to stop, [`Node::stop`] also
+//! waits until it did.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::thread;
+
+use tokio::sync::oneshot;
+
+use crate::Error;
+use crate::assemble::Plan;
+
+/// A running node.
+#[derive(Debug)]
+pub struct Node {
+    address: SocketAddr,
+    admin_address: SocketAddr,
+    tenants: Vec<String>,
+    stop: oneshot::Sender<()>,
+    stopped: oneshot::Receiver<()>,
+}
+
+impl Node {
+    pub(crate) async fn start(plan: Plan) -> Result<Self, Error> {
+        let tenants = plan.tenants.by_name().iter().map(|tenant| tenant.name.to_string()).collect();
+        let (started, starting) = oneshot::channel();
+        let (stop, stopping) = oneshot::channel::<()>();
+        let (over, stopped) = oneshot::channel();
+        let thread = thread::Builder::new().name("roundhouse".into());
+        thread.spawn(move || {
+            actix_rt::System::new().block_on(serve(plan, started, stopping, over))
+        })?;
+        let (address, admin_address) = starting.await.map_err(|_| Error::Died)??;
+        Ok(Self { address, admin_address, tenants, stop, stopped })
+    }
+
+    /// Where clients are listened to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The Streamable HTTP endpoint of a tenant, as this machine reaches it.
+    pub fn url(&self, tenant: &str) -> String {
+        format!("http://{}/{tenant}/mcp", reachable(self.address))
+    }
+
+    /// The side that faces operators, as this machine reaches it.
+    pub fn admin_url(&self) -> String {
+        format!("http://{}", reachable(self.admin_address))
+    }
+
+    /// The names of all tenants, in order.
+    pub fn tenants(&self) -> &[String] {
+        &self.tenants
+    }
+
+    /// Ends every session in order and stops. Requests in flight may finish within
+    /// `node.drain_secs`.
+    pub async fn stop(self) {
+        drop(self.stop);
+        // An error means that the node's thread is gone already, which is what is wanted.
+        let _ = self.stopped.await;
+    }
+}
+
+type Addresses = Result<(SocketAddr, SocketAddr), front::Error>;
+
+async fn serve(
+    plan: Plan,
+    started: oneshot::Sender<Addresses>,
+    stop: oneshot::Receiver<()>,
+    over: oneshot::Sender<()>,
+) {
+    let mut started = Some(started);
+    let mut tell = |addresses: Addresses| {
+        // Nobody waits any more where the caller dropped the start; then `stop` is ready.
+        started.take().map(|started| started.send(addresses))
+    };
+    let running = plan.run(
+        |running| {
+            tell(Ok((running.address(), running.admin_address())));
+        },
+        async {
+            let _ = stop.await;
+        },
+    );
+    if let Err(error) = running.await {
+        tell(Err(error));
+    }
+    let _ = over.send(());
+}
+
+/// An address that listens everywhere is reached on loopback.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
+}

@@ -1,0 +1,106 @@
+//! What the program does for each command. It writes to standard output only what its
+//! reader waits for, and logs to standard error.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+
+use crate::cli::{Check, Command, Serve, Stdio};
+use crate::settings::{BackendSettings, Environment, Settings, TenantSettings};
+use crate::signals::Signals;
+use crate::{Node, Roundhouse, demo};
+
+/// Does what the command says, until it is done or the process is asked to stop.
+pub fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Serve(serve) => on_this_thread(self::serve(serve))?,
+        Command::Stdio(stdio) => actix_rt::System::new().block_on(self::stdio(stdio)),
+        Command::Check(check) => self::check(&check),
+    }
+}
+
+fn on_this_thread<T>(work: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(work))
+}
+
+async fn serve(serve: Serve) -> anyhow::Result<()> {
+    let signals = Signals::new().context("the system gives no signals")?;
+    let mut settings =
+        demo::settings(serve.config.as_deref(), &serve.command, &Environment::of_process())?;
+    if let Some(listen) = serve.listen {
+        settings.front.listen = listen;
+    }
+    if let Some(admin) = serve.admin {
+        settings.admin.listen = admin;
+    }
+    telemetry::init(&settings.log)?;
+    let node = Roundhouse::from_settings(settings).start().await?;
+    print(&endpoints(&node))?;
+    signals.stop_in_order(node).await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn endpoints(node: &Node) -> String {
+    let tenants = node.tenants().iter().map(|name| format!("tenant {name}: {}\n", node.url(name)));
+    tenants.chain([format!("admin: {}/metrics\n", node.admin_url())]).collect()
+}
+
+async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
+    let mut signals = Signals::new().context("the system gives no signals")?;
+    let settings = demo::settings(stdio.config.as_deref(), &[], &Environment::of_process())?;
+    telemetry::init(&settings.log)?;
+    let plan = Roundhouse::from_settings(settings).plan()?;
+    let Some(tenant) = plan.tenants.find(&stdio.tenant) else {
+        bail!("there is no tenant `{}`; there is: {}", stdio.tenant, names(&plan.settings));
+    };
+    let (handle, grace) = (plan.handle(), plan.drain());
+    let line_bytes_max = plan.settings.front.body_bytes_max;
+    let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
+    let serving = front::serve_stdio(&handle, tenant, line_bytes_max, grace, stdin, stdout);
+    tokio::select! {
+        served = serving => served.context("standard input or output is broken")?,
+        () = signals.next() => {}
+    }
+    signals.unless_again(handle.stop(grace)).await;
+    // A thread of the runtime may still be blocked in a read of standard input, and
+    // would keep the process alive until its client wrote something more.
+    std::process::exit(0)
+}
+
+fn names(settings: &Settings) -> String {
+    settings.tenants.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+fn check(check: &Check) -> anyhow::Result<()> {
+    let settings = Settings::read(Some(&check.config), &Environment::of_process())?;
+    let found = found(&check.config, &settings);
+    Roundhouse::from_settings(settings).plan()?;
+    print(&found)
+}
+
+fn found(file: &Path, settings: &Settings) -> String {
+    let mut found = format!("{} is fine\n", file.display());
+    found += &format!("clients: {}\n", settings.front.listen);
+    found += &format!("operators: {}\n", settings.admin.listen);
+    for (name, tenant) in &settings.tenants {
+        let auth = tenant.tenant.auth.as_deref().unwrap_or_default();
+        found += &format!("tenant {name}: /{name}/mcp, auth {auth}, {}\n", backends(tenant));
+    }
+    found
+}
+
+fn backends(tenant: &TenantSettings) -> String {
+    let one = |(name, backend): (&String, &BackendSettings)| match backend {
+        BackendSettings::Stdio(stdio) => format!("backend {name} (stdio: {})", stdio.command),
+        BackendSettings::Native(native) => format!("backend {name} (native: {})", native.name),
+    };
+    tenant.backends.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).context("nobody reads")
+}
