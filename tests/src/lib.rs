@@ -7,6 +7,7 @@
 pub mod check;
 pub mod mcp;
 pub mod node;
+pub mod processes;
 pub mod program;
 pub mod proxy;
 pub mod raw;

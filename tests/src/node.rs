@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -24,6 +25,7 @@ pub struct Setup {
     config: Option<String>,
     command: Vec<String>,
     env: Vec<(String, String)>,
+    folder: Option<PathBuf>,
 }
 
 impl Setup {
@@ -45,6 +47,18 @@ impl Setup {
     /// What a configuration file says.
     pub fn config(toml: impl Into<String>) -> Self {
         Self { config: Some(toml.into()), ..Self::default() }
+    }
+
+    /// A variable of the node's environment, which a hosted command inherits.
+    pub fn env(mut self, key: &str, value: &str) -> Self {
+        self.env.push((key.into(), value.into()));
+        self
+    }
+
+    /// The working folder.
+    pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.folder = Some(folder.into());
+        self
     }
 
     /// One setting over those of the file: `("sessions.idle_secs", 3)`.
@@ -77,6 +91,9 @@ impl Node {
             let file = folder.path().join("roundhouse.toml");
             std::fs::write(&file, config)?;
             command.arg("--config").arg(file);
+        }
+        if let Some(folder) = &setup.folder {
+            command.current_dir(folder);
         }
         if !setup.command.is_empty() {
             command.arg("--").args(&setup.command);
