@@ -14,6 +14,7 @@ mod mirrored;
 mod raw;
 mod revision;
 mod session_id;
+pub mod sse;
 
 pub use error::{ErrorCode, Rejection};
 pub use header_params::HeaderParams;
