@@ -1,0 +1,142 @@
+//! What a call says to the client, and asks it, before it ends.
+
+use std::time::Duration;
+
+use rmcp::model::{
+    ClientCapabilities, ClientResult, CreateMessageRequest, CreateMessageRequestParams,
+    CustomRequest, ElicitResult, ErrorData, ListRootsRequest, LoggingLevel,
+    LoggingMessageNotification, LoggingMessageNotificationParam, ProgressNotification,
+    ProgressNotificationParam, SamplingMessage, ServerNotification, ServerRequest,
+};
+use rmcp::service::{OriginatingRequestId, PeerRequestOptions, ServiceError};
+use serde_json::{Value, json};
+
+use crate::Context;
+use crate::session::Session;
+
+/// Why a call ends without the result it was meant to have.
+pub(crate) enum Stop {
+    /// The client does not want it any more.
+    Cancelled,
+    /// The request is not one we can serve: a JSON-RPC error.
+    Refused(ErrorData),
+    /// The tool did not succeed: a result that says so (TOOL-05).
+    Failed(String),
+}
+
+/// Waits, unless the client cancels the call.
+pub(crate) async fn pause(context: &Context, duration: Duration) -> Result<(), Stop> {
+    tokio::select! {
+        () = context.ct.cancelled() => Err(Stop::Cancelled),
+        () = tokio::time::sleep(duration) => Ok(()),
+    }
+}
+
+/// Sends a log message, if the client wants messages of that level.
+pub(crate) async fn log(
+    session: &Session,
+    context: &Context,
+    level: LoggingLevel,
+    text: impl Into<Value>,
+) -> Result<(), Stop> {
+    if !session.wants(level) {
+        return Ok(());
+    }
+    let params = LoggingMessageNotificationParam::new(level, text.into()).with_logger("everything");
+    let mut notification = LoggingMessageNotification::new(params);
+    // Tells an in-memory transport which call the message belongs to; `rmcp` marks
+    // requests so, but not notifications.
+    notification.extensions.insert(OriginatingRequestId(context.id.clone()));
+    notify(context, ServerNotification::LoggingMessageNotification(notification)).await
+}
+
+/// Sends progress, if the client asked for it (PRG-01).
+pub(crate) async fn progress(context: &Context, done: f64, total: f64) -> Result<(), Stop> {
+    let Some(token) = context.meta.get_progress_token() else { return Ok(()) };
+    let params = ProgressNotificationParam::new(token, done).with_total(total);
+    let mut notification = ProgressNotification::new(params);
+    notification.extensions.insert(OriginatingRequestId(context.id.clone()));
+    notify(context, ServerNotification::ProgressNotification(notification)).await
+}
+
+pub(crate) async fn notify(
+    context: &Context,
+    notification: ServerNotification,
+) -> Result<(), Stop> {
+    context.peer.send_notification(notification).await.map_err(|_| Stop::Cancelled)
+}
+
+/// Asks the client's model.
+pub(crate) async fn sample(context: &Context, prompt: &str) -> Result<String, Stop> {
+    declared(context, "sampling", |client| client.sampling.is_some())?;
+    let messages = vec![SamplingMessage::user_text(prompt)];
+    let request = CreateMessageRequest::new(CreateMessageRequestParams::new(messages, 100));
+    match ask(context, ServerRequest::CreateMessageRequest(request)).await? {
+        ClientResult::CreateMessageResult(result) => {
+            let text = result.message.content.first().and_then(|block| block.as_text());
+            Ok(text.map(|text| text.text.clone()).unwrap_or_default())
+        }
+        _ => Err(Stop::Failed("the client's answer to sampling is not one".into())),
+    }
+}
+
+/// Asks the client's user. The schema goes out as it is written, which `rmcp`'s own
+/// types would not allow.
+pub(crate) async fn elicit(
+    context: &Context,
+    message: &str,
+    schema: Value,
+) -> Result<ElicitResult, Stop> {
+    declared(context, "elicitation", |client| client.elicitation.is_some())?;
+    let params = json!({ "message": message, "requestedSchema": schema });
+    let request = CustomRequest::new("elicitation/create", Some(params));
+    match ask(context, ServerRequest::CustomRequest(request)).await? {
+        ClientResult::ElicitResult(result) => Ok(result),
+        _ => Err(Stop::Failed("the client's answer to elicitation is not one".into())),
+    }
+}
+
+/// The client's roots.
+pub(crate) async fn roots(context: &Context) -> Result<Vec<String>, Stop> {
+    declared(context, "roots", |client| client.roots.is_some())?;
+    let request = ServerRequest::ListRootsRequest(ListRootsRequest::default());
+    match ask(context, request).await? {
+        ClientResult::ListRootsResult(result) => {
+            Ok(result.roots.into_iter().map(|root| root.uri).collect())
+        }
+        _ => Err(Stop::Failed("the client's answer to roots is not one".into())),
+    }
+}
+
+/// Nothing is asked of a client that did not say it can answer (SMP-01, ELI-01, ROOT-01).
+fn declared(
+    context: &Context,
+    what: &str,
+    has: impl Fn(&ClientCapabilities) -> bool,
+) -> Result<(), Stop> {
+    if context.client_capabilities().is_some_and(|client| has(&client)) {
+        return Ok(());
+    }
+    Err(Stop::Failed(format!("the client did not declare the capability `{what}`")))
+}
+
+/// A question dies with the call that asked it, and the client is told so (CAN-05).
+async fn ask(context: &Context, request: ServerRequest) -> Result<ClientResult, Stop> {
+    let options = PeerRequestOptions::no_options();
+    let sent = context.peer.send_cancellable_request(request, options).await;
+    let mut handle = sent.map_err(|error| Stop::Failed(error.to_string()))?;
+    tokio::select! {
+        answer = &mut handle.rx => match answer {
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(ServiceError::McpError(error))) => {
+                Err(Stop::Failed(format!("the client refused: {}", error.message)))
+            }
+            Ok(Err(error)) => Err(Stop::Failed(error.to_string())),
+            Err(_) => Err(Stop::Cancelled),
+        },
+        () = context.ct.cancelled() => {
+            let _ = handle.cancel(Some("the call was cancelled".into())).await;
+            Err(Stop::Cancelled)
+        }
+    }
+}
