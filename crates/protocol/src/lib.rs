@@ -5,12 +5,15 @@
 //! only the envelope around them is read.
 
 mod decimal;
+pub mod downgrade;
 mod error;
 pub mod header_params;
 mod id;
+mod initialize;
 mod message;
 mod method;
 mod mirrored;
+pub mod payload;
 mod raw;
 mod revision;
 mod session_id;
@@ -19,8 +22,13 @@ pub mod sse;
 pub use error::{ErrorCode, Rejection};
 pub use header_params::HeaderParams;
 pub use id::{ProgressToken, RequestId};
+pub use initialize::{
+    ClientCapabilities, InitializeParams, InitializeResult, ServerCapabilities,
+    with_protocol_version,
+};
 pub use message::{Body, Limits, Message, Notification, Request, Response, parse};
 pub use method::Method;
 pub use mirrored::Mirrored;
+pub use payload::LogLevel;
 pub use revision::Revision;
 pub use session_id::SessionId;
