@@ -12,6 +12,8 @@ mod settings;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
+
 pub use error::Error;
 pub use settings::{Limits, Settings};
 
@@ -51,6 +53,16 @@ impl Principal {
     /// Everybody, at an open endpoint.
     pub fn anonymous() -> Self {
         Self("".into())
+    }
+
+    /// Somebody, by a name that nobody else has at that endpoint.
+    pub fn named(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// Enough to recognise the principal, not to become it.
+    pub fn digest(&self) -> [u8; 32] {
+        Sha256::digest(self.0.as_bytes()).into()
     }
 
     /// Is this everybody, rather than somebody?
