@@ -1,23 +1,23 @@
 //! The way into the node's sessions.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use backends::Backends;
-use conversation::{Limits, Refusal};
-use protocol::{Body, Mirrored, Request, SessionId};
-use serde::{Deserialize, Serialize};
+use conversation::{Event, Refusal};
+use protocol::{Body, Message, Mirrored, Request, SessionId};
+use store::{Incarnation, Store};
 use tenants::{Principal, Tenant};
 
-use crate::Inflow;
+use crate::birth::{self, Newborn};
+use crate::door::Door;
+use crate::registry::Registry;
+use crate::sink::Bounds;
+use crate::{Inflow, Settings, metrics};
 
-/// Bounds of the node's sessions.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default)]
-pub struct Settings {
-    /// The bounds of each session.
-    #[serde(flatten)]
-    pub session: Limits,
-}
+/// How often a session that was too busy to hear that the node stops is told again.
+const STOP_AGAIN: Duration = Duration::from_millis(20);
 
 /// Who comes to which session.
 #[derive(Clone, Debug)]
@@ -40,62 +40,140 @@ pub struct Opened {
 
 /// The node's sessions. Cheap to clone.
 #[derive(Clone)]
-pub struct Handle {}
+pub struct Handle {
+    node: Arc<Node>,
+}
+
+/// What every session of the node shares.
+pub(crate) struct Node {
+    pub(crate) settings: Settings,
+    /// `settings.session`, shared by the sessions.
+    pub(crate) limits: Arc<conversation::Limits>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) backends: Backends,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) incarnation: Incarnation,
+    /// What session ids made here end with: a hint, never trusted.
+    pub(crate) tag: Box<str>,
+}
+
+impl Node {
+    pub(crate) fn bounds(&self) -> Bounds {
+        Bounds {
+            frames_max: self.settings.sink_frames_max,
+            bytes_max: self.settings.sink_bytes_max,
+        }
+    }
+}
 
 impl Handle {
     /// No session yet.
-    pub fn new(_settings: Settings, _store: Arc<dyn store::Store>, _backends: Backends) -> Self {
-        Self {}
+    pub fn new(settings: Settings, store: Arc<dyn Store>, backends: Backends) -> Self {
+        // Neither is a secret; where the system has no randomness, the hasher's will do.
+        let random = || getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(0));
+        let incarnation = Incarnation(random());
+        let tag = match settings.node_tag.as_str() {
+            "" => format!("{:08x}", random() >> 32),
+            tag => tag.to_owned(),
+        };
+        let node = Node {
+            limits: Arc::new(settings.session.clone()),
+            settings,
+            store,
+            backends,
+            registry: Arc::new(Registry::new()),
+            incarnation,
+            tag: tag.into(),
+        };
+        Self { node: Arc::new(node) }
     }
 
     /// Makes a session of Streamable HTTP; `request` is its `initialize`. The session
     /// lives on the calling thread's arbiter.
     pub async fn initialize(
         &self,
-        _tenant: &Arc<Tenant>,
-        _principal: &Principal,
-        _request: Request,
-        _mirrored: Option<Box<Mirrored>>,
+        tenant: &Arc<Tenant>,
+        principal: &Principal,
+        request: Request,
+        mirrored: Option<Box<Mirrored>>,
     ) -> Result<Opened, Refusal> {
-        Err(Refusal::Stopping)
+        let params = request.params().unwrap_or_default();
+        let body = Body::One(Message::Request(request));
+        let post = Newborn::Posted { body, mirrored, params };
+        birth::begin(&self.node, tenant, principal, post)
     }
 
     /// Makes a session whose every message goes to one connection (HTTP+SSE, stdio):
     /// the returned one, open from the start. It ends with that connection.
     pub async fn connect(
         &self,
-        _tenant: &Arc<Tenant>,
-        _principal: &Principal,
+        tenant: &Arc<Tenant>,
+        principal: &Principal,
     ) -> Result<Opened, Refusal> {
-        Err(Refusal::Stopping)
+        birth::begin(&self.node, tenant, principal, Newborn::Connected)
     }
 
     /// Brings what a client posted.
     pub async fn post(
         &self,
-        _visit: &Visit,
-        _body: Body,
-        _mirrored: Option<Box<Mirrored>>,
+        visit: &Visit,
+        body: Body,
+        mirrored: Option<Box<Mirrored>>,
     ) -> Result<Inflow, Refusal> {
-        Err(Refusal::UnknownSession)
+        self.enter(visit, |sink| Event::Posted { sink, body, mirrored })
     }
 
     /// Opens a GET stream, after an event where `after` (`Last-Event-ID`) names one.
-    pub async fn listen(&self, _visit: &Visit, _after: Option<String>) -> Result<Inflow, Refusal> {
-        Err(Refusal::UnknownSession)
+    pub async fn listen(&self, visit: &Visit, after: Option<String>) -> Result<Inflow, Refusal> {
+        self.enter(visit, |sink| Event::Listened { sink, after })
     }
 
     /// Ends a session.
-    pub async fn delete(&self, _visit: &Visit) -> Result<Inflow, Refusal> {
-        Err(Refusal::UnknownSession)
+    pub async fn delete(&self, visit: &Visit) -> Result<Inflow, Refusal> {
+        self.enter(visit, |sink| Event::Deleted { sink })
     }
 
-    /// How many sessions live here now.
+    /// How many sessions live here now, those included that are about to go.
     pub fn sessions(&self) -> usize {
-        0
+        self.node.registry.sessions()
     }
 
     /// Refuses new sessions, ends every session in order, and returns when all are
     /// gone or `grace` is over.
-    pub async fn stop(&self, _grace: std::time::Duration) {}
+    pub async fn stop(&self, grace: Duration) {
+        self.node.registry.close();
+        if tokio::time::timeout(grace, self.all_gone()).await.is_err() {
+            let sessions = self.sessions();
+            tracing::warn!(sessions, "sessions were still there when the node stopped");
+        }
+    }
+
+    async fn all_gone(&self) {
+        let registry = &self.node.registry;
+        loop {
+            let empty = registry.empty();
+            tokio::pin!(empty);
+            empty.as_mut().enable();
+            if registry.sessions() == 0 {
+                return;
+            }
+            registry.for_each(Door::stop);
+            // Whoever was too busy, or was made meanwhile, is told in the next round.
+            let _ = tokio::time::timeout(STOP_AGAIN, empty).await;
+        }
+    }
+
+    /// Never waits, so a caller that goes away cannot take an event half the way.
+    fn enter(
+        &self,
+        visit: &Visit,
+        event: impl FnOnce(conversation::SinkId) -> Event,
+    ) -> Result<Inflow, Refusal> {
+        let door = self.node.registry.find(visit).ok_or(Refusal::UnknownSession)?;
+        let entered = door.enter(self.node.bounds(), event);
+        if matches!(entered, Err(Refusal::Busy)) {
+            metrics::BUSY.inc();
+        }
+        entered
+    }
 }

@@ -1,11 +1,16 @@
 //! What one connection of a client's is told.
 
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use conversation::{Answer, Frame};
 
+use crate::door::Door;
+use crate::sink::Queue;
+
 /// One thing a connection is told. Either a single `Answer`, or `Open`, any number of
-/// `Frame`s and perhaps `Abort`. After the last one comes `None`.
+/// `Frame`s and perhaps `Abort`. After the last one comes `None`. (A duplex connection is
+/// open from the start and told only frames, and perhaps `Abort`.)
 #[derive(Clone, Debug)]
 pub enum Told {
     /// The whole answer.
@@ -24,16 +29,31 @@ pub enum Told {
 /// The receiving half of a sink. Bounded: a reader that falls behind finds the stream
 /// aborted. Dropping it tells the session that the client is gone.
 #[derive(Debug)]
-pub struct Inflow {}
+pub struct Inflow {
+    queue: Arc<Queue>,
+    door: Arc<Door>,
+}
 
 impl Inflow {
-    /// The next thing; `None` after the last.
+    pub(crate) fn new(queue: Arc<Queue>, door: Arc<Door>) -> Self {
+        Self { queue, door }
+    }
+
+    /// The next thing; `None` after the last. Nothing is lost when the wait is given up.
     pub async fn next(&mut self) -> Option<Told> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
     /// As `next`, for hand-written streams.
-    pub fn poll_next(&mut self, _context: &mut Context<'_>) -> Poll<Option<Told>> {
-        Poll::Ready(None)
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Told>> {
+        self.queue.poll_next(context)
+    }
+}
+
+impl Drop for Inflow {
+    fn drop(&mut self) {
+        if self.queue.leave() {
+            self.door.reader_left();
+        }
     }
 }

@@ -1,8 +1,25 @@
 //! Keeps live sessions and performs their effects. The only crate with actix actors.
+//!
+//! [`Handle`] is the door: it makes sessions, brings them what clients send, and gives
+//! each connection an [`Inflow`] of what it is told. A session is one actor that holds the
+//! machine of `conversation`, the link to the tenant's server and the writer of its log.
 
+mod alarm;
+mod birth;
+mod clock;
+mod door;
 mod handle;
 mod inflow;
+mod log_writer;
+mod metrics;
+mod pump;
+mod record;
+mod registry;
+mod session_actor;
+mod settings;
+mod sink;
 
 pub use conversation::{Answer, Frame, Refusal};
-pub use handle::{Handle, Opened, Settings, Visit};
+pub use handle::{Handle, Opened, Visit};
 pub use inflow::{Inflow, Told};
+pub use settings::Settings;

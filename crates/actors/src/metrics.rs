@@ -1,0 +1,152 @@
+//! What is counted of sessions.
+
+use std::sync::LazyLock;
+
+use conversation::{Cause, Fact, ResumeOutcome};
+use prometheus::{
+    Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, exponential_buckets,
+    register_histogram_vec, register_int_counter, register_int_counter_vec, register_int_gauge,
+};
+
+/// Sessions that live on this node.
+pub(crate) static SESSIONS: LazyLock<IntGauge> =
+    LazyLock::new(|| gauge("roundhouse_sessions", "Sessions that live on this node."));
+
+/// Sessions made here.
+pub(crate) static SESSIONS_OPENED: LazyLock<IntCounter> =
+    LazyLock::new(|| counter("roundhouse_sessions_opened_total", "Sessions made on this node."));
+
+static SESSIONS_ENDED: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    counters("roundhouse_sessions_ended_total", "Sessions that ended on this node.", "cause")
+});
+
+/// Sessions refused at a bound.
+pub(crate) static SESSIONS_REFUSED: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter(
+        "roundhouse_sessions_refused_total",
+        "Sessions refused because the node or the tenant holds as many as it may.",
+    )
+});
+
+/// Connections that are being told something.
+pub(crate) static SINKS_OPEN: LazyLock<IntGauge> = LazyLock::new(|| {
+    gauge("roundhouse_sinks", "Connections of clients that wait for an answer or hold a stream.")
+});
+
+/// Connections that were cut because they were too slow.
+pub(crate) static SINKS_OVERFLOWED: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter(
+        "roundhouse_sinks_overflowed_total",
+        "Connections cut because their client did not keep up.",
+    )
+});
+
+/// Posts and streams refused because too much waited.
+pub(crate) static BUSY: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter("roundhouse_busy_total", "Posts and streams refused because a session was too busy.")
+});
+
+/// Entries that the store acknowledged.
+pub(crate) static LOG_ENTRIES: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter("roundhouse_log_entries_total", "Log entries that the store acknowledged.")
+});
+
+/// Batches that have to be sent again.
+pub(crate) static LOG_RETRIES: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter("roundhouse_log_retries_total", "Writes to the log that failed and were repeated.")
+});
+
+static STRAY: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter("roundhouse_stray_messages_total", "Messages of servers that belonged nowhere.")
+});
+
+static DROPPED: LazyLock<IntCounter> =
+    LazyLock::new(|| counter("roundhouse_dropped_messages_total", "Messages dropped at a bound."));
+
+static RESUMES: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    counters("roundhouse_resumes_total", "Clients that came back to a stream.", "outcome")
+});
+
+/// Requests of clients, by how they ended. The label is looked up once, not per request.
+static REQUESTS: LazyLock<[Histogram; 2]> = LazyLock::new(|| {
+    // From a millisecond to about nine minutes.
+    let buckets = exponential_buckets(0.001, 3.0, 13).unwrap_or_default();
+    let vec: HistogramVec = register_histogram_vec!(
+        "roundhouse_request_seconds",
+        "How long clients waited for the last word on their requests.",
+        &["outcome"],
+        buckets
+    )
+    .unwrap_or_else(|error| twice(&error));
+    [vec.with_label_values(&["error"]), vec.with_label_values(&["result"])]
+});
+
+/// Why a session is no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It said so itself.
+    Over(Cause),
+    /// Another node has it.
+    Deposed,
+    /// The store could not be told of it.
+    Unrecorded,
+    /// It panicked.
+    Panicked,
+}
+
+impl End {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Over(Cause::Deleted) => "deleted",
+            Self::Over(Cause::NotBorn) => "not_born",
+            Self::Over(Cause::Idle) => "idle",
+            Self::Over(Cause::Disconnected) => "disconnected",
+            Self::Over(Cause::Stopping) => "stopping",
+            Self::Deposed => "deposed",
+            Self::Unrecorded => "unrecorded",
+            Self::Panicked => "panicked",
+        }
+    }
+}
+
+/// Counts the end of a session.
+pub(crate) fn ended(end: End) {
+    SESSIONS_ENDED.with_label_values(&[end.label()]).inc();
+}
+
+/// Counts what a session tells.
+pub(crate) fn tell(fact: &Fact) {
+    match fact {
+        Fact::Settled { result, millis, .. } => {
+            REQUESTS[usize::from(*result)].observe(*millis as f64 / 1_000.0);
+        }
+        Fact::Resumed(outcome) => {
+            let outcome = match outcome {
+                ResumeOutcome::Replayed => "replayed",
+                ResumeOutcome::Trimmed => "trimmed",
+                ResumeOutcome::Finished => "finished",
+                ResumeOutcome::Unknown => "unknown",
+            };
+            RESUMES.with_label_values(&[outcome]).inc();
+        }
+        Fact::Stray => STRAY.inc(),
+        Fact::Dropped => DROPPED.inc(),
+    }
+}
+
+fn gauge(name: &str, help: &str) -> IntGauge {
+    register_int_gauge!(name, help).unwrap_or_else(|error| twice(&error))
+}
+
+fn counter(name: &str, help: &str) -> IntCounter {
+    register_int_counter!(name, help).unwrap_or_else(|error| twice(&error))
+}
+
+fn counters(name: &str, help: &str, label: &str) -> IntCounterVec {
+    register_int_counter_vec!(name, help, &[label]).unwrap_or_else(|error| twice(&error))
+}
+
+/// Names are constants, so this is a mistake in this file that any test of it finds.
+fn twice(error: &prometheus::Error) -> ! {
+    panic!("a metric is malformed or registered twice: {error}")
+}

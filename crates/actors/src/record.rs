@@ -1,0 +1,84 @@
+//! How the store learns of a session, and that it is over.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::{Revision, SessionId};
+use store::{Digest, Error, Owner, Record, Standing, State, Store};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::registry::Seat;
+
+/// The wait between two attempts.
+const AGAIN: Duration = Duration::from_millis(100);
+/// How long a session that is over tries to say so.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A record that waits for the handshake: one that fails leaves nothing in the store.
+pub(crate) struct Draft {
+    pub(crate) owner: Owner,
+    pub(crate) tenant: Arc<str>,
+    pub(crate) principal: Digest,
+    /// The params of `initialize`; empty where it is still to come.
+    pub(crate) initialize: Bytes,
+}
+
+impl Draft {
+    pub(crate) fn record(&self, revision: Revision) -> Record {
+        Record {
+            owner: self.owner,
+            former: Vec::new(),
+            tenant: Arc::clone(&self.tenant),
+            principal: self.principal,
+            revision: Cow::Borrowed(revision.as_str()),
+            initialize: self.initialize.clone(),
+            state: State::default(),
+            standing: Standing::Owned,
+        }
+    }
+}
+
+/// Makes the record. A store that is away is asked again, until `patience` is over.
+pub(crate) async fn create(
+    store: Arc<dyn Store>,
+    session: SessionId,
+    record: Record,
+    ttl: Duration,
+    patience: Duration,
+) -> Result<(), Error> {
+    let until = Instant::now() + patience;
+    loop {
+        match store.create(&session, record.clone(), ttl).await {
+            Err(Error::Unavailable(_)) if Instant::now() + AGAIN < until => sleep(AGAIN).await,
+            came => return came,
+        }
+    }
+}
+
+/// Writes that the session is over, and then gives its seat back. What cannot be
+/// written expires by itself.
+pub(crate) async fn end(
+    store: Arc<dyn Store>,
+    session: SessionId,
+    owner: Owner,
+    tombstone: Duration,
+    seat: Option<Seat>,
+) {
+    let until = Instant::now() + END_PATIENCE;
+    let written = timeout_at(until, async {
+        loop {
+            match store.end(&session, owner.token, tombstone).await {
+                Err(Error::Unavailable(_)) => sleep(AGAIN).await,
+                came => return came,
+            }
+        }
+    });
+    match written.await {
+        Ok(Ok(()) | Err(Error::Missing | Error::Ended)) => {}
+        Ok(Err(error)) => tracing::warn!(?session, %error, "the session's end was not written"),
+        Err(_) => tracing::warn!(?session, "the session's end was not written in time"),
+    }
+    drop(seat);
+}

@@ -1,0 +1,170 @@
+//! Which sessions live on this node, and how many may.
+//!
+//! An entry and a seat are given back by being dropped, so a session that ends in
+//! whatever way leaves neither behind.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use conversation::Refusal;
+use protocol::SessionId;
+use tenants::{Principal, Tenant};
+use tokio::sync::Notify;
+
+use crate::Visit;
+use crate::door::Door;
+use crate::metrics;
+
+/// So many that threads seldom wait for each other.
+const SHARDS: usize = 16;
+
+/// The node's sessions. Bounded by its seats.
+pub(crate) struct Registry {
+    hasher: RandomState,
+    shards: [Mutex<HashMap<SessionId, Entry>>; SHARDS],
+    census: Mutex<Census>,
+    empty: Notify,
+}
+
+struct Entry {
+    tenant: Arc<str>,
+    principal: Principal,
+    door: Arc<Door>,
+}
+
+#[derive(Default)]
+struct Census {
+    stopping: bool,
+    sessions: usize,
+    by_tenant: HashMap<Arc<str>, usize>,
+}
+
+impl Registry {
+    pub(crate) fn new() -> Self {
+        Self {
+            hasher: RandomState::new(),
+            shards: Default::default(),
+            census: Mutex::default(),
+            empty: Notify::new(),
+        }
+    }
+
+    /// Room for one more session, if the node and the tenant have it.
+    pub(crate) fn seat(
+        self: &Arc<Self>,
+        tenant: &Tenant,
+        sessions_max: usize,
+    ) -> Result<Seat, Refusal> {
+        let mut census = lock(&self.census);
+        if census.stopping {
+            return Err(Refusal::Stopping);
+        }
+        let held = census.by_tenant.get(&tenant.name).copied().unwrap_or(0);
+        if census.sessions >= sessions_max || held >= tenant.sessions_max {
+            metrics::SESSIONS_REFUSED.inc();
+            return Err(Refusal::TooManySessions);
+        }
+        census.sessions += 1;
+        *census.by_tenant.entry(Arc::clone(&tenant.name)).or_default() += 1;
+        drop(census);
+        metrics::SESSIONS.inc();
+        Ok(Seat { registry: Arc::clone(self), tenant: Arc::clone(&tenant.name) })
+    }
+
+    /// Makes a session known.
+    pub(crate) fn enroll(
+        self: &Arc<Self>,
+        session: &SessionId,
+        tenant: &Tenant,
+        principal: &Principal,
+        door: Arc<Door>,
+    ) -> Enrolled {
+        let entry = Entry { tenant: Arc::clone(&tenant.name), principal: principal.clone(), door };
+        self.shard(session).insert(session.clone(), entry);
+        Enrolled { registry: Arc::clone(self), session: session.clone() }
+    }
+
+    /// The session, where the visitor may see it. Whose it is not learns nothing (SES-04).
+    pub(crate) fn find(&self, visit: &Visit) -> Option<Arc<Door>> {
+        let shard = self.shard(&visit.session);
+        let entry = shard.get(&visit.session)?;
+        let theirs = entry.tenant == visit.tenant.name && entry.principal == visit.principal;
+        theirs.then(|| Arc::clone(&entry.door))
+    }
+
+    /// How many sessions live here, those included that are about to go.
+    pub(crate) fn sessions(&self) -> usize {
+        lock(&self.census).sessions
+    }
+
+    /// From now on no seat is given.
+    pub(crate) fn close(&self) {
+        lock(&self.census).stopping = true;
+    }
+
+    /// Does something with every session that is known now.
+    pub(crate) fn for_each(&self, mut act: impl FnMut(&Door)) {
+        for shard in &self.shards {
+            lock(shard).values().for_each(|entry| act(&entry.door));
+        }
+    }
+
+    /// Returns when no session lives here. To be enrolled before `sessions` is asked.
+    pub(crate) fn empty(&self) -> tokio::sync::futures::Notified<'_> {
+        self.empty.notified()
+    }
+
+    fn shard(&self, session: &SessionId) -> MutexGuard<'_, HashMap<SessionId, Entry>> {
+        lock(&self.shards[self.hasher.hash_one(session) as usize % SHARDS])
+    }
+}
+
+/// One session's being known. Given back when dropped.
+pub(crate) struct Enrolled {
+    registry: Arc<Registry>,
+    session: SessionId,
+}
+
+impl Drop for Enrolled {
+    fn drop(&mut self) {
+        let mut shard = self.registry.shard(&self.session);
+        let entry = shard.remove(&self.session);
+        // A burst of sessions leaves no empty table behind.
+        if shard.len() * 4 < shard.capacity() && shard.capacity() > 64 {
+            shard.shrink_to_fit();
+        }
+        drop(shard);
+        drop(entry);
+    }
+}
+
+/// One session's room. Given back when dropped.
+pub(crate) struct Seat {
+    registry: Arc<Registry>,
+    tenant: Arc<str>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut census = lock(&self.registry.census);
+        census.sessions -= 1;
+        if let Some(held) = census.by_tenant.get_mut(&self.tenant) {
+            *held -= 1;
+            if *held == 0 {
+                census.by_tenant.remove(&self.tenant);
+            }
+        }
+        let empty = census.sessions == 0;
+        drop(census);
+        metrics::SESSIONS.dec();
+        if empty {
+            self.registry.empty.notify_waiters();
+        }
+    }
+}
+
+/// Nothing panics under these locks, so a poisoned one is as good as any.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,60 @@
+//! The bounds of the node's sessions.
+
+use std::time::Duration;
+
+use conversation::Limits;
+use serde::{Deserialize, Serialize};
+
+/// Bounds of the node's sessions, each with what happens at it.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Settings {
+    /// Most sessions on this node; a further one is refused.
+    pub sessions_max: usize,
+    /// Most posts and streams of one session that wait for their turn; a further one is
+    /// refused as busy.
+    pub mailbox_max: usize,
+    /// Most frames that wait for a slow connection; then it is cut, and its client may resume.
+    pub sink_frames_max: usize,
+    /// Most bytes that wait for a slow connection, with the same consequence. A single
+    /// frame may be larger: it is taken when nothing else waits.
+    pub sink_bytes_max: usize,
+    /// How long a new session waits for a store that cannot be reached, in seconds. Then
+    /// it is refused.
+    pub store_wait_secs: u64,
+    /// How long the store remembers that a session has ended, in seconds.
+    pub tombstone_secs: u64,
+    /// What session ids made here end with: letters, digits and `_`. Empty for eight
+    /// random digits.
+    pub node_tag: String,
+    /// The bounds of each session.
+    #[serde(flatten)]
+    pub session: Limits,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            sessions_max: 20_000,
+            mailbox_max: 256,
+            sink_frames_max: 256,
+            sink_bytes_max: 4 << 20,
+            store_wait_secs: 10,
+            tombstone_secs: 60,
+            node_tag: String::new(),
+            session: Limits::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// How long the store keeps a session of which it hears nothing. The session itself
+    /// gives up after half of that, and is heard of more often.
+    pub(crate) fn record_ttl(&self) -> Duration {
+        Duration::from_secs(self.session.idle_secs.max(30).saturating_mul(2))
+    }
+
+    pub(crate) fn tombstone_ttl(&self) -> Duration {
+        Duration::from_secs(self.tombstone_secs)
+    }
+}

@@ -1,0 +1,374 @@
+//! The bounded queue between a session and one connection of its client's.
+//!
+//! The session never waits for a connection: a queue that is full is cut, which frees
+//! everything in it, and the client resumes from the log. An idle queue holds nothing.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use conversation::{Answer, Frame, Refusal, SinkId};
+
+use crate::{Told, metrics};
+
+/// Most frames and bytes that may wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) frames_max: usize,
+    pub(crate) bytes_max: usize,
+}
+
+/// The writing half, held by the session or on its way to it. Dropped before it is
+/// finished, it tells the reader that the session is no more.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    pub(crate) id: SinkId,
+    queue: Arc<Queue>,
+}
+
+/// What came of writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wrote {
+    /// It is on its way.
+    Taken,
+    /// The reader has gone, or fell too far behind and was cut.
+    Cut,
+}
+
+impl Sink {
+    /// Both halves. An `open` one is a stream from the start, and is not told so.
+    pub(crate) fn new(id: SinkId, bounds: Bounds, open: bool) -> (Self, Arc<Queue>) {
+        let queue =
+            Arc::new(Queue { bounds, state: Mutex::new(State { open, ..State::default() }) });
+        metrics::SINKS_OPEN.inc();
+        (Self { id, queue: Arc::clone(&queue) }, queue)
+    }
+
+    /// Tells the whole answer.
+    pub(crate) fn answer(self, answer: Answer) {
+        self.queue.end(Some(Told::Answer(answer)));
+    }
+
+    /// Makes it a stream.
+    pub(crate) fn open(&self, welcome: bool) -> Wrote {
+        self.queue.write(Told::Open { welcome }, 0)
+    }
+
+    /// Writes one frame.
+    pub(crate) fn write(&self, frame: Frame) -> Wrote {
+        let size = size_of_frame(&frame);
+        self.queue.write(Told::Frame(frame), size)
+    }
+
+    /// Ends the stream.
+    pub(crate) fn finish(self, abort: bool) {
+        self.queue.end(abort.then_some(Told::Abort));
+    }
+
+    /// Cuts a stream, or refuses what is not one yet.
+    pub(crate) fn abandon(self, refusal: Refusal) {
+        self.queue.abandon(refusal);
+    }
+
+    /// Has the reader gone?
+    pub(crate) fn is_left(&self) -> bool {
+        self.queue.lock().left
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        metrics::SINKS_OPEN.dec();
+        self.queue.abandon(Refusal::UnknownSession);
+    }
+}
+
+/// What both halves share.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    bounds: Bounds,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The oldest thing, in place: most connections are told only one.
+    head: Option<Told>,
+    /// What comes after it.
+    rest: VecDeque<Told>,
+    bytes: usize,
+    /// The answer is a stream.
+    open: bool,
+    /// Nothing more will be written.
+    finished: bool,
+    /// Nobody will read.
+    left: bool,
+    reader: Option<Waker>,
+}
+
+impl Queue {
+    /// Nothing panics under the lock, so a poisoned one is as good as any.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, told: Told, size: usize) -> Wrote {
+        let mut state = self.lock();
+        if state.finished || state.left {
+            return Wrote::Cut;
+        }
+        // Whoever has something to read needs no sign of life.
+        if matches!(told, Told::Frame(Frame::KeepAlive)) && state.head.is_some() {
+            return Wrote::Taken;
+        }
+        state.open = true;
+        let wrote = if state.has_room(size, self.bounds) {
+            state.bytes += size;
+            state.push(told);
+            Wrote::Taken
+        } else {
+            state.cut();
+            Wrote::Cut
+        };
+        wake(state);
+        if wrote == Wrote::Cut {
+            metrics::SINKS_OVERFLOWED.inc();
+        }
+        wrote
+    }
+
+    fn end(&self, last: Option<Told>) {
+        let mut state = self.lock();
+        if state.finished {
+            return;
+        }
+        if let Some(told) = last {
+            state.push(told);
+        }
+        state.finished = true;
+        wake(state);
+    }
+
+    fn abandon(&self, refusal: Refusal) {
+        let mut state = self.lock();
+        if state.finished {
+            return;
+        }
+        if state.open {
+            state.cut();
+        } else {
+            state.push(Told::Answer(Answer::Refused(refusal)));
+            state.finished = true;
+        }
+        wake(state);
+    }
+
+    /// The reader's next thing.
+    pub(crate) fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<Told>> {
+        let mut state = self.lock();
+        if let Some(told) = state.pop() {
+            return Poll::Ready(Some(told));
+        }
+        if state.finished {
+            return Poll::Ready(None);
+        }
+        match &mut state.reader {
+            Some(reader) => reader.clone_from(context.waker()),
+            reader => *reader = Some(context.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// The reader goes. Answers whether the session has yet to hear of it.
+    pub(crate) fn leave(&self) -> bool {
+        let mut state = self.lock();
+        state.left = true;
+        state.clear();
+        state.reader = None;
+        !state.finished
+    }
+}
+
+impl State {
+    fn has_room(&self, size: usize, bounds: Bounds) -> bool {
+        let waiting = usize::from(self.head.is_some()) + self.rest.len();
+        waiting == 0
+            || (waiting < bounds.frames_max && self.bytes.saturating_add(size) <= bounds.bytes_max)
+    }
+
+    fn push(&mut self, told: Told) {
+        if self.head.is_none() {
+            self.head = Some(told);
+        } else {
+            self.rest.push_back(told);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Told> {
+        let told = self.head.take()?;
+        if let Told::Frame(frame) = &told {
+            self.bytes = self.bytes.saturating_sub(size_of_frame(frame));
+        }
+        self.head = self.rest.pop_front();
+        if self.rest.is_empty() && self.rest.capacity() > 0 {
+            self.rest = VecDeque::new();
+        }
+        Some(told)
+    }
+
+    fn clear(&mut self) {
+        self.head = None;
+        self.rest = VecDeque::new();
+        self.bytes = 0;
+    }
+
+    /// What waits is not written any more: the client finds it in the log.
+    fn cut(&mut self) {
+        self.clear();
+        self.push(Told::Abort);
+        self.finished = true;
+    }
+}
+
+/// Wakes the reader after the lock is released.
+fn wake(mut state: MutexGuard<'_, State>) {
+    let reader = state.reader.take();
+    drop(state);
+    if let Some(reader) = reader {
+        reader.wake();
+    }
+}
+
+/// What a frame counts against the bytes of a queue.
+fn size_of_frame(frame: &Frame) -> usize {
+    match frame {
+        Frame::Message { data, .. } => data.len(),
+        Frame::Cursor { .. } | Frame::Retry(_) | Frame::KeepAlive => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    use bytes::Bytes;
+
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { frames_max: 3, bytes_max: 100 };
+
+    fn message(length: usize) -> Frame {
+        Frame::Message { id: None, data: Bytes::from(vec![b'x'; length]) }
+    }
+
+    fn take(queue: &Queue) -> Poll<Option<String>> {
+        let mut context = Context::from_waker(Waker::noop());
+        queue.poll_next(&mut context).map(|told| {
+            told.map(|told| match told {
+                Told::Answer(Answer::Refused(_)) => "refused".into(),
+                Told::Answer(_) => "answer".into(),
+                Told::Open { .. } => "open".into(),
+                Told::Frame(Frame::Message { data, .. }) => data.len().to_string(),
+                Told::Frame(_) => "frame".into(),
+                Told::Abort => "abort".into(),
+            })
+        })
+    }
+
+    fn check(write: impl FnOnce(Sink), expected: &[&str]) {
+        let (sink, queue) = Sink::new(SinkId(1), BOUNDS, false);
+        write(sink);
+        let mut told = Vec::new();
+        while let Poll::Ready(Some(next)) = take(&queue) {
+            told.push(next);
+        }
+        assert_eq!(told, expected);
+        assert!(matches!(take(&queue), Poll::Ready(None)));
+    }
+
+    #[test]
+    fn an_answer_is_the_first_and_last_word() {
+        check(|sink| sink.answer(Answer::Accepted), &["answer"]);
+    }
+
+    #[test]
+    fn frames_come_in_order_and_then_the_end() {
+        check(
+            |sink| {
+                sink.open(false);
+                sink.write(message(1));
+                sink.write(message(2));
+                sink.finish(false);
+            },
+            &["open", "1", "2"],
+        );
+    }
+
+    #[test]
+    fn a_sink_that_is_dropped_refuses_or_cuts() {
+        check(drop, &["refused"]);
+        check(|sink| assert_eq!(sink.open(false), Wrote::Taken), &["abort"]);
+    }
+
+    #[test]
+    fn a_reader_that_falls_behind_is_cut_and_its_queue_freed() {
+        let (sink, queue) = Sink::new(SinkId(1), BOUNDS, true);
+        for _ in 0..3 {
+            assert_eq!(sink.write(message(1)), Wrote::Taken);
+        }
+        assert_eq!(sink.write(message(1)), Wrote::Cut);
+        assert_eq!(sink.write(message(1)), Wrote::Cut);
+        assert_eq!(take(&queue), Poll::Ready(Some("abort".into())));
+        assert_eq!(take(&queue), Poll::Ready(None));
+        assert!(!queue.leave());
+    }
+
+    #[test]
+    fn bytes_are_bounded_but_one_large_frame_always_passes() {
+        let (sink, queue) = Sink::new(SinkId(1), BOUNDS, true);
+        assert_eq!(sink.write(message(1_000)), Wrote::Taken);
+        assert_eq!(take(&queue), Poll::Ready(Some("1000".into())));
+        assert_eq!(sink.write(message(60)), Wrote::Taken);
+        assert_eq!(sink.write(message(60)), Wrote::Cut);
+    }
+
+    #[test]
+    fn signs_of_life_do_not_pile_up() {
+        let (sink, queue) = Sink::new(SinkId(1), BOUNDS, true);
+        for _ in 0..1_000 {
+            assert_eq!(sink.write(Frame::KeepAlive), Wrote::Taken);
+        }
+        assert_eq!(take(&queue), Poll::Ready(Some("frame".into())));
+        assert_eq!(take(&queue), Poll::Pending);
+    }
+
+    #[test]
+    fn a_reader_that_waits_is_woken_once_for_each_wait() {
+        #[derive(Default)]
+        struct Woken(AtomicU32);
+        impl Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let (sink, queue) = Sink::new(SinkId(1), BOUNDS, true);
+        assert!(queue.poll_next(&mut Context::from_waker(&waker)).is_pending());
+        sink.write(message(1));
+        sink.write(message(1));
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn whoever_leaves_early_is_missed_and_whoever_leaves_late_is_not() {
+        let (sink, queue) = Sink::new(SinkId(1), BOUNDS, false);
+        assert!(queue.leave());
+        assert!(sink.is_left());
+        assert_eq!(sink.write(message(1)), Wrote::Cut);
+        let (sink, queue) = Sink::new(SinkId(2), BOUNDS, false);
+        sink.answer(Answer::Accepted);
+        assert!(!queue.leave());
+    }
+}
