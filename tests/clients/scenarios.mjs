@@ -31,14 +31,14 @@ const scenarios = {
 
     // Numbered progress; also what is played over a wire that is cut.
     async count(client, kit) {
-        await count(client, kit, { count: 10, interval_ms: 30 });
+        await count(client, kit, { n: 10, interval_ms: 30 });
     },
 
     // Two calls at once, each with its own progress.
     async two(client, kit) {
         await Promise.all([
-            count(client, kit, { count: 10, interval_ms: 30 }, 'left'),
-            count(client, kit, { count: 10, interval_ms: 30 }, 'right'),
+            count(client, kit, { n: 10, interval_ms: 30 }, 'left'),
+            count(client, kit, { n: 10, interval_ms: 30 }, 'right'),
         ]);
     },
 
@@ -68,13 +68,13 @@ const scenarios = {
             if (progress === 3) patience.abort('enough');
         };
         try {
-            await kit.call(client, { name: 'rh_count', arguments: { count: 10_000, interval_ms: 20 } }, { onprogress, signal: patience.signal });
+            await kit.call(client, { name: 'rh_count', arguments: { n: 500, interval_ms: 20 } }, { onprogress, signal: patience.signal });
             saw('result');
         } catch (e) {
             error(e);
         }
-        const result = await client.callTool({ name: 'test_simple_text', arguments: {} });
-        saw('after', { text: result.content[0].text });
+        const result = await client.callTool({ name: 'rh_cancelled', arguments: {} });
+        saw('after', { cancelled: result.content[0].text });
     },
 };
 
@@ -91,6 +91,8 @@ export async function play(kit) {
         { capabilities: { sampling: {}, elicitation: {} }, ...kit.options },
     );
     client.onerror = (e) => saw('onerror', { message: String(e.message) });
+    // The fixture logs each number that it counts.
+    kit.onLog(client, ({ level, data }) => saw('log', { level, data }));
     const transport = new kit.StreamableHTTPClientTransport(new URL(url));
     await client.connect(transport);
     saw('connected', { revision: transport.protocolVersion, session: transport.sessionId, server: client.getServerVersion()?.name });

@@ -13,6 +13,11 @@ def saw(kind, **more):
     print(json.dumps({"saw": kind, **more}), flush=True)
 
 
+async def log(params):
+    """The fixture logs each number that it counts."""
+    saw("log", level=params.level, data=params.data)
+
+
 def failed(error):
     saw("error", code=getattr(getattr(error, "error", None), "code", None), message=str(error))
 
@@ -38,14 +43,14 @@ async def tour(session, kit):
 
 async def count(session, kit):
     """Numbered progress; also what is played over a wire that is cut."""
-    await counted(session, {"count": 10, "interval_ms": 30})
+    await counted(session, {"n": 10, "interval_ms": 30})
 
 
 async def two(session, kit):
     """Two calls at once, each with its own progress."""
     async with anyio.create_task_group() as calls:
         for who in ("left", "right"):
-            calls.start_soon(counted, session, {"count": 10, "interval_ms": 30}, who)
+            calls.start_soon(counted, session, {"n": 10, "interval_ms": 30}, who)
 
 
 async def sampling(session, kit):
@@ -66,12 +71,12 @@ async def cancel(session, kit):
             if progress == 3:
                 await kit.give_up(session, patience)
 
-        arguments = {"count": 10_000, "interval_ms": 20}
+        arguments = {"n": 500, "interval_ms": 20}
         await kit.call(session, "rh_count", arguments, step)
         saw("result")
     saw("error", message="given up")
-    result = await session.call_tool("test_simple_text", {})
-    saw("after", text=result.content[0].text)
+    result = await session.call_tool("rh_cancelled", {})
+    saw("after", cancelled=result.content[0].text)
 
 
 async def counted(session, arguments, who=None):

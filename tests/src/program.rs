@@ -32,8 +32,6 @@ impl Program {
         let (program, script) = self.command();
         let mut command = Command::new(program);
         command.arg(script).args([url, scenario]).stdin(Stdio::null()).kill_on_drop(true);
-        // Scripts find the SDKs beside them only if they are told where.
-        command.env("ROUNDHOUSE_TOOLS", tools::installed("node_modules"));
         let run = tokio::time::timeout(PATIENCE, command.output()).await;
         let output = run.with_context(|| format!("{self:?} hangs in {scenario}"))??;
         let (out, err) =

@@ -4,10 +4,24 @@
 //! session will answer: it is asked through [`actors::Handle`], and what comes back is put
 //! into statuses, heads and bodies.
 
+mod accept;
+mod admin;
+mod body;
+mod cors;
 mod error;
+mod front;
+mod heads;
+mod http_sse;
+mod lines;
+mod metrics;
+mod origin;
+mod refusal;
+mod route;
 mod server;
 mod settings;
+mod sse_body;
 mod stdio;
+mod streamable_http;
 
 pub use error::Error;
 pub use server::{Running, serve};

@@ -1,30 +1,129 @@
-//! The listeners: for clients and for operators, from bind to the last byte.
+//! The listener for clients and the one for operators, from bind to the last byte.
 
-use std::net::SocketAddr;
+use std::any::Any;
+use std::net::{SocketAddr, TcpListener};
+use std::num::NonZero;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use actix_http::{Extensions, KeepAlive, Request};
+use actix_web::HttpServer;
+use actix_web::dev::{Server, ServerHandle, fn_service};
 use actors::Handle;
 use telemetry::Readiness;
 use tenants::Tenants;
 
-use crate::{AdminSettings, Error, Settings};
+use crate::front::Front;
+use crate::metrics::{CONNECTIONS, Held};
+use crate::{AdminSettings, Error, Settings, admin};
+
+/// Connections that the kernel holds for us while all workers are at their bound; beyond
+/// it, a client's connecting fails.
+const BACKLOG: u32 = 1_024;
+
+/// How long a connection that is answered before its body was read is read on, so that the
+/// client gets to the answer; then it is closed whatever it still sends.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Listens for clients and for operators. Call it within an actix system: sessions live on
 /// the workers' arbiters. Both sockets are bound when it returns.
 pub fn serve(
     settings: &Settings,
     admin: &AdminSettings,
-    _handle: Handle,
-    _tenants: Tenants,
-    _readiness: Readiness,
+    handle: Handle,
+    tenants: Tenants,
+    readiness: Readiness,
 ) -> Result<Running, Error> {
-    Ok(Running { address: settings.listen, admin_address: admin.listen })
+    let draining = Arc::new(AtomicBool::new(false));
+    let front = Front::new(settings, handle, tenants, Arc::clone(&draining))?;
+    let (listener, address) = listen(settings.listen, "front.listen")?;
+    let (admin_listener, admin_address) = listen(admin.listen, "admin.listen")?;
+    let clients = client_server(settings, front, listener).map_err(|source| Error::Listen {
+        address,
+        setting: "front.listen",
+        source,
+    })?;
+    let operators = admin::server(admin_listener, readiness).map_err(|source| Error::Listen {
+        address: admin_address,
+        setting: "admin.listen",
+        source,
+    })?;
+    Ok(Running {
+        address,
+        admin_address,
+        draining,
+        clients: run(clients),
+        operators: run(operators),
+    })
+}
+
+fn listen(address: SocketAddr, setting: &'static str) -> Result<(TcpListener, SocketAddr), Error> {
+    TcpListener::bind(address)
+        .and_then(|listener| listener.local_addr().map(|address| (listener, address)))
+        .map_err(|source| Error::Listen { address, setting, source })
+}
+
+/// Every request goes straight to [`Front::answer`]: there are three paths, and routing
+/// tables, extractors and boxed futures between would cost more than the answer.
+fn client_server(
+    settings: &Settings,
+    front: Front,
+    listener: TcpListener,
+) -> std::io::Result<Server> {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let workers = if settings.workers == 0 { cores } else { settings.workers };
+    let factory = move || {
+        let front = Rc::new(front.clone());
+        fn_service(move |request: Request| {
+            let front = Rc::clone(&front);
+            async move { front.answer(request).await }
+        })
+    };
+    let server = HttpServer::new(factory)
+        .workers(workers)
+        .backlog(BACKLOG)
+        .max_connections(settings.connections_max)
+        .keep_alive(match settings.keep_alive_secs {
+            0 => KeepAlive::Disabled,
+            secs => KeepAlive::Timeout(Duration::from_secs(secs)),
+        })
+        .client_request_timeout(Duration::from_secs(settings.head_timeout_secs))
+        .client_disconnect_timeout(LINGER)
+        // A client that closes its half is gone: else nobody would notice that an SSE
+        // stream's reader is, until the next thing is written to it.
+        .h1_allow_half_closed(false)
+        // Without this SSE costs 44 ms a turn.
+        .tcp_nodelay(true)
+        .on_connect(|_: &dyn Any, data: &mut Extensions| {
+            data.insert(Held::new(&CONNECTIONS));
+        })
+        .disable_signals()
+        .listen(listener)?
+        .run();
+    Ok(server)
+}
+
+/// Runs a server on the calling arbiter; it lives until its handle stops it.
+fn run(server: Server) -> ServerHandle {
+    let handle = server.handle();
+    actix_rt::spawn(async move {
+        if let Err(error) = server.await {
+            tracing::error!(%error, "a listener failed");
+        }
+    });
+    handle
 }
 
 /// Both servers, running. Dropping it stops neither.
+#[derive(Debug)]
 pub struct Running {
     address: SocketAddr,
     admin_address: SocketAddr,
+    draining: Arc<AtomicBool>,
+    clients: ServerHandle,
+    operators: ServerHandle,
 }
 
 impl Running {
@@ -40,9 +139,18 @@ impl Running {
 
     /// From now on every response asks the client to close its connection, so that a
     /// balancer moves it to another node. Requests are still taken.
-    pub fn drain(&self) {}
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
 
     /// Closes the listeners and waits for responses in flight, at most `grace`; then cuts
     /// what is left. End the sessions first ([`Handle::stop`]): their streams are responses.
-    pub async fn stop(self, _grace: Duration) {}
+    pub async fn stop(self, grace: Duration) {
+        self.drain();
+        if tokio::time::timeout(grace, self.clients.stop(true)).await.is_err() {
+            tracing::warn!("responses were cut off at the end of the grace period");
+            self.clients.stop(false).await;
+        }
+        self.operators.stop(false).await;
+    }
 }

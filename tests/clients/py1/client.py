@@ -46,8 +46,9 @@ async def elicit(context, params):
 
 
 async def main(url, name):
+    callbacks = dict(sampling_callback=sample, elicitation_callback=elicit, logging_callback=scenarios.log)
     async with streamable_http_client(url) as (read, write, session_id):
-        async with ClientSession(read, write, sampling_callback=sample, elicitation_callback=elicit) as session:
+        async with ClientSession(read, write, **callbacks) as session:
             welcome = await session.initialize()
             scenarios.saw("connected", revision=welcome.protocolVersion, session=session_id(),
                           server=welcome.serverInfo.name)

@@ -41,7 +41,8 @@ async def elicit(context, params):
 
 
 async def main(url, name):
-    async with Client(url, sampling_callback=sample, elicitation_callback=elicit) as session:
+    callbacks = dict(sampling_callback=sample, elicitation_callback=elicit, logging_callback=scenarios.log)
+    async with Client(url, **callbacks) as session:
         scenarios.saw("connected", revision=session.protocol_version, server=session.server_info.name)
         await scenarios.ALL[name](session, Kit)
     scenarios.saw("terminated")

@@ -1,7 +1,11 @@
 // The TypeScript SDK, 1.x: `client.mjs URL SCENARIO`.
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
-import { CreateMessageRequestSchema, ElicitRequestSchema } from '@modelcontextprotocol/sdk/types.js';
+import {
+    CreateMessageRequestSchema,
+    ElicitRequestSchema,
+    LoggingMessageNotificationSchema,
+} from '@modelcontextprotocol/sdk/types.js';
 
 import { play } from '../scenarios.mjs';
 
@@ -9,6 +13,7 @@ await play({
     Client,
     StreamableHTTPClientTransport,
     call: (client, params, options) => client.callTool(params, undefined, options),
+    onLog: (client, hear) => client.setNotificationHandler(LoggingMessageNotificationSchema, (n) => hear(n.params)),
     onSampling: (client, answer) => client.setRequestHandler(CreateMessageRequestSchema, (r) => answer(r.params)),
     onElicitation: (client, answer) => client.setRequestHandler(ElicitRequestSchema, (r) => answer(r.params)),
 });

@@ -8,6 +8,7 @@ await play({
     StreamableHTTPClientTransport,
     options: { versionNegotiation: { mode: 'auto' } },
     call: (client, params, options) => client.callTool(params, options),
+    onLog: (client, hear) => client.setNotificationHandler('notifications/message', (n) => hear(n.params)),
     onSampling: (client, answer) => client.setRequestHandler('sampling/createMessage', (r) => answer(r.params)),
     onElicitation: (client, answer) => client.setRequestHandler('elicitation/create', (r) => answer(r.params)),
 });

@@ -1,0 +1,70 @@
+//! CORS: what browsers let pages do here. Pages come from the origins that the gate takes
+//! and from no others: these headers loosen nothing (CORS-05).
+
+use actix_http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use actix_http::{Response, StatusCode};
+
+use crate::body::Body;
+
+/// Request headers that pages may send, whatever they ask for (CORS-02, CORS-03).
+const ALLOWED: &str = "content-type, authorization, accept, mcp-session-id, \
+     mcp-protocol-version, last-event-id, mcp-method, mcp-name";
+
+/// Response headers that pages may read (CORS-04).
+const EXPOSED: &str = "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, Allow";
+
+/// How long a browser may keep a preflight's answer, in seconds; Chromium keeps none longer.
+const MAX_AGE_SECS: u32 = 7_200;
+
+/// Answers `OPTIONS` (CORS-01): a preflight, or a plain question for the methods.
+pub(crate) fn preflight(methods: &'static str, requested: Option<&str>) -> Response<Body> {
+    let mut response = Response::with_body(StatusCode::NO_CONTENT, Body::Empty);
+    let headers = response.headers_mut();
+    headers.insert(header::ALLOW, HeaderValue::from_static(methods));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(methods));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed_headers(requested));
+    headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from(MAX_AGE_SECS));
+    response
+}
+
+/// The headers that are always allowed, and what was requested of the `Mcp-*` family. A
+/// wildcard would not cover `Authorization`, and no pattern can say the family (CORS-03).
+fn allowed_headers(requested: Option<&str>) -> HeaderValue {
+    let mut allowed = ALLOWED.to_owned();
+    for name in requested.unwrap_or_default().split(',') {
+        let Ok(name) = HeaderName::from_bytes(name.trim().as_bytes()) else { continue };
+        let known = || ALLOWED.split(", ").any(|known| known == name.as_str());
+        if name.as_str().starts_with("mcp-") && !known() {
+            allowed.push_str(", ");
+            allowed.push_str(name.as_str());
+        }
+    }
+    HeaderValue::from_str(&allowed).unwrap_or(HeaderValue::from_static(ALLOWED))
+}
+
+/// Lets the page that asked read the response, also where it is an error (CORS-04, CORS-05).
+pub(crate) fn expose(headers: &mut HeaderMap, origin: &str) {
+    if let Ok(origin) = HeaderValue::from_str(origin) {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
+    }
+}
+
+/// Tells caches that another origin gets another answer.
+pub(crate) fn vary(headers: &mut HeaderMap) {
+    headers.insert(header::VARY, HeaderValue::from_static("Origin"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mcp_family_is_allowed_as_requested_and_strangers_are_not() {
+        let allowed =
+            allowed_headers(Some("Mcp-Param-Region, X-Evil, mcp-name,, b@d,Last-Event-ID"));
+        let allowed = allowed.to_str().unwrap();
+        assert_eq!(allowed, format!("{ALLOWED}, mcp-param-region"));
+        assert_eq!(allowed_headers(None).to_str().unwrap(), ALLOWED);
+    }
+}

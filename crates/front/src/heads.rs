@@ -1,0 +1,125 @@
+//! What a request's head says, read in one pass.
+//!
+//! A header that decides something may come once: where two readers could each take a
+//! different one of two, the request is refused (SEC-18). `Content-Length`,
+//! `Transfer-Encoding` and `Host` are held to that by the HTTP layer itself.
+
+use actix_http::header::HeaderMap;
+
+use crate::accept::Accept;
+
+/// The headers that matter here; names are compared without case (SES-13).
+#[derive(Debug, Default)]
+pub(crate) struct Heads<'a> {
+    pub(crate) accept: Accept,
+    pub(crate) content_length: Option<u64>,
+    pub(crate) content_type: Option<&'a str>,
+    pub(crate) host: Option<&'a str>,
+    pub(crate) last_event_id: Option<&'a str>,
+    pub(crate) origin: Option<&'a str>,
+    pub(crate) preflight_headers: Option<&'a str>,
+    pub(crate) session: Option<&'a str>,
+    pub(crate) version: Option<&'a str>,
+    /// The `Mcp-*` headers that mirror a body, as they came; at most as many as the HTTP
+    /// layer takes headers.
+    pub(crate) mirrored: Vec<(&'a str, &'a [u8])>,
+}
+
+/// Why a head was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault<'a> {
+    /// Its names and values are longer than they may be together.
+    TooLarge,
+    /// A header that may come once came twice.
+    Twice(&'a str),
+    /// A header's value holds more than visible ASCII and blanks.
+    NotText(&'a str),
+}
+
+impl<'a> Heads<'a> {
+    /// Reads a head of at most `bytes_max` bytes of names and values.
+    pub(crate) fn read(headers: &'a HeaderMap, bytes_max: usize) -> Result<Self, Fault<'a>> {
+        let mut heads = Self::default();
+        let mut bytes = 0;
+        for (name, value) in headers {
+            let name = name.as_str();
+            bytes += name.len() + value.len();
+            let slot = match name {
+                "content-type" => &mut heads.content_type,
+                "host" => &mut heads.host,
+                "origin" => &mut heads.origin,
+                "mcp-session-id" => &mut heads.session,
+                "mcp-protocol-version" => &mut heads.version,
+                "last-event-id" => &mut heads.last_event_id,
+                "access-control-request-headers" => &mut heads.preflight_headers,
+                "accept" => {
+                    heads.accept.add(value.to_str().unwrap_or_default());
+                    continue;
+                }
+                "content-length" => {
+                    heads.content_length = value.to_str().ok().and_then(|text| text.parse().ok());
+                    continue;
+                }
+                _ if name.starts_with("mcp-") => {
+                    heads.mirrored.push((name, value.as_bytes()));
+                    continue;
+                }
+                _ => continue,
+            };
+            if slot.is_some() {
+                return Err(Fault::Twice(name));
+            }
+            *slot = Some(value.to_str().map_err(|_| Fault::NotText(name))?);
+        }
+        if bytes > bytes_max { Err(Fault::TooLarge) } else { Ok(heads) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_http::header::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn map(headers: &[(&str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            map.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        map
+    }
+
+    #[test]
+    fn names_are_found_in_every_case() {
+        let map = map(&[("MCP-Session-Id", "s"), ("mcp-PROTOCOL-version", "v"), ("Origin", "o")]);
+        let heads = Heads::read(&map, 1_000).unwrap();
+        assert_eq!((heads.session, heads.version, heads.origin), (Some("s"), Some("v"), Some("o")));
+    }
+
+    #[test]
+    fn a_deciding_header_may_come_once() {
+        for name in ["mcp-session-id", "content-type", "origin", "last-event-id"] {
+            let map = map(&[(name, "a"), (name, "a")]);
+            assert_eq!(Heads::read(&map, 1_000).unwrap_err(), Fault::Twice(name));
+        }
+        let twice = map(&[("accept", "application/json"), ("accept", "text/event-stream")]);
+        assert!(Heads::read(&twice, 1_000).unwrap().accept.events());
+    }
+
+    #[test]
+    fn values_beyond_ascii_are_refused_and_only_where_they_matter() {
+        assert_eq!(
+            Heads::read(&map(&[("last-event-id", "größe")]), 1_000).unwrap_err(),
+            Fault::NotText("last-event-id")
+        );
+        assert!(Heads::read(&map(&[("x-other", "größe")]), 1_000).is_ok());
+    }
+
+    #[test]
+    fn a_head_has_a_greatest_size() {
+        let map = map(&[("x-other", "0123456789")]);
+        assert!(Heads::read(&map, 17).is_ok());
+        assert_eq!(Heads::read(&map, 16).unwrap_err(), Fault::TooLarge);
+    }
+}

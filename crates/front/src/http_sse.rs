@@ -1,0 +1,56 @@
+//! HTTP+SSE of 2024-11-05: `GET /{tenant}/sse` opens the one stream of a session, and
+//! `POST /{tenant}/messages?session=<id>` speaks in it. What answers a POST comes on the
+//! stream; the session ends with it (OLD-04). There is no resuming (OLD-10), and no header
+//! of a later revision is asked for (OLD-09).
+
+use actix_http::{Method, Response, StatusCode};
+use actors::{Answer, Opened, Refusal, Told};
+use protocol::SessionId;
+
+use crate::accept::is_json;
+use crate::body::Body;
+use crate::front::{Asked, Front};
+use crate::refusal::Refused;
+use crate::sse_body::SseBody;
+use crate::streamable_http::events;
+
+/// Opens a session and its stream (OLD-01). Any other method is 405, which sends a client
+/// that probes with a POST back to the old transport (OLD-07).
+pub(crate) async fn open(front: &Front, asked: Asked<'_>) -> Result<Response<Body>, Refused> {
+    if *asked.method != Method::GET {
+        return Err(Refused::method("GET").unread(asked.payload));
+    }
+    if !asked.heads.accept.events() {
+        return Err(Refused::accept("text/event-stream"));
+    }
+    let Opened { session, inflow } = front.handle.connect(asked.tenant, &asked.principal).await?;
+    // OLD-02: on our own origin, since it names none. A session's id needs no escaping.
+    let (base, tenant) = (&front.public_path, &asked.tenant.name);
+    let endpoint = format!("{base}/{tenant}/messages?session={}", session.as_str());
+    Ok(events(SseBody::new(inflow).with_endpoint(&endpoint), None))
+}
+
+/// Takes what a client says; 202 says no more than that (OLD-03).
+pub(crate) async fn post(front: &Front, mut asked: Asked<'_>) -> Result<Response<Body>, Refused> {
+    if *asked.method != Method::POST {
+        return Err(Refused::method("POST").unread(asked.payload));
+    }
+    if !asked.heads.content_type.is_some_and(is_json) {
+        return Err(Refused::content_type().unread(asked.payload));
+    }
+    let raw = front.collect(&mut asked).await?;
+    let session = session_in(asked.query)?;
+    let body = protocol::parse(raw, &protocol::Limits::default())?;
+    let mut inflow = front.handle.post(&asked.visit(session), body, None).await?;
+    match inflow.next().await {
+        Some(Told::Answer(Answer::Refused(refusal))) => Err(refusal.into()),
+        Some(Told::Answer(_)) => Ok(Response::with_body(StatusCode::ACCEPTED, Body::Empty)),
+        Some(_) | None => Err(Refused::failed()),
+    }
+}
+
+/// The session that the endpoint event named; without one there is none (OLD-04).
+fn session_in(query: &str) -> Result<SessionId, Refused> {
+    let named = query.split('&').find_map(|pair| pair.strip_prefix("session="));
+    Ok(named.and_then(SessionId::parse).ok_or(Refusal::UnknownSession)?)
+}

@@ -1,0 +1,79 @@
+//! What is measured at the edge. Labels come from closed sets: nothing a client sends is one.
+
+use std::sync::LazyLock;
+
+use actix_http::{Method, StatusCode};
+use prometheus::{
+    IntCounter, IntCounterVec, IntGauge, register_int_counter_vec, register_int_gauge,
+};
+
+use crate::route::Endpoint;
+
+/// Registration can only fail for a name that is taken, and each name stands here once.
+const REGISTERED: &str = "each metric is registered once";
+
+static REQUESTS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    register_int_counter_vec!(
+        "roundhouse_front_requests_total",
+        "HTTP requests answered, by endpoint, method and class of status",
+        &["endpoint", "method", "status"]
+    )
+    .expect(REGISTERED)
+});
+
+/// Every combination, resolved once: counting a request is one addition.
+static BY_KIND: LazyLock<[[[IntCounter; 3]; 5]; 4]> = LazyLock::new(|| {
+    ["mcp", "sse", "messages", "none"].map(|endpoint| {
+        ["get", "post", "delete", "options", "other"].map(|method| {
+            ["2xx", "4xx", "5xx"]
+                .map(|status| REQUESTS.with_label_values(&[endpoint, method, status]))
+        })
+    })
+});
+
+/// SSE streams that are open now.
+pub(crate) static STREAMS: LazyLock<IntGauge> = LazyLock::new(|| {
+    register_int_gauge!("roundhouse_front_streams", "SSE streams open now").expect(REGISTERED)
+});
+
+/// Connections that are open now.
+pub(crate) static CONNECTIONS: LazyLock<IntGauge> = LazyLock::new(|| {
+    register_int_gauge!("roundhouse_front_connections", "client connections open now")
+        .expect(REGISTERED)
+});
+
+/// Counts one answered request.
+pub(crate) fn answered(endpoint: Option<Endpoint>, method: &Method, status: StatusCode) {
+    let endpoint = endpoint.map_or(3, |endpoint| endpoint as usize);
+    let method = match *method {
+        Method::GET => 0,
+        Method::POST => 1,
+        Method::DELETE => 2,
+        Method::OPTIONS => 3,
+        _ => 4,
+    };
+    let status = match status.as_u16() {
+        ..400 => 0,
+        400..500 => 1,
+        500.. => 2,
+    };
+    BY_KIND[endpoint][method][status].inc();
+}
+
+/// Counts something for as long as this is held.
+#[derive(Debug)]
+pub(crate) struct Held(&'static IntGauge);
+
+impl Held {
+    /// One more of it.
+    pub(crate) fn new(gauge: &'static LazyLock<IntGauge>) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

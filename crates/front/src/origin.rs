@@ -1,0 +1,221 @@
+//! Who may come from where: the `Origin` and `Host` checks (SEC-01, SEC-02, SEC-03).
+//!
+//! They keep a page of a stranger's, also one whose name was rebound to this machine's
+//! address, from using a client's browser to reach us. Neither is authentication.
+
+use crate::{Error, Settings};
+
+/// Which origins and hosts are taken, read from the settings once.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate {
+    /// Only this machine reaches the listener, so its pages and names are taken.
+    loopback: bool,
+    /// In lower case, without the port that its scheme has anyway.
+    origins: Vec<String>,
+    /// In lower case; empty where `Host` is not looked at.
+    hosts: Vec<String>,
+}
+
+impl Gate {
+    /// The gate that the settings describe.
+    pub(crate) fn new(settings: &Settings) -> Result<Self, Error> {
+        let mut origins = Vec::new();
+        for written in &settings.allowed_origins {
+            let origin = origin_of(written).filter(|(_, path)| path.is_empty());
+            match origin {
+                Some((origin, _)) => origins.push(origin),
+                None if written == "null" => origins.push(written.clone()),
+                None => {
+                    return Err(Error::Setting {
+                        setting: "front.allowed_origins",
+                        written: written.clone(),
+                        remedy: "write a scheme and a host, as in https://app.example.com",
+                    });
+                }
+            }
+        }
+        let loopback = settings.listen.ip().is_loopback();
+        let mut hosts: Vec<String> =
+            settings.allowed_hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
+        let looks_at_hosts = loopback || !hosts.is_empty();
+        if let Some(url) = &settings.public_url {
+            let (origin, _) = origin_of(url).ok_or_else(|| bad_public_url(url))?;
+            if looks_at_hosts {
+                hosts.extend(origin.split_once("://").map(|(_, host)| host.to_owned()));
+            }
+            origins.push(origin);
+        }
+        Ok(Self { loopback, origins, hosts })
+    }
+
+    /// Is a page of this origin allowed, here or by the tenant's own list?
+    pub(crate) fn allows_origin(&self, origin: &str, tenants_own: &[String]) -> bool {
+        let listed = |known: &String| known.eq_ignore_ascii_case(origin);
+        (self.loopback && is_loopback_origin(origin))
+            || self.origins.iter().any(listed)
+            || tenants_own.iter().any(listed)
+    }
+
+    /// Is this the name of a host that we answer for? No browser leaves it out.
+    pub(crate) fn allows_host(&self, host: Option<&str>) -> bool {
+        if !self.loopback && self.hosts.is_empty() {
+            return true;
+        }
+        let Some(host) = host else { return false };
+        let name = split_port(host).map(|(name, _)| name);
+        let is_name = |wanted: &str| name.is_some_and(|name| name.eq_ignore_ascii_case(wanted));
+        (self.loopback && name.is_some_and(is_loopback_name))
+            || self.hosts.iter().any(|known| known.eq_ignore_ascii_case(host) || is_name(known))
+    }
+}
+
+/// The path of the public URL, under which a proxy shows us; empty where there is none.
+pub(crate) fn public_path(settings: &Settings) -> Result<String, Error> {
+    let Some(url) = &settings.public_url else { return Ok(String::new()) };
+    let (_, path) = origin_of(url).ok_or_else(|| bad_public_url(url))?;
+    Ok(path.trim_end_matches('/').to_owned())
+}
+
+fn bad_public_url(written: &str) -> Error {
+    Error::Setting {
+        setting: "front.public_url",
+        written: written.to_owned(),
+        remedy: "write an http or https URL, as in https://mcp.example.com",
+    }
+}
+
+/// Splits a URL without query into its origin, as browsers write it, and its path.
+fn origin_of(url: &str) -> Option<(String, &str)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let scheme = scheme.to_ascii_lowercase();
+    let (host, port) = split_port(authority)?;
+    let odd = |byte: u8| !byte.is_ascii_graphic() || matches!(byte, b'@' | b'*' | b'?' | b'#');
+    if scheme.is_empty() || host.is_empty() || url.bytes().any(odd) {
+        return None;
+    }
+    let implied = matches!((&*scheme, port), ("http", Some("80")) | ("https", Some("443")));
+    let authority = if implied { host } else { authority };
+    Some((format!("{scheme}://{}", authority.to_ascii_lowercase()), path))
+}
+
+fn is_loopback_origin(origin: &str) -> bool {
+    let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    authority.and_then(split_port).is_some_and(|(name, _)| is_loopback_name(name))
+}
+
+fn is_loopback_name(name: &str) -> bool {
+    matches!(name, "127.0.0.1" | "[::1]") || name.eq_ignore_ascii_case("localhost")
+}
+
+/// Splits `name:port`; `None` where what stands behind the colon is no port.
+fn split_port(authority: &str) -> Option<(&str, Option<&str>)> {
+    match authority.rsplit_once(':') {
+        // The colon belongs to a bracketed IPv6 address.
+        Some((_, rest)) if rest.ends_with(']') => Some((authority, None)),
+        Some((name, port)) => port.parse::<u16>().is_ok().then_some((name, Some(port))),
+        None => Some((authority, None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate(listen: &str, change: impl FnOnce(&mut Settings)) -> Gate {
+        let mut settings = Settings { listen: listen.parse().unwrap(), ..Settings::default() };
+        change(&mut settings);
+        Gate::new(&settings).unwrap()
+    }
+
+    #[test]
+    fn a_loopback_listener_takes_local_pages_on_any_port_and_nobody_elses() {
+        let gate = gate("127.0.0.1:0", |_| {});
+        for local in [
+            "http://localhost",
+            "https://localhost:6274",
+            "http://127.0.0.1:3000",
+            "http://[::1]:1",
+            "http://[::1]",
+        ] {
+            assert!(gate.allows_origin(local, &[]), "{local}");
+        }
+        for foreign in [
+            "http://evil.example",
+            "http://localhost.evil.example",
+            "http://evil.example:80",
+            "http://localhost:80@evil.example",
+            "http://localhost:evil",
+            "file://localhost",
+            "http://127.0.0.1.evil.example",
+            "null",
+            "",
+            "localhost",
+            "http://localhost/",
+        ] {
+            assert!(!gate.allows_origin(foreign, &[]), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn listed_origins_are_taken_and_null_only_where_it_is_written() {
+        let gate = gate("0.0.0.0:0", |settings| {
+            settings.allowed_origins = vec!["https://App.example.com:443".into(), "null".into()];
+            settings.public_url = Some("https://mcp.example.com/base/".into());
+        });
+        for listed in ["https://app.example.com", "https://mcp.example.com", "null"] {
+            assert!(gate.allows_origin(listed, &[]), "{listed}");
+        }
+        assert!(!gate.allows_origin("http://localhost", &[]), "the listener is not local");
+        assert!(!gate.allows_origin("http://app.example.com", &[]), "the scheme differs");
+        assert!(gate.allows_origin("https://t.example", &["https://t.example".into()]));
+    }
+
+    #[test]
+    fn a_loopback_listener_answers_to_local_names_only() {
+        let gate = gate("[::1]:0", |settings| settings.allowed_hosts = vec!["box.lan".into()]);
+        for ours in ["localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:8080", "box.lan:9"] {
+            assert!(gate.allows_host(Some(ours)), "{ours}");
+        }
+        for foreign in ["evil.example", "evil.example:8080", "localhost.evil.example", "", ":80"] {
+            assert!(!gate.allows_host(Some(foreign)), "{foreign}");
+        }
+        assert!(!gate.allows_host(None));
+    }
+
+    #[test]
+    fn elsewhere_hosts_are_looked_at_only_where_some_are_listed() {
+        assert!(gate("0.0.0.0:0", |_| {}).allows_host(Some("any.example")));
+        let strict = gate("0.0.0.0:0", |settings| {
+            settings.allowed_hosts = vec!["mcp.example.com:8443".into()];
+            settings.public_url = Some("https://public.example.com".into());
+        });
+        assert!(strict.allows_host(Some("mcp.example.com:8443")));
+        assert!(strict.allows_host(Some("public.example.com")));
+        for foreign in ["mcp.example.com", "mcp.example.com:1", "localhost", "any.example"] {
+            assert!(!strict.allows_host(Some(foreign)), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn what_can_match_nothing_is_refused_at_the_start() {
+        for written in ["app.example.com", "https://app.example.com/", "https://*.example.com", "*"]
+        {
+            let settings =
+                Settings { allowed_origins: vec![written.into()], ..Settings::default() };
+            assert!(Gate::new(&settings).is_err(), "{written}");
+        }
+        let settings = Settings { public_url: Some("mcp".into()), ..Settings::default() };
+        assert!(Gate::new(&settings).unwrap_err().to_string().contains("public_url"));
+    }
+
+    #[test]
+    fn a_public_url_may_have_a_path() {
+        let at = |url: &str| {
+            public_path(&Settings { public_url: Some(url.into()), ..Settings::default() }).unwrap()
+        };
+        assert_eq!(at("https://a.example"), "");
+        assert_eq!(at("https://a.example/"), "");
+        assert_eq!(at("https://a.example/gate/way/"), "/gate/way");
+    }
+}

@@ -1,0 +1,259 @@
+//! Refusals as statuses, heads and JSON-RPC errors. Beside the transports' own answers the
+//! only place that names statuses.
+
+use actix_http::header::{self, HeaderValue};
+use actix_http::{Payload, Response, StatusCode};
+use actors::Refusal;
+use protocol::{ErrorCode, Rejection, RequestId};
+
+use crate::body::{Body, Uncollected};
+use crate::heads::Fault;
+
+/// How long a client is asked to wait after 429 and 503. The node may be done with its
+/// restart by then, and a session of the tenant's may have ended.
+const RETRY_AFTER_SECS: u32 = 2;
+
+/// What a request is refused with.
+pub(crate) struct Refused {
+    status: StatusCode,
+    /// The JSON-RPC error of the body; without an id where the request's is not known (POST-09).
+    rejection: Rejection,
+    allow: Option<&'static str>,
+    retry: bool,
+    unread: Payload,
+}
+
+impl Refused {
+    fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
+        let rejection = Rejection::new(code, message);
+        Self { status, rejection, allow: None, retry: false, unread: Payload::None }
+    }
+
+    fn invalid(status: StatusCode, message: impl Into<String>) -> Self {
+        Self::new(status, ErrorCode::InvalidRequest, message)
+    }
+
+    /// The same, for a request whose body has not been read.
+    pub(crate) fn unread(mut self, payload: Payload) -> Self {
+        self.unread = payload;
+        self
+    }
+
+    /// The same, answering the request of that id.
+    pub(crate) fn of(mut self, id: Option<RequestId>) -> Self {
+        self.rejection.id = id;
+        self
+    }
+
+    /// No such path, or no such tenant: which of the two is nobody's business.
+    pub(crate) fn unknown_path() -> Self {
+        Self::invalid(StatusCode::NOT_FOUND, "there is no endpoint at this path")
+    }
+
+    /// The path does not take this method (GET-02).
+    pub(crate) fn method(allow: &'static str) -> Self {
+        let message = format!("the endpoint takes {allow}");
+        let refused = Self::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::Refused, message);
+        Self { allow: Some(allow), ..refused }
+    }
+
+    /// A page that may not use this endpoint (SEC-02).
+    pub(crate) fn origin() -> Self {
+        Self::invalid(StatusCode::FORBIDDEN, "the origin is not allowed here")
+    }
+
+    /// A name that is not ours (SEC-03).
+    pub(crate) fn host() -> Self {
+        Self::invalid(StatusCode::FORBIDDEN, "the host is not one of this server's")
+    }
+
+    /// The body is not declared to be JSON (POST-04).
+    pub(crate) fn content_type() -> Self {
+        Self::invalid(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "send the message with `Content-Type: application/json`, in UTF-8",
+        )
+    }
+
+    /// The client does not take what it would get (POST-03, GET-03).
+    pub(crate) fn accept(needed: &'static str) -> Self {
+        let message = format!("the client must accept {needed}");
+        Self::invalid(StatusCode::NOT_ACCEPTABLE, message)
+    }
+
+    /// The request names no session (SES-05).
+    pub(crate) fn no_session() -> Self {
+        Self::invalid(
+            StatusCode::BAD_REQUEST,
+            "the `Mcp-Session-Id` header is missing; initialize a session first",
+        )
+    }
+
+    /// An `initialize` that names a session (SES-11).
+    pub(crate) fn initialize_in_session() -> Self {
+        Self::invalid(
+            StatusCode::BAD_REQUEST,
+            "a session is initialized once; send `initialize` without `Mcp-Session-Id`",
+        )
+    }
+
+    /// A revision that nobody knows (VER-03).
+    pub(crate) fn version() -> Self {
+        let known = protocol::Revision::ALL.map(protocol::Revision::as_str).join(", ");
+        let message =
+            format!("`MCP-Protocol-Version` names no revision known here; known are {known}");
+        Self::new(StatusCode::BAD_REQUEST, ErrorCode::Refused, message)
+    }
+
+    /// We failed, and nothing the client can do will change it.
+    pub(crate) fn failed() -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            ErrorCode::InternalError,
+            "the server failed to answer",
+        )
+    }
+
+    /// Is this a bound of the node's or a state of its, rather than a fault of the request's?
+    pub(crate) fn may_pass(refusal: &Refusal) -> bool {
+        matches!(refusal, Refusal::Busy | Refusal::Stopping | Refusal::Unavailable)
+    }
+
+    /// The JSON-RPC error alone.
+    pub(crate) fn rejection(&self) -> &Rejection {
+        &self.rejection
+    }
+
+    /// The JSON-RPC error alone, for transports without statuses.
+    pub(crate) fn into_rejection(self) -> Rejection {
+        self.rejection
+    }
+
+    /// The whole response.
+    pub(crate) fn into_response(self) -> Response<Body> {
+        let error = protocol::Response::rejecting(&self.rejection).raw().clone();
+        let body = match self.unread {
+            Payload::None => Body::Whole(error),
+            unread => Body::Early { answer: error, _unread: unread },
+        };
+        let mut response = Response::with_body(self.status, body);
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(allow) = self.allow {
+            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
+        }
+        if self.retry {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECS));
+        }
+        response
+    }
+}
+
+impl From<Rejection> for Refused {
+    fn from(rejection: Rejection) -> Self {
+        let status = match rejection.code {
+            ErrorCode::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
+            ErrorCode::SessionNotFound => StatusCode::NOT_FOUND,
+            ErrorCode::ParseError
+            | ErrorCode::InvalidRequest
+            | ErrorCode::MethodNotFound
+            | ErrorCode::InvalidParams
+            | ErrorCode::HeaderMismatch
+            | ErrorCode::Refused => StatusCode::BAD_REQUEST,
+        };
+        Self { status, rejection, allow: None, retry: false, unread: Payload::None }
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        let (status, code) = match &refusal {
+            Refusal::Rejected(rejection) => return rejection.clone().into(),
+            // SES-06: the one status at which clients begin anew.
+            Refusal::UnknownSession => (StatusCode::NOT_FOUND, ErrorCode::SessionNotFound),
+            // SSE-10.
+            Refusal::UnknownEvent => (StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest),
+            // The one answer that stops every client's coming back, quietly.
+            Refusal::NothingMore => (StatusCode::METHOD_NOT_ALLOWED, ErrorCode::Refused),
+            Refusal::TooManySessions => (StatusCode::TOO_MANY_REQUESTS, ErrorCode::Refused),
+            Refusal::Busy | Refusal::Stopping | Refusal::Unavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Refused)
+            }
+        };
+        let allow = matches!(refusal, Refusal::NothingMore).then_some("POST, DELETE");
+        let retry =
+            matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        Self { allow, retry, ..Self::new(status, code, refusal.to_string()) }
+    }
+}
+
+impl From<Uncollected> for Refused {
+    fn from(uncollected: Uncollected) -> Self {
+        match uncollected {
+            // POST-19.
+            Uncollected::TooLarge(rest) => {
+                Self::invalid(StatusCode::PAYLOAD_TOO_LARGE, "the body is longer than it may be")
+                    .unread(rest)
+            }
+            Uncollected::TooSlow(rest) => {
+                Self::invalid(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")
+                    .unread(rest)
+            }
+            Uncollected::Broken => Self::new(
+                StatusCode::BAD_REQUEST,
+                ErrorCode::ParseError,
+                "the body ended before it was complete",
+            ),
+        }
+    }
+}
+
+impl From<Fault<'_>> for Refused {
+    fn from(fault: Fault<'_>) -> Self {
+        match fault {
+            Fault::TooLarge => Self::invalid(
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "the headers are longer than they may be together",
+            ),
+            Fault::Twice(name) => Self::invalid(
+                StatusCode::BAD_REQUEST,
+                format!("the header `{name}` was sent twice; send it once"),
+            ),
+            Fault::NotText(name) => Self::invalid(
+                StatusCode::BAD_REQUEST,
+                format!("the header `{name}` holds more than visible ASCII"),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(refusal: Refusal, status: u16, code: i32, retry: bool) {
+        let refused = Refused::from(refusal);
+        assert_eq!(refused.rejection.code.number(), code);
+        let response = refused.into_response();
+        assert_eq!(response.status().as_u16(), status);
+        assert_eq!(response.headers().contains_key(header::RETRY_AFTER), retry);
+        assert_eq!(response.headers().contains_key(header::ALLOW), status == 405);
+    }
+
+    #[test]
+    fn each_refusal_has_its_status_and_code() {
+        for code in [ErrorCode::ParseError, ErrorCode::InvalidRequest, ErrorCode::InvalidParams] {
+            check(Refusal::Rejected(Rejection::new(code, "no")), 400, code.number(), false);
+        }
+        let mismatch = Rejection::new(ErrorCode::HeaderMismatch, "no");
+        check(Refusal::Rejected(mismatch), 400, -32001, false);
+        check(Refusal::UnknownSession, 404, -32001, false);
+        check(Refusal::UnknownEvent, 400, -32600, false);
+        check(Refusal::NothingMore, 405, -32000, false);
+        check(Refusal::TooManySessions, 429, -32000, true);
+        check(Refusal::Busy, 503, -32000, true);
+        check(Refusal::Stopping, 503, -32000, true);
+        check(Refusal::Unavailable, 503, -32000, true);
+    }
+}

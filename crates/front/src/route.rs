@@ -1,0 +1,53 @@
+//! Paths: `/{tenant}/mcp`, `/{tenant}/sse` and `/{tenant}/messages`.
+
+/// What stands behind a tenant's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    /// Streamable HTTP.
+    Mcp = 0,
+    /// HTTP+SSE: the stream.
+    Sse = 1,
+    /// HTTP+SSE: what clients say.
+    Messages = 2,
+}
+
+impl Endpoint {
+    /// The methods that pages may use, for preflights.
+    pub(crate) fn methods(self) -> &'static str {
+        match self {
+            Self::Mcp => "GET, POST, DELETE, OPTIONS",
+            Self::Sse => "GET, OPTIONS",
+            Self::Messages => "POST, OPTIONS",
+        }
+    }
+}
+
+/// The tenant and the endpoint that a path names. Nothing is decoded: no tenant's name
+/// needs it, and one spelling a path is one less to get wrong.
+pub(crate) fn find(path: &str) -> Option<(&str, Endpoint)> {
+    let (tenant, endpoint) = path.strip_prefix('/')?.split_once('/')?;
+    let endpoint = match endpoint {
+        "mcp" => Endpoint::Mcp,
+        "sse" => Endpoint::Sse,
+        "messages" => Endpoint::Messages,
+        _ => return None,
+    };
+    Some((tenant, endpoint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_path_has_one_spelling() {
+        assert_eq!(find("/acme/mcp"), Some(("acme", Endpoint::Mcp)));
+        assert_eq!(find("/acme/sse"), Some(("acme", Endpoint::Sse)));
+        assert_eq!(find("/acme/messages"), Some(("acme", Endpoint::Messages)));
+        for path in
+            ["", "/", "/acme", "/acme/", "/acme/mcp/", "//acme/mcp", "/acme/MCP", "acme/mcp"]
+        {
+            assert_eq!(find(path), None, "{path}");
+        }
+    }
+}

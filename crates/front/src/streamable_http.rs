@@ -1,0 +1,238 @@
+//! Streamable HTTP: `/{tenant}/mcp`, for 2025-03-26 and every revision with a handshake since.
+//!
+//! POST brings one message (or a batch, where the session's revision has them), GET opens
+//! or resumes a stream, DELETE ends the session. The session's own revision decides how it
+//! is spoken to; the version header is only checked to be a known one (VER-02, VER-03,
+//! VER-04). Nothing here waits with a limit once a session was asked: that is its business.
+
+use actix_http::header::{self, HeaderName, HeaderValue};
+use actix_http::{Method, Response, StatusCode};
+use actors::{Answer, Inflow, Opened, Refusal, Told};
+use bytes::{BufMut, Bytes, BytesMut};
+use protocol::{Body as Posted, Message, Mirrored, Rejection, RequestId, Revision, SessionId};
+
+use crate::accept::is_json;
+use crate::body::Body;
+use crate::front::{Asked, Front};
+use crate::refusal::Refused;
+use crate::sse_body::SseBody;
+
+/// What `Allow` says (GET-02).
+const ALLOW: &str = "GET, POST, DELETE";
+
+/// Answers one request.
+pub(crate) async fn answer(front: &Front, asked: Asked<'_>) -> Result<Response<Body>, Refused> {
+    match *asked.method {
+        Method::POST => post(front, asked).await,
+        Method::GET => get(front, asked).await,
+        Method::DELETE => delete(front, asked).await,
+        _ => Err(Refused::method(ALLOW).unread(asked.payload)),
+    }
+}
+
+async fn post(front: &Front, mut asked: Asked<'_>) -> Result<Response<Body>, Refused> {
+    if !asked.heads.content_type.is_some_and(is_json) {
+        return Err(Refused::content_type().unread(asked.payload));
+    }
+    if !(asked.heads.accept.json() && asked.heads.accept.events()) {
+        let refused = Refused::accept("both application/json and text/event-stream");
+        return Err(refused.unread(asked.payload));
+    }
+    let raw = front.collect(&mut asked).await?;
+    let Some(session) = asked.heads.session else { return begin(front, &asked, &raw).await };
+
+    let again = raw.clone();
+    let body = protocol::parse(raw, &protocol::Limits::default())?;
+    if let Some(initialize) = initialize_in(&body) {
+        return Err(Refused::initialize_in_session().of(initialize));
+    }
+    check_version(&asked).map_err(|refused| refused.of(only_id(&body)))?;
+    let session = SessionId::parse(session).ok_or(Refusal::UnknownSession)?;
+    let mirrored = mirrored(&asked);
+    let visit = asked.visit(session);
+    match front.handle.post(&visit, body, mirrored).await {
+        Ok(inflow) => tell(inflow, Some(&visit.session)).await,
+        // Any status but 200 on a POST in a live session ends some clients, so what may
+        // pass is said as the request's answer.
+        Err(refusal) if Refused::may_pass(&refusal) => instead(&again, refusal),
+        Err(refusal) => Err(refusal.into()),
+    }
+}
+
+/// A POST without a session: `initialize`, or a mistake.
+async fn begin(front: &Front, asked: &Asked<'_>, raw: &[u8]) -> Result<Response<Body>, Refused> {
+    // A session keeps its `initialize`. A copy of its own does not keep the whole buffer
+    // that it was read into.
+    let body = protocol::parse(Bytes::copy_from_slice(raw), &protocol::Limits::default())?;
+    check_version(asked).map_err(|refused| refused.of(only_id(&body)))?;
+    let request = match body {
+        Posted::One(Message::Request(request))
+            if request.method == protocol::Method::Initialize =>
+        {
+            request
+        }
+        other => return Err(Refused::no_session().of(only_id(&other))),
+    };
+    let Opened { session, inflow } =
+        front.handle.initialize(asked.tenant, &asked.principal, request, mirrored(asked)).await?;
+    tell(inflow, Some(&session)).await
+}
+
+async fn get(front: &Front, asked: Asked<'_>) -> Result<Response<Body>, Refused> {
+    if !asked.heads.accept.events() {
+        return Err(Refused::accept("text/event-stream"));
+    }
+    let session = session_of(&asked)?;
+    check_version(&asked)?;
+    let after = asked.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
+    let inflow = front.handle.listen(&asked.visit(session), after).await?;
+    tell(inflow, None).await
+}
+
+async fn delete(front: &Front, asked: Asked<'_>) -> Result<Response<Body>, Refused> {
+    let session = session_of(&asked)?;
+    check_version(&asked)?;
+    let inflow = front.handle.delete(&asked.visit(session)).await?;
+    tell(inflow, None).await
+}
+
+/// The session that a GET or a DELETE names (SES-05, GET-08).
+fn session_of(asked: &Asked<'_>) -> Result<SessionId, Refused> {
+    let named = asked.heads.session.ok_or_else(Refused::no_session)?;
+    Ok(SessionId::parse(named).ok_or(Refusal::UnknownSession)?)
+}
+
+/// VER-03. Clients of the first two revisions send no version (VER-05).
+fn check_version(asked: &Asked<'_>) -> Result<(), Refused> {
+    match asked.heads.version {
+        Some(version) if Revision::named(version).is_none() => Err(Refused::version()),
+        _ => Ok(()),
+    }
+}
+
+/// The headers that mirror the body, where any were sent; the session's revision says
+/// whether they must be right (HDR-21).
+fn mirrored(asked: &Asked<'_>) -> Option<Box<Mirrored>> {
+    Mirrored::from_headers(asked.heads.mirrored.iter().copied())
+}
+
+/// Is there an `initialize` in this? Then its id, where it stands alone (SES-11, BAT-02).
+fn initialize_in(body: &Posted) -> Option<Option<RequestId>> {
+    let is_initialize = |message: &Message| match message {
+        Message::Request(request) => request.method == protocol::Method::Initialize,
+        _ => false,
+    };
+    let there = match body {
+        Posted::One(message) => is_initialize(message),
+        Posted::Batch(members) => members.iter().flatten().any(is_initialize),
+    };
+    there.then(|| only_id(body))
+}
+
+/// The id of the one request that was posted.
+fn only_id(body: &Posted) -> Option<RequestId> {
+    match body {
+        Posted::One(Message::Request(request)) => Some(request.id.clone()),
+        _ => None,
+    }
+}
+
+/// Waits for the first word and makes the response of it.
+async fn tell(mut inflow: Inflow, session: Option<&SessionId>) -> Result<Response<Body>, Refused> {
+    match inflow.next().await {
+        Some(Told::Answer(answer)) => answered(answer, session),
+        Some(Told::Open { welcome }) => {
+            Ok(events(SseBody::new(inflow), session.filter(|_| welcome)))
+        }
+        Some(Told::Frame(_) | Told::Abort) | None => Err(Refused::failed()),
+    }
+}
+
+fn answered(answer: Answer, session: Option<&SessionId>) -> Result<Response<Body>, Refused> {
+    Ok(match answer {
+        Answer::Json(message) => json(message),
+        // SES-01.
+        Answer::Welcome(message) => named(json(message), session),
+        // POST-08.
+        Answer::Accepted => Response::with_body(StatusCode::ACCEPTED, Body::Empty),
+        Answer::Array(messages) => json(array(&messages)),
+        // CAN-01: a stream on which nothing comes is the answer without a word.
+        Answer::Nothing => {
+            let mut response = Response::with_body(StatusCode::OK, Body::Empty);
+            put_event_headers(&mut response);
+            response
+        }
+        // SES-07.
+        Answer::Ended => Response::with_body(StatusCode::NO_CONTENT, Body::Empty),
+        Answer::Refused(refusal) => return Err(refusal.into()),
+    })
+}
+
+/// An SSE response; `welcome` is the session that was just made.
+pub(crate) fn events(body: SseBody, welcome: Option<&SessionId>) -> Response<Body> {
+    let mut response = Response::with_body(StatusCode::OK, Body::Events(body));
+    put_event_headers(&mut response);
+    named(response, welcome)
+}
+
+/// Nobody on the way may keep events back, change or repeat them (POST-17).
+fn put_event_headers(response: &mut Response<Body>) {
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    let cache = HeaderValue::from_static("no-cache, no-transform");
+    headers.insert(header::CACHE_CONTROL, cache);
+    let buffering = HeaderName::from_static("x-accel-buffering");
+    headers.insert(buffering, HeaderValue::from_static("no"));
+}
+
+fn json(message: Bytes) -> Response<Body> {
+    let mut response = Response::with_body(StatusCode::OK, Body::Whole(message));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
+fn named(mut response: Response<Body>, session: Option<&SessionId>) -> Response<Body> {
+    if let Some(id) = session.and_then(|id| HeaderValue::from_str(id.as_str()).ok()) {
+        response.headers_mut().insert(HeaderName::from_static("mcp-session-id"), id);
+    }
+    response
+}
+
+/// A JSON array of JSON texts (BAT-04).
+fn array(members: &[Bytes]) -> Bytes {
+    let bytes = members.iter().map(|member| member.len() + 1).sum::<usize>() + 2;
+    let mut array = BytesMut::with_capacity(bytes);
+    array.put_u8(b'[');
+    for (index, member) in members.iter().enumerate() {
+        if index > 0 {
+            array.put_u8(b',');
+        }
+        array.put_slice(member);
+    }
+    array.put_u8(b']');
+    array.freeze()
+}
+
+/// What may pass, as the answer to each request that was posted. What was posted besides
+/// was not taken, which only a status can say.
+fn instead(raw: &Bytes, refusal: Refusal) -> Result<Response<Body>, Refused> {
+    let refused = Refused::from(refusal);
+    let error = |message: &Message| match message {
+        Message::Request(request) => {
+            let rejection = refused.rejection();
+            let rejection = Rejection::new(rejection.code, rejection.message.clone());
+            Some(protocol::Response::rejecting(&rejection.of(Some(request.id.clone()))))
+        }
+        _ => None,
+    };
+    match protocol::parse(raw.clone(), &protocol::Limits::default())? {
+        Posted::One(message) => error(&message).map(|error| json(error.raw().clone())),
+        Posted::Batch(members) => {
+            let errors: Vec<Bytes> =
+                members.iter().flatten().filter_map(error).map(|e| e.raw().clone()).collect();
+            (!errors.is_empty()).then(|| json(array(&errors)))
+        }
+    }
+    .ok_or(refused)
+}
