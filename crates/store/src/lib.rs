@@ -8,6 +8,8 @@
 //! each of them. [`Memory`] is the one for a single node.
 
 mod batch;
+#[cfg(any(test, feature = "contract"))]
+pub mod contract;
 mod error;
 mod lease;
 mod memory;

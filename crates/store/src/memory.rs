@@ -7,6 +7,8 @@
 mod leases;
 mod log;
 mod shard;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};

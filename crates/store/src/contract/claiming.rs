@@ -1,0 +1,139 @@
+//! How a session gets another owner, and never two.
+
+use super::*;
+
+/// All that the new owner needs comes in one answer.
+pub async fn a_claim_returns_the_record_and_the_log(world: &dyn World) {
+    let (scene, old) = Scene::owned(world).await;
+    through(scene.append(old, 1, 1, "a b").await, 2);
+    let new = heir(old);
+    let claimed = scene.claim(old.token, new).await.expect("claimed");
+    assert_eq!(claimed.record, scene.record_after(new, &[old]));
+    assert_eq!(claimed.log, [(1, Bytes::from("a")), (2, Bytes::from("b"))]);
+    assert_eq!(scene.read().await, Some(claimed.record));
+    scene.holds(1, "a b").await;
+}
+
+/// The answer to the first sending may have been lost.
+pub async fn a_repeated_claim_is_yes_again(world: &dyn World) {
+    let (scene, old) = Scene::owned(world).await;
+    let new = heir(old);
+    let once = scene.claim(old.token, new).await.expect("claimed");
+    assert_eq!(scene.claim(old.token, new).await.expect("yes again"), once);
+    through(scene.append(new, 1, 1, "a").await, 1);
+    let again = scene.claim(old.token, new).await.expect("yes again");
+    assert_eq!((again.record, again.log.len()), (once.record, 1));
+}
+
+/// Both expected the same dead owner.
+pub async fn of_two_claims_one_wins(world: &dyn World) {
+    let (scene, old, new) = Scene::claimed(world).await;
+    fenced_by(new, scene.claim(old.token, heir(old)).await);
+    scene.is_owned_by(new).await;
+}
+
+/// Counters repeat when two claim at once, or a failover forgets one.
+pub async fn two_claims_with_one_counter_are_two_claims(world: &dyn World) {
+    let (scene, old, new) = Scene::claimed(world).await;
+    let rival = Owner { token: Token { random: new.token.random ^ 1, ..new.token }, ..new };
+    fenced_by(new, scene.claim(old.token, rival).await);
+    fenced_by(new, scene.append(rival, 1, 1, "a").await);
+    through(scene.append(new, 1, 1, "a").await, 1);
+}
+
+/// Given up for lost, and executed when others have owned the session since.
+pub async fn a_claim_that_comes_late_changes_nothing(world: &dyn World) {
+    let (scene, first, second) = Scene::claimed(world).await;
+    let third = heir(second);
+    scene.claim(second.token, third).await.expect("claimed");
+    fenced_by(third, scene.claim(first.token, second).await);
+    scene.release(third).await.expect("released");
+    // Not even where its own expectation happens to hold again.
+    fenced_by(third, scene.claim_released(second).await);
+    released(scene.claim_released(third).await);
+}
+
+/// What the claimant knew is no longer so.
+pub async fn a_claim_that_expects_a_past_owner_is_refused(world: &dyn World) {
+    let (scene, old, new) = Scene::claimed(world).await;
+    fenced_by(new, scene.claim(old.token, heir(new)).await);
+    fenced_by(new, scene.claim(Token::first(1), heir(new)).await);
+    scene.is_owned_by(new).await;
+}
+
+/// Else the order of owners could not be told from their tokens.
+pub async fn a_claim_must_raise_the_counter(world: &dyn World) {
+    let (scene, _, owner) = Scene::claimed(world).await;
+    for counter in [0, owner.token.counter] {
+        let low = Owner { token: Token { counter, random: 1 }, ..owner };
+        fenced_by(owner, scene.claim(owner.token, low).await);
+    }
+}
+
+/// So that its own lapsed right and another's claim exclude each other.
+pub async fn a_node_may_claim_from_itself(world: &dyn World) {
+    let (scene, old) = Scene::owned(world).await;
+    let again = Owner { node: old.node, ..heir(old) };
+    scene.claim(old.token, again).await.expect("claimed");
+    fenced_by(again, scene.claim(old.token, heir(old)).await);
+    fenced_by(again, scene.append(old, 1, 1, "a").await);
+    through(scene.append(again, 1, 1, "a").await, 1);
+}
+
+/// They are how a record is recognised that forgot a claim.
+pub async fn former_tokens_are_kept_newest_first_and_sixteen_at_most(world: &dyn World) {
+    let (scene, mut owner) = Scene::owned(world).await;
+    let mut before = Vec::new();
+    for _ in 0..20 {
+        before.insert(0, owner.token);
+        let new = heir(owner);
+        let claimed = scene.claim(owner.token, new).await.expect("claimed");
+        before.truncate(crate::FORMER_MAX);
+        assert_eq!(claimed.record.former, before);
+        owner = new;
+    }
+    assert_eq!(before.len(), 16);
+    let record = scene.read().await.expect("there");
+    assert!(record.came_after(before[15]) && !record.came_after(owner.token));
+}
+
+/// Nobody has to be known to be dead.
+pub async fn a_released_session_goes_to_whoever_comes_first(world: &dyn World) {
+    let (scene, old) = Scene::owned(world).await;
+    through(scene.append(old, 1, 1, "a").await, 1);
+    scene.release(old).await.expect("released");
+    let (new, late) = (heir(old), heir(old));
+    let claimed = scene.claim_released(new).await.expect("claimed");
+    assert_eq!((claimed.record.former, claimed.log.len()), (vec![old.token], 1));
+    scene.is_owned_by(new).await;
+    fenced_by(new, scene.claim_released(late).await);
+    scene.claim_released(new).await.expect("yes again");
+}
+
+/// The release that the claimant saw was a past one.
+pub async fn an_owned_session_is_not_taken_for_released(world: &dyn World) {
+    let (scene, owner) = Scene::owned(world).await;
+    fenced_by(owner, scene.claim_released(heir(owner)).await);
+    scene.is_owned_by(owner).await;
+}
+
+/// The owner did what the claimant only took for granted.
+pub async fn a_claim_from_an_owner_that_released_meanwhile_succeeds(world: &dyn World) {
+    let (scene, old) = Scene::owned(world).await;
+    scene.release(old).await.expect("released");
+    let new = heir(old);
+    scene.claim(old.token, new).await.expect("claimed");
+    scene.is_owned_by(new).await;
+}
+
+/// Numbers go on across owners.
+pub async fn a_claimed_log_goes_on_where_it_ended(world: &dyn World) {
+    let (scene, old) = Scene::owned(world).await;
+    through(scene.append(old, 1, 1, "a b").await, 2);
+    let new = heir(old);
+    scene.claim(old.token, new).await.expect("claimed");
+    hole_after(Some(2), scene.append(new, 4, 1, "d").await);
+    through(scene.append(new, 3, 1, "c").await, 3);
+    fenced_by(new, scene.append(old, 3, 1, "x").await);
+    scene.holds(1, "a b c").await;
+}

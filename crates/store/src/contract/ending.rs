@@ -1,0 +1,97 @@
+//! How a session is given up, and how it is over for good.
+
+use super::*;
+
+/// The answer to the first sending may have been lost.
+pub async fn a_repeated_release_is_yes_again(world: &dyn World) {
+    let (scene, owner) = Scene::owned(world).await;
+    for _ in 0..2 {
+        scene.release(owner).await.expect("released");
+        assert_eq!(scene.read().await.expect("there").standing, Standing::Released);
+    }
+}
+
+/// A release is the last act: whoever sent one and lives claims the session anew.
+pub async fn nothing_is_done_under_a_released_token(world: &dyn World) {
+    let (scene, owner) = Scene::owned(world).await;
+    through(scene.append(owner, 1, 1, "a").await, 1);
+    scene.release(owner).await.expect("released");
+    released(scene.append(owner, 2, 1, "b").await);
+    released(scene.append(owner, 2, 1, "").await);
+    released(scene.save(owner, 9, "nine").await);
+    released(scene.end(owner).await);
+    scene.holds(1, "a").await;
+    let again = Owner { node: owner.node, ..heir(owner) };
+    scene.claim_released(again).await.expect("claimed");
+    through(scene.append(again, 2, 1, "b").await, 2);
+}
+
+/// Its sender gave it up for lost, and claimed from itself.
+pub async fn a_release_that_comes_late_does_not_release_the_next_owner(world: &dyn World) {
+    let (scene, old, new) = Scene::claimed(world).await;
+    fenced_by(new, scene.release(old).await);
+    scene.is_owned_by(new).await;
+    through(scene.append(new, 1, 1, "a").await, 1);
+}
+
+/// Giving up loses nothing.
+pub async fn a_release_leaves_state_and_log_to_the_next_owner(world: &dyn World) {
+    let (scene, old) = Scene::owned(world).await;
+    through(scene.append(old, 1, 1, "a b").await, 2);
+    scene.save(old, 2, "two").await.expect("saved");
+    scene.release(old).await.expect("released");
+    let claimed = scene.claim_released(heir(old)).await.expect("claimed");
+    assert_eq!((claimed.record.state.version, claimed.log.len()), (2, 2));
+}
+
+/// What stays says that the session is over, and who said so.
+pub async fn an_ended_session_is_a_tombstone_without_a_log(world: &dyn World) {
+    let (scene, owner) = Scene::owned(world).await;
+    through(scene.append(owner, 1, 1, "a b").await, 2);
+    scene.end(owner).await.expect("ended");
+    scene.holds(0, "").await;
+    let record = scene.read().await.expect("a tombstone");
+    assert_eq!((record.owner, record.standing), (owner, Standing::Ended));
+    assert!(record.initialize.is_empty() && record.state.bytes.is_empty());
+}
+
+/// The answer to the first sending may have been lost; and over is over, whoever asks.
+pub async fn a_repeated_end_is_yes_again(world: &dyn World) {
+    let (scene, owner) = Scene::owned(world).await;
+    scene.end(owner).await.expect("ended");
+    scene.end(owner).await.expect("yes again");
+    scene.end(heir(owner)).await.expect("over is over");
+    assert_eq!(scene.read().await.expect("there").owner, owner);
+}
+
+/// Nothing late brings it back.
+pub async fn an_ended_session_takes_nothing(world: &dyn World) {
+    let (scene, owner) = Scene::owned(world).await;
+    scene.end(owner).await.expect("ended");
+    ended(scene.create(scene.record(owner)).await);
+    ended(scene.append(owner, 1, 1, "a").await);
+    ended(scene.append(owner, 1, 1, "").await);
+    ended(scene.save(owner, 9, "nine").await);
+    ended(scene.release(owner).await);
+    ended(scene.claim(owner.token, heir(owner)).await);
+    ended(scene.claim(owner.token, owner).await);
+    ended(scene.claim_released(heir(owner)).await);
+    scene.holds(0, "").await;
+}
+
+/// Its client may be talking to the next owner by now.
+pub async fn a_deposed_owner_ends_nothing(world: &dyn World) {
+    let (scene, old, new) = Scene::claimed(world).await;
+    fenced_by(new, scene.end(old).await);
+    scene.is_owned_by(new).await;
+}
+
+/// However long the session might have lived.
+pub async fn a_tombstone_goes_after_its_time(world: &dyn World) {
+    let (scene, owner) = Scene::owned(world).await;
+    world.store().end(&scene.session, owner.token, SHORT).await.expect("ended");
+    world.pass(MOST_OF_SHORT).await;
+    assert_eq!(scene.read().await.expect("a tombstone").standing, Standing::Ended);
+    world.pass(MOST_OF_SHORT).await;
+    assert_eq!(scene.read().await, None);
+}

@@ -1,0 +1,169 @@
+//! How an owner puts its session back after a failover, and nobody else does
+//!.
+
+use super::*;
+
+/// Evicted, or made within the lag of a failover.
+pub async fn a_missing_session_is_written_anew(world: &dyn World) {
+    let (scene, owner) = (Scene::new(world), first());
+    let record = scene.record_after(owner, &[first()]);
+    through(scene.reassert(record.clone(), 4, 4, "d e").await, 5);
+    assert_eq!(scene.read().await, Some(record));
+    scene.holds(4, "d e").await;
+    through(scene.append(owner, 6, 4, "f").await, 6);
+}
+
+/// What the former owner logged since is void: no client was shown it by this one.
+pub async fn a_record_that_forgot_a_claim_is_replaced_and_its_log_too(world: &dyn World) {
+    let (scene, old) = Scene::owned(world).await;
+    through(scene.append(old, 1, 1, "a b x y z").await, 5);
+    let owner = heir(old);
+    fenced_by(old, scene.append(owner, 4, 2, "d").await);
+    let record = scene.record_after(owner, &[old]);
+    assert!(record.came_after(old.token));
+    through(scene.reassert(record.clone(), 2, 2, "b c").await, 3);
+    assert_eq!(scene.read().await, Some(record));
+    scene.holds(2, "b c").await;
+    fenced_by(owner, scene.append(old, 6, 1, "late").await);
+    through(scene.append(owner, 4, 2, "d").await, 4);
+}
+
+/// The record may fall back by more than one claim.
+pub async fn a_record_that_forgot_several_claims_is_replaced_too(world: &dyn World) {
+    let (scene, oldest) = Scene::owned(world).await;
+    let old = heir(oldest);
+    let owner = heir(old);
+    through(scene.reassert(scene.record_after(owner, &[old, oldest]), 1, 1, "a").await, 1);
+    scene.is_owned_by(owner).await;
+}
+
+/// The release of the former owner was what the forgotten claim answered.
+pub async fn a_released_record_that_forgot_a_claim_is_replaced_too(world: &dyn World) {
+    let (scene, old) = Scene::owned(world).await;
+    scene.release(old).await.expect("released");
+    let owner = heir(old);
+    through(scene.reassert(scene.record_after(owner, &[old]), 1, 1, "a").await, 1);
+    scene.is_owned_by(owner).await;
+    scene.holds(1, "a").await;
+}
+
+/// Nothing was lost but perhaps the log's end, so nothing else is touched.
+pub async fn under_the_own_token_only_what_is_missing_is_appended(world: &dyn World) {
+    let (scene, owner) = Scene::owned(world).await;
+    through(scene.append(owner, 1, 1, "a b").await, 2);
+    through(scene.reassert(scene.record(owner), 1, 1, "a b c").await, 3);
+    scene.holds(1, "a b c").await;
+    through(scene.reassert(scene.record(owner), 2, 2, "b c d").await, 4);
+    scene.holds(2, "b c d").await;
+    // A late one, of when less was there.
+    through(scene.reassert(scene.record(owner), 1, 1, "a b").await, 2);
+    scene.holds(2, "b c d").await;
+}
+
+/// A state that was acknowledged and forgotten comes back; a late one undoes nothing.
+pub async fn under_the_own_token_only_a_newer_state_is_saved(world: &dyn World) {
+    let (scene, owner) = Scene::owned(world).await;
+    let mut record = scene.record(owner);
+    record.state = State { version: 3, bytes: Bytes::from_static(b"three") };
+    scene.reassert(record.clone(), 1, 1, "").await.expect("taken");
+    assert_eq!(scene.read().await.expect("there").state, record.state);
+    scene.reassert(scene.record(owner), 1, 1, "").await.expect("taken");
+    assert_eq!(scene.read().await.expect("there").state, record.state);
+}
+
+/// The answer to the first sending may have been lost.
+pub async fn reasserting_again_is_yes_again(world: &dyn World) {
+    let (scene, old) = Scene::owned(world).await;
+    let owner = heir(old);
+    let record = scene.record_after(owner, &[old]);
+    for _ in 0..3 {
+        through(scene.reassert(record.clone(), 1, 1, "a b").await, 2);
+        scene.holds(1, "a b").await;
+    }
+    assert_eq!(scene.read().await, Some(record));
+}
+
+/// Somebody who is not from before this owner has it: this owner stops.
+pub async fn anothers_session_is_not_taken_by_reasserting(world: &dyn World) {
+    let (scene, owner) = Scene::owned(world).await;
+    let stranger = Owner { token: Token { counter: 99, random: 1 }, ..first() };
+    fenced_by(owner, scene.reassert(scene.record(stranger), 1, 1, "x").await);
+    scene.is_owned_by(owner).await;
+    scene.holds(0, "").await;
+}
+
+/// A paused owner wakes up and believes that it has to help.
+pub async fn reasserting_late_does_not_undo_the_next_claim(world: &dyn World) {
+    let (scene, old, new) = Scene::claimed(world).await;
+    through(scene.append(new, 1, 1, "a").await, 1);
+    fenced_by(new, scene.reassert(scene.record(old), 1, 1, "x y").await);
+    scene.is_owned_by(new).await;
+    scene.holds(1, "a").await;
+}
+
+/// Released is released, even for the one who did it.
+pub async fn reasserting_late_does_not_undo_a_release(world: &dyn World) {
+    let (scene, owner) = Scene::owned(world).await;
+    scene.release(owner).await.expect("released");
+    released(scene.reassert(scene.record(owner), 1, 1, "x").await);
+    assert_eq!(scene.read().await.expect("there").standing, Standing::Released);
+    scene.holds(0, "").await;
+}
+
+/// A ring is all that can be replayed, or it is no ring.
+pub async fn a_ring_that_does_not_begin_at_its_floor_is_refused_and_changes_nothing(
+    world: &dyn World,
+) {
+    let (scene, old) = Scene::owned(world).await;
+    through(scene.append(old, 1, 1, "a").await, 1);
+    let record = scene.record_after(heir(old), &[old]);
+    hole_after(None, scene.reassert(record, 3, 2, "c").await);
+    scene.is_owned_by(old).await;
+    scene.holds(1, "a").await;
+    let nowhere = Scene::new(world);
+    hole_after(None, nowhere.reassert(nowhere.record(first()), 3, 2, "c").await);
+    assert_eq!(nowhere.read().await, None);
+}
+
+/// A session that ended, perhaps because it was stolen, is not resurrected.
+pub async fn a_tombstone_is_not_undone_by_reasserting(world: &dyn World) {
+    let (scene, owner) = Scene::owned(world).await;
+    scene.end(owner).await.expect("ended");
+    ended(scene.reassert(scene.record(owner), 1, 1, "x").await);
+    let claimant = heir(owner);
+    ended(scene.reassert(scene.record_after(claimant, &[owner]), 1, 1, "x").await);
+    assert_eq!(scene.read().await.expect("there").standing, Standing::Ended);
+    scene.holds(0, "").await;
+}
+
+/// Missing, still alive under the ender's token, or fallen back to one from before it.
+pub async fn a_tombstone_is_put_back_where_a_failover_forgot_it(world: &dyn World) {
+    let ended_by = |scene: &Scene<'_>, owner, old: &[Owner]| Record {
+        standing: Standing::Ended,
+        ..scene.record_after(owner, old)
+    };
+    let (alive, owner) = Scene::owned(world).await;
+    through(alive.append(owner, 1, 1, "a").await, 1);
+    let (back, old) = Scene::owned(world).await;
+    let nowhere = Scene::new(world);
+    for (scene, record) in [
+        (&alive, ended_by(&alive, owner, &[])),
+        (&back, ended_by(&back, heir(old), &[old])),
+        (&nowhere, ended_by(&nowhere, owner, &[])),
+    ] {
+        for _ in 0..2 {
+            scene.reassert(record.clone(), 2, 1, "").await.expect("taken");
+            assert_eq!(scene.read().await.expect("there").standing, Standing::Ended);
+            scene.holds(0, "").await;
+        }
+        ended(scene.create(scene.record(record.owner)).await);
+    }
+}
+
+/// The end comes from the owner or not at all.
+pub async fn a_tombstone_of_a_deposed_owner_ends_nothing(world: &dyn World) {
+    let (scene, old, new) = Scene::claimed(world).await;
+    let record = Record { standing: Standing::Ended, ..scene.record(old) };
+    fenced_by(new, scene.reassert(record, 1, 1, "").await);
+    scene.is_owned_by(new).await;
+}

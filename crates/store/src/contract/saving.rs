@@ -1,0 +1,46 @@
+//! What changed in a session is not forgotten, and nothing late puts it back.
+
+use super::*;
+
+/// The answer is the version that counts.
+pub async fn only_a_higher_version_is_written(world: &dyn World) {
+    let (scene, owner) = Scene::owned(world).await;
+    assert_eq!(scene.save(owner, 2, "two").await.expect("saved"), 2);
+    assert_eq!(scene.save(owner, 2, "another two").await.expect("not written"), 2);
+    assert_eq!(scene.save(owner, 9, "nine").await.expect("saved"), 9);
+    let state = scene.read().await.expect("there").state;
+    assert_eq!(state, State { version: 9, bytes: Bytes::from_static(b"nine") });
+}
+
+/// A write that timed out is executed after the one that followed it.
+pub async fn a_state_that_comes_late_does_not_replace_a_newer_one(world: &dyn World) {
+    let (scene, owner) = Scene::owned(world).await;
+    scene.save(owner, 3, "three").await.expect("saved");
+    assert_eq!(scene.save(owner, 2, "two").await.expect("not written"), 3);
+    assert_eq!(scene.read().await.expect("there").state.bytes, "three");
+}
+
+/// Its versions may be higher, its right is gone.
+pub async fn a_deposed_owner_saves_nothing(world: &dyn World) {
+    let (scene, old, new) = Scene::claimed(world).await;
+    fenced_by(new, scene.save(old, 99, "ninety-nine").await);
+    assert_eq!(scene.read().await.expect("there").state.bytes, "one");
+}
+
+/// What was acknowledged to a client outlives the node that did.
+pub async fn a_claimant_is_given_the_newest_state(world: &dyn World) {
+    let (scene, old) = Scene::owned(world).await;
+    scene.save(old, 2, "two").await.expect("saved");
+    let claimed = scene.claim(old.token, heir(old)).await.expect("claimed");
+    assert_eq!(claimed.record.state, State { version: 2, bytes: Bytes::from_static(b"two") });
+}
+
+/// Versions belong to the session, not to its owner.
+pub async fn a_claimant_goes_on_from_the_version_it_was_given(world: &dyn World) {
+    let (scene, old) = Scene::owned(world).await;
+    scene.save(old, 5, "five").await.expect("saved");
+    let new = heir(old);
+    scene.claim(old.token, new).await.expect("claimed");
+    assert_eq!(scene.save(new, 1, "one again").await.expect("not written"), 5);
+    assert_eq!(scene.save(new, 6, "six").await.expect("saved"), 6);
+}
