@@ -4,12 +4,28 @@
 //! machine. It never waits, never reads a clock and never touches a socket: whoever
 //! holds it performs the [`Effect`]s and reports what comes of them as [`Event`]s.
 
+mod asking;
+mod deadlines;
 mod effect;
+mod entry;
 mod event;
 mod event_id;
+mod exchange;
+mod handshake;
+mod hearing;
 mod limits;
+mod log;
+mod mirroring;
+mod posting;
+mod resume;
+mod session;
+mod stream;
 
 pub use effect::{Answer, Cause, Effect, Fact, Frame, Refusal, ResumeOutcome};
 pub use event::{Event, Millis, SinkId};
 pub use event_id::{Emitter, EventId};
 pub use limits::Limits;
+pub use session::{Birth, Load, Session};
+
+/// The code of an error for a reason of ours, which its message names.
+const REFUSED: i32 = protocol::ErrorCode::Refused.number();

@@ -32,6 +32,9 @@ pub struct Limits {
     pub handshake_secs: u64,
     /// How often the client is pinged on its standalone stream, in seconds; 0 for never (PING-02).
     pub ping_secs: u64,
+    /// How long one connection of a stream lives before its client is told to come back
+    /// (revisions with priming; SSE-05), in seconds; 0 for as long as it may.
+    pub stream_secs: u64,
     /// Most requests of the client's in flight; a further one gets an error.
     pub exchanges_max: usize,
     /// Most requests to the client that wait for an answer; a further one gets an error.
@@ -68,6 +71,7 @@ impl Default for Limits {
             idle_secs: 1_800,
             handshake_secs: 60,
             ping_secs: 0,
+            stream_secs: 0,
             exchanges_max: 64,
             asks_max: 64,
             standalone_max: 4,

@@ -1,0 +1,151 @@
+//! Time: when the session wants to be asked again, and what it does then.
+
+use protocol::Response;
+
+use crate::exchange::{Exchange, Form};
+use crate::session::{Phase, Session, Turn};
+use crate::stream::Route;
+use crate::{Cause, Effect, Frame, Millis};
+
+impl Session {
+    /// When to step with [`crate::Event::DeadlinePassed`]. Asking early, late or twice does no harm.
+    pub fn deadline(&self) -> Option<Millis> {
+        if self.is_over() {
+            return None;
+        }
+        let calls = self.calls.iter().filter_map(|call| match call.form {
+            Form::Held { upgrade_at, .. } if call.sink.is_some() => Some(upgrade_at),
+            Form::Unlogged { keepalive_at } if call.sink.is_some() => Some(keepalive_at),
+            _ => None,
+        });
+        let exchanges = self.exchanges.iter().map(Exchange::deadline);
+        let paces =
+            self.exchanges.iter().filter_map(|e| e.progress.as_ref()?.deadline(&self.limits));
+        let attachments = self.attachments.iter().flat_map(|attachment| {
+            [Some(attachment.keepalive_at), attachment.ping_at, attachment.poll_at]
+        });
+        let asks = self.asks.iter().map(|ask| ask.deadline);
+        let others = [
+            self.link.deadline(),
+            self.duplex.map(|_| self.duplex_keepalive_at),
+            self.log.expires_at(&self.limits),
+            self.idle_at(),
+        ];
+        let times = calls.chain(exchanges).chain(paces).chain(asks);
+        times.chain(attachments.chain(others).flatten()).filter(|at| at.0 < u64::MAX).min()
+    }
+
+    /// When the session is over if nothing happens in it.
+    fn idle_at(&self) -> Option<Millis> {
+        let quiet = self.exchanges.is_empty() && self.attachments.is_empty();
+        let secs = match self.phase {
+            Phase::Answered => self.limits.handshake_secs.min(self.limits.idle_secs),
+            _ => self.limits.idle_secs,
+        };
+        (quiet && self.duplex.is_none()).then(|| self.touched.plus(secs * 1_000))
+    }
+
+    pub(crate) fn deadline_passed(&mut self, turn: &mut Turn<'_>) {
+        if self.idle_at().is_some_and(|at| at <= turn.now) {
+            self.end(turn, Cause::Idle);
+            return;
+        }
+        self.link_deadline(turn);
+        self.ask_deadlines(turn);
+        self.exchange_deadlines(turn);
+        self.pace_deadlines(turn);
+        self.call_deadlines(turn);
+        self.attachment_deadlines(turn);
+    }
+
+    /// A request was silent for too long, or takes too long altogether (RPC-22).
+    fn exchange_deadlines(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now;
+        let due = |exchange: &Exchange| exchange.deadline() <= now;
+        while let Some(index) = self.exchanges.iter().position(due) {
+            let exchange = self.exchanges.swap_remove(index);
+            let message = if exchange.ends_at <= turn.now {
+                format!(
+                    "the server took longer than {} s; the request was cancelled",
+                    self.limits.request_max_secs
+                )
+            } else {
+                format!(
+                    "the server was silent for {} s; the request was cancelled",
+                    self.limits.request_secs
+                )
+            };
+            self.cancel_at_server(turn, &exchange.id, "it took too long");
+            let error = Response::error(Some(exchange.id.clone()), crate::REFUSED, &message, None);
+            self.settle_taken(turn, exchange, error.raw().clone(), false);
+        }
+    }
+
+    /// Progress that had to wait may pass.
+    fn pace_deadlines(&mut self, turn: &mut Turn<'_>) {
+        let mut passing = Vec::new();
+        for exchange in &mut self.exchanges {
+            let held = exchange.progress.as_mut().and_then(|pace| pace.due(&self.limits, turn.now));
+            passing.extend(held.map(|data| (exchange.call, data)));
+        }
+        for (call, data) in passing {
+            self.deliver(turn, Route::Call(call), data, false);
+        }
+    }
+
+    /// A POST was silent for long.
+    fn call_deadlines(&mut self, turn: &mut Turn<'_>) {
+        let silent = |call: &&crate::exchange::Call| match call.form {
+            Form::Held { upgrade_at, .. } => call.sink.is_some() && upgrade_at <= turn.now,
+            _ => false,
+        };
+        let due: Vec<_> = self.calls.iter().filter(silent).map(|call| call.id).collect();
+        due.into_iter().for_each(|call| self.upgrade_silent(turn, call));
+        let next = turn.now.plus(self.limits.keepalive_secs * 1_000);
+        for call in &mut self.calls {
+            if let (Form::Unlogged { keepalive_at }, Some(sink)) = (&mut call.form, call.sink)
+                && *keepalive_at <= turn.now
+            {
+                *keepalive_at = next;
+                turn.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
+            }
+        }
+    }
+
+    /// A stream was quiet for long, or its connection is old.
+    fn attachment_deadlines(&mut self, turn: &mut Turn<'_>) {
+        let (now, limits) = (turn.now, self.limits.clone());
+        let (mut pings, mut polls) = (Vec::new(), Vec::new());
+        for attachment in &mut self.attachments {
+            if attachment.poll_at.is_some_and(|at| at <= now) {
+                attachment.poll_at = None;
+                if attachment.open {
+                    polls.push(attachment.sink);
+                    continue;
+                }
+            }
+            if attachment.ping_at.is_some_and(|at| at <= now) {
+                attachment.ping_at = Some(now.plus(limits.ping_secs * 1_000));
+                pings.push(attachment.stream);
+            }
+            if attachment.keepalive_at <= now {
+                attachment.keepalive_at = now.plus(limits.keepalive_secs * 1_000);
+                if attachment.open {
+                    let (sink, frame) = (attachment.sink, Frame::KeepAlive);
+                    turn.effects.push(Effect::Write { sink, frame });
+                }
+            }
+        }
+        if let Some(sink) = self.duplex.filter(|_| self.duplex_keepalive_at <= now) {
+            self.duplex_keepalive_at = now.plus(limits.keepalive_secs * 1_000);
+            turn.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
+        }
+        for sink in polls {
+            // The client comes back with the last id it saw (SSE-05).
+            let retry = self.retry();
+            self.write(turn, sink, Frame::Retry(retry));
+            self.finish(turn, sink, false);
+        }
+        pings.into_iter().for_each(|stream| self.ping_client(turn, stream));
+    }
+}

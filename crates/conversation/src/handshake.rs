@@ -1,0 +1,414 @@
+//! The handshake with the client, and the link to the tenant's server with its own handshake.
+//!
+//! The client's revision is negotiated here; the server is asked for the same and may
+//! answer another. When a link is lost, the next request opens a new one, on which the
+//! handshake, the log level and the subscriptions are said again.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use protocol::{
+    Body, ErrorCode, InitializeParams, InitializeResult, Message, Method, Mirrored, Notification,
+    Rejection, Request, RequestId, Response, Revision,
+};
+
+use crate::exchange::{Call, CallId, Exchange, Form};
+use crate::session::{Client, Phase, Session, Turn};
+use crate::{Answer, Cause, Effect, Millis, Refusal, SinkId};
+
+/// Shortest wait before a server that failed again is started again, in milliseconds; it doubles each time.
+const BACKOFF_MIN_MS: u64 = 500;
+/// Longest such wait, in milliseconds.
+const BACKOFF_MAX_MS: u64 = 30_000;
+/// A link that lasted this long, in milliseconds, makes up for earlier failures.
+const STEADY_MS: u64 = 30_000;
+/// Notifications kept for a server that is being started; the oldest go beyond it.
+/// Requests are bounded by `exchanges_max`.
+const QUEUE_MAX: usize = 256;
+
+/// The link to the tenant's server, as the session sees it.
+pub(crate) struct ServerLink {
+    state: State,
+    /// Revision that the server answered.
+    pub(crate) revision: Revision,
+    /// What waits until the link is up.
+    queue: VecDeque<Message>,
+    failures: u32,
+    /// Requests of our own to the server, by number.
+    next_own: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    /// There is none; one may be opened from `again_at` on.
+    Down { again_at: Millis },
+    /// Asked for.
+    Opening { until: Millis },
+    /// Up, and its `initialize` unanswered.
+    Shaking { until: Millis },
+    /// In use.
+    Up { since: Millis },
+}
+
+impl Default for ServerLink {
+    fn default() -> Self {
+        Self {
+            state: State::Down { again_at: Millis(0) },
+            revision: Revision::NEWEST_STABLE,
+            queue: VecDeque::new(),
+            failures: 0,
+            next_own: 1,
+        }
+    }
+}
+
+impl ServerLink {
+    /// Lets go of the link.
+    pub(crate) fn close(&mut self, turn: &mut Turn<'_>) {
+        if !matches!(self.state, State::Down { .. }) {
+            self.state = State::Down { again_at: turn.now };
+            turn.effects.push(Effect::CloseLink);
+        }
+        self.queue.clear();
+    }
+
+    /// When something is to be done about it.
+    pub(crate) fn deadline(&self) -> Option<Millis> {
+        match self.state {
+            State::Down { again_at } => (!self.queue.is_empty()).then_some(again_at),
+            State::Opening { until } | State::Shaking { until } => Some(until),
+            State::Up { .. } => None,
+        }
+    }
+
+    /// Takes back a request that the server has not been sent yet.
+    pub(crate) fn unqueue(&mut self, id: &RequestId) -> bool {
+        let waiting = self.queue.len();
+        self.queue.retain(|message| !matches!(message, Message::Request(r) if r.id == *id));
+        self.queue.len() < waiting
+    }
+
+    fn backoff(&self) -> u64 {
+        match self.failures {
+            0 => 0,
+            failures => (BACKOFF_MIN_MS << (failures - 1).min(16)).min(BACKOFF_MAX_MS),
+        }
+    }
+}
+
+/// A request of our own, which no client ever sees the answer of.
+const OWN_PREFIX: &str = "roundhouse:";
+
+impl Session {
+    /// The first message: it must be `initialize` (RPC-07).
+    pub(crate) fn begin(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        body: Body,
+        mirrored: Option<&Mirrored>,
+    ) {
+        match self.greeted(turn, sink, body, mirrored) {
+            Ok(()) if self.duplex.is_some() => {
+                turn.effects.push(Effect::Answer { sink, answer: Answer::Accepted });
+            }
+            Ok(()) => {}
+            Err(rejection) => {
+                let answer = Answer::Refused(Refusal::Rejected(rejection));
+                turn.effects.push(Effect::Answer { sink, answer });
+                if self.duplex.is_none() {
+                    self.end(turn, Cause::NotBorn);
+                }
+            }
+        }
+    }
+
+    fn greeted(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        body: Body,
+        mirrored: Option<&Mirrored>,
+    ) -> Result<(), Rejection> {
+        let Body::One(message) = body else {
+            return Err(invalid("`initialize` cannot be part of a batch; send it alone"));
+        };
+        let Message::Request(request) = &message else {
+            return Err(invalid("the first message of a session is `initialize`"));
+        };
+        let id = Some(request.id.clone());
+        if request.method == Method::Ping && self.duplex.is_some() {
+            // A client may ping before anything else (PING-01).
+            let pong = Response::result(request.id.clone(), b"{}");
+            self.tell_duplex(turn, pong.raw().clone());
+            return Ok(());
+        }
+        if request.method != Method::Initialize {
+            return Err(invalid("the first request of a session is `initialize`").of(id));
+        }
+        let params = request.params().unwrap_or_default();
+        let asked = InitializeParams::read(&params).map_err(|rejection| rejection.of(id))?;
+        let revision = Revision::negotiate(&asked.protocol_version);
+        if revision.has_mirrored_headers() && self.duplex.is_none() {
+            Mirrored::check(mirrored, &message, None)?;
+        }
+        self.client = Some(Box::new(Client {
+            revision,
+            capabilities: asked.capabilities,
+            params: protocol::with_protocol_version(&params, revision.asked_of_servers()),
+            server_lists: Vec::new(),
+            server_has_tools: false,
+        }));
+        self.phase = Phase::Shaking;
+        let call = self.new_call(turn, sink, 1, false);
+        if let Some(Call { form: Form::Held { upgrade_at, .. }, .. }) = self.calls.last_mut() {
+            *upgrade_at = turn.now.plus(self.limits.keepalive_secs * 1_000);
+        }
+        let never = Millis(u64::MAX);
+        self.exchanges.push(Exchange {
+            id: request.id.clone(),
+            method: Method::Initialize,
+            call,
+            uri: None,
+            progress: None,
+            began: turn.now,
+            // The link's own deadline ends it.
+            silent_at: never,
+            ends_at: never,
+        });
+        self.open_link(turn);
+        Ok(())
+    }
+
+    /// A new POST with requests.
+    pub(crate) fn new_call(
+        &mut self,
+        turn: &Turn<'_>,
+        sink: SinkId,
+        open: usize,
+        batch: bool,
+    ) -> CallId {
+        let id = CallId(self.next_call);
+        self.next_call += 1;
+        let wait = if self.revision().has_priming() {
+            self.limits.sse_after_ms
+        } else {
+            // A stream without priming cannot be resumed before its first message, so it is
+            // begun only to keep the connection alive.
+            self.limits.keepalive_secs * 1_000
+        };
+        let form = match self.duplex {
+            Some(_) => Form::Duplex,
+            None => Form::Held { upgrade_at: turn.now.plus(wait), answers: Vec::new() },
+        };
+        self.calls.push(Call { id, sink: Some(sink), open, batch, form });
+        id
+    }
+
+    /// Hands a message to the server, or keeps it until there is one.
+    pub(crate) fn send(&mut self, turn: &mut Turn<'_>, message: Message) {
+        match self.link.state {
+            State::Up { .. } => turn.effects.push(Effect::Send(message)),
+            // A server that is not there has nothing to be told; the handshake will say what matters.
+            State::Down { .. } if !matches!(message, Message::Request(_)) => {}
+            _ => {
+                let is_request = matches!(message, Message::Request(_));
+                if self.link.queue.len() >= QUEUE_MAX + self.limits.exchanges_max && !is_request {
+                    turn.effects.push(Effect::Tell(crate::Fact::Dropped));
+                    return;
+                }
+                self.link.queue.push_back(message);
+                self.open_link(turn);
+            }
+        }
+    }
+
+    /// Asks for a link if there is none and its time has come.
+    pub(crate) fn open_link(&mut self, turn: &mut Turn<'_>) {
+        if let State::Down { again_at } = self.link.state
+            && again_at <= turn.now
+        {
+            let until = turn.now.plus(self.limits.start_secs * 1_000);
+            self.link.state = State::Opening { until };
+            turn.effects.push(Effect::OpenLink);
+        }
+    }
+
+    /// The link is there: the handshake comes first.
+    pub(crate) fn link_up(&mut self, turn: &mut Turn<'_>) {
+        let (State::Opening { until }, Some(client)) = (self.link.state, &self.client) else {
+            return;
+        };
+        let params = client.params.clone();
+        self.link.state = State::Shaking { until };
+        self.send_own(turn, Method::Initialize, Some(&params));
+    }
+
+    /// Sends a request of our own.
+    pub(crate) fn send_own(&mut self, turn: &mut Turn<'_>, method: Method, params: Option<&[u8]>) {
+        let id = RequestId::from(format!("{OWN_PREFIX}{}:{}", method.as_str(), self.link.next_own));
+        self.link.next_own += 1;
+        turn.effects.push(Effect::Send(Request::new(id, method, params).into()));
+    }
+
+    /// Is it the answer to a request of our own? Then it is taken here.
+    pub(crate) fn heard_own(&mut self, turn: &mut Turn<'_>, response: &Response) -> bool {
+        let Some(RequestId::String(id)) = &response.id else { return false };
+        let Some(what) = id.strip_prefix(OWN_PREFIX) else { return false };
+        if what.starts_with("initialize:") && matches!(self.link.state, State::Shaking { .. }) {
+            self.shaken(turn, response);
+        } else if what.starts_with("tools/list:") {
+            self.learned_tools(turn, response);
+        }
+        true
+    }
+
+    /// The server answered `initialize`.
+    fn shaken(&mut self, turn: &mut Turn<'_>, response: &Response) {
+        let answered = match response.outcome() {
+            Ok(result) => {
+                InitializeResult::read(&result).map(|read| (result, read)).map_err(|_| {
+                    let message = "the server answered `initialize` with something else";
+                    Response::error(None, ErrorCode::InternalError.number(), message, None)
+                })
+            }
+            Err(_) => Err(response.clone()),
+        };
+        let (result, read) = match answered {
+            Ok(answered) => answered,
+            Err(error) => {
+                self.link.close(turn);
+                self.handshake_failed(turn, |id| error.with_id(id));
+                return;
+            }
+        };
+        self.link.state = State::Up { since: turn.now };
+        self.link.revision =
+            Revision::named(&read.protocol_version).unwrap_or(Revision::NEWEST_STABLE);
+        let Some(client) = &mut self.client else { return };
+        client.server_lists = read.capabilities.list_changed_methods();
+        client.server_has_tools = read.capabilities.tools();
+        if self.phase == Phase::Shaking {
+            let result = protocol::with_protocol_version(&result, client.revision);
+            self.welcome(turn, &result);
+        } else {
+            self.say_again(turn);
+        }
+        for message in std::mem::take(&mut self.link.queue) {
+            turn.effects.push(Effect::Send(message));
+        }
+        self.learn_tools(turn);
+    }
+
+    /// Answers the client's `initialize`: the session is born.
+    fn welcome(&mut self, turn: &mut Turn<'_>, result: &Bytes) {
+        self.phase = Phase::Answered;
+        self.touched = turn.now;
+        let Some(index) = self.exchanges.iter().position(|e| e.method == Method::Initialize) else {
+            return;
+        };
+        let Exchange { id, call, .. } = self.exchanges.swap_remove(index);
+        let response = Response::result(id, result);
+        let Some(index) = self.calls.iter().position(|other| other.id == call) else { return };
+        if let (Form::Held { .. }, Some(sink)) = (&self.calls[index].form, self.calls[index].sink) {
+            self.calls.swap_remove(index);
+            let answer = Answer::Welcome(response.raw().clone());
+            turn.effects.push(Effect::Answer { sink, answer });
+        } else {
+            self.last_word(turn, call, response.raw().clone());
+        }
+    }
+
+    /// Tells a new server what the old one knew.
+    fn say_again(&mut self, turn: &mut Turn<'_>) {
+        if self.is_live() {
+            let initialized = Notification::new(Method::Initialized, None);
+            turn.effects.push(Effect::Send(initialized.into()));
+        }
+        if let Some(level) = self.level {
+            let params = serde_json::json!({ "level": level.as_str() }).to_string();
+            self.send_own(turn, Method::SetLevel, Some(params.as_bytes()));
+        }
+        for uri in self.subscriptions.clone() {
+            let params = serde_json::json!({ "uri": uri }).to_string();
+            self.send_own(turn, Method::Subscribe, Some(params.as_bytes()));
+        }
+    }
+
+    /// There is no server to speak with: whoever waits for it gets `error`.
+    fn handshake_failed(&mut self, turn: &mut Turn<'_>, error: impl Fn(RequestId) -> Response) {
+        self.link.failures += 1;
+        let again_at = turn.now.plus(self.link.backoff());
+        self.link.state = State::Down { again_at };
+        self.link.queue.clear();
+        self.fail_parked(turn, &error);
+        for exchange in std::mem::take(&mut self.exchanges) {
+            let error = error(exchange.id.clone());
+            self.settle_taken(turn, exchange, error.raw().clone(), false);
+        }
+        if self.phase == Phase::Shaking {
+            self.end(turn, Cause::NotBorn);
+        }
+    }
+
+    /// The link is gone. What was in flight on it will not be answered, so it ends here (STD-05).
+    pub(crate) fn link_down(&mut self, turn: &mut Turn<'_>, reason: &str) {
+        let message = match self.link.state {
+            State::Down { .. } => return,
+            State::Up { since } => {
+                if turn.now.0.saturating_sub(since.0) >= STEADY_MS {
+                    self.link.failures = 0;
+                }
+                format!("the server ended while it worked on this: {reason}")
+            }
+            _ => format!("the server could not be started: {reason}"),
+        };
+        self.drop_asks(turn);
+        let was_up = matches!(self.link.state, State::Up { .. });
+        self.handshake_failed(turn, |id| internal(id, &message));
+        if was_up && self.link.failures == 1 {
+            // The first time costs no wait.
+            self.link.state = State::Down { again_at: turn.now };
+        }
+    }
+
+    /// The link's time is over, or has come.
+    pub(crate) fn link_deadline(&mut self, turn: &mut Turn<'_>) {
+        if self.link.deadline().is_none_or(|deadline| deadline > turn.now) {
+            return;
+        }
+        match self.link.state {
+            State::Down { .. } => self.open_link(turn),
+            State::Opening { .. } | State::Shaking { .. } => {
+                let secs = self.limits.start_secs;
+                let message = format!("the server did not answer `initialize` within {secs} s");
+                self.link.close(turn);
+                self.handshake_failed(turn, |id| internal(id, &message));
+            }
+            State::Up { .. } => {}
+        }
+    }
+
+    /// The client said `initialized`: what waited for that may go.
+    pub(crate) fn initialized(&mut self, turn: &mut Turn<'_>) {
+        if self.phase == Phase::Answered {
+            self.phase = Phase::Live;
+            self.tell_waiting(turn);
+        }
+    }
+
+    pub(crate) fn tell_duplex(&mut self, turn: &mut Turn<'_>, data: Bytes) {
+        if let Some(sink) = self.duplex {
+            let frame = crate::Frame::Message { id: None, data };
+            turn.effects.push(Effect::Write { sink, frame });
+        }
+    }
+}
+
+fn invalid(message: &str) -> Rejection {
+    Rejection::new(ErrorCode::InvalidRequest, message)
+}
+
+fn internal(id: RequestId, message: &str) -> Response {
+    Response::error(Some(id), ErrorCode::InternalError.number(), message, None)
+}

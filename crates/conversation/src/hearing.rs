@@ -1,0 +1,193 @@
+//! What the tenant's server says: answers, notifications, and where each belongs.
+
+use bytes::Bytes;
+use protocol::{Message, Method, Notification, RequestId, Response, downgrade, payload};
+
+use crate::exchange::Exchange;
+use crate::session::{Session, Turn};
+use crate::stream::Route;
+use crate::{Effect, Fact};
+
+impl Session {
+    pub(crate) fn heard(
+        &mut self,
+        turn: &mut Turn<'_>,
+        message: Message,
+        about: Option<&RequestId>,
+    ) {
+        match message {
+            Message::Response(response) => self.heard_response(turn, &response),
+            Message::Request(request) => self.asked(turn, &request, about),
+            Message::Notification(notification) => {
+                self.heard_notification(turn, &notification, about)
+            }
+        }
+    }
+
+    fn heard_response(&mut self, turn: &mut Turn<'_>, response: &Response) {
+        let id = response.id.as_ref();
+        let Some(index) = self.exchanges.iter().position(|e| Some(&e.id) == id) else {
+            if !self.heard_own(turn, response) {
+                // Answered twice, or to a request that was cancelled: nobody waits for it.
+                self.ghosts.retain(|ghost| Some(ghost) != id);
+                turn.effects.push(Effect::Tell(Fact::Stray));
+            }
+            return;
+        };
+        if self.exchanges[index].method == Method::Initialize {
+            turn.effects.push(Effect::Tell(Fact::Stray));
+            return;
+        }
+        let exchange = self.exchanges.swap_remove(index);
+        if response.is_result() {
+            self.note_success(&exchange);
+        }
+        let data = self.for_client(&exchange.method, response);
+        self.settle_taken(turn, exchange, data, response.is_result());
+    }
+
+    /// What a success changes in the session.
+    fn note_success(&mut self, exchange: &Exchange) {
+        match (&exchange.method, &exchange.uri) {
+            (Method::Subscribe, Some(uri)) => {
+                self.subscriptions.insert(uri.clone());
+            }
+            (Method::Unsubscribe, Some(uri)) => {
+                self.subscriptions.remove(uri);
+            }
+            _ => {}
+        }
+    }
+
+    /// The response as a client of this revision may see it, on one line.
+    fn for_client(&self, method: &Method, response: &Response) -> Bytes {
+        let downgraded = response
+            .outcome()
+            .ok()
+            .and_then(|result| downgrade::result_for_client(self.revision(), method, &result))
+            .map(|result| response.with_result(&result));
+        Message::from(downgraded.unwrap_or_else(|| response.clone())).line()
+    }
+
+    /// Says the last word on a request that was taken off the list.
+    pub(crate) fn settle_taken(
+        &mut self,
+        turn: &mut Turn<'_>,
+        mut exchange: Exchange,
+        data: Bytes,
+        result: bool,
+    ) {
+        if let Some(held) = exchange.progress.as_mut().and_then(|pace| pace.last_held()) {
+            // The last progress is never dropped (PRG-05).
+            self.deliver(turn, Route::Call(exchange.call), held, false);
+        }
+        self.touched = turn.now;
+        let millis = turn.now.0.saturating_sub(exchange.began.0);
+        turn.effects.push(Effect::Tell(Fact::Settled { id: exchange.id, result, millis }));
+        self.last_word(turn, exchange.call, data);
+    }
+
+    fn heard_notification(
+        &mut self,
+        turn: &mut Turn<'_>,
+        notification: &Notification,
+        about: Option<&RequestId>,
+    ) {
+        let params = notification.params().unwrap_or_default();
+        match notification.method {
+            Method::Progress => self.heard_progress(turn, notification, &params),
+            Method::Cancelled => self.ask_cancelled(turn, &params),
+            Method::LogMessage => {
+                // Only what the client asked for (LOG-02); before it asked, everything (LOG-03).
+                let level = payload::log_level_of(&params);
+                if self.level.is_none_or(|least| level.is_some_and(|level| level >= least)) {
+                    let route = self.route(about);
+                    self.deliver(turn, route, line(notification), true);
+                }
+            }
+            Method::ResourceUpdated => {
+                let uri = payload::resource_uri_of(&params);
+                if uri.is_some_and(|uri| self.is_subscribed(&uri)) {
+                    self.deliver(turn, Route::Standalone, line(notification), false);
+                }
+            }
+            // These belong to no request (POST-14).
+            Method::ToolsListChanged => {
+                self.deliver(turn, Route::Standalone, line(notification), false);
+                self.learn_tools(turn);
+            }
+            Method::PromptsListChanged | Method::ResourcesListChanged => {
+                self.deliver(turn, Route::Standalone, line(notification), false);
+            }
+            _ => {
+                let route = self.route(about);
+                self.deliver(turn, route, line(notification), false);
+            }
+        }
+    }
+
+    /// Progress goes to the request whose token it names, and nowhere else (PRG-01, PRG-03).
+    fn heard_progress(&mut self, turn: &mut Turn<'_>, notification: &Notification, params: &[u8]) {
+        let now = turn.now;
+        let silent_at = now.plus(self.limits.request_secs * 1_000);
+        let told = payload::progress_of(params);
+        let Some((exchange, progress)) = told.and_then(|(token, progress)| {
+            let named =
+                |e: &&mut Exchange| e.progress.as_ref().is_some_and(|pace| pace.token == token);
+            self.exchanges.iter_mut().find(named).map(|exchange| (exchange, progress))
+        }) else {
+            turn.effects.push(Effect::Tell(Fact::Stray));
+            return;
+        };
+        exchange.silent_at = silent_at;
+        let call = exchange.call;
+        let Some(pace) = &mut exchange.progress else { return };
+        let passes = pace.admit(progress, line(notification), &self.limits, now);
+        if let Some(data) = passes
+            && self.is_reachable(call)
+        {
+            self.deliver(turn, Route::Call(call), data, false);
+        }
+    }
+
+    /// Can a call's client still be told something before its last word?
+    fn is_reachable(&self, call: crate::exchange::CallId) -> bool {
+        use crate::exchange::Form;
+        let call = self.calls.iter().find(|other| other.id == call);
+        call.is_some_and(|call| {
+            call.sink.is_some() || matches!(call.form, Form::Stream(_) | Form::Duplex)
+        })
+    }
+
+    /// Where a message goes that names no request: with the request the link says it
+    /// belongs to; else with the only one in flight; else on a standalone stream; else
+    /// with the newest request.
+    pub(crate) fn route(&self, about: Option<&RequestId>) -> Route {
+        if let Some(id) = about {
+            let named = self.exchanges.iter().find(|exchange| exchange.id == *id);
+            return named.map_or(Route::Standalone, |exchange| Route::Call(exchange.call));
+        }
+        match self.exchanges.as_slice() {
+            [] => Route::Standalone,
+            [only] => Route::Call(only.call),
+            _ if self.newest_standalone().is_some()
+                && self.revision().has_standalone_requests() =>
+            {
+                Route::Standalone
+            }
+            several => {
+                let newest = several.iter().max_by_key(|exchange| exchange.call);
+                newest.map_or(Route::Standalone, |exchange| Route::Call(exchange.call))
+            }
+        }
+    }
+
+    /// Did the client subscribe to this resource, or to one that it is part of (RES-06)?
+    fn is_subscribed(&self, uri: &str) -> bool {
+        self.subscriptions.iter().any(|subscribed| uri.starts_with(&**subscribed))
+    }
+}
+
+fn line(notification: &Notification) -> Bytes {
+    Message::from(notification.clone()).line()
+}

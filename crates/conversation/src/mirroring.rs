@@ -1,0 +1,123 @@
+//! Which tool parameters are mirrored in headers (DRAFT-2026-v1, HDR-10).
+//!
+//! The annotations stand in the tools' input schemas, so the tools are listed once the
+//! session's server is up, and again when it says that they changed. Calls that come
+//! before the list is known wait for it.
+
+use std::collections::HashMap;
+
+use protocol::{HeaderParams, Method, Mirrored, Rejection, Request, RequestId, Response};
+
+use crate::session::{Session, Turn};
+use crate::{Answer, Effect, Refusal, SinkId};
+
+/// Most pages of tools that are read; tools on later ones are not checked.
+const PAGES_MAX: u32 = 32;
+
+/// What is known of the tools' annotations.
+#[derive(Default)]
+pub(crate) struct Mirroring {
+    tools: HashMap<Box<str>, HeaderParams>,
+    /// How many pages were asked for, while the list is being read.
+    reading: Option<u32>,
+    /// Calls that wait for the list; bounded by `exchanges_max`.
+    parked: Vec<Parked>,
+}
+
+struct Parked {
+    sink: SinkId,
+    request: Request,
+    mirrored: Option<Mirrored>,
+}
+
+impl Session {
+    /// Lists the server's tools, in revisions where that matters.
+    pub(crate) fn learn_tools(&mut self, turn: &mut Turn<'_>) {
+        let has_tools = self.client.as_ref().is_some_and(|client| client.server_has_tools);
+        if !self.revision().has_mirrored_headers() || self.duplex.is_some() || !has_tools {
+            return;
+        }
+        self.mirroring.tools.clear();
+        self.mirroring.reading = Some(1);
+        self.send_own(turn, Method::ToolsList, None);
+    }
+
+    /// A page of tools came.
+    pub(crate) fn learned_tools(&mut self, turn: &mut Turn<'_>, response: &Response) {
+        let Some(pages) = self.mirroring.reading else { return };
+        let page = response.outcome().ok().map(|result| protocol::header_params::tools(&result));
+        let next = page.and_then(|page| {
+            for tool in page.tools {
+                if let Ok(params) = tool.header_params {
+                    self.mirroring.tools.insert(tool.name.into(), params);
+                }
+            }
+            page.next_cursor
+        });
+        if let Some(cursor) = next.filter(|_| pages < PAGES_MAX) {
+            self.mirroring.reading = Some(pages + 1);
+            let params = serde_json::json!({ "cursor": cursor }).to_string();
+            self.send_own(turn, Method::ToolsList, Some(params.as_bytes()));
+            return;
+        }
+        self.mirroring.reading = None;
+        for Parked { sink, request, mirrored } in std::mem::take(&mut self.mirroring.parked) {
+            match self.check_params(turn, sink, &request, mirrored.as_ref()) {
+                Ok(_) => {
+                    let call = self.new_call(turn, sink, 1, false);
+                    self.take_request(turn, call, request);
+                }
+                Err(rejection) => {
+                    let answer = Answer::Refused(Refusal::Rejected(rejection));
+                    turn.effects.push(Effect::Answer { sink, answer });
+                }
+            }
+        }
+    }
+
+    /// Do the mirrored parameters of a tool call match its arguments? False when that is
+    /// not known yet: the call waits.
+    pub(crate) fn check_params(
+        &mut self,
+        _turn: &mut Turn<'_>,
+        sink: SinkId,
+        request: &Request,
+        mirrored: Option<&Mirrored>,
+    ) -> Result<bool, Rejection> {
+        if self.mirroring.reading.is_some()
+            && self.mirroring.parked.len() < self.limits.exchanges_max
+        {
+            let parked = Parked { sink, request: request.clone(), mirrored: mirrored.cloned() };
+            self.mirroring.parked.push(parked);
+            return Ok(false);
+        }
+        let tool = request.params().and_then(|params| protocol::payload::name_of(&params));
+        let annotations = tool.and_then(|tool| self.mirroring.tools.get(&*tool));
+        let message = request.clone().into();
+        Mirrored::check(mirrored, &message, annotations).map(|()| true)
+    }
+
+    /// The client cancels a call that waits for the list. False where none does.
+    pub(crate) fn unpark(&mut self, turn: &mut Turn<'_>, id: &RequestId) -> bool {
+        let parked = &mut self.mirroring.parked;
+        let Some(index) = parked.iter().position(|parked| parked.request.id == *id) else {
+            return false;
+        };
+        let sink = parked.swap_remove(index).sink;
+        turn.effects.push(Effect::Answer { sink, answer: Answer::Nothing });
+        true
+    }
+
+    /// The list will not come: whoever waits for it gets an error.
+    pub(crate) fn fail_parked(
+        &mut self,
+        turn: &mut Turn<'_>,
+        error: &impl Fn(RequestId) -> Response,
+    ) {
+        self.mirroring.reading = None;
+        for Parked { sink, request, .. } in std::mem::take(&mut self.mirroring.parked) {
+            let answer = Answer::Json(error(request.id).raw().clone());
+            turn.effects.push(Effect::Answer { sink, answer });
+        }
+    }
+}

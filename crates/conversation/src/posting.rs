@@ -1,0 +1,301 @@
+//! What the client posts: requests, notifications, answers to what it was asked, and batches of them.
+
+use protocol::{
+    Body, ErrorCode, LogLevel, Message, Method, Mirrored, Notification, ProgressToken, Rejection,
+    Request, RequestId, Response, payload,
+};
+
+use crate::exchange::{CallId, Exchange, Pace};
+use crate::session::{Phase, Session, Turn};
+use crate::{Answer, Effect, Refusal, SinkId};
+
+/// Most requests remembered that ended without the server's answer.
+const GHOSTS_MAX: usize = 64;
+
+impl Session {
+    pub(crate) fn posted(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        body: Body,
+        mirrored: Option<&Mirrored>,
+    ) {
+        if self.phase == Phase::Unborn {
+            self.begin(turn, sink, body, mirrored);
+            return;
+        }
+        let posted = match body {
+            Body::One(message) => self.posted_one(turn, sink, message, mirrored),
+            Body::Batch(members) => self.posted_batch(turn, sink, members),
+        };
+        let answer = match posted {
+            Ok(Posted::Accepted) => Answer::Accepted,
+            Ok(Posted::Called) if self.duplex.is_some() => Answer::Accepted,
+            Ok(Posted::Called) => return,
+            Err(rejection) => Answer::Refused(Refusal::Rejected(rejection)),
+        };
+        turn.effects.push(Effect::Answer { sink, answer });
+    }
+
+    fn posted_one(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        message: Message,
+        mirrored: Option<&Mirrored>,
+    ) -> Result<Posted, Rejection> {
+        if self.revision().has_mirrored_headers() && self.duplex.is_none() {
+            Mirrored::check(mirrored, &message, None)?;
+            if let Message::Request(request) = &message
+                && request.method == Method::ToolsCall
+                && !self.check_params(turn, sink, request, mirrored)?
+            {
+                return Ok(Posted::Called);
+            }
+        }
+        match message {
+            Message::Request(request) => {
+                self.refuse_initialize(&request)?;
+                let call = self.new_call(turn, sink, 1, false);
+                self.take_request(turn, call, request);
+                Ok(Posted::Called)
+            }
+            Message::Notification(notification) => {
+                self.take_notification(turn, notification);
+                Ok(Posted::Accepted)
+            }
+            Message::Response(response) => {
+                self.answered(turn, &response)?;
+                Ok(Posted::Accepted)
+            }
+        }
+    }
+
+    /// A batch (BAT-01 to BAT-05): each request is an exchange of its own; the answer is
+    /// an array, or one stream with all last words.
+    fn posted_batch(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        members: Vec<Result<Message, Rejection>>,
+    ) -> Result<Posted, Rejection> {
+        if !self.revision().has_batches() {
+            let message =
+                format!("revision {} has no batches; send messages one by one", self.revision());
+            return Err(Rejection::new(ErrorCode::InvalidRequest, message));
+        }
+        for member in &members {
+            if let Ok(Message::Request(request)) = member {
+                self.refuse_initialize(request).map_err(|rejection| rejection.of(None))?;
+            }
+        }
+        let wants_answer = |member: &Result<Message, Rejection>| {
+            matches!(member, Ok(Message::Request(_)) | Err(_))
+        };
+        let open = members.iter().filter(|member| wants_answer(member)).count();
+        let call = (open > 0).then(|| self.new_call(turn, sink, open, true));
+        for member in members {
+            match (member, call) {
+                (Ok(Message::Request(request)), Some(call)) => {
+                    self.take_request(turn, call, request)
+                }
+                (Ok(Message::Notification(notification)), _) => {
+                    self.take_notification(turn, notification);
+                }
+                (Ok(Message::Response(response)), _) => {
+                    // An answer to nothing spoils nothing beside it.
+                    let _stray = self.answered(turn, &response);
+                }
+                (Err(rejection), Some(call)) => {
+                    let error = Response::rejecting(&rejection);
+                    self.last_word(turn, call, error.raw().clone());
+                }
+                (Ok(Message::Request(_)) | Err(_), None) => {}
+            }
+        }
+        Ok(if open > 0 { Posted::Called } else { Posted::Accepted })
+    }
+
+    /// A session is initialized once (SES-11).
+    fn refuse_initialize(&self, request: &Request) -> Result<(), Rejection> {
+        if request.method != Method::Initialize {
+            return Ok(());
+        }
+        let message = "the session is initialized already, and `initialize` cannot be part of a batch; \
+                       begin a new session without a session id";
+        Err(Rejection::new(ErrorCode::InvalidRequest, message).of(Some(request.id.clone())))
+    }
+
+    /// Takes a request of the client's. Whatever comes of it, it gets exactly one last
+    /// word, or none when the client cancels it.
+    pub(crate) fn take_request(&mut self, turn: &mut Turn<'_>, call: CallId, request: Request) {
+        if request.method == Method::Ping {
+            // Either side's pings are answered here (PING-04).
+            let pong = Response::result(request.id, b"{}");
+            self.last_word(turn, call, pong.raw().clone());
+            return;
+        }
+        match self.admit(turn, call, &request) {
+            Ok(exchange) => {
+                self.exchanges.push(exchange);
+                self.send(turn, request.into());
+            }
+            Err((code, message)) => {
+                let error = Response::error(Some(request.id), code.number(), &message, None);
+                self.last_word(turn, call, error.raw().clone());
+            }
+        }
+    }
+
+    fn admit(
+        &mut self,
+        turn: &Turn<'_>,
+        call: CallId,
+        request: &Request,
+    ) -> Result<Exchange, (ErrorCode, String)> {
+        let refuse = |code, message: &str| Err((code, message.to_owned()));
+        if !self.is_shaken() {
+            return refuse(
+                ErrorCode::InvalidRequest,
+                "`initialize` is not answered yet; wait for it",
+            );
+        }
+        let same = |exchange: &Exchange| exchange.id == request.id;
+        if self.exchanges.iter().any(same) || self.ghosts.contains(&request.id) {
+            return refuse(
+                ErrorCode::InvalidRequest,
+                "a request with this id is in flight; use each id once in a session",
+            );
+        }
+        if self.exchanges.len() >= self.limits.exchanges_max {
+            let most = self.limits.exchanges_max;
+            let message = format!(
+                "the session has {most} requests in flight, its most; wait for some to end"
+            );
+            return Err((ErrorCode::Refused, message));
+        }
+        let mut uri = None;
+        match request.method {
+            Method::SetLevel => {
+                let level = request.params().and_then(|params| payload::log_level_of(&params));
+                self.level = Some(level.ok_or_else(|| {
+                    let message = format!("`level` must be one of {}", LogLevel::NAMES.join(", "));
+                    (ErrorCode::InvalidParams, message)
+                })?);
+            }
+            Method::Subscribe | Method::Unsubscribe => {
+                uri = request.params().and_then(|params| payload::resource_uri_of(&params));
+                if uri.is_none() {
+                    return refuse(ErrorCode::InvalidParams, "`uri` must be a string");
+                }
+                let full = self.subscriptions.len() >= self.limits.subscriptions_max;
+                if full && request.method == Method::Subscribe {
+                    let message =
+                        "the session has as many subscriptions as it may; unsubscribe some";
+                    return refuse(ErrorCode::Refused, message);
+                }
+            }
+            _ => {}
+        }
+        let pace = |token: ProgressToken| Box::new(Pace::new(token, &self.limits, turn.now));
+        Ok(Exchange {
+            id: request.id.clone(),
+            method: request.method.clone(),
+            call,
+            uri: uri.map(Into::into),
+            progress: request.progress_token().map(pace),
+            began: turn.now,
+            silent_at: turn.now.plus(self.limits.request_secs * 1_000),
+            ends_at: turn.now.plus(self.limits.request_max_secs * 1_000),
+        })
+    }
+
+    fn take_notification(&mut self, turn: &mut Turn<'_>, notification: Notification) {
+        match notification.method {
+            Method::Initialized => {
+                self.initialized(turn);
+                self.send(turn, notification.into());
+            }
+            Method::Cancelled => {
+                let id =
+                    notification.params().and_then(|params| payload::cancelled_request_id(&params));
+                if let Some(id) = id {
+                    self.cancelled(turn, &id, notification);
+                }
+            }
+            _ => self.send(turn, notification.into()),
+        }
+    }
+
+    /// The client no longer wants an answer (CAN-01). Unknown and finished requests, and
+    /// `initialize`, are not cancelled (CAN-02).
+    fn cancelled(&mut self, turn: &mut Turn<'_>, id: &RequestId, notification: Notification) {
+        if self.unpark(turn, id) {
+            return;
+        }
+        let ours =
+            |exchange: &Exchange| exchange.id == *id && exchange.method != Method::Initialize;
+        let Some(index) = self.exchanges.iter().position(ours) else { return };
+        let exchange = self.exchanges.swap_remove(index);
+        if !self.link.unqueue(id) {
+            self.haunt(id.clone());
+            self.send(turn, notification.into());
+        }
+        self.no_last_word(turn, exchange.call);
+    }
+
+    /// Ends requests without the server's answer and without a word: who wanted them
+    /// gets the word elsewhere.
+    pub(crate) fn abandon_requests(&mut self, turn: &mut Turn<'_>, ids: &[RequestId]) {
+        for id in ids {
+            let Some(index) = self.exchanges.iter().position(|exchange| exchange.id == *id) else {
+                continue;
+            };
+            let exchange = self.exchanges.swap_remove(index);
+            self.calls.retain(|call| call.id != exchange.call);
+            self.cancel_at_server(turn, id, "its messages were dropped");
+        }
+    }
+
+    /// Tells the server that a request is no longer wanted.
+    pub(crate) fn cancel_at_server(&mut self, turn: &mut Turn<'_>, id: &RequestId, reason: &str) {
+        if self.link.unqueue(id) {
+            return;
+        }
+        self.haunt(id.clone());
+        let params = serde_json::json!({ "requestId": id, "reason": reason }).to_string();
+        let notification = Notification::new(Method::Cancelled, Some(params.as_bytes()));
+        self.send(turn, notification.into());
+    }
+
+    fn haunt(&mut self, id: RequestId) {
+        if self.ghosts.len() >= GHOSTS_MAX {
+            self.ghosts.pop_front();
+        }
+        self.ghosts.push_back(id);
+    }
+
+    /// The link could not take a message: its sender is told, where there is one to tell.
+    pub(crate) fn unsent(&mut self, turn: &mut Turn<'_>, message: Message) {
+        let Message::Request(request) = message else {
+            turn.effects.push(Effect::Tell(crate::Fact::Dropped));
+            return;
+        };
+        let Some(index) = self.exchanges.iter().position(|exchange| exchange.id == request.id)
+        else {
+            return;
+        };
+        let exchange = self.exchanges.swap_remove(index);
+        let words = "the server does not keep up with its messages; try again later";
+        let error = Response::error(Some(request.id), crate::REFUSED, words, None);
+        self.settle_taken(turn, exchange, error.raw().clone(), false);
+    }
+}
+
+/// What became of a POST.
+enum Posted {
+    /// It asked for nothing.
+    Accepted,
+    /// Its requests will be answered.
+    Called,
+}

@@ -1,0 +1,140 @@
+//! GET: a new standalone stream, or one that goes on after an event.
+
+use crate::log::What;
+use crate::session::{Session, Turn};
+use crate::stream::{Stream, Tombstone};
+use crate::{Answer, Effect, EventId, Fact, Frame, Refusal, ResumeOutcome, SinkId};
+
+impl Session {
+    pub(crate) fn listened(&mut self, turn: &mut Turn<'_>, sink: SinkId, after: Option<&str>) {
+        let Some(after) = after else {
+            self.listen_afresh(turn, sink);
+            return;
+        };
+        let outcome = match EventId::parse(after) {
+            Some(id) => self.resume(turn, sink, id),
+            None => ResumeOutcome::Unknown,
+        };
+        let refusal = match outcome {
+            ResumeOutcome::Unknown => Some(Refusal::UnknownEvent),
+            ResumeOutcome::Finished => Some(Refusal::NothingMore),
+            ResumeOutcome::Replayed | ResumeOutcome::Trimmed => None,
+        };
+        if let Some(refusal) = refusal {
+            turn.effects.push(Effect::Answer { sink, answer: Answer::Refused(refusal) });
+        }
+        turn.effects.push(Effect::Tell(Fact::Resumed(outcome)));
+    }
+
+    /// A standalone stream. At the bound the one that was told nothing for longest is let go (GET-09).
+    fn listen_afresh(&mut self, turn: &mut Turn<'_>, sink: SinkId) -> u64 {
+        let standalone = |stream: &u64| self.streams.get(stream).is_some_and(Stream::is_standalone);
+        let attached = self.attachments.iter().filter(|a| standalone(&a.stream));
+        if attached.clone().count() >= self.limits.standalone_max {
+            let idlest = attached.min_by_key(|a| (a.told_at, a.stream)).map(|a| (a.sink, a.open));
+            if let Some((idlest, open)) = idlest {
+                if !open {
+                    turn.effects.push(Effect::Open { sink: idlest, welcome: false });
+                }
+                self.finish(turn, idlest, false);
+            }
+        }
+        let stream = self.open_stream(turn, Some(sink), Vec::new(), None);
+        self.tell_waiting(turn);
+        stream
+    }
+
+    /// Goes on after an event (SSE-07): on its own stream only (SSE-08), whatever the
+    /// stream began as (SSE-09).
+    fn resume(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: EventId) -> ResumeOutcome {
+        if id.emitter != self.emitter || id.number > self.log.acknowledged() {
+            return ResumeOutcome::Unknown;
+        }
+        let Some(stream) = self.streams.get(&id.stream) else {
+            return self.resume_finished(turn, sink, id);
+        };
+        // The entry may be gone; if it is there it must be this stream's own.
+        let foreign = self.log.get(id.number).is_some_and(|logged| logged.stream != id.stream);
+        if foreign || id.number < id.stream || id.number > stream.last {
+            return ResumeOutcome::Unknown;
+        }
+        let (closed, last, trimmed) = (stream.closed, stream.last, stream.trimmed);
+        if closed && id.number >= last {
+            return ResumeOutcome::Finished;
+        }
+        self.displace(turn, id.stream);
+        self.attach(turn, sink, id.stream, id.number);
+        self.open_head(turn, id.stream, id.number);
+        let lost = id.number < trimmed;
+        if lost && !self.end_trimmed(turn, id.stream) {
+            return ResumeOutcome::Trimmed;
+        }
+        let missed: Vec<_> = self
+            .log
+            .replay(id.stream, id.number)
+            .map(|(number, what)| (number, what.clone()))
+            .collect();
+        for (number, what) in missed {
+            self.replay_one(turn, id, sink, number, &what);
+        }
+        self.tell_waiting(turn);
+        if lost { ResumeOutcome::Trimmed } else { ResumeOutcome::Replayed }
+    }
+
+    fn replay_one(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: EventId,
+        sink: SinkId,
+        number: u64,
+        what: &What,
+    ) {
+        match what {
+            What::Opened { .. } => {}
+            What::Event(data) => {
+                if let Some(attachment) = self.attachment(id.stream) {
+                    attachment.sent = number;
+                }
+                let frame =
+                    Frame::Message { id: Some(EventId { number, ..id }), data: data.clone() };
+                self.write(turn, sink, frame);
+            }
+            What::Closed => self.finish(turn, sink, false),
+        }
+    }
+
+    /// A newer resume of a stream displaces whoever listened to it.
+    fn displace(&mut self, turn: &mut Turn<'_>, stream: u64) {
+        let Some(attachment) = self.attachment(stream) else { return };
+        let (sink, open) = (attachment.sink, attachment.open);
+        if !open {
+            turn.effects.push(Effect::Open { sink, welcome: false });
+        }
+        self.finish(turn, sink, false);
+    }
+
+    /// Nothing of the stream is left but its tombstone, if that.
+    fn resume_finished(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: EventId) -> ResumeOutcome {
+        let Some(Tombstone { last, requests, .. }) =
+            self.finished.iter().find(|tombstone| tombstone.stream == id.stream)
+        else {
+            return ResumeOutcome::Unknown;
+        };
+        if requests.is_empty() {
+            let stream = self.listen_afresh(turn, sink);
+            for method in self.server_lists() {
+                let notification = protocol::Notification::new(method, None);
+                self.emit(turn, stream, notification.raw().clone());
+            }
+            return ResumeOutcome::Trimmed;
+        }
+        if id.number >= *last {
+            return ResumeOutcome::Finished;
+        }
+        let requests = requests.clone();
+        turn.effects.push(Effect::Open { sink, welcome: false });
+        self.write_trimmed(turn, sink, &requests);
+        turn.effects.push(Effect::Finish { sink, abort: false });
+        ResumeOutcome::Trimmed
+    }
+}

@@ -1,0 +1,472 @@
+//! The session's SSE streams: what is told on each, who listens, and in what order.
+//!
+//! A message is written to a client only from here, and only when the log holds it.
+
+use bytes::Bytes;
+use protocol::{ErrorCode, Notification, RequestId, Response};
+
+use crate::exchange::{Call, CallId, Form};
+use crate::log::What;
+use crate::session::{Session, Turn};
+use crate::{Answer, Effect, EventId, Fact, Frame, Millis, SinkId};
+
+/// A stream of the log.
+pub(crate) struct Stream {
+    /// The requests it answers; none for a standalone stream.
+    pub(crate) requests: Vec<RequestId>,
+    /// The POST it belongs to, while that has open requests.
+    pub(crate) call: Option<CallId>,
+    /// The number of its newest entry that can be told.
+    pub(crate) last: u64,
+    /// The number of its newest entry that was trimmed; 0 for none.
+    pub(crate) trimmed: u64,
+    pub(crate) closed: bool,
+}
+
+impl Stream {
+    pub(crate) fn is_standalone(&self) -> bool {
+        self.requests.is_empty()
+    }
+}
+
+/// What is remembered of a stream when nothing of it can be replayed any more.
+pub(crate) struct Tombstone {
+    pub(crate) stream: u64,
+    pub(crate) last: u64,
+    pub(crate) requests: Vec<RequestId>,
+}
+
+/// Most tombstones kept; the oldest goes, and its stream's ids are unknown then.
+pub(crate) const TOMBSTONES_MAX: usize = 256;
+
+/// Most standalone streams kept that nobody listens to.
+const DESERTED_MAX: usize = 8;
+
+/// A connection that listens to a stream of the log.
+pub(crate) struct Attachment {
+    pub(crate) sink: SinkId,
+    pub(crate) stream: u64,
+    /// The number of the newest entry written to it.
+    pub(crate) sent: u64,
+    /// Was the response's head written?
+    pub(crate) open: bool,
+    pub(crate) keepalive_at: Millis,
+    pub(crate) ping_at: Option<Millis>,
+    /// When a message was last written to it.
+    pub(crate) told_at: Millis,
+    pub(crate) poll_at: Option<Millis>,
+}
+
+/// Where a message of the server's goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Route {
+    /// With the answer to a POST.
+    Call(CallId),
+    /// On a standalone stream.
+    Standalone,
+}
+
+/// A message that waits for a standalone stream.
+pub(crate) struct Waiting {
+    pub(crate) data: Bytes,
+    /// May it go before the client said `initialized` (RPC-11)?
+    pub(crate) early: bool,
+}
+
+impl Session {
+    /// Opens a stream in the log. Its head is written once the log holds it.
+    pub(crate) fn open_stream(
+        &mut self,
+        turn: &Turn<'_>,
+        sink: Option<SinkId>,
+        requests: Vec<RequestId>,
+        call: Option<CallId>,
+    ) -> u64 {
+        let number = self.log.next();
+        self.log.push(number, What::Opened { requests: requests.clone() }, turn.now);
+        self.streams
+            .insert(number, Stream { requests, call, last: number, trimmed: 0, closed: false });
+        if let Some(sink) = sink {
+            self.attach(turn, sink, number, number - 1);
+        }
+        number
+    }
+
+    pub(crate) fn attach(&mut self, turn: &Turn<'_>, sink: SinkId, stream: u64, sent: u64) {
+        let standalone = self.streams.get(&stream).is_some_and(Stream::is_standalone);
+        let pings = standalone && self.limits.ping_secs > 0;
+        let polls = self.limits.stream_secs > 0 && self.revision().has_priming();
+        self.attachments.push(Attachment {
+            sink,
+            stream,
+            sent,
+            open: false,
+            keepalive_at: turn.now.plus(self.limits.keepalive_secs * 1_000),
+            ping_at: pings.then(|| turn.now.plus(self.limits.ping_secs * 1_000)),
+            told_at: turn.now,
+            poll_at: polls.then(|| turn.now.plus(self.limits.stream_secs * 1_000)),
+        });
+    }
+
+    pub(crate) fn attachment(&mut self, stream: u64) -> Option<&mut Attachment> {
+        self.attachments.iter_mut().find(|attachment| attachment.stream == stream)
+    }
+
+    /// Writes a message to a stream's log; it is told once the log holds it.
+    pub(crate) fn emit(&mut self, turn: &Turn<'_>, stream: u64, data: Bytes) {
+        let number = self.log.push(stream, What::Event(data), turn.now);
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.last = number;
+        }
+    }
+
+    /// Ends a stream: nothing more will come on it.
+    pub(crate) fn close_stream(&mut self, turn: &Turn<'_>, number: u64) {
+        if let Some(stream) = self.streams.get_mut(&number).filter(|stream| !stream.closed) {
+            stream.closed = true;
+            stream.call = None;
+            self.log.push(number, What::Closed, turn.now);
+        }
+    }
+
+    /// The log holds everything up to `through`: tell what waited for that.
+    pub(crate) fn acknowledged(&mut self, turn: &mut Turn<'_>, through: u64) {
+        for number in self.log.acknowledge(through) {
+            let Some(logged) = self.log.get(number) else { continue };
+            let (stream, what) = (logged.stream, logged.what.clone());
+            self.reveal(turn, stream, number, &what);
+        }
+    }
+
+    /// Tells one held entry to whoever listens to its stream.
+    pub(crate) fn reveal(&mut self, turn: &mut Turn<'_>, number: u64, entry: u64, what: &What) {
+        let trimmed = self.streams.get(&number).map_or(0, |stream| stream.trimmed);
+        let emitter = self.emitter;
+        let Some(attachment) = self.attachment(number).filter(|a| a.sent < entry) else { return };
+        let sink = attachment.sink;
+        if attachment.sent < trimmed {
+            // It never got what was trimmed, so it must not get what came after.
+            if !attachment.open {
+                self.open_head(turn, number, entry);
+            }
+            if !self.end_trimmed(turn, number) {
+                return;
+            }
+        }
+        let Some(attachment) = self.attachment(number) else { return };
+        attachment.sent = entry;
+        match what {
+            What::Opened { .. } => self.open_head(turn, number, entry),
+            What::Event(data) => {
+                attachment.told_at = turn.now;
+                let id = EventId { stream: number, emitter, number: entry };
+                let frame = Frame::Message { id: Some(id), data: data.clone() };
+                self.write(turn, sink, frame);
+            }
+            What::Closed => self.finish(turn, sink, false),
+        }
+    }
+
+    /// Writes the head of a stream's response: where to come back to, and when (SSE-04, SSE-05).
+    pub(crate) fn open_head(&mut self, turn: &mut Turn<'_>, number: u64, cursor: u64) {
+        let retry = self.retry();
+        let emitter = self.emitter;
+        let primes = self.revision().has_priming();
+        let Some(attachment) = self.attachment(number) else { return };
+        attachment.open = true;
+        let sink = attachment.sink;
+        turn.effects.push(Effect::Open { sink, welcome: false });
+        let id = EventId { stream: number, emitter, number: cursor };
+        let frame = if primes { Frame::Cursor { id, retry } } else { Frame::KeepAlive };
+        self.write(turn, sink, frame);
+    }
+
+    pub(crate) fn write(&mut self, turn: &mut Turn<'_>, sink: SinkId, frame: Frame) {
+        let keepalive_at = turn.now.plus(self.limits.keepalive_secs * 1_000);
+        if let Some(attachment) = self.attachments.iter_mut().find(|a| a.sink == sink) {
+            attachment.keepalive_at = keepalive_at;
+        }
+        turn.effects.push(Effect::Write { sink, frame });
+    }
+
+    /// Ends a connection that listens to a stream; the stream itself goes on.
+    pub(crate) fn finish(&mut self, turn: &mut Turn<'_>, sink: SinkId, abort: bool) {
+        self.attachments.retain(|attachment| attachment.sink != sink);
+        turn.effects.push(Effect::Finish { sink, abort });
+    }
+
+    /// Gives a message its way to the client. Returns false where there is none.
+    pub(crate) fn deliver(&mut self, turn: &mut Turn<'_>, route: Route, data: Bytes, early: bool) {
+        if let Some(pipe) = self.duplex {
+            if early || self.is_live() {
+                turn.effects.push(duplex_message(pipe, data));
+            } else {
+                self.wait(turn, data, early);
+            }
+            return;
+        }
+        match route {
+            Route::Call(call) => match self.upgraded(turn, call) {
+                Some(Upgraded::Stream(stream)) => self.emit(turn, stream, data),
+                Some(Upgraded::Sink(sink)) => {
+                    let frame = Frame::Message { id: None, data };
+                    turn.effects.push(Effect::Write { sink, frame });
+                }
+                None => self.deliver(turn, Route::Standalone, data, early),
+            },
+            Route::Standalone => match self.newest_standalone() {
+                Some(stream) if early || self.is_live() => self.emit(turn, stream, data),
+                _ => self.wait(turn, data, early),
+            },
+        }
+    }
+
+    /// Where messages of a call go besides its answer; makes its answer a stream if it
+    /// is none yet. `None` when its client went away before there was anything to come back to.
+    fn upgraded(&mut self, turn: &mut Turn<'_>, id: CallId) -> Option<Upgraded> {
+        let call = self.calls.iter_mut().find(|call| call.id == id)?;
+        let sink = call.sink;
+        match &mut call.form {
+            Form::Stream(stream) => Some(Upgraded::Stream(*stream)),
+            Form::Unlogged { .. } => sink.map(Upgraded::Sink),
+            Form::Duplex => None,
+            Form::Held { answers, .. } => {
+                let sink = sink?;
+                let answers = std::mem::take(answers);
+                Some(Upgraded::Stream(self.upgrade(turn, id, sink, answers)))
+            }
+        }
+    }
+
+    /// Makes a POST's answer a stream.
+    fn upgrade(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: CallId,
+        sink: SinkId,
+        answers: Vec<Bytes>,
+    ) -> u64 {
+        let ours = self.exchanges.iter().filter(|exchange| exchange.call == id);
+        let requests = ours.map(|exchange| exchange.id.clone()).collect();
+        let stream = self.open_stream(turn, Some(sink), requests, Some(id));
+        if let Some(call) = self.calls.iter_mut().find(|call| call.id == id) {
+            call.form = Form::Stream(stream);
+        }
+        for answer in answers {
+            self.emit(turn, stream, answer);
+        }
+        stream
+    }
+
+    /// A POST was silent for long: its answer becomes a stream.
+    pub(crate) fn upgrade_silent(&mut self, turn: &mut Turn<'_>, id: CallId) {
+        let starting = !self.is_shaken();
+        let keepalive_at = turn.now.plus(self.limits.keepalive_secs * 1_000);
+        let Some(call) = self.calls.iter_mut().find(|call| call.id == id) else { return };
+        let (Some(sink), Form::Held { upgrade_at, answers }) = (call.sink, &mut call.form) else {
+            return;
+        };
+        if starting {
+            // There is nothing to resume before there is a session.
+            call.form = Form::Unlogged { keepalive_at };
+            turn.effects.push(Effect::Open { sink, welcome: true });
+            turn.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
+            return;
+        }
+        *upgrade_at = Millis(u64::MAX);
+        let answers = std::mem::take(answers);
+        self.upgrade(turn, id, sink, answers);
+    }
+
+    /// The stream that a message to nobody in particular goes on: the newest one somebody listens to (SSE-01).
+    pub(crate) fn newest_standalone(&self) -> Option<u64> {
+        let listened = self.attachments.iter().map(|attachment| attachment.stream);
+        let standalone = |number: &u64| self.streams.get(number).is_some_and(Stream::is_standalone);
+        listened.filter(standalone).max()
+    }
+
+    /// Keeps a message until there is a stream for it; at the bound the oldest goes.
+    fn wait(&mut self, turn: &mut Turn<'_>, data: Bytes, early: bool) {
+        if self.waiting.len() >= self.limits.waiting_max {
+            self.waiting.pop_front();
+            turn.effects.push(Effect::Tell(Fact::Dropped));
+        }
+        self.waiting.push_back(Waiting { data, early });
+    }
+
+    /// Tells what waited, as far as it may go now.
+    pub(crate) fn tell_waiting(&mut self, turn: &mut Turn<'_>) {
+        if self.duplex.is_none() && self.newest_standalone().is_none() {
+            return;
+        }
+        let live = self.is_live();
+        for waiting in std::mem::take(&mut self.waiting) {
+            if live || waiting.early {
+                self.deliver(turn, Route::Standalone, waiting.data, waiting.early);
+            } else {
+                self.waiting.push_back(waiting);
+            }
+        }
+    }
+
+    /// Says the last word on one request of a call.
+    pub(crate) fn last_word(&mut self, turn: &mut Turn<'_>, id: CallId, data: Bytes) {
+        let Some(index) = self.calls.iter().position(|call| call.id == id) else { return };
+        let call = &mut self.calls[index];
+        call.open -= 1;
+        let (done, sink, batch) = (call.open == 0, call.sink, call.batch);
+        match &mut call.form {
+            Form::Held { .. } if done && !batch => {
+                self.calls.swap_remove(index);
+                self.answer(turn, sink, Answer::Json(data));
+            }
+            Form::Held { answers, .. } => {
+                answers.push(data);
+                if done {
+                    let answers = std::mem::take(answers);
+                    self.calls.swap_remove(index);
+                    self.answer(turn, sink, Answer::Array(answers));
+                }
+            }
+            Form::Stream(stream) => {
+                let stream = *stream;
+                self.emit(turn, stream, data);
+                if done {
+                    self.calls.swap_remove(index);
+                    self.close_stream(turn, stream);
+                }
+            }
+            Form::Unlogged { .. } => {
+                self.calls.swap_remove(index);
+                if let Some(sink) = sink {
+                    let frame = Frame::Message { id: None, data };
+                    turn.effects.push(Effect::Write { sink, frame });
+                    turn.effects.push(Effect::Finish { sink, abort: false });
+                }
+            }
+            Form::Duplex => {
+                if done {
+                    self.calls.swap_remove(index);
+                }
+                turn.effects.extend(self.duplex.map(|pipe| duplex_message(pipe, data)));
+            }
+        }
+    }
+
+    /// Ends one request of a call without a word: its client cancelled it (CAN-01).
+    pub(crate) fn no_last_word(&mut self, turn: &mut Turn<'_>, id: CallId) {
+        let Some(index) = self.calls.iter().position(|call| call.id == id) else { return };
+        let call = &mut self.calls[index];
+        call.open -= 1;
+        if call.open > 0 {
+            return;
+        }
+        let Call { sink, batch, form, .. } = self.calls.swap_remove(index);
+        match form {
+            Form::Held { answers, .. } if batch && !answers.is_empty() => {
+                self.answer(turn, sink, Answer::Array(answers));
+            }
+            Form::Held { .. } => self.answer(turn, sink, Answer::Nothing),
+            Form::Stream(stream) => self.close_stream(turn, stream),
+            Form::Unlogged { .. } => {
+                turn.effects.extend(sink.map(|sink| Effect::Finish { sink, abort: false }));
+            }
+            Form::Duplex => {}
+        }
+    }
+
+    fn answer(&mut self, turn: &mut Turn<'_>, sink: Option<SinkId>, answer: Answer) {
+        turn.effects.extend(sink.map(|sink| Effect::Answer { sink, answer }));
+    }
+
+    /// Some of a stream is out of reach, and somebody still wants it. Never a silent hole:
+    /// its requests end with an error; a standalone stream goes on with what is left,
+    /// and its client is told to ask anew for whatever it may have missed. Returns
+    /// whether the stream goes on.
+    pub(crate) fn end_trimmed(&mut self, turn: &mut Turn<'_>, number: u64) -> bool {
+        let Some(stream) = self.streams.get_mut(&number) else { return false };
+        if stream.is_standalone() {
+            stream.trimmed = 0;
+            for method in self.server_lists() {
+                let notification = Notification::new(method, None);
+                self.emit(turn, number, notification.raw().clone());
+            }
+            return true;
+        }
+        let requests = stream.requests.clone();
+        self.abandon_requests(turn, &requests);
+        self.close_stream(turn, number);
+        if let Some(stream) = self.streams.get_mut(&number) {
+            // What is left of it must not be told after its last word.
+            stream.trimmed = u64::MAX;
+        }
+        if let Some(sink) = self.attachment(number).map(|attachment| attachment.sink) {
+            self.write_trimmed(turn, sink, &requests);
+            self.finish(turn, sink, false);
+        }
+        false
+    }
+
+    /// Writes the error that ends requests whose events are out of reach.
+    pub(crate) fn write_trimmed(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        requests: &[RequestId],
+    ) {
+        for id in requests {
+            let message =
+                "messages of this request were dropped before the client came back for them";
+            let code = ErrorCode::InternalError.number();
+            let error = Response::error(Some(id.clone()), code, message, None);
+            let frame = Frame::Message { id: None, data: error.raw().clone() };
+            self.write(turn, sink, frame);
+        }
+    }
+
+    /// Drops what is over a bound of the log, and remembers what that ends.
+    pub(crate) fn trim(&mut self, now: Millis) {
+        while let Some(trimmed) = self.log.trim_one(&self.limits, now) {
+            let Some(stream) = self.streams.get_mut(&trimmed.stream) else { continue };
+            stream.trimmed = stream.trimmed.max(trimmed.number);
+            if trimmed.closes {
+                self.bury(trimmed.stream);
+            }
+        }
+    }
+
+    /// Forgets a stream but for its tombstone.
+    fn bury(&mut self, number: u64) {
+        let Some(stream) = self.streams.remove(&number) else { return };
+        if self.finished.len() >= TOMBSTONES_MAX {
+            self.finished.pop_front();
+        }
+        let Stream { last, requests, .. } = stream;
+        self.finished.push_back(Tombstone { stream: number, last, requests });
+    }
+
+    /// A client left its standalone stream. It may come back; beyond the bound the oldest
+    /// stream that nobody listens to is forgotten, and who comes back for it starts afresh.
+    pub(crate) fn bury_deserted(&mut self) {
+        let listened = |number: &u64| self.attachments.iter().any(|a| a.stream == *number);
+        let mut deserted = self
+            .streams
+            .iter()
+            .filter(|(number, stream)| stream.is_standalone() && !listened(number))
+            .map(|(number, _)| *number);
+        let oldest = deserted.next();
+        if deserted.count() >= DESERTED_MAX {
+            oldest.into_iter().for_each(|oldest| self.bury(oldest));
+        }
+    }
+}
+
+/// What a call's messages are written to.
+enum Upgraded {
+    Stream(u64),
+    Sink(SinkId),
+}
+
+fn duplex_message(pipe: SinkId, data: Bytes) -> Effect {
+    Effect::Write { sink: pipe, frame: Frame::Message { id: None, data } }
+}

@@ -1,0 +1,359 @@
+//! A world around one session: a log that acknowledges when told to, connections that
+//! record what they are told, and a server that records what it is sent.
+//!
+//! Every effect is checked against what every effect must keep, whatever the story.
+#![allow(dead_code, reason = "each story file uses its own part")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conversation::{
+    Answer, Birth, Cause, Effect, Emitter, Event, EventId, Frame, Limits, Millis, Refusal, Session,
+    SinkId,
+};
+use protocol::{Message, Method, Mirrored, Notification, Request, RequestId, Response};
+
+/// What a connection was told.
+#[derive(Default, Debug)]
+pub(crate) struct Connection {
+    pub(crate) answer: Option<Answer>,
+    pub(crate) open: bool,
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) finished: bool,
+    pub(crate) gone: bool,
+}
+
+impl Connection {
+    /// The messages it was told, in order.
+    pub(crate) fn messages(&self) -> Vec<String> {
+        let text = |data: &Bytes| String::from_utf8(data.to_vec()).unwrap();
+        match &self.answer {
+            Some(Answer::Json(data) | Answer::Welcome(data)) => vec![text(data)],
+            Some(Answer::Array(all)) => all.iter().map(text).collect(),
+            _ => self
+                .frames
+                .iter()
+                .filter_map(|frame| match frame {
+                    Frame::Message { data, .. } => Some(text(data)),
+                    _ => None,
+                })
+                .collect(),
+        }
+    }
+
+    /// The last event id it was told.
+    pub(crate) fn cursor(&self) -> Option<EventId> {
+        self.frames.iter().rev().find_map(|frame| match frame {
+            Frame::Cursor { id, .. } | Frame::Message { id: Some(id), .. } => Some(*id),
+            _ => None,
+        })
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) session: Session,
+    pub(crate) now: Millis,
+    pub(crate) connections: BTreeMap<SinkId, Connection>,
+    /// What the server was sent, in order.
+    pub(crate) sent: Vec<Message>,
+    pub(crate) link_open: bool,
+    pub(crate) over: Option<Cause>,
+    /// Does the log acknowledge at once?
+    pub(crate) prompt_log: bool,
+    next_sink: u64,
+    /// What was handed to the log, up to this number.
+    pub(crate) appended: u64,
+    pub(crate) acknowledged: u64,
+    /// Every id that was told, with its payload.
+    told: HashMap<EventId, Bytes>,
+    /// Every payload that was told, with its stream.
+    stream_of: HashMap<Bytes, u64>,
+}
+
+impl World {
+    pub(crate) fn new(limits: Limits) -> Self {
+        let birth =
+            Birth { limits: Arc::new(limits), emitter: Emitter(0xfeed), seed: 7, duplex: None };
+        Self::of(Session::new(birth, Millis(0)))
+    }
+
+    pub(crate) fn duplex(limits: Limits) -> Self {
+        let pipe = SinkId(0);
+        let birth = Birth {
+            limits: Arc::new(limits),
+            emitter: Emitter(0xfeed),
+            seed: 7,
+            duplex: Some(pipe),
+        };
+        let mut world = Self::of(Session::new(birth, Millis(0)));
+        world.connections.insert(pipe, Connection { open: true, ..Connection::default() });
+        world
+    }
+
+    fn of(session: Session) -> Self {
+        Self {
+            session,
+            now: Millis(0),
+            connections: BTreeMap::new(),
+            sent: Vec::new(),
+            link_open: false,
+            over: None,
+            prompt_log: true,
+            next_sink: 1,
+            appended: 0,
+            acknowledged: 0,
+            told: HashMap::new(),
+            stream_of: HashMap::new(),
+        }
+    }
+
+    /// A session of this revision whose handshake is done.
+    pub(crate) fn live(revision: &str, limits: Limits) -> Self {
+        Self::live_with(revision, limits, r#"{"sampling":{},"elicitation":{},"roots":{}}"#)
+    }
+
+    pub(crate) fn live_with(revision: &str, limits: Limits, capabilities: &str) -> Self {
+        let mut world = Self::new(limits);
+        let sink = world.initialize(revision, capabilities);
+        assert!(matches!(world.connections[&sink].answer, Some(Answer::Welcome(_))));
+        let mirrored = world.mirrored("notifications/initialized", None);
+        world.post_with(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#, mirrored);
+        world
+    }
+
+    /// Posts `initialize` and lets the server answer it.
+    pub(crate) fn initialize(&mut self, revision: &str, capabilities: &str) -> SinkId {
+        let params = format!(
+            r#"{{"protocolVersion":"{revision}","capabilities":{capabilities},"clientInfo":{{"name":"story","version":"1"}}}}"#
+        );
+        let request =
+            format!(r#"{{"jsonrpc":"2.0","id":"init","method":"initialize","params":{params}}}"#);
+        let mirrored = self.mirrored("initialize", None);
+        let sink = self.post_with(&request, mirrored);
+        self.shake();
+        sink
+    }
+
+    /// The link comes up and the server answers the handshake.
+    pub(crate) fn shake(&mut self) {
+        self.step(Event::LinkUp);
+        let Some(Message::Request(request)) = self.sent.last().cloned() else { return };
+        assert_eq!(request.method, Method::Initialize);
+        let result = br#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"s","version":"1"}}"#;
+        self.say(Response::result(request.id, result));
+    }
+
+    fn mirrored(&self, method: &str, name: Option<&str>) -> Option<Box<Mirrored>> {
+        let headers = [("mcp-method", Some(method)), ("mcp-name", name)];
+        let given = headers.iter().filter_map(|(n, v)| v.map(|v| (*n, v.as_bytes())));
+        Mirrored::from_headers(given)
+    }
+
+    pub(crate) fn sink(&mut self) -> SinkId {
+        let sink = SinkId(self.next_sink);
+        self.next_sink += 1;
+        self.connections.insert(sink, Connection::default());
+        sink
+    }
+
+    pub(crate) fn post(&mut self, text: &str) -> SinkId {
+        self.post_with(text, None)
+    }
+
+    pub(crate) fn post_with(&mut self, text: &str, mirrored: Option<Box<Mirrored>>) -> SinkId {
+        let sink = self.sink();
+        let body = protocol::parse(Bytes::from(text.to_owned()), &protocol::Limits::default());
+        self.step(Event::Posted { sink, body: body.unwrap(), mirrored });
+        sink
+    }
+
+    /// Calls a tool, with the call's id as its progress token.
+    pub(crate) fn call(&mut self, id: u64) -> SinkId {
+        let request = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"t","_meta":{{"progressToken":{id}}}}}}}"#
+        );
+        self.post(&request)
+    }
+
+    pub(crate) fn listen(&mut self, after: Option<EventId>) -> SinkId {
+        self.listen_text(after.map(|id| id.to_string()))
+    }
+
+    pub(crate) fn listen_text(&mut self, after: Option<String>) -> SinkId {
+        let sink = self.sink();
+        self.step(Event::Listened { sink, after });
+        sink
+    }
+
+    pub(crate) fn hang_up(&mut self, sink: SinkId) {
+        let connection = self.connections.get_mut(&sink).unwrap();
+        if !connection.finished && !std::mem::replace(&mut connection.gone, true) {
+            self.step(Event::SinkClosed { sink });
+        }
+    }
+
+    pub(crate) fn say(&mut self, message: impl Into<Message>) {
+        self.step(Event::Said { message: message.into(), about: None });
+    }
+
+    pub(crate) fn say_about(&mut self, id: u64, message: impl Into<Message>) {
+        let about = Some(RequestId::from(id as i64));
+        self.step(Event::Said { message: message.into(), about });
+    }
+
+    pub(crate) fn answer(&mut self, id: u64, text: &str) {
+        let result = format!(r#"{{"content":[{{"type":"text","text":"{text}"}}]}}"#);
+        self.say(Response::result((id as i64).into(), result.as_bytes()));
+    }
+
+    pub(crate) fn progress(&mut self, id: u64, progress: u64) {
+        let params = format!(r#"{{"progressToken":{id},"progress":{progress}}}"#);
+        self.say(Notification::new(Method::Progress, Some(params.as_bytes())));
+    }
+
+    /// The server asks the client for something.
+    pub(crate) fn ask(&mut self, id: &str, about: Option<u64>) {
+        let params = br#"{"message":"?","requestedSchema":{"type":"object","properties":{}}}"#;
+        let request = Request::new(id.into(), Method::Elicit, Some(params));
+        let about = about.map(|id| RequestId::from(id as i64));
+        self.step(Event::Said { message: request.into(), about });
+    }
+
+    pub(crate) fn wait(&mut self, millis: u64) {
+        let until = self.now.plus(millis);
+        while let Some(deadline) = self.session.deadline().filter(|at| *at <= until) {
+            self.now = deadline.max(self.now);
+            let before = self.session.deadline();
+            self.step(Event::DeadlinePassed);
+            assert_ne!(self.session.deadline(), before, "a deadline that passed must move");
+        }
+        self.now = until;
+    }
+
+    /// The log acknowledges everything that was handed to it.
+    pub(crate) fn acknowledge(&mut self) {
+        while self.acknowledged < self.appended {
+            self.acknowledged = self.appended;
+            let through = self.acknowledged;
+            self.step(Event::Appended { through });
+        }
+    }
+
+    pub(crate) fn step(&mut self, event: Event) {
+        let mut effects = Vec::new();
+        self.session.step(self.now, event, &mut effects);
+        for effect in effects {
+            self.perform(effect);
+        }
+        if self.prompt_log {
+            self.acknowledge();
+        }
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        assert!(self.over.is_none(), "nothing comes after the end: {effect:?}");
+        match effect {
+            Effect::Answer { sink, answer } => {
+                let connection = self.connection(sink);
+                assert!(!connection.open, "an open stream cannot be answered: {answer:?}");
+                connection.answer = Some(answer);
+                connection.finished = true;
+            }
+            Effect::Open { sink, .. } => {
+                let connection = self.connection(sink);
+                assert!(!std::mem::replace(&mut connection.open, true), "opened twice");
+            }
+            Effect::Write { sink, frame } => {
+                self.check_told(&frame);
+                let connection = self.connection(sink);
+                assert!(connection.open, "written before it was opened: {frame:?}");
+                connection.frames.push(frame);
+            }
+            Effect::Finish { sink, .. } => {
+                let connection = self.connection(sink);
+                assert!(connection.open, "finished before it was opened");
+                connection.finished = true;
+            }
+            Effect::OpenLink => assert!(!std::mem::replace(&mut self.link_open, true)),
+            Effect::CloseLink => assert!(std::mem::replace(&mut self.link_open, false)),
+            Effect::Send(message) => self.sent.push(message),
+            Effect::Append { first, floor, entries } => {
+                assert_eq!(first, self.appended + 1, "the log has no hole and no repetition");
+                assert!(floor >= 1 && floor <= first);
+                self.appended += entries.len() as u64;
+            }
+            Effect::Over { cause } => self.over = Some(cause),
+            Effect::Tell(_) => {}
+        }
+    }
+
+    fn connection(&mut self, sink: SinkId) -> &mut Connection {
+        let connection = self.connections.get_mut(&sink).expect("a sink that was never given");
+        assert!(!connection.finished, "{sink:?} was finished");
+        connection
+    }
+
+    /// One id, one payload; one payload, one stream; nothing before the log holds it.
+    fn check_told(&mut self, frame: &Frame) {
+        let (id, data) = match frame {
+            Frame::Message { id: Some(id), data } => (id, Some(data)),
+            Frame::Cursor { id, .. } => (id, None),
+            _ => return,
+        };
+        assert!(id.number <= self.acknowledged, "told before the log holds it: {id}");
+        let Some(data) = data else { return };
+        let told = self.told.entry(*id).or_insert_with(|| data.clone());
+        assert_eq!(told, data, "one id for two payloads");
+        let stream = self.stream_of.entry(data.clone()).or_insert(id.stream);
+        assert_eq!(*stream, id.stream, "one message on two streams");
+    }
+
+    /// What refused the connection.
+    pub(crate) fn refusal(&self, sink: SinkId) -> &Refusal {
+        match &self.connections[&sink].answer {
+            Some(Answer::Refused(refusal)) => refusal,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    /// The only message the connection was told, read as JSON.
+    pub(crate) fn json(&self, sink: SinkId) -> serde_json::Value {
+        let messages = self.connections[&sink].messages();
+        assert_eq!(messages.len(), 1, "{messages:?}");
+        serde_json::from_str(&messages[0]).unwrap()
+    }
+
+    /// The messages that the connection was told, each as its `id` or its progress or its method.
+    pub(crate) fn gist(&self, sink: SinkId) -> Vec<String> {
+        self.connections[&sink].messages().iter().map(|text| gist(text)).collect()
+    }
+
+    /// The requests and notifications that the server was sent, by method.
+    pub(crate) fn sent_methods(&self) -> Vec<String> {
+        let method = |message: &Message| match message {
+            Message::Request(request) => request.method.to_string(),
+            Message::Notification(notification) => notification.method.to_string(),
+            Message::Response(response) => format!("response {}", response.id.clone().unwrap()),
+        };
+        self.sent.iter().map(method).collect()
+    }
+}
+
+pub(crate) fn accepted(world: &World, sink: SinkId) -> bool {
+    world.connections[&sink].answer == Some(Answer::Accepted)
+}
+
+fn gist(text: &str) -> String {
+    let json: serde_json::Value = serde_json::from_str(text).unwrap();
+    if let Some(code) = json["error"]["code"].as_i64() {
+        return format!("{} error {code}", json["id"]);
+    }
+    if json.get("result").is_some() {
+        return format!("{} result", json["id"]);
+    }
+    match json["params"]["progress"].as_u64() {
+        Some(progress) => format!("progress {progress}"),
+        None => json["method"].as_str().unwrap().to_owned(),
+    }
+}
