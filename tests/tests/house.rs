@@ -1,0 +1,277 @@
+//! Keeps the house tidy: `docs/architecture.md` says what never happens, and this reads
+//! every manifest and source to see that it does not.
+//!
+//! Tests are free to do much of it, so what is behind `#[cfg(test)]`, and files of tests
+//! alone, are left out where a rule is about the product.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+/// Longest source file, in lines. Past it, a file tells two stories.
+const LINES_MAX: usize = 650;
+
+/// One Rust file of the workspace.
+struct Source {
+    /// From the workspace's root, with `/`.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// The crate under `crates/` that it belongs to.
+    fn package(&self) -> Option<&str> {
+        self.path.strip_prefix("crates/")?.split('/').next()
+    }
+
+    fn is_for_tests(&self) -> bool {
+        let name = self.path.rsplit('/').next().unwrap_or_default();
+        self.path.contains("/tests/") || name == "tests.rs" || name.ends_with("_tests.rs")
+    }
+
+    /// The numbered lines of the product: no tests, no comments.
+    fn product(&self) -> impl Iterator<Item = (usize, &str)> {
+        let end =
+            if self.is_for_tests() { Some(0) } else { self.text.find("\n#[cfg(test)]\nmod ") };
+        let text = &self.text[..end.unwrap_or(self.text.len())];
+        let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
+        lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+
+    /// Where the product says one of these.
+    fn says(&self, words: &[&str]) -> Vec<String> {
+        let found = self.product().filter(|(_, line)| words.iter().any(|word| holds(line, word)));
+        found.map(|(number, line)| format!("{}:{number}: {}", self.path, line.trim())).collect()
+    }
+}
+
+/// Does the line have the word, not as a part of a longer one?
+fn holds(line: &str, word: &str) -> bool {
+    let in_word = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + word.len()..].chars().next();
+        let starts = !word.starts_with(in_word) || !before.is_some_and(in_word);
+        let ends = !word.ends_with(in_word) || !after.is_some_and(in_word);
+        starts && ends
+    })
+}
+
+fn root() -> Result<&'static Path> {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")
+}
+
+fn sources() -> Result<Vec<Source>> {
+    let root = root()?;
+    let mut paths = Vec::new();
+    for folder in ["crates", "tests", "loadtest"] {
+        collect(&root.join(folder), &mut paths)?;
+    }
+    paths.sort();
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path)?;
+        let path = path.strip_prefix(root)?.to_string_lossy().replace('\\', "/");
+        Ok(Source { path, text })
+    };
+    let sources = paths.into_iter().map(read).collect::<Result<Vec<_>>>()?;
+    ensure!(sources.len() > 50, "only {} sources found; looked in the wrong place", sources.len());
+    Ok(sources)
+}
+
+fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // Installed tools and build outputs are not ours.
+        if name.starts_with('.') || name == "target" || name == "node_modules" {
+            continue;
+        }
+        if path.is_dir() {
+            collect(&path, paths)?;
+        } else if name.ends_with(".rs") {
+            paths.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Fails with every place where a source that is not allowed to says one of `words`.
+#[track_caller]
+fn nobody_says(words: &[&str], allowed: impl Fn(&Source) -> bool) {
+    let sources = sources().unwrap();
+    let products = sources.iter().filter(|source| source.package().is_some());
+    let found: Vec<String> =
+        products.filter(|source| !allowed(source)).flat_map(|source| source.says(words)).collect();
+    assert!(found.is_empty(), "{words:?} stands where it must not:\n{}", found.join("\n"));
+}
+
+/// The names under `[dependencies]`, not those that only tests or builds need.
+fn dependencies(package: &str) -> Result<BTreeSet<String>> {
+    let manifest = root()?.join("crates").join(package).join("Cargo.toml");
+    let text = fs::read_to_string(&manifest).with_context(|| manifest.display().to_string())?;
+    let section = text.lines().skip_while(|line| line.trim() != "[dependencies]").skip(1);
+    let section = section.take_while(|line| !line.starts_with('['));
+    let names = section.filter_map(|line| line.split(['.', ' ', '=']).next());
+    Ok(names.filter(|name| !name.is_empty() && !name.starts_with('#')).map(Into::into).collect())
+}
+
+/// The table of the crates in `docs/architecture.md`: each with what it may depend on.
+fn charters() -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let page = fs::read_to_string(root()?.join("docs/architecture.md"))?;
+    let mut charters = BTreeMap::new();
+    for row in page.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, _, may] = cells[..] else { continue };
+        let may = may.split(',').map(str::trim).filter(|name| *name != "–").map(Into::into);
+        charters.insert(name.trim_matches('`').to_owned(), may.collect());
+    }
+    Ok(charters)
+}
+
+#[test]
+fn every_crate_depends_on_what_the_architecture_page_says() -> Result<()> {
+    let charters = charters()?;
+    let mut packages = BTreeSet::new();
+    for entry in fs::read_dir(root()?.join("crates"))? {
+        packages.insert(entry?.file_name().to_string_lossy().into_owned());
+    }
+    ensure!(
+        charters.keys().eq(&packages),
+        "the page names {:?}, not {packages:?}",
+        charters.keys()
+    );
+    for (package, may) in &charters {
+        let ours: BTreeSet<_> = dependencies(package)?.intersection(&packages).cloned().collect();
+        ensure!(ours == *may, "`{package}` depends on {ours:?}, but the page says {may:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_pure_crates_have_no_runtime_no_clock_no_socket_and_no_lock() -> Result<()> {
+    let pure = ["protocol", "conversation"];
+    for package in pure {
+        for runtime in ["tokio", "tokio-util", "actix", "actix-rt", "actix-web", "futures-util"] {
+            ensure!(!dependencies(package)?.contains(runtime), "`{package}` depends on {runtime}");
+        }
+    }
+    let words = [
+        "async",
+        ".await",
+        "tokio",
+        "actix",
+        "std::thread",
+        "std::net",
+        "std::io",
+        "Instant",
+        "SystemTime",
+        "Mutex",
+        "RwLock",
+        "Condvar",
+    ];
+    nobody_says(&words, |source| !pure.contains(&source.package().unwrap_or_default()));
+    Ok(())
+}
+
+#[test]
+fn only_protocol_names_a_revision() {
+    let words = ["Revision::V2024_11_05", "Revision::V2025_03_26", "Revision::V2025_06_18"];
+    let more = ["Revision::V2025_11_25", "Revision::Draft2026V1", "2024-11-05", "2025-03-26"];
+    let rest = ["2025-06-18", "2025-11-25", "DRAFT-2026-v1"];
+    let words: Vec<&str> = words.into_iter().chain(more).chain(rest).collect();
+    // The fixture is somebody else's server: it speaks rmcp's revisions, not ours.
+    nobody_says(&words, |source| matches!(source.package(), Some("protocol" | "everything")));
+}
+
+#[test]
+fn only_the_front_names_http_statuses() {
+    nobody_says(&["StatusCode"], |source| source.package() == Some("front"));
+}
+
+#[test]
+fn only_roundhouse_reads_files_and_the_environment() {
+    let words = ["std::env", "std::fs", "tokio::fs", "env::var", "env::vars_os", "File::open"];
+    nobody_says(&words, |source| match source.package() {
+        // The fixture is a program of its own.
+        Some("roundhouse" | "everything") => true,
+        // To leave nothing alive, it reads from the kernel which processes there are.
+        Some("backends") => {
+            source.path.ends_with("/guard.rs") || source.path.contains("/src/stdio/")
+        }
+        _ => false,
+    });
+}
+
+#[test]
+fn only_actors_has_actors() -> Result<()> {
+    nobody_says(&["Actor for", "actix::Actor"], |source| source.package() == Some("actors"));
+    for package in charters()?.keys().filter(|package| *package != "actors") {
+        ensure!(!dependencies(package)?.contains("actix"), "`{package}` depends on actix");
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_is_sent_into_a_mailbox_or_channel_without_a_bound() {
+    let words = ["do_send", "unbounded", "unbounded_channel", "UnboundedSender", "mpsc::channel()"];
+    nobody_says(&words, |_| false);
+}
+
+#[test]
+fn nothing_is_left_open_in_the_sources() -> Result<()> {
+    // Written in halves, or this file would be the first to be found.
+    let words = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"], ["todo", "!("], ["unimplemented", "!("]];
+    let words = words.map(|halves| halves.concat());
+    for source in sources()? {
+        for (number, line) in source.text.lines().enumerate() {
+            let found = words.iter().find(|word| holds(line, word));
+            ensure!(found.is_none(), "{}:{}: {line}", source.path, number + 1);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn no_file_tells_two_stories() -> Result<()> {
+    for source in sources()? {
+        let lines = source.text.lines().count();
+        ensure!(lines <= LINES_MAX, "{} has {lines} lines, above {LINES_MAX}", source.path);
+    }
+    Ok(())
+}
+
+#[test]
+fn no_file_knows_somebodys_machine() -> Result<()> {
+    let root = root()?;
+    let listed = std::process::Command::new("git").arg("ls-files").current_dir(root).output()?;
+    // Without git (a source archive) there is nothing that could be committed.
+    let listed = String::from_utf8(listed.stdout)?;
+    let words = [["/wo", "rk/"], ["/ho", "me/"], ["/Us", "ers/"], ["/fa", "rm/"]];
+    let words = words.map(|halves| halves.concat());
+    for path in listed.lines() {
+        let Ok(text) = fs::read_to_string(root.join(path)) else { continue };
+        for (number, line) in text.lines().enumerate() {
+            let found = words.iter().find(|word| line.contains(word.as_str()));
+            ensure!(found.is_none(), "{path}:{}: {line}", number + 1);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_file_says_first_what_it_is() -> Result<()> {
+    for source in sources()? {
+        ensure!(source.text.starts_with("//! "), "{} does not begin with `//! `", source.path);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_word_is_found_only_as_a_whole() {
+    assert!(holds("use std::env;", "std::env"));
+    assert!(!holds("use std::environment;", "std::env"));
+    assert!(!holds("fn asynchronous()", "async"));
+    assert!(holds("x.await?", ".await"));
+}
