@@ -227,6 +227,7 @@ mod tests {
         }
     }
 
+    // holds: HDR-15
     #[test]
     fn two_parameters_cannot_share_a_header_in_any_case() {
         let twice = r#"{"a":{"type":"string","x-mcp-header":"Region"},"b":{"type":"number","x-mcp-header":"REGION"}}"#;

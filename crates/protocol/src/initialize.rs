@@ -1,49 +1,66 @@
-//! The handshake's payloads: what a client declares, and what a server answers (RPC-07).
+//! The handshake's two payloads: who is there, and what each side can do (RPC-07).
+//!
+//! Unknown members are passed over, here and on the way: both payloads are handed on as
+//! the bytes they came as, but for the revision that the house negotiates.
 
 use bytes::Bytes;
 
 use crate::raw::{self, Object};
 use crate::{ErrorCode, Method, Rejection, Revision};
 
-/// The parameters of `initialize`, as far as the house looks at them.
-#[derive(Clone, Debug, PartialEq)]
+/// Longest name or version of a peer that is kept, in bytes; the rest is cut off.
+const NAME_BYTES_MAX: usize = 100;
+
+/// What the client says in `initialize`.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitializeParams {
-    /// The revision that the client asks for, whatever it names.
+    /// The revision it asks for; any text.
     pub protocol_version: String,
-    /// What the client can be asked.
+    /// What it can do, under the revision that it will be answered (RPC-08).
     pub capabilities: ClientCapabilities,
-    /// `clientInfo.name`, for logs.
+    /// What it calls itself, for logs: shortened, and without what could disturb a
+    /// terminal. Nothing may depend on it. Empty where it does not say.
     pub client_name: String,
-    /// `clientInfo.version`, for logs.
+    /// Its version, likewise.
     pub client_version: String,
 }
 
 impl InitializeParams {
-    /// Reads the parameters' JSON text.
+    /// Reads the JSON text of the parameters. Malformed ones are answered -32602.
     pub fn read(params: &[u8]) -> Result<Self, Rejection> {
-        let object = Object::read(params).unwrap_or_default();
-        let missing = |what: &str| {
+        let wrong = |what: &str| {
             Rejection::new(ErrorCode::InvalidParams, format!("`initialize` needs {what}"))
         };
-        let protocol_version = object
+        let params = Object::read(params).unwrap_or_default();
+        let protocol_version: String = params
             .read_as("protocolVersion")
-            .ok_or_else(|| missing("`protocolVersion`, a string"))?;
+            .ok_or_else(|| wrong("`protocolVersion`, a string"))?;
         let capabilities =
-            object.object("capabilities").ok_or_else(|| missing("`capabilities`, an object"))?;
-        let info = object.object("clientInfo").ok_or_else(|| missing("`clientInfo`, an object"))?;
+            params.object("capabilities").ok_or_else(|| wrong("`capabilities`, an object"))?;
+        let info = params.object("clientInfo").ok_or_else(|| wrong("`clientInfo`, an object"))?;
+        let capabilities = ClientCapabilities::read(&capabilities);
         Ok(Self {
+            capabilities: capabilities.under(Revision::negotiate(&protocol_version)),
             protocol_version,
-            capabilities: ClientCapabilities::of(&capabilities),
-            client_name: info.read_as("name").unwrap_or_default(),
-            client_version: info.read_as("version").unwrap_or_default(),
+            client_name: for_logs(&info, "name"),
+            client_version: for_logs(&info, "version"),
         })
     }
 }
 
-/// What a client declared that it can be asked. Unknown capabilities are nobody's business here.
+/// A peer's word about itself, tamed.
+fn for_logs(info: &Object<'_>, key: &str) -> String {
+    let said: String = info.read_as(key).unwrap_or_default();
+    let mut tame: String = said.chars().filter(|char| !char.is_control()).collect();
+    tame.truncate(raw::floor_char_boundary(&tame, NAME_BYTES_MAX));
+    tame
+}
+
+/// What a client can be asked for (RPC-12).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientCapabilities {
     roots: bool,
+    roots_list_changed: bool,
     sampling: bool,
     sampling_tools: bool,
     sampling_context: bool,
@@ -52,28 +69,55 @@ pub struct ClientCapabilities {
 }
 
 impl ClientCapabilities {
-    fn of(capabilities: &Object<'_>) -> Self {
+    /// As declared in the newest revision's words.
+    fn read(capabilities: &Object<'_>) -> Self {
+        let roots = capabilities.object("roots");
         let sampling = capabilities.object("sampling");
         let elicitation = capabilities.object("elicitation");
-        let has = |of: &Option<Object<'_>>, key| of.as_ref().is_some_and(|of| of.has(key));
-        let url = has(&elicitation, "url");
+        let declared = |object: &Option<Object<'_>>, key| {
+            object.as_ref().is_some_and(|object| object.declares(key))
+        };
+        // No mode at all means the one there was before there were modes (ELI-01).
+        let elicitation_url = declared(&elicitation, "url");
         Self {
-            roots: capabilities.object("roots").is_some(),
+            roots: roots.is_some(),
+            roots_list_changed: roots.is_some_and(|roots| roots.is_true("listChanged")),
             sampling: sampling.is_some(),
-            sampling_tools: has(&sampling, "tools"),
-            sampling_context: has(&sampling, "context"),
-            // Without modes, elicitation is by form (ELI-01).
-            elicitation_form: elicitation.is_some() && (has(&elicitation, "form") || !url),
-            elicitation_url: url,
+            sampling_tools: declared(&sampling, "tools"),
+            sampling_context: declared(&sampling, "context"),
+            elicitation_form: elicitation.is_some()
+                && (declared(&elicitation, "form") || !elicitation_url),
+            elicitation_url,
         }
     }
 
-    /// Can it be asked for its roots (ROOT-01)?
+    /// What these mean under a revision: what it does not know, it does not have, and
+    /// where it knows no modes of elicitation, a declared one is by form.
+    pub fn under(self, revision: Revision) -> Self {
+        let has_modes = revision.has_elicitation_modes();
+        let elicitation_form = self.elicitation_form || (self.elicitation_url && !has_modes);
+        Self {
+            sampling_tools: self.sampling_tools && revision.has_sampling_tools(),
+            // Before sampling had capabilities of its own, context was part of it (SMP-02).
+            sampling_context: self.sampling
+                && (self.sampling_context || !revision.has_sampling_tools()),
+            elicitation_form: elicitation_form && revision.has_elicitation(),
+            elicitation_url: self.elicitation_url && has_modes,
+            ..self
+        }
+    }
+
+    /// May it be asked for its roots (ROOT-01)?
     pub fn roots(&self) -> bool {
         self.roots
     }
 
-    /// Can its model be asked (SMP-01)?
+    /// Will it tell when they change?
+    pub fn roots_list_changed(&self) -> bool {
+        self.roots_list_changed
+    }
+
+    /// May its model be asked (SMP-01)?
     pub fn sampling(&self) -> bool {
         self.sampling
     }
@@ -83,33 +127,38 @@ impl ClientCapabilities {
         self.sampling_tools
     }
 
-    /// May its model be given other servers' context (SMP-02)?
+    /// May its model be given the context of servers (SMP-02)?
     pub fn sampling_context(&self) -> bool {
         self.sampling_context
     }
 
-    /// Can its user be asked by a form (ELI-01)?
+    /// May its user be asked by a form (ELI-01)?
     pub fn elicitation_form(&self) -> bool {
         self.elicitation_form
     }
 
-    /// Can its user be sent to a URL (ELI-01)?
+    /// May its user be sent to a URL (ELI-01)?
     pub fn elicitation_url(&self) -> bool {
         self.elicitation_url
     }
 }
 
-/// The result of `initialize`, as far as the house looks at it.
+/// What the tenant's server answers to `initialize`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitializeResult {
-    /// The revision that the server speaks.
+    /// The revision it will speak; any text.
     pub protocol_version: String,
-    /// What the server offers.
+    /// What it offers.
     pub capabilities: ServerCapabilities,
+    /// What it calls itself, for logs; empty where it does not say.
+    pub server_name: String,
+    /// Its version, likewise.
+    pub server_version: String,
 }
 
 impl InitializeResult {
-    /// Reads the result's JSON text.
+    /// Reads the JSON text of the result. A server that says too little about itself is
+    /// taken all the same: its tenant wants it hosted.
     pub fn read(result: &[u8]) -> Result<Self, Rejection> {
         let malformed = || {
             Rejection::new(
@@ -117,51 +166,119 @@ impl InitializeResult {
                 "the server's answer to `initialize` is malformed",
             )
         };
-        let object = Object::read(result).ok_or_else(malformed)?;
-        let protocol_version = object.read_as("protocolVersion").ok_or_else(malformed)?;
-        let capabilities = object.object("capabilities").ok_or_else(malformed)?;
-        Ok(Self { protocol_version, capabilities: ServerCapabilities::of(&capabilities) })
+        let result = Object::read(result).ok_or_else(malformed)?;
+        let protocol_version = result.read_as("protocolVersion").ok_or_else(malformed)?;
+        let capabilities = result.object("capabilities").ok_or_else(malformed)?;
+        let info = result.object("serverInfo").unwrap_or_default();
+        Ok(Self {
+            protocol_version,
+            capabilities: ServerCapabilities::read(&capabilities),
+            server_name: for_logs(&info, "name"),
+            server_version: for_logs(&info, "version"),
+        })
+    }
+
+    /// The revision it will speak, where the house knows it.
+    pub fn revision(&self) -> Option<Revision> {
+        Revision::named(&self.protocol_version)
     }
 }
 
-/// What a server declared that it offers.
+/// What a server offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerCapabilities {
-    tools: bool,
-    tools_list_changed: bool,
-    prompts_list_changed: bool,
-    resources_list_changed: bool,
+    tools: Offer,
+    prompts: Offer,
+    resources: Offer,
+    resources_subscribe: bool,
+    logging: bool,
+    completions: bool,
+}
+
+/// A list that a server may have, and may tell the changes of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Offer {
+    is_there: bool,
+    list_changed: bool,
 }
 
 impl ServerCapabilities {
-    fn of(capabilities: &Object<'_>) -> Self {
-        let changes = |key| capabilities.object(key).is_some_and(|of| of.is_true("listChanged"));
+    fn read(capabilities: &Object<'_>) -> Self {
+        let says = |key, hint| capabilities.object(key).is_some_and(|object| object.is_true(hint));
+        let offer = |key| Offer {
+            is_there: capabilities.declares(key),
+            list_changed: says(key, "listChanged"),
+        };
         Self {
-            tools: capabilities.object("tools").is_some(),
-            tools_list_changed: changes("tools"),
-            prompts_list_changed: changes("prompts"),
-            resources_list_changed: changes("resources"),
+            tools: offer("tools"),
+            prompts: offer("prompts"),
+            resources: offer("resources"),
+            resources_subscribe: says("resources", "subscribe"),
+            logging: capabilities.declares("logging"),
+            completions: capabilities.declares("completions"),
         }
     }
 
-    /// Does it have tools (TOOL-01)?
+    /// Has it tools (TOOL-01)?
     pub fn tools(&self) -> bool {
-        self.tools
+        self.tools.is_there
+    }
+
+    /// Will it tell when the set of tools changes?
+    pub fn tools_list_changed(&self) -> bool {
+        self.tools.list_changed
+    }
+
+    /// Has it prompts (PRM-01)?
+    pub fn prompts(&self) -> bool {
+        self.prompts.is_there
+    }
+
+    /// Will it tell when the set of prompts changes?
+    pub fn prompts_list_changed(&self) -> bool {
+        self.prompts.list_changed
+    }
+
+    /// Has it resources (RES-01)?
+    pub fn resources(&self) -> bool {
+        self.resources.is_there
+    }
+
+    /// Will it tell when the set of resources changes?
+    pub fn resources_list_changed(&self) -> bool {
+        self.resources.list_changed
+    }
+
+    /// Can one subscribe to its resources (RES-06)?
+    pub fn resources_subscribe(&self) -> bool {
+        self.resources_subscribe
+    }
+
+    /// Does it send log messages (LOG-01)?
+    pub fn logging(&self) -> bool {
+        self.logging
     }
 
     /// The list changes that it declared to tell of: what a client is told again when
     /// it may have missed something.
     pub fn list_changed_methods(&self) -> Vec<Method> {
         let all = [
-            (self.tools_list_changed, Method::ToolsListChanged),
-            (self.prompts_list_changed, Method::PromptsListChanged),
-            (self.resources_list_changed, Method::ResourcesListChanged),
+            (self.tools, Method::ToolsListChanged),
+            (self.prompts, Method::PromptsListChanged),
+            (self.resources, Method::ResourcesListChanged),
         ];
-        all.into_iter().filter(|(told, _)| *told).map(|(_, method)| method).collect()
+        all.into_iter().filter(|(list, _)| list.list_changed).map(|(_, method)| method).collect()
+    }
+
+    /// Does it complete arguments (CMP-01)? The capability is unknown in 2024-11-05,
+    /// where a server may complete without saying so.
+    pub fn completions(&self) -> bool {
+        self.completions
     }
 }
 
-/// The payload of an `initialize`, or of its result, with another `protocolVersion`; every other byte stays.
+/// The parameters of `initialize`, or its result, with another `protocolVersion`; every
+/// other byte stays. What is not an object stays as it is.
 pub fn with_protocol_version(payload: &[u8], revision: Revision) -> Bytes {
     raw::with_member(payload, "protocolVersion", &raw::quoted(revision.as_str()))
         .unwrap_or_else(|| Bytes::copy_from_slice(payload))
@@ -171,44 +288,144 @@ pub fn with_protocol_version(payload: &[u8], revision: Revision) -> Bytes {
 mod tests {
     use super::*;
 
-    // holds: RPC-07
+    fn params(version: &str, capabilities: &str) -> String {
+        format!(
+            r#"{{"protocolVersion":"{version}","capabilities":{capabilities},"clientInfo":{{"name":"c","version":"1","title":"t"}},"x":[]}}"#
+        )
+    }
+
+    fn capabilities(version: &str, declared: &str) -> ClientCapabilities {
+        let read = InitializeParams::read(params(version, declared).as_bytes());
+        read.expect("the parameters are well formed").capabilities
+    }
+
     #[test]
-    fn what_a_client_declares_is_what_it_can_be_asked() {
-        let read = |capabilities: &str| {
-            let params = format!(
-                r#"{{"protocolVersion":"x","capabilities":{capabilities},"clientInfo":{{"name":"n"}}}}"#
-            );
-            InitializeParams::read(params.as_bytes()).unwrap().capabilities
-        };
-        assert_eq!(read("{}"), ClientCapabilities::default());
-        assert_eq!(read(r#"{"roots":null,"sampling":7}"#), ClientCapabilities::default());
-        assert!(read(r#"{"roots":{"listChanged":true}}"#).roots());
-        let sampling = read(r#"{"sampling":{"tools":{}}}"#);
-        assert!(sampling.sampling() && sampling.sampling_tools() && !sampling.sampling_context());
-        for (declared, form, url) in [
-            ("{}", true, false),
-            (r#"{"form":{}}"#, true, false),
-            (r#"{"url":{}}"#, false, true),
-            (r#"{"url":{},"form":{}}"#, true, true),
-        ] {
-            let capabilities = read(&format!(r#"{{"elicitation":{declared}}}"#));
-            assert_eq!(capabilities.elicitation_form(), form, "{declared}");
-            assert_eq!(capabilities.elicitation_url(), url, "{declared}");
-        }
+    fn parameters_tell_revision_capabilities_and_client() {
+        let read = InitializeParams::read(params("2031-01-01", "{}").as_bytes()).unwrap();
+        assert_eq!(read.protocol_version, "2031-01-01");
+        assert_eq!(read.capabilities, ClientCapabilities::default());
+        assert_eq!((&*read.client_name, &*read.client_version), ("c", "1"));
     }
 
     // holds: RPC-13
     #[test]
-    fn an_initialize_that_lacks_something_says_what() {
-        for (params, lacks) in [
-            ("", "protocolVersion"),
-            (r#"{"protocolVersion":7,"capabilities":{},"clientInfo":{}}"#, "protocolVersion"),
-            (r#"{"protocolVersion":"x","clientInfo":{}}"#, "capabilities"),
-            (r#"{"protocolVersion":"x","capabilities":{}}"#, "clientInfo"),
+    fn malformed_parameters_are_invalid() {
+        let good = params("2025-11-25", "{}");
+        assert!(InitializeParams::read(good.as_bytes()).is_ok());
+        for (from, to) in [
+            ("\"2025-11-25\"", "7"),
+            ("\"2025-11-25\"", "null"),
+            ("protocolVersion", "version"),
+            ("\"capabilities\":{}", "\"capabilities\":[]"),
+            ("\"capabilities\"", "\"caps\""),
+            ("clientInfo", "client"),
         ] {
-            let rejection = InitializeParams::read(params.as_bytes()).unwrap_err();
-            assert_eq!(rejection.code, ErrorCode::InvalidParams);
-            assert!(rejection.message.contains(lacks), "{rejection}");
+            let bad = good.replacen(from, to, 1);
+            let rejection = InitializeParams::read(bad.as_bytes()).expect_err(&bad);
+            assert_eq!((rejection.code, rejection.id), (ErrorCode::InvalidParams, None));
         }
+        assert!(InitializeParams::read(b"").is_err());
+    }
+
+    #[test]
+    fn a_clients_name_is_shortened_and_cannot_disturb_a_log() {
+        let name = format!("a\\n\\u001b[2J{}", "ä".repeat(500));
+        let bad = params("2025-11-25", "{}").replacen("\"c\"", &format!("\"{name}\""), 1);
+        let name = InitializeParams::read(bad.as_bytes()).unwrap().client_name;
+        assert!(name.starts_with("a[2Jä") && name.len() <= NAME_BYTES_MAX);
+    }
+
+    #[test]
+    fn elicitation_without_modes_is_by_form() {
+        let check = |version: &str, declared: &str, form: bool, url: bool| {
+            let read = capabilities(version, &format!(r#"{{"elicitation":{declared}}}"#));
+            let found = (read.elicitation_form(), read.elicitation_url());
+            assert_eq!(found, (form, url), "{version} {declared}");
+        };
+        for newest in ["2025-11-25", "DRAFT-2026-v1", "1999-01-01"] {
+            check(newest, "{}", true, false);
+            check(newest, r#"{"applyDefaults":true}"#, true, false);
+            check(newest, r#"{"form":{}}"#, true, false);
+            check(newest, r#"{"url":{}}"#, false, true);
+            check(newest, r#"{"form":{},"url":{}}"#, true, true);
+            check(newest, r#"{"form":{"applyDefaults":true}}"#, true, false);
+            check(newest, "null", false, false);
+            check(newest, "true", false, false);
+        }
+        check("2025-06-18", "{}", true, false);
+        check("2025-06-18", r#"{"url":{}}"#, true, false);
+        // Older revisions know no elicitation, whatever is declared.
+        check("2025-03-26", "{}", false, false);
+        check("2024-11-05", r#"{"form":{},"url":{}}"#, false, false);
+    }
+
+    #[test]
+    fn sampling_has_tools_and_context_where_declared_and_known() {
+        let check = |version: &str, declared: &str, expected: (bool, bool, bool)| {
+            let read = capabilities(version, declared);
+            let found = (read.sampling(), read.sampling_tools(), read.sampling_context());
+            assert_eq!(found, expected, "{version} {declared}");
+        };
+        check("2025-11-25", "{}", (false, false, false));
+        check("2025-11-25", r#"{"sampling":{}}"#, (true, false, false));
+        check("2025-11-25", r#"{"sampling":{"tools":{}}}"#, (true, true, false));
+        check("2025-11-25", r#"{"sampling":{"context":{}}}"#, (true, false, true));
+        check("2025-06-18", r#"{"sampling":{"tools":{}}}"#, (true, false, true));
+        check("2025-06-18", "{}", (false, false, false));
+    }
+
+    #[test]
+    fn roots_may_tell_their_changes() {
+        let check = |declared: &str, expected: (bool, bool)| {
+            let read = capabilities("2024-11-05", declared);
+            assert_eq!((read.roots(), read.roots_list_changed()), expected, "{declared}");
+        };
+        check("{}", (false, false));
+        check(r#"{"roots":{}}"#, (true, false));
+        check(r#"{"roots":{"listChanged":true}}"#, (true, true));
+        check(r#"{"roots":{"listChanged":false}}"#, (true, false));
+    }
+
+    // holds: LOG-01
+    #[test]
+    fn a_servers_answer_tells_what_it_offers() {
+        let result =
+            br#"{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},
+            "resources":{"subscribe":true},"logging":{},"experimental":{"x":1}},
+            "serverInfo":{"name":"s","version":"2"},"instructions":"be kind"}"#;
+        let read = InitializeResult::read(result).unwrap();
+        assert_eq!(read.revision(), Revision::named("2025-06-18"));
+        assert_eq!((&*read.server_name, &*read.server_version), ("s", "2"));
+        let offers = read.capabilities;
+        assert!(offers.tools() && offers.tools_list_changed() && offers.logging());
+        assert!(offers.resources() && offers.resources_subscribe());
+        assert!(!offers.resources_list_changed() && !offers.completions());
+        assert!(!offers.prompts() && !offers.prompts_list_changed());
+        assert_eq!(offers.list_changed_methods(), [Method::ToolsListChanged]);
+    }
+
+    #[test]
+    fn a_sparse_answer_is_taken_and_one_without_revision_or_capabilities_is_not() {
+        let sparse = br#"{"protocolVersion":"x","capabilities":{}}"#;
+        let sparse = InitializeResult::read(sparse).unwrap();
+        assert_eq!((sparse.revision(), sparse.capabilities), (None, ServerCapabilities::default()));
+        for bad in [
+            "{}",
+            "[]",
+            "",
+            r#"{"protocolVersion":1,"capabilities":{}}"#,
+            r#"{"protocolVersion":"x"}"#,
+        ] {
+            let rejection = InitializeResult::read(bad.as_bytes()).expect_err(bad);
+            assert_eq!(rejection.code, ErrorCode::InternalError);
+        }
+    }
+
+    #[test]
+    fn only_the_revision_is_replaced() {
+        let payload = br#"{ "a" : 1.0, "protocolVersion" : "1999-01-01" , "capabilities":{"protocolVersion":1} }"#;
+        let expected = r#"{ "a" : 1.0, "protocolVersion" : "2025-11-25" , "capabilities":{"protocolVersion":1} }"#;
+        assert_eq!(with_protocol_version(payload, Revision::NEWEST_STABLE), expected);
+        assert_eq!(with_protocol_version(b"[1]", Revision::NEWEST_STABLE), "[1]");
     }
 }

@@ -29,6 +29,5 @@ pub use initialize::{
 pub use message::{Body, Limits, Message, Notification, Request, Response, parse};
 pub use method::Method;
 pub use mirrored::Mirrored;
-pub use payload::LogLevel;
 pub use revision::Revision;
 pub use session_id::SessionId;

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::decimal::same_number;
 use crate::header_params::HeaderParams;
-use crate::raw::Object;
+use crate::raw::{Object, floor_char_boundary};
 use crate::{ErrorCode, Message, Method, Rejection, Request, RequestId};
 
 const METHOD: &str = "Mcp-Method";
@@ -198,11 +198,7 @@ impl Problem {
 }
 
 fn shortened(text: &str) -> &str {
-    let mut end = text.len().min(QUOTED_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
+    &text[..floor_char_boundary(text, QUOTED_MAX)]
 }
 
 /// Without the optional white space around a header's value (RFC 9110, 5.5).

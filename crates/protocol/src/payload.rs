@@ -1,78 +1,27 @@
-//! What the house looks at in payloads. Each reader takes a payload's JSON text and
-//! says nothing where the text is not what it should be.
+//! What the house reads out of payloads, and the few members it replaces in them.
+//!
+//! Each reader takes the JSON text of a message's `params`, and gives `None` for what is
+//! absent or malformed; what that means is for the caller to say.
 
-use crate::raw::{Object, may_hold};
+use bytes::Bytes;
+
+use crate::raw::{self, Object};
 use crate::{ProgressToken, RequestId};
 
-/// The request that `notifications/cancelled` names.
-pub fn cancelled_request_id(params: &[u8]) -> Option<RequestId> {
-    Object::read(params)?.read_as("requestId")
-}
-
-/// The token and the progress of `notifications/progress`.
-pub fn progress_of(params: &[u8]) -> Option<(ProgressToken, f64)> {
-    let params = Object::read(params)?;
-    Some((params.read_as("progressToken")?, params.read_as("progress")?))
-}
-
-/// `params.name`: the tool or prompt that is meant.
-pub fn name_of(params: &[u8]) -> Option<String> {
-    Object::read(params)?.read_as("name")
-}
-
-/// `params.uri`: the resource that is meant.
-pub fn resource_uri_of(params: &[u8]) -> Option<String> {
-    Object::read(params)?.read_as("uri")
-}
-
-/// `params.level`, of `logging/setLevel` and `notifications/message`.
-pub fn log_level_of(params: &[u8]) -> Option<LogLevel> {
-    LogLevel::named(&Object::read(params)?.read_as::<String>("level")?)
-}
-
-/// Does `sampling/createMessage` give the model tools (SMP-02)?
-pub fn sampling_uses_tools(params: &[u8]) -> bool {
-    let named = may_hold(params, "tools") || may_hold(params, "toolChoice");
-    named && Object::read(params).is_some_and(|p| p.has("tools") || p.has("toolChoice"))
-}
-
-/// Does `sampling/createMessage` ask for other servers' context (SMP-02)?
-pub fn sampling_uses_context(params: &[u8]) -> bool {
-    let context = Object::read(params).and_then(|p| p.read_as::<String>("includeContext"));
-    context.is_some_and(|context| context == "thisServer" || context == "allServers")
-}
-
-/// How `elicitation/create` asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ElicitationMode {
-    /// By a form; also where no mode is named.
-    Form,
-    /// By sending the user to a URL.
-    Url,
-}
-
-/// The mode of `elicitation/create`.
-pub fn elicitation_mode(params: &[u8]) -> ElicitationMode {
-    match Object::read(params).and_then(|p| p.read_as::<String>("mode")).as_deref() {
-        Some("url") => ElicitationMode::Url,
-        _ => ElicitationMode::Form,
-    }
-}
-
-/// A severity of RFC 5424, least severe first (LOG-01).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// How serious a log message is, by RFC 5424: the least comes first (LOG-01).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LogLevel {
-    /// Details for finding faults.
+    /// For someone who looks for a fault.
     Debug,
-    /// Ordinary events.
+    /// Things go as they should.
     Info,
-    /// Ordinary but noteworthy events.
+    /// Normal, but worth a look.
     Notice,
     /// Something may go wrong.
     Warning,
     /// Something went wrong.
     Error,
-    /// A part failed.
+    /// A part has failed.
     Critical,
     /// Someone must act at once.
     Alert,
@@ -81,11 +30,12 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// The names on the wire, least severe first.
+    /// The names on the wire, the least serious first.
     pub const NAMES: [&'static str; 8] =
         ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
-    const ALL: [Self; 8] = [
+    /// Every level, the least serious first.
+    pub const ALL: [Self; 8] = [
         Self::Debug,
         Self::Info,
         Self::Notice,
@@ -98,43 +48,216 @@ impl LogLevel {
 
     /// The level of that name.
     pub fn named(name: &str) -> Option<Self> {
-        let index = Self::NAMES.iter().position(|level| *level == name)?;
-        Some(Self::ALL[index])
+        Self::ALL.into_iter().find(|level| level.as_str() == name)
     }
 
-    /// The level's name.
-    pub fn as_str(self) -> &'static str {
+    /// The level's name on the wire.
+    pub const fn as_str(self) -> &'static str {
         Self::NAMES[self as usize]
     }
+}
+
+/// How the user is asked (ELI-01).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElicitationMode {
+    /// By a form in the client.
+    Form,
+    /// By a page that the client opens, or in some way of tomorrow: not by a form.
+    Url,
+}
+
+/// The level of `notifications/message` and of `logging/setLevel` (LOG-02).
+pub fn log_level_of(params: &[u8]) -> Option<LogLevel> {
+    LogLevel::named(&text(params, "level")?)
+}
+
+/// Which request `notifications/cancelled` is about (CAN-01).
+pub fn cancelled_request_id(params: &[u8]) -> Option<RequestId> {
+    Object::read(params)?.read_as("requestId")
+}
+
+/// The parameters of `notifications/cancelled` about another request, for the next hop
+/// (CAN-04).
+pub fn with_cancelled_request_id(params: &[u8], id: &RequestId) -> Option<Bytes> {
+    cancelled_request_id(params)?;
+    raw::with_member(params, "requestId", &id.to_json())
+}
+
+/// Whose progress `notifications/progress` tells, and how far it has come (PRG-01, PRG-02).
+pub fn progress_of(params: &[u8]) -> Option<(ProgressToken, f64)> {
+    let params = Object::read(params)?;
+    Some((params.read_as("progressToken")?, params.read_as("progress")?))
+}
+
+/// The parameters of `notifications/progress` under another token, for the next hop (PRG-04).
+pub fn with_progress_token(params: &[u8], token: &ProgressToken) -> Option<Bytes> {
+    progress_of(params)?;
+    raw::with_member(params, "progressToken", &token.to_json())
+}
+
+/// The resource that `resources/subscribe`, `resources/unsubscribe`, `resources/read` or
+/// `notifications/resources/updated` is about (RES-06).
+pub fn resource_uri_of(params: &[u8]) -> Option<String> {
+    text(params, "uri")
+}
+
+/// The name of the tool or prompt that is called.
+pub fn name_of(params: &[u8]) -> Option<String> {
+    text(params, "name")
+}
+
+/// The cursor of a list request.
+pub fn cursor_of(params: &[u8]) -> Option<String> {
+    text(params, "cursor")
+}
+
+/// Does `sampling/createMessage` give the model tools, or carry their use in its messages
+/// (SMP-02)? Needs a client with [`sampling_tools`](crate::ClientCapabilities::sampling_tools).
+pub fn sampling_uses_tools(params: &[u8]) -> bool {
+    let uses = |params: Object<'_>| {
+        params.declares("tools")
+            || params.declares("toolChoice")
+            || params.get("messages").and_then(raw::elements).is_some_and(|messages| {
+                messages.iter().any(|message| message_uses_tools(message.get()))
+            })
+    };
+    Object::read(params).is_some_and(uses)
+}
+
+fn message_uses_tools(message: &str) -> bool {
+    let Some(message) = Object::read(message.as_bytes()) else { return false };
+    let is_use = |block: &str| {
+        let kind = Object::read(block.as_bytes()).and_then(|block| block.read_as::<String>("type"));
+        matches!(kind.as_deref(), Some("tool_use" | "tool_result"))
+    };
+    match (message.get("content"), message.get("content").and_then(raw::elements)) {
+        (_, Some(blocks)) => blocks.iter().any(|block| is_use(block.get())),
+        (Some(block), None) => is_use(block),
+        (None, None) => false,
+    }
+}
+
+/// Does `sampling/createMessage` want the context of servers (SMP-02)? Needs a client with
+/// [`sampling_context`](crate::ClientCapabilities::sampling_context).
+pub fn sampling_uses_context(params: &[u8]) -> bool {
+    matches!(text(params, "includeContext").as_deref(), Some("thisServer" | "allServers"))
+}
+
+/// How `elicitation/create` asks (ELI-01): by form where it does not say.
+pub fn elicitation_mode(params: &[u8]) -> ElicitationMode {
+    match Object::read(params).and_then(|params| params.read_as::<String>("mode")).as_deref() {
+        None | Some("form") => ElicitationMode::Form,
+        Some(_) => ElicitationMode::Url,
+    }
+}
+
+/// The `elicitationId` of a URL elicitation and of the notification of its end (ELI-05, ELI-06).
+pub fn elicitation_id_of(params: &[u8]) -> Option<String> {
+    text(params, "elicitationId")
+}
+
+fn text(params: &[u8], key: &str) -> Option<String> {
+    Object::read(params)?.read_as(key)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// What no reader may make sense of, or fall over.
+    const NONSENSE: [&[u8]; 8] =
+        [b"", b"{", b"[]", b"7", b"null", b"{}", b"\xFF", br#"{"level":7,"uri":[],"mode":{}}"#];
+
     // holds: LOG-01
     #[test]
-    fn levels_are_ordered_by_severity_and_read_back_by_name() {
-        for (level, name) in LogLevel::ALL.into_iter().zip(LogLevel::NAMES) {
-            assert_eq!(LogLevel::named(name), Some(level));
-            assert_eq!(level.as_str(), name);
-        }
+    fn levels_are_ordered_and_named_and_nothing_else_is_a_level() {
         assert!(LogLevel::ALL.is_sorted());
-        assert_eq!(LogLevel::named("loud"), None);
+        for level in LogLevel::ALL {
+            let params = format!(r#"{{"level":"{}","data":{{}}}}"#, level.as_str());
+            assert_eq!(log_level_of(params.as_bytes()), Some(level));
+        }
+        for bad in [r#"{"level":"warn"}"#, r#"{"level":"DEBUG"}"#, r#"{"level":""}"#] {
+            assert_eq!(log_level_of(bad.as_bytes()), None);
+        }
+        assert!(LogLevel::Error >= LogLevel::Warning);
     }
 
     #[test]
-    fn readers_say_nothing_about_what_is_not_there() {
-        for payload in ["", "[]", "{}", r#"{"requestId":null,"progressToken":{},"uri":7}"#] {
-            let payload = payload.as_bytes();
-            assert_eq!(cancelled_request_id(payload), None);
-            assert_eq!(progress_of(payload), None);
-            assert_eq!(resource_uri_of(payload), None);
-            assert_eq!(log_level_of(payload), None);
-            assert!(!sampling_uses_tools(payload) && !sampling_uses_context(payload));
-            assert_eq!(elicitation_mode(payload), ElicitationMode::Form);
+    fn a_cancellation_names_its_request_and_can_name_another() {
+        let params = br#"{"reason":"bored", "requestId": 7}"#;
+        assert_eq!(cancelled_request_id(params), Some(7.into()));
+        let renamed = with_cancelled_request_id(params, &"x-1".into()).unwrap();
+        assert_eq!(renamed, r#"{"reason":"bored", "requestId": "x-1"}"#);
+        assert_eq!(cancelled_request_id(br#"{"requestId":null}"#), None);
+        assert_eq!(with_cancelled_request_id(br#"{"reason":"x"}"#, &7.into()), None);
+    }
+
+    #[test]
+    fn progress_is_a_token_of_either_type_and_a_number() {
+        assert_eq!(progress_of(br#"{"progressToken":"t","progress":3}"#), Some(("t".into(), 3.0)));
+        let params = br#"{"progressToken":7,"progress":0.5,"total":1,"message":"m"}"#;
+        assert_eq!(progress_of(params), Some((7.into(), 0.5)));
+        let renamed = with_progress_token(params, &"mine".into()).unwrap();
+        assert_eq!(renamed, r#"{"progressToken":"mine","progress":0.5,"total":1,"message":"m"}"#);
+        for bad in [r#"{"progressToken":7}"#, r#"{"progressToken":7,"progress":"1"}"#] {
+            assert_eq!(progress_of(bad.as_bytes()), None);
         }
-        let progress = br#"{"progressToken":"t","progress":0.5}"#;
-        assert_eq!(progress_of(progress), Some(("t".into(), 0.5)));
+    }
+
+    #[test]
+    fn sampling_with_tools_is_seen_wherever_the_tools_are() {
+        for uses in [
+            r#"{"tools":[]}"#,
+            r#"{"toolChoice":{"mode":"auto"}}"#,
+            r#"{"messages":[{"content":{"type":"text"}},{"content":[{"type":"tool_result"}]}]}"#,
+            r#"{"messages":[{"content":{"type":"tool_use"}}]}"#,
+        ] {
+            assert!(sampling_uses_tools(uses.as_bytes()), "{uses}");
+        }
+        for plain in [
+            r#"{"tools":null}"#,
+            r#"{"messages":[{"role":"user","content":{"type":"text","text":"tool_use"}}]}"#,
+            r#"{"messages":[1,{"content":[7]},{}]}"#,
+        ] {
+            assert!(!sampling_uses_tools(plain.as_bytes()), "{plain}");
+        }
+    }
+
+    #[test]
+    fn context_is_wanted_of_this_server_or_all() {
+        let check = |context| {
+            sampling_uses_context(format!(r#"{{"includeContext":{context}}}"#).as_bytes())
+        };
+        assert!(check("\"thisServer\"") && check("\"allServers\""));
+        assert!(!check("\"none\"") && !check("null"));
+    }
+
+    #[test]
+    fn elicitation_is_by_form_unless_it_says_otherwise() {
+        assert_eq!(elicitation_mode(br#"{"message":"m"}"#), ElicitationMode::Form);
+        assert_eq!(elicitation_mode(br#"{"mode":"form"}"#), ElicitationMode::Form);
+        let url = br#"{"mode":"url","elicitationId":"e"}"#;
+        assert_eq!(elicitation_mode(url), ElicitationMode::Url);
+        assert_eq!(elicitation_id_of(url).as_deref(), Some("e"));
+        assert_eq!(elicitation_mode(br#"{"mode":"voice"}"#), ElicitationMode::Url);
+    }
+
+    #[test]
+    fn names_uris_and_cursors_are_texts() {
+        let params = br#"{"name":"n\u00e4","uri":"a:b","cursor":""}"#;
+        assert_eq!(name_of(params).as_deref(), Some("nä"));
+        assert_eq!(resource_uri_of(params).as_deref(), Some("a:b"));
+        assert_eq!(cursor_of(params).as_deref(), Some(""));
+    }
+
+    #[test]
+    fn nonsense_says_nothing() {
+        for params in NONSENSE {
+            assert_eq!(log_level_of(params), None);
+            assert_eq!(cancelled_request_id(params), None);
+            assert_eq!(progress_of(params), None);
+            assert_eq!(resource_uri_of(params), None);
+            assert!(!sampling_uses_tools(params) && !sampling_uses_context(params));
+        }
     }
 }

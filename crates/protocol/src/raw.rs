@@ -35,9 +35,9 @@ impl<'a> Object<'a> {
         Self::read(self.get(key)?.as_bytes())
     }
 
-    /// Is the member there, and not `null`?
-    pub(crate) fn has(&self, key: &str) -> bool {
-        self.get(key).is_some_and(|value| value != "null")
+    /// Is the member there, and neither `null` nor `false`?
+    pub(crate) fn declares(&self, key: &str) -> bool {
+        self.get(key).is_some_and(|value| !matches!(value, "null" | "false"))
     }
 
     /// Is the member `true`?
@@ -143,6 +143,15 @@ pub(crate) fn with_member(json: &[u8], key: &str, value: &str) -> Option<Bytes> 
     let comma = if object.members.is_empty() { "" } else { "," };
     let inserted = format!("{}:{value}{comma}", quoted(key));
     Some([&json[..brace], inserted.as_bytes(), &json[brace..]].concat().into())
+}
+
+/// The largest end of a part of `text` that has at most `bytes_max` bytes.
+pub(crate) fn floor_char_boundary(text: &str, bytes_max: usize) -> usize {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    end
 }
 
 /// May `json` hold the string `text`? Says no only where it surely does not, and costs a

@@ -120,6 +120,7 @@ impl std::fmt::Display for Revision {
 mod tests {
     use super::*;
 
+    // holds: RPC-08, VER-13
     #[test]
     fn known_revisions_are_echoed_and_unknown_ones_get_the_newest_stable() {
         for revision in Revision::ALL {

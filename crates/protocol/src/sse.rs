@@ -83,6 +83,7 @@ mod tests {
         assert_eq!(std::str::from_utf8(&out), Ok(expected));
     }
 
+    // holds: SSE-12
     #[test]
     fn a_message_has_the_fields_it_was_given_and_always_data() {
         check(|out| message(out, None, None, b"{}"), "data: {}\n\n");
@@ -106,6 +107,7 @@ mod tests {
         check(|out| endpoint(out, "/t/messages?s=1"), "event: endpoint\ndata: /t/messages?s=1\n\n");
     }
 
+    // holds: SSE-12
     #[test]
     fn nothing_that_is_passed_in_ends_a_line_early() {
         check(|out| message(out, None, None, b"{\r\n \"a\":\n1}"), "data: {   \"a\": 1}\n\n");

@@ -102,6 +102,7 @@ proptest! {
         prop_assert_eq!(decode([&out[..]]), expected);
     }
 
+    // holds: SSE-12
     #[test]
     fn a_stream_is_read_the_same_wherever_it_is_cut(stream in stream()) {
         let whole = decode([&stream[..]]);

@@ -47,6 +47,7 @@ const CALL: &str =
 const READ: &str =
     r#"{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"file:///ä b"}}"#;
 
+// holds: HDR-01, HDR-05
 #[test]
 fn requests_and_notifications_need_the_method_and_responses_need_nothing() {
     refused(check(&[], PING), "Mcp-Method is missing");
@@ -56,6 +57,7 @@ fn requests_and_notifications_need_the_method_and_responses_need_nothing() {
     assert_eq!(check(&[], r#"{"jsonrpc":"2.0","id":1,"result":{}}"#), Ok(()));
 }
 
+// holds: HDR-06
 #[test]
 fn values_are_trimmed_and_compared_in_their_case() {
     assert_eq!(check(&[("mcp-method", b" \t ping\t ")], PING), Ok(()));
@@ -70,6 +72,7 @@ fn a_header_sent_twice_must_say_the_same_twice() {
     refused(check(&[("mcp-method", b"pong"), ("Mcp-Method", b"ping")], PING), "sent twice");
 }
 
+// holds: HDR-04
 #[test]
 fn values_that_no_header_may_hold_are_refused() {
     for value in [&b"pi\0ng"[..], b"p\xC3\xA4", b"\xFF", b"ping\x7F", b"a\rb"] {
@@ -77,6 +80,7 @@ fn values_that_no_header_may_hold_are_refused() {
     }
 }
 
+// holds: HDR-02, HDR-04
 #[test]
 fn calls_gets_and_reads_need_their_name() {
     let method: (&str, &[u8]) = ("mcp-method", b"tools/call");
@@ -143,6 +147,7 @@ fn check_params(given: &[(&str, &[u8])], arguments: &str) -> Result<(), String> 
     outcome(&all, &call, Some(&annotations))
 }
 
+// holds: HDR-10
 #[test]
 fn the_four_rows_of_the_drafts_table() {
     // A value is provided: the header must match it.
@@ -212,6 +217,7 @@ fn an_argument_that_stands_there_twice_cannot_be_mirrored() {
     refused(check_params(&[("mcp-param-region", b"us")], twice), "twice");
 }
 
+// holds: HDR-18
 #[test]
 fn unknown_parameters_and_unknown_tools_are_not_checked() {
     assert_eq!(check_params(&[("mcp-param-trace", b"\xFF")], "{}"), Ok(()));

@@ -177,6 +177,7 @@ mod tests {
         assert_eq!(told, expected, "{text:?}");
     }
 
+    // holds: SSE-12
     #[test]
     fn lines_end_with_lf_crlf_or_cr() {
         check("data: a\n\ndata: b\n\n", &["a", "b"]);
@@ -195,6 +196,7 @@ mod tests {
         check("data: a\ndata\ndata: b\n\n", &["a\n\nb"]);
     }
 
+    // holds: SSE-12
     #[test]
     fn comments_and_unknown_fields_say_nothing() {
         let (decoder, events) = decode(b": ping\n\n:\nfoo: bar\nDATA: x\n data: x\ndata: a\n\n");
@@ -202,6 +204,7 @@ mod tests {
         assert_eq!(events[0].data.as_deref(), Some("a"));
     }
 
+    // holds: SSE-12
     #[test]
     fn a_byte_order_mark_is_skipped_at_the_start_only() {
         check("\u{feff}data: a\n\n\u{feff}data: b\n\n", &["a"]);
