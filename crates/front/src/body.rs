@@ -90,7 +90,9 @@ impl MessageBody for Body {
     fn size(&self) -> BodySize {
         match self {
             Self::Empty => BodySize::Sized(0),
-            Self::Whole(bytes) | Self::Early { answer: bytes, .. } => BodySize::Sized(bytes.len() as u64),
+            Self::Whole(bytes) | Self::Early { answer: bytes, .. } => {
+                BodySize::Sized(bytes.len() as u64)
+            }
             Self::Events(_) => BodySize::Stream,
         }
     }

@@ -1,0 +1,47 @@
+//! What operators and their machines are told.
+
+mod kit;
+
+use backends::Backends;
+use front::Running;
+use kit::{Reply, Wire, request, start_with};
+use telemetry::Readiness;
+use tokio::net::TcpStream;
+
+async fn ask(running: &Running, line: &str, headers: &str) -> Reply {
+    let mut wire = Wire(TcpStream::connect(running.admin_address()).await.unwrap());
+    wire.say(request(line, headers, "")).await;
+    wire.hear().await
+}
+
+#[actix_rt::test]
+async fn a_node_is_alive_before_it_is_ready_and_says_what_it_waits_for() {
+    let readiness = Readiness::waiting_for("starting");
+    let running = start_with(Backends::default(), readiness.clone(), |_| {});
+    assert_eq!(ask(&running, "GET /healthz", "").await.status, 200);
+    let reply = ask(&running, "GET /readyz", "").await;
+    assert_eq!((reply.status, &*reply.body), (503, "not ready: starting\n"));
+    readiness.clear("starting");
+    assert_eq!(ask(&running, "GET /readyz", "").await.status, 200);
+}
+
+#[actix_rt::test]
+async fn requests_are_counted_by_endpoint_method_and_class() {
+    let running = start_with(Backends::default(), Readiness::default(), |_| {});
+    kit::ask(&running, "PUT /demo/mcp", "", "").await;
+    let metrics = ask(&running, "GET /metrics", "").await;
+    assert_eq!(metrics.status, 200);
+    assert!(metrics.header("content-type").unwrap().starts_with("text/plain"));
+    let line = r#"roundhouse_front_requests_total{endpoint="mcp",method="other",status="4xx"} 1"#;
+    assert!(metrics.body.contains(line), "{}", metrics.body);
+    assert!(metrics.body.contains("roundhouse_front_connections "), "{}", metrics.body);
+}
+
+#[actix_rt::test]
+async fn pages_and_writers_are_turned_away() {
+    let running = start_with(Backends::default(), Readiness::default(), |_| {});
+    let page = "Origin: http://localhost\r\n";
+    assert_eq!(ask(&running, "GET /metrics", page).await.status, 403);
+    assert_eq!(ask(&running, "POST /metrics", "").await.status, 405);
+    assert_eq!(ask(&running, "GET /", "").await.status, 404);
+}

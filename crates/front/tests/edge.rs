@@ -1,0 +1,377 @@
+//! What the edge says to requests that reach no session.
+
+mod kit;
+
+use std::time::Duration;
+
+use kit::{POLITE, Wire, ask, request, start};
+
+const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+
+#[actix_rt::test]
+async fn a_post_must_be_declared_as_json() {
+    let front = start(|_| {});
+    for (kind, status) in [
+        ("text/plain", 415),
+        ("application/json; charset=utf-16", 415),
+        ("application/json;charset=UTF-8", 400),
+    ] {
+        let headers = format!("Content-Type: {kind}\r\nAccept: */*\r\n");
+        assert_eq!(ask(&front, "POST /demo/mcp", &headers, PING).await.status, status, "{kind}");
+    }
+    assert_eq!(ask(&front, "POST /demo/mcp", "Accept: */*\r\n", PING).await.status, 415);
+}
+
+#[actix_rt::test]
+async fn a_post_must_accept_both_answers_and_a_get_events() {
+    let front = start(|_| {});
+    let json = "Content-Type: application/json\r\n";
+    for (accept, status) in [
+        ("Accept: application/json\r\n", 406),
+        ("Accept: text/event-stream\r\n", 406),
+        ("Accept: text/event-stream;q=0.1, application/json, */*\r\n", 400),
+        ("Accept: application/json\r\naccept: text/event-stream\r\n", 400),
+        ("", 400),
+    ] {
+        let reply = ask(&front, "POST /demo/mcp", &format!("{json}{accept}"), PING).await;
+        assert_eq!(reply.status, status, "{accept}");
+    }
+    let get = ask(&front, "GET /demo/mcp", "Accept: application/json\r\n", "").await;
+    assert_eq!(get.status, 406);
+    let get = ask(&front, "GET /demo/sse", "Accept: application/json\r\n", "").await;
+    assert_eq!(get.status, 406);
+}
+
+#[actix_rt::test]
+async fn what_is_not_a_message_is_answered_without_an_id() {
+    let front = start(|_| {});
+    for (body, code) in [
+        ("{", -32700),
+        ("nonsense", -32700),
+        ("[]", -32600),
+        (r#"{"jsonrpc":"1.0","method":"x"}"#, -32600),
+        (r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#, -32600),
+    ] {
+        for path in ["/demo/mcp", "/demo/messages?session=x"] {
+            let reply = ask(&front, &format!("POST {path}"), POLITE, body).await;
+            assert_eq!(reply.status, 400, "{body}");
+            assert_eq!(reply.code_without_id(), code, "{body}");
+            assert_eq!(reply.header("content-type"), Some("application/json"));
+        }
+    }
+    let mut wire = Wire::open(&front).await;
+    wire.say(request("POST /demo/mcp", &format!("{POLITE}Content-Length: 2\r\n"), "")).await;
+    wire.say(b"\"\xff").await;
+    assert_eq!(wire.hear().await.code_without_id(), -32700);
+}
+
+#[actix_rt::test]
+async fn without_a_session_there_is_only_initialize() {
+    let front = start(|_| {});
+    let no_session = [
+        PING,
+        r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
+        r#"[{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}]"#,
+    ];
+    for body in no_session {
+        assert_eq!(ask(&front, "POST /demo/mcp", POLITE, body).await.status, 400, "{body}");
+    }
+    let events = "Accept: text/event-stream\r\n";
+    assert_eq!(ask(&front, "GET /demo/mcp", events, "").await.status, 400);
+    assert_eq!(ask(&front, "DELETE /demo/mcp", "", "").await.status, 400);
+}
+
+#[actix_rt::test]
+async fn an_unknown_session_is_404_for_every_method() {
+    let front = start(|_| {});
+    for id in ["3f0c2a1e-unknown", "with blank", "\u{7f}", ""] {
+        let session = format!("mCP-sESSION-iD: {id}\r\n");
+        let headers = format!("{POLITE}{session}");
+        for (line, body) in [("POST", PING), ("GET", ""), ("DELETE", "")] {
+            let reply = ask(&front, &format!("{line} /demo/mcp"), &headers, body).await;
+            // A control character is no header value at all, and the parser says so.
+            assert_eq!(reply.status, if id == "\u{7f}" { 400 } else { 404 }, "{line} {id:?}");
+            if id != "\u{7f}" {
+                assert_eq!(reply.code_without_id(), -32001);
+            }
+        }
+    }
+    for query in ["", "?session=", "?session=unknown", "?sessionid=unknown"] {
+        let reply = ask(&front, &format!("POST /demo/messages{query}"), POLITE, PING).await;
+        assert_eq!(reply.status, 404, "{query}");
+    }
+}
+
+#[actix_rt::test]
+async fn initialize_within_a_session_is_refused_and_so_is_an_unknown_revision() {
+    let front = start(|_| {});
+    let initialize = r#"{"jsonrpc":"2.0","id":7,"method":"initialize","params":{}}"#;
+    let headers = format!("{POLITE}Mcp-Session-Id: some\r\n");
+    let reply = ask(&front, "POST /demo/mcp", &headers, initialize).await;
+    assert_eq!(reply.status, 400);
+    assert!(reply.body.contains(r#""id":7"#) && reply.body.contains("-32600"), "{}", reply.body);
+
+    for (version, status) in
+        [("nope", 400), ("2026-07-28", 400), ("2025-06-18", 404), ("DRAFT-2026-v1", 404)]
+    {
+        let headers = format!("{headers}MCP-Protocol-Version: {version}\r\n");
+        for (line, body) in [("POST", PING), ("GET", ""), ("DELETE", "")] {
+            let reply = ask(&front, &format!("{line} /demo/mcp"), &headers, body).await;
+            assert_eq!(reply.status, status, "{line} {version}");
+        }
+    }
+}
+
+#[actix_rt::test]
+async fn other_methods_are_told_which_ones_there_are() {
+    let front = start(|_| {});
+    for (line, allow) in [
+        ("PUT /demo/mcp", "GET, POST, DELETE"),
+        ("PATCH /demo/mcp", "GET, POST, DELETE"),
+        ("POST /demo/sse", "GET"),
+        ("DELETE /demo/sse", "GET"),
+        ("GET /demo/messages?session=x", "POST"),
+    ] {
+        let reply = ask(&front, line, POLITE, "{}").await;
+        assert_eq!((reply.status, reply.header("allow")), (405, Some(allow)), "{line}");
+    }
+}
+
+#[actix_rt::test]
+async fn unknown_tenants_and_paths_are_404() {
+    let front = start(|_| {});
+    for path in ["/", "/mcp", "/nobody/mcp", "/demo", "/demo/mcp/", "/demo/other", "/Demo/mcp"] {
+        let reply = ask(&front, &format!("POST {path}"), POLITE, PING).await;
+        assert_eq!(reply.status, 404, "{path}");
+        assert_eq!(ask(&front, &format!("OPTIONS {path}"), "", "").await.status, 404, "{path}");
+    }
+}
+
+#[actix_rt::test]
+async fn a_foreign_origin_is_403_on_every_method_and_endpoint() {
+    let front = start(|_| {});
+    let foreign = ["http://evil.example", "null", "http://localhost.evil.example", "nonsense"];
+    for origin in foreign {
+        let headers = format!("{POLITE}Origin: {origin}\r\n");
+        for path in ["/demo/mcp", "/demo/sse", "/demo/messages?session=x", "/nobody/mcp", "/"] {
+            for method in ["GET", "POST", "DELETE", "OPTIONS", "PUT"] {
+                let reply = ask(&front, &format!("{method} {path}"), &headers, "").await;
+                assert_eq!(reply.status, 403, "{method} {path} from {origin}");
+                assert_eq!(reply.header("access-control-allow-origin"), None);
+                assert_eq!(reply.header("vary"), Some("Origin"));
+            }
+        }
+    }
+}
+
+#[actix_rt::test]
+async fn a_foreign_host_is_403_and_two_hosts_are_400() {
+    let front = start(|_| {});
+    let port = front.address().port();
+    for (host, status) in [
+        ("evil.example".to_owned(), 403),
+        (format!("evil.example:{port}"), 403),
+        (format!("localhost:{port}"), 400),
+        ("127.0.0.1".to_owned(), 400),
+        ("[::1]:80".to_owned(), 400),
+        ("localhost\r\nHost: evil.example".to_owned(), 400),
+    ] {
+        let headers = format!("{POLITE}Host: {host}\r\n");
+        assert_eq!(ask(&front, "POST /demo/mcp", &headers, PING).await.status, status, "{host}");
+    }
+    let absolute = ask(&front, "POST http://evil.example/demo/mcp", POLITE, PING).await;
+    assert_eq!(absolute.status, 403);
+}
+
+#[actix_rt::test]
+async fn a_preflight_lists_what_pages_may_do() {
+    let front = start(|_| {});
+    let headers = "Origin: http://localhost:6274\r\nAccess-Control-Request-Method: POST\r\n\
+         Access-Control-Request-Headers: content-type,authorization,mcp-session-id,\
+         mcp-protocol-version,last-event-id,mcp-param-region,x-evil\r\n";
+    let reply = ask(&front, "OPTIONS /demo/mcp", headers, "").await;
+    assert_eq!(reply.status, 204);
+    let header = |name| reply.header(name).unwrap_or_default().to_lowercase();
+    assert_eq!(header("access-control-allow-origin"), "http://localhost:6274");
+    assert_eq!(header("access-control-allow-methods"), "get, post, delete, options");
+    assert_eq!(header("vary"), "origin");
+    assert_eq!(header("access-control-max-age"), "7200");
+    let allowed = header("access-control-allow-headers");
+    let allowed: Vec<_> = allowed.split(", ").collect();
+    for name in [
+        "content-type",
+        "authorization",
+        "accept",
+        "mcp-session-id",
+        "mcp-protocol-version",
+        "last-event-id",
+        "mcp-method",
+        "mcp-name",
+        "mcp-param-region",
+    ] {
+        assert!(allowed.contains(&name), "{name} in {allowed:?}");
+    }
+    assert!(!allowed.contains(&"x-evil"));
+}
+
+#[actix_rt::test]
+async fn a_page_may_read_errors_too_and_each_tenant_has_its_own_list() {
+    let front = start(|_| {});
+    let headers = format!("{POLITE}Origin: https://picky.example\r\n");
+    for (line, status) in [
+        ("POST /picky/mcp", 400),
+        ("PUT /picky/mcp", 405),
+        ("POST /picky/messages", 404),
+        ("POST /picky/sse", 405),
+    ] {
+        let reply = ask(&front, line, &headers, PING).await;
+        assert_eq!(reply.status, status, "{line}");
+        assert_eq!(reply.header("access-control-allow-origin"), Some("https://picky.example"));
+        let exposed = reply.header("access-control-expose-headers").unwrap();
+        for name in ["Mcp-Session-Id", "MCP-Protocol-Version", "WWW-Authenticate"] {
+            assert!(exposed.contains(name), "{exposed}");
+        }
+        assert_eq!(reply.header("vary"), Some("Origin"));
+    }
+    assert_eq!(ask(&front, "POST /demo/mcp", &headers, PING).await.status, 403);
+}
+
+#[actix_rt::test]
+async fn a_header_that_decides_may_come_once() {
+    let front = start(|_| {});
+    for twice in [
+        "Mcp-Session-Id: a\r\nMcp-Session-Id: a\r\n",
+        "MCP-Protocol-Version: 2025-06-18\r\nmcp-protocol-version: 2025-03-26\r\n",
+        "Origin: http://localhost\r\nOrigin: http://localhost\r\n",
+        "Last-Event-ID: 1\r\nLast-Event-ID: 2\r\n",
+        "Content-Type: text/plain\r\n",
+    ] {
+        let reply = ask(&front, "POST /demo/mcp", &format!("{POLITE}{twice}"), PING).await;
+        assert_eq!(reply.status, 400, "{twice}");
+        assert_eq!(reply.code_without_id(), -32600);
+    }
+}
+
+#[actix_rt::test]
+async fn framing_that_two_readers_could_read_differently_is_400() {
+    let front = start(|_| {});
+    for framing in [
+        "Content-Length: 40\r\nContent-Length: 41\r\n",
+        "Content-Length: 40\r\nContent-Length: 40\r\n",
+        "Content-Length: 40\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: gzip, chunked\r\n",
+        "Transfer-Encoding: xchunked\r\n",
+        "Content-Length: +40\r\n",
+        "Content-Length: -1\r\n",
+        "Content-Length : 40\r\n",
+    ] {
+        let mut wire = Wire::open(&front).await;
+        let head = request("POST /demo/mcp", &format!("{POLITE}{framing}"), "");
+        wire.say(format!("{head}{PING}POST /demo/mcp HTTP/1.1\r\n\r\n")).await;
+        let heard = wire.hear_all().await;
+        assert!(heard.starts_with("HTTP/1.1 400"), "{framing:?}: {heard}");
+        assert_eq!(heard.matches("HTTP/1.1").count(), 1, "{framing:?}: {heard}");
+    }
+}
+
+#[actix_rt::test]
+async fn headers_have_a_bound_and_so_has_their_number() {
+    let front = start(|settings| settings.header_bytes_max = 4_000);
+    let long = format!("{POLITE}X-Long: {}\r\n", "x".repeat(4_000));
+    let reply = ask(&front, "POST /demo/mcp", &long, PING).await;
+    assert_eq!((reply.status, reply.code_without_id()), (431, -32600));
+    let many: String = (0..200).map(|n| format!("X-{n}: x\r\n")).collect();
+    assert_eq!(ask(&front, "POST /demo/mcp", &many, "").await.status, 431);
+}
+
+#[actix_rt::test]
+async fn a_body_beyond_the_bound_is_413_and_one_at_it_is_read() {
+    let front = start(|settings| settings.body_bytes_max = 1_000);
+    for (length, status) in [(1_000, 400), (1_001, 413)] {
+        let body = format!("\"{}\"", "x".repeat(length - 2));
+        assert_eq!(ask(&front, "POST /demo/mcp", POLITE, &body).await.status, status);
+        let head =
+            request("POST /demo/mcp", &format!("{POLITE}Transfer-Encoding: chunked\r\n"), "");
+        let mut wire = Wire::open(&front).await;
+        wire.say(head).await;
+        for piece in body.as_bytes().chunks(300) {
+            wire.say(format!("{:x}\r\n", piece.len())).await;
+            wire.say(piece).await;
+            wire.say("\r\n").await;
+        }
+        wire.say("0\r\n\r\n").await;
+        assert_eq!(wire.hear().await.status, status, "chunked, {length}");
+    }
+}
+
+/// A client that reads only after it has written everything must get to the answer too.
+#[actix_rt::test]
+async fn a_client_that_sends_64_mib_reads_413_and_no_reset() {
+    let front = start(|_| {});
+    let bytes = 64 << 20;
+    let piece = vec![b'x'; 1 << 20];
+    let mut wire = Wire::open(&front).await;
+    wire.say(request("POST /demo/mcp", &format!("{POLITE}Content-Length: {bytes}\r\n"), "")).await;
+    for _ in 0..64 {
+        wire.say(&piece).await;
+    }
+    let reply = wire.hear().await;
+    assert_eq!((reply.status, reply.code_without_id()), (413, -32600));
+    assert_eq!(reply.header("connection"), Some("close"));
+
+    let mut wire = Wire::open(&front).await;
+    let chunked = format!("{POLITE}Transfer-Encoding: chunked\r\n");
+    wire.say(request("POST /demo/mcp", &chunked, "")).await;
+    for _ in 0..64 {
+        wire.say(format!("{:x}\r\n", piece.len())).await;
+        wire.say(&piece).await;
+        wire.say("\r\n").await;
+    }
+    assert_eq!(wire.hear().await.status, 413);
+}
+
+#[actix_rt::test]
+async fn a_body_that_never_comes_is_408_also_behind_another_request() {
+    let front = start(|settings| settings.body_timeout_secs = 1);
+    let slow = request("POST /demo/mcp", &format!("{POLITE}Content-Length: 40\r\n"), "");
+    let mut wire = Wire::open(&front).await;
+    wire.say(format!("{slow}{{")).await;
+    assert_eq!(wire.hear().await.status, 408);
+
+    let mut pipelined = Wire::open(&front).await;
+    pipelined.say(format!("{}{slow}", request("POST /demo/mcp", POLITE, PING))).await;
+    assert_eq!(pipelined.hear().await.status, 400);
+    assert_eq!(pipelined.hear().await.status, 408);
+}
+
+#[actix_rt::test]
+async fn a_head_that_never_ends_is_408() {
+    let front = start(|settings| settings.head_timeout_secs = 1);
+    let mut wire = Wire::open(&front).await;
+    wire.say("POST /demo/mcp HTTP/1.1\r\nHost: localhost\r\n").await;
+    assert!(wire.hear_all().await.starts_with("HTTP/1.1 408"));
+}
+
+#[actix_rt::test]
+async fn a_connection_outlives_a_refusal_whose_body_was_read() {
+    let front = start(|_| {});
+    let mut wire = Wire::open(&front).await;
+    for _ in 0..3 {
+        wire.say(request("POST /demo/mcp", POLITE, PING)).await;
+        let reply = wire.hear().await;
+        assert_eq!((reply.status, reply.header("connection")), (400, None));
+    }
+    front.drain();
+    wire.say(request("POST /demo/mcp", POLITE, PING)).await;
+    assert_eq!(wire.hear().await.header("connection"), Some("close"), "the node is draining");
+}
+
+#[actix_rt::test]
+async fn an_idle_server_stops_at_once_and_frees_its_port() {
+    let front = start(|_| {});
+    let address = front.address();
+    let _idle = Wire::open(&front).await;
+    tokio::time::timeout(Duration::from_secs(5), front.stop(Duration::from_secs(4))).await.unwrap();
+    assert!(std::net::TcpListener::bind(address).is_ok());
+}

@@ -1,0 +1,131 @@
+//! A front on a free port, and a client that says exactly what it is told to.
+
+#![allow(dead_code, reason = "each file of stories uses its own part")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actors::Handle;
+use backends::Backends;
+use front::{AdminSettings, Running, Settings, serve};
+use telemetry::Readiness;
+use tenants::{Tenant, Tenants};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// The head that a well-behaved client sends.
+pub const POLITE: &str = "Content-Type: application/json\r\n\
+     Accept: application/json, text/event-stream\r\n";
+
+/// A front with the tenants `demo` and `picky`; the latter allows `https://picky.example`.
+pub fn start(change: impl FnOnce(&mut Settings)) -> Running {
+    start_with(Backends::default(), Readiness::default(), change)
+}
+
+pub fn start_with(
+    backends: Backends,
+    readiness: Readiness,
+    change: impl FnOnce(&mut Settings),
+) -> Running {
+    let mut settings =
+        Settings { listen: "127.0.0.1:0".parse().unwrap(), workers: 1, ..Settings::default() };
+    change(&mut settings);
+    let admin = AdminSettings { listen: "127.0.0.1:0".parse().unwrap() };
+    let store = Arc::new(store::Memory::default());
+    let handle = Handle::new(actors::Settings::default(), store, backends);
+    let mut picky = tenant("picky");
+    picky.allowed_origins = vec!["https://picky.example".to_owned()];
+    let tenants = Tenants::new([tenant("demo"), picky]);
+    serve(&settings, &admin, handle, tenants, readiness).unwrap()
+}
+
+fn tenant(name: &str) -> Tenant {
+    Tenant::new(name, &tenants::Settings::open()).unwrap()
+}
+
+/// A response as it came.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Reply {
+    /// The value of a header, whatever its case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (found, value) = line.split_once(':')?;
+            found.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+
+    /// The JSON-RPC error's code, after checking that it answers no request.
+    pub fn code_without_id(&self) -> i64 {
+        let error: serde_json::Value = serde_json::from_str(&self.body).expect(&self.body);
+        assert!(error.get("id").is_none(), "{error}");
+        error["error"]["code"].as_i64().expect(&self.body)
+    }
+}
+
+/// A connection that is written to and read from as bytes.
+pub struct Wire(pub TcpStream);
+
+impl Wire {
+    pub async fn open(running: &Running) -> Self {
+        Self(TcpStream::connect(running.address()).await.unwrap())
+    }
+
+    pub async fn say(&mut self, bytes: impl AsRef<[u8]>) {
+        self.0.write_all(bytes.as_ref()).await.unwrap();
+    }
+
+    /// The next response, up to the length it announces. Panics when none comes for long.
+    pub async fn hear(&mut self) -> Reply {
+        let reading = async {
+            let mut read = Vec::new();
+            loop {
+                if let Some(reply) = whole(&read) {
+                    return reply;
+                }
+                let mut piece = [0; 4096];
+                let count = self.0.read(&mut piece).await.expect("the connection was reset");
+                assert!(count > 0, "closed after {:?}", String::from_utf8_lossy(&read));
+                read.extend_from_slice(&piece[..count]);
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), reading).await.expect("no answer")
+    }
+
+    /// Everything until the other side closes.
+    pub async fn hear_all(&mut self) -> String {
+        let mut read = Vec::new();
+        let reading = self.0.read_to_end(&mut read);
+        tokio::time::timeout(Duration::from_secs(20), reading).await.expect("not closed").unwrap();
+        String::from_utf8(read).unwrap()
+    }
+}
+
+fn whole(read: &[u8]) -> Option<Reply> {
+    let text = String::from_utf8_lossy(read);
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    let reply = Reply { status, head: head.to_owned(), body: body.to_owned() };
+    let length = reply.header("content-length").map_or(0, |length| length.parse().unwrap());
+    (body.len() >= length).then_some(reply)
+}
+
+/// One request on a connection of its own. `Host` is added where `headers` has none.
+pub async fn ask(running: &Running, line: &str, headers: &str, body: &str) -> Reply {
+    let mut wire = Wire::open(running).await;
+    wire.say(request(line, headers, body)).await;
+    wire.hear().await
+}
+
+pub fn request(line: &str, headers: &str, body: &str) -> String {
+    let names_host = headers.lines().any(|line| line.to_lowercase().starts_with("host:"));
+    let host = if names_host { "" } else { "Host: localhost\r\n" };
+    let length =
+        if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+    format!("{line} HTTP/1.1\r\n{host}{headers}{length}\r\n{body}")
+}
