@@ -4,6 +4,8 @@
 //! operation and never across an await. Nothing runs by itself: each operation also looks
 //! at a few sessions that may have expired, and [`Store::sweep`] at many.
 
+#[cfg(test)]
+mod interleavings;
 mod leases;
 mod log;
 mod shard;

@@ -233,10 +233,16 @@ impl Shard {
         forgotten
     }
 
-    /// How much there is: sessions, looks, tenants.
+    /// How many sessions, looks and tenants there are.
     #[cfg(test)]
     pub(super) fn size(&self) -> (usize, usize, usize) {
         (self.sessions.len(), self.looks.len(), self.tenants.len())
+    }
+
+    /// For how many sessions there is room.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.sessions.capacity()
     }
 
     /// The session, unless it has expired or ended.

@@ -34,3 +34,157 @@ impl World for Bench {
 }
 
 crate::contract!(Bench::new());
+
+fn record(tenant: &str) -> Record {
+    Record {
+        owner: Owner { token: Token::first(1), node: Incarnation(1) },
+        former: Vec::new(),
+        tenant: tenant.into(),
+        principal: crate::Digest([0; 32]),
+        revision: "2025-11-25".into(),
+        initialize: Bytes::from_static(b"{\"protocolVersion\":\"2025-11-25\",\"capabilities\":{}}"),
+        state: State::default(),
+        standing: crate::Standing::Owned,
+    }
+}
+
+fn session(number: usize) -> SessionId {
+    SessionId::parse(&format!("session-{number}")).expect("a valid id")
+}
+
+fn batch(session: &SessionId, ttl: Duration) -> Batch {
+    let token = Token::first(1);
+    let entries = vec![Bytes::from_static(b"entry")];
+    Batch { session: session.clone(), token, first: 1, floor: 1, entries, ttl }
+}
+
+/// Sessions, looks and tenants of all shards.
+fn size(store: &Memory) -> (usize, usize, usize) {
+    store
+        .shards
+        .iter()
+        .map(|shard| lock(shard).size())
+        .fold((0, 0, 0), |sum, shard| (sum.0 + shard.0, sum.1 + shard.1, sum.2 + shard.2))
+}
+
+const TTL: Duration = Duration::from_secs(60);
+
+/// Opens sessions that nobody comes back to.
+async fn abandon(bench: &Bench, numbers: std::ops::Range<usize>) {
+    for number in numbers {
+        let session = session(number);
+        bench.store.create(&session, record("demo"), TTL).await.expect("made");
+        bench.store.append(batch(&session, TTL)).await.expect("taken");
+    }
+}
+
+#[tokio::test]
+async fn ten_thousand_abandoned_sessions_leave_nothing_behind() {
+    let bench = Bench::new();
+    abandon(&bench, 0..10_000).await;
+    assert_eq!(size(&bench.store).0, 10_000);
+    bench.pass(TTL).await;
+    assert_eq!(bench.store.sweep().await.expect("swept"), 10_000);
+    assert_eq!(size(&bench.store), (0, 0, 0));
+    for shard in &bench.store.shards {
+        assert!(lock(shard).capacity() <= 128, "the table keeps its memory");
+    }
+}
+
+#[tokio::test]
+async fn sessions_that_come_make_room_by_themselves() {
+    let bench = Bench::new();
+    for round in 0..5 {
+        abandon(&bench, round * 2_000..(round + 1) * 2_000).await;
+        bench.pass(TTL).await;
+    }
+    assert!(size(&bench.store).0 <= 2_000, "{:?}", size(&bench.store));
+}
+
+#[tokio::test]
+async fn ended_sessions_leave_nothing_behind_but_short_lived_tombstones() {
+    let bench = Bench::new();
+    abandon(&bench, 0..1_000).await;
+    for number in 0..1_000 {
+        let (session, ttl) = (session(number), Duration::from_secs(10));
+        bench.store.end(&session, Token::first(1), ttl).await.expect("ended");
+    }
+    assert_eq!(size(&bench.store), (1_000, 1_000, 0));
+    bench.pass(Duration::from_secs(10)).await;
+    bench.store.sweep().await.expect("swept");
+    assert_eq!(size(&bench.store), (0, 0, 0));
+}
+
+#[tokio::test]
+async fn a_session_in_use_survives_every_look_and_is_looked_at_once() {
+    let bench = Bench::new();
+    abandon(&bench, 0..1).await;
+    for _ in 0..100 {
+        bench.pass(TTL / 2).await;
+        bench.store.append(batch(&session(0), TTL)).await.expect("taken");
+        bench.store.sweep().await.expect("swept");
+        assert_eq!(size(&bench.store), (1, 1, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_sweep_is_bounded() {
+    let bench = Bench::new();
+    let shards = u32::try_from(SHARDS).expect("few");
+    abandon(&bench, 0..40_000).await;
+    bench.pass(TTL).await;
+    let mut sweeps = 0;
+    while bench.store.sweep().await.expect("swept") > 0 {
+        sweeps += 1;
+    }
+    assert!(sweeps >= 40_000 / (LOOKS_PER_SWEEP as u32 * shards), "{sweeps}");
+    assert_eq!(size(&bench.store).0, 0);
+}
+
+#[tokio::test]
+async fn an_appended_payload_is_not_copied() {
+    let store = Memory::default();
+    store.create(&session(0), record("demo"), TTL).await.expect("made");
+    let payload = Bytes::from(vec![b'x'; 4_096]);
+    let batch = Batch { entries: vec![payload.clone()], ..batch(&session(0), TTL) };
+    store.append(batch).await.expect("taken");
+    let log = store.read_log(&session(0)).await.expect("read");
+    assert_eq!(log[0].1.as_ptr(), payload.as_ptr());
+}
+
+#[tokio::test]
+async fn a_record_does_not_keep_the_buffer_it_was_read_from() {
+    let store = Memory::default();
+    let buffer = Bytes::from(vec![b' '; 65_536]);
+    let record = Record { initialize: buffer.slice(100..200), ..record("demo") };
+    store.create(&session(0), record, TTL).await.expect("made");
+    assert!(buffer.is_unique());
+}
+
+#[test]
+fn claims_from_many_threads_have_one_winner() {
+    let store = Memory::default();
+    for number in 0..100 {
+        let id = session(number);
+        ready(store.create(&id, record("demo"), TTL)).expect("made");
+        let claim = |random| {
+            let expected = Expected::Token(Token::first(1));
+            let new = Owner { token: Token::first(1).next(random), node: Incarnation(random) };
+            ready(store.claim(&id, expected, new, TTL)).is_ok()
+        };
+        let winners = std::thread::scope(|scope| {
+            let threads = [1, 2, 3, 4].map(|random| scope.spawn(move || claim(random)));
+            threads.into_iter().filter_map(|t| t.join().expect("no panic").then_some(())).count()
+        });
+        assert_eq!(winners, 1);
+    }
+}
+
+/// What a future says that never waits.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(future).poll(&mut context) {
+        std::task::Poll::Ready(answer) => answer,
+        std::task::Poll::Pending => panic!("the memory store waits for nothing"),
+    }
+}

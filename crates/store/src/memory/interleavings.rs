@@ -1,0 +1,287 @@
+//! Two nodes fight over one session on a network that loses answers, repeats requests
+//! and executes them late. Whatever happens, the log stays a log.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::Memory;
+use crate::{
+    Appended, Batch, Digest, Error, Expected, Incarnation, Owner, Record, Standing, State, Store,
+    Token,
+};
+use bytes::Bytes;
+use protocol::SessionId;
+
+const TTL: Duration = Duration::from_secs(60);
+
+/// What happens next. Nodes are 0 and 1.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A node numbers so many new entries.
+    Emit(usize, u64),
+    /// A node raises its floor by so much, at most to its next number.
+    Raise(usize, u64),
+    /// A node sends everything that is not acknowledged, or an empty batch.
+    Send(usize),
+    /// A node sends only its newest entries; what is before them may be on its way.
+    SendNewest(usize, u64),
+    /// A node sends its whole ring, as after a failover.
+    Reassert(usize),
+    /// A node gives the session up.
+    Release(usize),
+    /// A node asks for the session, from whoever has it now.
+    Claim(usize),
+    /// Anything that was ever sent is executed, perhaps again; the answer may get lost.
+    Execute(Index, bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let node = 0..2_usize;
+    prop_oneof![
+        3 => (node.clone(), 1..4_u64).prop_map(|(node, count)| Step::Emit(node, count)),
+        2 => (node.clone(), 1..6_u64).prop_map(|(node, by)| Step::Raise(node, by)),
+        3 => node.clone().prop_map(Step::Send),
+        1 => (node.clone(), 1..3_u64).prop_map(|(node, count)| Step::SendNewest(node, count)),
+        1 => node.clone().prop_map(Step::Reassert),
+        1 => node.clone().prop_map(Step::Release),
+        1 => node.prop_map(Step::Claim),
+        8 => (any::<Index>(), any::<bool>()).prop_map(|(which, heard)| Step::Execute(which, heard)),
+    ]
+}
+
+/// What was sent, and by which node.
+#[derive(Clone, Debug)]
+enum Sent {
+    Append(Batch),
+    Reassert(Record, Batch),
+    Release(Token),
+    Claim(Expected, Owner),
+}
+
+/// What a node believes while it holds the session.
+#[derive(Clone, Debug)]
+struct Tenure {
+    record: Record,
+    /// Who emitted each entry from the floor on.
+    ring: Vec<Bytes>,
+    floor: u64,
+    /// Everything up to here is acknowledged: clients may have seen it.
+    acknowledged: u64,
+}
+
+impl Tenure {
+    fn next(&self) -> u64 {
+        self.floor + self.ring.len() as u64
+    }
+
+    fn batch(&self, session: &SessionId, first: u64) -> Batch {
+        let entries = self.ring[(first - self.floor) as usize..].to_vec();
+        let token = self.record.owner.token;
+        Batch { session: session.clone(), token, first, floor: self.floor, entries, ttl: TTL }
+    }
+
+    fn shown(&self) -> RangeInclusive<u64> {
+        self.floor..=self.acknowledged
+    }
+}
+
+struct Fight {
+    store: Memory,
+    session: SessionId,
+    nodes: [Option<Tenure>; 2],
+    sent: Vec<(usize, Sent)>,
+    /// Claims whose answer their node still waits for.
+    asked: HashSet<Token>,
+    /// The counter of every token that was ever made, by its random part.
+    tokens: HashMap<u64, u64>,
+}
+
+impl Fight {
+    async fn begin() -> Self {
+        let session = SessionId::parse("fought-over").expect("a valid id");
+        let owner = Owner { token: Token::first(1), node: Incarnation(0) };
+        let record = Record {
+            owner,
+            former: Vec::new(),
+            tenant: "demo".into(),
+            principal: Digest([0; 32]),
+            revision: "2025-11-25".into(),
+            initialize: Bytes::new(),
+            state: State::default(),
+            standing: Standing::Owned,
+        };
+        let store = Memory::default();
+        store.create(&session, record.clone(), TTL).await.expect("made");
+        let tenure = Tenure { record, ring: Vec::new(), floor: 1, acknowledged: 0 };
+        let tokens = HashMap::from([(1, 1)]);
+        Self {
+            store,
+            session,
+            nodes: [Some(tenure), None],
+            sent: Vec::new(),
+            asked: HashSet::new(),
+            tokens,
+        }
+    }
+
+    async fn step(&mut self, step: Step) {
+        match step {
+            Step::Emit(node, count) => self.emit(node, count),
+            Step::Raise(node, by) => self.raise(node, by),
+            Step::Send(node) => {
+                let Some(tenure) = &self.nodes[node] else { return };
+                let first = tenure.floor.max(tenure.acknowledged + 1);
+                self.sent.push((node, Sent::Append(tenure.batch(&self.session, first))));
+            }
+            Step::SendNewest(node, count) => {
+                let Some(tenure) = &self.nodes[node] else { return };
+                let first = tenure.next().saturating_sub(count).max(tenure.floor);
+                self.sent.push((node, Sent::Append(tenure.batch(&self.session, first))));
+            }
+            Step::Reassert(node) => {
+                let Some(tenure) = &self.nodes[node] else { return };
+                let ring = tenure.batch(&self.session, tenure.floor);
+                self.sent.push((node, Sent::Reassert(tenure.record.clone(), ring)));
+            }
+            Step::Release(node) => {
+                // The last act under a token.
+                let Some(tenure) = self.nodes[node].take() else { return };
+                self.sent.push((node, Sent::Release(tenure.record.owner.token)));
+            }
+            Step::Claim(node) => self.claim(node).await,
+            Step::Execute(which, heard) => {
+                if !self.sent.is_empty() {
+                    let (node, sent) = self.sent[which.index(self.sent.len())].clone();
+                    self.execute(node, sent, heard).await;
+                }
+            }
+        }
+    }
+
+    fn emit(&mut self, node: usize, count: u64) {
+        let Some(tenure) = &mut self.nodes[node] else { return };
+        for _ in 0..count {
+            let payload = format!("{} {}", tenure.record.owner.token.random, tenure.next());
+            tenure.ring.push(payload.into());
+        }
+    }
+
+    fn raise(&mut self, node: usize, by: u64) {
+        let Some(tenure) = &mut self.nodes[node] else { return };
+        let by = by.min(tenure.ring.len() as u64);
+        tenure.ring.drain(..by as usize);
+        tenure.floor += by;
+    }
+
+    async fn claim(&mut self, node: usize) {
+        let Some(record) = self.store.read(&self.session).await.expect("read") else { return };
+        let random = self.tokens.len() as u64 + 1;
+        let token = record.owner.token.next(random);
+        self.tokens.insert(random, token.counter);
+        self.asked.insert(token);
+        let expected = match record.standing {
+            Standing::Released => Expected::Released,
+            _ => Expected::Token(record.owner.token),
+        };
+        let new = Owner { token, node: Incarnation(node as u64) };
+        self.sent.push((node, Sent::Claim(expected, new)));
+    }
+
+    async fn execute(&mut self, node: usize, sent: Sent, heard: bool) {
+        match sent {
+            Sent::Append(batch) => {
+                let token = batch.token;
+                let answer = self.store.append(batch).await;
+                self.hear(node, token, heard, answer);
+            }
+            Sent::Reassert(record, ring) => {
+                let token = record.owner.token;
+                let answer = self.store.reassert(record, ring).await;
+                self.hear(node, token, heard, answer);
+            }
+            Sent::Release(token) => {
+                let _ = self.store.release(&self.session, token, TTL).await;
+            }
+            Sent::Claim(expected, new) => {
+                let answer = self.store.claim(&self.session, expected, new, TTL).await;
+                // An answer is heard once: nobody begins twice under one token.
+                if !heard || !self.asked.remove(&new.token) {
+                    return;
+                }
+                let Ok(claimed) = answer else { return };
+                let floor = claimed.log.first().map_or(1, |(number, _)| *number);
+                let ring: Vec<_> = claimed.log.into_iter().map(|(_, payload)| payload).collect();
+                let acknowledged = floor + ring.len() as u64 - 1;
+                self.nodes[node] =
+                    Some(Tenure { record: claimed.record, ring, floor, acknowledged });
+            }
+        }
+    }
+
+    /// A node hears what came of its batch. It may be about an earlier tenure.
+    fn hear(&mut self, node: usize, token: Token, heard: bool, answer: Result<Appended, Error>) {
+        let Some(tenure) = &mut self.nodes[node] else { return };
+        if !heard || tenure.record.owner.token != token {
+            return;
+        }
+        match answer {
+            Ok(Appended { through }) => {
+                tenure.acknowledged = tenure.acknowledged.max(through.unwrap_or(0));
+            }
+            // It will send everything again.
+            Err(Error::Hole { .. }) => {}
+            Err(_) => self.nodes[node] = None,
+        }
+    }
+
+    async fn check(&self) {
+        let record = self.store.read(&self.session).await.expect("read").expect("there");
+        let log = self.store.read_log(&self.session).await.expect("read");
+        let mut counter_before = 0;
+        for (at, (number, payload)) in log.iter().enumerate() {
+            assert_eq!(*number, log[0].0 + at as u64, "duplicate, hole or disorder: {log:?}");
+            let (emitter, named) = parse(payload);
+            assert_eq!(named, *number, "an entry under another's number: {log:?}");
+            let counter = self.tokens[&emitter];
+            assert!(counter >= counter_before, "a deposed owner wrote: {log:?}");
+            counter_before = counter;
+        }
+        let owners = self.nodes.iter().flatten().filter(|t| t.record.owner == record.owner);
+        for tenure in owners {
+            for number in tenure.shown() {
+                let mine = &tenure.ring[(number - tenure.floor) as usize];
+                let held = log.iter().find(|(n, _)| *n == number).map(|(_, payload)| payload);
+                assert_eq!(held, Some(mine), "{number} was shown and is lost: {log:?}");
+            }
+        }
+    }
+}
+
+/// Who emitted an entry, and under which number.
+fn parse(payload: &Bytes) -> (u64, u64) {
+    let text = std::str::from_utf8(payload).expect("text");
+    let (emitter, number) = text.split_once(' ').expect("two words");
+    (emitter.parse().expect("a number"), number.parse().expect("a number"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_interleaving_gives_a_log_with_duplicate_hole_or_disorder(
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut fight = Fight::begin().await;
+            for step in steps {
+                fight.step(step).await;
+                fight.check().await;
+            }
+        });
+    }
+}
