@@ -1,23 +1,167 @@
 //! What a side of an older revision must not see, and what it gets instead.
 //!
-//! Every function answers `None` where nothing has to change, and costs nothing where
-//! the revision has everything.
+//! Every function answers `None` where nothing has to change. Where the revision has
+//! everything, or nothing in the text looks as if it had to change, that costs no parse.
+//! What cannot be read stays as it is: the other side says what it thinks of it.
+
+mod elicitation;
 
 use bytes::Bytes;
 
+use crate::raw::{self, Edits, Object, may_hold, quoted};
 use crate::{Method, Revision};
 
-/// A result of the server's as a client of this revision may see it (TOOL-09, PRM-03).
-pub fn result_for_client(_revision: Revision, _method: &Method, _result: &[u8]) -> Option<Bytes> {
-    None
+/// A result of the server's as a client of this revision may see it (TOOL-09, PRM-03):
+/// audio becomes a note in text, and a resource link a text with its URI. Images and
+/// embedded resources have always been there.
+pub fn result_for_client(revision: Revision, method: &Method, result: &[u8]) -> Option<Bytes> {
+    if !may_hold_newer_content(revision, result) {
+        return None;
+    }
+    let object = Object::read(result)?;
+    let mut edits = Edits::default();
+    match method {
+        Method::ToolsCall => {
+            for block in raw::elements(object.get("content")?)? {
+                edit_block(revision, result, block.get(), &mut edits);
+            }
+        }
+        Method::PromptsGet => {
+            for message in raw::elements(object.get("messages")?)? {
+                let message = Object::read(message.get().as_bytes());
+                if let Some(block) = message.as_ref().and_then(|message| message.get("content")) {
+                    edit_block(revision, result, block, &mut edits);
+                }
+            }
+        }
+        _ => {}
+    }
+    edits.apply(result)
 }
 
-/// The parameters of a request to the client as a client of this revision may see them (ELI-02).
-pub fn request_for_client(_revision: Revision, _method: &Method, _params: &[u8]) -> Option<Bytes> {
-    None
+/// The parameters of a request to the client as a client of this revision may see them:
+/// forms with the fields it knows (ELI-02), and sampling messages with one block of
+/// content each (SMP-04), a longer one being said as several messages. Tools in sampling
+/// and elicitation by URL cannot be said to an older client at all; the session refuses them.
+pub fn request_for_client(revision: Revision, method: &Method, params: &[u8]) -> Option<Bytes> {
+    match method {
+        Method::Elicit if !revision.has_elicitation_modes() => elicitation::older_form(params),
+        Method::CreateMessage if !revision.has_sampling_tools() => single_blocks(revision, params),
+        _ => None,
+    }
 }
 
-/// A result of the client's as a server of this revision may see it (SMP-04).
-pub fn result_for_server(_revision: Revision, _method: &Method, _result: &[u8]) -> Option<Bytes> {
-    None
+/// A result of the client's as a server of this revision may see it (SMP-04): of several
+/// blocks of content the texts are joined; where there is no text, the first block that
+/// the revision knows is taken.
+pub fn result_for_server(revision: Revision, method: &Method, result: &[u8]) -> Option<Bytes> {
+    if *method != Method::CreateMessage || revision.has_sampling_tools() {
+        return None;
+    }
+    let object = Object::read(result)?;
+    let content = object.get("content")?;
+    let mut edits = Edits::default();
+    match raw::elements(content) {
+        Some(blocks) => {
+            let blocks: Vec<_> = blocks.iter().map(|block| block.get()).collect();
+            edits.replace(result, content, one_block(revision, &blocks));
+        }
+        None => edit_block(revision, result, content, &mut edits),
+    }
+    edits.apply(result)
 }
+
+fn may_hold_newer_content(revision: Revision, json: &[u8]) -> bool {
+    !revision.has_resource_links()
+        && (may_hold(json, "resource_link") || !revision.has_audio() && may_hold(json, "audio"))
+}
+
+fn edit_block(revision: Revision, whole: &[u8], block: &str, edits: &mut Edits) {
+    if let Some(text) = older_block(revision, block) {
+        edits.replace(whole, block, text);
+    }
+}
+
+/// What stands for a block of content that the revision does not know.
+fn older_block(revision: Revision, block: &str) -> Option<String> {
+    let block = Object::read(block.as_bytes())?;
+    let member = |key| block.read_as::<String>(key);
+    let text = match member("type")?.as_str() {
+        "audio" if !revision.has_audio() => {
+            let kind = member("mimeType").unwrap_or_else(|| "of unknown type".to_owned());
+            format!("[audio left out: {kind}; only newer revisions of MCP have it]")
+        }
+        "resource_link" if !revision.has_resource_links() => {
+            let uri = member("uri").unwrap_or_default();
+            match member("title").or_else(|| member("name")) {
+                Some(name) => format!("[resource: {name}] {uri}"),
+                None => format!("[resource] {uri}"),
+            }
+        }
+        _ => return None,
+    };
+    Some(text_block(&text, block.get("annotations")))
+}
+
+fn text_block(text: &str, annotations: Option<&str>) -> String {
+    let text = quoted(text);
+    let mut members = vec![("type", "\"text\""), ("text", text.as_str())];
+    members.extend(annotations.map(|annotations| ("annotations", annotations)));
+    raw::object(members)
+}
+
+/// `sampling/createMessage` with every message's content a single block.
+fn single_blocks(revision: Revision, params: &[u8]) -> Option<Bytes> {
+    let object = Object::read(params)?;
+    let mut edits = Edits::default();
+    for message in raw::elements(object.get("messages")?)? {
+        let Some(read) = Object::read(message.get().as_bytes()) else { continue };
+        let Some(content) = read.get("content") else { continue };
+        let Some(blocks) = raw::elements(content) else {
+            edit_block(revision, params, content, &mut edits);
+            continue;
+        };
+        let says = |block: &str| {
+            let older = older_block(revision, block);
+            let content = older.as_deref().unwrap_or(block);
+            let members = read.members.iter().map(|(key, value)| match key.as_str() {
+                "content" => ("content", content),
+                key => (key, value.get()),
+            });
+            raw::object(members)
+        };
+        let mut messages: Vec<_> = blocks.iter().map(|block| says(block.get())).collect();
+        if messages.is_empty() {
+            messages.push(says(&text_block("", None)));
+        }
+        edits.replace(params, message.get(), messages.join(","));
+    }
+    edits.apply(params)
+}
+
+fn one_block(revision: Revision, blocks: &[&str]) -> String {
+    if let [block] = blocks {
+        return older_block(revision, block).unwrap_or_else(|| (*block).to_owned());
+    }
+    let texts: Vec<String> = blocks.iter().filter_map(|block| text_of(block)).collect();
+    if !texts.is_empty() {
+        return text_block(&texts.join("\n"), None);
+    }
+    let known = |block: &&&str| {
+        let kind = Object::read(block.as_bytes()).and_then(|block| block.read_as::<String>("type"));
+        matches!(kind.as_deref(), Some("image" | "audio"))
+    };
+    match blocks.iter().find(known) {
+        Some(block) => older_block(revision, block).unwrap_or_else(|| (*block).to_owned()),
+        None => text_block("", None),
+    }
+}
+
+fn text_of(block: &str) -> Option<String> {
+    let block = Object::read(block.as_bytes())?;
+    let is_text = block.read_as::<String>("type")? == "text";
+    block.read_as("text").filter(|_| is_text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -386,7 +386,6 @@ mod tests {
         check(r#"{"roots":{"listChanged":false}}"#, (true, false));
     }
 
-    // holds: LOG-01
     #[test]
     fn a_servers_answer_tells_what_it_offers() {
         let result =
