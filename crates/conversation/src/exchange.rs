@@ -42,10 +42,16 @@ pub(crate) struct Call {
     pub(crate) form: Form,
 }
 
+/// The last word on a request, or on a batch member that was none.
+pub(crate) struct Word {
+    pub(crate) id: Option<RequestId>,
+    pub(crate) data: Bytes,
+}
+
 /// What the POST's answer has become.
 pub(crate) enum Form {
     /// Nothing was said yet: it is JSON if the last words come first.
-    Held { upgrade_at: Millis, answers: Vec<Bytes> },
+    Held { upgrade_at: Millis, answers: Vec<Word> },
     /// A stream of the log, by its number.
     Stream(u64),
     /// An SSE stream outside the log, which cannot be resumed: a slow `initialize`.

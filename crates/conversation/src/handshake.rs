@@ -315,7 +315,7 @@ impl Session {
             let answer = Answer::Welcome(response.raw().clone());
             turn.effects.push(Effect::Answer { sink, answer });
         } else {
-            self.last_word(turn, call, response.raw().clone());
+            self.last_word(turn, call, None, response.raw().clone());
         }
     }
 

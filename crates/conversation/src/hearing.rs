@@ -83,8 +83,8 @@ impl Session {
         }
         self.touched = turn.now;
         let millis = turn.now.0.saturating_sub(exchange.began.0);
+        self.last_word(turn, exchange.call, Some(&exchange.id), data);
         turn.effects.push(Effect::Tell(Fact::Settled { id: exchange.id, result, millis }));
-        self.last_word(turn, exchange.call, data);
     }
 
     fn heard_notification(

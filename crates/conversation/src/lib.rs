@@ -4,6 +4,7 @@
 //! machine. It never waits, never reads a clock and never touches a socket: whoever
 //! holds it performs the [`Effect`]s and reports what comes of them as [`Event`]s.
 
+mod answering;
 mod asking;
 mod deadlines;
 mod effect;

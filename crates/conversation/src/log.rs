@@ -20,6 +20,8 @@ pub(crate) struct Log {
     acknowledged: u64,
     /// Everything up to this number was handed out to be appended.
     handed_out: u64,
+    /// The floor that the log was last told.
+    floor_told: u64,
     bytes: usize,
 }
 
@@ -54,7 +56,14 @@ pub(crate) struct Trimmed {
 
 impl Log {
     pub(crate) fn new() -> Self {
-        Self { entries: VecDeque::new(), first: 1, acknowledged: 0, handed_out: 0, bytes: 0 }
+        Self {
+            entries: VecDeque::new(),
+            first: 1,
+            acknowledged: 0,
+            handed_out: 0,
+            floor_told: 1,
+            bytes: 0,
+        }
     }
 
     /// The number that the next entry will get.
@@ -104,9 +113,10 @@ impl Log {
     pub(crate) fn hand_out(&mut self, emitter: Emitter) -> Option<Effect> {
         let next = self.next();
         let from = self.handed_out.max(self.first - 1) + 1;
-        if from >= next {
+        if from >= next && self.floor_told == self.first {
             return None;
         }
+        self.floor_told = self.first;
         let entries = (from..next)
             .filter_map(|number| self.get(number))
             .map(|logged| entry::encode(logged.stream, emitter, &logged.what))

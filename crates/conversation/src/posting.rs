@@ -1,8 +1,9 @@
 //! What the client posts: requests, notifications, answers to what it was asked, and batches of them.
 
 use protocol::{
-    Body, ErrorCode, LogLevel, Message, Method, Mirrored, Notification, ProgressToken, Rejection,
-    Request, RequestId, Response, payload,
+    Body, ErrorCode, Message, Method, Mirrored, Notification, ProgressToken, Rejection, Request,
+    RequestId, Response,
+    payload::{self, LogLevel},
 };
 
 use crate::exchange::{CallId, Exchange, Pace};
@@ -108,7 +109,7 @@ impl Session {
                 }
                 (Err(rejection), Some(call)) => {
                     let error = Response::rejecting(&rejection);
-                    self.last_word(turn, call, error.raw().clone());
+                    self.last_word(turn, call, error.id.as_ref(), error.raw().clone());
                 }
                 (Ok(Message::Request(_)) | Err(_), None) => {}
             }
@@ -132,7 +133,7 @@ impl Session {
         if request.method == Method::Ping {
             // Either side's pings are answered here (PING-04).
             let pong = Response::result(request.id, b"{}");
-            self.last_word(turn, call, pong.raw().clone());
+            self.last_word(turn, call, pong.id.as_ref(), pong.raw().clone());
             return;
         }
         match self.admit(turn, call, &request) {
@@ -142,7 +143,7 @@ impl Session {
             }
             Err((code, message)) => {
                 let error = Response::error(Some(request.id), code.number(), &message, None);
-                self.last_word(turn, call, error.raw().clone());
+                self.last_word(turn, call, error.id.as_ref(), error.raw().clone());
             }
         }
     }

@@ -133,7 +133,7 @@ impl Session {
         }
         let requests = requests.clone();
         turn.effects.push(Effect::Open { sink, welcome: false });
-        self.write_trimmed(turn, sink, &requests);
+        self.write_trimmed(turn, sink, &requests, id.number);
         turn.effects.push(Effect::Finish { sink, abort: false });
         ResumeOutcome::Trimmed
     }

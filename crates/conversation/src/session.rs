@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use protocol::{ClientCapabilities, LogLevel, RequestId, Response, Revision};
+use protocol::payload::LogLevel;
+use protocol::{ClientCapabilities, RequestId, Response, Revision};
 
 use crate::asking::Ask;
 use crate::exchange::{Call, Exchange, Form};
@@ -173,7 +174,7 @@ impl Session {
             Event::DeadlinePassed => self.deadline_passed(&mut turn),
             Event::Stopping => self.end(&mut turn, Cause::Stopping),
         }
-        self.trim(now);
+        self.trim(&mut turn);
         turn.effects.extend(self.log.hand_out(self.emitter));
     }
 
@@ -280,7 +281,7 @@ impl Session {
     fn last_word_now(&mut self, turn: &mut Turn<'_>, call: crate::exchange::CallId, data: Bytes) {
         let form = self.calls.iter().find(|other| other.id == call).map(|call| &call.form);
         let Some(Form::Stream(stream)) = form else {
-            self.last_word(turn, call, data);
+            self.last_word(turn, call, None, data);
             return;
         };
         let stream = *stream;

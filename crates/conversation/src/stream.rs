@@ -5,15 +5,16 @@
 use bytes::Bytes;
 use protocol::{ErrorCode, Notification, RequestId, Response};
 
-use crate::exchange::{Call, CallId, Form};
+use crate::answering::Upgraded;
+use crate::exchange::CallId;
 use crate::log::What;
 use crate::session::{Session, Turn};
-use crate::{Answer, Effect, EventId, Fact, Frame, Millis, SinkId};
+use crate::{Effect, EventId, Fact, Frame, Millis, SinkId};
 
 /// A stream of the log.
 pub(crate) struct Stream {
     /// The requests it answers; none for a standalone stream.
-    pub(crate) requests: Vec<RequestId>,
+    pub(crate) requests: Vec<Owed>,
     /// The POST it belongs to, while that has open requests.
     pub(crate) call: Option<CallId>,
     /// The number of its newest entry that can be told.
@@ -33,7 +34,15 @@ impl Stream {
 pub(crate) struct Tombstone {
     pub(crate) stream: u64,
     pub(crate) last: u64,
-    pub(crate) requests: Vec<RequestId>,
+    pub(crate) requests: Vec<Owed>,
+}
+
+/// A request that a stream answers.
+#[derive(Clone)]
+pub(crate) struct Owed {
+    pub(crate) id: RequestId,
+    /// The number of its last word; 0 before there is one.
+    pub(crate) word: u64,
 }
 
 /// Most tombstones kept; the oldest goes, and its stream's ids are unknown then.
@@ -84,6 +93,7 @@ impl Session {
     ) -> u64 {
         let number = self.log.next();
         self.log.push(number, What::Opened { requests: requests.clone() }, turn.now);
+        let requests = requests.into_iter().map(|id| Owed { id, word: 0 }).collect();
         self.streams
             .insert(number, Stream { requests, call, last: number, trimmed: 0, closed: false });
         if let Some(sink) = sink {
@@ -221,63 +231,6 @@ impl Session {
         }
     }
 
-    /// Where messages of a call go besides its answer; makes its answer a stream if it
-    /// is none yet. `None` when its client went away before there was anything to come back to.
-    fn upgraded(&mut self, turn: &mut Turn<'_>, id: CallId) -> Option<Upgraded> {
-        let call = self.calls.iter_mut().find(|call| call.id == id)?;
-        let sink = call.sink;
-        match &mut call.form {
-            Form::Stream(stream) => Some(Upgraded::Stream(*stream)),
-            Form::Unlogged { .. } => sink.map(Upgraded::Sink),
-            Form::Duplex => None,
-            Form::Held { answers, .. } => {
-                let sink = sink?;
-                let answers = std::mem::take(answers);
-                Some(Upgraded::Stream(self.upgrade(turn, id, sink, answers)))
-            }
-        }
-    }
-
-    /// Makes a POST's answer a stream.
-    fn upgrade(
-        &mut self,
-        turn: &mut Turn<'_>,
-        id: CallId,
-        sink: SinkId,
-        answers: Vec<Bytes>,
-    ) -> u64 {
-        let ours = self.exchanges.iter().filter(|exchange| exchange.call == id);
-        let requests = ours.map(|exchange| exchange.id.clone()).collect();
-        let stream = self.open_stream(turn, Some(sink), requests, Some(id));
-        if let Some(call) = self.calls.iter_mut().find(|call| call.id == id) {
-            call.form = Form::Stream(stream);
-        }
-        for answer in answers {
-            self.emit(turn, stream, answer);
-        }
-        stream
-    }
-
-    /// A POST was silent for long: its answer becomes a stream.
-    pub(crate) fn upgrade_silent(&mut self, turn: &mut Turn<'_>, id: CallId) {
-        let starting = !self.is_shaken();
-        let keepalive_at = turn.now.plus(self.limits.keepalive_secs * 1_000);
-        let Some(call) = self.calls.iter_mut().find(|call| call.id == id) else { return };
-        let (Some(sink), Form::Held { upgrade_at, answers }) = (call.sink, &mut call.form) else {
-            return;
-        };
-        if starting {
-            // There is nothing to resume before there is a session.
-            call.form = Form::Unlogged { keepalive_at };
-            turn.effects.push(Effect::Open { sink, welcome: true });
-            turn.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
-            return;
-        }
-        *upgrade_at = Millis(u64::MAX);
-        let answers = std::mem::take(answers);
-        self.upgrade(turn, id, sink, answers);
-    }
-
     /// The stream that a message to nobody in particular goes on: the newest one somebody listens to (SSE-01).
     pub(crate) fn newest_standalone(&self) -> Option<u64> {
         let listened = self.attachments.iter().map(|attachment| attachment.stream);
@@ -309,76 +262,6 @@ impl Session {
         }
     }
 
-    /// Says the last word on one request of a call.
-    pub(crate) fn last_word(&mut self, turn: &mut Turn<'_>, id: CallId, data: Bytes) {
-        let Some(index) = self.calls.iter().position(|call| call.id == id) else { return };
-        let call = &mut self.calls[index];
-        call.open -= 1;
-        let (done, sink, batch) = (call.open == 0, call.sink, call.batch);
-        match &mut call.form {
-            Form::Held { .. } if done && !batch => {
-                self.calls.swap_remove(index);
-                self.answer(turn, sink, Answer::Json(data));
-            }
-            Form::Held { answers, .. } => {
-                answers.push(data);
-                if done {
-                    let answers = std::mem::take(answers);
-                    self.calls.swap_remove(index);
-                    self.answer(turn, sink, Answer::Array(answers));
-                }
-            }
-            Form::Stream(stream) => {
-                let stream = *stream;
-                self.emit(turn, stream, data);
-                if done {
-                    self.calls.swap_remove(index);
-                    self.close_stream(turn, stream);
-                }
-            }
-            Form::Unlogged { .. } => {
-                self.calls.swap_remove(index);
-                if let Some(sink) = sink {
-                    let frame = Frame::Message { id: None, data };
-                    turn.effects.push(Effect::Write { sink, frame });
-                    turn.effects.push(Effect::Finish { sink, abort: false });
-                }
-            }
-            Form::Duplex => {
-                if done {
-                    self.calls.swap_remove(index);
-                }
-                turn.effects.extend(self.duplex.map(|pipe| duplex_message(pipe, data)));
-            }
-        }
-    }
-
-    /// Ends one request of a call without a word: its client cancelled it (CAN-01).
-    pub(crate) fn no_last_word(&mut self, turn: &mut Turn<'_>, id: CallId) {
-        let Some(index) = self.calls.iter().position(|call| call.id == id) else { return };
-        let call = &mut self.calls[index];
-        call.open -= 1;
-        if call.open > 0 {
-            return;
-        }
-        let Call { sink, batch, form, .. } = self.calls.swap_remove(index);
-        match form {
-            Form::Held { answers, .. } if batch && !answers.is_empty() => {
-                self.answer(turn, sink, Answer::Array(answers));
-            }
-            Form::Held { .. } => self.answer(turn, sink, Answer::Nothing),
-            Form::Stream(stream) => self.close_stream(turn, stream),
-            Form::Unlogged { .. } => {
-                turn.effects.extend(sink.map(|sink| Effect::Finish { sink, abort: false }));
-            }
-            Form::Duplex => {}
-        }
-    }
-
-    fn answer(&mut self, turn: &mut Turn<'_>, sink: Option<SinkId>, answer: Answer) {
-        turn.effects.extend(sink.map(|sink| Effect::Answer { sink, answer }));
-    }
-
     /// Some of a stream is out of reach, and somebody still wants it. Never a silent hole:
     /// its requests end with an error; a standalone stream goes on with what is left,
     /// and its client is told to ask anew for whatever it may have missed. Returns
@@ -394,27 +277,30 @@ impl Session {
             return true;
         }
         let requests = stream.requests.clone();
-        self.abandon_requests(turn, &requests);
+        let open: Vec<_> = requests.iter().map(|owed| owed.id.clone()).collect();
+        self.abandon_requests(turn, &open);
         self.close_stream(turn, number);
         if let Some(stream) = self.streams.get_mut(&number) {
             // What is left of it must not be told after its last word.
             stream.trimmed = u64::MAX;
         }
-        if let Some(sink) = self.attachment(number).map(|attachment| attachment.sink) {
-            self.write_trimmed(turn, sink, &requests);
+        if let Some((sink, sent)) = self.attachment(number).map(|a| (a.sink, a.sent)) {
+            self.write_trimmed(turn, sink, &requests, sent);
             self.finish(turn, sink, false);
         }
         false
     }
 
-    /// Writes the error that ends requests whose events are out of reach.
+    /// Writes the error that ends the requests whose last word did not come before `sent`.
     pub(crate) fn write_trimmed(
         &mut self,
         turn: &mut Turn<'_>,
         sink: SinkId,
-        requests: &[RequestId],
+        requests: &[Owed],
+        sent: u64,
     ) {
-        for id in requests {
+        let unheard = requests.iter().filter(|owed| owed.word == 0 || owed.word > sent);
+        for Owed { id, .. } in unheard {
             let message =
                 "messages of this request were dropped before the client came back for them";
             let code = ErrorCode::InternalError.number();
@@ -425,12 +311,23 @@ impl Session {
     }
 
     /// Drops what is over a bound of the log, and remembers what that ends.
-    pub(crate) fn trim(&mut self, now: Millis) {
-        while let Some(trimmed) = self.log.trim_one(&self.limits, now) {
-            let Some(stream) = self.streams.get_mut(&trimmed.stream) else { continue };
+    pub(crate) fn trim(&mut self, turn: &mut Turn<'_>) {
+        while let Some(trimmed) = self.log.trim_one(&self.limits, turn.now) {
+            let number = trimmed.stream;
+            let Some(stream) = self.streams.get_mut(&number) else { continue };
             stream.trimmed = stream.trimmed.max(trimmed.number);
+            let standalone = stream.is_standalone();
+            let untold = self.attachment(number).filter(|a| a.sent < trimmed.number && !standalone);
+            if let Some(attachment) = untold {
+                // Somebody waits for what the log never held.
+                let (sink, open) = (attachment.sink, std::mem::replace(&mut attachment.open, true));
+                if !open {
+                    turn.effects.push(Effect::Open { sink, welcome: false });
+                }
+                self.end_trimmed(turn, number);
+            }
             if trimmed.closes {
-                self.bury(trimmed.stream);
+                self.bury(number);
             }
         }
     }
@@ -461,12 +358,6 @@ impl Session {
     }
 }
 
-/// What a call's messages are written to.
-enum Upgraded {
-    Stream(u64),
-    Sink(SinkId),
-}
-
-fn duplex_message(pipe: SinkId, data: Bytes) -> Effect {
+pub(crate) fn duplex_message(pipe: SinkId, data: Bytes) -> Effect {
     Effect::Write { sink: pipe, frame: Frame::Message { id: None, data } }
 }

@@ -1,0 +1,165 @@
+//! What becomes of a POST with requests: one JSON answer, an array, or a stream; and the
+//! last word on each of its requests.
+
+use bytes::Bytes;
+use protocol::RequestId;
+
+use crate::exchange::{Call, CallId, Form, Word};
+use crate::session::{Session, Turn};
+use crate::stream::duplex_message;
+use crate::{Answer, Effect, Frame, Millis, SinkId};
+
+impl Session {
+    /// Where messages of a call go besides its answer; makes its answer a stream if it
+    /// is none yet. `None` when its client went away before there was anything to come back to.
+    pub(crate) fn upgraded(&mut self, turn: &mut Turn<'_>, id: CallId) -> Option<Upgraded> {
+        let call = self.calls.iter_mut().find(|call| call.id == id)?;
+        let sink = call.sink;
+        match &mut call.form {
+            Form::Stream(stream) => Some(Upgraded::Stream(*stream)),
+            Form::Unlogged { .. } => sink.map(Upgraded::Sink),
+            Form::Duplex => None,
+            Form::Held { answers, .. } => {
+                let sink = sink?;
+                let answers = std::mem::take(answers);
+                Some(Upgraded::Stream(self.upgrade(turn, id, sink, answers)))
+            }
+        }
+    }
+
+    /// Makes a POST's answer a stream.
+    fn upgrade(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: CallId,
+        sink: SinkId,
+        answers: Vec<Word>,
+    ) -> u64 {
+        let open = self.exchanges.iter().filter(|exchange| exchange.call == id);
+        let said = answers.iter().filter_map(|word| word.id.clone());
+        let requests = said.chain(open.map(|exchange| exchange.id.clone())).collect();
+        let stream = self.open_stream(turn, Some(sink), requests, Some(id));
+        if let Some(call) = self.calls.iter_mut().find(|call| call.id == id) {
+            call.form = Form::Stream(stream);
+        }
+        for word in answers {
+            self.emit_word(turn, stream, word);
+        }
+        stream
+    }
+
+    /// A POST was silent for long: its answer becomes a stream.
+    pub(crate) fn upgrade_silent(&mut self, turn: &mut Turn<'_>, id: CallId) {
+        let starting = !self.is_shaken();
+        let keepalive_at = turn.now.plus(self.limits.keepalive_secs * 1_000);
+        let Some(call) = self.calls.iter_mut().find(|call| call.id == id) else { return };
+        let (Some(sink), Form::Held { upgrade_at, answers }) = (call.sink, &mut call.form) else {
+            return;
+        };
+        if starting {
+            // There is nothing to resume before there is a session.
+            call.form = Form::Unlogged { keepalive_at };
+            turn.effects.push(Effect::Open { sink, welcome: true });
+            turn.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
+            return;
+        }
+        *upgrade_at = Millis(u64::MAX);
+        let answers = std::mem::take(answers);
+        self.upgrade(turn, id, sink, answers);
+    }
+
+    /// Says the last word on one request of a call.
+    pub(crate) fn last_word(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: CallId,
+        request: Option<&RequestId>,
+        data: Bytes,
+    ) {
+        let Some(index) = self.calls.iter().position(|call| call.id == id) else { return };
+        let call = &mut self.calls[index];
+        call.open -= 1;
+        let (done, sink, batch) = (call.open == 0, call.sink, call.batch);
+        match &mut call.form {
+            Form::Held { .. } if done && !batch => {
+                self.calls.swap_remove(index);
+                self.answer(turn, sink, Answer::Json(data));
+            }
+            Form::Held { answers, .. } => {
+                answers.push(Word { id: request.cloned(), data });
+                if done {
+                    let answers = array(std::mem::take(answers));
+                    self.calls.swap_remove(index);
+                    self.answer(turn, sink, answers);
+                }
+            }
+            Form::Stream(stream) => {
+                let stream = *stream;
+                self.emit_word(turn, stream, Word { id: request.cloned(), data });
+                if done {
+                    self.calls.swap_remove(index);
+                    self.close_stream(turn, stream);
+                }
+            }
+            Form::Unlogged { .. } => {
+                self.calls.swap_remove(index);
+                if let Some(sink) = sink {
+                    let frame = Frame::Message { id: None, data };
+                    turn.effects.push(Effect::Write { sink, frame });
+                    turn.effects.push(Effect::Finish { sink, abort: false });
+                }
+            }
+            Form::Duplex => {
+                if done {
+                    self.calls.swap_remove(index);
+                }
+                turn.effects.extend(self.duplex.map(|pipe| duplex_message(pipe, data)));
+            }
+        }
+    }
+
+    /// Ends one request of a call without a word: its client cancelled it (CAN-01).
+    pub(crate) fn no_last_word(&mut self, turn: &mut Turn<'_>, id: CallId) {
+        let Some(index) = self.calls.iter().position(|call| call.id == id) else { return };
+        let call = &mut self.calls[index];
+        call.open -= 1;
+        if call.open > 0 {
+            return;
+        }
+        let Call { sink, batch, form, .. } = self.calls.swap_remove(index);
+        match form {
+            Form::Held { answers, .. } if batch && !answers.is_empty() => {
+                self.answer(turn, sink, array(answers));
+            }
+            Form::Held { .. } => self.answer(turn, sink, Answer::Nothing),
+            Form::Stream(stream) => self.close_stream(turn, stream),
+            Form::Unlogged { .. } => {
+                turn.effects.extend(sink.map(|sink| Effect::Finish { sink, abort: false }));
+            }
+            Form::Duplex => {}
+        }
+    }
+
+    /// Emits a last word, and notes that its stream owes none any more.
+    fn emit_word(&mut self, turn: &Turn<'_>, number: u64, word: Word) {
+        self.emit(turn, number, word.data);
+        let Some(stream) = self.streams.get_mut(&number) else { return };
+        let last = stream.last;
+        let owed = stream.requests.iter_mut().find(|owed| Some(&owed.id) == word.id.as_ref());
+        owed.into_iter().for_each(|owed| owed.word = last);
+    }
+
+    fn answer(&mut self, turn: &mut Turn<'_>, sink: Option<SinkId>, answer: Answer) {
+        turn.effects.extend(sink.map(|sink| Effect::Answer { sink, answer }));
+    }
+}
+
+/// What a call's messages are written to.
+pub(crate) enum Upgraded {
+    Stream(u64),
+    Sink(SinkId),
+}
+
+fn array(words: Vec<Word>) -> Answer {
+    Answer::Array(words.into_iter().map(|word| word.data).collect())
+}
