@@ -45,7 +45,7 @@ pub(crate) fn begin(
     context.set_mailbox_capacity(node.settings.mailbox_max.max(1));
     let door = Arc::new(Door::new(context.address()));
     let is_duplex = matches!(newborn, Newborn::Connected);
-    let (sink, queue) = door.sink(node.bounds(), is_duplex);
+    let (sink, queue) = door.sink(node.bounds, is_duplex);
     let birth = Birth {
         limits: Arc::clone(&node.limits),
         emitter: Emitter(random.token),

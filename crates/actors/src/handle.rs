@@ -49,21 +49,14 @@ pub(crate) struct Node {
     pub(crate) settings: Settings,
     /// `settings.session`, shared by the sessions.
     pub(crate) limits: Arc<conversation::Limits>,
+    /// Of every connection.
+    pub(crate) bounds: Bounds,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) backends: Backends,
     pub(crate) registry: Arc<Registry>,
     pub(crate) incarnation: Incarnation,
     /// What session ids made here end with: a hint, never trusted.
     pub(crate) tag: Box<str>,
-}
-
-impl Node {
-    pub(crate) fn bounds(&self) -> Bounds {
-        Bounds {
-            frames_max: self.settings.sink_frames_max,
-            bytes_max: self.settings.sink_bytes_max,
-        }
-    }
 }
 
 impl Handle {
@@ -78,6 +71,7 @@ impl Handle {
         };
         let node = Node {
             limits: Arc::new(settings.session.clone()),
+            bounds: settings.sink_bounds(),
             settings,
             store,
             backends,
@@ -170,7 +164,7 @@ impl Handle {
         event: impl FnOnce(conversation::SinkId) -> Event,
     ) -> Result<Inflow, Refusal> {
         let door = self.node.registry.find(visit).ok_or(Refusal::UnknownSession)?;
-        let entered = door.enter(self.node.bounds(), event);
+        let entered = door.enter(self.node.bounds, event);
         if matches!(entered, Err(Refusal::Busy)) {
             metrics::BUSY.inc();
         }

@@ -67,6 +67,8 @@ pub(crate) struct SessionActor {
     /// Unfinished connections. Few: the session bounds them.
     sinks: Vec<Sink>,
     link: Option<Link>,
+    /// The link takes nothing any more.
+    deaf: bool,
     /// From the record on.
     log: Option<LogWriter>,
     alarm: Alarm,
@@ -109,6 +111,7 @@ impl SessionActor {
             first: parts.first,
             sinks: vec![parts.sink],
             link: None,
+            deaf: false,
             log: None,
             alarm: Alarm::new(parts.now),
             effects: Vec::new(),
@@ -137,12 +140,16 @@ impl SessionActor {
         }
         if self.over {
             context.stop();
-        } else if let Some(creation) = self.creation.take() {
-            let made = creation.into_actor(self).map(|came, actor, context| {
-                actor.guarded(context, |actor| actor.go_on_recorded(came));
-            });
-            context.wait(made);
+        } else {
+            self.await_record(context);
         }
+    }
+
+    /// Takes nothing further until the record is made, if one is being made.
+    fn await_record(&mut self, context: &mut actix::Context<Self>) {
+        let Some(creation) = self.creation.take() else { return };
+        let made = creation.into_actor(self).map(Self::go_on_recorded);
+        context.wait(made);
     }
 
     /// Brings one event to the session, and everything that follows from it.
@@ -171,12 +178,18 @@ impl SessionActor {
             return Poll::Ready(Event::DeadlinePassed);
         }
         let Some(link) = &mut self.link else { return Poll::Pending };
-        link.events.poll_next(context).map(|event| match event {
-            Some(LinkEvent::Up) => Event::LinkUp,
-            Some(LinkEvent::Said { message, about }) => Event::Said { message, about },
-            Some(LinkEvent::Down { reason }) => self.link_down(reason),
-            None => self.link_down("the server is gone".to_owned()),
-        })
+        match link.events.poll_next(context) {
+            Poll::Ready(Some(LinkEvent::Up)) => Poll::Ready(Event::LinkUp),
+            Poll::Ready(Some(LinkEvent::Said { message, about })) => {
+                Poll::Ready(Event::Said { message, about })
+            }
+            Poll::Ready(Some(LinkEvent::Down { reason })) => Poll::Ready(self.link_down(reason)),
+            Poll::Pending if !self.deaf => Poll::Pending,
+            // It takes nothing any more, and what it had said is heard.
+            Poll::Ready(None) | Poll::Pending => {
+                Poll::Ready(self.link_down("the server is gone".to_owned()))
+            }
+        }
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -276,7 +289,10 @@ impl SessionActor {
 
     fn open_link(&mut self) {
         match self.node.backends.of(&self.tenant) {
-            Some(backend) => self.link = Some(backend.open(&self.id)),
+            Some(backend) => {
+                self.link = Some(backend.open(&self.id));
+                self.deaf = false;
+            }
             None => {
                 let reason = "the tenant has no server; configure a backend for it".to_owned();
                 self.following.push_back(Event::LinkDown { reason });
@@ -286,12 +302,11 @@ impl SessionActor {
 
     fn send(&mut self, message: protocol::Message) {
         let Some(link) = &self.link else { return };
-        // Only a queue that is full gives the message back, which is then not sent.
         match link.sender.send(message.clone()) {
             Ok(()) => {}
             Err(SendError::Full) => self.following.push_back(Event::Unsent { message }),
-            // The link's own last word comes after what the server said before it.
-            Err(SendError::Down) => {}
+            // What the server said before it went comes first, its last word included.
+            Err(SendError::Down) => self.deaf = true,
         }
     }
 
@@ -355,12 +370,18 @@ impl SessionActor {
     }
 
     /// The record that everything waited for.
-    fn go_on_recorded(&mut self, came: Result<(), Error>) {
-        self.recorded(came);
-        for effect in std::mem::take(&mut self.held) {
-            self.perform(effect);
-        }
-        self.go_on(clock::now());
+    fn go_on_recorded(
+        came: Result<(), Error>,
+        actor: &mut Self,
+        context: &mut actix::Context<Self>,
+    ) {
+        actor.guarded(context, |actor| {
+            actor.recorded(came);
+            for effect in std::mem::take(&mut actor.held) {
+                actor.perform(effect);
+            }
+            actor.go_on(clock::now());
+        });
     }
 
     /// The end: nobody is left waiting, and nothing is left behind.

@@ -5,6 +5,8 @@ use std::time::Duration;
 use conversation::Limits;
 use serde::{Deserialize, Serialize};
 
+use crate::sink::Bounds;
+
 /// Bounds of the node's sessions, each with what happens at it.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
@@ -14,7 +16,8 @@ pub struct Settings {
     /// Most posts and streams of one session that wait for their turn; a further one is
     /// refused as busy.
     pub mailbox_max: usize,
-    /// Most frames that wait for a slow connection; then it is cut, and its client may resume.
+    /// Most frames that wait for a slow connection; then it is cut, and its client may
+    /// resume. Never below what the log keeps, so that a replay always fits.
     pub sink_frames_max: usize,
     /// Most bytes that wait for a slow connection, with the same consequence. A single
     /// frame may be larger: it is taken when nothing else waits.
@@ -37,8 +40,8 @@ impl Default for Settings {
         Self {
             sessions_max: 20_000,
             mailbox_max: 256,
-            sink_frames_max: 256,
-            sink_bytes_max: 4 << 20,
+            sink_frames_max: 2_048,
+            sink_bytes_max: 8 << 20,
             store_wait_secs: 10,
             tombstone_secs: 60,
             node_tag: String::new(),
@@ -47,7 +50,19 @@ impl Default for Settings {
     }
 }
 
+/// What a stream may be told beside its events: heads, cursors, signs of life.
+const FRAMES_BESIDE_EVENTS: usize = 16;
+
 impl Settings {
+    /// What may wait for one connection.
+    pub(crate) fn sink_bounds(&self) -> Bounds {
+        let replay = self.session.log_events_max.saturating_add(FRAMES_BESIDE_EVENTS);
+        Bounds {
+            frames_max: self.sink_frames_max.max(replay),
+            bytes_max: self.sink_bytes_max.max(self.session.log_bytes_max),
+        }
+    }
+
     /// How long the store keeps a session of which it hears nothing. The session itself
     /// gives up after half of that, and is heard of more often.
     pub(crate) fn record_ttl(&self) -> Duration {

@@ -1,7 +1,9 @@
 //! The bounded queue between a session and one connection of its client's.
 //!
-//! The session never waits for a connection: a queue that is full is cut, which frees
-//! everything in it, and the client resumes from the log. An idle queue holds nothing.
+//! The session never waits for a connection. A queue that is full is cut: what is in it
+//! is still told, then the stream breaks off, and the client resumes from the log. As a
+//! replay fits into an empty queue, each time it comes back it gets further. What waits
+//! here is mostly shared with the log, and an idle queue holds nothing.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -127,7 +129,8 @@ impl Queue {
             state.push(told);
             Wrote::Taken
         } else {
-            state.cut();
+            state.push(Told::Abort);
+            state.finished = true;
             Wrote::Cut
         };
         wake(state);
@@ -154,12 +157,9 @@ impl Queue {
         if state.finished {
             return;
         }
-        if state.open {
-            state.cut();
-        } else {
-            state.push(Told::Answer(Answer::Refused(refusal)));
-            state.finished = true;
-        }
+        let last = if state.open { Told::Abort } else { Told::Answer(Answer::Refused(refusal)) };
+        state.push(last);
+        state.finished = true;
         wake(state);
     }
 
@@ -220,13 +220,6 @@ impl State {
         self.head = None;
         self.rest = VecDeque::new();
         self.bytes = 0;
-    }
-
-    /// What waits is not written any more: the client finds it in the log.
-    fn cut(&mut self) {
-        self.clear();
-        self.push(Told::Abort);
-        self.finished = true;
     }
 }
 
@@ -308,20 +301,21 @@ mod tests {
     #[test]
     fn a_sink_that_is_dropped_refuses_or_cuts() {
         check(drop, &["refused"]);
-        check(|sink| assert_eq!(sink.open(false), Wrote::Taken), &["abort"]);
+        check(|sink| assert_eq!(sink.open(false), Wrote::Taken), &["open", "abort"]);
     }
 
     #[test]
-    fn a_reader_that_falls_behind_is_cut_and_its_queue_freed() {
-        let (sink, queue) = Sink::new(SinkId(1), BOUNDS, true);
-        for _ in 0..3 {
-            assert_eq!(sink.write(message(1)), Wrote::Taken);
-        }
-        assert_eq!(sink.write(message(1)), Wrote::Cut);
-        assert_eq!(sink.write(message(1)), Wrote::Cut);
-        assert_eq!(take(&queue), Poll::Ready(Some("abort".into())));
-        assert_eq!(take(&queue), Poll::Ready(None));
-        assert!(!queue.leave());
+    fn a_reader_that_falls_behind_is_cut_after_what_waits() {
+        check(
+            |sink| {
+                assert_eq!(sink.open(false), Wrote::Taken);
+                assert_eq!(sink.write(message(1)), Wrote::Taken);
+                assert_eq!(sink.write(message(2)), Wrote::Taken);
+                assert_eq!(sink.write(message(3)), Wrote::Cut);
+                assert_eq!(sink.write(message(4)), Wrote::Cut);
+            },
+            &["open", "1", "2", "abort"],
+        );
     }
 
     #[test]

@@ -1,0 +1,151 @@
+//! Clients that go away, are slow, or come back.
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use actors::{Answer, Frame, Refusal, Settings, Told};
+use support::{FLOOD, Script, World, all, messages, next};
+
+#[actix_rt::test]
+async fn a_call_whose_caller_goes_away_at_once_is_made_all_the_same() {
+    let world = World::new();
+    let visit = world.session().await;
+    drop(world.call(&visit, 1, "later").await.unwrap());
+    world.heard(1).await;
+    world.script.gate.notify_one();
+    world.works(&visit, 2).await;
+    assert_eq!(world.script.requests.load(Ordering::SeqCst), 2);
+}
+
+#[actix_rt::test]
+async fn a_wait_that_is_given_up_loses_nothing() {
+    let world = World::new();
+    let visit = world.session().await;
+    let mut inflow = world.call(&visit, 1, "later").await.unwrap();
+    for _ in 0..3 {
+        let waited = tokio::time::timeout(Duration::from_millis(1), inflow.next());
+        assert!(waited.await.is_err());
+    }
+    world.script.gate.notify_one();
+    let told = all(inflow).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Json(_))]), "{told:?}");
+}
+
+#[actix_rt::test]
+async fn a_client_that_leaves_before_the_handshake_is_done_leaves_no_session() {
+    let world = World::new();
+    let opened = world.begin().await.unwrap();
+    let session = opened.session.clone();
+    drop(opened);
+    world.is_empty().await;
+    assert!(world.store.read(&session).await.unwrap().is_none());
+}
+
+#[actix_rt::test]
+async fn a_client_that_leaves_a_stream_finds_everything_when_it_comes_back() {
+    let world = World::new();
+    let visit = world.session().await;
+    let mut inflow = world.call(&visit, 1, "flood").await.unwrap();
+    let mut told = Vec::new();
+    while messages(&told).len() < 10 {
+        told.push(next(&mut inflow).await.unwrap());
+    }
+    drop(inflow);
+    let mut seen = messages(&told);
+    let after = seen.last().unwrap().0.clone();
+    let rest = all(world.handle.listen(&visit, after).await.unwrap()).await;
+    seen.extend(messages(&rest));
+    is_the_whole_flood(&seen);
+}
+
+#[actix_rt::test]
+async fn a_slow_reader_is_cut_and_comes_back_to_all_it_missed() {
+    let mut settings = Settings { sink_frames_max: 8, ..Settings::default() };
+    settings.session.log_events_max = FLOOD / 2;
+    let world = World::with(settings, Script::default());
+    let visit = world.session().await;
+    let slow = world.call(&visit, 1, "flood").await.unwrap();
+    world.heard(1).await;
+    // The server has said everything once it answers again.
+    world.works(&visit, 2).await;
+    let told = all(slow).await;
+    assert!(matches!(told.last(), Some(Told::Abort)), "{:?}", told.last());
+    let mut seen = messages(&told);
+    assert!(seen.len() < FLOOD);
+    let after = seen.last().unwrap().0.clone();
+    let rest = all(world.handle.listen(&visit, after).await.unwrap()).await;
+    seen.extend(messages(&rest));
+    is_the_whole_flood(&seen);
+}
+
+#[actix_rt::test]
+async fn a_whole_log_is_replayed_to_one_connection_at_once() {
+    let settings = Settings { sink_frames_max: 1, sink_bytes_max: 1, ..Settings::default() };
+    let world = World::with(settings, Script::default());
+    let visit = world.session().await;
+    let mut inflow = world.call(&visit, 1, "flood").await.unwrap();
+    let cursor = loop {
+        match next(&mut inflow).await.unwrap() {
+            Told::Frame(Frame::Cursor { id, .. }) => break id.to_string(),
+            Told::Open { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    drop(inflow);
+    world.works(&visit, 2).await;
+    let told = all(world.handle.listen(&visit, Some(cursor)).await.unwrap()).await;
+    is_the_whole_flood(&messages(&told));
+}
+
+#[actix_rt::test]
+async fn a_session_that_is_too_busy_says_so_and_loses_nothing_it_took() {
+    let settings = Settings { mailbox_max: 4, ..Settings::default() };
+    let world = World::with(settings, Script::default());
+    let visit = world.session().await;
+    let mut taken = Vec::new();
+    let mut busy = 0;
+    for id in 0..20 {
+        match world.call(&visit, id, "echo").await {
+            Ok(inflow) => taken.push(inflow),
+            Err(Refusal::Busy) => busy += 1,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    assert!(busy > 0 && taken.len() >= 4, "{busy} busy");
+    for inflow in taken {
+        let told = all(inflow).await;
+        assert!(matches!(&told[..], [Told::Answer(Answer::Json(_))]), "{told:?}");
+    }
+    world.works(&visit, 100).await;
+}
+
+#[actix_rt::test]
+async fn readers_that_leave_a_session_too_busy_to_hear_it_are_missed() {
+    tokio::time::pause();
+    let mut settings = Settings { mailbox_max: 2, ..Settings::default() };
+    settings.session.idle_secs = 10;
+    let world = World::with(settings, Script::default());
+    let visit = world.session().await;
+    for _ in 0..50 {
+        // The mailbox is full when they leave.
+        let mut readers = Vec::new();
+        while let Ok(reader) = world.handle.listen(&visit, None).await {
+            readers.push(reader);
+        }
+        drop(readers);
+        tokio::task::yield_now().await;
+    }
+    // A session with a reader is not idle; a forgotten one would be found by its keep-alive.
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert_eq!(world.handle.sessions(), 0);
+}
+
+fn is_the_whole_flood(seen: &[(Option<String>, String)]) {
+    let expected = (0..FLOOD).map(|number| format!(r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"info","data":{number}}}}}"#));
+    let expected: Vec<_> =
+        expected.chain([r#"{"jsonrpc":"2.0","id":1,"result":{"done":true}}"#.to_owned()]).collect();
+    let seen: Vec<_> = seen.iter().map(|(_, message)| message.clone()).collect();
+    assert_eq!(seen, expected);
+}

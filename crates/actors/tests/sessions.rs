@@ -1,0 +1,242 @@
+//! How sessions come to be, who may see them, and how they end.
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use actors::{Answer, Refusal, Settings, Told};
+use protocol::{Body, Method, Request, SessionId};
+use store::Standing;
+use support::{Script, World, all, next, tenant, until};
+use tenants::Principal;
+
+#[actix_rt::test]
+async fn a_call_is_answered_with_one_json_object() {
+    let world = World::new();
+    let visit = world.session().await;
+    world.works(&visit, 1).await;
+    world.works(&visit, 2).await;
+    assert_eq!(world.handle.sessions(), 1);
+}
+
+#[actix_rt::test]
+async fn a_session_is_recorded_before_its_client_knows_of_it() {
+    let world = World::new();
+    let mut opened = world.begin().await.unwrap();
+    assert!(world.store.read(&opened.session).await.unwrap().is_none());
+    assert!(matches!(next(&mut opened.inflow).await, Some(Told::Answer(Answer::Welcome(_)))));
+    let record = world.store.read(&opened.session).await.unwrap().unwrap();
+    assert_eq!((&*record.tenant, &*record.revision), ("acme", "2025-11-25"));
+    assert_eq!(record.standing, Standing::Owned);
+    assert!(record.initialize.starts_with(b"{\"protocolVersion\""));
+}
+
+#[actix_rt::test]
+async fn a_failed_handshake_leaves_nothing_behind() {
+    let world = World::new();
+    let request = Request::new(1.into(), Method::ToolsCall, None);
+    let opened =
+        world.handle.initialize(&world.tenant, &world.principal, request, None).await.unwrap();
+    let told = all(opened.inflow).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Refused(Refusal::Rejected(_)))]), "{told:?}");
+    world.is_empty().await;
+    assert!(world.store.read(&opened.session).await.unwrap().is_none());
+}
+
+#[actix_rt::test]
+async fn session_ids_end_with_the_nodes_tag() {
+    let settings = Settings { node_tag: "n1".into(), ..Settings::default() };
+    let world = World::with(settings, Script::default());
+    let opened = world.begin().await.unwrap();
+    let id = opened.session.as_str();
+    assert_eq!((id.len(), &id[36..]), (39, "-n1"));
+}
+
+#[actix_rt::test]
+async fn a_deleted_session_is_unknown_and_its_server_is_let_go() {
+    let world = World::new();
+    let visit = world.session().await;
+    let told = all(world.handle.delete(&visit).await.unwrap()).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Ended)]), "{told:?}");
+    world.is_empty().await;
+    assert!(matches!(world.call(&visit, 1, "echo").await, Err(Refusal::UnknownSession)));
+    let record = world.store.read(&visit.session).await.unwrap().unwrap();
+    assert_eq!(record.standing, Standing::Ended);
+}
+
+#[actix_rt::test]
+async fn a_session_is_unknown_to_every_other_principal_and_tenant() {
+    let world = World::new();
+    let visit = world.session().await;
+    let mut foreign = visit.clone();
+    foreign.principal = Principal::named("mallory");
+    assert!(matches!(world.call(&foreign, 1, "echo").await, Err(Refusal::UnknownSession)));
+    assert!(matches!(world.handle.listen(&foreign, None).await, Err(Refusal::UnknownSession)));
+    assert!(matches!(world.handle.delete(&foreign).await, Err(Refusal::UnknownSession)));
+    let mut elsewhere = visit.clone();
+    elsewhere.tenant = tenant("other", 10);
+    assert!(matches!(world.call(&elsewhere, 1, "echo").await, Err(Refusal::UnknownSession)));
+    let nobodys = world.visit(&SessionId::parse("nobody").unwrap());
+    assert!(matches!(world.call(&nobodys, 1, "echo").await, Err(Refusal::UnknownSession)));
+    world.works(&visit, 1).await;
+}
+
+#[actix_rt::test]
+async fn a_tenant_at_its_bound_gets_no_further_session_and_others_do() {
+    let mut world = World::new();
+    world.tenant = tenant("acme", 2);
+    let first = world.session().await;
+    let _second = world.session().await;
+    assert!(matches!(world.begin().await, Err(Refusal::TooManySessions)));
+    let other = tenant("other", 1);
+    let connected = world.handle.connect(&other, &world.principal).await;
+    assert!(connected.is_ok());
+    all(world.handle.delete(&first).await.unwrap()).await;
+    world.session().await;
+}
+
+#[actix_rt::test]
+async fn a_node_at_its_bound_gets_no_further_session() {
+    let settings = Settings { sessions_max: 1, ..Settings::default() };
+    let world = World::with(settings, Script::default());
+    let visit = world.session().await;
+    assert!(matches!(world.begin().await, Err(Refusal::TooManySessions)));
+    assert!(matches!(
+        world.handle.connect(&world.tenant, &world.principal).await,
+        Err(Refusal::TooManySessions)
+    ));
+    world.works(&visit, 1).await;
+}
+
+#[actix_rt::test]
+async fn a_thousand_sessions_that_are_abandoned_leave_nothing() {
+    let world = World::new();
+    for round in 0..1_000 {
+        let mut opened = world.begin().await.unwrap();
+        if round % 2 == 0 {
+            assert!(next(&mut opened.inflow).await.is_some());
+            let visit = world.visit(&opened.session);
+            drop(world.handle.delete(&visit).await.unwrap());
+        }
+    }
+    world.is_empty().await;
+}
+
+#[actix_rt::test]
+async fn a_session_that_panics_takes_nobody_with_it() {
+    let script = Script { panics: true, ..Script::default() };
+    let fragile = World::with(Settings::default(), script);
+    let opened = fragile.begin().await.unwrap();
+    let told = all(opened.inflow).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Refused(Refusal::Unavailable))]), "{told:?}");
+    fragile.is_empty().await;
+
+    let world = World::new();
+    let visit = world.session().await;
+    world.works(&visit, 1).await;
+}
+
+#[actix_rt::test]
+async fn a_tenant_without_a_server_is_told_so() {
+    let mut world = World::new();
+    world.tenant = tenant("other", 10);
+    let opened = world.begin().await.unwrap();
+    let told = all(opened.inflow).await;
+    let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    assert!(support::text(json).contains("no server"), "{told:?}");
+    world.is_empty().await;
+}
+
+#[actix_rt::test]
+async fn a_session_that_nobody_uses_ends() {
+    tokio::time::pause();
+    let mut settings = Settings::default();
+    settings.session.idle_secs = 60;
+    let world = World::with(settings, Script::default());
+    let visit = world.session().await;
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    assert!(matches!(world.call(&visit, 1, "echo").await, Err(Refusal::UnknownSession)));
+    world.is_empty().await;
+}
+
+#[actix_rt::test]
+async fn stopping_ends_every_session_and_refuses_new_ones() {
+    let world = World::new();
+    let mut calls = Vec::new();
+    for _ in 0..20 {
+        let visit = world.session().await;
+        calls.push(world.call(&visit, 1, "hang").await.unwrap());
+    }
+    let _still_shaking = world.begin().await.unwrap();
+    world.handle.stop(Duration::from_secs(5)).await;
+    assert_eq!(world.handle.sessions(), 0);
+    assert!(matches!(world.begin().await, Err(Refusal::Stopping)));
+    for inflow in calls {
+        let told = all(inflow).await;
+        assert!(matches!(&told[..], [Told::Answer(Answer::Json(_))]), "{told:?}");
+    }
+    world.is_empty().await;
+}
+
+#[actix_rt::test]
+async fn a_duplex_session_lives_as_long_as_its_connection() {
+    let world = World::new();
+    let opened = world.handle.connect(&world.tenant, &world.principal).await.unwrap();
+    let (visit, mut pipe) = (world.visit(&opened.session), opened.inflow);
+    let params = br#"{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
+    let initialize = Request::new(0.into(), Method::Initialize, Some(params));
+    let posted = world.handle.post(&visit, Body::One(initialize.into()), None).await.unwrap();
+    let told = all(posted).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Accepted)]), "{told:?}");
+    let told = next(&mut pipe).await.unwrap();
+    assert!(support::messages(&[told])[0].1.contains("2024-11-05"));
+    assert!(world.store.read(&visit.session).await.unwrap().is_some());
+    drop(pipe);
+    world.is_empty().await;
+    assert!(matches!(world.call(&visit, 1, "echo").await, Err(Refusal::UnknownSession)));
+}
+
+#[actix_rt::test]
+async fn a_server_that_takes_nothing_any_more_is_down_and_replaced() {
+    let world = World::new();
+    let visit = world.session().await;
+    let first = world.call(&visit, 1, "deafen").await.unwrap();
+    world.heard(1).await;
+    let second = world.call(&visit, 2, "echo").await.unwrap();
+    for inflow in [first, second] {
+        let told = all(inflow).await;
+        let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+        assert!(support::text(json).contains("the server is gone"), "{told:?}");
+    }
+    let told = all(world.call(&visit, 3, "echo").await.unwrap()).await;
+    assert!(!told.is_empty());
+    assert_eq!(world.script.opened.load(Ordering::SeqCst), 2);
+}
+
+#[actix_rt::test]
+async fn what_a_link_says_after_it_was_closed_is_never_heard() {
+    tokio::time::pause();
+    let mut settings = Settings::default();
+    settings.session.start_secs = 5;
+    let script = Script { mute_from: Some(1), ..Script::default() };
+    let world = World::with(settings, script);
+    let visit = world.session().await;
+    // The server dies under the call; the next one opens a link that never comes up.
+    all(world.call(&visit, 1, "die").await.unwrap()).await;
+    let waiting = world.call(&visit, 2, "echo").await.unwrap();
+    until(|| world.script.opened.load(Ordering::SeqCst) == 2).await;
+    let voices: Vec<_> = world.script.voices.lock().unwrap().clone();
+    assert!(voices[0].is_closed());
+    assert!(!voices[1].is_closed());
+    let told = tokio::time::timeout(Duration::from_secs(60), async {
+        let mut waiting = waiting;
+        let mut told = Vec::new();
+        while let Some(next) = waiting.next().await {
+            told.push(next);
+        }
+        told
+    });
+    assert!(!told.await.unwrap().is_empty());
+    until(|| voices[1].is_closed()).await;
+}

@@ -1,0 +1,179 @@
+//! A store that is away, slow or forgetful, and an owner that was deposed.
+
+mod support;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use actors::{Answer, Refusal, Settings, Told};
+use bytes::Bytes;
+use protocol::SessionId;
+use store::{
+    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
+    Presence, Record, Renewed, State, Store, Token,
+};
+use support::{FLOOD, Script, World, all, messages};
+
+/// A store that fails, and takes its time.
+#[derive(Default)]
+struct Troubled {
+    memory: Memory,
+    /// So many creations fail.
+    creations: AtomicUsize,
+    /// So many appends are done, and then said to have failed.
+    appends: AtomicUsize,
+    /// Before it does anything.
+    delay: Duration,
+}
+
+fn unavailable() -> Error {
+    Error::Unavailable(io::Error::from(io::ErrorKind::TimedOut))
+}
+
+fn take_one(count: &AtomicUsize) -> bool {
+    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok()
+}
+
+#[async_trait::async_trait]
+impl Store for Troubled {
+    async fn create(&self, s: &SessionId, r: Record, t: Duration) -> Result<(), Error> {
+        tokio::time::sleep(self.delay).await;
+        if take_one(&self.creations) {
+            return Err(unavailable());
+        }
+        self.memory.create(s, r, t).await
+    }
+    async fn read(&self, s: &SessionId) -> Result<Option<Record>, Error> {
+        self.memory.read(s).await
+    }
+    async fn read_log(&self, s: &SessionId) -> Result<Vec<(u64, Bytes)>, Error> {
+        self.memory.read_log(s).await
+    }
+    async fn claim(
+        &self,
+        s: &SessionId,
+        e: Expected,
+        n: Owner,
+        t: Duration,
+    ) -> Result<Claimed, Error> {
+        self.memory.claim(s, e, n, t).await
+    }
+    async fn append(&self, batch: Batch) -> Result<Appended, Error> {
+        tokio::time::sleep(self.delay).await;
+        let appended = self.memory.append(batch).await;
+        if take_one(&self.appends) { Err(unavailable()) } else { appended }
+    }
+    async fn reassert(&self, r: Record, b: Batch) -> Result<Appended, Error> {
+        self.memory.reassert(r, b).await
+    }
+    async fn save(&self, s: &SessionId, t: Token, st: State) -> Result<u64, Error> {
+        self.memory.save(s, t, st).await
+    }
+    async fn release(&self, s: &SessionId, t: Token, d: Duration) -> Result<(), Error> {
+        self.memory.release(s, t, d).await
+    }
+    async fn end(&self, s: &SessionId, t: Token, d: Duration) -> Result<(), Error> {
+        tokio::time::sleep(self.delay).await;
+        self.memory.end(s, t, d).await
+    }
+    async fn sessions_of(&self, t: &str, max: usize) -> Result<Vec<SessionId>, Error> {
+        self.memory.sessions_of(t, max).await
+    }
+    async fn count_of(&self, t: &str) -> Result<usize, Error> {
+        self.memory.count_of(t).await
+    }
+    async fn renew(&self, l: Lease, t: Duration) -> Result<Renewed, Error> {
+        self.memory.renew(l, t).await
+    }
+    async fn nodes(&self) -> Result<Vec<Lease>, Error> {
+        self.memory.nodes().await
+    }
+    async fn presence(&self, i: Incarnation) -> Result<Presence, Error> {
+        self.memory.presence(i).await
+    }
+    async fn mark_dead(
+        &self,
+        i: Incarnation,
+        by: Incarnation,
+        t: Duration,
+    ) -> Result<Marking, Error> {
+        self.memory.mark_dead(i, by, t).await
+    }
+}
+
+fn world(store: Troubled) -> (World, Arc<Troubled>) {
+    let store = Arc::new(store);
+    let shared: Arc<dyn Store> = Arc::clone(&store) as _;
+    (World::on(Settings::default(), Script::default(), shared), store)
+}
+
+/// What the store's log says, entry by entry.
+async fn log(world: &World, session: &SessionId) -> Vec<u64> {
+    let log = world.store.read_log(session).await.unwrap();
+    log.into_iter().map(|(number, _)| number).collect()
+}
+
+#[actix_rt::test]
+async fn a_session_waits_for_a_store_that_is_slow_or_away_for_a_moment() {
+    tokio::time::pause();
+    let delay = Duration::from_millis(20);
+    let (world, _) = world(Troubled { creations: 3.into(), delay, ..Troubled::default() });
+    let visit = world.session().await;
+    world.works(&visit, 1).await;
+    all(world.handle.delete(&visit).await.unwrap()).await;
+    world.is_empty().await;
+}
+
+#[actix_rt::test]
+async fn a_session_that_cannot_be_recorded_is_refused_and_leaves_nothing() {
+    tokio::time::pause();
+    let (world, _) = world(Troubled { creations: 1_000_000.into(), ..Troubled::default() });
+    let mut opened = world.begin().await.unwrap();
+    let told = tokio::time::timeout(Duration::from_secs(60), opened.inflow.next()).await.unwrap();
+    assert!(matches!(&told, Some(Told::Answer(Answer::Refused(Refusal::Unavailable)))), "{told:?}");
+    world.is_empty().await;
+}
+
+#[actix_rt::test]
+async fn a_client_that_leaves_while_the_session_is_recorded_leaves_nothing_unended() {
+    tokio::time::pause();
+    let delay = Duration::from_millis(100);
+    let (world, _) = world(Troubled { delay, ..Troubled::default() });
+    let opened = world.begin().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    drop(opened);
+    world.handle.stop(Duration::from_secs(60)).await;
+    assert_eq!(world.handle.sessions(), 0);
+    assert_eq!(world.store.count_of("acme").await.unwrap(), 0);
+}
+
+#[actix_rt::test]
+async fn a_stream_survives_appends_of_unknown_outcome_without_loss_or_double() {
+    tokio::time::pause();
+    let delay = Duration::from_millis(1);
+    let (world, store) = world(Troubled { delay, ..Troubled::default() });
+    let visit = world.session().await;
+    store.appends.store(3, Ordering::SeqCst);
+    let told = all(world.call(&visit, 1, "flood").await.unwrap()).await;
+    assert_eq!(messages(&told).len(), FLOOD + 1);
+    let numbers = log(&world, &visit.session).await;
+    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
+    assert_eq!(numbers.len(), FLOOD + 3, "the stream's opening, its events and its end");
+}
+
+#[actix_rt::test]
+async fn a_deposed_owner_stops_and_cuts_its_streams() {
+    let (world, store) = world(Troubled::default());
+    let visit = world.session().await;
+    let held = store.memory.read(&visit.session).await.unwrap().unwrap().owner;
+    let new = Owner { token: held.token.next(7), node: Incarnation(7) };
+    let expected = Expected::Token(held.token);
+    store.memory.claim(&visit.session, expected, new, Duration::from_secs(60)).await.unwrap();
+    let told = all(world.call(&visit, 1, "flood").await.unwrap()).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Refused(Refusal::Unavailable))]), "{told:?}");
+    world.is_empty().await;
+    let record = store.memory.read(&visit.session).await.unwrap().unwrap();
+    assert_eq!((record.owner, record.standing), (new, store::Standing::Owned));
+}

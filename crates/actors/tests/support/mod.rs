@@ -1,0 +1,239 @@
+//! A node with a scripted server, and a client that reads what it is told.
+#![allow(dead_code, reason = "each story uses its part")]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use actors::{Answer, Frame, Handle, Inflow, Opened, Refusal, Settings, Told, Visit};
+use backends::{Backend, Backends, Link, LinkEvent, LinkLimits, ServerEnd, Voice};
+use bytes::Bytes;
+use protocol::{Body, Message, Method, Notification, Request, RequestId, Response, SessionId};
+use store::{Memory, Store};
+use tenants::{Principal, Tenant};
+use tokio::sync::Notify;
+
+/// How long a test waits for what must happen.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A server whose tools are named after what they do.
+#[derive(Default)]
+pub(crate) struct Script {
+    /// Links that were opened.
+    pub(crate) opened: AtomicUsize,
+    /// Links whose session has not let go.
+    pub(crate) live: Arc<AtomicUsize>,
+    /// What `later` waits for.
+    pub(crate) gate: Arc<Notify>,
+    /// Told each time a request is heard.
+    pub(crate) heard: Arc<Notify>,
+    /// How many requests of clients were heard.
+    pub(crate) requests: Arc<AtomicUsize>,
+    /// A voice of every link.
+    pub(crate) voices: Mutex<Vec<Voice>>,
+    /// Whether links open; the first so many, if not all.
+    pub(crate) mute_from: Option<usize>,
+    pub(crate) panics: bool,
+}
+
+/// The backend that follows the script.
+pub(crate) struct Scripted(pub(crate) Arc<Script>);
+
+impl Backend for Scripted {
+    fn open(&self, _session: &SessionId) -> Link {
+        assert!(!self.0.panics, "the script says so");
+        let (link, end) = Link::pair(LinkLimits::default());
+        let number = self.0.opened.fetch_add(1, Ordering::SeqCst);
+        self.0.voices.lock().unwrap().push(end.voice());
+        if self.0.mute_from.is_none_or(|from| number < from) {
+            tokio::spawn(serve(Arc::clone(&self.0), end));
+        }
+        link
+    }
+}
+
+async fn serve(script: Arc<Script>, mut end: ServerEnd) {
+    script.live.fetch_add(1, Ordering::SeqCst);
+    let _ = end.say(LinkEvent::Up).await;
+    while let Some(message) = end.heard().await {
+        let Message::Request(request) = message else { continue };
+        if request.method == Method::Initialize {
+            let result = br#"{"protocolVersion":"2025-11-25","capabilities":{"logging":{}},"serverInfo":{"name":"s","version":"1"}}"#;
+            say(&end, Response::result(request.id, result)).await;
+            continue;
+        }
+        script.requests.fetch_add(1, Ordering::SeqCst);
+        script.heard.notify_one();
+        match tool(&request).as_str() {
+            "hang" => {}
+            "die" => {
+                end.voice().down("it died");
+                break;
+            }
+            // Lets go of its end, while somebody can still speak for it.
+            "deafen" => break,
+            "later" => {
+                script.gate.notified().await;
+                say(&end, Response::result(request.id, b"{\"late\":true}")).await;
+            }
+            "flood" => {
+                for number in 0..FLOOD {
+                    tell(&end, &request.id, number).await;
+                }
+                say(&end, Response::result(request.id, b"{\"done\":true}")).await;
+            }
+            _ => say(&end, Response::result(request.id, b"{\"ok\":true}")).await,
+        }
+    }
+    script.live.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// How many notifications `flood` sends.
+pub(crate) const FLOOD: usize = 100;
+
+fn tool(request: &Request) -> String {
+    let params = request.params().unwrap_or_default();
+    let value: serde_json::Value = serde_json::from_slice(&params).unwrap_or_default();
+    value["name"].as_str().unwrap_or_default().to_owned()
+}
+
+async fn say(end: &ServerEnd, response: Response) {
+    let _ = end.say(LinkEvent::Said { message: response.into(), about: None }).await;
+}
+
+async fn tell(end: &ServerEnd, about: &RequestId, number: usize) {
+    let params = format!(r#"{{"level":"info","data":{number}}}"#);
+    let notification = Notification::new(Method::LogMessage, Some(params.as_bytes()));
+    let said = LinkEvent::Said { message: notification.into(), about: Some(about.clone()) };
+    let _ = end.say(said).await;
+}
+
+/// A node with one tenant.
+pub(crate) struct World {
+    pub(crate) handle: Handle,
+    pub(crate) script: Arc<Script>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) tenant: Arc<Tenant>,
+    pub(crate) principal: Principal,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with(Settings::default(), Script::default())
+    }
+
+    pub(crate) fn with(settings: Settings, script: Script) -> Self {
+        Self::on(settings, script, Arc::new(Memory::default()))
+    }
+
+    pub(crate) fn on(settings: Settings, script: Script, store: Arc<dyn Store>) -> Self {
+        let script = Arc::new(script);
+        let backend: Arc<dyn Backend> = Arc::new(Scripted(Arc::clone(&script)));
+        let backends = Backends::new([("acme".into(), backend)]);
+        let handle = Handle::new(settings, Arc::clone(&store), backends);
+        Self {
+            handle,
+            script,
+            store,
+            tenant: tenant("acme", 100_000),
+            principal: Principal::anonymous(),
+        }
+    }
+
+    /// Posts an `initialize`.
+    pub(crate) async fn begin(&self) -> Result<Opened, Refusal> {
+        let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
+        let request = Request::new(0.into(), Method::Initialize, Some(params));
+        self.handle.initialize(&self.tenant, &self.principal, request, None).await
+    }
+
+    /// A session that is ready for calls.
+    pub(crate) async fn session(&self) -> Visit {
+        let opened = self.begin().await.unwrap();
+        let visit = self.visit(&opened.session);
+        let told = all(opened.inflow).await;
+        assert!(matches!(&told[..], [Told::Answer(Answer::Welcome(_))]), "{told:?}");
+        let initialized = Notification::new(Method::Initialized, None);
+        let inflow = self.handle.post(&visit, Body::One(initialized.into()), None).await.unwrap();
+        let told = all(inflow).await;
+        assert!(matches!(&told[..], [Told::Answer(Answer::Accepted)]), "{told:?}");
+        visit
+    }
+
+    pub(crate) fn visit(&self, session: &SessionId) -> Visit {
+        Visit {
+            tenant: Arc::clone(&self.tenant),
+            principal: self.principal.clone(),
+            session: session.clone(),
+        }
+    }
+
+    /// Posts a call.
+    pub(crate) async fn call(&self, visit: &Visit, id: i64, tool: &str) -> Result<Inflow, Refusal> {
+        self.handle.post(visit, call(id, tool), None).await
+    }
+
+    /// Is the tool's answer what the client is told?
+    pub(crate) async fn works(&self, visit: &Visit, id: i64) {
+        let told = all(self.call(visit, id, "echo").await.unwrap()).await;
+        let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(text(json), format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"ok":true}}}}"#));
+    }
+
+    /// Waits until so many requests were heard.
+    pub(crate) async fn heard(&self, requests: usize) {
+        until(|| self.script.requests.load(Ordering::SeqCst) >= requests).await;
+    }
+
+    /// Waits until no session lives here.
+    pub(crate) async fn is_empty(&self) {
+        until(|| self.handle.sessions() == 0).await;
+        until(|| self.script.live.load(Ordering::SeqCst) == 0).await;
+    }
+}
+
+pub(crate) fn tenant(name: &str, sessions_max: usize) -> Arc<Tenant> {
+    Arc::new(Tenant { name: name.into(), allowed_origins: Vec::new(), sessions_max })
+}
+
+pub(crate) fn call(id: i64, tool: &str) -> Body {
+    let params = format!(r#"{{"name":"{tool}"}}"#);
+    Body::One(Request::new(id.into(), Method::ToolsCall, Some(params.as_bytes())).into())
+}
+
+/// Everything that a connection is told.
+pub(crate) async fn all(mut inflow: Inflow) -> Vec<Told> {
+    let mut told = Vec::new();
+    while let Some(next) = next(&mut inflow).await {
+        told.push(next);
+    }
+    told
+}
+
+/// The next thing, or a failed test.
+pub(crate) async fn next(inflow: &mut Inflow) -> Option<Told> {
+    tokio::time::timeout(PATIENCE, inflow.next()).await.expect("nothing was told in time")
+}
+
+/// The messages among what was told, with their event ids.
+pub(crate) fn messages(told: &[Told]) -> Vec<(Option<String>, String)> {
+    let message = |told: &Told| match told {
+        Told::Frame(Frame::Message { id, data }) => Some((id.map(|id| id.to_string()), text(data))),
+        _ => None,
+    };
+    told.iter().filter_map(message).collect()
+}
+
+pub(crate) fn text(bytes: &Bytes) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Lets everything else run until something is so.
+pub(crate) async fn until(is: impl Fn() -> bool) {
+    let waited = tokio::time::timeout(PATIENCE, async {
+        while !is() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    waited.await.expect("it did not come to be in time");
+}
