@@ -9,8 +9,9 @@ use crate::{Record, Token};
 
 /// Consecutive entries for one session's log, under its owner's token.
 ///
-/// An empty batch is a question: it refreshes the time to live, and is refused with a
-/// hole where the log's end was lost.
+/// An empty batch refreshes the time to live and trims the log to the floor, and is
+/// refused with a hole where the log's end was lost. A session that falls silent sends
+/// one when its floor rises, or the log keeps what nobody can ask for.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// Whose log.

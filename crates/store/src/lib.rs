@@ -4,7 +4,7 @@
 //! tokens, keeps logs without duplicate, hole or disorder, and says no to whoever lost
 //! the right to write. It never looks into an entry, a state or a principal.
 //!
-//! What every implementation promises is written once, as the [`contract`] that runs on
+//! What every implementation promises is written once, as the `contract` that runs on
 //! each of them. [`Memory`] is the one for a single node.
 
 mod batch;

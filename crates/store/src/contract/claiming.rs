@@ -95,6 +95,10 @@ pub async fn former_tokens_are_kept_newest_first_and_sixteen_at_most(world: &dyn
     assert_eq!(before.len(), 16);
     let record = scene.read().await.expect("there");
     assert!(record.came_after(before[15]) && !record.came_after(owner.token));
+    // Nor does a record that is brought along remember more.
+    let (anew, former) = (Scene::new(world), vec![Token::first(1); 20]);
+    anew.create(Record { former, ..anew.record(owner) }).await.expect("made");
+    assert_eq!(anew.read().await.expect("there").former.len(), 16);
 }
 
 /// Nobody has to be known to be dead.

@@ -7,6 +7,7 @@ pub async fn only_a_higher_version_is_written(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     assert_eq!(scene.save(owner, 2, "two").await.expect("saved"), 2);
     assert_eq!(scene.save(owner, 2, "another two").await.expect("not written"), 2);
+    assert_eq!(scene.read().await.expect("there").state.bytes, "two");
     assert_eq!(scene.save(owner, 9, "nine").await.expect("saved"), 9);
     let state = scene.read().await.expect("there").state;
     assert_eq!(state, State { version: 9, bytes: Bytes::from_static(b"nine") });

@@ -100,6 +100,7 @@ mod tests {
                 assert_eq!(log.to_vec(), before);
             }
         }
+        assert_eq!(log.0.is_none(), held.is_empty(), "an empty log takes no memory");
         assert_eq!(log.to_vec(), held.map(|n| (n, entry(n))).collect::<Vec<_>>());
     }
 

@@ -128,6 +128,20 @@ async fn a_session_in_use_survives_every_look_and_is_looked_at_once() {
 }
 
 #[tokio::test]
+async fn an_expired_session_is_absent_even_before_it_is_forgotten() {
+    let bench = Bench::new();
+    abandon(&bench, 0..1_000).await;
+    bench.pass(TTL).await;
+    let listed = bench.store.sessions_of("demo", 1_000).await.expect("listed");
+    assert_eq!((size(&bench.store).0, listed.len()), (1_000, 0));
+    for number in (0..1_000).rev() {
+        assert_eq!(bench.store.read(&session(number)).await.expect("read"), None);
+        let refused = bench.store.append(batch(&session(number), TTL)).await;
+        assert!(matches!(refused, Err(Error::Missing)), "{refused:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_sweep_is_bounded() {
     let bench = Bench::new();
     let shards = u32::try_from(SHARDS).expect("few");

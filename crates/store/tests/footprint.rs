@@ -1,0 +1,54 @@
+//! What an idle session costs in the memory store. A test of its own, since it measures
+//! the whole process.
+#![cfg(target_os = "linux")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::SessionId;
+use store::{Batch, Digest, Incarnation, Memory, Owner, Record, Standing, State, Store, Token};
+
+const SESSIONS: usize = 100_000;
+
+/// 100 bytes, as short as params can be that name a client.
+const PARAMS: &[u8] = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"cli","version":"1.2.3-beta"}}"#;
+
+#[tokio::test]
+async fn an_idle_session_takes_less_than_600_bytes() {
+    let (store, tenant) = (Memory::default(), Arc::<str>::from("demo"));
+    let ttl = Duration::from_secs(1_800);
+    let before = resident_bytes();
+    for number in 0..SESSIONS {
+        let session = SessionId::parse(&format!("5f0c1f0e-1d7c-4a38-9a6f-{number:012x}-a1b2c3d4"))
+            .expect("a valid id");
+        let token = Token::first(number as u64);
+        let record = Record {
+            owner: Owner { token, node: Incarnation(1) },
+            former: Vec::new(),
+            tenant: Arc::clone(&tenant),
+            principal: Digest([0; 32]),
+            revision: "2025-11-25".into(),
+            initialize: Bytes::from_static(PARAMS),
+            state: State { version: 1, bytes: Bytes::from_static(b"{}") },
+            standing: Standing::Owned,
+        };
+        store.create(&session, record, ttl).await.expect("made");
+        // Something was replayable once, and is no more.
+        let entries = vec![Bytes::from_static(b"entry")];
+        let batch = Batch { session, token, first: 1, floor: 1, entries, ttl };
+        store.append(batch.clone()).await.expect("taken");
+        let trim = Batch { first: 2, floor: 2, entries: Vec::new(), ..batch };
+        store.append(trim).await.expect("taken");
+    }
+    let each = resident_bytes().saturating_sub(before) / SESSIONS;
+    assert_eq!(store.count_of("demo").await.expect("counted"), SESSIONS);
+    assert!(each < 600, "{each} bytes a session");
+}
+
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a process");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its size");
+    let kilobytes = line.split_whitespace().nth(1).expect("a number");
+    kilobytes.parse::<usize>().expect("a number") * 1_024
+}
