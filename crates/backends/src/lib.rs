@@ -6,6 +6,7 @@
 mod link;
 mod metrics;
 pub mod native;
+pub mod rmcp;
 
 pub use link::{
     Backend, Backends, Gone, Link, LinkEvent, LinkEvents, LinkLimits, LinkSender, SendError,

@@ -8,7 +8,7 @@ use rmcp::model::{
     LoggingMessageNotification, LoggingMessageNotificationParam, ProgressNotification,
     ProgressNotificationParam, SamplingMessage, ServerNotification, ServerRequest,
 };
-use rmcp::service::{OriginatingRequestId, PeerRequestOptions, ServiceError};
+use rmcp::service::{PeerRequestOptions, ServiceError};
 use serde_json::{Value, json};
 
 use crate::Context;
@@ -43,10 +43,7 @@ pub(crate) async fn log(
         return Ok(());
     }
     let params = LoggingMessageNotificationParam::new(level, text.into()).with_logger("everything");
-    let mut notification = LoggingMessageNotification::new(params);
-    // Tells an in-memory transport which call the message belongs to; `rmcp` marks
-    // requests so, but not notifications.
-    notification.extensions.insert(OriginatingRequestId(context.id.clone()));
+    let notification = LoggingMessageNotification::new(params);
     notify(context, ServerNotification::LoggingMessageNotification(notification)).await
 }
 
@@ -54,8 +51,7 @@ pub(crate) async fn log(
 pub(crate) async fn progress(context: &Context, done: f64, total: f64) -> Result<(), Stop> {
     let Some(token) = context.meta.get_progress_token() else { return Ok(()) };
     let params = ProgressNotificationParam::new(token, done).with_total(total);
-    let mut notification = ProgressNotification::new(params);
-    notification.extensions.insert(OriginatingRequestId(context.id.clone()));
+    let notification = ProgressNotification::new(params);
     notify(context, ServerNotification::ProgressNotification(notification)).await
 }
 

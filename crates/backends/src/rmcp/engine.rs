@@ -1,0 +1,331 @@
+//! Runs a service's futures inside the polling of the link's events.
+//!
+//! A call that is ready at its first poll is answered in that poll: no task, no
+//! wake-up. Only what is pending then joins the futures that run side by side.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use ::rmcp::model::{
+    ClientNotification, ClientRequest, InitializeRequestParams, NumberOrString, ProtocolVersion,
+    ServerResult,
+};
+use ::rmcp::service::RequestContext;
+use ::rmcp::{ErrorData, Peer, RoleServer, Service};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use protocol::{ErrorCode, Message, Notification, Request, RequestId, Response};
+use tokio_util::sync::CancellationToken;
+
+use super::CALLS_MAX;
+use super::lane::{self, Lane, panicked};
+use super::read::{self, Asked};
+use crate::link::{Ear, Engine};
+use crate::{LinkEvent, ServerEnd};
+
+/// The service's side of one link.
+pub(super) struct InPlace<S: Service<RoleServer>> {
+    service: Arc<S>,
+    end: ServerEnd,
+    ear: Ear,
+    running: FuturesUnordered<Running>,
+    /// The running calls that can be cancelled, with their serial numbers.
+    calls: HashMap<RequestId, (u64, CancellationToken)>,
+    /// One for each call that ran at the same time so far; never more than `CALLS_MAX`.
+    lanes: Vec<Lane<S>>,
+    /// The lanes that no call has, the one to be taken next last.
+    free: Vec<usize>,
+    serials: u64,
+    /// Cancelled when the session is over.
+    over: CancellationToken,
+    is_up: bool,
+    /// Whose turn it is, so that neither new nor old calls starve the other.
+    new_first: bool,
+}
+
+impl<S: Service<RoleServer>> InPlace<S> {
+    pub(super) fn new(service: S, end: ServerEnd, ear: Ear) -> Self {
+        Self {
+            service: Arc::new(service),
+            end,
+            ear,
+            running: FuturesUnordered::new(),
+            calls: HashMap::new(),
+            lanes: Vec::new(),
+            free: Vec::new(),
+            serials: 0,
+            over: CancellationToken::new(),
+            is_up: false,
+            new_first: false,
+        }
+    }
+
+    /// Takes messages of the session's until one is answered at once.
+    fn poll_new(&mut self, context: &mut Context<'_>) -> Option<Response> {
+        while let Poll::Ready(Some(message)) = self.end.poll_heard(context) {
+            let answer = match message {
+                Message::Request(request) => self.requested(&request, context),
+                Message::Notification(notification) => {
+                    self.notified(&notification);
+                    None
+                }
+                Message::Response(response) => {
+                    self.answered(&response);
+                    None
+                }
+            };
+            if answer.is_some() {
+                return answer;
+            }
+        }
+        None
+    }
+
+    fn requested(&mut self, request: &Request, context: &mut Context<'_>) -> Option<Response> {
+        let asked = match read::request(request) {
+            Ok(asked) => asked,
+            Err(error) => return Some(refusal(&request.id, &error)),
+        };
+        if self.running.len() >= CALLS_MAX {
+            let (code, busy) = (ErrorCode::Refused, "too many calls at once; try again later");
+            return Some(Response::error(Some(request.id.clone()), code.number(), busy, None));
+        }
+        let mut call = self.begin(request, asked);
+        if let Poll::Ready(ended) = Pin::new(&mut call).poll(context) {
+            self.release(&ended);
+            return Some(ended.answer());
+        }
+        self.calls.insert(call.id.clone(), (call.serial, call.token.clone()));
+        self.running.push(call);
+        None
+    }
+
+    fn begin(&mut self, request: &Request, asked: Asked) -> Running {
+        let lane = self.take_lane();
+        self.lanes[lane].belongs_to(Some(request.id.clone()));
+        let peer = self.lanes[lane].peer().clone();
+        let token = self.over.child_token();
+        let mut context = RequestContext::new(read::id(&request.id), peer);
+        // The service may cancel its own token, which is no cancellation of the call.
+        context.ct = token.child_token();
+        context.meta = asked.meta;
+        context.extensions = asked.extensions;
+        let service = Arc::clone(&self.service);
+        let future: Boxed = match asked.request {
+            ClientRequest::InitializeRequest(asked) => {
+                Box::pin(async move { initialize(&*service, asked.params, context).await })
+            }
+            asked => Box::pin(async move { service.handle_request(asked, context).await }),
+        };
+        self.serials += 1;
+        Running { id: request.id.clone(), serial: self.serials, lane, token, future }
+    }
+
+    fn take_lane(&mut self) -> usize {
+        if let Some(free) = self.free.pop() {
+            return free;
+        }
+        let number = self.lanes.len();
+        let lane = Lane::open(number, &self.service, self.end.voice());
+        if let Some(client) = self.lanes.first().and_then(|first| first.peer().peer_info()) {
+            lane.peer().set_peer_info((*client).clone());
+        }
+        self.lanes.push(lane);
+        number
+    }
+
+    fn release(&mut self, ended: &Ended) {
+        self.lanes[ended.lane].belongs_to(None);
+        self.free.push(ended.lane);
+        // What the call has left behind may go.
+        ended.token.cancel();
+    }
+
+    /// Lets what runs go on until some call is answered.
+    fn poll_running(&mut self, context: &mut Context<'_>) -> Option<Response> {
+        while !self.running.is_empty() {
+            let Poll::Ready(Some(ended)) = self.running.poll_next_unpin(context) else { break };
+            self.release(&ended);
+            // A call that is not on the list was cancelled: nobody is answered (CAN-01).
+            // Its id may be another call's by now.
+            if self.calls.get(&ended.id).is_some_and(|(serial, _)| *serial == ended.serial) {
+                self.calls.remove(&ended.id);
+                return Some(ended.answer());
+            }
+        }
+        None
+    }
+
+    fn notified(&mut self, notification: &Notification) {
+        let Some(mut told) = read::notification(notification) else { return };
+        let mut lane = 0;
+        match &mut told {
+            ClientNotification::CancelledNotification(cancelled) => {
+                let id = cancelled.params.request_id.as_ref().map(session_id);
+                if let Some((_, token)) = id.and_then(|id| self.calls.remove(&id)) {
+                    token.cancel();
+                }
+            }
+            // Questions were renamed, so their progress has to be.
+            ClientNotification::ProgressNotification(progress) => {
+                if let NumberOrString::String(name) = &progress.params.progress_token.0
+                    && let Some((asker, number)) = lane::question(name)
+                    && let Some(token) = self.lanes.get(asker).and_then(|lane| lane.token(number))
+                {
+                    progress.params.progress_token = token;
+                    lane = asker;
+                }
+            }
+            _ => {}
+        }
+        if let Some(lane) = self.lanes.get(lane) {
+            lane.notified(told);
+        }
+    }
+
+    fn answered(&self, response: &Response) {
+        if let Some(RequestId::String(name)) = &response.id
+            && let Some((lane, number)) = lane::question(name)
+            && let Some(lane) = self.lanes.get(lane)
+        {
+            lane.answered(number, response);
+        }
+    }
+}
+
+impl<S: Service<RoleServer>> Engine for InPlace<S> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
+        if !self.is_up {
+            self.is_up = true;
+            return Poll::Ready(Some(LinkEvent::Up));
+        }
+        if let Some(event) = self.ear.pop() {
+            return Poll::Ready(Some(event));
+        }
+        self.new_first = !self.new_first;
+        let old = if self.new_first { None } else { self.poll_running(context) };
+        // What begins to run here is polled where it runs, or nobody would wake it.
+        let answer = old.or_else(|| self.poll_new(context)).or_else(|| self.poll_running(context));
+        match answer {
+            Some(response) => {
+                let about = response.id.clone();
+                let event = LinkEvent::Said { message: response.into(), about };
+                // What a call has said comes before what it ends with.
+                Poll::Ready(Some(self.ear.behind_what_waits(event)))
+            }
+            None => self.ear.poll_next(context),
+        }
+    }
+}
+
+impl<S: Service<RoleServer>> Drop for InPlace<S> {
+    fn drop(&mut self) {
+        self.over.cancel();
+        self.running.clear();
+    }
+}
+
+type Boxed = Pin<Box<dyn Future<Output = Result<ServerResult, ErrorData>> + Send>>;
+
+/// One call that the service works on.
+struct Running {
+    id: RequestId,
+    serial: u64,
+    lane: usize,
+    token: CancellationToken,
+    future: Boxed,
+}
+
+/// A call that the service has done with.
+struct Ended {
+    id: RequestId,
+    serial: u64,
+    lane: usize,
+    token: CancellationToken,
+    outcome: Result<ServerResult, ErrorData>,
+}
+
+impl Future for Running {
+    type Output = Ended;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ended> {
+        let polled = catch_unwind(AssertUnwindSafe(|| self.future.as_mut().poll(context)));
+        polled.unwrap_or_else(|_| Poll::Ready(Err(panicked()))).map(|outcome| Ended {
+            id: self.id.clone(),
+            serial: self.serial,
+            lane: self.lane,
+            token: self.token.clone(),
+            outcome,
+        })
+    }
+}
+
+impl Ended {
+    fn answer(&self) -> Response {
+        match self.outcome.as_ref().map(serde_json::to_vec) {
+            Ok(Ok(result)) => Response::result(self.id.clone(), &result),
+            Ok(Err(_)) => {
+                let error = ErrorData::internal_error("the result cannot be written as JSON", None);
+                refusal(&self.id, &error)
+            }
+            Err(error) => refusal(&self.id, error),
+        }
+    }
+}
+
+fn refusal(id: &RequestId, error: &ErrorData) -> Response {
+    let data = error.data.as_ref().and_then(|data| serde_json::to_vec(data).ok());
+    Response::error(Some(id.clone()), error.code.0, &error.message, data.as_deref())
+}
+
+fn session_id(id: &NumberOrString) -> RequestId {
+    match id {
+        NumberOrString::Number(number) => RequestId::Number(*number),
+        NumberOrString::String(text) => RequestId::String(text.clone()),
+    }
+}
+
+/// The handshake as `rmcp`'s own loop would do it.
+async fn initialize<S: Service<RoleServer>>(
+    service: &S,
+    mut client: InitializeRequestParams,
+    context: RequestContext<RoleServer>,
+) -> Result<ServerResult, ErrorData> {
+    let peer: Peer<RoleServer> = context.peer.clone();
+    peer.set_peer_info(client.clone());
+    let request = ClientRequest::InitializeRequest(::rmcp::model::Request::new(client.clone()));
+    let ServerResult::InitializeResult(mut server) =
+        service.handle_request(request, context).await?
+    else {
+        return Err(ErrorData::internal_error("the server did not introduce itself", None));
+    };
+    let supported = service.supported_protocol_versions();
+    server.protocol_version =
+        negotiated(&client.protocol_version, server.protocol_version, &supported)?;
+    client.protocol_version = server.protocol_version.clone();
+    peer.set_peer_info(client);
+    Ok(ServerResult::InitializeResult(server))
+}
+
+/// The version that was asked for where the server has it, else one of its own.
+fn negotiated(
+    asked: &ProtocolVersion,
+    preferred: ProtocolVersion,
+    supported: &[ProtocolVersion],
+) -> Result<ProtocolVersion, ErrorData> {
+    if asked.has_initialize() && supported.contains(asked) {
+        return Ok(asked.clone());
+    }
+    if preferred.has_initialize() {
+        return Ok(preferred);
+    }
+    let newest = supported.iter().filter(|version| version.has_initialize());
+    newest
+        .max_by(|one, other| one.as_str().cmp(other.as_str()))
+        .cloned()
+        .ok_or_else(|| ErrorData::unsupported_protocol_version(asked.clone(), supported))
+}
