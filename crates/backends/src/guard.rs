@@ -1,0 +1,271 @@
+//! The process between the node and a tenant's server, which leaves nothing alive.
+//!
+//! A process cannot outlive all its descendants' tricks from the outside: they leave
+//! its group with `setsid`, and nobody is left to kill them when the node itself is
+//! killed. So a small program of our own is their parent. It is told by the kernel
+//! when the node dies, every orphan below it becomes its own child, and it goes only
+//! when they are all dead. The server speaks with the node directly: the guard hands
+//! its standard streams on and never reads or writes them.
+//!
+//! The guard is the leader of the server's process group. What it understands:
+//! `SIGTERM` and `SIGINT`, once: passed on to the group. `SIGHUP`, also when it comes
+//! of the node's death: everything is killed. The server's exit: what it left behind is
+//! killed, and its status becomes the guard's.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitOptions, getpid, getppid, getrlimit, kill_process,
+    kill_process_group, prlimit, set_child_subreaper, set_parent_process_death_signal, wait,
+};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// The command was not found, as shells say it.
+pub(crate) const NOT_FOUND: i32 = 127;
+/// The command was found and cannot be run, as shells say it.
+pub(crate) const NOT_RUNNABLE: i32 = 126;
+/// The guard itself could not do its work.
+const UNFIT: i32 = 125;
+/// What a status of a process that died of a signal begins at, as shells say it.
+pub(crate) const SIGNALLED: i32 = 128;
+
+/// How long the guard tries to kill what will not die (a process of another user, or
+/// one stuck in the kernel) before it goes without.
+const KILLING_MAX: Duration = Duration::from_secs(5);
+
+/// How a guard is started: a program that calls [`run`] with what follows `args`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// The program.
+    pub program: OsString,
+    /// What makes it call [`run`].
+    pub args: Vec<OsString>,
+}
+
+impl Guard {
+    /// The running program itself, which calls [`run`] when its first argument is
+    /// `word`. Holds also when its file is replaced while it runs.
+    pub fn this_program(word: impl Into<OsString>) -> Self {
+        Self { program: "/proc/self/exe".into(), args: vec![word.into()] }
+    }
+
+    /// The guard's command line.
+    pub(crate) fn command(
+        &self,
+        bounds: &Bounds,
+        program: impl AsRef<OsStr>,
+        args: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args);
+        command.arg(format!("--parent={}", getpid().as_raw_nonzero()));
+        let bounds =
+            [("data", bounds.memory_bytes), ("files", bounds.files), ("cpu", bounds.cpu_secs)];
+        for (name, bound) in bounds {
+            command.args(bound.map(|bound| format!("--{name}={bound}")));
+        }
+        command.arg("--").arg(program).args(args);
+        command
+    }
+}
+
+/// What a server's processes may take, each of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) files: Option<u64>,
+    pub(crate) cpu_secs: Option<u64>,
+}
+
+impl Bounds {
+    /// Sets the limits of a process, or of this one and of all it starts from now on.
+    pub(crate) fn apply(&self, pid: Option<Pid>) -> io::Result<()> {
+        // Not the address space: runtimes with a garbage collector reserve far more of
+        // it than they ever use. This counts private memory that can be written.
+        let bounds = [
+            (Resource::Data, self.memory_bytes),
+            (Resource::Nofile, self.files),
+            (Resource::Cpu, self.cpu_secs),
+            (Resource::Core, Some(0)),
+        ];
+        for (resource, bound) in bounds {
+            let Some(bound) = bound else { continue };
+            // Nobody but root may raise what is already lower.
+            let bound = getrlimit(resource).maximum.map_or(bound, |maximum| maximum.min(bound));
+            prlimit(pid, resource, Rlimit { current: Some(bound), maximum: Some(bound) })?;
+        }
+        Ok(())
+    }
+}
+
+/// Guards one server until it and everything it started are dead; gives the status to
+/// exit with. Call it before anything else: it needs a process with a single thread
+/// and no children.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
+    match Order::read(args).ok_or_else(|| io::Error::other("not called as a guard")).and_then(keep)
+    {
+        Ok(status) => status,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "guard: {error}");
+            UNFIT
+        }
+    }
+}
+
+/// What the guard was told.
+struct Order {
+    parent: Pid,
+    bounds: Bounds,
+    program: OsString,
+    args: Vec<OsString>,
+}
+
+impl Order {
+    fn read(args: impl IntoIterator<Item = OsString>) -> Option<Self> {
+        let (mut parent, mut bounds) = (None, Bounds::default());
+        let mut args = args.into_iter();
+        loop {
+            let arg = args.next()?;
+            let arg = arg.to_str()?;
+            if arg == "--" {
+                break;
+            }
+            let (name, value) = arg.split_once('=')?;
+            let value: u64 = value.parse().ok()?;
+            match name {
+                "--parent" => parent = Pid::from_raw(i32::try_from(value).ok()?),
+                "--data" => bounds.memory_bytes = Some(value),
+                "--files" => bounds.files = Some(value),
+                "--cpu" => bounds.cpu_secs = Some(value),
+                _ => return None,
+            }
+        }
+        Some(Self { parent: parent?, bounds, program: args.next()?, args: args.collect() })
+    }
+}
+
+fn keep(order: Order) -> io::Result<i32> {
+    // The handlers come first: a signal before them would kill the guard alone.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGCHLD])?;
+    set_child_subreaper(Some(getpid()))?;
+    set_parent_process_death_signal(Some(Signal::HUP))?;
+    // The parent may have died before it could be a reason for a signal.
+    if getppid() != Some(order.parent) {
+        return Ok(UNFIT);
+    }
+    order.bounds.apply(None)?;
+    let server = match Command::new(&order.program).args(&order.args).spawn() {
+        Ok(server) => server,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "guard: the command cannot be run: {error}");
+            let found = error.kind() != io::ErrorKind::NotFound;
+            return Ok(if found { NOT_RUNNABLE } else { NOT_FOUND });
+        }
+    };
+    let status = let_go_of_streams().and_then(|()| watch(&mut signals, server.id()));
+    kill_descendants();
+    Ok(status?.map_or(SIGNALLED + SIGHUP, shell_status))
+}
+
+/// Only the server holds its streams now, so that the node sees when it closes them.
+fn let_go_of_streams() -> io::Result<()> {
+    let nowhere = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&nowhere)?;
+    rustix::stdio::dup2_stdout(&nowhere)?;
+    rustix::stdio::dup2_stderr(&nowhere)?;
+    Ok(())
+}
+
+/// Returns the server's status when it exits, or nothing when all must end at once.
+fn watch(signals: &mut Signals, server: u32) -> io::Result<Option<ExitStatus>> {
+    let mut terminated = false;
+    loop {
+        if let Some(status) = reap_until(server)? {
+            return Ok(Some(status));
+        }
+        for signal in signals.wait() {
+            match signal {
+                SIGHUP => return Ok(None),
+                SIGTERM | SIGINT if !terminated => {
+                    // The group has the guard in it, whose own copy is not passed on.
+                    terminated = true;
+                    kill_process_group(getpid(), Signal::TERM)?;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Reaps whoever is dead, up to the server itself.
+fn reap_until(server: u32) -> io::Result<Option<ExitStatus>> {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) if pid.as_raw_nonzero().get().cast_unsigned() == server => {
+                return Ok(Some(ExitStatus::from_raw(status.as_raw())));
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(None),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Kills children until there are none: the children of a dead child are ours.
+fn kill_descendants() {
+    let deadline = Instant::now() + KILLING_MAX;
+    let mut pause = Duration::from_millis(1);
+    while Instant::now() < deadline {
+        for child in children() {
+            let _ = kill_process(child, Signal::KILL);
+        }
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) => break,
+                Err(_) => return,
+            }
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+/// The processes whose parent we are, dead ones included.
+fn children() -> Vec<Pid> {
+    let listed = fs::read_to_string("/proc/thread-self/children");
+    match listed {
+        Ok(listed) => listed.split_ascii_whitespace().filter_map(read_pid).collect(),
+        // The kernel may be built without that file.
+        Err(_) => processes().filter(|pid| parent_of(*pid) == Some(getpid())).collect(),
+    }
+}
+
+/// Every process there is.
+pub(crate) fn processes() -> impl Iterator<Item = Pid> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| read_pid(entry.file_name().to_str()?))
+}
+
+fn parent_of(pid: Pid) -> Option<Pid> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // The name before the last parenthesis may hold anything.
+    let (_, after_name) = stat.rsplit_once(')')?;
+    read_pid(after_name.split_ascii_whitespace().nth(1)?)
+}
+
+fn read_pid(text: &str) -> Option<Pid> {
+    Pid::from_raw(text.parse().ok()?)
+}
+
+/// The status as a shell would give it on.
+fn shell_status(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| SIGNALLED + status.signal().unwrap_or_default())
+}

@@ -1,0 +1,250 @@
+//! All children of a node: how many there may be, who starts them, who buries them.
+//!
+//! Children are started by one thread that lives as long as any of them: the kernel
+//! tells a guard that its parent died when the *thread* dies that started it. The same
+//! thread buries children that were let go of without ceremony.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, oneshot};
+
+use super::StdioSettings;
+use super::child::{Child, Remains};
+use crate::guard::{Bounds, Guard};
+use crate::metrics;
+
+/// What a child inherits of the node's environment: where programs, the user's files
+/// and temporary files are, and how to write texts and times. Nothing else.
+pub const INHERITED: &[&str] =
+    &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
+
+/// The variable by which a child's descendants are found when its guard was killed.
+pub(super) const MARK: &str = "ROUNDHOUSE_CHILD";
+
+/// How often the dead are looked after while there are any.
+const BURYING_EVERY: Duration = Duration::from_millis(20);
+
+/// How long a guard may take to kill what it guards before it is killed with its group.
+const GUARD_GRACE: Duration = Duration::from_secs(2);
+
+/// Bounds of a node's children.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ChildrenSettings {
+    /// Most processes of tenants that the node runs at a time; the link of a further
+    /// one is down at once.
+    pub children_max: usize,
+}
+
+impl Default for ChildrenSettings {
+    fn default() -> Self {
+        Self { children_max: 1_000 }
+    }
+}
+
+/// All children of a node. Cheap to clone.
+#[derive(Clone)]
+pub struct Children(Arc<Inner>);
+
+struct Inner {
+    settings: ChildrenSettings,
+    guard: Option<Guard>,
+    inherited: Vec<(OsString, OsString)>,
+    running: AtomicUsize,
+    none_left: Notify,
+    /// Makes marks of this node's children differ from those of any other.
+    birth: u128,
+    marks: AtomicU64,
+    thread: OnceLock<Option<SyncSender<Errand>>>,
+}
+
+impl Children {
+    /// No children yet. `environment` is the node's own, of which they get [`INHERITED`].
+    ///
+    /// Without a guard a child is killed as a process group and only while the node
+    /// lives: what left the group with `setsid`, or outlived a killed node, stays.
+    pub fn new(
+        settings: ChildrenSettings,
+        guard: Option<Guard>,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Self {
+        let inherits = |name: &OsStr| INHERITED.iter().any(|inherited| name == *inherited);
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Self(Arc::new(Inner {
+            settings,
+            guard,
+            inherited: environment.into_iter().filter(|(name, _)| inherits(name)).collect(),
+            running: AtomicUsize::new(0),
+            none_left: Notify::new(),
+            birth: since_epoch.unwrap_or_default().as_nanos(),
+            marks: AtomicU64::new(0),
+            thread: OnceLock::new(),
+        }))
+    }
+
+    /// How many run now, are being started or are being stopped.
+    pub fn count(&self) -> usize {
+        self.0.running.load(Ordering::Acquire)
+    }
+
+    /// Returns when no child is left, for a node that stops. Every wait of a child's
+    /// end is bounded by its backend's grace.
+    pub async fn stopped(&self) {
+        loop {
+            let mut none_left = std::pin::pin!(self.0.none_left.notified());
+            none_left.as_mut().enable();
+            if self.count() == 0 {
+                return;
+            }
+            none_left.await;
+        }
+    }
+
+    /// A place for one more child, if there is one.
+    pub(super) fn place(&self) -> Option<Place> {
+        let more = |running| (running < self.0.settings.children_max).then_some(running + 1);
+        self.0.running.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        metrics::CHILDREN.inc();
+        Some(Place(self.clone()))
+    }
+
+    /// Starts a child. When the future is dropped, the child is buried or never born.
+    pub(super) async fn start(&self, place: Place, settings: &StdioSettings) -> io::Result<Child> {
+        let (reply, started) = oneshot::channel();
+        let mark = format!(
+            "{}.{}.{}",
+            std::process::id(),
+            self.0.birth,
+            self.0.marks.fetch_add(1, Ordering::Relaxed)
+        );
+        let (command, bounds) = (self.command(settings, &mark), settings.bounds());
+        let start = Start { place, command, mark, bounds, reply };
+        self.send(Errand::Start(Box::new(start)))?;
+        started.await.unwrap_or_else(|_| Err(io::Error::other("the starting thread is gone")))
+    }
+
+    pub(super) fn is_guarded(&self) -> bool {
+        self.0.guard.is_some()
+    }
+
+    /// Sees to it that a child which was told to end does so, and is reaped.
+    pub(super) fn bury(&self, remains: Remains) {
+        if self.send(Errand::Bury(Box::new(remains))).is_err() {
+            tracing::error!("a child could not be handed over to be stopped");
+        }
+    }
+
+    fn command(&self, settings: &StdioSettings, mark: &str) -> Command {
+        let mut command = match &self.0.guard {
+            Some(guard) => guard.command(&settings.bounds(), &settings.command, &settings.args),
+            None => {
+                let mut command = Command::new(&settings.command);
+                command.args(&settings.args);
+                command
+            }
+        };
+        command.env_clear().envs(self.0.inherited.iter().map(|(name, value)| (name, value)));
+        command.envs(&settings.env).env(MARK, mark);
+        if let Some(cwd) = &settings.cwd {
+            command.current_dir(cwd);
+        }
+        command.process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn send(&self, errand: Errand) -> io::Result<()> {
+        let thread = self.0.thread.get_or_init(|| {
+            // Each place has at most two errands under way, so the queue is never full.
+            let (errands, received) = sync_channel(2 * self.0.settings.children_max + 2);
+            let thread = std::thread::Builder::new().name("children".into());
+            thread.spawn(move || Thread::default().run(&received)).ok().map(|_| errands)
+        });
+        let thread = thread.as_ref().ok_or_else(|| io::Error::other("no thread to start with"))?;
+        thread.try_send(errand).map_err(|_| io::Error::other("the starting thread is gone"))
+    }
+}
+
+/// One child's place among the node's children; given back when dropped.
+pub(super) struct Place(pub(super) Children);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        metrics::CHILDREN.dec();
+        if self.0.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.0.none_left.notify_waiters();
+        }
+    }
+}
+
+/// What the thread is asked to do.
+enum Errand {
+    Start(Box<Start>),
+    Bury(Box<Remains>),
+}
+
+struct Start {
+    place: Place,
+    command: Command,
+    mark: String,
+    bounds: Bounds,
+    reply: oneshot::Sender<io::Result<Child>>,
+}
+
+/// Runs while there is anyone to start or to bury.
+#[derive(Default)]
+struct Thread {
+    /// At most one for each place.
+    burying: VecDeque<(Box<Remains>, Instant)>,
+}
+
+impl Thread {
+    fn run(mut self, errands: &Receiver<Errand>) {
+        loop {
+            let errand = if self.burying.is_empty() {
+                errands.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                errands.recv_timeout(BURYING_EVERY)
+            };
+            match errand {
+                Ok(Errand::Start(start)) => start_one(*start),
+                Ok(Errand::Bury(remains)) => {
+                    self.burying.push_back((remains, Instant::now() + GUARD_GRACE));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                // Nobody is left to bury either, for their places hold the queue.
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let now = Instant::now();
+            self.burying.retain_mut(|(remains, deadline)| {
+                if now >= *deadline {
+                    remains.kill();
+                }
+                !remains.is_over()
+            });
+        }
+    }
+}
+
+fn start_one(start: Start) {
+    let Start { place, mut command, mark, bounds, reply } = start;
+    if reply.is_closed() {
+        return;
+    }
+    let child = command.spawn().map(|process| Child::new(process, place, mark));
+    if let Ok(child) = &child {
+        metrics::STARTS.inc();
+        child.bound(&bounds);
+    }
+    // A child that nobody waits for any more is dropped here, and so buried.
+    let _ = reply.send(child);
+}

@@ -1,0 +1,345 @@
+//! The life of one process: start, talk, end.
+
+use std::io;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Buf as _;
+use protocol::{Body, Limits, Message, SessionId};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::Program;
+use super::child::{Child, Streams};
+use super::lines::{Line, Lines};
+use crate::guard::{NOT_FOUND, NOT_RUNNABLE, SIGNALLED};
+use crate::metrics::{self, Cause};
+use crate::{LinkEvent, ServerEnd, Voice};
+
+/// How long the output of a process that has ended is read on. Nobody writes to it
+/// any more, so what is left is in the pipe.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Longest part of a line of stderr that is logged.
+const STDERR_LINE_BYTES_MAX: usize = 2 << 10;
+
+/// Lines of stderr that are logged at once, and how many more each second; what is
+/// beyond is counted and dropped.
+const STDERR_BURST: f64 = 100.0;
+const STDERR_LINES_PER_SEC: f64 = 20.0;
+
+/// Junk lines of one process that are logged; further ones are only counted.
+const JUNK_LOGGED_MAX: u32 = 20;
+
+/// Hosts one process for one session, from before its start until nothing of it is left.
+pub(super) async fn host(program: Arc<Program>, session: SessionId, end: ServerEnd) {
+    let voice = end.voice();
+    let started = tokio::select! {
+        started = start(&program) => started,
+        () = voice.closed() => return,
+    };
+    let child = match started {
+        Ok(child) => child,
+        Err(reason) => {
+            Cause::NotStarted.count();
+            tracing::warn!(backend = program.name, ?session, reason, "a server was not started");
+            return voice.down(reason);
+        }
+    };
+    let pid = child.id();
+    tracing::debug!(backend = program.name, ?session, pid, "a server is started");
+    let (reason, cause) = talk(child, &program, end).await;
+    cause.count();
+    tracing::debug!(backend = program.name, ?session, pid, reason, "a server is gone");
+    voice.down(reason);
+}
+
+async fn start(program: &Program) -> Result<Child, String> {
+    sleep(program.pause()).await;
+    let place = program
+        .children
+        .place()
+        .ok_or("the node runs as many servers as it may; try again later")?;
+    program.children.start(place, &program.settings).await.map_err(|error| {
+        program.failed();
+        not_started(&error)
+    })
+}
+
+/// Why the talk is over.
+enum Over {
+    /// The session is gone.
+    Unwanted,
+    /// The process has ended.
+    Ended,
+    /// The process cannot be talked to.
+    Lost(Lost),
+}
+
+/// Why a pipe is of no more use.
+enum Lost {
+    /// The process closed it, most likely because it ends.
+    Closed(&'static str),
+    /// The process does not keep to the rules.
+    Broke(String),
+}
+
+async fn talk(mut child: Child, program: &Arc<Program>, end: ServerEnd) -> (String, Cause) {
+    let voice = end.voice();
+    let mut pipes = match Pipes::connect(&mut child, program, end) {
+        Ok(pipes) => pipes,
+        Err(error) => return (not_started(&error), Cause::NotStarted),
+    };
+    let _ = voice.say(LinkEvent::Up).await;
+    let over = loop {
+        tokio::select! {
+            biased;
+            () = voice.closed() => break Over::Unwanted,
+            Some(Ok(lost)) = pipes.tasks.join_next() => if let Some(lost) = lost {
+                break Over::Lost(lost);
+            },
+            () = child.ended() => break Over::Ended,
+        }
+    };
+    let grace = program.settings.stop_grace();
+    match over {
+        Over::Unwanted => {
+            let how = wind_down(&child, grace).await;
+            bury(child, pipes).await;
+            ("the session is over".to_owned(), how)
+        }
+        Over::Lost(Lost::Broke(reason)) => {
+            voice.down(&*reason);
+            drop(pipes);
+            wind_down(&child, grace).await;
+            bury(child, Pipes::default()).await;
+            (reason, Cause::Broke)
+        }
+        // Its status says more than a closed pipe, if there is one soon.
+        Over::Lost(Lost::Closed(reason))
+            if timeout(grace.min(LAST_WORDS), child.ended()).await.is_err() =>
+        {
+            voice.down(reason);
+            drop(pipes);
+            wind_down(&child, grace).await;
+            bury(child, Pipes::default()).await;
+            (reason.to_owned(), Cause::Broke)
+        }
+        Over::Ended | Over::Lost(Lost::Closed(_)) => {
+            program.failed();
+            let status = bury(child, pipes).await;
+            (describe(status, program.children.is_guarded()), Cause::Exited)
+        }
+    }
+}
+
+/// The tasks that serve a process's pipes. Dropping them closes the pipes.
+#[derive(Default)]
+struct Pipes {
+    tasks: JoinSet<Option<Lost>>,
+    writing: Option<AbortHandle>,
+}
+
+impl Pipes {
+    fn connect(child: &mut Child, program: &Arc<Program>, end: ServerEnd) -> io::Result<Self> {
+        let Streams { stdin, stdout, stderr } =
+            child.take_streams().ok_or_else(|| io::Error::other("no pipes"))?;
+        let (stdin, stdout) = (ChildStdin::from_std(stdin)?, ChildStdout::from_std(stdout)?);
+        let stderr = ChildStderr::from_std(stderr)?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(read(Arc::clone(program), stdout, end.voice()));
+        tasks.spawn(log(Arc::clone(program), stderr, child.id()));
+        let writing = Some(tasks.spawn(write(stdin, end)));
+        Ok(Self { tasks, writing })
+    }
+}
+
+/// Waits for the process's end, then asks for it, then makes it (STD-04). Its input is
+/// closed by now, or as soon as what is queued is written.
+async fn wind_down(child: &Child, grace: Duration) -> Cause {
+    if timeout(grace, child.ended()).await.is_ok() {
+        return Cause::Closed;
+    }
+    child.terminate();
+    if timeout(grace, child.ended()).await.is_ok() {
+        return Cause::Terminated;
+    }
+    child.hang_up();
+    if timeout(LAST_WORDS, child.ended()).await.is_err() {
+        child.kill();
+        child.ended().await;
+    }
+    Cause::Killed
+}
+
+/// Reaps a process that has ended, with all that is left of it, and hears out what it
+/// said before.
+async fn bury(child: Child, mut pipes: Pipes) -> Option<ExitStatus> {
+    let mut remains = child.into_remains()?;
+    let (status, must_search) = remains.finish();
+    if must_search {
+        let _ = tokio::task::spawn_blocking(move || remains.kill_marked()).await;
+    }
+    if let Some(writing) = pipes.writing {
+        writing.abort();
+    }
+    let deadline = Instant::now() + LAST_WORDS;
+    while let Ok(Some(_)) = timeout_at(deadline, pipes.tasks.join_next()).await {}
+    status
+}
+
+fn not_started(error: &io::Error) -> String {
+    format!("the server could not be started ({})", error.kind())
+}
+
+fn describe(status: Option<ExitStatus>, is_guarded: bool) -> String {
+    use std::os::unix::process::ExitStatusExt as _;
+    let Some(status) = status else { return "the server exited".to_owned() };
+    match (status.code(), status.signal()) {
+        (Some(NOT_FOUND), _) if is_guarded => {
+            format!("the server exited with status {NOT_FOUND} (command not found)")
+        }
+        (Some(NOT_RUNNABLE), _) if is_guarded => {
+            format!("the server exited with status {NOT_RUNNABLE} (command cannot be run)")
+        }
+        (Some(code), _) if is_guarded && code > SIGNALLED => {
+            format!("the server exited with status {code} (signal {})", code - SIGNALLED)
+        }
+        (Some(code), _) => format!("the server exited with status {code}"),
+        (None, signal) => format!("the server was killed by signal {}", signal.unwrap_or(0)),
+    }
+}
+
+/// Passes on what the process says, and throws it away when the session is gone: a
+/// process that is stopping must not hang in a write.
+async fn read(program: Arc<Program>, stdout: ChildStdout, voice: Voice) -> Option<Lost> {
+    let line_bytes_max = program.settings.line_bytes_max;
+    let mut lines = Lines::new(stdout, line_bytes_max);
+    let mut junk = Junk::default();
+    loop {
+        let line = match lines.next().await {
+            Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => continue,
+            Line::Whole(line) => line,
+            Line::Cut(_) => {
+                junk.found(&program, "the output ended inside a line");
+                continue;
+            }
+            Line::TooLong => {
+                return Some(Lost::Broke(format!(
+                    "the server wrote a line of more than {line_bytes_max} bytes"
+                )));
+            }
+            Line::End => return Some(Lost::Closed("the server closed its output")),
+        };
+        let body = match protocol::parse(line, &Limits::default()) {
+            Ok(body) => body,
+            Err(rejection) => {
+                junk.found(&program, &rejection.message);
+                continue;
+            }
+        };
+        program.worked();
+        match body {
+            Body::One(message) => say(&voice, message).await,
+            Body::Batch(members) => {
+                for member in members {
+                    match member {
+                        Ok(message) => say(&voice, message).await,
+                        Err(rejection) => junk.found(&program, &rejection.message),
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn say(voice: &Voice, message: Message) {
+    let _ = voice.say(LinkEvent::Said { message, about: None }).await;
+}
+
+/// Lines that are no messages: counted and logged, never quoted (STD-02).
+#[derive(Default)]
+struct Junk(u32);
+
+impl Junk {
+    fn found(&mut self, program: &Program, why: &str) {
+        metrics::JUNK_LINES.inc();
+        if self.0 < JUNK_LOGGED_MAX {
+            self.0 += 1;
+            tracing::warn!(backend = program.name, why, "a server wrote what is no message");
+        }
+    }
+}
+
+/// Hands the process what the session says. Returns when the session is gone, which
+/// closes the process's input.
+async fn write(mut stdin: ChildStdin, mut end: ServerEnd) -> Option<Lost> {
+    let voice = end.voice();
+    loop {
+        let message = tokio::select! {
+            // What was sent before the session went is still written.
+            biased;
+            message = end.heard() => message?,
+            () = voice.closed() => return None,
+        };
+        let line = message.line();
+        if stdin.write_all_buf(&mut line.chain(&b"\n"[..])).await.is_err() {
+            return Some(Lost::Closed("the server closed its input"));
+        }
+    }
+}
+
+/// Logs what the process writes to stderr, as much of it as is worth it (STD-03).
+async fn log(program: Arc<Program>, stderr: ChildStderr, pid: u32) -> Option<Lost> {
+    let mut lines = Lines::new(stderr, STDERR_LINE_BYTES_MAX);
+    let mut allowance = Allowance { lines: STDERR_BURST, counted: Instant::now(), dropped: 0 };
+    loop {
+        match lines.next_shortened().await {
+            None => return None,
+            Some(line) if line.is_empty() => {}
+            Some(line) => {
+                if allowance.takes_one() {
+                    let dropped = std::mem::take(&mut allowance.dropped);
+                    if dropped > 0 {
+                        tracing::warn!(
+                            backend = program.name,
+                            pid,
+                            dropped,
+                            "a server wrote more to stderr than is logged"
+                        );
+                    }
+                    let text = String::from_utf8_lossy(&line);
+                    // As a debug value, so that it cannot forge lines of the log.
+                    tracing::info!(backend = program.name, pid, stderr = ?text);
+                } else {
+                    allowance.dropped += 1;
+                    metrics::STDERR_DROPPED.inc();
+                }
+            }
+        }
+    }
+}
+
+/// How many lines may still be logged.
+struct Allowance {
+    lines: f64,
+    counted: Instant,
+    dropped: u64,
+}
+
+impl Allowance {
+    fn takes_one(&mut self) -> bool {
+        let now = Instant::now();
+        let more = now.duration_since(self.counted).as_secs_f64() * STDERR_LINES_PER_SEC;
+        self.counted = now;
+        self.lines = (self.lines + more).min(STDERR_BURST);
+        if self.lines < 1.0 {
+            return false;
+        }
+        self.lines -= 1.0;
+        true
+    }
+}

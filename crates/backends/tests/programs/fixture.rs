@@ -1,0 +1,38 @@
+//! A guard (`fixture guard …`), or a node (`fixture node COMMAND…`) that hosts one
+//! command, copies what it says to standard output, and waits to be killed.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+
+use backends::guard::{self, Guard};
+use backends::stdio::{Children, StdioBackend, StdioSettings};
+use backends::{Backend as _, LinkEvent};
+use protocol::SessionId;
+
+fn main() {
+    let mut args = std::env::args_os().skip(1);
+    let role = args.next().unwrap_or_default();
+    match role.to_str() {
+        Some("guard") => std::process::exit(guard::run(args)),
+        Some("node") => node(args.collect()),
+        _ => std::process::exit(2),
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn node(command: Vec<OsString>) {
+    let mut command = command.into_iter().filter_map(|word| word.into_string().ok());
+    let settings = StdioSettings::new(command.next().unwrap_or_default(), command);
+    let guard = Some(Guard::this_program("guard"));
+    let children = Children::new(Default::default(), guard, std::env::vars_os());
+    let session = SessionId::parse("fixture").expect("a session id");
+    let mut link = StdioBackend::new("fixture", settings, children).open(&session);
+    while let Some(event) = link.events.next().await {
+        if let LinkEvent::Said { message, .. } = event {
+            let mut stdout = std::io::stdout().lock();
+            let _ = stdout.write_all(&message.line());
+            let _ = stdout.write_all(b"\n");
+            let _ = stdout.flush();
+        }
+    }
+}

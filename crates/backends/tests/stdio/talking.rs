@@ -1,0 +1,222 @@
+//! Lines in, messages out.
+
+use backends::stdio::INHERITED;
+use backends::{LinkEvent, SendError};
+
+use crate::stage::*;
+
+const ECHO: &str = "exec cat";
+const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+
+#[tokio::test]
+async fn what_is_sent_reaches_the_server_and_what_it_says_comes_back() {
+    for children in [guarded(), unguarded()] {
+        let mut talk = Talk::up(sh(ECHO), &children).await;
+        talk.send(PING);
+        assert_eq!(talk.said().await, PING);
+        assert_eq!(children.count(), 1);
+        drop(talk);
+        stopped(&children).await;
+    }
+}
+
+#[tokio::test]
+async fn a_message_is_sent_on_one_line() {
+    let mut talk = Talk::up(sh(ECHO), &guarded()).await;
+    talk.send("{\"jsonrpc\":\"2.0\",\n\"method\":\"x\"}");
+    assert_eq!(talk.said().await, r#"{"jsonrpc":"2.0", "method":"x"}"#);
+}
+
+#[tokio::test]
+async fn a_large_message_passes_both_ways() {
+    let mut talk = Talk::up(sh(ECHO), &guarded()).await;
+    let large =
+        format!(r#"{{"jsonrpc":"2.0","method":"x","params":{{"a":"{}"}}}}"#, "a".repeat(3 << 20));
+    talk.send(&large);
+    assert_eq!(talk.said().await.len(), large.len());
+}
+
+/// STD-01, STD-02, STD-07.
+#[tokio::test]
+async fn a_banner_junk_and_empty_lines_are_skipped_and_batches_and_crlf_are_taken() {
+    let script = r#"
+        echo 'Welcome to the server!'
+        echo '{"jsonrpc":"1.0","id":1,"method":"old"}'
+        printf '\377\376\n\n'
+        printf '{"jsonrpc":"2.0","method":"a"}\r\n'
+        echo '[{"jsonrpc":"2.0","method":"b"},{"not":"a message"},{"jsonrpc":"2.0","method":"c"}]'
+        printf '{"jsonrpc":"2.0","method":"cut"}'
+    "#;
+    let mut talk = Talk::up(sh(script), &guarded()).await;
+    for method in ["a", "b", "c"] {
+        assert_eq!(talk.said().await, format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#));
+    }
+    assert_eq!(talk.down().await, "the server exited with status 0");
+}
+
+/// STD-03.
+#[tokio::test]
+async fn ten_megabytes_of_stderr_block_nobody() {
+    let script = r#"head -c 10485760 /dev/zero >&2; echo >&2; yes 'a line' | head -c 10485760 >&2; exec cat"#;
+    let mut talk = Talk::up(sh(script), &guarded()).await;
+    talk.send(PING);
+    assert_eq!(talk.said().await, PING);
+}
+
+/// STD-11.
+#[tokio::test]
+async fn a_line_that_is_too_long_ends_the_link_and_the_server() {
+    let children = guarded();
+    let mut settings = sh("head -c 100000000 /dev/zero | tr '\\0' x; exec sleep 600");
+    settings.line_bytes_max = 1 << 20;
+    let mut talk = Talk::up(settings, &children).await;
+    assert_eq!(talk.down().await, "the server wrote a line of more than 1048576 bytes");
+    stopped(&children).await;
+}
+
+/// STD-11.
+#[tokio::test]
+async fn a_server_that_does_not_read_makes_sending_fail_and_blocks_nobody() {
+    let children = guarded();
+    let talk = Talk::up(sh("exec sleep 600"), &children).await;
+    let large = message(&format!(
+        r#"{{"jsonrpc":"2.0","method":"x","params":{{"a":"{}"}}}}"#,
+        "a".repeat(1 << 20)
+    ));
+    let mut sent = 0;
+    let refused = loop {
+        match talk.link.sender.send(large.clone()) {
+            Ok(()) => sent += 1,
+            Err(error) => break error,
+        }
+        assert!(sent < 20, "no bound");
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(refused, SendError::Full);
+    drop(talk);
+    stopped(&children).await;
+}
+
+#[tokio::test]
+async fn a_session_that_does_not_listen_holds_its_server_back_and_loses_nothing() {
+    let script = "import sys\nfor n in range(2000): print('{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"params\":{\"n\":%d}}' % n)";
+    let mut talk = Talk::up(python(script), &guarded()).await;
+    for number in 0..2000 {
+        let text = format!(r#"{{"jsonrpc":"2.0","method":"x","params":{{"n":{number}}}}}"#);
+        assert_eq!(talk.said().await, text);
+    }
+    assert_eq!(talk.down().await, "the server exited with status 0");
+}
+
+#[tokio::test]
+async fn a_server_that_dies_in_mid_call_says_what_it_said_and_how_it_ended() {
+    let script = r#"read line; echo '{"jsonrpc":"2.0","method":"last"}'; exit 3"#;
+    for children in [guarded(), unguarded()] {
+        let mut talk = Talk::up(sh(script), &children).await;
+        talk.send(PING);
+        assert_eq!(talk.said().await, r#"{"jsonrpc":"2.0","method":"last"}"#);
+        assert_eq!(talk.down().await, "the server exited with status 3");
+        assert_eq!(talk.link.sender.send(message(PING)), Err(SendError::Down));
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_says_so() {
+    let mut talk = Talk::up(sh("kill -9 $$"), &guarded()).await;
+    assert_eq!(talk.down().await, "the server exited with status 137 (signal 9)");
+    let mut talk = Talk::up(sh("kill -9 $$"), &unguarded()).await;
+    assert_eq!(talk.down().await, "the server was killed by signal 9");
+}
+
+#[tokio::test]
+async fn a_command_that_does_not_exist_is_down_without_naming_it() {
+    let settings = || backends::stdio::StdioSettings::new("no-such-program", ["--secret"]);
+    let mut talk = Talk::up(settings(), &guarded()).await;
+    assert_eq!(talk.down().await, "the server exited with status 127 (command not found)");
+    let mut talk = Talk::open(settings(), &unguarded());
+    assert_eq!(talk.down().await, "the server could not be started (entity not found)");
+}
+
+#[tokio::test]
+async fn a_server_that_only_closes_its_output_is_down_and_stopped() {
+    let children = guarded();
+    let mut talk = Talk::up(sh("exec >&-; sleep 600"), &children).await;
+    assert_eq!(talk.down().await, "the server closed its output");
+    stopped(&children).await;
+}
+
+#[tokio::test]
+async fn the_environment_is_cleared_but_for_what_is_inherited_and_configured() {
+    // What it was given, before a shell adds to it.
+    let script = r#"
+given=$(tr '\0' '|' < /proc/$$/environ)
+printf '{"jsonrpc":"2.0","method":"env","params":{"given":"%s"}}\n' "$given"
+"#;
+    for children in [guarded(), unguarded()] {
+        let mut settings = sh(script);
+        settings.env.insert("LOG".into(), "info".into());
+        settings.env.insert("TZ".into(), "UTC".into());
+        let mut talk = Talk::up(settings, &children).await;
+        let said: serde_json::Value = serde_json::from_str(&talk.said().await).unwrap();
+        let given = said["params"]["given"].as_str().unwrap();
+        let mut variables: Vec<&str> = given.split_terminator('|').collect();
+        assert!(variables.contains(&"LOG=info") && variables.contains(&"TZ=UTC"));
+        variables.retain(|variable| !variable.starts_with("LOG="));
+        for variable in variables {
+            let (name, _) = variable.split_once('=').unwrap();
+            let is_expected = INHERITED.contains(&name) || name == "ROUNDHOUSE_CHILD";
+            assert!(is_expected, "{name} was inherited");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_runs_where_it_is_told_to() {
+    let folder = tempfile::tempdir().unwrap();
+    for children in [guarded(), unguarded()] {
+        let mut settings =
+            sh(r#"printf '{"jsonrpc":"2.0","method":"at","params":{"at":"%s"}}\n' "$(pwd -P)""#);
+        settings.cwd = Some(folder.path().to_owned());
+        let mut talk = Talk::up(settings, &children).await;
+        let at = folder.path().canonicalize().unwrap();
+        assert!(talk.said().await.contains(at.to_str().unwrap()));
+    }
+}
+
+#[tokio::test]
+async fn the_limits_of_a_server_hold() {
+    let script = r#"
+import json, resource
+try:
+    bytearray(200 << 20)
+    fits = True
+except MemoryError:
+    fits = False
+files = resource.getrlimit(resource.RLIMIT_NOFILE)
+core = resource.getrlimit(resource.RLIMIT_CORE)
+cpu = resource.getrlimit(resource.RLIMIT_CPU)
+print(json.dumps({"jsonrpc": "2.0", "method": "x", "params": {"a": [fits, files, core, cpu]}}))
+"#;
+    let mut settings = python(script);
+    settings.memory_bytes_max = Some(100 << 20);
+    settings.files_max = Some(64);
+    settings.cpu_secs_max = Some(30);
+    let mut talk = Talk::up(settings, &guarded()).await;
+    let said = talk.said().await;
+    assert!(said.contains("[false, [64, 64], [0, 0], [30, 30]]"), "{said}");
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_failing_is_started_ever_more_slowly() {
+    let backend = backends::stdio::StdioBackend::new("test", sh("exit 1"), guarded());
+    let session = protocol::SessionId::parse("s").unwrap();
+    let begun = std::time::Instant::now();
+    for _ in 0..4 {
+        let mut link = backends::Backend::open(&backend, &session);
+        while let Some(event) = link.events.next().await {
+            assert!(!matches!(event, LinkEvent::Said { .. }));
+        }
+    }
+    // 100 ms after the first failure, 200 ms after the second, 400 ms after the third.
+    assert!(begun.elapsed().as_millis() >= 700);
+}
