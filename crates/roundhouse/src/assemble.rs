@@ -9,15 +9,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actors::Handle;
+use backends::rmcp::RmcpBackend;
+use backends::stdio::{Children, StdioBackend};
 use backends::{Backend, Backends};
+use everything::Everything;
 use store::Store;
 use telemetry::Readiness;
 use tenants::{Tenant, Tenants};
 
 use crate::settings::{BackendSettings, Problems, Settings, TenantSettings};
+use crate::{demo, guard};
 
 /// How long responses may still be written after their sessions have ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// How long child processes are waited for. Each is killed within its own grace, so this
+/// is for what the system does not let die; the guards go on without us.
+const CHILDREN: Duration = Duration::from_secs(15);
 
 /// How often the store is asked to forget what has expired.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -27,7 +35,8 @@ pub(crate) type Named = BTreeMap<String, Arc<dyn Backend>>;
 
 /// The handlers that every node has.
 pub(crate) fn built_in() -> Named {
-    Named::new()
+    let everything = RmcpBackend::new(|_session| Everything::new());
+    Named::from([(demo::HANDLER.to_owned(), Arc::new(everything) as Arc<dyn Backend>)])
 }
 
 /// Everything that a node needs, found right and not started.
@@ -35,6 +44,7 @@ pub(crate) struct Plan {
     pub(crate) settings: Settings,
     pub(crate) tenants: Tenants,
     backends: Backends,
+    children: Children,
     store: Arc<dyn Store>,
 }
 
@@ -48,13 +58,19 @@ impl Plan {
     ) -> Result<Self, Problems> {
         let mut problems = Problems::default();
         let mut tenants = Vec::new();
+        let children = Children::new(
+            settings.node.children.clone(),
+            guard::of_this_program(),
+            std::env::vars_os(),
+        );
+        let kinds = Kinds { natives, children: &children };
         let mut backends = Vec::new();
         for (name, written) in &settings.tenants {
             match Tenant::new(name, &written.tenant) {
                 Ok(tenant) => tenants.push(tenant),
                 Err(wrong) => wrong.iter().for_each(|wrong| problems.add(wrong.to_string())),
             }
-            match only_backend(name, written, mounted.get(name), natives) {
+            match only_backend(name, written, mounted.get(name), &kinds) {
                 Ok(backend) => backends.push((Arc::from(name.as_str()), backend)),
                 Err(problem) => problems.add(problem),
             }
@@ -68,6 +84,7 @@ impl Plan {
                 settings,
                 tenants: Tenants::new(tenants),
                 backends: Backends::new(backends),
+                children,
                 store,
             }),
             Err(problem) => {
@@ -80,6 +97,13 @@ impl Plan {
     /// The node's sessions.
     pub(crate) fn handle(&self) -> Handle {
         Handle::new(self.settings.sessions.clone(), Arc::clone(&self.store), self.backends.clone())
+    }
+
+    /// Waits until no child process is left, or for as long as makes sense.
+    pub(crate) async fn bury(&self) {
+        if tokio::time::timeout(CHILDREN, self.children.stopped()).await.is_err() {
+            tracing::warn!(left = self.children.count(), "child processes do not end");
+        }
     }
 
     /// How long requests in flight may go on once the node was asked to stop.
@@ -111,8 +135,37 @@ impl Plan {
         running.drain();
         handle.stop(self.drain()).await;
         running.stop(LAST_WORDS).await;
+        self.bury().await;
         sweeping.abort();
         Ok(())
+    }
+}
+
+/// What each kind of backend is made from.
+struct Kinds<'a> {
+    natives: &'a Named,
+    children: &'a Children,
+}
+
+impl Kinds<'_> {
+    fn open(&self, name: &str, settings: &BackendSettings) -> Result<Arc<dyn Backend>, String> {
+        match settings {
+            BackendSettings::Stdio(stdio) if stdio.command.is_empty() => {
+                Err("has an empty `command`; write the program to run".into())
+            }
+            BackendSettings::Stdio(stdio) => {
+                Ok(Arc::new(StdioBackend::new(name, stdio.clone(), self.children.clone())))
+            }
+            BackendSettings::Native(native) => self.native(&native.name),
+        }
+    }
+
+    fn native(&self, name: &str) -> Result<Arc<dyn Backend>, String> {
+        self.natives.get(name).cloned().ok_or_else(|| {
+            let known: Vec<_> = self.natives.keys().map(|name| format!("{name:?}")).collect();
+            let known = known.join(", ");
+            format!("names the handler {name:?}, which this program does not have; it has {known}")
+        })
     }
 }
 
@@ -120,12 +173,13 @@ fn only_backend(
     tenant: &str,
     written: &TenantSettings,
     mounted: Option<&Arc<dyn Backend>>,
-    natives: &Named,
+    kinds: &Kinds<'_>,
 ) -> Result<Arc<dyn Backend>, String> {
     let mut all = written.backends.iter();
     match (mounted, all.next(), all.next()) {
         (Some(mounted), None, _) => Ok(Arc::clone(mounted)),
-        (None, Some((name, backend)), None) => open_backend(backend, natives)
+        (None, Some((name, backend)), None) => kinds
+            .open(&format!("{tenant}/{name}"), backend)
             .map_err(|problem| format!("`tenants.{tenant}.backends.{name}` {problem}")),
         (None, None, _) => Err(format!(
             "tenant `{tenant}` has no backend; write one, as in [tenants.{tenant}.backends.main]"
@@ -134,20 +188,6 @@ fn only_backend(
             "tenant `{tenant}` has more than one backend, which is not served yet; keep one of \
              them, or give each a tenant of its own"
         )),
-    }
-}
-
-fn open_backend(settings: &BackendSettings, natives: &Named) -> Result<Arc<dyn Backend>, String> {
-    match settings {
-        BackendSettings::Stdio(_) => Err("stdio".into()),
-        BackendSettings::Native(native) => natives.get(&native.name).cloned().ok_or_else(|| {
-            let known: Vec<_> = natives.keys().map(|name| format!("{name:?}")).collect();
-            format!(
-                "names the handler {:?}, which this program does not have; it has {}",
-                native.name,
-                known.join(", ")
-            )
-        }),
     }
 }
 

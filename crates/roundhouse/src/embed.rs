@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use backends::Backend;
 use backends::native::{Handler, NativeBackend};
+use backends::rmcp::RmcpBackend;
 
 use crate::assemble::{Named, Plan};
 use crate::settings::{Problems, TenantSettings};
@@ -35,6 +36,7 @@ pub struct Roundhouse {
     settings: Settings,
     mounted: Named,
     natives: Named,
+    problems: Problems,
 }
 
 impl Roundhouse {
@@ -67,16 +69,36 @@ impl Roundhouse {
         self
     }
 
-    /// Where clients are listened to; port 0 takes any free one.
-    pub fn listen(mut self, address: SocketAddr) -> Self {
-        self.settings.front.listen = address;
+    /// Where clients are listened to, as in `127.0.0.1:8080`; port 0 takes any free one.
+    pub fn listen(mut self, address: &str) -> Self {
+        if let Some(address) = self.address("listen", address) {
+            self.settings.front.listen = address;
+        }
         self
     }
 
-    /// Where operators are listened to; port 0 takes any free one.
-    pub fn admin(mut self, address: SocketAddr) -> Self {
-        self.settings.admin.listen = address;
+    /// Where operators are listened to, as in `127.0.0.1:9090`; port 0 takes any free one.
+    pub fn admin(mut self, address: &str) -> Self {
+        if let Some(address) = self.address("admin", address) {
+            self.settings.admin.listen = address;
+        }
         self
+    }
+
+    /// Any free ports of loopback, for clients and for operators: several nodes beside each
+    /// other, as tests need them.
+    pub fn on_free_ports(self) -> Self {
+        self.listen("127.0.0.1:0").admin("127.0.0.1:0")
+    }
+
+    fn address(&mut self, what: &str, written: &str) -> Option<SocketAddr> {
+        let address = written.parse().ok();
+        if address.is_none() {
+            self.problems.add(format!(
+                "`{what}` is {written:?}; write an address and a port, as in 127.0.0.1:8080"
+            ));
+        }
+        address
     }
 
     /// Starts the node on threads of its own. Both addresses are bound when it returns.
@@ -93,6 +115,7 @@ impl Roundhouse {
     }
 
     pub(crate) fn plan(self) -> Result<Plan, Problems> {
+        self.problems.or(())?;
         let mut natives = assemble::built_in();
         natives.extend(self.natives);
         Plan::of(self.settings, &self.mounted, &natives)
@@ -102,4 +125,13 @@ impl Roundhouse {
 /// A backend that runs in this process: the handler answers for it.
 pub fn native(handler: impl Handler) -> NativeBackend {
     NativeBackend::new(handler)
+}
+
+/// A backend that runs in this process: each session is served by a service that the
+/// factory makes.
+pub fn rmcp<S>(factory: impl Fn() -> S + Send + Sync + 'static) -> RmcpBackend
+where
+    S: ::rmcp::Service<::rmcp::RoleServer>,
+{
+    RmcpBackend::new(move |_session| factory())
 }

@@ -14,7 +14,7 @@
 //!         Info::new("greeter", "1.0.0").capabilities(r#"{"tools":{}}"#)
 //!     }
 //!
-//!     async fn call(&self, call: Call) -> Result<bytes::Bytes, Error> {
+//!     async fn call(&self, call: Call) -> Result<roundhouse::Bytes, Error> {
 //!         Err(Error::method_not_found(call.method()))
 //!     }
 //! }
@@ -22,7 +22,7 @@
 //! # async fn example() -> Result<(), roundhouse::Error> {
 //! let node = roundhouse::Roundhouse::new()
 //!     .open_tenant("acme", roundhouse::native(Greeter))
-//!     .listen(([127, 0, 0, 1], 0).into())
+//!     .listen("127.0.0.1:0")
 //!     .start()
 //!     .await?;
 //! println!("{}", node.url("acme"));
@@ -33,12 +33,14 @@ mod assemble;
 pub mod cli;
 mod demo;
 mod embed;
+pub mod guard;
 mod node;
 pub mod program;
 pub mod settings;
 mod signals;
 
 pub use backends::{Backend, native};
-pub use embed::{Error, Roundhouse, native};
+pub use bytes::Bytes;
+pub use embed::{Error, Roundhouse, native, rmcp};
 pub use node::Node;
 pub use settings::Settings;

@@ -8,6 +8,7 @@ use roundhouse::cli::Cli;
 use roundhouse::program;
 
 fn main() -> ExitCode {
+    roundhouse::guard::enter();
     match program::run(Cli::parse().command()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

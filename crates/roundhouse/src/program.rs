@@ -64,7 +64,11 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
         served = serving => served.context("standard input or output is broken")?,
         () = signals.next() => {}
     }
-    signals.unless_again(handle.stop(grace)).await;
+    let stopping = async {
+        handle.stop(grace).await;
+        plan.bury().await;
+    };
+    signals.unless_again(stopping).await;
     // A thread of the runtime may still be blocked in a read of standard input, and
     // would keep the process alive until its client wrote something more.
     std::process::exit(0)

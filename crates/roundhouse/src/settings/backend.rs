@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use backends::stdio::StdioSettings;
 use serde::{Deserialize, Serialize};
 
 use super::shape::Shape;
@@ -16,31 +17,25 @@ pub enum BackendSettings {
     Native(NativeSettings),
 }
 
-/// `kind = "stdio"`.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct StdioSettings {
-    /// The program.
-    pub command: String,
-    /// Its arguments.
-    pub args: Vec<String>,
-    /// Its environment.
-    pub env: BTreeMap<String, String>,
-}
-
 /// `kind = "native"`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct NativeSettings {
-    /// Which handler: `everything`, or one that the embedding program registered.
+    /// Which handler: `everything`, or one that the embedding program brings.
     pub name: String,
 }
 
 impl BackendSettings {
     pub(crate) fn shapes() -> BTreeMap<String, Shape> {
         BTreeMap::from([
-            ("stdio".into(), Shape::of(&StdioSettings::default())),
+            ("stdio".into(), Shape::of(&stdio())),
             ("native".into(), Shape::of(&NativeSettings::default())),
         ])
     }
+}
+
+/// What a `stdio` backend has where nothing is written. Its command has no default, and an
+/// empty one is refused.
+pub(crate) fn stdio() -> StdioSettings {
+    StdioSettings::new("", [""; 0])
 }

@@ -10,9 +10,10 @@ mod shape;
 
 use std::collections::BTreeMap;
 
+use backends::stdio::ChildrenSettings;
 use serde::{Deserialize, Serialize};
 
-pub use backend::{BackendSettings, NativeSettings, StdioSettings};
+pub use backend::{BackendSettings, NativeSettings};
 pub use problems::Problems;
 pub use read::Environment;
 
@@ -40,16 +41,19 @@ pub struct Settings {
 
 /// `[node]`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct NodeSettings {
     /// How long requests in flight may go on after the node was asked to stop, in seconds.
     /// Then they get an error as their last word.
     pub drain_secs: u64,
+    /// The bounds of the node's child processes.
+    #[serde(flatten)]
+    pub children: ChildrenSettings,
 }
 
 impl Default for NodeSettings {
     fn default() -> Self {
-        Self { drain_secs: 10 }
+        Self { drain_secs: 10, children: ChildrenSettings::default() }
     }
 }
 
@@ -79,9 +83,17 @@ pub struct TenantSettings {
 }
 
 impl Settings {
-    /// Every key that may be written, with `*` for a name that the operator chooses.
-    pub fn keys() -> Vec<String> {
-        Self::shape().paths()
+    /// Every key that may be written, with its default as JSON (`null` where there is none)
+    /// and `*` for a name that the operator chooses.
+    pub fn keys() -> BTreeMap<String, serde_json::Value> {
+        let mut keys = BTreeMap::new();
+        shape::leaves("", &Self::default(), &mut keys);
+        keys.remove("tenants");
+        shape::leaves("tenants.*", &tenants::Settings::default(), &mut keys);
+        keys.insert("tenants.*.backends.*.kind".into(), serde_json::Value::Null);
+        shape::leaves("tenants.*.backends.*", &backend::stdio(), &mut keys);
+        shape::leaves("tenants.*.backends.*", &NativeSettings::default(), &mut keys);
+        keys
     }
 
     fn shape() -> Shape {

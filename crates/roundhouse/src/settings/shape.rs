@@ -68,29 +68,6 @@ impl Shape {
         }
     }
 
-    /// Every path that leads to a value, with `*` for a name that the operator chooses.
-    pub(crate) fn paths(&self) -> Vec<String> {
-        let mut paths = Vec::new();
-        self.collect_paths("", &mut paths);
-        paths.sort();
-        paths.dedup();
-        paths
-    }
-
-    fn collect_paths(&self, at: &str, paths: &mut Vec<String>) {
-        match self {
-            Self::Table(keys) => {
-                keys.iter().for_each(|(key, shape)| shape.collect_paths(&join(at, key), paths));
-            }
-            Self::Named(shape) => shape.collect_paths(&join(at, "*"), paths),
-            Self::Kinds(kinds) => {
-                paths.push(join(at, "kind"));
-                kinds.values().for_each(|shape| shape.collect_paths(at, paths));
-            }
-            _ => paths.push(at.into()),
-        }
-    }
-
     /// Notes every key of `value` that there is not and every value of the wrong kind, and
     /// makes numbers and lists of the environment's text.
     pub(crate) fn fit(&self, at: &str, value: &mut Value, problems: &mut Problems) {
@@ -151,6 +128,8 @@ impl Shape {
                 let words = words.map(|word| Value::new(origin.as_ref(), word)).collect();
                 Some(ValueKind::Array(words))
             }
+            // Whoever owns the key says what is wrong with a number where text belongs.
+            Self::Any => Self::Number.parse(text).or_else(|| Self::Truth.parse(text)),
             _ => None,
         }
     }
@@ -164,6 +143,23 @@ impl Shape {
             Self::List => "a list",
             Self::Table(_) | Self::Named(_) | Self::Kinds(_) => "a table",
         }
+    }
+}
+
+/// Every path that leads to a value of these defaults, with the value.
+pub(crate) fn leaves(
+    at: &str,
+    defaults: &impl serde::Serialize,
+    into: &mut BTreeMap<String, Json>,
+) {
+    match serde_json::to_value(defaults) {
+        Ok(Json::Object(keys)) if !keys.is_empty() => {
+            keys.iter().for_each(|(key, value)| leaves(&join(at, key), value, into));
+        }
+        Ok(value) => {
+            into.insert(at.into(), value);
+        }
+        Err(_) => {}
     }
 }
 

@@ -1,0 +1,30 @@
+//! The hidden second role of the program: guarding one child server.
+//!
+//! A guard is this very program, started again with a word that nobody types. See
+//! [`backends::guard`] for what it does.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use backends::guard::Guard;
+
+/// The first argument that makes the program a guard.
+const WORD: &str = "__guard";
+
+/// This program has called [`enter`], so it can be started again as a guard.
+static CAN_GUARD: AtomicBool = AtomicBool::new(false);
+
+/// Call this first in `main`, before any thread starts. Where the process was started to
+/// guard a child, this does it and never returns. Else it notes that children may be
+/// guarded by this program; without it, a child of a node that is killed may stay.
+pub fn enter() {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|word| word == WORD) {
+        std::process::exit(backends::guard::run(args));
+    }
+    CAN_GUARD.store(true, Ordering::Relaxed);
+}
+
+/// How children of this process are guarded.
+pub(crate) fn of_this_program() -> Option<Guard> {
+    CAN_GUARD.load(Ordering::Relaxed).then(|| Guard::this_program(WORD))
+}
