@@ -12,7 +12,7 @@ use crate::body::Body;
 use crate::front::{Asked, Front};
 use crate::refusal::Refused;
 use crate::sse_body::SseBody;
-use crate::streamable_http::events;
+use crate::streamable_http::{events, no_answer};
 
 /// Opens a session and its stream (OLD-01). Any other method is 405, which sends a client
 /// that probes with a POST back to the old transport (OLD-07).
@@ -45,7 +45,7 @@ pub(crate) async fn post(front: &Front, mut asked: Asked<'_>) -> Result<Response
     match inflow.next().await {
         Some(Told::Answer(Answer::Refused(refusal))) => Err(refusal.into()),
         Some(Told::Answer(_)) => Ok(Response::with_body(StatusCode::ACCEPTED, Body::Empty)),
-        Some(_) | None => Err(Refused::failed()),
+        Some(_) | None => Err(no_answer().into()),
     }
 }
 

@@ -105,15 +105,6 @@ impl Refused {
         Self::new(StatusCode::BAD_REQUEST, ErrorCode::Refused, message)
     }
 
-    /// We failed, and nothing the client can do will change it.
-    pub(crate) fn failed() -> Self {
-        Self::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            ErrorCode::InternalError,
-            "the server failed to answer",
-        )
-    }
-
     /// Is this a bound of the node's or a state of its, rather than a fault of the request's?
     pub(crate) fn may_pass(refusal: &Refusal) -> bool {
         matches!(refusal, Refusal::Busy | Refusal::Stopping | Refusal::Unavailable)

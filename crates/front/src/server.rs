@@ -14,6 +14,7 @@ use actix_web::dev::{Server, ServerHandle, fn_service};
 use actors::Handle;
 use telemetry::Readiness;
 use tenants::Tenants;
+use tokio::net::TcpStream;
 
 use crate::front::Front;
 use crate::metrics::{CONNECTIONS, Held};
@@ -74,6 +75,7 @@ fn client_server(
 ) -> std::io::Result<Server> {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let workers = if settings.workers == 0 { cores } else { settings.workers };
+    let write_timeout_secs = settings.write_timeout_secs;
     let factory = move || {
         let front = Rc::new(front.clone());
         fn_service(move |request: Request| {
@@ -96,13 +98,29 @@ fn client_server(
         .h1_allow_half_closed(false)
         // Without this SSE costs 44 ms a turn.
         .tcp_nodelay(true)
-        .on_connect(|_: &dyn Any, data: &mut Extensions| {
+        .on_connect(move |connection: &dyn Any, data: &mut Extensions| {
             data.insert(Held::new(&CONNECTIONS));
+            if let Some(connection) = connection.downcast_ref() {
+                bound_writes(connection, write_timeout_secs);
+            }
         })
         .disable_signals()
         .listen(listener)?
         .run();
     Ok(server)
+}
+
+/// Lets the kernel reset a connection whose client does not take what is sent: the HTTP
+/// layer waits for it without a limit, and looks at no body meanwhile.
+fn bound_writes(connection: &TcpStream, secs: u32) {
+    #[cfg(target_os = "linux")]
+    if let Err(error) =
+        rustix::net::sockopt::set_tcp_user_timeout(connection, secs.saturating_mul(1_000))
+    {
+        tracing::debug!(%error, "a connection has no write timeout");
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (connection, secs);
 }
 
 /// Runs a server on the calling arbiter; it lives until its handle stops it.

@@ -36,6 +36,10 @@ pub struct Settings {
     /// How long a client may take to send a body, in seconds; then it is answered 408 and
     /// the connection closed.
     pub body_timeout_secs: u64,
+    /// How long a client may leave what was sent to it unread or unconfirmed, in seconds;
+    /// then its connection is reset. So neither a client that stopped reading nor a machine
+    /// that vanished keeps a connection. Only on Linux.
+    pub write_timeout_secs: u32,
     /// Threads that serve clients; 0 for one a core.
     pub workers: usize,
 }
@@ -53,6 +57,7 @@ impl Default for Settings {
             keep_alive_secs: 75,
             head_timeout_secs: 10,
             body_timeout_secs: 30,
+            write_timeout_secs: 60,
             workers: 0,
         }
     }

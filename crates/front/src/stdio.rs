@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use crate::lines::{Line, Lines};
 use crate::refusal::Refused;
+use crate::streamable_http::no_answer;
 
 /// Serves one client of `tenant` over a pair of pipes until the session ends or the client
 /// closes its end; then requests in flight may go on for `grace`, and are dropped with the
@@ -96,7 +97,7 @@ async fn hear<W>(
         // Each request gets its answer, also where all were refused together.
         Some(Told::Answer(Answer::Refused(refusal))) => refuse(refusal, &ids, waiting, voice),
         Some(Told::Answer(Answer::Json(message))) => pass_on_message(&message, waiting, voice),
-        Some(_) | None => refuse(Refusal::Unavailable, &ids, waiting, voice),
+        Some(_) | None => refuse(no_answer(), &ids, waiting, voice),
     }
 }
 

@@ -9,7 +9,9 @@ use actix_http::header::{self, HeaderName, HeaderValue};
 use actix_http::{Method, Response, StatusCode};
 use actors::{Answer, Inflow, Opened, Refusal, Told};
 use bytes::{BufMut, Bytes, BytesMut};
-use protocol::{Body as Posted, Message, Mirrored, Rejection, RequestId, Revision, SessionId};
+use protocol::{
+    Body as Posted, ErrorCode, Message, Mirrored, Rejection, RequestId, Revision, SessionId,
+};
 
 use crate::accept::is_json;
 use crate::body::Body;
@@ -50,12 +52,15 @@ async fn post(front: &Front, mut asked: Asked<'_>) -> Result<Response<Body>, Ref
     let session = SessionId::parse(session).ok_or(Refusal::UnknownSession)?;
     let mirrored = mirrored(&asked);
     let visit = asked.visit(session);
-    match front.handle.post(&visit, body, mirrored).await {
+    let told = match front.handle.post(&visit, body, mirrored).await {
         Ok(inflow) => tell(inflow, Some(&visit.session)).await,
+        Err(refusal) => Err(refusal),
+    };
+    match told {
         // Any status but 200 on a POST in a live session ends some clients, so what may
         // pass is said as the request's answer.
         Err(refusal) if Refused::may_pass(&refusal) => instead(&again, refusal),
-        Err(refusal) => Err(refusal.into()),
+        told => Ok(told?),
     }
 }
 
@@ -75,7 +80,7 @@ async fn begin(front: &Front, asked: &Asked<'_>, raw: &[u8]) -> Result<Response<
     };
     let Opened { session, inflow } =
         front.handle.initialize(asked.tenant, &asked.principal, request, mirrored(asked)).await?;
-    tell(inflow, Some(&session)).await
+    Ok(tell(inflow, Some(&session)).await?)
 }
 
 async fn get(front: &Front, asked: Asked<'_>) -> Result<Response<Body>, Refused> {
@@ -86,14 +91,14 @@ async fn get(front: &Front, asked: Asked<'_>) -> Result<Response<Body>, Refused>
     check_version(&asked)?;
     let after = asked.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
     let inflow = front.handle.listen(&asked.visit(session), after).await?;
-    tell(inflow, None).await
+    Ok(tell(inflow, None).await?)
 }
 
 async fn delete(front: &Front, asked: Asked<'_>) -> Result<Response<Body>, Refused> {
     let session = session_of(&asked)?;
     check_version(&asked)?;
     let inflow = front.handle.delete(&asked.visit(session)).await?;
-    tell(inflow, None).await
+    Ok(tell(inflow, None).await?)
 }
 
 /// The session that a GET or a DELETE names (SES-05, GET-08).
@@ -138,17 +143,22 @@ fn only_id(body: &Posted) -> Option<RequestId> {
 }
 
 /// Waits for the first word and makes the response of it.
-async fn tell(mut inflow: Inflow, session: Option<&SessionId>) -> Result<Response<Body>, Refused> {
+async fn tell(mut inflow: Inflow, session: Option<&SessionId>) -> Result<Response<Body>, Refusal> {
     match inflow.next().await {
         Some(Told::Answer(answer)) => answered(answer, session),
         Some(Told::Open { welcome }) => {
             Ok(events(SseBody::new(inflow), session.filter(|_| welcome)))
         }
-        Some(Told::Frame(_) | Told::Abort) | None => Err(Refused::failed()),
+        Some(Told::Frame(_) | Told::Abort) | None => Err(no_answer()),
     }
 }
 
-fn answered(answer: Answer, session: Option<&SessionId>) -> Result<Response<Body>, Refused> {
+/// A session that goes says so; one that is silent is a fault of ours.
+pub(crate) fn no_answer() -> Refusal {
+    Refusal::Rejected(Rejection::new(ErrorCode::InternalError, "the server failed to answer"))
+}
+
+fn answered(answer: Answer, session: Option<&SessionId>) -> Result<Response<Body>, Refusal> {
     Ok(match answer {
         Answer::Json(message) => json(message),
         // SES-01.
@@ -164,7 +174,7 @@ fn answered(answer: Answer, session: Option<&SessionId>) -> Result<Response<Body
         }
         // SES-07.
         Answer::Ended => Response::with_body(StatusCode::NO_CONTENT, Body::Empty),
-        Answer::Refused(refusal) => return Err(refusal.into()),
+        Answer::Refused(refusal) => return Err(refusal),
     })
 }
 

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each file of stories uses its own part")]
 
+pub(crate) mod parrot;
+pub(crate) mod session;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,29 +17,56 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// The head that a well-behaved client sends.
-pub const POLITE: &str = "Content-Type: application/json\r\n\
+pub(crate) const POLITE: &str = "Content-Type: application/json\r\n\
      Accept: application/json, text/event-stream\r\n";
 
 /// A front with the tenants `demo` and `picky`; the latter allows `https://picky.example`.
-pub fn start(change: impl FnOnce(&mut Settings)) -> Running {
+pub(crate) fn start(change: impl FnOnce(&mut Settings)) -> Running {
     start_with(Backends::default(), Readiness::default(), change)
 }
 
-pub fn start_with(
+pub(crate) fn start_with(
     backends: Backends,
     readiness: Readiness,
     change: impl FnOnce(&mut Settings),
 ) -> Running {
+    run(handle(backends), readiness, change)
+}
+
+/// A front and the sessions behind it.
+pub(crate) struct Node {
+    pub(crate) running: Running,
+    pub(crate) handle: Handle,
+}
+
+pub(crate) fn node(backends: Backends, change: impl FnOnce(&mut Settings)) -> Node {
+    let handle = handle(backends);
+    Node { running: run(handle.clone(), Readiness::default(), change), handle }
+}
+
+pub(crate) fn handle(backends: Backends) -> Handle {
+    Handle::new(actors::Settings::default(), Arc::new(store::Memory::default()), backends)
+}
+
+fn run(handle: Handle, readiness: Readiness, change: impl FnOnce(&mut Settings)) -> Running {
     let mut settings =
         Settings { listen: "127.0.0.1:0".parse().unwrap(), workers: 1, ..Settings::default() };
     change(&mut settings);
     let admin = AdminSettings { listen: "127.0.0.1:0".parse().unwrap() };
-    let store = Arc::new(store::Memory::default());
-    let handle = Handle::new(actors::Settings::default(), store, backends);
     let mut picky = tenant("picky");
     picky.allowed_origins = vec!["https://picky.example".to_owned()];
     let tenants = Tenants::new([tenant("demo"), picky]);
     serve(&settings, &admin, handle, tenants, readiness).unwrap()
+}
+
+/// Returns when the other side has cut a connection of which nothing is read.
+pub(crate) async fn cut(wire: &Wire) {
+    loop {
+        let ready = wire.0.ready(tokio::io::Interest::ERROR).await.unwrap();
+        if ready.is_error() || ready.is_read_closed() {
+            return;
+        }
+    }
 }
 
 fn tenant(name: &str) -> Tenant {
@@ -45,15 +75,15 @@ fn tenant(name: &str) -> Tenant {
 
 /// A response as it came.
 #[derive(Debug)]
-pub struct Reply {
-    pub status: u16,
-    pub head: String,
-    pub body: String,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
 }
 
 impl Reply {
     /// The value of a header, whatever its case.
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().skip(1).find_map(|line| {
             let (found, value) = line.split_once(':')?;
             found.eq_ignore_ascii_case(name).then(|| value.trim())
@@ -61,7 +91,7 @@ impl Reply {
     }
 
     /// The JSON-RPC error's code, after checking that it answers no request.
-    pub fn code_without_id(&self) -> i64 {
+    pub(crate) fn code_without_id(&self) -> i64 {
         let error: serde_json::Value = serde_json::from_str(&self.body).expect(&self.body);
         assert!(error.get("id").is_none(), "{error}");
         error["error"]["code"].as_i64().expect(&self.body)
@@ -69,19 +99,19 @@ impl Reply {
 }
 
 /// A connection that is written to and read from as bytes.
-pub struct Wire(pub TcpStream);
+pub(crate) struct Wire(pub(crate) TcpStream);
 
 impl Wire {
-    pub async fn open(running: &Running) -> Self {
+    pub(crate) async fn open(running: &Running) -> Self {
         Self(TcpStream::connect(running.address()).await.unwrap())
     }
 
-    pub async fn say(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) async fn say(&mut self, bytes: impl AsRef<[u8]>) {
         self.0.write_all(bytes.as_ref()).await.unwrap();
     }
 
     /// The next response, up to the length it announces. Panics when none comes for long.
-    pub async fn hear(&mut self) -> Reply {
+    pub(crate) async fn hear(&mut self) -> Reply {
         let reading = async {
             let mut read = Vec::new();
             loop {
@@ -98,7 +128,7 @@ impl Wire {
     }
 
     /// Everything until the other side closes.
-    pub async fn hear_all(&mut self) -> String {
+    pub(crate) async fn hear_all(&mut self) -> String {
         let mut read = Vec::new();
         let reading = self.0.read_to_end(&mut read);
         tokio::time::timeout(Duration::from_secs(20), reading).await.expect("not closed").unwrap();
@@ -116,13 +146,13 @@ fn whole(read: &[u8]) -> Option<Reply> {
 }
 
 /// One request on a connection of its own. `Host` is added where `headers` has none.
-pub async fn ask(running: &Running, line: &str, headers: &str, body: &str) -> Reply {
+pub(crate) async fn ask(running: &Running, line: &str, headers: &str, body: &str) -> Reply {
     let mut wire = Wire::open(running).await;
     wire.say(request(line, headers, body)).await;
     wire.hear().await
 }
 
-pub fn request(line: &str, headers: &str, body: &str) -> String {
+pub(crate) fn request(line: &str, headers: &str, body: &str) -> String {
     let names_host = headers.lines().any(|line| line.to_lowercase().starts_with("host:"));
     let host = if names_host { "" } else { "Host: localhost\r\n" };
     let length =
