@@ -1,0 +1,128 @@
+//! What a call costs between the edge and the tenant's handler, on one thread: the
+//! mailbox, the machine, the link and the connection's queue. No socket, no parsing.
+#![allow(missing_docs, reason = "criterion makes undocumented functions")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use actors::{Answer, Handle, Settings, Told, Visit};
+use backends::native::{Call, Error, Handler, Info, NativeBackend};
+use backends::{Backend, Backends};
+use bytes::Bytes;
+use criterion::{Criterion, criterion_group, criterion_main};
+use protocol::{Body, Method, Notification, Request};
+use store::Memory;
+use tenants::{Principal, Tenant};
+
+struct Echo;
+
+impl Handler for Echo {
+    fn info(&self) -> Info {
+        Info::new("echo", "1").capabilities(r#"{"logging":{}}"#)
+    }
+
+    async fn call(&self, call: Call) -> Result<Bytes, Error> {
+        Ok(call.params().unwrap_or_default())
+    }
+}
+
+async fn session() -> (Handle, Visit) {
+    let backend: Arc<dyn Backend> = Arc::new(NativeBackend::new(Echo));
+    let backends = Backends::new([("acme".into(), backend)]);
+    let handle = Handle::new(Settings::default(), Arc::new(Memory::default()), backends);
+    let tenant = Arc::new(Tenant {
+        name: "acme".into(),
+        allowed_origins: Vec::new(),
+        sessions_max: usize::MAX,
+    });
+    let principal = Principal::anonymous();
+    let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
+    let request = Request::new(0.into(), Method::Initialize, Some(params));
+    let mut opened = handle.initialize(&tenant, &principal, request, None).await.unwrap();
+    assert!(matches!(opened.inflow.next().await, Some(Told::Answer(Answer::Welcome(_)))));
+    let visit = Visit { tenant, principal, session: opened.session };
+    let initialized = Notification::new(Method::Initialized, None);
+    let mut posted = handle.post(&visit, Body::One(initialized.into()), None).await.unwrap();
+    assert!(posted.next().await.is_some());
+    (handle, visit)
+}
+
+async fn call(handle: &Handle, visit: &Visit, body: Body) {
+    let mut inflow = handle.post(visit, body, None).await.unwrap();
+    let Some(Told::Answer(Answer::Json(_))) = inflow.next().await else {
+        panic!("the call was not answered with JSON");
+    };
+}
+
+fn body(id: i64) -> Body {
+    let params = br#"{"name":"echo","arguments":{"text":"hello"}}"#;
+    Body::One(Request::new(id.into(), Method::ToolsCall, Some(params)).into())
+}
+
+fn round_trip(criterion: &mut Criterion) {
+    let system = actix_rt::System::new();
+    let (handle, visit) = system.block_on(session());
+    let mut next = 1;
+    criterion.bench_function("actor_round_trip", |bencher| {
+        bencher.iter_custom(|iterations| {
+            let first = next;
+            next += i64::try_from(iterations).unwrap();
+            let bodies: Vec<_> = (first..next).map(body).collect();
+            system.block_on(async {
+                let start = Instant::now();
+                for body in bodies {
+                    call(&handle, &visit, body).await;
+                }
+                start.elapsed()
+            })
+        });
+    });
+    criterion.bench_function("actor_round_trip_of_16_at_once", |bencher| {
+        bencher.iter_custom(|iterations| {
+            let mut elapsed = Duration::ZERO;
+            for _ in 0..iterations {
+                next += 16;
+                let bodies: Vec<_> = (next - 16..next).map(body).collect();
+                elapsed += system.block_on(async {
+                    let start = Instant::now();
+                    let mut inflows = Vec::with_capacity(16);
+                    for body in bodies {
+                        inflows.push(handle.post(&visit, body, None).await.unwrap());
+                    }
+                    for inflow in &mut inflows {
+                        assert!(inflow.next().await.is_some());
+                    }
+                    start.elapsed()
+                });
+            }
+            elapsed
+        });
+    });
+}
+
+fn birth(criterion: &mut Criterion) {
+    let system = actix_rt::System::new();
+    criterion.bench_function("session_birth_and_end", |bencher| {
+        let (handle, visit) = system.block_on(session());
+        bencher.iter(|| {
+            system.block_on(async {
+                let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
+                let request = Request::new(0.into(), Method::Initialize, Some(params));
+                let mut opened = handle
+                    .initialize(&visit.tenant, &visit.principal, request, None)
+                    .await
+                    .unwrap();
+                assert!(opened.inflow.next().await.is_some());
+                let visit = Visit { session: opened.session, ..visit.clone() };
+                assert!(handle.delete(&visit).await.unwrap().next().await.is_some());
+            });
+        });
+    });
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3));
+    targets = round_trip, birth
+}
+criterion_main!(benches);
