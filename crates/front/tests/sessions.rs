@@ -5,7 +5,7 @@ mod kit;
 use std::time::Duration;
 
 use kit::session::{Events, Session, call, initialize, url};
-use kit::{Wire, node, parrot, request};
+use kit::{node, parrot};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
@@ -135,16 +135,4 @@ async fn a_stopping_node_ends_streams_as_each_revision_needs() {
     assert_eq!(refused.status(), 503);
     assert_eq!(refused.headers()["retry-after"], "2");
     node.running.stop(Duration::from_secs(5)).await;
-}
-
-#[actix_rt::test]
-#[cfg(target_os = "linux")]
-async fn a_client_that_stops_reading_loses_its_connection() {
-    let node = node(parrot::backends(), |settings| settings.write_timeout_secs = 1);
-    let session = Session::begin(&node.running, "2025-11-25").await;
-    let mut wire = Wire::open(&node.running).await;
-    let headers = format!("{}Mcp-Session-Id: {}\r\n", kit::POLITE, session.id);
-    let big = call(1, "big", json!({ "bytes": 32 << 20 })).to_string();
-    wire.say(request("POST /demo/mcp", &headers, &big)).await;
-    tokio::time::timeout(Duration::from_secs(20), kit::cut(&wire)).await.expect("still open");
 }

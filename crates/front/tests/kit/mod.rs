@@ -59,16 +59,6 @@ fn run(handle: Handle, readiness: Readiness, change: impl FnOnce(&mut Settings))
     serve(&settings, &admin, handle, tenants, readiness).unwrap()
 }
 
-/// Returns when the other side has cut a connection of which nothing is read.
-pub(crate) async fn cut(wire: &Wire) {
-    loop {
-        let ready = wire.0.ready(tokio::io::Interest::ERROR).await.unwrap();
-        if ready.is_error() || ready.is_read_closed() {
-            return;
-        }
-    }
-}
-
 fn tenant(name: &str) -> Tenant {
     Tenant::new(name, &tenants::Settings::open()).unwrap()
 }

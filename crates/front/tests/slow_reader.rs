@@ -1,0 +1,33 @@
+//! A client that stops reading. Alone in its process, since it counts connections.
+#![cfg(target_os = "linux")]
+
+mod kit;
+
+use std::time::Duration;
+
+use kit::session::{Session, call};
+use kit::{Wire, node, parrot, request};
+use serde_json::json;
+
+#[actix_rt::test]
+async fn a_client_that_stops_reading_loses_its_connection() {
+    let node = node(parrot::backends(), |settings| settings.write_timeout_secs = 1);
+    let session = Session::begin(&node.running, "2025-11-25").await;
+    let admin = format!("http://{}/metrics", node.running.admin_address());
+    let count = async || {
+        let metrics = reqwest::get(&admin).await.unwrap().text().await.unwrap();
+        let line = metrics.lines().find(|line| line.starts_with("roundhouse_front_connections "));
+        line.unwrap().rsplit(' ').next().unwrap().parse::<u32>().unwrap()
+    };
+
+    let mut wire = Wire::open(&node.running).await;
+    let headers = format!("{}Mcp-Session-Id: {}\r\n", kit::POLITE, session.id);
+    let big = call(1, "big", json!({ "bytes": 32 << 20 })).to_string();
+    wire.say(request("POST /demo/mcp", &headers, &big)).await;
+    wire.0.readable().await.unwrap();
+    assert_eq!(count().await, 2, "the session's own, and the one that will not read");
+
+    // What ends the wait is the kernel's patience, a second or so.
+    let gone = async { while count().await > 1 {} };
+    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("still open");
+}
