@@ -195,6 +195,11 @@ impl Session {
         self.phase == Phase::Over
     }
 
+    /// How many requests of the client's have no last word yet.
+    pub fn exchanges(&self) -> usize {
+        self.exchanges.len()
+    }
+
     /// The revision that was negotiated; before that, the one that counts as assumed.
     pub fn revision(&self) -> Revision {
         self.client.as_ref().map_or(Revision::ASSUMED, |client| client.revision)

@@ -76,6 +76,8 @@ struct Story {
     cancelled: BTreeSet<u64>,
     posts: BTreeMap<SinkId, Vec<u64>>,
     seen_sent: usize,
+    /// The progress that the server told of each request, in order.
+    progress: BTreeMap<u64, Vec<u64>>,
 }
 
 impl Story {
@@ -94,6 +96,7 @@ impl Story {
             cancelled: BTreeSet::new(),
             posts: BTreeMap::new(),
             seen_sent,
+            progress: BTreeMap::new(),
         }
     }
 
@@ -174,6 +177,9 @@ impl Story {
             Act::Progress(pick) => {
                 if let Some(id) = choose(&self.open, pick) {
                     let mark = self.mark();
+                    if !self.cancelled.contains(&id) {
+                        self.progress.entry(id).or_default().push(mark);
+                    }
                     self.world.progress(id, mark);
                 }
             }
@@ -218,7 +224,7 @@ impl Story {
     }
 
     fn batch(&mut self, size: u8) {
-        let ids: Vec<_> = (0..=size).map(|_| self.id()).collect();
+        let ids: Vec<_> = (0..=size + 1).map(|_| self.id()).collect();
         let members = ids.iter().map(|id| {
             format!(
                 r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"t"}}}}"#
@@ -305,7 +311,9 @@ impl Story {
         // A connection may end before its stream does, so come back until nothing more comes.
         let mut cursor = connection.cursor();
         for _ in 0..8 {
-            if last_words(&messages).len() == self.posts[&post].len() {
+            let words = last_words(&messages);
+            let wanted = |id: &u64| !self.cancelled.contains(id) && !words.contains(id);
+            if !self.posts[&post].iter().any(wanted) {
                 break;
             }
             let sink = self.world.listen(cursor);
@@ -351,7 +359,16 @@ fn last_words(messages: &[String]) -> Vec<u64> {
         .collect()
 }
 
+fn progress(messages: &[String]) -> Vec<u64> {
+    let progress = |text: &String| {
+        let json: serde_json::Value = serde_json::from_str(text).unwrap();
+        json["params"]["progress"].as_u64()
+    };
+    messages.iter().filter_map(progress).collect()
+}
+
 fn run(revision: &str, limits: Limits, prompt: bool, acts: Vec<Act>) {
+    let nothing_dropped = limits == wide();
     let mut story = Story::new(revision, limits, prompt);
     for act in acts {
         story.act(act);
@@ -374,6 +391,10 @@ fn run(revision: &str, limits: Limits, prompt: bool, acts: Vec<Act>) {
                 told.messages
             );
         }
+        if nothing_dropped && told.complete && ids.len() == 1 && !expected.is_empty() {
+            let said = story.progress.get(&ids[0]).cloned().unwrap_or_default();
+            assert_eq!(progress(&told.messages), said, "progress lost or out of order");
+        }
         let marks: Vec<_> = told.messages.iter().collect();
         let once: BTreeSet<_> = marks.iter().collect();
         assert_eq!(marks.len(), once.len(), "a message twice: {marks:?}");
@@ -387,6 +408,7 @@ fn wide() -> Limits {
         replay_secs: 3_600,
         exchanges_max: 200,
         asks_max: 200,
+        progress_burst: 1_000,
         ..Limits::default()
     }
 }
