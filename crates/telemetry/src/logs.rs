@@ -5,7 +5,8 @@ use tracing_subscriber::EnvFilter;
 
 /// What comes before the configured level. What the HTTP layer has to say is mostly about
 /// what strangers sent, and anybody could fill the log with it; the front counts it instead.
-const QUIET: &str = "actix_http=off,actix_server=warn";
+/// The `rmcp` crate writes messages out, and no payload belongs into a log (SEC-19).
+const QUIET: &str = "actix_http=off,actix_server=warn,rmcp=error";
 
 /// How much is logged, and in what shape.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
