@@ -18,6 +18,7 @@ pub(crate) struct Door {
     sinks: AtomicU64,
     /// Some reader has left since the session last looked.
     left: AtomicBool,
+    told_to_drain: AtomicBool,
     told_to_stop: AtomicBool,
 }
 
@@ -27,6 +28,7 @@ impl Door {
             mailbox,
             sinks: AtomicU64::new(0),
             left: AtomicBool::new(false),
+            told_to_drain: AtomicBool::new(false),
             told_to_stop: AtomicBool::new(false),
         }
     }
@@ -70,15 +72,23 @@ impl Door {
         self.left.store(true, Ordering::SeqCst);
     }
 
-    /// Tells the session once that the node stops. Where the mailbox is full, nothing
-    /// happens: ask again.
+    /// Tells the session once to end when it has no exchange. Where the mailbox is full,
+    /// nothing happens: ask again.
+    pub(crate) fn drain(&self) {
+        self.tell_once(&self.told_to_drain, Mail::Drain);
+    }
+
+    /// Tells the session once to end now, as `drain` does.
     pub(crate) fn stop(&self) {
-        if self.told_to_stop.load(Ordering::Relaxed) {
+        self.tell_once(&self.told_to_stop, Mail::Happened { event: Event::Stopping, sink: None });
+    }
+
+    fn tell_once(&self, told: &AtomicBool, mail: Mail) {
+        if told.load(Ordering::Relaxed) {
             return;
         }
-        let mail = Mail::Happened { event: Event::Stopping, sink: None };
         if !matches!(self.mailbox.try_send(mail), Err(SendError::Full(_))) {
-            self.told_to_stop.store(true, Ordering::Relaxed);
+            told.store(true, Ordering::Relaxed);
         }
     }
 }

@@ -9,6 +9,7 @@ use conversation::{Event, Refusal};
 use protocol::{Body, Message, Mirrored, Request, SessionId};
 use store::{Incarnation, Store};
 use tenants::{Principal, Tenant};
+use tokio::time::timeout;
 
 use crate::birth::{self, Newborn};
 use crate::door::Door;
@@ -18,6 +19,8 @@ use crate::{Inflow, Settings, metrics};
 
 /// How often a session that was too busy to hear that the node stops is told again.
 const STOP_AGAIN: Duration = Duration::from_millis(20);
+/// How long sessions may take to end when nothing is waited for any more.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Who comes to which session.
 #[derive(Clone, Debug)]
@@ -132,17 +135,20 @@ impl Handle {
         self.node.registry.sessions()
     }
 
-    /// Refuses new sessions, ends every session in order, and returns when all are
-    /// gone or `grace` is over.
+    /// Refuses new sessions and ends every session in order: at once where no request is
+    /// in flight, else with its last one, and after `grace` whatever is in flight.
+    /// Returns when all are gone, at most moments after `grace` is over.
     pub async fn stop(&self, grace: Duration) {
         self.node.registry.close();
-        if tokio::time::timeout(grace, self.all_gone()).await.is_err() {
+        if timeout(grace, self.all_gone(Door::drain)).await.is_err()
+            && timeout(LAST_WORDS, self.all_gone(Door::stop)).await.is_err()
+        {
             let sessions = self.sessions();
             tracing::warn!(sessions, "sessions were still there when the node stopped");
         }
     }
 
-    async fn all_gone(&self) {
+    async fn all_gone(&self, tell: impl Fn(&Door)) {
         let registry = &self.node.registry;
         loop {
             let empty = registry.empty();
@@ -151,9 +157,9 @@ impl Handle {
             if registry.sessions() == 0 {
                 return;
             }
-            registry.for_each(Door::stop);
+            registry.for_each(&tell);
             // Whoever was too busy, or was made meanwhile, is told in the next round.
-            let _ = tokio::time::timeout(STOP_AGAIN, empty).await;
+            let _ = timeout(STOP_AGAIN, empty).await;
         }
     }
 

@@ -214,3 +214,102 @@ impl LogWriter {
 fn refresh_at(now: Millis, ttl: Duration) -> Millis {
     now.plus(u64::try_from(ttl.as_millis() / 4).unwrap_or(u64::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+    use std::future::poll_fn;
+
+    use store::{Digest, Incarnation, Memory, Owner, Standing, State, Token};
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(60);
+
+    fn record() -> Record {
+        Record {
+            owner: Owner { token: Token::first(7), node: Incarnation(1) },
+            former: Vec::new(),
+            tenant: "acme".into(),
+            principal: Digest([0; 32]),
+            revision: Cow::Borrowed("2025-11-25"),
+            initialize: Bytes::new(),
+            state: State::default(),
+            standing: Standing::Owned,
+        }
+    }
+
+    fn session() -> SessionId {
+        SessionId::parse("session").unwrap()
+    }
+
+    /// Writes what `write` pushes; how far the store then holds it, and what it holds.
+    async fn check(
+        is_known: bool,
+        write: impl FnOnce(&mut LogWriter),
+        through: u64,
+        held: &[(u64, &str)],
+    ) {
+        let store = Arc::new(Memory::default());
+        if is_known {
+            store.create(&session(), record(), TTL).await.unwrap();
+        }
+        let shared: Arc<dyn Store> = Arc::clone(&store) as _;
+        let mut writer = LogWriter::new(shared, session(), Box::new(record()), TTL, Millis(0));
+        write(&mut writer);
+        let wrote = poll_fn(|context| writer.poll(context)).await;
+        assert_eq!(wrote, Wrote::Through(through));
+        assert!(writer.unheld.is_empty() && writer.failures == 0);
+        let log = store.read_log(&session()).await.unwrap();
+        let log: Vec<_> = log
+            .iter()
+            .map(|(number, entry)| (*number, std::str::from_utf8(entry).unwrap()))
+            .collect();
+        assert_eq!(log, held);
+    }
+
+    fn entries(names: &[&'static str]) -> Vec<Bytes> {
+        names.iter().map(|name| Bytes::from_static(name.as_bytes())).collect()
+    }
+
+    #[tokio::test]
+    async fn what_came_meanwhile_goes_with_the_next_batch() {
+        let write = |writer: &mut LogWriter| {
+            writer.push(1, 1, entries(&["a"]));
+            writer.push(2, 1, entries(&["b", "c"]));
+        };
+        check(true, write, 3, &[(1, "a"), (2, "b"), (3, "c")]).await;
+    }
+
+    #[tokio::test]
+    async fn what_lies_below_the_floor_is_not_sent() {
+        let write = |writer: &mut LogWriter| {
+            writer.push(1, 1, entries(&["a", "b"]));
+            writer.push(3, 3, entries(&["c"]));
+        };
+        check(true, write, 3, &[(3, "c")]).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_forgot_the_session_is_told_again() {
+        let write = |writer: &mut LogWriter| writer.push(4, 2, entries(&["d", "e"]));
+        check(false, write, 5, &[(4, "d"), (5, "e")]).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_log_that_lost_its_end_begins_anew_after_the_hole() {
+        let write = |writer: &mut LogWriter| writer.push(4, 2, entries(&["d"]));
+        check(true, write, 4, &[(4, "d")]).await;
+    }
+
+    #[tokio::test]
+    async fn a_session_that_ended_elsewhere_is_not_written_any_more() {
+        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        store.create(&session(), record(), TTL).await.unwrap();
+        store.end(&session(), record().owner.token, TTL).await.unwrap();
+        let mut writer = LogWriter::new(store, session(), Box::new(record()), TTL, Millis(0));
+        assert!(!writer.is_due(Millis(10_000)));
+        assert!(writer.is_due(Millis(20_000)));
+        assert_eq!(poll_fn(|context| writer.poll(context)).await, Wrote::Deposed);
+    }
+}

@@ -28,6 +28,11 @@ pub(crate) static SESSIONS_REFUSED: LazyLock<IntCounter> = LazyLock::new(|| {
     )
 });
 
+/// Requests of clients that have no last word yet.
+pub(crate) static EXCHANGES: LazyLock<IntGauge> = LazyLock::new(|| {
+    gauge("roundhouse_requests_in_flight", "Requests of clients that wait for their last word.")
+});
+
 /// Connections that are being told something.
 pub(crate) static SINKS_OPEN: LazyLock<IntGauge> = LazyLock::new(|| {
     gauge("roundhouse_sinks", "Connections of clients that wait for an answer or hold a stream.")

@@ -104,7 +104,7 @@ impl Registry {
     }
 
     /// Does something with every session that is known now.
-    pub(crate) fn for_each(&self, mut act: impl FnMut(&Door)) {
+    pub(crate) fn for_each(&self, act: impl Fn(&Door)) {
         for shard in &self.shards {
             lock(shard).values().for_each(|entry| act(&entry.door));
         }

@@ -43,6 +43,8 @@ pub(crate) enum Mail {
     },
     /// Look at the notes at the door.
     Knock,
+    /// End as soon as no request is in flight.
+    Drain,
 }
 
 impl Message for Mail {
@@ -81,6 +83,10 @@ pub(crate) struct SessionActor {
     creation: Option<Creation>,
     enrolled: Option<Enrolled>,
     seat: Option<Seat>,
+    /// It ends as soon as no request is in flight.
+    draining: bool,
+    /// Requests in flight, as they were counted last.
+    exchanges: usize,
     over: bool,
 }
 
@@ -120,6 +126,8 @@ impl SessionActor {
             creation: None,
             enrolled: Some(parts.enrolled),
             seat: Some(parts.seat),
+            draining: false,
+            exchanges: 0,
             over: false,
         }
     }
@@ -210,10 +218,21 @@ impl SessionActor {
                 self.miss_readers();
             } else if self.log.as_mut().is_some_and(|log| log.is_due(now)) {
                 self.write_log();
+            } else if self.draining && self.session.exchanges() == 0 {
+                self.step(now, Event::Stopping);
             } else {
+                self.count_exchanges();
                 self.alarm.ring_by(self.session.deadline(), now);
                 return;
             }
+        }
+    }
+
+    fn count_exchanges(&mut self) {
+        let exchanges = if self.over { 0 } else { self.session.exchanges() };
+        if exchanges != self.exchanges {
+            metrics::EXCHANGES.add(exchanges as i64 - self.exchanges as i64);
+            self.exchanges = exchanges;
         }
     }
 
@@ -390,6 +409,7 @@ impl SessionActor {
             return;
         }
         metrics::ended(end);
+        self.count_exchanges();
         tracing::debug!(session = ?self.id, ?end, "a session ended");
         self.enrolled = None;
         self.link = None;
@@ -397,11 +417,13 @@ impl SessionActor {
         self.held.clear();
         let is_known = self.draft.is_none() && end != End::Deposed;
         let refusal = if is_known { Refusal::UnknownSession } else { Refusal::Unavailable };
+        // A record that could not be made may be there all the same.
+        let is_recorded = is_known || end == End::Unrecorded;
         for sink in self.sinks.drain(..) {
             sink.abandon(refusal.clone());
         }
         let seat = self.seat.take();
-        if !is_known {
+        if !is_recorded {
             return;
         }
         let ended = Box::pin(record::end(
@@ -450,6 +472,10 @@ impl Handler<Mail> for SessionActor {
                 actor.turn(event);
             }
             Mail::Knock => actor.go_on(clock::now()),
+            Mail::Drain => {
+                actor.draining = true;
+                actor.go_on(clock::now());
+            }
         });
     }
 }

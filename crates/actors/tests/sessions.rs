@@ -2,7 +2,8 @@
 
 mod support;
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use actors::{Answer, Refusal, Settings, Told};
@@ -125,7 +126,7 @@ async fn a_thousand_sessions_that_are_abandoned_leave_nothing() {
 
 #[actix_rt::test]
 async fn a_session_that_panics_takes_nobody_with_it() {
-    let script = Script { panics: true, ..Script::default() };
+    let script = Script { panics_from: Some(0), ..Script::default() };
     let fragile = World::with(Settings::default(), script);
     let opened = fragile.begin().await.unwrap();
     let told = all(opened.inflow).await;
@@ -162,6 +163,7 @@ async fn a_session_that_nobody_uses_ends() {
 
 #[actix_rt::test]
 async fn stopping_ends_every_session_and_refuses_new_ones() {
+    tokio::time::pause();
     let world = World::new();
     let mut calls = Vec::new();
     for _ in 0..20 {
@@ -174,9 +176,74 @@ async fn stopping_ends_every_session_and_refuses_new_ones() {
     assert!(matches!(world.begin().await, Err(Refusal::Stopping)));
     for inflow in calls {
         let told = all(inflow).await;
-        assert!(matches!(&told[..], [Told::Answer(Answer::Json(_))]), "{told:?}");
+        let last = support::messages(&told).pop().unwrap().1;
+        assert!(last.contains(r#""id":1,"error""#) && last.contains("stopping"), "{told:?}");
     }
     world.is_empty().await;
+}
+
+#[actix_rt::test]
+async fn a_call_in_flight_may_end_before_its_node_stops() {
+    tokio::time::pause();
+    let world = World::new();
+    let (busy, quiet) = (world.session().await, world.session().await);
+    let call = world.call(&busy, 1, "later").await.unwrap();
+    world.heard(1).await;
+    let stopping = world.handle.clone();
+    let stopped = actix_rt::spawn(async move { stopping.stop(Duration::from_secs(5)).await });
+    until(|| world.handle.sessions() == 1).await;
+    assert!(matches!(world.call(&quiet, 1, "echo").await, Err(Refusal::UnknownSession)));
+    world.script.gate.notify_one();
+    let told = all(call).await;
+    let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    assert!(support::text(json).contains("late"), "{told:?}");
+    stopped.await.unwrap();
+    assert_eq!(world.handle.sessions(), 0);
+}
+
+#[actix_rt::test]
+async fn a_session_that_panics_in_mid_life_is_unknown_from_then_on() {
+    let script = Script { panics_from: Some(1), ..Script::default() };
+    let world = World::with(Settings::default(), script);
+    let (visit, other) = (world.session().await, world.begin().await.unwrap());
+    assert!(matches!(
+        &all(other.inflow).await[..],
+        [Told::Answer(Answer::Refused(Refusal::Unavailable))]
+    ));
+    world.works(&visit, 1).await;
+    all(world.call(&visit, 2, "die").await.unwrap()).await;
+    // The next call wants a new link, which the script does not survive.
+    let told = all(world.call(&visit, 3, "echo").await.unwrap()).await;
+    let unknown = Refusal::UnknownSession;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Refused(r))] if *r == unknown), "{told:?}");
+    world.is_empty().await;
+    let record = world.store.read(&visit.session).await.unwrap().unwrap();
+    assert_eq!(record.standing, Standing::Ended);
+}
+
+#[actix_rt::test]
+async fn a_session_serves_callers_of_every_thread() {
+    const CALLERS: i64 = 4;
+    const CALLS: i64 = 500;
+    let world = Arc::new(World::new());
+    let visit = world.session().await;
+    let arbiters: Vec<_> = (0..CALLERS).map(|_| actix_rt::Arbiter::new()).collect();
+    let done = Arc::new(AtomicUsize::new(0));
+    for (caller, arbiter) in (0..).zip(&arbiters) {
+        let (world, visit, done) = (Arc::clone(&world), visit.clone(), Arc::clone(&done));
+        arbiter.spawn(async move {
+            for call in 0..CALLS {
+                world.works(&visit, caller * CALLS + call).await;
+            }
+            done.fetch_add(1, Ordering::SeqCst);
+        });
+    }
+    until(|| done.load(Ordering::SeqCst) == CALLERS as usize).await;
+    assert_eq!(world.script.requests.load(Ordering::SeqCst), (CALLERS * CALLS) as usize);
+    for arbiter in arbiters {
+        arbiter.stop();
+        arbiter.join().unwrap();
+    }
 }
 
 #[actix_rt::test]

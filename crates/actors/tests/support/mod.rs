@@ -33,7 +33,8 @@ pub(crate) struct Script {
     pub(crate) voices: Mutex<Vec<Voice>>,
     /// Whether links open; the first so many, if not all.
     pub(crate) mute_from: Option<usize>,
-    pub(crate) panics: bool,
+    /// From which link on opening one panics.
+    pub(crate) panics_from: Option<usize>,
 }
 
 /// The backend that follows the script.
@@ -41,9 +42,9 @@ pub(crate) struct Scripted(pub(crate) Arc<Script>);
 
 impl Backend for Scripted {
     fn open(&self, _session: &SessionId) -> Link {
-        assert!(!self.0.panics, "the script says so");
         let (link, end) = Link::pair(LinkLimits::default());
         let number = self.0.opened.fetch_add(1, Ordering::SeqCst);
+        assert!(self.0.panics_from.is_none_or(|from| number < from), "the script says so");
         self.0.voices.lock().unwrap().push(end.voice());
         if self.0.mute_from.is_none_or(|from| number < from) {
             tokio::spawn(serve(Arc::clone(&self.0), end));
