@@ -78,6 +78,11 @@ impl Child {
         }
     }
 
+    /// Has the process ended, reaped or not?
+    pub(super) fn has_ended(&self) -> bool {
+        has_ended(self.remains().pid())
+    }
+
     /// Asks the process to go.
     pub(super) fn terminate(&self) {
         let remains = self.remains();

@@ -53,7 +53,19 @@ pub(super) async fn host(program: Arc<Program>, session: SessionId, end: ServerE
     tracing::debug!(backend = program.name, ?session, pid, "a server is started");
     let (reason, cause) = talk(child, &program, end).await;
     cause.count();
-    tracing::debug!(backend = program.name, ?session, pid, reason, "a server is gone");
+    match cause {
+        Cause::Closed | Cause::Terminated => {
+            tracing::debug!(backend = program.name, ?session, pid, ?cause, "a server is stopped");
+        }
+        _ => tracing::warn!(
+            backend = program.name,
+            ?session,
+            pid,
+            reason,
+            ?cause,
+            "a server is gone"
+        ),
+    }
     voice.down(reason);
 }
 
@@ -170,14 +182,17 @@ async fn wind_down(child: &Child, grace: Duration) -> Cause {
     child.hang_up();
     if timeout(LAST_WORDS, child.ended()).await.is_err() {
         child.kill();
-        child.ended().await;
+        let _ = timeout(LAST_WORDS, child.ended()).await;
     }
     Cause::Killed
 }
 
 /// Reaps a process that has ended, with all that is left of it, and hears out what it
-/// said before.
+/// said before. One that the kernel does not let die is left to the children's thread.
 async fn bury(child: Child, mut pipes: Pipes) -> Option<ExitStatus> {
+    if !child.has_ended() {
+        return None;
+    }
     let mut remains = child.into_remains()?;
     let (status, must_search) = remains.finish();
     if must_search {

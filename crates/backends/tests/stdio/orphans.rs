@@ -70,6 +70,32 @@ async fn when_the_guard_is_killed_so_is_every_descendant() {
 }
 
 #[tokio::test]
+async fn a_guard_that_is_told_to_terminate_passes_it_on() {
+    let children = guarded();
+    let mut talk = Talk::up(python(&format!("{FAMILY}{SLEEPS}")), &children).await;
+    let pids = talk.pids().await;
+    kill_process(Pid::from_raw(parent_of(pids[0])).unwrap(), Signal::TERM).unwrap();
+    assert_eq!(talk.down().await, "the server exited with status 143 (signal 15)");
+    assert!(!pids.iter().any(|pid| is_alive(*pid)));
+}
+
+#[test]
+fn a_guard_that_nobody_waits_for_starts_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let started = folder.path().join("started");
+    let guard = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_backends-fixture"));
+        command.arg("guard").args(args).arg(&started).stderr(Stdio::null());
+        command.status().unwrap().code()
+    };
+    // Its parent is said to be process 1, which is as if its parent had died.
+    assert_eq!(guard(&["--parent=1", "--", "touch"]), Some(125));
+    assert_eq!(guard(&["--", "touch"]), Some(125));
+    assert_eq!(guard(&["--parent=1", "--what=1", "--", "touch"]), Some(125));
+    assert!(!started.exists());
+}
+
+#[tokio::test]
 async fn without_a_guard_the_group_goes_with_the_session_and_with_the_server() {
     let script =
         r#"sleep 600 & printf '{"jsonrpc":"2.0","method":"x","params":{"p":[%d,%d]}}\n' $$ $!;"#;
