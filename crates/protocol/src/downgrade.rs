@@ -61,9 +61,8 @@ pub fn result_for_server(revision: Revision, method: &Method, result: &[u8]) -> 
     let object = Object::read(result)?;
     let content = object.get("content")?;
     let mut edits = Edits::default();
-    match raw::elements(content) {
+    match blocks(content) {
         Some(blocks) => {
-            let blocks: Vec<_> = blocks.iter().map(|block| block.get()).collect();
             edits.replace(result, content, one_block(revision, &blocks));
         }
         None => edit_block(revision, result, content, &mut edits),
@@ -117,7 +116,7 @@ fn single_blocks(revision: Revision, params: &[u8]) -> Option<Bytes> {
     for message in raw::elements(object.get("messages")?)? {
         let Some(read) = Object::read(message.get().as_bytes()) else { continue };
         let Some(content) = read.get("content") else { continue };
-        let Some(blocks) = raw::elements(content) else {
+        let Some(blocks) = blocks(content) else {
             edit_block(revision, params, content, &mut edits);
             continue;
         };
@@ -130,7 +129,7 @@ fn single_blocks(revision: Revision, params: &[u8]) -> Option<Bytes> {
             });
             raw::object(members)
         };
-        let mut messages: Vec<_> = blocks.iter().map(|block| says(block.get())).collect();
+        let mut messages: Vec<_> = blocks.into_iter().map(says).collect();
         if messages.is_empty() {
             messages.push(says(&text_block("", None)));
         }
@@ -155,6 +154,12 @@ fn one_block(revision: Revision, blocks: &[&str]) -> String {
         Some(block) => older_block(revision, block).unwrap_or_else(|| (*block).to_owned()),
         None => text_block("", None),
     }
+}
+
+/// The elements of an array of objects.
+fn blocks(content: &str) -> Option<Vec<&str>> {
+    let blocks: Vec<_> = raw::elements(content)?.into_iter().map(|block| block.get()).collect();
+    blocks.iter().all(|block| block.starts_with('{')).then_some(blocks)
 }
 
 fn text_of(block: &str) -> Option<String> {

@@ -3,34 +3,16 @@
 //! A parsed message keeps the bytes it came as and knows where its parts lie in
 //! them, so that cloning one, or handing on its parameters, copies nothing.
 
-use std::borrow::Cow;
+mod parse;
+
+pub use parse::{Limits, parse};
+
 use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use serde::{Deserialize, Deserializer};
-use serde_json::value::RawValue;
 
-use crate::raw::{Object, may_hold, span_in, with_member};
+use crate::raw::{Object, may_hold, with_member};
 use crate::{ErrorCode, Method, ProgressToken, Rejection, RequestId};
-
-/// Bounds of what [`parse`] takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Deepest nesting of arrays and objects; deeper text is refused with -32600.
-    pub depth_max: usize,
-    /// Most members of a batch; a longer one is refused whole with -32600.
-    pub batch_max: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { depth_max: 128, batch_max: 100 }
-    }
-}
-
-/// Longest id that is taken, as JSON text: ids are kept for as long as a session may be
-/// asked about them, so a longer one is refused with -32600.
-const ID_BYTES_MAX: usize = 1024;
 
 /// What one HTTP body or one stdio line holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,196 +68,15 @@ pub struct Response {
 
 type Span = Range<usize>;
 
-/// Reads a body: UTF-8, JSON, JSON-RPC 2.0, in that order (RPC-01, RPC-02, RPC-06, BAT-05).
-pub fn parse(raw: Bytes, limits: &Limits) -> Result<Body, Rejection> {
-    let text = std::str::from_utf8(&raw).map_err(|_| {
-        Rejection::new(ErrorCode::ParseError, "the body is not UTF-8; send JSON encoded as UTF-8")
-    })?;
-    if deeper_than(&raw, limits.depth_max) {
-        return Err(Rejection::new(
-            ErrorCode::InvalidRequest,
-            format!("the message is nested deeper than {} levels", limits.depth_max),
-        ));
-    }
-    if text.trim_start().starts_with('[') {
-        parse_batch(&raw, text, limits)
-    } else {
-        parse_one(&raw, 0, raw.len()).map(Body::One)
-    }
-}
-
-fn parse_batch(raw: &Bytes, text: &str, limits: &Limits) -> Result<Body, Rejection> {
-    let members: Vec<&RawValue> = serde_json::from_str(text).map_err(|error| not_json(&error))?;
-    if members.is_empty() {
-        return Err(Rejection::new(ErrorCode::InvalidRequest, "the batch is empty"));
-    }
-    if members.len() > limits.batch_max {
-        return Err(Rejection::new(
-            ErrorCode::InvalidRequest,
-            format!(
-                "the batch has {} members; at most {} are taken",
-                members.len(),
-                limits.batch_max
-            ),
-        ));
-    }
-    let parse_member = |member: &&RawValue| {
-        let span = span_in(raw, member.get());
-        parse_one(raw, span.start, span.end)
-    };
-    Ok(Body::Batch(members.iter().map(parse_member).collect()))
-}
-
-/// The envelope. Duplicate members are an error, so what one reader sees every reader sees.
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
-    jsonrpc: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    id: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    method: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    params: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    result: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    error: Option<&'a RawValue>,
-}
-
-/// Keeps `null` apart from absence.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(deserializer).map(Some)
-}
-
-fn parse_one(whole: &Bytes, start: usize, end: usize) -> Result<Message, Rejection> {
-    let raw = whole.slice(start..end);
-    let text = std::str::from_utf8(&raw)
-        .map_err(|_| Rejection::new(ErrorCode::ParseError, "the body is not UTF-8"))?;
-    // A struct would be read from an array's elements too, member by member.
-    if text.starts_with('[') {
-        return Err(invalid("a member of a batch must be an object"));
-    }
-    let envelope: Envelope<'_> = serde_json::from_str(text).map_err(|error| not_json(&error))?;
-    let at = |value: &RawValue| span_in(&raw, value.get());
-
-    let id = match envelope.id.map(RawValue::get) {
-        None => None,
-        // An error about a request whose id could not be read (JSON-RPC 2.0 section 5).
-        Some("null") if envelope.method.is_none() && envelope.error.is_some() => None,
-        Some(json) if json.len() > ID_BYTES_MAX => {
-            return Err(invalid(&format!("`id` is longer than {ID_BYTES_MAX} bytes")));
-        }
-        Some(json) => Some(RequestId::from_json(json).ok_or_else(|| {
-            invalid("`id` must be a string or an integer of 64 bits, and not null")
-        })?),
-    };
-    let refuse = |code, message: &str| Err(Rejection::new(code, message).of(id.clone()));
-    if envelope.jsonrpc.map(RawValue::get) != Some("\"2.0\"") {
-        return refuse(ErrorCode::InvalidRequest, "`jsonrpc` must be \"2.0\"");
-    }
-    let method = match envelope.method.map(|method| string_in(method.get())) {
-        Some(None) => return refuse(ErrorCode::InvalidRequest, "`method` must be a string"),
-        method => method.flatten(),
-    };
-    let params = envelope.params.map(at);
-    if envelope.params.is_some_and(|params| !params.get().starts_with('{')) {
-        return refuse(ErrorCode::InvalidParams, "`params` must be an object");
-    }
-    let (result, error) = (envelope.result.map(at), envelope.error.map(at));
-    let id_at = envelope.id.map(at);
-    match (method, id) {
-        (Some(_), id) if result.is_some() || error.is_some() => {
-            Err(invalid("a message has either `method` or one of `result` and `error`").of(id))
-        }
-        (Some(method), Some(id)) => Ok(Message::Request(Request {
-            method: Method::from(&*method),
-            id,
-            id_at: id_at.unwrap_or_default(),
-            params,
-            raw,
-        })),
-        (Some(method), None) => {
-            Ok(Message::Notification(Notification { method: Method::from(&*method), params, raw }))
-        }
-        (None, id) if result.is_some() == error.is_some() => {
-            Err(invalid("a message has `method`, or exactly one of `result` and `error`").of(id))
-        }
-        (None, None) if result.is_some() => Err(invalid("a result needs the `id` of its request")),
-        (None, id) => {
-            if envelope.error.is_some_and(|error| !is_error_object(error.get())) {
-                return Err(
-                    invalid("`error` needs an integer `code` and a string `message`").of(id)
-                );
-            }
-            Ok(Message::Response(Response { id, id_at, result, error, raw }))
-        }
-    }
-}
-
-/// The string that `json` is, copied only where it has escapes.
-fn string_in(json: &str) -> Option<Cow<'_, str>> {
-    let inner = json.strip_prefix('"')?.strip_suffix('"')?;
-    if !inner.contains('\\') {
-        return Some(Cow::Borrowed(inner));
-    }
-    serde_json::from_str(json).ok().map(Cow::Owned)
-}
-
-fn is_error_object(json: &str) -> bool {
-    #[derive(Deserialize)]
-    struct ErrorObject<'a> {
-        #[serde(rename = "code")]
-        _code: i64,
-        #[serde(borrow, rename = "message")]
-        _message: Cow<'a, str>,
-    }
-    json.starts_with('{') && serde_json::from_str::<ErrorObject<'_>>(json).is_ok()
-}
-
-fn invalid(message: &str) -> Rejection {
-    Rejection::new(ErrorCode::InvalidRequest, message)
-}
-
-/// Never quotes the text: it may hold secrets.
-fn not_json(error: &serde_json::Error) -> Rejection {
-    if error.is_data() {
-        return invalid("the body is JSON, but not a JSON-RPC 2.0 message");
-    }
-    Rejection::new(
-        ErrorCode::ParseError,
-        format!("the body is not JSON (line {}, column {})", error.line(), error.column()),
-    )
-}
-
-/// Is `json` nested deeper than `levels`? A text too short to be is not looked at.
-fn deeper_than(json: &[u8], levels: usize) -> bool {
-    if json.len() <= levels * 2 {
-        return false;
-    }
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    for byte in json {
-        match (in_string, byte) {
-            (true, _) if escaped => escaped = false,
-            (true, b'\\') => escaped = true,
-            (_, b'"') => in_string = !in_string,
-            (false, b'[' | b'{') => depth += 1,
-            (false, b']' | b'}') => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > levels {
-            return true;
-        }
-    }
-    false
-}
-
 impl Message {
     /// Reads one message; a batch is refused.
     pub fn parse(raw: Bytes) -> Result<Self, Rejection> {
         match parse(raw, &Limits::default())? {
             Body::One(message) => Ok(message),
-            Body::Batch(_) => Err(invalid("a batch where a single message was expected")),
+            Body::Batch(_) => Err(Rejection::new(
+                ErrorCode::InvalidRequest,
+                "a batch where a single message was expected; send its members one by one",
+            )),
         }
     }
 
@@ -333,7 +134,11 @@ impl Request {
     /// The same request with other parameters.
     pub fn with_params(&self, params: &[u8]) -> Self {
         let Some(span) = &self.params else {
-            return Self::new(self.id.clone(), self.method.clone(), Some(params));
+            let end = self.raw.len() - 1; // The closing brace.
+            let member = [&b",\"params\":"[..], params].concat();
+            let (raw, member, _) = splice(&self.raw, &(end..end), &member);
+            let params = Some(member.end - params.len()..member.end);
+            return Self { raw, params, ..self.clone() };
         };
         let (raw, params, shift) = splice(&self.raw, span, params);
         let id_at = shift.apply(self.id_at.clone());
@@ -455,10 +260,8 @@ impl Response {
     /// The same response to another id; nothing else changes by a byte.
     pub fn with_id(&self, id: RequestId) -> Self {
         let Some(id_at) = &self.id_at else {
-            return match self.outcome() {
-                Ok(result) => Self::result(id, &result),
-                Err(error) => Self::raw_error(Some(id), &error),
-            };
+            // Only an error has no id.
+            return Self::raw_error(Some(id), &self.outcome().unwrap_or_else(|error| error));
         };
         let (raw, id_at, shift) = splice(&self.raw, id_at, id.to_json().as_bytes());
         Self {
@@ -470,11 +273,16 @@ impl Response {
         }
     }
 
-    /// The same response with another result.
+    /// The same response with another result; an error stays what it is.
     pub fn with_result(&self, result: &[u8]) -> Self {
-        match (&self.id, &self.result) {
-            (Some(id), Some(_)) => Self::result(id.clone(), result),
-            _ => self.clone(),
+        let Some(span) = &self.result else { return self.clone() };
+        let (raw, result, shift) = splice(&self.raw, span, result);
+        Self {
+            id: self.id.clone(),
+            raw,
+            id_at: self.id_at.clone().map(|span| shift.apply(span)),
+            result: Some(result),
+            error: None,
         }
     }
 }
