@@ -11,6 +11,10 @@
 //! `SIGTERM` and `SIGINT`, once: passed on to the group. `SIGHUP`, also when it comes
 //! of the node's death: everything is killed. The server's exit: what it left behind is
 //! killed, and its status becomes the guard's.
+//!
+//! A supervisor that signals every process of the node by itself (systemd's default
+//! `KillMode`, for one) stops servers before their sessions are drained. Let it signal
+//! the node only (`KillMode=mixed`), which then stops its servers in order.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -151,6 +155,8 @@ impl Order {
 }
 
 fn keep(order: Order) -> io::Result<i32> {
+    // What process listings show. Else it would be named after the link it was run by.
+    let _ = rustix::thread::set_name(c"mcp-guard");
     // The handlers come first: a signal before them would kill the guard alone.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGCHLD])?;
     set_child_subreaper(Some(getpid()))?;
@@ -240,12 +246,18 @@ fn kill_descendants() {
 
 /// The processes whose parent we are, dead ones included.
 fn children() -> Vec<Pid> {
-    let listed = fs::read_to_string("/proc/thread-self/children");
-    match listed {
-        Ok(listed) => listed.split_ascii_whitespace().filter_map(read_pid).collect(),
-        // The kernel may be built without that file.
-        Err(_) => processes().filter(|pid| parent_of(*pid) == Some(getpid())).collect(),
-    }
+    listed_children().unwrap_or_else(|_| found_children())
+}
+
+/// As the kernel lists them, if it is built with that list. Only those of this thread,
+/// which is the only one.
+fn listed_children() -> io::Result<Vec<Pid>> {
+    let listed = fs::read_to_string("/proc/thread-self/children")?;
+    Ok(listed.split_ascii_whitespace().filter_map(read_pid).collect())
+}
+
+fn found_children() -> Vec<Pid> {
+    processes().filter(|pid| parent_of(*pid) == Some(getpid())).collect()
 }
 
 /// Every process there is.
@@ -268,4 +280,30 @@ fn read_pid(text: &str) -> Option<Pid> {
 /// The status as a shell would give it on.
 fn shell_status(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| SIGNALLED + status.signal().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_are_found_with_and_without_the_kernels_list() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        assert!(listed_children().unwrap().contains(&pid));
+        assert!(found_children().contains(&pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!found_children().contains(&pid));
+    }
+
+    #[test]
+    fn an_order_is_read_as_it_is_given() {
+        let bounds = Bounds { memory_bytes: Some(1), files: None, cpu_secs: Some(3) };
+        let guard = Guard { program: "node".into(), args: vec!["guard".into()] };
+        let command = guard.command(&bounds, "cat", ["--", "-n"]);
+        let order = Order::read(command.get_args().skip(1).map(Into::into)).unwrap();
+        assert_eq!((order.parent, order.bounds), (getpid(), bounds));
+        assert_eq!((order.program, order.args), ("cat".into(), vec!["--".into(), "-n".into()]));
+    }
 }

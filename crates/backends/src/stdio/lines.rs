@@ -133,6 +133,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn lines_are_the_same_in_whatever_pieces_they_come() {
+        let text = format!("a\r\n\n{}\n{}\nz\n", "b".repeat(300), "c".repeat(9000));
+        let expected = lines(text.as_bytes(), 10_000).await;
+        for piece in [1, 2, 7, 4096] {
+            let (mut writer, reader) = tokio::io::duplex(piece);
+            let text = text.clone();
+            tokio::spawn(async move {
+                tokio::io::AsyncWriteExt::write_all(&mut writer, text.as_bytes()).await.unwrap();
+            });
+            let mut lines = Lines::new(reader, 10_000);
+            for line in &expected {
+                assert_eq!(lines.next().await, *line);
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn a_line_that_is_not_ended_is_none() {
         assert_eq!(
             lines(b"a\nb", 100).await,

@@ -328,7 +328,7 @@ async fn log(program: Arc<Program>, stderr: ChildStderr, pid: u32) -> Option<Los
                     }
                     let text = String::from_utf8_lossy(&line);
                     // As a debug value, so that it cannot forge lines of the log.
-                    tracing::info!(backend = program.name, pid, stderr = ?text);
+                    tracing::info!(backend = program.name, pid, stderr = ?text, "a server wrote to stderr");
                 } else {
                     allowance.dropped += 1;
                     metrics::STDERR_DROPPED.inc();
