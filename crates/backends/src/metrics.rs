@@ -61,6 +61,17 @@ pub(crate) static NATIVE_PANICS: LazyLock<IntCounter> = metric!(
     "Panics of native handlers, each answered with an error."
 );
 
+/// Shows every metric about children from the start, so that a rate is right from the first one.
+pub(crate) fn show_children() {
+    for counter in [&STARTS, &JUNK_LINES, &STDERR_DROPPED, &ORPHANS_KILLED] {
+        LazyLock::force(counter);
+    }
+    LazyLock::force(&CHILDREN);
+    for cause in Cause::ALL {
+        EXITS.with_label_values(&[cause.label()]);
+    }
+}
+
 /// Why a child ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cause {
@@ -79,16 +90,22 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    /// Counts one more of this cause.
-    pub(crate) fn count(self) {
-        let label = match self {
+    const ALL: [Self; 6] =
+        [Self::NotStarted, Self::Exited, Self::Closed, Self::Terminated, Self::Killed, Self::Broke];
+
+    fn label(self) -> &'static str {
+        match self {
             Self::NotStarted => "not_started",
             Self::Exited => "exited",
             Self::Closed => "closed",
             Self::Terminated => "terminated",
             Self::Killed => "killed",
             Self::Broke => "broke",
-        };
-        EXITS.with_label_values(&[label]).inc();
+        }
+    }
+
+    /// Counts one more of this cause.
+    pub(crate) fn count(self) {
+        EXITS.with_label_values(&[self.label()]).inc();
     }
 }
