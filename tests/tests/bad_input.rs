@@ -278,7 +278,6 @@ async fn unknown_methods_and_bad_parameters_have_their_codes_and_end_no_session(
     beside_a_healthy_session(async |client| {
         for (method, params, code) in [
             ("no/such/method", json!({}), -32601),
-            ("server/discover", json!({}), -32601),
             ("tools/call", json!({}), -32602),
             ("tools/call", json!({"name": 7}), -32602),
             ("tools/call", json!({"name": "no_such_tool"}), -32602),

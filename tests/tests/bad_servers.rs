@@ -62,7 +62,7 @@ async fn a_server_that_hangs_or_keeps_silent_is_waited_for_only_so_long() -> Res
         let response = client.send(call).await?;
         let (word, well) = tokio::join!(last_word(response), ok(&healthy));
         well?;
-        check::is_error(&word?, -32603, Id::Of(id)).context(tool)?;
+        check::is_error(&word?, -32000, Id::Of(id)).context(tool)?;
         ensure!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
         client.delete().await?;
     }
@@ -75,7 +75,7 @@ async fn an_answer_that_is_none_is_no_answer() -> Result<()> {
     let client = Client::open(node.demo(), NEWEST).await?;
     let call = client.call("neither", json!({}));
     let id = call["id"].clone();
-    check::is_error(&last_word(client.send(call).await?).await?, -32603, Id::Of(id))?;
+    check::is_error(&last_word(client.send(call).await?).await?, -32000, Id::Of(id))?;
     ok(&client).await
 }
 

@@ -42,7 +42,7 @@ async fn a_batch_whose_calls_talk_is_a_stream_until_the_last_answer() -> Result<
     for setup in [Setup::demo(), Setup::fixture()] {
         let node = Node::start(&setup)?;
         let client = Client::open(node.demo(), WITH_BATCHES).await?;
-        let call = |token: &str, n: i64| {
+        let call = |token: &str, n: i32| {
             client.call_with_progress("rh_count", json!({"n": n, "interval_ms": 10}), json!(token))
         };
         let batch = json!([call("a", 3), client.message("ping", json!({})), call("b", 6)]);
@@ -55,8 +55,8 @@ async fn a_batch_whose_calls_talk_is_a_stream_until_the_last_answer() -> Result<
             let steps =
                 messages.iter().filter(|message| message["params"]["progressToken"] == token);
             let steps: Vec<_> =
-                steps.filter_map(|step| step["params"]["progress"].as_i64()).collect();
-            ensure!(steps == (1..=n).collect::<Vec<_>>(), "{token}: {steps:?}");
+                steps.filter_map(|step| step["params"]["progress"].as_f64()).collect();
+            ensure!(steps == (1..=n).map(f64::from).collect::<Vec<_>>(), "{token}: {steps:?}");
         }
     }
     Ok(())

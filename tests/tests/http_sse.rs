@@ -28,13 +28,13 @@ async fn a_client_of_2024_is_served_over_one_stream() -> Result<()> {
             let message = old.hear().await?;
             match message["method"].as_str() {
                 Some("notifications/progress") => {
-                    steps.extend(message["params"]["progress"].as_i64())
+                    steps.extend(message["params"]["progress"].as_f64())
                 }
                 Some(_) => {}
                 None => break message,
             }
         };
-        ensure!(steps == [1, 2, 3] && word["id"] == "c", "{steps:?} {word}");
+        ensure!(steps == [1.0, 2.0, 3.0] && word["id"] == "c", "{steps:?} {word}");
     }
     Ok(())
 }
