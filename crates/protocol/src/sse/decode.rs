@@ -184,6 +184,13 @@ mod tests {
         check("data: a\r\n\r\ndata: b\r\n\r\n", &["a", "b"]);
         check("data: a\r\rdata: b\r\r", &["a", "b"]);
         check("data: a\r\n\ndata: b\n\r\n", &["a", "b"]);
+        // A CRLF ends one line and not two, also where it is cut in two.
+        let (mut decoder, mut events) = (Decoder::new(100), Vec::new());
+        for part in ["id: 1\r", "\ndata: a\r", "\n", "data: b\r\n\r", "\n"] {
+            decoder.feed(part.as_bytes(), &mut events).expect("the events are short");
+        }
+        let whole = Event { id: Some("1".into()), data: Some("a\nb".into()), ..Event::default() };
+        assert_eq!(events, [whole]);
     }
 
     #[test]
@@ -246,21 +253,23 @@ mod tests {
     #[test]
     fn an_event_longer_than_the_bound_ends_the_reading() {
         let too_long = Err(TooLong { bytes_max: 20 });
-        for text in
-            ["data: 89012345678901", "data: 1\ndata: 2\ndata:\ndata:", ": a comment of many words"]
-        {
+        let check = |parts: &[&str]| {
             let (mut decoder, mut events) = (Decoder::new(20), Vec::new());
-            let fed = decoder.feed(b"data: before\n\n", &mut events);
-            assert_eq!((fed, events.len()), (Ok(()), 1));
-            assert!(decoder.feed(text.as_bytes(), &mut events).is_ok() || text.len() > 20);
-            assert_eq!(decoder.feed(b"data: more and more", &mut events), too_long, "{text}");
-            assert_eq!(
-                decoder.feed(b"\n\n", &mut events),
-                too_long,
-                "a broken stream stays broken"
-            );
+            assert_eq!(decoder.feed(b"data: before\n\n", &mut events), Ok(()));
+            let (last, first) = parts.split_last().expect("a test has parts");
+            for part in first {
+                assert_eq!(decoder.feed(part.as_bytes(), &mut events), Ok(()), "{parts:?}");
+            }
+            assert_eq!(decoder.feed(last.as_bytes(), &mut events), too_long, "{parts:?}");
+            assert_eq!(decoder.feed(b"\n\n", &mut events), too_long, "broken for good");
             assert_eq!(events.len(), 1);
-        }
+        };
+        check(&["data: a line of too many bytes"]);
+        check(&["data: it comes", " in ", "parts"]);
+        check(&[": a comment of many words"]);
+        check(&["data: 1\ndata: 2\n", "data: 345\n"]);
+        check(&["data\ndata\ndata\ndata\n", "data\n"]);
+        check(&["event: 12345\n", "id: 12345\n"]);
     }
 
     #[test]
