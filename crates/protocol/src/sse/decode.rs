@@ -269,7 +269,7 @@ mod tests {
         check(&[": a comment of many words"]);
         check(&["data: 1\ndata: 2\n", "data: 345\n"]);
         check(&["data\ndata\ndata\ndata\n", "data\n"]);
-        check(&["event: 12345\n", "id: 12345\n"]);
+        check(&["event: 12345\n", "id: 123456\n"]);
     }
 
     #[test]
