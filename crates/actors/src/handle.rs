@@ -69,8 +69,13 @@ impl Handle {
         let random = || getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(0));
         let incarnation = Incarnation(random());
         let tag = match settings.node_tag.as_str() {
-            "" => format!("{:08x}", random() >> 32),
-            tag => tag.to_owned(),
+            tag if is_tag(tag) => tag.to_owned(),
+            tag => {
+                if !tag.is_empty() {
+                    tracing::warn!(tag, "`node_tag` is not 1 to 32 letters, digits and `_`");
+                }
+                format!("{:08x}", random() >> 32)
+            }
         };
         let node = Node {
             limits: Arc::new(settings.session.clone()),
@@ -176,4 +181,10 @@ impl Handle {
         }
         entered
     }
+}
+
+/// Can session ids end with it?
+fn is_tag(text: &str) -> bool {
+    let fits = (1..=32).contains(&text.len());
+    fits && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }

@@ -27,8 +27,8 @@ pub struct Settings {
     pub store_wait_secs: u64,
     /// How long the store remembers that a session has ended, in seconds.
     pub tombstone_secs: u64,
-    /// What session ids made here end with: letters, digits and `_`. Empty for eight
-    /// random digits.
+    /// What session ids made here end with: 1 to 32 letters, digits and `_`. Anything
+    /// else means eight random digits.
     pub node_tag: String,
     /// The bounds of each session.
     #[serde(flatten)]

@@ -52,6 +52,9 @@ async fn session_ids_end_with_the_nodes_tag() {
     let opened = world.begin().await.unwrap();
     let id = opened.session.as_str();
     assert_eq!((id.len(), &id[36..]), (39, "-n1"));
+    let settings = Settings { node_tag: "no tag".into(), ..Settings::default() };
+    let opened = World::with(settings, Script::default()).begin().await.unwrap();
+    assert_eq!(opened.session.as_str().len(), 45);
 }
 
 #[actix_rt::test]
