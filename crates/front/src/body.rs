@@ -14,32 +14,32 @@ use futures_util::Stream;
 use crate::sse_body::{Broken, SseBody};
 
 /// Why a body was not collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Uncollected {
-    /// It is longer than it may be; here is the rest of it.
-    TooLarge(Payload),
-    /// It took too long; here is the rest of it.
-    TooSlow(Payload),
+    /// It is longer than it may be.
+    TooLarge,
+    /// It took too long.
+    TooSlow,
     /// The client went away, or its framing is broken.
     Broken,
 }
 
 /// Collects a body of at most `bytes_max` bytes within `wait`. A body that comes in one
-/// piece is not copied.
+/// piece is not copied. Where it fails, the rest is left in the payload.
 pub(crate) async fn collect(
-    mut payload: Payload,
+    payload: &mut Payload,
     announced: Option<u64>,
     bytes_max: usize,
     wait: Duration,
 ) -> Result<Bytes, Uncollected> {
     if announced.is_some_and(|bytes| bytes > bytes_max as u64) {
-        return Err(Uncollected::TooLarge(payload));
+        return Err(Uncollected::TooLarge);
     }
-    let gathered = tokio::time::timeout(wait, gather(&mut payload, bytes_max)).await;
-    match gathered {
+    match tokio::time::timeout(wait, gather(payload, bytes_max)).await {
         Ok(Ok(Some(body))) => Ok(body),
-        Ok(Ok(None)) => Err(Uncollected::TooLarge(payload)),
+        Ok(Ok(None)) => Err(Uncollected::TooLarge),
         Ok(Err(_)) => Err(Uncollected::Broken),
-        Err(_) => Err(Uncollected::TooSlow(payload)),
+        Err(_) => Err(Uncollected::TooSlow),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use actix_http::{ConnectionType, Method, Payload, Request, Response};
+use actix_http::{ConnectionType, Method, Payload, Request, RequestHead, Response};
 use actors::{Handle, Visit};
 use bytes::Bytes;
 use protocol::SessionId;
@@ -38,13 +38,18 @@ pub(crate) struct Asked<'a> {
     pub(crate) method: &'a Method,
     pub(crate) query: &'a str,
     pub(crate) heads: Heads<'a>,
-    pub(crate) payload: Payload,
+    /// The body, until it is collected.
+    payload: Payload,
 }
 
 impl Asked<'_> {
     /// A visit of this caller to a session.
     pub(crate) fn visit(&self, session: SessionId) -> Visit {
         Visit { tenant: Arc::clone(self.tenant), principal: self.principal.clone(), session }
+    }
+
+    fn take_payload(&mut self) -> Payload {
+        std::mem::replace(&mut self.payload, Payload::None)
     }
 }
 
@@ -73,10 +78,31 @@ impl Front {
         let payload = request.take_payload();
         let head = request.head();
         let found = route::find(head.uri.path());
-        let mut response = match Heads::read(&head.headers, self.header_bytes_max) {
-            Err(fault) => Refused::from(fault).unread(payload).into_response(),
-            Ok(heads) => self.admit(&request, found, heads, payload).await,
+        let tenant = found.and_then(|(tenant, _)| self.tenants.find(tenant));
+        let mut origin = None;
+        let mut response = match self.admit(head, tenant) {
+            Err(refused) => refused.unread(payload).into_response(),
+            Ok(heads) => {
+                origin = heads.origin;
+                match (found, tenant) {
+                    (Some((_, endpoint)), Some(tenant)) => {
+                        let method = &head.method;
+                        let query = head.uri.query().unwrap_or_default();
+                        let principal = Principal::anonymous();
+                        let mut asked = Asked { tenant, principal, method, query, heads, payload };
+                        self.serve(endpoint, &mut asked).await
+                    }
+                    _ => Refused::unknown_path().unread(payload).into_response(),
+                }
+            }
         };
+        if let Some(origin) = origin {
+            cors::expose(response.headers_mut(), origin);
+        }
+        // An answer to a POST is kept by no cache, so most need no word for caches.
+        if head.method != Method::POST || !response.status().is_success() || origin.is_some() {
+            cors::vary(response.headers_mut());
+        }
         if self.draining.load(Ordering::Relaxed) {
             response.head_mut().set_connection_type(ConnectionType::Close);
         }
@@ -87,53 +113,29 @@ impl Front {
         Ok(response)
     }
 
-    /// Checks where a request comes from (SEC-01: on every method and path), and lets a page
-    /// that may be here read whatever comes of it.
-    async fn admit(
+    /// Checks where a request comes from (SEC-01: on every method and path). A page that is
+    /// admitted may read whatever comes of its request.
+    fn admit<'a>(
         &self,
-        request: &Request,
-        found: Option<(&str, Endpoint)>,
-        heads: Heads<'_>,
-        payload: Payload,
-    ) -> Response<Body> {
-        let head = request.head();
-        let tenant = found.and_then(|(tenant, _)| self.tenants.find(tenant));
-        let origin = heads.origin;
-        let tenants_own = tenant.map_or(&[][..], |tenant| &tenant.allowed_origins);
+        head: &'a RequestHead,
+        tenant: Option<&Arc<Tenant>>,
+    ) -> Result<Heads<'a>, Refused> {
+        let heads = Heads::read(&head.headers, self.header_bytes_max)?;
         // A request may name its host in its first line too; then that is the one it means.
         let named = head.uri.authority().map(|authority| authority.as_str());
-        let mut response = if !self.gate.allows_host(heads.host)
+        if !self.gate.allows_host(heads.host)
             || named.is_some_and(|host| !self.gate.allows_host(Some(host)))
         {
-            Refused::host().unread(payload).into_response()
-        } else if origin.is_some_and(|origin| !self.gate.allows_origin(origin, tenants_own)) {
-            Refused::origin().unread(payload).into_response()
-        } else {
-            let asked = |tenant| Asked {
-                tenant,
-                principal: Principal::anonymous(),
-                method: &head.method,
-                query: head.uri.query().unwrap_or_default(),
-                heads,
-                payload,
-            };
-            let mut response = match (found, tenant) {
-                (Some((_, endpoint)), Some(tenant)) => self.serve(endpoint, asked(tenant)).await,
-                _ => Refused::unknown_path().into_response(),
-            };
-            if let Some(origin) = origin {
-                cors::expose(response.headers_mut(), origin);
-            }
-            response
-        };
-        // An answer to a POST is kept by no cache, so most need no word for caches.
-        if origin.is_some() || head.method != Method::POST {
-            cors::vary(response.headers_mut());
+            return Err(Refused::host());
         }
-        response
+        let tenants_own = tenant.map_or(&[][..], |tenant| &tenant.allowed_origins);
+        match heads.origin {
+            Some(origin) if !self.gate.allows_origin(origin, tenants_own) => Err(Refused::origin()),
+            _ => Ok(heads),
+        }
     }
 
-    async fn serve(&self, endpoint: Endpoint, asked: Asked<'_>) -> Response<Body> {
+    async fn serve(&self, endpoint: Endpoint, asked: &mut Asked<'_>) -> Response<Body> {
         if *asked.method == Method::OPTIONS {
             return cors::preflight(endpoint.methods(), asked.heads.preflight_headers);
         }
@@ -142,13 +144,16 @@ impl Front {
             Endpoint::Sse => http_sse::open(self, asked).await,
             Endpoint::Messages => http_sse::post(self, asked).await,
         };
-        served.unwrap_or_else(Refused::into_response)
+        // What was not read by now never will be.
+        served.unwrap_or_else(|refused| refused.unread(asked.take_payload()).into_response())
     }
 
     /// Collects a request's body, bounded in size and time.
     pub(crate) async fn collect(&self, asked: &mut Asked<'_>) -> Result<Bytes, Refused> {
-        let payload = std::mem::replace(&mut asked.payload, Payload::None);
         let announced = asked.heads.content_length;
-        Ok(collect(payload, announced, self.body_bytes_max, self.body_timeout).await?)
+        let body =
+            collect(&mut asked.payload, announced, self.body_bytes_max, self.body_timeout).await?;
+        asked.payload = Payload::None;
+        Ok(body)
     }
 }

@@ -16,9 +16,9 @@ use crate::streamable_http::{events, no_answer};
 
 /// Opens a session and its stream (OLD-01). Any other method is 405, which sends a client
 /// that probes with a POST back to the old transport (OLD-07).
-pub(crate) async fn open(front: &Front, asked: Asked<'_>) -> Result<Response<Body>, Refused> {
+pub(crate) async fn open(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
     if *asked.method != Method::GET {
-        return Err(Refused::method("GET").unread(asked.payload));
+        return Err(Refused::method("GET"));
     }
     if !asked.heads.accept.events() {
         return Err(Refused::accept("text/event-stream"));
@@ -31,14 +31,14 @@ pub(crate) async fn open(front: &Front, asked: Asked<'_>) -> Result<Response<Bod
 }
 
 /// Takes what a client says; 202 says no more than that (OLD-03).
-pub(crate) async fn post(front: &Front, mut asked: Asked<'_>) -> Result<Response<Body>, Refused> {
+pub(crate) async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
     if *asked.method != Method::POST {
-        return Err(Refused::method("POST").unread(asked.payload));
+        return Err(Refused::method("POST"));
     }
     if !asked.heads.content_type.is_some_and(is_json) {
-        return Err(Refused::content_type().unread(asked.payload));
+        return Err(Refused::content_type());
     }
-    let raw = front.collect(&mut asked).await?;
+    let raw = front.collect(asked).await?;
     let session = session_in(asked.query)?;
     let body = protocol::parse(raw, &protocol::Limits::default())?;
     let mut inflow = front.handle.post(&asked.visit(session), body, None).await?;

@@ -69,6 +69,15 @@ impl Gate {
     }
 }
 
+impl Settings {
+    /// Is everything that names an origin or a host written so that it can match one? The
+    /// same is asked at the start; this is for whoever wants to know before.
+    pub fn check(&self) -> Result<(), Error> {
+        Gate::new(self)?;
+        public_path(self).map(drop)
+    }
+}
+
 /// The path of the public URL, under which a proxy shows us; empty where there is none.
 pub(crate) fn public_path(settings: &Settings) -> Result<String, Error> {
     let Some(url) = &settings.public_url else { return Ok(String::new()) };

@@ -33,7 +33,7 @@ impl Refused {
         Self::new(status, ErrorCode::InvalidRequest, message)
     }
 
-    /// The same, for a request whose body has not been read.
+    /// The same, and what has not been read of the request's body.
     pub(crate) fn unread(mut self, payload: Payload) -> Self {
         self.unread = payload;
         self
@@ -182,13 +182,11 @@ impl From<Uncollected> for Refused {
     fn from(uncollected: Uncollected) -> Self {
         match uncollected {
             // POST-19.
-            Uncollected::TooLarge(rest) => {
+            Uncollected::TooLarge => {
                 Self::invalid(StatusCode::PAYLOAD_TOO_LARGE, "the body is longer than it may be")
-                    .unread(rest)
             }
-            Uncollected::TooSlow(rest) => {
+            Uncollected::TooSlow => {
                 Self::invalid(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")
-                    .unread(rest)
             }
             Uncollected::Broken => Self::new(
                 StatusCode::BAD_REQUEST,

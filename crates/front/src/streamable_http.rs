@@ -23,34 +23,36 @@ use crate::sse_body::SseBody;
 const ALLOW: &str = "GET, POST, DELETE";
 
 /// Answers one request.
-pub(crate) async fn answer(front: &Front, asked: Asked<'_>) -> Result<Response<Body>, Refused> {
+pub(crate) async fn answer(
+    front: &Front,
+    asked: &mut Asked<'_>,
+) -> Result<Response<Body>, Refused> {
     match *asked.method {
         Method::POST => post(front, asked).await,
         Method::GET => get(front, asked).await,
         Method::DELETE => delete(front, asked).await,
-        _ => Err(Refused::method(ALLOW).unread(asked.payload)),
+        _ => Err(Refused::method(ALLOW)),
     }
 }
 
-async fn post(front: &Front, mut asked: Asked<'_>) -> Result<Response<Body>, Refused> {
+async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
     if !asked.heads.content_type.is_some_and(is_json) {
-        return Err(Refused::content_type().unread(asked.payload));
+        return Err(Refused::content_type());
     }
     if !(asked.heads.accept.json() && asked.heads.accept.events()) {
-        let refused = Refused::accept("both application/json and text/event-stream");
-        return Err(refused.unread(asked.payload));
+        return Err(Refused::accept("both application/json and text/event-stream"));
     }
-    let raw = front.collect(&mut asked).await?;
-    let Some(session) = asked.heads.session else { return begin(front, &asked, &raw).await };
+    let raw = front.collect(asked).await?;
+    let Some(session) = asked.heads.session else { return begin(front, asked, &raw).await };
 
     let again = raw.clone();
     let body = protocol::parse(raw, &protocol::Limits::default())?;
     if let Some(initialize) = initialize_in(&body) {
         return Err(Refused::initialize_in_session().of(initialize));
     }
-    check_version(&asked).map_err(|refused| refused.of(only_id(&body)))?;
+    check_version(asked).map_err(|refused| refused.of(only_id(&body)))?;
     let session = SessionId::parse(session).ok_or(Refusal::UnknownSession)?;
-    let mirrored = mirrored(&asked);
+    let mirrored = mirrored(asked);
     let visit = asked.visit(session);
     let told = match front.handle.post(&visit, body, mirrored).await {
         Ok(inflow) => tell(inflow, Some(&visit.session)).await,
@@ -83,20 +85,20 @@ async fn begin(front: &Front, asked: &Asked<'_>, raw: &[u8]) -> Result<Response<
     Ok(tell(inflow, Some(&session)).await?)
 }
 
-async fn get(front: &Front, asked: Asked<'_>) -> Result<Response<Body>, Refused> {
+async fn get(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
     if !asked.heads.accept.events() {
         return Err(Refused::accept("text/event-stream"));
     }
-    let session = session_of(&asked)?;
-    check_version(&asked)?;
+    let session = session_of(asked)?;
+    check_version(asked)?;
     let after = asked.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
     let inflow = front.handle.listen(&asked.visit(session), after).await?;
     Ok(tell(inflow, None).await?)
 }
 
-async fn delete(front: &Front, asked: Asked<'_>) -> Result<Response<Body>, Refused> {
-    let session = session_of(&asked)?;
-    check_version(&asked)?;
+async fn delete(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
+    let session = session_of(asked)?;
+    check_version(asked)?;
     let inflow = front.handle.delete(&asked.visit(session)).await?;
     Ok(tell(inflow, None).await?)
 }
