@@ -8,10 +8,10 @@ use backends::Backend;
 use backends::native::{Handler, NativeBackend};
 use backends::rmcp::RmcpBackend;
 
-use crate::assemble::{Named, Plan};
+use crate::plan::{self, Named, Plan};
 use crate::settings::{Problems, TenantSettings};
 use crate::signals::Signals;
-use crate::{Node, Settings, assemble};
+use crate::{Node, Settings};
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +116,7 @@ impl Roundhouse {
 
     pub(crate) fn plan(self) -> Result<Plan, Problems> {
         self.problems.or(())?;
-        let mut natives = assemble::built_in();
+        let mut natives = plan::built_in();
         natives.extend(self.natives);
         Plan::of(self.settings, &self.mounted, &natives)
     }

@@ -35,6 +35,7 @@ mod demo;
 mod embed;
 pub mod guard;
 mod node;
+mod plan;
 pub mod program;
 pub mod settings;
 mod signals;

@@ -10,7 +10,7 @@ use std::thread;
 use tokio::sync::oneshot;
 
 use crate::Error;
-use crate::assemble::Plan;
+use crate::plan::Plan;
 
 /// A running node.
 #[derive(Debug)]

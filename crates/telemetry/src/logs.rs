@@ -24,6 +24,13 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// Can the level be read? [`init`] asks the same; this is for whoever wants to know before.
+    pub fn check(&self) -> Result<(), Error> {
+        filter(&self.level).map(drop)
+    }
+}
+
 /// The shape of a log event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -26,6 +26,17 @@ impl Problems {
         self.0.push(problem.into());
     }
 
+    /// What came of something that may be one more thing to mend.
+    pub(crate) fn note<T>(&mut self, outcome: Result<T, impl fmt::Display>) -> Option<T> {
+        outcome.map_err(|wrong| self.add(wrong.to_string())).ok()
+    }
+
+    /// The same for something that may be several.
+    pub(crate) fn note_all<T, E: fmt::Display>(&mut self, outcome: Result<T, Vec<E>>) -> Option<T> {
+        let add = |wrong: Vec<E>| self.0.extend(wrong.iter().map(E::to_string));
+        outcome.map_err(add).ok()
+    }
+
     /// `value`, unless something is wrong.
     pub(crate) fn or<T>(self, value: T) -> Result<T, Self> {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
@@ -64,7 +75,13 @@ impl Problems {
 
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("\n"))
+        match self.0.as_slice() {
+            [only] => f.write_str(only),
+            several => {
+                write!(f, "{} things to mend", several.len())?;
+                several.iter().try_for_each(|problem| write!(f, "\n- {problem}"))
+            }
+        }
     }
 }
 

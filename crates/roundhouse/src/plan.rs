@@ -1,0 +1,130 @@
+//! What a node will be: everything found right, and nothing started.
+//!
+//! [`Plan::of`] finds all that is wrong with the settings at once. It opens no socket and
+//! starts no process; [`crate::assemble`] does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use backends::rmcp::RmcpBackend;
+use backends::stdio::{Children, StdioBackend};
+use backends::{Backend, Backends};
+use everything::Everything;
+use store::Store;
+use tenants::{Tenant, Tenants};
+
+use crate::settings::{BackendSettings, Problems, Settings, TenantSettings};
+use crate::{demo, guard};
+
+/// Backends by name.
+pub(crate) type Named = BTreeMap<String, Arc<dyn Backend>>;
+
+/// The handlers that every node has.
+pub(crate) fn built_in() -> Named {
+    let everything = RmcpBackend::new(|_session| Everything::new());
+    Named::from([(demo::HANDLER.to_owned(), Arc::new(everything) as Arc<dyn Backend>)])
+}
+
+/// Everything that a node needs.
+pub(crate) struct Plan {
+    pub(crate) settings: Settings,
+    pub(crate) tenants: Tenants,
+    pub(crate) backends: Backends,
+    pub(crate) children: Children,
+    pub(crate) store: Arc<dyn Store>,
+}
+
+impl Plan {
+    /// What these settings ask for. `mounted` are backends of tenants that the embedding
+    /// program brings itself, `natives` those that settings may name.
+    pub(crate) fn of(
+        settings: Settings,
+        mounted: &Named,
+        natives: &Named,
+    ) -> Result<Self, Problems> {
+        let mut problems = Problems::default();
+        let children = Children::new(
+            settings.node.children.clone(),
+            guard::of_this_program(),
+            std::env::vars_os(),
+        );
+        let kinds = Kinds { natives, children: &children };
+        let mut tenants = Vec::new();
+        let mut backends = Vec::new();
+        for (name, written) in &settings.tenants {
+            tenants.extend(problems.note_all(Tenant::new(name, &written.tenant)));
+            let backend = problems.note(only_backend(name, written, mounted.get(name), &kinds));
+            backends.extend(backend.map(|backend| (Arc::from(name.as_str()), backend)));
+        }
+        if settings.tenants.is_empty() {
+            problems.add("there is no tenant; write one, as in [tenants.acme]");
+        }
+        problems.note(settings.front.check());
+        problems.note(settings.log.check());
+        let store = problems.note(open_store(&settings.store.url));
+        let Some(store) = store else { return Err(problems) };
+        let (tenants, backends) = (Tenants::new(tenants), Backends::new(backends));
+        problems.or(Self { settings, tenants, backends, children, store })
+    }
+}
+
+/// What each kind of backend is made from.
+struct Kinds<'a> {
+    natives: &'a Named,
+    children: &'a Children,
+}
+
+impl Kinds<'_> {
+    fn open(&self, name: &str, settings: &BackendSettings) -> Result<Arc<dyn Backend>, String> {
+        match settings {
+            BackendSettings::Stdio(stdio) if stdio.command.is_empty() => {
+                Err("has an empty `command`; write the program to run".into())
+            }
+            BackendSettings::Stdio(stdio) => {
+                Ok(Arc::new(StdioBackend::new(name, stdio.clone(), self.children.clone())))
+            }
+            BackendSettings::Native(native) => self.native(&native.name),
+        }
+    }
+
+    fn native(&self, name: &str) -> Result<Arc<dyn Backend>, String> {
+        self.natives.get(name).cloned().ok_or_else(|| {
+            let known: Vec<_> = self.natives.keys().map(|name| format!("{name:?}")).collect();
+            let known = known.join(", ");
+            format!("names the handler {name:?}, which this program does not have; it has {known}")
+        })
+    }
+}
+
+fn only_backend(
+    tenant: &str,
+    written: &TenantSettings,
+    mounted: Option<&Arc<dyn Backend>>,
+    kinds: &Kinds<'_>,
+) -> Result<Arc<dyn Backend>, String> {
+    let mut all = written.backends.iter();
+    match (mounted, all.next(), all.next()) {
+        (Some(mounted), None, _) => Ok(Arc::clone(mounted)),
+        (None, Some((name, backend)), None) => kinds
+            .open(&format!("{tenant}/{name}"), backend)
+            .map_err(|problem| format!("`tenants.{tenant}.backends.{name}` {problem}")),
+        (None, None, _) => Err(format!(
+            "tenant `{tenant}` has no backend; write one, as in [tenants.{tenant}.backends.main]"
+        )),
+        _ => Err(format!(
+            "tenant `{tenant}` has more than one backend, which is not served yet; keep one of \
+             them, or give each a tenant of its own"
+        )),
+    }
+}
+
+// The URL may carry a password, so only its scheme is repeated.
+fn open_store(url: &str) -> Result<Arc<dyn Store>, String> {
+    match url.split_once(':') {
+        Some(("memory", "")) => Ok(Arc::new(store::Memory::default())),
+        Some((scheme, _)) => Err(format!(
+            "`store.url` has the scheme `{scheme}`, which is not served yet; write \"memory:\""
+        )),
+        None => Err("`store.url` is not a URL; write \"memory:\"".into()),
+    }
+}

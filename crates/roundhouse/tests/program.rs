@@ -1,0 +1,200 @@
+//! The program as its user meets it: what it prints, what it refuses, how it ends.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+/// How long anything may take here.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn roundhouse(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roundhouse"));
+    command.args(args);
+    command
+}
+
+/// Runs a command that must end by itself.
+fn ended(args: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = roundhouse(args).output().unwrap();
+    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+/// A node on free ports that is killed when the test is over.
+struct Serving {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Serving {
+    fn start(more: &[&str]) -> Self {
+        let args = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let mut command = roundhouse(&args);
+        command.args(more).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Self { child, stdout }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    fn ends(&mut self) -> ExitStatus {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < until, "the node does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn file(toml: &str) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(toml.as_bytes()).unwrap();
+    file
+}
+
+fn tenant(name: &str) -> String {
+    let backend = "kind = 'native'\nname = 'everything'";
+    format!("[tenants.{name}]\nauth = 'open'\n[tenants.{name}.backends.main]\n{backend}\n")
+}
+
+#[test]
+fn serve_prints_each_endpoint_with_its_real_port_and_nothing_else() {
+    let file = file(&(tenant("one") + &tenant("two")));
+    let mut node = Serving::start(&["--config", file.path().to_str().unwrap()]);
+    let lines = [node.line(), node.line(), node.line()];
+    assert!(lines[0].starts_with("tenant one: http://127.0.0.1:"), "{lines:?}");
+    assert!(lines[0].ends_with("/one/mcp") && !lines[0].contains(":0/"), "{lines:?}");
+    assert!(lines[1].ends_with("/two/mcp"), "{lines:?}");
+    assert!(lines[2].starts_with("admin: http://127.0.0.1:"), "{lines:?}");
+    node.signal(Signal::TERM);
+    assert!(node.ends().success());
+    let mut rest = String::new();
+    node.stdout.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+}
+
+#[test]
+fn an_interrupt_ends_the_node_as_a_request_to_terminate_does() {
+    let mut node = Serving::start(&[]);
+    assert!(node.line().ends_with("/demo/mcp"));
+    node.signal(Signal::INT);
+    assert!(node.ends().success());
+}
+
+#[test]
+fn a_taken_port_is_named_with_the_setting_that_moves_it() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, stdout, stderr) = ended(&["--listen", &address, "--admin", "127.0.0.1:0"]);
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    assert!(stderr.contains(&address) && stderr.contains("front.listen"), "{stderr}");
+    let (code, _, stderr) = ended(&["--listen", "127.0.0.1:0", "--admin", &address]);
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains(&address) && stderr.contains("admin.listen"), "{stderr}");
+}
+
+#[test]
+fn check_says_what_a_file_sets_up() {
+    let file = file(&tenant("acme"));
+    let (code, stdout, stderr) = ended(&["check", file.path().to_str().unwrap()]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    assert!(stdout.contains("tenant acme: /acme/mcp"), "{stdout}");
+}
+
+#[test]
+fn check_names_every_problem_and_fails() {
+    let file = file(
+        "store.url = 'redis://:hunter2@localhost'
+         [tenants.acme]
+         [tenants.acme.backends.one]
+         kind = 'native'
+         name = 'nothing'
+         [tenants.best]
+         auth = 'open'
+         [tenants.best.backends.one]
+         kind = 'stdio'
+         command = 'true'
+         [tenants.best.backends.two]
+         kind = 'stdio'
+         command = 'true'
+         [tenants.Case]
+         auth = 'open'",
+    );
+    let (code, stdout, stderr) = ended(&["check", file.path().to_str().unwrap()]);
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    for wanted in [
+        "`auth = \"open\"` under [tenants.acme]",
+        "the handler \"nothing\"",
+        "tenant `best` has more than one backend",
+        "the name of tenant `Case`",
+        "tenant `Case` has no backend",
+        "scheme `redis`",
+    ] {
+        assert!(stderr.contains(wanted), "no {wanted} in\n{stderr}");
+    }
+    assert!(!stderr.contains("hunter2"), "{stderr}");
+}
+
+#[test]
+fn a_front_that_could_not_start_is_found_by_check_too() {
+    let file = file(&format!("front.public_url = 'mcp'\n{}", tenant("acme")));
+    let (code, _, stderr) = ended(&["check", file.path().to_str().unwrap()]);
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("front.public_url"), "{stderr}");
+}
+
+#[test]
+fn stdio_serves_a_tenant_with_nothing_but_mcp_on_standard_output() {
+    let mut command = roundhouse(&["stdio", "--tenant", "demo"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let info = json!({ "name": "test", "version": "0" });
+    let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info });
+    let messages = [
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params }),
+        json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }),
+        json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/list" }),
+    ];
+    let mut stdin = child.stdin.take().unwrap();
+    messages.iter().for_each(|message| writeln!(stdin, "{message}").unwrap());
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let said: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(said.iter().all(|message| message["jsonrpc"] == "2.0"), "{text}");
+    let answers: Vec<&Value> =
+        said.iter().filter(|message| message.get("result").is_some()).collect();
+    assert_eq!(answers[0]["result"]["protocolVersion"], "2025-06-18");
+    assert!(answers[1]["result"]["tools"][0]["name"].is_string());
+}
+
+#[test]
+fn stdio_without_such_a_tenant_says_which_there_are() {
+    let (code, stdout, stderr) = ended(&["stdio", "--tenant", "nope"]);
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    assert!(stderr.contains("no tenant `nope`; there is: `demo`"), "{stderr}");
+}
