@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use actix_http::{Extensions, KeepAlive, Request};
+use actix_rt::task::JoinHandle;
 use actix_web::HttpServer;
 use actix_web::dev::{Server, ServerHandle, fn_service};
 use actors::Handle;
@@ -27,6 +28,9 @@ const BACKLOG: u32 = 1_024;
 /// How long a connection that is answered before its body was read is read on, so that the
 /// client gets to the answer; then it is closed whatever it still sends.
 const LINGER: Duration = Duration::from_secs(5);
+
+/// Longer than anybody's grace, which is what counts.
+const SHUTDOWN_SECS_MAX: u64 = 3_600;
 
 /// Listens for clients and for operators. Call it within an actix system: sessions live on
 /// the workers' arbiters. Both sockets are bound when it returns.
@@ -55,8 +59,8 @@ pub fn serve(
         address,
         admin_address,
         draining,
-        clients: run(clients),
-        operators: run(operators),
+        clients: Listening::start(clients),
+        operators: Listening::start(operators),
     })
 }
 
@@ -104,6 +108,7 @@ fn client_server(
                 bound_writes(connection, write_timeout_secs);
             }
         })
+        .shutdown_timeout(SHUTDOWN_SECS_MAX)
         .disable_signals()
         .listen(listener)?
         .run();
@@ -123,15 +128,36 @@ fn bound_writes(connection: &TcpStream, secs: u32) {
     let _ = (connection, secs);
 }
 
-/// Runs a server on the calling arbiter; it lives until its handle stops it.
-fn run(server: Server) -> ServerHandle {
-    let handle = server.handle();
-    actix_rt::spawn(async move {
-        if let Err(error) = server.await {
-            tracing::error!(%error, "a listener failed");
-        }
-    });
-    handle
+/// A server that runs on an arbiter.
+#[derive(Debug)]
+struct Listening {
+    handle: ServerHandle,
+    task: JoinHandle<()>,
+}
+
+impl Listening {
+    /// Runs a server on the calling arbiter; it lives until it is stopped.
+    fn start(server: Server) -> Self {
+        let handle = server.handle();
+        let task = actix_rt::spawn(async move {
+            if let Err(error) = server.await {
+                tracing::error!(%error, "a listener failed");
+            }
+        });
+        Self { handle, task }
+    }
+
+    /// Takes nothing new and lets what is in flight finish; says whether it did in time.
+    async fn stop(mut self, grace: Duration) -> bool {
+        let stopped = async {
+            self.handle.stop(true).await;
+            let _ = (&mut self.task).await;
+        };
+        let in_time = tokio::time::timeout(grace, stopped).await.is_ok();
+        // A server hears nothing more while it waits, but dropping it cuts everything.
+        self.task.abort();
+        in_time
+    }
 }
 
 /// Both servers, running. Dropping it stops neither.
@@ -140,8 +166,8 @@ pub struct Running {
     address: SocketAddr,
     admin_address: SocketAddr,
     draining: Arc<AtomicBool>,
-    clients: ServerHandle,
-    operators: ServerHandle,
+    clients: Listening,
+    operators: Listening,
 }
 
 impl Running {
@@ -165,10 +191,9 @@ impl Running {
     /// what is left. End the sessions first ([`Handle::stop`]): their streams are responses.
     pub async fn stop(self, grace: Duration) {
         self.drain();
-        if tokio::time::timeout(grace, self.clients.stop(true)).await.is_err() {
+        if !self.clients.stop(grace).await {
             tracing::warn!("responses were cut off at the end of the grace period");
-            self.clients.stop(false).await;
         }
-        self.operators.stop(false).await;
+        self.operators.stop(Duration::ZERO).await;
     }
 }

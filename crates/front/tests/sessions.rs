@@ -136,3 +136,14 @@ async fn a_stopping_node_ends_streams_as_each_revision_needs() {
     assert_eq!(refused.headers()["retry-after"], "2");
     node.running.stop(Duration::from_secs(5)).await;
 }
+
+#[actix_rt::test]
+async fn a_call_in_flight_delays_the_stop_no_longer_than_agreed() {
+    let node = node(parrot::backends(), |_| {});
+    let session = Session::begin(&node.running, "2025-11-25").await;
+    let mut events = Events::of(session.post(&call(1, "never", json!({}))).await);
+    events.next().await.unwrap();
+    let stop = node.running.stop(Duration::from_millis(200));
+    tokio::time::timeout(Duration::from_secs(5), stop).await.expect("waited for longer");
+    assert!(events.next().await.is_err(), "the stream was cut");
+}
