@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::cli::{Check, Command, Serve, Stdio};
 use crate::settings::{BackendSettings, Environment, Settings, TenantSettings};
@@ -36,11 +37,24 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
         settings.admin.listen = admin;
     }
     telemetry::init(&settings.log)?;
+    raise_file_limit();
     let node = Roundhouse::from_settings(settings).start().await?;
+    if serve.config.is_none() && !node.address().ip().is_loopback() {
+        tracing::warn!(address = %node.address(), "open to everyone who can reach this address");
+    }
     print(&endpoints(&node))?;
     signals.stop_in_order(node).await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Each connection is an open file, and many systems allow 1,024 where nobody asks for more.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 fn endpoints(node: &Node) -> String {

@@ -1,8 +1,8 @@
 //! The program as its user meets it: what it prints, what it refuses, how it ends.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpListener;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -27,22 +27,30 @@ fn ended(args: &[&str]) -> (Option<i32>, String, String) {
 struct Serving {
     child: Child,
     stdout: BufReader<ChildStdout>,
+    stderr: BufReader<ChildStderr>,
 }
 
 impl Serving {
     fn start(more: &[&str]) -> Self {
         let args = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
         let mut command = roundhouse(&args);
-        command.args(more).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        Self { child, stdout }
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        Self { child, stdout, stderr }
     }
 
     fn line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
+    }
+
+    /// Waits for a log line that has the word.
+    fn logs(&mut self, word: &str) {
+        let found = self.stderr.by_ref().lines().any(|line| line.unwrap().contains(word));
+        assert!(found, "the log ended without {word:?}");
     }
 
     fn signal(&self, signal: Signal) {
@@ -102,6 +110,54 @@ fn an_interrupt_ends_the_node_as_a_request_to_terminate_does() {
     assert!(node.line().ends_with("/demo/mcp"));
     node.signal(Signal::INT);
     assert!(node.ends().success());
+}
+
+#[test]
+fn a_second_signal_ends_a_node_that_still_waits_for_a_call() {
+    // A server that never answers, so that `initialize` stays in flight.
+    let mut node = Serving::start(&["--", "sh", "-c", "echo started >&2; exec cat >&2"]);
+    let _call = initialize(&node.line());
+    node.logs("started");
+    node.signal(Signal::TERM);
+    node.signal(Signal::INT);
+    assert_eq!(node.ends().code(), Some(130));
+}
+
+#[test]
+fn a_call_in_flight_is_answered_before_the_node_ends() {
+    let file = file(
+        "node.drain_secs = 1
+         [tenants.demo]
+         auth = 'open'
+         [tenants.demo.backends.silent]
+         kind = 'stdio'
+         command = 'sh'
+         args = ['-c', 'echo started >&2; exec cat >&2']",
+    );
+    let mut node = Serving::start(&["--config", file.path().to_str().unwrap()]);
+    let mut call = initialize(&node.line());
+    node.logs("started");
+    node.signal(Signal::TERM);
+    let mut answer = String::new();
+    call.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains(r#""error""#), "{answer}");
+    assert!(node.ends().success());
+}
+
+/// Posts an `initialize` to the endpoint of a line that the node printed.
+fn initialize(line: &str) -> TcpStream {
+    let address = line.split("//").nth(1).and_then(|rest| rest.split('/').next()).unwrap();
+    let info = json!({ "name": "test", "version": "0" });
+    let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info });
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
+    let body = body.to_string();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = format!("POST /demo/mcp HTTP/1.1\r\nHost: {address}\r\nConnection: close");
+    let types = "Content-Type: application/json\r\nAccept: application/json, text/event-stream";
+    let length = body.len();
+    write!(stream, "{head}\r\n{types}\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
+    stream
 }
 
 #[test]
