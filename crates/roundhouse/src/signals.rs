@@ -1,6 +1,7 @@
 //! Being asked to stop. The first SIGINT or SIGTERM stops in order, a second one at once.
 
 use std::io;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -8,6 +9,10 @@ use crate::Node;
 
 /// What a process is expected to answer that was stopped by SIGINT.
 const INTERRUPTED: i32 = 130;
+
+/// Within this time a signal is the same one told twice: wrappers such as `timeout` and `npm`
+/// pass on what the terminal has told the whole process group already.
+const DOUBLED: Duration = Duration::from_millis(500);
 
 /// The signals that ask a process to stop.
 pub(crate) struct Signals {
@@ -44,9 +49,21 @@ impl Signals {
     pub(crate) async fn unless_again<T>(&mut self, work: impl Future<Output = T>) -> T {
         tokio::select! {
             done = work => done,
-            () = self.next() => {
+            () = self.again() => {
                 tracing::warn!("stopped at once");
                 std::process::exit(INTERRUPTED)
+            }
+        }
+    }
+
+    /// The next one that is not the last one told twice.
+    async fn again(&mut self) {
+        let doubled = tokio::time::sleep(DOUBLED);
+        tokio::pin!(doubled);
+        loop {
+            tokio::select! {
+                () = &mut doubled => break self.next().await,
+                () = self.next() => {}
             }
         }
     }
