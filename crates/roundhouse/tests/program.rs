@@ -34,6 +34,8 @@ impl Serving {
     fn start(more: &[&str]) -> Self {
         let args = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
         let mut command = roundhouse(&args);
+        // Neither is any business of a server's; see `COUNT`.
+        command.env("NODE_SECRET", "1").env("ROUNDHOUSE__LOG__LEVEL", "info");
         command.args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
@@ -48,9 +50,9 @@ impl Serving {
     }
 
     /// Waits for a log line that has the word.
-    fn logs(&mut self, word: &str) {
-        let found = self.stderr.by_ref().lines().any(|line| line.unwrap().contains(word));
-        assert!(found, "the log ended without {word:?}");
+    fn logs(&mut self, word: &str) -> String {
+        let found = self.stderr.by_ref().lines().map(Result::unwrap).find(|l| l.contains(word));
+        found.unwrap_or_else(|| panic!("the log ended without {word:?}"))
     }
 
     fn signal(&self, signal: Signal) {
@@ -110,6 +112,33 @@ fn an_interrupt_ends_the_node_as_a_request_to_terminate_does() {
     assert!(node.line().ends_with("/demo/mcp"));
     node.signal(Signal::INT);
     assert!(node.ends().success());
+}
+
+/// A server that tells how many of the node's secrets it sees, and nothing more.
+const COUNT: &str =
+    "echo secrets=$(env | grep -c -e ^NODE_SECRET -e ^ROUNDHOUSE__) >&2; exec cat >/dev/null";
+
+// holds: STD-10
+#[test]
+fn a_server_of_the_settings_sees_nothing_of_the_nodes_environment() {
+    let file = file(&format!(
+        "[tenants.demo]
+         auth = 'open'
+         [tenants.demo.backends.silent]
+         kind = 'stdio'
+         command = 'sh'
+         args = ['-c', '{COUNT}']"
+    ));
+    let mut node = Serving::start(&["--config", file.path().to_str().unwrap()]);
+    let _call = initialize(&node.line());
+    assert!(node.logs("secrets=").contains("secrets=0"));
+}
+
+#[test]
+fn a_typed_command_sees_what_its_typist_has_but_not_the_nodes_settings() {
+    let mut node = Serving::start(&["--", "sh", "-c", COUNT]);
+    let _call = initialize(&node.line());
+    assert!(node.logs("secrets=").contains("secrets=1"));
 }
 
 #[test]
