@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::Settings;
 use super::shape::{Shape, join};
 
 /// Why settings cannot be used: one line for each thing to mend. It never repeats a
@@ -49,8 +50,9 @@ impl Problems {
         origin: Option<&str>,
         known: &BTreeMap<String, Shape>,
     ) {
-        let advice = match nearest(key, known.keys()) {
-            Some(near) => format!("did you mean `{}`?", join(at, near)),
+        let near = nearest(key, known.keys()).map(|near| join(at, near));
+        let advice = match near.or_else(|| elsewhere(key)) {
+            Some(near) => format!("did you mean `{near}`?"),
             None => format!("known here: {}", list(known.keys())),
         };
         self.add(format!("unknown key `{}`{}; {advice}", join(at, key), from(origin)));
@@ -91,6 +93,11 @@ fn from(origin: Option<&str>) -> String {
 
 fn list<'a>(keys: impl Iterator<Item = &'a String>) -> String {
     keys.map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// The same key in another section.
+fn elsewhere(key: &str) -> Option<String> {
+    Settings::keys().into_keys().find(|path| path.rsplit('.').next() == Some(key))
 }
 
 /// The known key that was probably meant: at most every third letter differs.

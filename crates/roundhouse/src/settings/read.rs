@@ -105,6 +105,12 @@ mod tests {
     }
 
     #[test]
+    fn a_key_of_another_section_is_found_there() {
+        let refusal = refusal("[admin]\nsse_after_ms = 3", &[]);
+        assert!(refusal.contains("did you mean `sessions.sse_after_ms`?"), "{refusal}");
+    }
+
+    #[test]
     fn an_unknown_key_that_is_near_to_nothing_is_told_what_is_known() {
         let refusal = refusal("[store]\ncolour = 'red'", &[]);
         assert!(refusal.contains("unknown key `store.colour`"), "{refusal}");
