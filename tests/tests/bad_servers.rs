@@ -158,7 +158,7 @@ async fn a_server_that_refuses_to_greet_or_does_not_exist_is_an_error_and_no_ses
     {
         let node = Node::start(&setup.with("sessions.start_secs", 5))?;
         check_refused_start(&node).await?;
-        ensure!(node.metric("sessions").await?.unwrap_or(0.0) == 0.0);
+        ensure!(node.metric("roundhouse_sessions").await? == Some(0.0));
     }
     Ok(())
 }

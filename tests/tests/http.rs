@@ -92,7 +92,7 @@ async fn one_path_takes_four_methods_and_refuses_others_with_a_list() -> Result<
     check::status(&response, 404)
 }
 
-// holds: POST-08, RPC-05, RPC-10
+// holds: POST-08, POST-09, RPC-05, RPC-10
 #[tokio::test]
 async fn notifications_and_answers_get_202_and_nothing() -> Result<()> {
     let node = Node::start(&Setup::demo())?;
@@ -105,8 +105,9 @@ async fn notifications_and_answers_get_202_and_nothing() -> Result<()> {
         ] {
             check::accepted(client.notify(method, json!({})).await?).await?;
         }
-        // An answer to nothing that was asked: accepted and dropped, see docs/decisions.
-        check::accepted(client.answer(&json!("nobody-asked"), json!({})).await?).await?;
+        // An answer to nothing that was asked may be refused, but never answered (POST-09).
+        let stray = client.answer(&json!("nobody-asked"), json!({})).await?.status();
+        ensure!(stray == 202 || stray == 400, "{stray}");
     }
     Ok(())
 }
@@ -165,7 +166,7 @@ async fn delete_ends_a_session_with_its_streams_and_its_work() -> Result<()> {
             check::status(&client.get(None).await?, 404)?;
             check::status(&client.delete().await?, 404)?;
         }
-        ensure!(node.metric("sessions").await?.unwrap_or(0.0) == 0.0);
+        ensure!(node.metric("roundhouse_sessions").await? == Some(0.0));
     }
     Ok(())
 }
