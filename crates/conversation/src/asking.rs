@@ -69,9 +69,15 @@ impl Session {
         let Some(client) = &self.client else {
             return Err((ErrorCode::Refused, "there is no client yet".to_owned()));
         };
+        if !self.is_shaken() {
+            let message = "`initialize` is not answered yet; ask nothing before".to_owned();
+            return Err((ErrorCode::InvalidRequest, message));
+        }
         let (revision, capabilities) = (client.revision, &client.capabilities);
         let params = request.params().unwrap_or_default();
         let declared = match request.method {
+            // A program that echoes is no client.
+            Method::Initialize => false,
             Method::RootsList => capabilities.roots(),
             Method::CreateMessage => {
                 let tools = payload::sampling_uses_tools(&params);

@@ -364,3 +364,16 @@ fn gist(text: &str) -> String {
         None => json["method"].as_str().unwrap().to_owned(),
     }
 }
+
+/// The newest stable revision.
+pub(crate) const NEW: &str = "2025-11-25";
+
+/// A session of the newest stable revision whose handshake is done.
+pub(crate) fn live() -> World {
+    World::live(NEW, Limits::default())
+}
+
+/// The cursor of a stream's connection.
+pub(crate) fn cursor(world: &World, sink: SinkId) -> EventId {
+    world.connections[&sink].cursor().expect("a cursor")
+}

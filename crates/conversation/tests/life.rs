@@ -1,0 +1,188 @@
+//! How sessions begin and end: the handshake, servers that go, clients that leave.
+
+mod world;
+
+use conversation::{Answer, Cause, Event, Limits, Refusal, SinkId};
+use protocol::{Method, Notification, Response};
+use world::{NEW, World, accepted, live};
+
+// holds: RPC-07, RPC-08, SES-01, VER-13
+#[test]
+fn every_revision_is_answered_with_itself_and_an_unknown_one_with_the_newest_stable() {
+    let asked = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "DRAFT-2026-v1"];
+    let all = asked.map(|revision| (revision, revision));
+    for (asked, answered) in all.into_iter().chain([("2026-07-28", NEW), ("1999-01-01", NEW)]) {
+        let mut world = World::new(Limits::default());
+        let sink = world.initialize(asked, "{}");
+        assert!(matches!(world.connections[&sink].answer, Some(Answer::Welcome(_))), "{asked}");
+        assert_eq!(world.json(sink)["result"]["protocolVersion"], answered);
+        assert_eq!(world.json(sink)["id"], "init");
+    }
+}
+
+// holds: RPC-10
+#[test]
+fn initialized_is_accepted_and_handed_on() {
+    let world = live();
+    assert_eq!(world.sent_methods(), ["initialize", "notifications/initialized"]);
+}
+
+// holds: SES-11
+#[test]
+fn a_session_is_initialized_once() {
+    let mut world = live();
+    let sink = world.post(r#"{"jsonrpc":"2.0","id":2,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}"#);
+    assert!(matches!(world.refusal(sink), Refusal::Rejected(_)));
+    let again = world.call(3);
+    world.answer(3, "still here");
+    assert_eq!(world.gist(again), ["3 result"]);
+}
+
+// holds: RPC-11
+#[test]
+fn before_initialized_only_log_messages_pass() {
+    let mut world = World::new(Limits::default());
+    world.initialize(NEW, "{}");
+    let sink = world.listen(None);
+    world.say(Notification::new(Method::ToolsListChanged, None));
+    world.say(Notification::new(Method::LogMessage, Some(br#"{"level":"info","data":1}"#)));
+    assert_eq!(world.gist(sink), ["notifications/message"]);
+    world.post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    assert_eq!(world.gist(sink), ["notifications/message", "notifications/tools/list_changed"]);
+}
+
+// holds: CAN-02
+#[test]
+fn initialize_is_never_cancelled() {
+    let mut world = World::new(Limits::default());
+    let sink = world.post(r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}"#);
+    world.post(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":0}}"#);
+    world.shake();
+    assert!(matches!(world.connections[&sink].answer, Some(Answer::Welcome(_))));
+}
+
+// holds: STD-05
+#[test]
+fn a_server_that_dies_fails_what_was_in_flight_and_the_next_call_starts_it_anew() {
+    let mut world = live();
+    let first = world.call(1);
+    world
+        .post(r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}"#);
+    world.say(Response::result(2.into(), b"{}"));
+    world.link_open = false;
+    world.step(Event::LinkDown { reason: "it exited with status 1".to_owned() });
+    assert_eq!(world.gist(first), ["1 error -32603"]);
+    let before = world.sent.len();
+    let second = world.call(3);
+    world.shake();
+    world.answer(3, "again");
+    assert_eq!(world.gist(second), ["3 result"]);
+    assert_eq!(
+        world.sent_methods()[before..],
+        ["initialize", "notifications/initialized", "logging/setLevel", "tools/call"]
+    );
+}
+
+#[test]
+fn a_server_that_keeps_dying_is_started_ever_more_rarely() {
+    let mut world = live();
+    let mut starts = 0;
+    for id in 0..40 {
+        if world.link_open {
+            world.link_open = false;
+            world.step(Event::LinkDown { reason: "it exited".to_owned() });
+        }
+        world.call(100 + id);
+        starts += u32::from(world.link_open);
+        world.wait(100);
+    }
+    assert!(starts < 12, "{starts}");
+}
+
+#[test]
+fn a_server_that_cannot_be_started_leaves_no_session() {
+    let mut world = World::new(Limits::default());
+    let sink = world.post(r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}"#);
+    world.link_open = false;
+    world.step(Event::LinkDown { reason: "no such program".to_owned() });
+    assert_eq!(world.gist(sink), ["0 error -32603"]);
+    assert_eq!(world.over, Some(Cause::NotBorn));
+}
+
+#[test]
+fn a_client_that_leaves_before_the_answer_to_initialize_leaves_no_session() {
+    let mut world = World::new(Limits::default());
+    let sink = world.post(r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}"#);
+    world.hang_up(sink);
+    assert_eq!(world.over, Some(Cause::NotBorn));
+    assert!(!world.link_open);
+}
+
+// holds: SES-07, SES-08, SES-06
+#[test]
+fn delete_ends_streams_calls_and_the_server() {
+    let mut world = live();
+    let (standalone, call) = (world.listen(None), world.call(1));
+    let sink = world.sink();
+    world.step(Event::Deleted { sink });
+    assert_eq!(world.connections[&sink].answer, Some(Answer::Ended));
+    assert!(world.connections[&standalone].finished);
+    assert_eq!(world.gist(call), ["1 error -32000"]);
+    assert!(!world.link_open);
+    assert_eq!(world.over, Some(Cause::Deleted));
+}
+
+#[test]
+fn an_idle_session_ends_and_one_that_listens_does_not() {
+    let mut world = live();
+    let sink = world.listen(None);
+    world.wait(4_000_000);
+    assert_eq!(world.over, None);
+    world.hang_up(sink);
+    world.wait(1_799_000);
+    assert_eq!(world.over, None);
+    world.wait(1_000);
+    assert_eq!(world.over, Some(Cause::Idle));
+}
+
+#[test]
+fn a_client_that_never_says_initialized_is_not_waited_for() {
+    let mut world = World::new(Limits::default());
+    world.initialize(NEW, "{}");
+    world.wait(60_000);
+    assert_eq!(world.over, Some(Cause::Idle));
+}
+
+// holds: OLD-03, OLD-04, OLD-10
+#[test]
+fn on_a_duplex_transport_everything_goes_through_the_one_pipe_and_ends_with_it() {
+    let mut world = World::duplex(Limits::default());
+    let pipe = SinkId(0);
+    let posted = world.initialize("2024-11-05", "{}");
+    assert!(accepted(&world, posted));
+    world.post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    let posted = world.call(1);
+    assert!(accepted(&world, posted));
+    world.progress(1, 1);
+    world.answer(1, "done");
+    assert_eq!(world.gist(pipe), ["\"init\" result", "progress 1", "1 result"]);
+    assert_eq!(world.appended, 0);
+    world.hang_up(pipe);
+    assert_eq!(world.over, Some(Cause::Disconnected));
+    let late = world.sink();
+    world.over = None;
+    world.step(Event::Listened { sink: late, after: None });
+    assert_eq!(*world.refusal(late), Refusal::UnknownSession);
+}
+
+#[test]
+fn a_node_that_stops_leaves_nobody_without_a_word() {
+    let mut world = live();
+    let (held, streamed, standalone) = (world.call(1), world.call(2), world.listen(None));
+    world.progress(2, 1);
+    world.step(Event::Stopping);
+    assert_eq!(world.gist(held), ["1 error -32000"]);
+    assert_eq!(world.gist(streamed), ["progress 1", "2 error -32000"]);
+    assert!(world.connections[&standalone].finished);
+    assert_eq!(world.over, Some(Cause::Stopping));
+}
