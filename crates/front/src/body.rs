@@ -2,6 +2,8 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -20,49 +22,99 @@ pub(crate) enum Uncollected {
     TooLarge,
     /// It took too long.
     TooSlow,
+    /// Unfinished bodies hold as much of the node's memory as they may.
+    TooMany,
     /// The client went away, or its framing is broken.
     Broken,
 }
 
-/// Collects a body of at most `bytes_max` bytes within `wait`. A body that comes in one
-/// piece is not copied. Where it fails, the rest is left in the payload.
-pub(crate) async fn collect(
-    payload: &mut Payload,
-    announced: Option<u64>,
-    bytes_max: usize,
-    wait: Duration,
-) -> Result<Bytes, Uncollected> {
-    if announced.is_some_and(|bytes| bytes > bytes_max as u64) {
-        return Err(Uncollected::TooLarge);
-    }
-    match tokio::time::timeout(wait, gather(payload, bytes_max)).await {
-        Ok(Ok(Some(body))) => Ok(body),
-        Ok(Ok(None)) => Err(Uncollected::TooLarge),
-        Ok(Err(_)) => Err(Uncollected::Broken),
-        Err(_) => Err(Uncollected::TooSlow),
+impl From<PayloadError> for Uncollected {
+    fn from(_: PayloadError) -> Self {
+        Self::Broken
     }
 }
 
-/// `None` where there is more than `bytes_max`.
-async fn gather(payload: &mut Payload, bytes_max: usize) -> Result<Option<Bytes>, PayloadError> {
-    let Some(first) = next(payload).await else { return Ok(Some(Bytes::new())) };
+/// How a body is collected.
+#[derive(Clone, Debug)]
+pub(crate) struct Collecting {
+    /// Most bytes of one body.
+    pub(crate) bytes_max: usize,
+    /// How long it may take.
+    pub(crate) wait: Duration,
+    /// How many bytes all unfinished bodies of the node may still grow by. Without it, every
+    /// connection could hold as much as one body may be long.
+    pub(crate) room: Arc<AtomicUsize>,
+}
+
+/// A first piece of no more than this is not counted: a connection has a buffer of that
+/// order anyway, and most bodies are whole with it.
+const SMALL_BYTES: usize = 8 << 10;
+
+/// What one unfinished body takes of the room; given back when this is dropped.
+struct Share<'a> {
+    room: &'a AtomicUsize,
+    bytes: usize,
+}
+
+impl Share<'_> {
+    fn grow(&mut self, bytes: usize) -> Result<(), Uncollected> {
+        let smaller = |room: usize| room.checked_sub(bytes);
+        self.room
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, smaller)
+            .map_err(|_| Uncollected::TooMany)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        if self.bytes == 0 {
+            return;
+        }
+        self.room.fetch_add(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Collects a body. One that comes in one piece is not copied. Where it fails, the rest is
+/// left in the payload.
+pub(crate) async fn collect(
+    payload: &mut Payload,
+    announced: Option<u64>,
+    how: &Collecting,
+) -> Result<Bytes, Uncollected> {
+    if announced.is_some_and(|bytes| bytes > how.bytes_max as u64) {
+        return Err(Uncollected::TooLarge);
+    }
+    let gathered = tokio::time::timeout(how.wait, gather(payload, how)).await;
+    gathered.unwrap_or(Err(Uncollected::TooSlow))
+}
+
+async fn gather(payload: &mut Payload, how: &Collecting) -> Result<Bytes, Uncollected> {
+    let Some(first) = next(payload).await else { return Ok(Bytes::new()) };
     let first = first?;
-    let Some(second) = next(payload).await else {
-        return Ok((first.len() <= bytes_max).then_some(first));
-    };
-    let mut body = BytesMut::with_capacity((first.len() * 4).min(bytes_max));
+    if first.len() > how.bytes_max {
+        return Err(Uncollected::TooLarge);
+    }
+    let mut share = Share { room: &how.room, bytes: 0 };
+    if first.len() > SMALL_BYTES {
+        share.grow(first.len())?;
+    }
+    let Some(second) = next(payload).await else { return Ok(first) };
+    let mut body = BytesMut::with_capacity((first.len() * 4).min(how.bytes_max));
     body.extend_from_slice(&first);
     drop(first);
     let mut more = Some(second);
     while let Some(chunk) = more {
         let chunk = chunk?;
-        if body.len() + chunk.len() > bytes_max {
-            return Ok(None);
+        if body.len() + chunk.len() > how.bytes_max {
+            return Err(Uncollected::TooLarge);
         }
+        share.grow(chunk.len())?;
         body.extend_from_slice(&chunk);
         more = next(payload).await;
     }
-    Ok(Some(body.freeze()))
+    Ok(body.freeze())
 }
 
 async fn next(payload: &mut Payload) -> Option<Result<Bytes, PayloadError>> {

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use actix_http::{ConnectionType, Method, Payload, Request, RequestHead, Response};
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use protocol::SessionId;
 use tenants::{Principal, Tenant, Tenants};
 
-use crate::body::{Body, collect};
+use crate::body::{Body, Collecting, collect};
 use crate::heads::Heads;
 use crate::origin::{Gate, public_path};
 use crate::refusal::Refused;
@@ -26,9 +26,8 @@ pub(crate) struct Front {
     tenants: Tenants,
     gate: Arc<Gate>,
     draining: Arc<AtomicBool>,
-    body_bytes_max: usize,
     header_bytes_max: usize,
-    body_timeout: Duration,
+    collecting: Collecting,
 }
 
 /// One request that passed the shared checks.
@@ -67,9 +66,12 @@ impl Front {
             draining,
             public_path: public_path(settings)?.into(),
             gate: Arc::new(Gate::new(settings)?),
-            body_bytes_max: settings.body_bytes_max,
             header_bytes_max: settings.header_bytes_max,
-            body_timeout: Duration::from_secs(settings.body_timeout_secs),
+            collecting: Collecting {
+                bytes_max: settings.body_bytes_max,
+                wait: Duration::from_secs(settings.body_timeout_secs),
+                room: Arc::new(AtomicUsize::new(settings.bodies_bytes_max)),
+            },
         })
     }
 
@@ -151,8 +153,7 @@ impl Front {
     /// Collects a request's body, bounded in size and time.
     pub(crate) async fn collect(&self, asked: &mut Asked<'_>) -> Result<Bytes, Refused> {
         let announced = asked.heads.content_length;
-        let body =
-            collect(&mut asked.payload, announced, self.body_bytes_max, self.body_timeout).await?;
+        let body = collect(&mut asked.payload, announced, &self.collecting).await?;
         asked.payload = Payload::None;
         Ok(body)
     }

@@ -188,6 +188,14 @@ impl From<Uncollected> for Refused {
             Uncollected::TooSlow => {
                 Self::invalid(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")
             }
+            Uncollected::TooMany => Self {
+                retry: true,
+                ..Self::new(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    ErrorCode::Refused,
+                    "the node is receiving as much as it may; try again later",
+                )
+            },
             Uncollected::Broken => Self::new(
                 StatusCode::BAD_REQUEST,
                 ErrorCode::ParseError,

@@ -22,6 +22,9 @@ pub struct Settings {
     pub allowed_hosts: Vec<String>,
     /// Largest request body; a larger one is answered 413, and at most this much of it is kept.
     pub body_bytes_max: usize,
+    /// Most bytes of all bodies together that have begun to arrive and are not complete; at
+    /// the bound a body that needs more is answered 503 with `Retry-After`.
+    pub bodies_bytes_max: usize,
     /// Largest sum of the lengths of a request's header names and values; a larger one is
     /// answered 431. More than 96 headers, or a head of more than 128 KiB, always is.
     pub header_bytes_max: usize,
@@ -52,6 +55,7 @@ impl Default for Settings {
             allowed_origins: Vec::new(),
             allowed_hosts: Vec::new(),
             body_bytes_max: 4 << 20,
+            bodies_bytes_max: 256 << 20,
             header_bytes_max: 32 << 10,
             connections_max: 10_000,
             keep_alive_secs: 75,

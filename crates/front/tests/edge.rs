@@ -305,6 +305,33 @@ async fn a_body_beyond_the_bound_is_413_and_one_at_it_is_read() {
     }
 }
 
+#[actix_rt::test]
+async fn half_sent_bodies_share_a_bound_and_give_it_back() {
+    let front = start(|settings| settings.bodies_bytes_max = 150_000);
+    let body = format!("\"{}\"", "x".repeat(100_000));
+    let whole = request("POST /demo/mcp", POLITE, &body);
+    let (most, rest) = whole.split_at(whole.len() - 10);
+    let mut first = Wire::open(&front).await;
+    first.say(most).await;
+    // The second is refused as soon as the first holds its share, whenever that is.
+    let refused = async {
+        loop {
+            let mut second = Wire::open(&front).await;
+            second.say(&whole).await;
+            let reply = second.hear().await;
+            if reply.status != 400 {
+                break reply;
+            }
+        }
+    };
+    let refused = tokio::time::timeout(Duration::from_secs(20), refused).await.unwrap();
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("2")));
+    assert_eq!(refused.code_without_id(), -32000);
+    first.say(rest).await;
+    assert_eq!(first.hear().await.status, 400, "the first is read to its end");
+    assert_eq!(ask(&front, "POST /demo/mcp", POLITE, &body).await.status, 400);
+}
+
 /// A client that reads only after it has written everything must get to the answer too.
 #[actix_rt::test]
 async fn a_client_that_sends_64_mib_reads_413_and_no_reset() {
