@@ -8,6 +8,7 @@ use kit::{POLITE, Wire, ask, request, start};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
 
+// holds: POST-04
 #[actix_rt::test]
 async fn a_post_must_be_declared_as_json() {
     let front = start(|_| {});
@@ -22,6 +23,7 @@ async fn a_post_must_be_declared_as_json() {
     assert_eq!(ask(&front, "POST /demo/mcp", "Accept: */*\r\n", PING).await.status, 415);
 }
 
+// holds: POST-03, GET-03
 #[actix_rt::test]
 async fn a_post_must_accept_both_answers_and_a_get_events() {
     let front = start(|_| {});
@@ -42,6 +44,7 @@ async fn a_post_must_accept_both_answers_and_a_get_events() {
     assert_eq!(get.status, 406);
 }
 
+// holds: POST-09, RPC-06
 #[actix_rt::test]
 async fn what_is_not_a_message_is_answered_without_an_id() {
     let front = start(|_| {});
@@ -65,6 +68,7 @@ async fn what_is_not_a_message_is_answered_without_an_id() {
     assert_eq!(wire.hear().await.code_without_id(), -32700);
 }
 
+// holds: SES-05
 #[actix_rt::test]
 async fn without_a_session_there_is_only_initialize() {
     let front = start(|_| {});
@@ -81,6 +85,7 @@ async fn without_a_session_there_is_only_initialize() {
     assert_eq!(ask(&front, "DELETE /demo/mcp", "", "").await.status, 400);
 }
 
+// holds: SES-06, SES-13, OLD-04
 #[actix_rt::test]
 async fn an_unknown_session_is_404_for_every_method() {
     let front = start(|_| {});
@@ -102,6 +107,7 @@ async fn an_unknown_session_is_404_for_every_method() {
     }
 }
 
+// holds: SES-11, VER-03
 #[actix_rt::test]
 async fn initialize_within_a_session_is_refused_and_so_is_an_unknown_revision() {
     let front = start(|_| {});
@@ -122,6 +128,7 @@ async fn initialize_within_a_session_is_refused_and_so_is_an_unknown_revision() 
     }
 }
 
+// holds: GET-02, OLD-07
 #[actix_rt::test]
 async fn other_methods_are_told_which_ones_there_are() {
     let front = start(|_| {});
@@ -147,6 +154,7 @@ async fn unknown_tenants_and_paths_are_404() {
     }
 }
 
+// holds: SEC-01, SEC-02, CORS-05
 #[actix_rt::test]
 async fn a_foreign_origin_is_403_on_every_method_and_endpoint() {
     let front = start(|_| {});
@@ -164,6 +172,7 @@ async fn a_foreign_origin_is_403_on_every_method_and_endpoint() {
     }
 }
 
+// holds: SEC-03
 #[actix_rt::test]
 async fn a_foreign_host_is_403_and_two_hosts_are_400() {
     let front = start(|_| {});
@@ -183,6 +192,7 @@ async fn a_foreign_host_is_403_and_two_hosts_are_400() {
     assert_eq!(absolute.status, 403);
 }
 
+// holds: CORS-01, CORS-02, CORS-03
 #[actix_rt::test]
 async fn a_preflight_lists_what_pages_may_do() {
     let front = start(|_| {});
@@ -214,6 +224,7 @@ async fn a_preflight_lists_what_pages_may_do() {
     assert!(!allowed.contains(&"x-evil"));
 }
 
+// holds: CORS-04, CORS-05
 #[actix_rt::test]
 async fn a_page_may_read_errors_too_and_each_tenant_has_its_own_list() {
     let front = start(|_| {});
@@ -275,6 +286,7 @@ async fn framing_that_two_readers_could_read_differently_is_400() {
     }
 }
 
+// holds: POST-19
 #[actix_rt::test]
 async fn headers_have_a_bound_and_so_has_their_number() {
     let front = start(|settings| settings.header_bytes_max = 4_000);
@@ -285,6 +297,7 @@ async fn headers_have_a_bound_and_so_has_their_number() {
     assert_eq!(ask(&front, "POST /demo/mcp", &many, "").await.status, 431);
 }
 
+// holds: POST-19
 #[actix_rt::test]
 async fn a_body_beyond_the_bound_is_413_and_one_at_it_is_read() {
     let front = start(|settings| settings.body_bytes_max = 1_000);
@@ -332,6 +345,7 @@ async fn half_sent_bodies_share_a_bound_and_give_it_back() {
     assert_eq!(ask(&front, "POST /demo/mcp", POLITE, &body).await.status, 400);
 }
 
+// holds: POST-19
 /// A client that reads only after it has written everything must get to the answer too.
 #[actix_rt::test]
 async fn a_client_that_sends_64_mib_reads_413_and_no_reset() {

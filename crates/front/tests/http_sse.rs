@@ -22,6 +22,7 @@ async fn post(running: &Running, endpoint: &str, message: &Value) -> Response {
     Client::new().post(url(running, endpoint)).json(message).send().await.unwrap()
 }
 
+// holds: OLD-01, OLD-02, OLD-03, OLD-09
 #[actix_rt::test]
 async fn everything_is_accepted_and_answered_on_the_stream() {
     let node = node(parrot::backends(), |_| {});
@@ -45,6 +46,7 @@ async fn everything_is_accepted_and_answered_on_the_stream() {
     }
 }
 
+// holds: OLD-04
 #[actix_rt::test]
 async fn a_session_ends_with_its_stream() {
     let node = node(parrot::backends(), |_| {});

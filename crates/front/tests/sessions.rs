@@ -9,6 +9,7 @@ use kit::{node, parrot};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
+// holds: POST-08, POST-10, SES-01, SES-02, SES-07
 #[actix_rt::test]
 async fn a_session_is_named_once_used_and_ended() {
     let node = node(parrot::backends(), |_| {});
@@ -28,6 +29,7 @@ async fn a_session_is_named_once_used_and_ended() {
     assert_eq!(session.delete().await.status(), 404);
 }
 
+// holds: POST-11, POST-12, POST-17
 #[actix_rt::test]
 async fn progress_makes_the_answer_a_stream_that_ends_with_the_response() {
     let node = node(parrot::backends(), |_| {});
@@ -44,6 +46,7 @@ async fn progress_makes_the_answer_a_stream_that_ends_with_the_response() {
     }
 }
 
+// holds: SSE-04
 #[actix_rt::test]
 async fn a_call_that_is_silent_for_long_becomes_a_primed_stream() {
     let node = node(parrot::backends(), |_| {});
@@ -56,6 +59,7 @@ async fn a_call_that_is_silent_for_long_becomes_a_primed_stream() {
     assert_eq!(events.next().await.unwrap(), None);
 }
 
+// holds: POST-16, SSE-07, SSE-09, SSE-10
 #[actix_rt::test]
 async fn a_call_whose_connection_is_cut_is_resumed_by_get() {
     let node = node(parrot::backends(), |_| {});
@@ -73,6 +77,7 @@ async fn a_call_whose_connection_is_cut_is_resumed_by_get() {
     assert_eq!(unknown.send().await.unwrap().status(), 400);
 }
 
+// holds: CORS-04
 #[actix_rt::test]
 async fn a_page_may_read_the_new_sessions_id() {
     let node = node(parrot::backends(), |_| {});
@@ -90,6 +95,7 @@ async fn a_page_may_read_the_new_sessions_id() {
     assert!(response.headers().contains_key("mcp-session-id"));
 }
 
+// holds: BAT-01, BAT-02, BAT-03, BAT-04, BAT-06
 #[actix_rt::test]
 async fn batches_are_answered_as_arrays_where_the_revision_has_them() {
     let node = node(parrot::backends(), |_| {});

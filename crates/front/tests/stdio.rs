@@ -61,6 +61,7 @@ impl Piped {
 
 const LONG: Duration = Duration::from_secs(20);
 
+// holds: STD-01
 #[actix_rt::test]
 async fn a_session_lives_between_two_pipes() {
     let mut piped = Piped::start(LONG);
@@ -73,6 +74,7 @@ async fn a_session_lives_between_two_pipes() {
     assert_eq!(piped.close().await, [] as [Value; 0]);
 }
 
+// holds: STD-01, RPC-06
 #[actix_rt::test]
 async fn what_is_no_message_is_answered_without_an_id_and_harms_nothing() {
     let mut piped = Piped::start(LONG);
@@ -93,6 +95,7 @@ async fn what_is_no_message_is_answered_without_an_id_and_harms_nothing() {
     assert_eq!(piped.hear().await["result"]["content"][0]["text"], "still here");
 }
 
+// holds: STD-07
 #[actix_rt::test]
 async fn batches_are_taken_where_the_revision_has_them() {
     let mut piped = Piped::start(LONG);
