@@ -1,7 +1,7 @@
 //! What a request's head says, read in one pass.
 //!
 //! A header that decides something may come once: where two readers could each take a
-//! different one of two, the request is refused (SEC-18). `Content-Length`,
+//! different one of two, the request is refused. `Content-Length`,
 //! `Transfer-Encoding` and `Host` are held to that by the HTTP layer itself.
 
 use actix_http::header::HeaderMap;
