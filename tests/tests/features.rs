@@ -452,11 +452,7 @@ fn constant_of(source: &str, name: &str) -> Result<String> {
     let (body, _) = rest.split_once("\n)").context("no end")?;
     let lines =
         body.lines().map(|line| line.trim().trim_start_matches('\'').trim_end_matches('\''));
-    Ok(lines
-        .collect::<String>()
-        .replace("\\\\", "\u{0}")
-        .replace("\\\"", "\\\"")
-        .replace('\u{0}', "\\"))
+    Ok(lines.collect::<String>().replace("\\\\", "\\"))
 }
 
 /// Calls a tool that asks once, answers, and gives the call's last word.
