@@ -164,7 +164,6 @@ async fn a_server_that_refuses_to_greet_or_does_not_exist_is_an_error_and_no_ses
 }
 
 /// `initialize` has an answer that is an error, in time, and says nothing of our insides.
-
 async fn check_refused_start(node: &Node) -> Result<()> {
     let client = Client::new(node.demo(), NEWEST);
     let params = json!({"protocolVersion": NEWEST, "capabilities": {}, "clientInfo": {"name": "s", "version": "1"}});
