@@ -75,7 +75,7 @@ async fn open(node: &Node, sessions: usize) -> Result<()> {
 async fn abandon(url: &str, number: usize) -> Result<()> {
     let mut client = Client::new(url, REVISIONS[number % REVISIONS.len()]);
     client.initialize(json!({"sampling": {}})).await?;
-    if number % 5 == 0 {
+    if number.is_multiple_of(5) {
         // Never says that it is initialized.
         return Ok(());
     }
