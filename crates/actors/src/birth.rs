@@ -11,9 +11,10 @@ use tenants::{Principal, Tenant};
 
 use crate::door::Door;
 use crate::handle::Node;
+use crate::inflow::Local;
 use crate::record::Draft;
 use crate::session_actor::SessionActor;
-use crate::{Inflow, Opened, clock, metrics};
+use crate::{Opened, clock, metrics};
 
 /// What a session begins with.
 pub(crate) enum Newborn {
@@ -36,10 +37,13 @@ pub(crate) fn begin(
     principal: &Principal,
     newborn: Newborn,
 ) -> Result<Opened, Refusal> {
+    if !node.may_act() {
+        return Err(Refusal::Unavailable);
+    }
     let seat = node.registry.seat(tenant, node.settings.sessions_max)?;
     let random = Random::new()?;
     let session = random.session_id(&node.tag).ok_or(Refusal::Unavailable)?;
-    let owner = Owner { token: Token::first(random.token), node: node.incarnation };
+    let owner = Owner { token: Token::first(random.token), node: node.incarnation() };
 
     let mut context = Context::<SessionActor>::new();
     context.set_mailbox_capacity(node.settings.mailbox_max.max(1));
@@ -81,7 +85,7 @@ pub(crate) fn begin(
     });
     context.run(actor);
     metrics::SESSIONS_OPENED.inc();
-    Ok(Opened { session, inflow: Inflow::new(queue, door) })
+    Ok(Opened { session, inflow: Local::new(queue, door).into() })
 }
 
 /// What has to be random about a session.
