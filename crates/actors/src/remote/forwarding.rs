@@ -22,10 +22,14 @@ use crate::{Told, Visit};
 const AGAIN: [Duration; 3] =
     [Duration::ZERO, Duration::from_millis(50), Duration::from_millis(200)];
 
-type Locating = Pin<Box<dyn Future<Output = Result<Peer, Refusal>> + Send + Sync>>;
+/// How long a call goes on by itself whose client left before the owner had said anything,
+/// so that it arrives although the link may still be in the making.
+const LINGER: Duration = Duration::from_secs(1);
+
+type Locating = Pin<Box<dyn Future<Output = Result<Peer, Refusal>> + Send>>;
 
 /// A call to the owner and what comes back. Dropping it tells the owner that the client
-/// is gone.
+/// is gone; what the client had posted arrives all the same, as it would have at home.
 pub(crate) struct Forwarding {
     cluster: Cluster,
     session: SessionId,
@@ -34,6 +38,8 @@ pub(crate) struct Forwarding {
     on_loss: OnLoss,
     attempts: usize,
     state: State,
+    /// It goes on when its client leaves early.
+    lingers: bool,
 }
 
 enum State {
@@ -85,7 +91,9 @@ impl Forwarding {
         let call = Call::encode(visit, errand);
         let state = State::Called(peer.call(call.clone()));
         let session = visit.session.clone();
-        Ok(Self { cluster, session, call, on_loss: OnLoss::of(errand), attempts: 0, state })
+        let lingers = !matches!(errand, Errand::Listen { .. });
+        let on_loss = OnLoss::of(errand);
+        Ok(Self { cluster, session, call, on_loss, attempts: 0, state, lingers })
     }
 
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Told>> {
@@ -172,6 +180,30 @@ impl Forwarding {
     fn refuse(&mut self, refusal: Refusal) -> Poll<Option<Told>> {
         self.state = State::Over;
         Poll::Ready(Some(Told::Answer(Answer::Refused(refusal))))
+    }
+}
+
+impl Drop for Forwarding {
+    fn drop(&mut self) {
+        if !self.lingers || matches!(self.state, State::Streaming(_) | State::Over) {
+            return;
+        }
+        // Outside a runtime nothing can be waited for.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let mut rest = Self {
+            cluster: self.cluster.clone(),
+            session: self.session.clone(),
+            call: std::mem::take(&mut self.call),
+            on_loss: OnLoss::Refuse,
+            attempts: self.attempts,
+            state: std::mem::replace(&mut self.state, State::Over),
+            lingers: false,
+        };
+        // At most as many as the links take calls, each for a moment.
+        runtime.spawn(async move {
+            let begun = std::future::poll_fn(|context| rest.poll_next(context));
+            let _ = tokio::time::timeout(LINGER, begun).await;
+        });
     }
 }
 
