@@ -8,6 +8,7 @@ use conversation::{Birth, Emitter, Event, Refusal, Session};
 use protocol::{Body, Mirrored, SessionId};
 use store::{Digest, Owner, Token};
 use tenants::{Principal, Tenant};
+use tokio::sync::oneshot;
 
 use crate::door::Door;
 use crate::handle::Node;
@@ -26,7 +27,10 @@ pub(crate) enum Newborn {
         params: Bytes,
     },
     /// A duplex connection was made.
-    Connected,
+    Connected {
+        /// Told when the session is recorded; dropped when it cannot be.
+        recorded: oneshot::Sender<()>,
+    },
 }
 
 /// Starts a session on this thread. Nothing here waits; a session that cannot come to be
@@ -48,7 +52,7 @@ pub(crate) fn begin(
     let mut context = Context::<SessionActor>::new();
     context.set_mailbox_capacity(node.settings.mailbox_max.max(1));
     let door = Arc::new(Door::new(context.address()));
-    let is_duplex = matches!(newborn, Newborn::Connected);
+    let is_duplex = matches!(newborn, Newborn::Connected { .. });
     let (sink, queue) = door.sink(node.bounds, is_duplex);
     let birth = Birth {
         limits: Arc::clone(&node.limits),
@@ -56,10 +60,10 @@ pub(crate) fn begin(
         seed: random.seed,
         duplex: is_duplex.then_some(sink.id),
     };
-    let (first, initialize) = match newborn {
-        Newborn::Connected => (None, Bytes::new()),
+    let (first, initialize, recorded) = match newborn {
+        Newborn::Connected { recorded } => (None, Bytes::new(), Some(recorded)),
         Newborn::Posted { body, mirrored, params } => {
-            (Some(Event::Posted { sink: sink.id, body, mirrored }), params)
+            (Some(Event::Posted { sink: sink.id, body, mirrored }), params, None)
         }
     };
     let draft = Draft {
@@ -78,6 +82,7 @@ pub(crate) fn begin(
         session: machine,
         draft,
         first,
+        recorded,
         sink,
         enrolled,
         seat,

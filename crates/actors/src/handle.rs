@@ -10,6 +10,7 @@ use conversation::Refusal;
 use protocol::{Body, Message, Mirrored, Request, SessionId};
 use store::{Incarnation, Store};
 use tenants::{Principal, Tenant};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::birth::{self, Newborn};
@@ -128,13 +129,17 @@ impl Handle {
     }
 
     /// Makes a session whose every message goes to one connection (HTTP+SSE, stdio):
-    /// the returned one, open from the start. It ends with that connection.
+    /// the returned one, open from the start. It ends with that connection. Whatever node
+    /// its client comes to next finds the session recorded.
     pub async fn connect(
         &self,
         tenant: &Arc<Tenant>,
         principal: &Principal,
     ) -> Result<Opened, Refusal> {
-        birth::begin(&self.node, tenant, principal, Newborn::Connected)
+        let (recorded, is_recorded) = oneshot::channel();
+        let opened = birth::begin(&self.node, tenant, principal, Newborn::Connected { recorded })?;
+        is_recorded.await.map_err(|_| Refusal::Unavailable)?;
+        Ok(opened)
     }
 
     /// Brings what a client posted.

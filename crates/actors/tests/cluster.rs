@@ -331,8 +331,7 @@ async fn what_is_posted_at_another_node_is_told_on_the_one_connection_of_a_duple
     let initialize = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}"#;
     let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}"#;
-    // Until the handshake is done no record says where the session is.
-    accepted(&owner, &visit, initialize).await;
+    accepted(&other, &visit, initialize).await;
     assert!(messages(&some(&mut inflow, 1).await)[0].1.contains("protocolVersion"));
     accepted(&other, &visit, initialized).await;
     accepted(&other, &visit, call).await;
