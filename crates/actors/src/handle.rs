@@ -200,8 +200,9 @@ impl Handle {
     async fn enter(&self, visit: &Visit, errand: Errand) -> Result<Inflow, Refusal> {
         let node = &self.node;
         match node.enter(&visit.tenant.name, &visit.principal, &visit.session, errand) {
-            Ok(entered) => entered.map(Inflow::from),
-            Err(Absent(errand)) => {
+            Entry::Entered(local) => Ok(local.into()),
+            Entry::Refused(refusal) => Err(refusal),
+            Entry::Absent(errand) => {
                 let cluster = node.cluster.get().ok_or(Refusal::UnknownSession)?;
                 let call = Forwarding::begin(cluster.clone(), visit, &errand).await;
                 call.map(Inflow::from)
@@ -210,8 +211,15 @@ impl Handle {
     }
 }
 
-/// The session is not on this node, and nothing was done.
-pub(crate) struct Absent(Errand);
+/// What comes of an errand to a session of this node.
+pub(crate) enum Entry {
+    /// It is on its way; this is what its connection is told.
+    Entered(Local),
+    /// It was not taken.
+    Refused(Refusal),
+    /// The session is not on this node, and nothing was done.
+    Absent(Errand),
+}
 
 impl Node {
     /// Brings an errand to a session of this node. No round trip.
@@ -221,20 +229,24 @@ impl Node {
         principal: &Principal,
         session: &SessionId,
         errand: Errand,
-    ) -> Result<Result<Local, Refusal>, Absent> {
+    ) -> Entry {
         let door = match self.registry.find(tenant, principal, session) {
             Found::Here(door) => door,
-            Found::Foreign => return Ok(Err(Refusal::UnknownSession)),
-            Found::Absent => return Err(Absent(errand)),
+            Found::Foreign => return Entry::Refused(Refusal::UnknownSession),
+            Found::Absent => return Entry::Absent(errand),
         };
         if !self.may_act() {
-            return Ok(Err(Refusal::Unavailable));
+            return Entry::Refused(Refusal::Unavailable);
         }
-        let entered = door.enter(self.bounds, |sink| errand.event(sink));
-        if matches!(entered, Err(Refusal::Busy)) {
-            metrics::BUSY.inc();
+        match door.enter(self.bounds, |sink| errand.event(sink)) {
+            Ok(local) => Entry::Entered(local),
+            Err(refusal) => {
+                if refusal == Refusal::Busy {
+                    metrics::BUSY.inc();
+                }
+                Entry::Refused(refusal)
+            }
         }
-        Ok(entered)
     }
 
     /// May this node act for its sessions now? One on its own always may.

@@ -11,7 +11,7 @@ use conversation::{Answer, Refusal};
 use super::Call;
 use super::told;
 use crate::Told;
-use crate::handle::Node;
+use crate::handle::{Entry, Node};
 use crate::inflow::Local;
 use crate::metrics;
 
@@ -25,14 +25,15 @@ impl Serve for Serving {
             tracing::error!("a peer called in a way that this version does not understand");
             return Some(Box::new(Refused(Some(Refusal::Unavailable))));
         };
-        let entered = node.enter(&call.tenant, &call.principal, &call.session, call.errand);
-        // Where the session is not here, nothing was done, and the caller looks again.
-        let entered = entered.ok()?;
+        let replies: Box<dyn Replies> =
+            match node.enter(&call.tenant, &call.principal, &call.session, call.errand) {
+                Entry::Entered(local) => Box::new(Telling(local)),
+                Entry::Refused(refusal) => Box::new(Refused(Some(refusal))),
+                // The caller looks again where it is.
+                Entry::Absent(_) => return None,
+            };
         metrics::SERVED.inc();
-        Some(match entered {
-            Ok(local) => Box::new(Telling(local)),
-            Err(refusal) => Box::new(Refused(Some(refusal))),
-        })
+        Some(replies)
     }
 }
 
