@@ -54,10 +54,6 @@ pub(crate) static MARKED: LazyLock<IntCounter> = LazyLock::new(|| {
 pub(crate) static CALLS_OPEN: LazyLock<IntGauge> =
     LazyLock::new(|| gauge("roundhouse_peer_calls", "Calls to other nodes that are under way."));
 
-/// Calls that came from other nodes.
-pub(crate) static HOPS: LazyLock<IntCounter> =
-    LazyLock::new(|| counter("roundhouse_hops_total", "Calls that came from other nodes."));
-
 static CALLS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     register_int_counter_vec!(
         "roundhouse_peer_calls_total",

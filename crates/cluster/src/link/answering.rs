@@ -127,7 +127,6 @@ where
     }
 
     fn open(&mut self, Open { id, window, body }: Open) {
-        metrics::HOPS.inc();
         let full = self.calls.len() >= self.node.settings.calls_max;
         let replies =
             if full || self.calls.contains_key(&id) { None } else { self.node.serve.serve(body) };

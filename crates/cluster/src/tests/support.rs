@@ -108,6 +108,22 @@ impl TestNode {
         Self { runtime: Some(runtime), cluster, answers }
     }
 
+    /// Starts a node as soon as its address is free.
+    pub(super) async fn start_soon(settings: Settings, store: Arc<dyn Store>) -> Self {
+        let free = async {
+            while tokio::net::TcpListener::bind(&settings.listen).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, free).await.expect("the address should become free");
+        Self::start_with(settings, store).await
+    }
+
+    /// Waits until so many calls have begun here.
+    pub(super) async fn begun(&self, calls: usize) {
+        until("calls have begun", || self.answers.calls.load(Ordering::SeqCst) == calls).await;
+    }
+
     /// Ends the node as a killed process ends: with everything it had open.
     pub(super) fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
