@@ -70,6 +70,22 @@ impl Drop for Connecting {
     }
 }
 
+/// A link that is counted while it is up.
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        metrics::LINKS.inc();
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        metrics::LINKS.dec();
+    }
+}
+
 /// Connects, in the background, until the link is not needed any more. The calls must
 /// have asked for it: [`Calls::open`].
 pub(crate) fn connect(node: &Arc<Node>, link: &Arc<Link>) {
@@ -133,7 +149,7 @@ async fn run(
     mut incoming: Streaming<Frame>,
 ) -> Ended {
     let linked = Linked::new(node, link.incarnation);
-    metrics::LINKS.inc();
+    let counted = Counted::new();
     link.calls.up();
     let ended = loop {
         match incoming.message().await {
@@ -151,12 +167,11 @@ async fn run(
             }
         }
     };
-    metrics::LINKS.dec();
     if matches!(ended, Ended::Broken) {
         metrics::LINKS_BROKEN.inc();
     }
     link.calls.broke(true);
-    drop((linked, channel));
+    drop((linked, counted, channel));
     ended
 }
 
@@ -242,7 +257,10 @@ fn is_refusal(error: &tonic::transport::Error) -> bool {
 /// Has the store note that an incarnation is dead. No while another peer is linked to it,
 /// or the store cannot be asked.
 pub(crate) async fn mark_dead(node: &Node, incarnation: Incarnation) -> bool {
-    match node.store.mark_dead(incarnation, node.incarnation, MARK).await {
+    // Calls wait meanwhile for a link, so a store that is slow is not waited for.
+    let marking = node.store.mark_dead(incarnation, node.incarnation, MARK);
+    let Ok(marking) = timeout(node.settings.connect(), marking).await else { return false };
+    match marking {
         Ok(Marking::Dead) => {
             tracing::info!(node = %incarnation, "marked a node dead");
             metrics::MARKED.inc();
