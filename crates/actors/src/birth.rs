@@ -8,12 +8,14 @@ use conversation::{Birth, Emitter, Event, Refusal, Session};
 use protocol::{Body, Mirrored, SessionId};
 use store::{Digest, Owner, Token};
 use tenants::{Principal, Tenant};
+use tokio::sync::oneshot;
 
 use crate::door::Door;
 use crate::handle::Node;
+use crate::inflow::Local;
 use crate::record::Draft;
 use crate::session_actor::SessionActor;
-use crate::{Inflow, Opened, clock, metrics};
+use crate::{Opened, clock, metrics};
 
 /// What a session begins with.
 pub(crate) enum Newborn {
@@ -25,7 +27,10 @@ pub(crate) enum Newborn {
         params: Bytes,
     },
     /// A duplex connection was made.
-    Connected,
+    Connected {
+        /// Told when the session is recorded; dropped when it cannot be.
+        recorded: oneshot::Sender<()>,
+    },
 }
 
 /// Starts a session on this thread. Nothing here waits; a session that cannot come to be
@@ -36,15 +41,18 @@ pub(crate) fn begin(
     principal: &Principal,
     newborn: Newborn,
 ) -> Result<Opened, Refusal> {
+    if !node.may_act() {
+        return Err(Refusal::Unavailable);
+    }
     let seat = node.registry.seat(tenant, node.settings.sessions_max)?;
     let random = Random::new()?;
     let session = random.session_id(&node.tag).ok_or(Refusal::Unavailable)?;
-    let owner = Owner { token: Token::first(random.token), node: node.incarnation };
+    let owner = Owner { token: Token::first(random.token), node: node.incarnation() };
 
     let mut context = Context::<SessionActor>::new();
     context.set_mailbox_capacity(node.settings.mailbox_max.max(1));
     let door = Arc::new(Door::new(context.address()));
-    let is_duplex = matches!(newborn, Newborn::Connected);
+    let is_duplex = matches!(newborn, Newborn::Connected { .. });
     let (sink, queue) = door.sink(node.bounds, is_duplex);
     let birth = Birth {
         limits: Arc::clone(&node.limits),
@@ -52,10 +60,10 @@ pub(crate) fn begin(
         seed: random.seed,
         duplex: is_duplex.then_some(sink.id),
     };
-    let (first, initialize) = match newborn {
-        Newborn::Connected => (None, Bytes::new()),
+    let (first, initialize, recorded) = match newborn {
+        Newborn::Connected { recorded } => (None, Bytes::new(), Some(recorded)),
         Newborn::Posted { body, mirrored, params } => {
-            (Some(Event::Posted { sink: sink.id, body, mirrored }), params)
+            (Some(Event::Posted { sink: sink.id, body, mirrored }), params, None)
         }
     };
     let draft = Draft {
@@ -74,6 +82,7 @@ pub(crate) fn begin(
         session: machine,
         draft,
         first,
+        recorded,
         sink,
         enrolled,
         seat,
@@ -81,7 +90,7 @@ pub(crate) fn begin(
     });
     context.run(actor);
     metrics::SESSIONS_OPENED.inc();
-    Ok(Opened { session, inflow: Inflow::new(queue, door) })
+    Ok(Opened { session, inflow: Local::new(queue, door).into() })
 }
 
 /// What has to be random about a session.

@@ -8,7 +8,7 @@ use actix::Addr;
 use actix::dev::SendError;
 use conversation::{Event, Refusal, SinkId};
 
-use crate::Inflow;
+use crate::inflow::Local;
 use crate::session_actor::{Mail, SessionActor};
 use crate::sink::{Bounds, Queue, Sink};
 
@@ -45,11 +45,11 @@ impl Door {
         self: Arc<Self>,
         bounds: Bounds,
         event: impl FnOnce(SinkId) -> Event,
-    ) -> Result<Inflow, Refusal> {
+    ) -> Result<Local, Refusal> {
         let (sink, queue) = self.sink(bounds, false);
         let event = event(sink.id);
         match self.mailbox.try_send(Mail::Happened { event, sink: Some(sink) }) {
-            Ok(()) => Ok(Inflow::new(queue, self)),
+            Ok(()) => Ok(Local::new(queue, self)),
             Err(SendError::Full(_)) => Err(Refusal::Busy),
             Err(SendError::Closed(_)) => Err(Refusal::UnknownSession),
         }

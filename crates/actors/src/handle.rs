@@ -1,19 +1,23 @@
 //! The way into the node's sessions.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use backends::Backends;
-use conversation::{Event, Refusal};
+use cluster::Cluster;
+use conversation::Refusal;
 use protocol::{Body, Message, Mirrored, Request, SessionId};
 use store::{Incarnation, Store};
 use tenants::{Principal, Tenant};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::birth::{self, Newborn};
 use crate::door::Door;
-use crate::registry::Registry;
+use crate::inflow::Local;
+use crate::registry::{Found, Registry};
+use crate::remote::{Errand, Forwarding, Serving};
 use crate::sink::Bounds;
 use crate::{Inflow, Settings, metrics};
 
@@ -57,7 +61,10 @@ pub(crate) struct Node {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) backends: Backends,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) incarnation: Incarnation,
+    /// Of a node on its own.
+    incarnation: Incarnation,
+    /// Where the other nodes are, once this one has joined them.
+    cluster: OnceLock<Cluster>,
     /// What session ids made here end with: a hint, never trusted.
     pub(crate) tag: Box<str>,
 }
@@ -85,9 +92,25 @@ impl Handle {
             backends,
             registry: Arc::new(Registry::new()),
             incarnation,
+            cluster: OnceLock::new(),
             tag: tag.into(),
         };
         Self { node: Arc::new(node) }
+    }
+
+    /// What this node does with its peers' calls: what the cluster is joined with. It
+    /// serves for as long as there is a handle.
+    pub fn serving(&self) -> Arc<dyn cluster::Serve> {
+        Arc::new(Serving(Arc::downgrade(&self.node)))
+    }
+
+    /// From now on sessions that live elsewhere are called there, new ones are known by the
+    /// cluster's incarnation, and this node acts only while its lease lasts. To be called
+    /// before the first session is made. A second cluster is not joined.
+    pub fn join(&self, cluster: Cluster) {
+        if self.node.cluster.set(cluster).is_err() {
+            tracing::error!("the node has joined a cluster already");
+        }
     }
 
     /// Makes a session of Streamable HTTP; `request` is its `initialize`. The session
@@ -106,13 +129,17 @@ impl Handle {
     }
 
     /// Makes a session whose every message goes to one connection (HTTP+SSE, stdio):
-    /// the returned one, open from the start. It ends with that connection.
+    /// the returned one, open from the start. It ends with that connection. Whatever node
+    /// its client comes to next finds the session recorded.
     pub async fn connect(
         &self,
         tenant: &Arc<Tenant>,
         principal: &Principal,
     ) -> Result<Opened, Refusal> {
-        birth::begin(&self.node, tenant, principal, Newborn::Connected)
+        let (recorded, is_recorded) = oneshot::channel();
+        let opened = birth::begin(&self.node, tenant, principal, Newborn::Connected { recorded })?;
+        is_recorded.await.map_err(|_| Refusal::Unavailable)?;
+        Ok(opened)
     }
 
     /// Brings what a client posted.
@@ -122,17 +149,17 @@ impl Handle {
         body: Body,
         mirrored: Option<Box<Mirrored>>,
     ) -> Result<Inflow, Refusal> {
-        self.enter(visit, |sink| Event::Posted { sink, body, mirrored })
+        self.enter(visit, Errand::Post { body, mirrored }).await
     }
 
     /// Opens a GET stream, after an event where `after` (`Last-Event-ID`) names one.
     pub async fn listen(&self, visit: &Visit, after: Option<String>) -> Result<Inflow, Refusal> {
-        self.enter(visit, |sink| Event::Listened { sink, after })
+        self.enter(visit, Errand::Listen { after }).await
     }
 
     /// Ends a session.
     pub async fn delete(&self, visit: &Visit) -> Result<Inflow, Refusal> {
-        self.enter(visit, |sink| Event::Deleted { sink })
+        self.enter(visit, Errand::Delete).await
     }
 
     /// How many sessions live here now, those included that are about to go.
@@ -168,18 +195,68 @@ impl Handle {
         }
     }
 
-    /// Never waits, so a caller that goes away cannot take an event half the way.
-    fn enter(
-        &self,
-        visit: &Visit,
-        event: impl FnOnce(conversation::SinkId) -> Event,
-    ) -> Result<Inflow, Refusal> {
-        let door = self.node.registry.find(visit).ok_or(Refusal::UnknownSession)?;
-        let entered = door.enter(self.node.bounds, event);
-        if matches!(entered, Err(Refusal::Busy)) {
-            metrics::BUSY.inc();
+    /// Where the session is here, this never waits, so a caller that goes away cannot take
+    /// an errand half the way. Elsewhere it waits only to learn where.
+    async fn enter(&self, visit: &Visit, errand: Errand) -> Result<Inflow, Refusal> {
+        let node = &self.node;
+        match node.enter(&visit.tenant.name, &visit.principal, &visit.session, errand) {
+            Entry::Entered(local) => Ok(local.into()),
+            Entry::Refused(refusal) => Err(refusal),
+            Entry::Absent(errand) => {
+                let cluster = node.cluster.get().ok_or(Refusal::UnknownSession)?;
+                let call = Forwarding::begin(cluster.clone(), visit, &errand).await;
+                call.map(Inflow::from)
+            }
         }
-        entered
+    }
+}
+
+/// What comes of an errand to a session of this node.
+pub(crate) enum Entry {
+    /// It is on its way; this is what its connection is told.
+    Entered(Local),
+    /// It was not taken.
+    Refused(Refusal),
+    /// The session is not on this node, and nothing was done.
+    Absent(Errand),
+}
+
+impl Node {
+    /// Brings an errand to a session of this node. No round trip.
+    pub(crate) fn enter(
+        &self,
+        tenant: &str,
+        principal: &Principal,
+        session: &SessionId,
+        errand: Errand,
+    ) -> Entry {
+        let door = match self.registry.find(tenant, principal, session) {
+            Found::Here(door) => door,
+            Found::Foreign => return Entry::Refused(Refusal::UnknownSession),
+            Found::Absent => return Entry::Absent(errand),
+        };
+        if !self.may_act() {
+            return Entry::Refused(Refusal::Unavailable);
+        }
+        match door.enter(self.bounds, |sink| errand.event(sink)) {
+            Ok(local) => Entry::Entered(local),
+            Err(refusal) => {
+                if refusal == Refusal::Busy {
+                    metrics::BUSY.inc();
+                }
+                Entry::Refused(refusal)
+            }
+        }
+    }
+
+    /// May this node act for its sessions now? One on its own always may.
+    pub(crate) fn may_act(&self) -> bool {
+        self.cluster.get().is_none_or(Cluster::may_act)
+    }
+
+    /// This life of the node, as its sessions' records name it.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.cluster.get().map_or(self.incarnation, Cluster::incarnation)
     }
 }
 

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use conversation::{Answer, Frame};
 
 use crate::door::Door;
+use crate::remote::Forwarding;
 use crate::sink::Queue;
 
 /// One thing a connection is told. Either a single `Answer`, or `Open`, any number of
@@ -26,19 +27,19 @@ pub enum Told {
     Abort,
 }
 
-/// The receiving half of a sink. Bounded: a reader that falls behind finds the stream
-/// aborted. Dropping it tells the session that the client is gone.
+/// The receiving half of a sink, wherever its session lives. Bounded: a reader that falls
+/// behind finds the stream aborted. Dropping it tells the session that the client is gone.
 #[derive(Debug)]
-pub struct Inflow {
-    queue: Arc<Queue>,
-    door: Arc<Door>,
+pub struct Inflow(Source);
+
+#[derive(Debug)]
+enum Source {
+    Local(Local),
+    /// Large, and not for most connections.
+    Remote(Box<Forwarding>),
 }
 
 impl Inflow {
-    pub(crate) fn new(queue: Arc<Queue>, door: Arc<Door>) -> Self {
-        Self { queue, door }
-    }
-
     /// The next thing; `None` after the last. Nothing is lost when the wait is given up.
     pub async fn next(&mut self) -> Option<Told> {
         std::future::poll_fn(|context| self.poll_next(context)).await
@@ -46,11 +47,43 @@ impl Inflow {
 
     /// As `next`, for hand-written streams.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Told>> {
+        match &mut self.0 {
+            Source::Local(local) => local.poll_next(context),
+            Source::Remote(remote) => remote.poll_next(context),
+        }
+    }
+}
+
+impl From<Local> for Inflow {
+    fn from(local: Local) -> Self {
+        Self(Source::Local(local))
+    }
+}
+
+impl From<Forwarding> for Inflow {
+    fn from(remote: Forwarding) -> Self {
+        Self(Source::Remote(Box::new(remote)))
+    }
+}
+
+/// The receiving half of a sink whose session lives on this node.
+#[derive(Debug)]
+pub(crate) struct Local {
+    queue: Arc<Queue>,
+    door: Arc<Door>,
+}
+
+impl Local {
+    pub(crate) fn new(queue: Arc<Queue>, door: Arc<Door>) -> Self {
+        Self { queue, door }
+    }
+
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Told>> {
         self.queue.poll_next(context)
     }
 }
 
-impl Drop for Inflow {
+impl Drop for Local {
     fn drop(&mut self) {
         if self.queue.leave() {
             self.door.reader_left();

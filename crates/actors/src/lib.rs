@@ -3,6 +3,9 @@
 //! [`Handle`] is the door: it makes sessions, brings them what clients send, and gives
 //! each connection an [`Inflow`] of what it is told. A session is one actor that holds the
 //! machine of `conversation`, the link to the tenant's server and the writer of its log.
+//!
+//! In a cluster a session may live on another node. Then its calls are carried there, and
+//! nobody behind the door can tell.
 
 mod alarm;
 mod birth;
@@ -15,6 +18,7 @@ mod metrics;
 mod pump;
 mod record;
 mod registry;
+mod remote;
 mod session_actor;
 mod settings;
 mod sink;

@@ -86,6 +86,38 @@ static REQUESTS: LazyLock<[Histogram; 2]> = LazyLock::new(|| {
     [vec.with_label_values(&["error"]), vec.with_label_values(&["result"])]
 });
 
+/// Calls of peers that were taken.
+pub(crate) static SERVED: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter(
+        "roundhouse_calls_served_total",
+        "Posts, streams and deletions taken from other nodes for sessions of this one.",
+    )
+});
+
+/// The label is looked up once, not per call.
+static HOPS: LazyLock<[IntCounter; 3]> = LazyLock::new(|| {
+    let help = "Posts, streams and deletions forwarded to other nodes.";
+    let vec = counters("roundhouse_calls_forwarded_total", help, "outcome");
+    ["answered", "not_started", "lost"].map(|outcome| vec.with_label_values(&[outcome]))
+});
+
+/// What came of a call to another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hop {
+    /// The owner answered, or began to.
+    Answered,
+    /// It did nothing, and is looked for again.
+    NotStarted,
+    /// It was lost on the way, or in the middle of a stream.
+    Lost,
+}
+
+/// Counts a call to another node. A stream that breaks off is counted twice: as answered,
+/// and as lost.
+pub(crate) fn hop(hop: Hop) {
+    HOPS[hop as usize].inc();
+}
+
 /// Why a session is no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {

@@ -12,7 +12,6 @@ use protocol::SessionId;
 use tenants::{Principal, Tenant};
 use tokio::sync::Notify;
 
-use crate::Visit;
 use crate::door::Door;
 use crate::metrics;
 
@@ -25,6 +24,16 @@ pub(crate) struct Registry {
     shards: [Mutex<HashMap<SessionId, Entry>>; SHARDS],
     census: Mutex<Census>,
     empty: Notify,
+}
+
+/// What a visitor finds.
+pub(crate) enum Found {
+    /// The way in.
+    Here(Arc<Door>),
+    /// Somebody else's session. Whose it is not learns nothing of it (SES-04).
+    Foreign,
+    /// No such session on this node.
+    Absent,
 }
 
 struct Entry {
@@ -85,12 +94,16 @@ impl Registry {
         Enrolled { registry: Arc::clone(self), session: session.clone() }
     }
 
-    /// The session, where the visitor may see it. Whose it is not learns nothing (SES-04).
-    pub(crate) fn find(&self, visit: &Visit) -> Option<Arc<Door>> {
-        let shard = self.shard(&visit.session);
-        let entry = shard.get(&visit.session)?;
-        let theirs = entry.tenant == visit.tenant.name && entry.principal == visit.principal;
-        theirs.then(|| Arc::clone(&entry.door))
+    /// The session, where the visitor may see it.
+    pub(crate) fn find(&self, tenant: &str, principal: &Principal, session: &SessionId) -> Found {
+        let shard = self.shard(session);
+        match shard.get(session) {
+            Some(entry) if *entry.tenant == *tenant && entry.principal == *principal => {
+                Found::Here(Arc::clone(&entry.door))
+            }
+            Some(_) => Found::Foreign,
+            None => Found::Absent,
+        }
     }
 
     /// How many sessions live here, those included that are about to go.

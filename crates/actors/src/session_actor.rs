@@ -17,6 +17,7 @@ use bytes::Bytes;
 use conversation::{Answer, Effect, Event, Millis, Refusal, Session, SinkId};
 use protocol::SessionId;
 use store::{Error, Owner};
+use tokio::sync::oneshot;
 
 use crate::alarm::Alarm;
 use crate::clock;
@@ -66,6 +67,8 @@ pub(crate) struct SessionActor {
     draft: Option<Draft>,
     /// What it begins with.
     first: Option<Event>,
+    /// Who waits for the record before anyone is told of the session.
+    recorded: Option<oneshot::Sender<()>>,
     /// Unfinished connections. Few: the session bounds them.
     sinks: Vec<Sink>,
     link: Option<Link>,
@@ -98,6 +101,7 @@ pub(crate) struct Parts {
     pub(crate) session: Session,
     pub(crate) draft: Draft,
     pub(crate) first: Option<Event>,
+    pub(crate) recorded: Option<oneshot::Sender<()>>,
     pub(crate) sink: Sink,
     pub(crate) enrolled: Enrolled,
     pub(crate) seat: Seat,
@@ -115,6 +119,7 @@ impl SessionActor {
             owner: parts.draft.owner,
             draft: Some(parts.draft),
             first: parts.first,
+            recorded: parts.recorded,
             sinks: vec![parts.sink],
             link: None,
             deaf: false,
@@ -379,6 +384,10 @@ impl SessionActor {
             return;
         }
         let Some(draft) = self.draft.take() else { return };
+        if let Some(recorded) = self.recorded.take() {
+            // Whoever does not wait any more has left the connection, too.
+            let _ = recorded.send(());
+        }
         self.log = Some(LogWriter::new(
             Arc::clone(&self.node.store),
             self.id.clone(),
@@ -412,6 +421,7 @@ impl SessionActor {
         self.count_exchanges();
         tracing::debug!(session = ?self.id, ?end, "a session ended");
         self.enrolled = None;
+        self.recorded = None;
         self.link = None;
         self.following.clear();
         self.held.clear();

@@ -4,7 +4,7 @@ mod support;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use actors::{Answer, Refusal, Settings, Told};
@@ -14,7 +14,7 @@ use store::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
     Presence, Record, Renewed, State, Store, Token,
 };
-use support::{FLOOD, Script, World, all, messages};
+use support::{FLOOD, Script, World, all, messages, until};
 
 /// A store that fails, and takes its time.
 #[derive(Default)]
@@ -24,6 +24,8 @@ struct Troubled {
     creations: AtomicUsize,
     /// So many appends are done, and then said to have failed.
     appends: AtomicUsize,
+    /// Leases are not renewed.
+    leaseless: AtomicBool,
     /// Before it does anything.
     delay: Duration,
 }
@@ -85,6 +87,9 @@ impl Store for Troubled {
         self.memory.count_of(t).await
     }
     async fn renew(&self, l: Lease, t: Duration) -> Result<Renewed, Error> {
+        if self.leaseless.load(Ordering::SeqCst) {
+            return Err(unavailable());
+        }
         self.memory.renew(l, t).await
     }
     async fn nodes(&self) -> Result<Vec<Lease>, Error> {
@@ -176,4 +181,38 @@ async fn a_deposed_owner_stops_and_cuts_its_streams() {
     world.is_empty().await;
     let record = store.memory.read(&visit.session).await.unwrap().unwrap();
     assert_eq!((record.owner, record.standing), (new, store::Standing::Owned));
+}
+
+#[actix_rt::test]
+async fn a_node_whose_lease_is_lost_does_not_act_until_it_is_renewed() {
+    let (world, store) = world(Troubled::default());
+    let settings = cluster::Settings {
+        listen: "127.0.0.1:0".into(),
+        secret: "no secret, only a test".into(),
+        lease_ms: 400,
+        renew_ms: 50,
+        margin_ms: 100,
+        ..cluster::Settings::default()
+    };
+    let serving = world.handle.serving();
+    let joined = cluster::Cluster::join(settings, Arc::clone(&world.store), serving).await.unwrap();
+    world.handle.join(joined.clone());
+    let visit = world.session().await;
+    store.leaseless.store(true, Ordering::SeqCst);
+    until(|| !joined.may_act()).await;
+    assert_eq!(world.call(&visit, 1, "echo").await.unwrap_err(), Refusal::Unavailable);
+    assert_eq!(world.begin().await.err(), Some(Refusal::Unavailable));
+    assert_eq!(world.script.requests.load(Ordering::SeqCst), 0);
+    store.leaseless.store(false, Ordering::SeqCst);
+    until(|| joined.may_act()).await;
+    world.works(&visit, 2).await;
+}
+
+#[actix_rt::test]
+async fn a_duplex_session_that_cannot_be_recorded_is_refused_before_anyone_knows_it() {
+    tokio::time::pause();
+    let (world, _) = world(Troubled { creations: 1_000_000.into(), ..Troubled::default() });
+    let refused = world.handle.connect(&world.tenant, &world.principal).await.err();
+    assert_eq!(refused, Some(Refusal::Unavailable));
+    world.is_empty().await;
 }

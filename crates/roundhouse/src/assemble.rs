@@ -10,6 +10,8 @@ use actors::Handle;
 use store::Store;
 use telemetry::Readiness;
 
+use crate::Error;
+use crate::peers::Peers;
 use crate::plan::Plan;
 
 /// How long responses may still be written after their sessions have ended.
@@ -46,16 +48,24 @@ impl Plan {
         self,
         started: impl FnOnce(&front::Running),
         stop: impl Future<Output = ()>,
-    ) -> Result<(), front::Error> {
+    ) -> Result<(), Error> {
         let readiness = Readiness::waiting_for("starting");
         let handle = self.handle();
+        let peers = Peers::join(&self.settings.cluster, &self.store, &handle, &readiness).await?;
         let running = front::serve(
             &self.settings.front,
             &self.settings.admin,
             handle.clone(),
             self.tenants.clone(),
             readiness.clone(),
-        )?;
+        );
+        let running = match running {
+            Ok(running) => running,
+            Err(error) => {
+                peers.leave().await;
+                return Err(error.into());
+            }
+        };
         let sweeping = actix_rt::spawn(sweep(Arc::clone(&self.store)));
         readiness.clear("starting");
         started(&running);
@@ -64,6 +74,8 @@ impl Plan {
         running.drain();
         handle.stop(self.drain()).await;
         running.stop(LAST_WORDS).await;
+        // Peers were told the last words of their clients' streams by the link.
+        peers.leave().await;
         self.bury().await;
         sweeping.abort();
         Ok(())

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use backends::Backend;
 use backends::native::{Handler, NativeBackend};
 use backends::rmcp::RmcpBackend;
+use store::Store;
 
 use crate::plan::{self, Named, Plan};
 use crate::settings::{Problems, TenantSettings};
@@ -22,6 +23,9 @@ pub enum Error {
     /// The front cannot listen.
     #[error(transparent)]
     Front(#[from] front::Error),
+    /// The cluster cannot be joined.
+    #[error("the cluster cannot be joined")]
+    Cluster(#[from] cluster::Error),
     /// The system gives no thread or no signals.
     #[error("the node gets no thread or no signals from the system")]
     System(#[from] io::Error),
@@ -36,6 +40,7 @@ pub struct Roundhouse {
     settings: Settings,
     mounted: Named,
     natives: Named,
+    store: Option<Arc<dyn Store>>,
     problems: Problems,
 }
 
@@ -66,6 +71,13 @@ impl Roundhouse {
     /// Makes `backend` one that settings may name: `kind = "native"`, `name = "<name>"`.
     pub fn handler(mut self, name: &str, backend: impl Backend) -> Self {
         self.natives.insert(name.into(), Arc::new(backend));
+        self
+    }
+
+    /// Keeps records in this store, whatever the settings name. Nodes of one cluster share
+    /// theirs.
+    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
+        self.store = Some(store);
         self
     }
 
@@ -118,7 +130,7 @@ impl Roundhouse {
         self.problems.or(())?;
         let mut natives = plan::built_in();
         natives.extend(self.natives);
-        Plan::of(self.settings, &self.mounted, &natives)
+        Plan::of(self.settings, &self.mounted, &natives, self.store)
     }
 }
 

@@ -35,8 +35,10 @@ mod demo;
 mod embed;
 pub mod guard;
 mod node;
+mod peers;
 mod plan;
 pub mod program;
+mod records;
 pub mod settings;
 mod signals;
 
@@ -45,3 +47,4 @@ pub use bytes::Bytes;
 pub use embed::{Error, Roundhouse, native, rmcp};
 pub use node::Node;
 pub use settings::Settings;
+pub use store::{Memory, Store};

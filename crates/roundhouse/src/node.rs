@@ -65,7 +65,7 @@ impl Node {
     }
 }
 
-type Addresses = Result<(SocketAddr, SocketAddr), front::Error>;
+type Addresses = Result<(SocketAddr, SocketAddr), Error>;
 
 async fn serve(
     plan: Plan,

@@ -13,6 +13,7 @@ use everything::Everything;
 use store::Store;
 use tenants::{Tenant, Tenants};
 
+use crate::records::Records;
 use crate::settings::{BackendSettings, Problems, Settings, TenantSettings};
 use crate::{demo, guard};
 
@@ -36,11 +37,13 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// What these settings ask for. `mounted` are backends of tenants that the embedding
-    /// program brings itself, `natives` those that settings may name.
+    /// program brings itself, `natives` those that settings may name. A `store` that it
+    /// brings replaces the one that settings name.
     pub(crate) fn of(
         settings: Settings,
         mounted: &Named,
         natives: &Named,
+        store: Option<Arc<dyn Store>>,
     ) -> Result<Self, Problems> {
         let mut problems = Problems::default();
         let children = Children::new(
@@ -61,8 +64,18 @@ impl Plan {
         }
         problems.note(settings.front.check());
         problems.note(settings.log.check());
-        let store = problems.note(open_store(&settings.store.url));
-        let Some(store) = store else { return Err(problems) };
+        problems.note(settings.cluster.check());
+        let records = match store {
+            Some(store) => Some(Records::brought(store)),
+            None => problems.note(Records::open(&settings.store)),
+        };
+        let Some(Records { store, shared }) = records else { return Err(problems) };
+        if !settings.cluster.listen.is_empty() && !shared {
+            problems.add(
+                "`cluster.listen` is set, but no other node can see the records of this one; \
+                 give `store.url` a store that all nodes share, or leave `cluster.listen` empty",
+            );
+        }
         let (tenants, backends) = (Tenants::new(tenants), Backends::new(backends));
         problems.or(Self { settings, tenants, backends, children, store })
     }
@@ -115,16 +128,5 @@ fn only_backend(
             "tenant `{tenant}` has more than one backend, which is not served yet; keep one of \
              them, or give each a tenant of its own"
         )),
-    }
-}
-
-// The URL may carry a password, so only its scheme is repeated.
-fn open_store(url: &str) -> Result<Arc<dyn Store>, String> {
-    match url.split_once(':') {
-        Some(("memory", "")) => Ok(Arc::new(store::Memory::default())),
-        Some((scheme, _)) => Err(format!(
-            "`store.url` has the scheme `{scheme}`, which is not served yet; write \"memory:\""
-        )),
-        None => Err("`store.url` is not a URL; write \"memory:\"".into()),
     }
 }

@@ -60,6 +60,12 @@ impl Principal {
         Self(name.into())
     }
 
+    /// What [`Principal::named`] took, for another node that is trusted as this one is;
+    /// empty for everybody. Not for logs.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
     /// Enough to recognise the principal, not to become it.
     pub fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.0.as_bytes()).into()

@@ -73,6 +73,28 @@ async fn serve(script: Arc<Script>, mut end: ServerEnd) {
             }
             // Lets go of its end, while somebody can still speak for it.
             "deafen" => break,
+            "ask" => {
+                if let Some(token) = request.progress_token() {
+                    let token = token.to_json();
+                    let params = format!(r#"{{"progressToken":{token},"progress":1}}"#);
+                    let progress = Notification::new(Method::Progress, Some(params.as_bytes()));
+                    let said = LinkEvent::Said {
+                        message: progress.into(),
+                        about: Some(request.id.clone()),
+                    };
+                    let _ = end.say(said).await;
+                }
+                let question = Request::new(7.into(), Method::RootsList, None);
+                let said =
+                    LinkEvent::Said { message: question.into(), about: Some(request.id.clone()) };
+                let _ = end.say(said).await;
+                while let Some(heard) = end.heard().await {
+                    let Message::Response(answer) = heard else { continue };
+                    let answer = answer.outcome().unwrap_or_else(|error| error);
+                    say(&end, Response::result(request.id, &answer)).await;
+                    break;
+                }
+            }
             "later" => {
                 script.gate.notified().await;
                 say(&end, Response::result(request.id, b"{\"late\":true}")).await;
@@ -143,7 +165,7 @@ impl World {
 
     /// Posts an `initialize`.
     pub(crate) async fn begin(&self) -> Result<Opened, Refusal> {
-        let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
+        let params = br#"{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"c","version":"1"}}"#;
         let request = Request::new(0.into(), Method::Initialize, Some(params));
         self.handle.initialize(&self.tenant, &self.principal, request, None).await
     }

@@ -31,6 +31,8 @@ pub struct Settings {
     pub node: NodeSettings,
     /// `[store]`: what all nodes must agree on.
     pub store: StoreSettings,
+    /// `[cluster]`: how this node meets the others.
+    pub cluster: cluster::Settings,
     /// `[sessions]`: the bounds of each session.
     pub sessions: actors::Settings,
     /// `[log]`: what is logged, and in what shape.

@@ -1,0 +1,290 @@
+//! What one node asks of another: who comes to which session, and what for.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use conversation::{Event, SinkId};
+use protocol::{Body, Message, Mirrored, RequestId, SessionId};
+use tenants::Principal;
+
+use super::wire::{Reader, Writer};
+use crate::Visit;
+
+/// How often a call was forwarded, when it arrives where it belongs.
+const HOPS: u8 = 1;
+
+/// What a connection comes for.
+#[derive(Clone, Debug)]
+pub(crate) enum Errand {
+    /// The client posted something.
+    Post {
+        /// What.
+        body: Body,
+        /// The headers that mirror it.
+        mirrored: Option<Box<Mirrored>>,
+    },
+    /// The client opens a stream.
+    Listen {
+        /// `Last-Event-ID`.
+        after: Option<String>,
+    },
+    /// The client ends the session.
+    Delete,
+}
+
+impl Errand {
+    /// What happens to the session.
+    pub(crate) fn event(self, sink: SinkId) -> Event {
+        match self {
+            Self::Post { body, mirrored } => Event::Posted { sink, body, mirrored },
+            Self::Listen { after } => Event::Listened { sink, after },
+            Self::Delete => Event::Deleted { sink },
+        }
+    }
+
+    /// The requests that wait for a last word.
+    pub(super) fn requests(&self) -> Vec<RequestId> {
+        let id = |message: &Message| match message {
+            Message::Request(request) => Some(request.id.clone()),
+            Message::Notification(_) | Message::Response(_) => None,
+        };
+        match self {
+            Self::Post { body: Body::One(message), .. } => id(message).into_iter().collect(),
+            Self::Post { body: Body::Batch(members), .. } => {
+                members.iter().flatten().filter_map(id).collect()
+            }
+            Self::Listen { .. } | Self::Delete => Vec::new(),
+        }
+    }
+}
+
+/// One call, as its receiver reads it. The visitor's tenant and principal are what the
+/// sender's front found out; the receiver compares them with the session's own.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) tenant: Arc<str>,
+    pub(crate) principal: Principal,
+    pub(crate) session: SessionId,
+    pub(crate) errand: Errand,
+}
+
+impl Call {
+    /// Writes a call that has not been forwarded yet.
+    pub(crate) fn encode(visit: &Visit, errand: &Errand) -> Bytes {
+        let mut writer = Writer::new(capacity(errand));
+        writer.byte(HOPS);
+        writer.text(&visit.tenant.name);
+        writer.text(visit.principal.name());
+        writer.text(visit.session.as_str());
+        match errand {
+            Errand::Post { body, mirrored } => {
+                writer.byte(0);
+                put_mirrored(&mut writer, mirrored.as_deref());
+                put_body(&mut writer, body);
+            }
+            Errand::Listen { after } => {
+                writer.byte(1);
+                writer.perhaps(after.as_deref(), Writer::text);
+            }
+            Errand::Delete => writer.byte(2),
+        }
+        writer.finish()
+    }
+
+    /// Reads what a peer sent; `None` where it is no call, or one that has been forwarded
+    /// more often than it may.
+    pub(crate) fn decode(bytes: Bytes) -> Option<Self> {
+        let mut reader = Reader::new(bytes)?;
+        if reader.byte()? != HOPS {
+            return None;
+        }
+        let tenant = reader.text()?.into();
+        let principal = Principal::named(&reader.text()?);
+        let session = SessionId::parse(&reader.text()?)?;
+        let errand = match reader.byte()? {
+            0 => {
+                let mirrored = take_mirrored(&mut reader)?;
+                Errand::Post { mirrored, body: take_body(&mut reader)? }
+            }
+            1 => Errand::Listen { after: reader.perhaps(Reader::text)? },
+            2 => Errand::Delete,
+            _ => return None,
+        };
+        reader.finish(Self { tenant, principal, session, errand })
+    }
+}
+
+/// About as much as a call takes, so that a large payload is copied once.
+fn capacity(errand: &Errand) -> usize {
+    let payload = match errand {
+        Errand::Post { body: Body::One(message), .. } => message.raw().len(),
+        Errand::Post { body: Body::Batch(members), .. } => {
+            members.iter().flatten().map(|message| message.raw().len() + 8).sum()
+        }
+        Errand::Listen { .. } | Errand::Delete => 0,
+    };
+    payload + 256
+}
+
+fn put_mirrored(writer: &mut Writer, mirrored: Option<&Mirrored>) {
+    let headers = || mirrored.into_iter().flat_map(Mirrored::headers);
+    writer.number(headers().count() as u64);
+    for (name, value) in headers() {
+        writer.text(name);
+        writer.bytes(value);
+    }
+}
+
+fn take_mirrored(reader: &mut Reader) -> Option<Option<Box<Mirrored>>> {
+    let headers = reader.several(|reader| Some((reader.text()?, reader.bytes()?)))?;
+    Some(Mirrored::from_headers(headers.iter().map(|(name, value)| (&**name, &**value))))
+}
+
+/// A batch's members go one by one: what the sender refused in it stays refused.
+fn put_body(writer: &mut Writer, body: &Body) {
+    match body {
+        Body::One(message) => {
+            writer.byte(0);
+            writer.bytes(message.raw());
+        }
+        Body::Batch(members) => {
+            writer.byte(1);
+            writer.number(members.len() as u64);
+            for member in members {
+                match member {
+                    Ok(message) => {
+                        writer.byte(0);
+                        writer.bytes(message.raw());
+                    }
+                    Err(rejection) => {
+                        writer.byte(1);
+                        writer.rejection(rejection);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn take_body(reader: &mut Reader) -> Option<Body> {
+    let message = |reader: &mut Reader| Message::parse(reader.bytes()?).ok();
+    let member = |reader: &mut Reader| match reader.byte()? {
+        0 => message(reader).map(Ok),
+        1 => reader.rejection().map(Err),
+        _ => None,
+    };
+    match reader.byte()? {
+        0 => message(reader).map(Body::One),
+        1 => reader.several(member).filter(|members| !members.is_empty()).map(Body::Batch),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use protocol::{ErrorCode, Limits, Rejection};
+    use tenants::Tenant;
+
+    use super::*;
+
+    fn visit() -> Visit {
+        let tenant = Tenant { name: "acme".into(), allowed_origins: vec![], sessions_max: 1 };
+        Visit {
+            tenant: Arc::new(tenant),
+            principal: Principal::named("ada"),
+            session: SessionId::parse("a-session").unwrap(),
+        }
+    }
+
+    fn post(json: &str) -> Errand {
+        let body = protocol::parse(Bytes::copy_from_slice(json.as_bytes()), &Limits::default());
+        let headers = [("Mcp-Method", b"tools/call".as_slice()), ("mcp-name", b"\xFFecho")];
+        Errand::Post { body: body.unwrap(), mirrored: Mirrored::from_headers(headers.into_iter()) }
+    }
+
+    const BATCH: &str = r#"[{"jsonrpc":"2.0","id":"x","method":"ping"},7,
+        {"jsonrpc":"2.0","method":"notifications/initialized"}]"#;
+
+    fn errands() -> Vec<Errand> {
+        vec![
+            post(r#" {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"ü": 1e3}} "#),
+            post(BATCH),
+            Errand::Post { body: post(BATCH).body(), mirrored: None },
+            Errand::Listen { after: None },
+            Errand::Listen { after: Some("7.0123456789abcdef-9".into()) },
+            Errand::Delete,
+        ]
+    }
+
+    impl Errand {
+        fn body(self) -> Body {
+            let Self::Post { body, .. } = self else { panic!("no post") };
+            body
+        }
+    }
+
+    #[test]
+    fn a_call_arrives_as_it_was_sent() {
+        for errand in errands() {
+            let call = Call::decode(Call::encode(&visit(), &errand)).unwrap();
+            assert_eq!(&*call.tenant, "acme");
+            assert_eq!(call.principal, Principal::named("ada"));
+            assert_eq!(call.session, visit().session);
+            assert_eq!(format!("{:?}", call.errand), format!("{errand:?}"));
+        }
+    }
+
+    #[test]
+    fn everybody_stays_everybody() {
+        let visit = Visit { principal: Principal::anonymous(), ..visit() };
+        let call = Call::decode(Call::encode(&visit, &Errand::Delete)).unwrap();
+        assert!(call.principal.is_anonymous());
+    }
+
+    #[test]
+    fn what_was_refused_in_a_batch_stays_refused() {
+        let call = Call::decode(Call::encode(&visit(), &post(BATCH))).unwrap();
+        let Body::Batch(members) = call.errand.body() else { panic!("no batch") };
+        let refused: Vec<&Rejection> = members.iter().filter_map(|m| m.as_ref().err()).collect();
+        assert!(matches!(refused[..], [Rejection { code: ErrorCode::InvalidRequest, .. }]));
+    }
+
+    #[test]
+    fn a_payload_is_a_slice_of_what_was_received() {
+        let bytes = Call::encode(&visit(), &errands()[0]);
+        let call = Call::decode(bytes.clone()).unwrap();
+        let Body::One(message) = call.errand.body() else { panic!("a batch") };
+        assert!(bytes.as_ptr_range().contains(&message.raw().as_ptr()));
+    }
+
+    #[test]
+    fn a_second_hop_is_no_call() {
+        let mut bytes = Call::encode(&visit(), &Errand::Delete).to_vec();
+        bytes[1] += 1;
+        assert!(Call::decode(bytes.into()).is_none());
+    }
+
+    #[test]
+    fn a_call_that_is_cut_or_goes_on_is_no_call() {
+        for errand in errands() {
+            let bytes = Call::encode(&visit(), &errand);
+            for length in 0..bytes.len() {
+                assert!(Call::decode(bytes.slice(..length)).is_none(), "{errand:?} at {length}");
+            }
+            assert!(Call::decode([&bytes[..], b"\0"].concat().into()).is_none());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_peer_sends_is_read_or_refused(bytes: Vec<u8>, which in 0..6_usize, at: usize) {
+            let mut spoilt = Call::encode(&visit(), &errands()[which]).to_vec();
+            let at = at % spoilt.len();
+            spoilt.splice(at..(at + bytes.len()).min(spoilt.len()), bytes.iter().copied());
+            let _ = Call::decode(spoilt.into());
+            let _ = Call::decode([&[super::super::VERSION, HOPS], &bytes[..]].concat().into());
+            let _ = Call::decode(bytes.into());
+        }
+    }
+}

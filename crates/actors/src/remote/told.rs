@@ -1,0 +1,268 @@
+//! What a connection is told, on its way from the session's node to the connection's.
+
+use bytes::Bytes;
+use conversation::{Answer, Emitter, EventId, Frame, Refusal};
+
+use super::wire::{Reader, Writer};
+use crate::Told;
+
+/// Writes one reply.
+pub(super) fn encode(told: &Told) -> Bytes {
+    let mut writer = Writer::new(capacity(told));
+    match told {
+        Told::Answer(answer) => {
+            writer.byte(0);
+            put_answer(&mut writer, answer);
+        }
+        Told::Open { welcome } => {
+            writer.byte(1);
+            writer.byte(u8::from(*welcome));
+        }
+        Told::Frame(frame) => {
+            writer.byte(2);
+            put_frame(&mut writer, frame);
+        }
+        Told::Abort => writer.byte(3),
+    }
+    writer.finish()
+}
+
+/// Reads one reply; `None` where it is none.
+pub(super) fn decode(bytes: Bytes) -> Option<Told> {
+    let mut reader = Reader::new(bytes)?;
+    let told = match reader.byte()? {
+        0 => Told::Answer(take_answer(&mut reader)?),
+        1 => Told::Open { welcome: reader.truth()? },
+        2 => Told::Frame(take_frame(&mut reader)?),
+        3 => Told::Abort,
+        _ => return None,
+    };
+    reader.finish(told)
+}
+
+/// At least as much as the reply takes, so that a large payload is copied once.
+fn capacity(told: &Told) -> usize {
+    let payload = match told {
+        Told::Answer(Answer::Json(json) | Answer::Welcome(json)) => json.len(),
+        Told::Answer(Answer::Array(all)) => all.iter().map(|json| json.len() + 10).sum(),
+        Told::Frame(Frame::Message { data, .. }) => data.len(),
+        _ => 0,
+    };
+    payload + 48
+}
+
+fn put_answer(writer: &mut Writer, answer: &Answer) {
+    match answer {
+        Answer::Accepted => writer.byte(0),
+        Answer::Json(json) => {
+            writer.byte(1);
+            writer.bytes(json);
+        }
+        Answer::Welcome(json) => {
+            writer.byte(2);
+            writer.bytes(json);
+        }
+        Answer::Array(all) => {
+            writer.byte(3);
+            writer.number(all.len() as u64);
+            all.iter().for_each(|json| writer.bytes(json));
+        }
+        Answer::Nothing => writer.byte(4),
+        Answer::Ended => writer.byte(5),
+        Answer::Refused(refusal) => {
+            writer.byte(6);
+            put_refusal(writer, refusal);
+        }
+    }
+}
+
+fn take_answer(reader: &mut Reader) -> Option<Answer> {
+    Some(match reader.byte()? {
+        0 => Answer::Accepted,
+        1 => Answer::Json(reader.bytes()?),
+        2 => Answer::Welcome(reader.bytes()?),
+        3 => Answer::Array(reader.several(Reader::bytes)?),
+        4 => Answer::Nothing,
+        5 => Answer::Ended,
+        6 => Answer::Refused(take_refusal(reader)?),
+        _ => return None,
+    })
+}
+
+fn put_refusal(writer: &mut Writer, refusal: &Refusal) {
+    match refusal {
+        Refusal::Rejected(rejection) => {
+            writer.byte(0);
+            writer.rejection(rejection);
+        }
+        Refusal::UnknownSession => writer.byte(1),
+        Refusal::UnknownEvent => writer.byte(2),
+        Refusal::NothingMore => writer.byte(3),
+        Refusal::TooManySessions => writer.byte(4),
+        Refusal::Busy => writer.byte(5),
+        Refusal::Stopping => writer.byte(6),
+        Refusal::Unavailable => writer.byte(7),
+    }
+}
+
+fn take_refusal(reader: &mut Reader) -> Option<Refusal> {
+    Some(match reader.byte()? {
+        0 => Refusal::Rejected(reader.rejection()?),
+        1 => Refusal::UnknownSession,
+        2 => Refusal::UnknownEvent,
+        3 => Refusal::NothingMore,
+        4 => Refusal::TooManySessions,
+        5 => Refusal::Busy,
+        6 => Refusal::Stopping,
+        7 => Refusal::Unavailable,
+        _ => return None,
+    })
+}
+
+fn put_frame(writer: &mut Writer, frame: &Frame) {
+    match frame {
+        Frame::Cursor { id, retry } => {
+            writer.byte(0);
+            put_id(writer, *id);
+            writer.number(u64::from(*retry));
+        }
+        Frame::Retry(retry) => {
+            writer.byte(1);
+            writer.number(u64::from(*retry));
+        }
+        Frame::Message { id, data } => {
+            writer.byte(2);
+            writer.perhaps(*id, put_id);
+            writer.bytes(data);
+        }
+        Frame::KeepAlive => writer.byte(3),
+    }
+}
+
+fn take_frame(reader: &mut Reader) -> Option<Frame> {
+    let retry = |reader: &mut Reader| u32::try_from(reader.number()?).ok();
+    Some(match reader.byte()? {
+        0 => Frame::Cursor { id: take_id(reader)?, retry: retry(reader)? },
+        1 => Frame::Retry(retry(reader)?),
+        2 => Frame::Message { id: reader.perhaps(take_id)?, data: reader.bytes()? },
+        3 => Frame::KeepAlive,
+        _ => return None,
+    })
+}
+
+fn put_id(writer: &mut Writer, id: EventId) {
+    writer.number(id.stream);
+    writer.word(id.emitter.0);
+    writer.number(id.number);
+}
+
+fn take_id(reader: &mut Reader) -> Option<EventId> {
+    let stream = reader.number()?;
+    let emitter = Emitter(reader.word()?);
+    Some(EventId { stream, emitter, number: reader.number()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use protocol::{ErrorCode, Rejection, RequestId};
+
+    use super::*;
+
+    const ID: EventId = EventId { stream: 300, emitter: Emitter(u64::MAX), number: 7 };
+
+    fn each() -> Vec<Told> {
+        let json = Bytes::from_static(b"{\"a\": 1}");
+        let rejection = |id: Option<RequestId>| {
+            Refusal::Rejected(Rejection::new(ErrorCode::Refused, "why not").of(id))
+        };
+        let refusals = [
+            rejection(None),
+            rejection(Some(RequestId::from(-7))),
+            rejection(Some(RequestId::from("7"))),
+            Refusal::UnknownSession,
+            Refusal::UnknownEvent,
+            Refusal::NothingMore,
+            Refusal::TooManySessions,
+            Refusal::Busy,
+            Refusal::Stopping,
+            Refusal::Unavailable,
+        ];
+        let answers = [
+            Answer::Accepted,
+            Answer::Json(json.clone()),
+            Answer::Welcome(json.clone()),
+            Answer::Array(vec![json.clone(), Bytes::new()]),
+            Answer::Nothing,
+            Answer::Ended,
+        ];
+        let frames = [
+            Frame::Cursor { id: ID, retry: u32::MAX },
+            Frame::Retry(0),
+            Frame::Message { id: Some(ID), data: json.clone() },
+            Frame::Message { id: None, data: json },
+            Frame::KeepAlive,
+        ];
+        let answers = answers.into_iter().chain(refusals.map(Answer::Refused));
+        let rest = [Told::Open { welcome: true }, Told::Open { welcome: false }, Told::Abort];
+        answers.map(Told::Answer).chain(frames.map(Told::Frame)).chain(rest).collect()
+    }
+
+    #[test]
+    fn whatever_is_told_arrives_as_it_was_told() {
+        for told in each() {
+            let decoded = decode(encode(&told)).unwrap();
+            assert_eq!(format!("{decoded:?}"), format!("{told:?}"));
+        }
+    }
+
+    #[test]
+    fn every_code_of_a_rejection_arrives() {
+        let codes = [
+            ErrorCode::ParseError,
+            ErrorCode::InvalidRequest,
+            ErrorCode::MethodNotFound,
+            ErrorCode::InvalidParams,
+            ErrorCode::InternalError,
+            ErrorCode::HeaderMismatch,
+            ErrorCode::SessionNotFound,
+            ErrorCode::Refused,
+        ];
+        for code in codes {
+            let refusal = Refusal::Rejected(Rejection::new(code, "why"));
+            let told = Told::Answer(Answer::Refused(refusal));
+            assert_eq!(format!("{:?}", decode(encode(&told)).unwrap()), format!("{told:?}"));
+        }
+    }
+
+    #[test]
+    fn a_frame_costs_a_few_bytes_beside_its_payload() {
+        let data = Bytes::from(vec![b'x'; 1_000]);
+        let frame = Told::Frame(Frame::Message { id: Some(ID), data });
+        assert!(encode(&frame).len() <= 1_020);
+    }
+
+    #[test]
+    fn a_reply_that_is_cut_or_goes_on_is_none() {
+        for told in each() {
+            let bytes = encode(&told);
+            for length in 0..bytes.len() {
+                assert!(decode(bytes.slice(..length)).is_none(), "{told:?} at {length}");
+            }
+            assert!(decode([&bytes[..], b"\0"].concat().into()).is_none());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_peer_replies_is_read_or_refused(bytes: Vec<u8>, which: usize, at: usize) {
+            let each = each();
+            let mut spoilt = encode(&each[which % each.len()]).to_vec();
+            let at = at % spoilt.len();
+            spoilt.splice(at..(at + bytes.len()).min(spoilt.len()), bytes.iter().copied());
+            let _ = decode(spoilt.into());
+            let _ = decode([&[super::super::VERSION], &bytes[..]].concat().into());
+            let _ = decode(bytes.into());
+        }
+    }
+}

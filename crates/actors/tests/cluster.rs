@@ -1,0 +1,389 @@
+//! Two nodes: a client may come to either, wherever its session lives.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use actors::{Answer, Inflow, Refusal, Settings, Told, Visit};
+use backends::LinkEvent;
+use bytes::Bytes;
+use cluster::Cluster;
+use protocol::{Body, Message, Method, Notification, Request};
+use store::{Memory, Store};
+use support::{FLOOD, Script, World, all, messages, next, text};
+use tenants::Principal;
+
+/// A node that has joined the others at its store.
+struct Joined {
+    world: World,
+    cluster: Cluster,
+}
+
+impl std::ops::Deref for Joined {
+    type Target = World;
+    fn deref(&self) -> &World {
+        &self.world
+    }
+}
+
+async fn node(settings: Settings, store: &Arc<dyn Store>) -> Joined {
+    let world = World::on(settings, Script::default(), Arc::clone(store));
+    let settings = cluster::Settings {
+        listen: "127.0.0.1:0".into(),
+        secret: "no secret, only a test".into(),
+        ..cluster::Settings::default()
+    };
+    let serving = world.handle.serving();
+    let cluster = Cluster::join(settings, Arc::clone(store), serving).await.unwrap();
+    world.handle.join(cluster.clone());
+    Joined { world, cluster }
+}
+
+/// The node where sessions are made, and another one.
+async fn two() -> (Joined, Joined) {
+    two_with(Settings::default()).await
+}
+
+async fn two_with(settings: Settings) -> (Joined, Joined) {
+    let store: Arc<dyn Store> = Arc::new(Memory::default());
+    (node(settings.clone(), &store).await, node(settings, &store).await)
+}
+
+fn parsed(json: &str) -> Message {
+    Message::parse(Bytes::copy_from_slice(json.as_bytes())).unwrap()
+}
+
+/// A session of the revision that has batches.
+async fn old_session(node: &World) -> Visit {
+    let params = br#"{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
+    let request = Request::new(0.into(), Method::Initialize, Some(params));
+    let opened =
+        node.handle.initialize(&node.tenant, &node.principal, request, None).await.unwrap();
+    let told = all(opened.inflow).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Welcome(_))]), "{told:?}");
+    let visit = node.visit(&opened.session);
+    accepted(node, &visit, r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
+    visit
+}
+
+/// Posts what is only to be accepted.
+async fn accepted(node: &World, visit: &Visit, json: &str) {
+    let told = all(node.handle.post(visit, Body::One(parsed(json)), None).await.unwrap()).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Accepted)]), "{told:?}");
+}
+
+/// Posts a call that tells of its progress and asks the client something.
+async fn ask(node: &World, visit: &Visit) -> Inflow {
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ask","_meta":{"progressToken":"t"}}}"#;
+    node.handle.post(visit, Body::One(parsed(call)), None).await.unwrap()
+}
+
+/// Reads until there are so many messages.
+async fn some(inflow: &mut Inflow, count: usize) -> Vec<Told> {
+    let mut told = Vec::new();
+    while messages(&told).len() < count {
+        told.push(next(inflow).await.expect("the stream ended"));
+    }
+    told
+}
+
+/// Reads the head of a stream.
+async fn opened(inflow: &mut Inflow) {
+    let told = next(inflow).await;
+    assert!(matches!(told, Some(Told::Open { welcome: false })), "{told:?}");
+}
+
+/// What comes of a refusal, whichever way it comes.
+async fn refusal(entered: Result<Inflow, Refusal>) -> Refusal {
+    let told = match entered {
+        Err(refusal) => return refusal,
+        Ok(inflow) => all(inflow).await,
+    };
+    match &told[..] {
+        [Told::Answer(Answer::Refused(refusal))] => refusal.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[actix_rt::test]
+async fn a_call_is_answered_at_any_node() {
+    let (owner, other) = two().await;
+    let visit = owner.session().await;
+    other.works(&visit, 1).await;
+    owner.works(&visit, 2).await;
+    for id in 3..50 {
+        other.works(&visit, id).await;
+    }
+    assert_eq!((owner.handle.sessions(), other.handle.sessions()), (1, 0));
+}
+
+#[actix_rt::test]
+async fn a_record_names_the_node_that_joined() {
+    let (owner, _other) = two().await;
+    let visit = owner.session().await;
+    let record = owner.store.read(&visit.session).await.unwrap().unwrap();
+    assert_eq!(record.owner.node, owner.cluster.incarnation());
+}
+
+#[actix_rt::test]
+async fn each_node_has_sessions_and_serves_those_of_the_other() {
+    let (one, other) = two().await;
+    let (here, there) = (one.session().await, other.session().await);
+    one.works(&there, 1).await;
+    other.works(&here, 1).await;
+    assert_eq!((one.handle.sessions(), other.handle.sessions()), (1, 1));
+}
+
+#[actix_rt::test]
+async fn a_question_on_a_stream_of_one_node_may_be_answered_at_the_other() {
+    let (owner, other) = two().await;
+    let visit = owner.session().await;
+    for (asked, answering) in [(&other, &owner), (&owner, &other)] {
+        let mut inflow = ask(asked, &visit).await;
+        let told = some(&mut inflow, 2).await;
+        let [(_, progress), (_, question)] = &messages(&told)[..] else { panic!("{told:?}") };
+        assert!(progress.contains("notifications/progress") && progress.contains(r#""t""#));
+        let Message::Request(question) = parsed(question) else { panic!("{question}") };
+        let id = question.id.to_json();
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#);
+        accepted(answering, &visit, &answer).await;
+        let rest = messages(&all(inflow).await);
+        let [(Some(_), last)] = &rest[..] else { panic!("{rest:?}") };
+        assert_eq!(last, r#"{"jsonrpc":"2.0","id":1,"result":{"roots":[]}}"#);
+    }
+}
+
+#[actix_rt::test]
+async fn a_stream_at_another_node_is_told_what_the_server_says_to_nobody_in_particular() {
+    let (owner, other) = two().await;
+    let visit = owner.session().await;
+    let mut inflow = other.handle.listen(&visit, None).await.unwrap();
+    opened(&mut inflow).await;
+    let message = Notification::new(Method::ToolsListChanged, None).into();
+    let voice = owner.script.voices.lock().unwrap()[0].clone();
+    voice.say(LinkEvent::Said { message, about: None }).await.unwrap();
+    let told = some(&mut inflow, 1).await;
+    assert!(messages(&told)[0].1.contains("tools/list_changed"), "{told:?}");
+}
+
+#[actix_rt::test]
+async fn a_stream_that_began_at_one_node_goes_on_at_the_other() {
+    let (owner, other) = two().await;
+    let visit = owner.session().await;
+    for (from, to) in [(&owner, &other), (&other, &owner), (&other, &other)] {
+        let mut inflow = from.call(&visit, 1, "flood").await.unwrap();
+        let told = some(&mut inflow, 10).await;
+        drop(inflow);
+        let mut seen = messages(&told);
+        let after = seen.last().unwrap().0.clone();
+        let rest = all(to.handle.listen(&visit, after).await.unwrap()).await;
+        assert!(!matches!(rest.last(), Some(Told::Abort)), "{rest:?}");
+        seen.extend(messages(&rest));
+        let mut ids: Vec<_> = seen.iter().map(|(id, _)| id.clone().unwrap()).collect();
+        assert_eq!(seen.len(), FLOOD + 1, "one of each, and the last word");
+        assert!(seen.last().unwrap().1.contains("done"));
+        ids.dedup();
+        assert_eq!(ids.len(), FLOOD + 1);
+    }
+}
+
+#[actix_rt::test]
+async fn a_cursor_of_nowhere_is_refused_as_at_home() {
+    let (owner, other) = two().await;
+    let visit = owner.session().await;
+    for node in [&owner, &other] {
+        let after = Some("7.0123456789abcdef-9".to_owned());
+        let told = refusal(node.handle.listen(&visit, after).await).await;
+        assert_eq!(told, Refusal::UnknownEvent);
+    }
+}
+
+#[actix_rt::test]
+async fn a_session_that_is_ended_at_another_node_is_over_everywhere() {
+    let (owner, other) = two().await;
+    let visit = owner.session().await;
+    other.works(&visit, 1).await;
+    let told = all(other.handle.delete(&visit).await.unwrap()).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Ended)]), "{told:?}");
+    owner.is_empty().await;
+    for node in [&owner, &other] {
+        assert_eq!(refusal(node.call(&visit, 2, "echo").await).await, Refusal::UnknownSession);
+    }
+}
+
+#[actix_rt::test]
+async fn a_session_is_unknown_to_every_other_principal_and_tenant_at_every_node() {
+    let (owner, other) = two().await;
+    let visit = owner.session().await;
+    let principal = Visit { principal: Principal::named("mallory"), ..visit.clone() };
+    let tenant = Visit { tenant: support::tenant("evil", 10), ..visit.clone() };
+    for node in [&owner, &other] {
+        for foreign in [&principal, &tenant] {
+            let refused = refusal(node.call(foreign, 1, "echo").await).await;
+            assert_eq!(refused, Refusal::UnknownSession);
+            let refused = refusal(node.handle.listen(foreign, None).await).await;
+            assert_eq!(refused, Refusal::UnknownSession);
+            let refused = refusal(node.handle.delete(foreign).await).await;
+            assert_eq!(refused, Refusal::UnknownSession);
+        }
+        node.works(&visit, 2).await;
+    }
+}
+
+#[actix_rt::test]
+async fn a_session_that_never_was_is_unknown_at_every_node() {
+    let (owner, other) = two().await;
+    let visit = owner.visit(&protocol::SessionId::parse("never-was").unwrap());
+    for node in [&owner, &other] {
+        assert_eq!(refusal(node.call(&visit, 1, "echo").await).await, Refusal::UnknownSession);
+    }
+}
+
+#[actix_rt::test]
+async fn a_client_that_leaves_another_node_is_missed_at_the_owner() {
+    let mut settings = Settings::default();
+    settings.session.idle_secs = 1;
+    let (owner, other) = two_with(settings).await;
+    let visit = owner.session().await;
+    let mut inflow = other.handle.listen(&visit, None).await.unwrap();
+    opened(&mut inflow).await;
+    // A session with a reader is not idle.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(owner.handle.sessions(), 1);
+    drop(inflow);
+    owner.is_empty().await;
+}
+
+#[actix_rt::test]
+async fn a_caller_that_leaves_another_node_at_once_has_called_all_the_same() {
+    let (owner, other) = two().await;
+    let visit = owner.session().await;
+    other.works(&visit, 1).await;
+    drop(other.call(&visit, 2, "later").await.unwrap());
+    owner.heard(2).await;
+    owner.script.gate.notify_one();
+    owner.works(&visit, 3).await;
+}
+
+#[actix_rt::test]
+async fn a_node_that_stops_gives_clients_of_others_their_last_word() {
+    let (owner, other) = two().await;
+    let visit = owner.session().await;
+    let call = other.call(&visit, 1, "hang").await.unwrap();
+    let stream = {
+        let mut inflow = other.call(&visit, 2, "flood").await.unwrap();
+        opened(&mut inflow).await;
+        inflow
+    };
+    owner.heard(2).await;
+    owner.handle.stop(Duration::from_millis(10)).await;
+    let told = all(call).await;
+    let said: String = match &told[..] {
+        [Told::Answer(Answer::Json(json))] => text(json),
+        told => messages(told).pop().unwrap().1,
+    };
+    assert!(said.contains(r#""error""#) && said.contains("\"id\":1"), "{said}");
+    let told = all(stream).await;
+    assert_eq!(messages(&told).len(), FLOOD + 1);
+    other.cluster.leave().await;
+    owner.cluster.leave().await;
+}
+
+#[actix_rt::test]
+async fn a_batch_whose_owner_is_lost_gets_an_error_for_each_of_its_requests() {
+    let (owner, other) = two().await;
+    let visit = old_session(&owner).await;
+    let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}},
+        {"jsonrpc":"2.0","method":"notifications/initialized"},
+        {"jsonrpc":"2.0","id":"two","method":"tools/call","params":{"name":"hang"}}]"#;
+    let batch = protocol::parse(batch.as_bytes().into(), &protocol::Limits::default()).unwrap();
+    let inflow = other.handle.post(&visit, batch, None).await.unwrap();
+    owner.heard(1).await;
+    owner.cluster.leave().await;
+    let told = all(inflow).await;
+    let [Told::Answer(Answer::Array(errors))] = &told[..] else { panic!("{told:?}") };
+    let errors: Vec<_> = errors.iter().map(text).collect();
+    assert!(errors[0].contains("\"id\":1,") && errors[1].contains("\"id\":\"two\","), "{errors:?}");
+}
+
+#[actix_rt::test]
+async fn a_batch_is_answered_at_any_node() {
+    let (owner, other) = two().await;
+    let visit = old_session(&owner).await;
+    let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}, 7]"#;
+    let batch = protocol::parse(batch.as_bytes().into(), &protocol::Limits::default()).unwrap();
+    let mut answers = Vec::new();
+    for node in [&owner, &other] {
+        let told = all(node.handle.post(&visit, batch.clone(), None).await.unwrap()).await;
+        let [Told::Answer(Answer::Array(array))] = &told[..] else { panic!("{told:?}") };
+        answers.push(array.iter().map(text).collect::<Vec<_>>());
+    }
+    assert_eq!((answers[0].len(), &answers[0]), (2, &answers[1]));
+}
+
+#[actix_rt::test]
+async fn what_is_posted_at_another_node_is_told_on_the_one_connection_of_a_duplex_session() {
+    let (owner, other) = two().await;
+    let opened = owner.handle.connect(&owner.tenant, &owner.principal).await.unwrap();
+    let (visit, mut inflow) = (owner.visit(&opened.session), opened.inflow);
+    let initialize = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}"#;
+    let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}"#;
+    accepted(&other, &visit, initialize).await;
+    assert!(messages(&some(&mut inflow, 1).await)[0].1.contains("protocolVersion"));
+    accepted(&other, &visit, initialized).await;
+    accepted(&other, &visit, call).await;
+    assert!(messages(&some(&mut inflow, 1).await)[0].1.contains("\"ok\":true"));
+}
+
+#[actix_rt::test]
+async fn a_call_whose_owner_is_lost_ends_with_an_error_and_is_never_made_twice() {
+    let (owner, other) = two().await;
+    let visit = owner.session().await;
+    let mut stream = other.handle.listen(&visit, None).await.unwrap();
+    opened(&mut stream).await;
+    let calls = [other.call(&visit, 1, "hang").await, other.call(&visit, 2, "hang").await];
+    owner.heard(2).await;
+    owner.cluster.leave().await;
+    for (lost, id) in calls.into_iter().zip(1..) {
+        let told = all(lost.unwrap()).await;
+        let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+        let json = text(json);
+        assert!(json.contains(&format!("\"id\":{id}")) && json.contains("was lost"), "{json}");
+    }
+    let told = all(stream).await;
+    assert!(matches!(told.last(), Some(Told::Abort)), "{told:?}");
+    assert_eq!(owner.script.requests.load(Ordering::SeqCst), 2);
+}
+
+#[actix_rt::test]
+async fn a_session_whose_node_is_gone_is_unavailable_and_not_unknown() {
+    let (owner, other) = two().await;
+    let visit = owner.session().await;
+    other.works(&visit, 1).await;
+    owner.cluster.leave().await;
+    assert_eq!(refusal(other.call(&visit, 2, "echo").await).await, Refusal::Unavailable);
+    // Nor does its own node act for it any more.
+    assert_eq!(refusal(owner.call(&visit, 3, "echo").await).await, Refusal::Unavailable);
+    assert_eq!(owner.begin().await.err(), Some(Refusal::Unavailable));
+}
+
+#[actix_rt::test]
+async fn a_stream_at_another_node_is_told_in_order_however_slowly_it_is_read() {
+    let (owner, other) = two().await;
+    let visit = owner.session().await;
+    let mut inflow = other.call(&visit, 1, "flood").await.unwrap();
+    opened(&mut inflow).await;
+    owner.works(&visit, 2).await;
+    let told = all(inflow).await;
+    let numbers: Vec<_> = messages(&told)
+        .iter()
+        .filter_map(|(_, message)| {
+            let (_, rest) = message.split_once("\"data\":")?;
+            rest.trim_end_matches('}').parse::<usize>().ok()
+        })
+        .collect();
+    assert_eq!(numbers, (0..FLOOD).collect::<Vec<_>>());
+}

@@ -1,0 +1,316 @@
+//! Which node owns what, and how to reach it.
+//!
+//! A [`Cluster`] keeps this node's lease, knows the other nodes, and carries calls to
+//! them. What a call says is its callers' business: here it is bytes. It decides nothing
+//! about sessions, and claims none.
+
+mod clock;
+mod link;
+mod members;
+mod metrics;
+mod node;
+mod peers;
+mod right;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod whereabouts;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::SessionId;
+use store::{Incarnation, Lease, Store};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+pub use settings::Settings;
+
+use self::clock::Clock;
+use self::link::calls::Limits;
+use self::link::dial::{self, Link};
+use self::link::listen::listen;
+use self::members::Members;
+use self::node::Node;
+use self::right::Right;
+use self::whereabouts::Known;
+
+/// What this node does with a peer's call.
+pub trait Serve: Send + Sync + 'static {
+    /// Takes a call. Never waits; what comes of it is told by the replies. `None` means
+    /// "not started": nothing was done, and the caller may send it elsewhere.
+    fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>>;
+}
+
+/// What comes of a call. It is dropped when its caller is gone, or the link to it.
+pub trait Replies: Send {
+    /// The next reply; `None` after the last. Not asked while the caller has a whole
+    /// window of replies that it did not take.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>>;
+}
+
+/// Where a session is.
+#[derive(Clone, Debug)]
+pub enum Whereabouts {
+    /// The record names this node (this process).
+    Here,
+    /// The record names another node, which holds its lease.
+    There(Peer),
+    /// The record names a node that is gone, or released it.
+    Ownerless,
+    /// There is no such session, or it has ended.
+    Unknown,
+}
+
+/// Why something could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The store cannot be reached; the same may succeed later.
+    #[error("the store is unavailable")]
+    Store(#[source] store::Error),
+    /// This node holds no lease now, so it cannot say who is gone. The same may succeed
+    /// when the lease is renewed.
+    #[error("this node holds no lease now; try again when it is renewed")]
+    NoLease,
+    /// The peer link cannot listen there.
+    #[error("the peer link cannot listen on {address}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A setting is wrong; the text names it and the remedy.
+    #[error("{0}")]
+    Settings(String),
+}
+
+/// Why a call has no further reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The callee did nothing; the call may be sent again.
+    #[error("the call was not started")]
+    NotStarted,
+    /// The link broke, or the callee went, after the call may have begun.
+    #[error("the link to the node was lost")]
+    Lost,
+}
+
+/// This node's place among the others. Cheap to clone.
+#[derive(Clone)]
+pub struct Cluster {
+    node: Arc<Node>,
+    /// The lease is to be kept no more.
+    leaving: CancellationToken,
+    /// It was given up, or could not be.
+    left: CancellationToken,
+}
+
+impl Cluster {
+    /// Takes up a lease, listens for peers, and keeps doing both until [`Cluster::leave`],
+    /// on the runtime that this is called on.
+    pub async fn join(
+        settings: Settings,
+        store: Arc<dyn Store>,
+        serve: Arc<dyn Serve>,
+    ) -> Result<Self, Error> {
+        Self::join_by(clock::boottime(), settings, store, serve).await
+    }
+
+    /// Joins, and holds the lease by `clock`.
+    async fn join_by(
+        clock: Clock,
+        settings: Settings,
+        store: Arc<dyn Store>,
+        serve: Arc<dyn Serve>,
+    ) -> Result<Self, Error> {
+        settings.check()?;
+        let random = getrandom::u64()
+            .map_err(|error| Error::Settings(format!("the system has no random bits: {error}")))?;
+        let listener = bind(&settings.listen).await?;
+        let address = match &listener {
+            Some((_, bound)) => settings.told(*bound)?,
+            None => String::new(),
+        };
+        let name = if settings.name.is_empty() { &address } else { &settings.name };
+        let limits = Limits {
+            calls: settings.calls_max,
+            waiting_bytes: settings.waiting_bytes_max,
+            message_bytes: settings.message_bytes_max,
+            window: settings.window,
+        };
+        let span = Duration::from_millis(settings.lease_ms - settings.margin_ms);
+        let node = Arc::new(Node {
+            incarnation: Incarnation(random),
+            name: name.as_str().into(),
+            address: address.as_str().into(),
+            store,
+            serve,
+            right: Right::new(clock, span),
+            peers: peers::Peers::default(),
+            members: Members::new(limits),
+            known: Known::new(settings.whereabouts_max),
+            draining: false.into(),
+            load: 0.into(),
+            renew_now: tokio::sync::Notify::new(),
+            closing: CancellationToken::new(),
+            runtime: Handle::current(),
+            settings,
+        });
+        node.renew().await.map_err(Error::Store)?;
+        node.look_around().await.map_err(Error::Store)?;
+
+        let (leaving, left) = (CancellationToken::new(), CancellationToken::new());
+        if let Some((listener, _)) = listener {
+            tokio::spawn(listen(node.clone(), listener));
+        }
+        tokio::spawn(node::keep_lease(node.clone(), leaving.clone(), left.clone().drop_guard()));
+        tokio::spawn(node::keep_looking(node.clone(), leaving.clone()));
+        tokio::spawn(node::bury_former_lives(node.clone()));
+        tracing::info!(incarnation = %node.incarnation, address = %node.address, "joined");
+        Ok(Self { node, leaving, left })
+    }
+
+    /// This process.
+    pub fn incarnation(&self) -> Incarnation {
+        self.node.incarnation
+    }
+
+    /// Where peers reach this node; empty where none does.
+    pub fn address(&self) -> &str {
+        &self.node.address
+    }
+
+    /// May this node act as an owner now? No round trip.
+    pub fn may_act(&self) -> bool {
+        self.node.right.epoch_if_valid().is_some()
+    }
+
+    /// The epoch of this node's lease, where it may act as an owner now. Rises whenever
+    /// others may have seen the node gone: a session that was claimed in an earlier epoch
+    /// is claimed anew before anything is done for it.
+    pub fn right(&self) -> Option<u64> {
+        self.node.right.epoch_if_valid()
+    }
+
+    /// The epoch of this node's lease, whether or not it may act. See [`Cluster::right`].
+    pub fn epoch(&self) -> u64 {
+        self.node.right.epoch()
+    }
+
+    /// Waits until this incarnation was marked dead. It never acts again: end the process.
+    pub async fn marked_dead(&self) {
+        self.node.right.ended().await;
+    }
+
+    /// Where a session is. Answers are kept for a moment; `fresh` reads the record again.
+    pub async fn locate(&self, session: &SessionId, fresh: bool) -> Result<Whereabouts, Error> {
+        whereabouts::locate(&self.node, session, fresh).await
+    }
+
+    /// The leases that were live when this node last looked, its own among them.
+    pub fn nodes(&self) -> Vec<Lease> {
+        self.node.members.leases()
+    }
+
+    /// Tells the others that this node takes no new sessions.
+    pub fn set_draining(&self, draining: bool) {
+        self.node.draining.store(draining, Ordering::Relaxed);
+        self.node.renew_now.notify_one();
+    }
+
+    /// Tells the others how many sessions it keeps, with the next renewal.
+    pub fn set_load(&self, sessions: u64) {
+        self.node.load.store(sessions, Ordering::Relaxed);
+    }
+
+    /// Gives the lease up and closes every link. What peers asked for and did not get is
+    /// lost to them.
+    pub async fn leave(&self) {
+        self.node.right.give_up();
+        self.leaving.cancel();
+        self.node.closing.cancel();
+        self.left.cancelled().await;
+    }
+}
+
+/// Binds the listener, where there is to be one.
+async fn bind(address: &str) -> Result<Option<(TcpListener, std::net::SocketAddr)>, Error> {
+    if address.is_empty() {
+        return Ok(None);
+    }
+    let failed = |source| Error::Listen { address: address.to_owned(), source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok(Some((listener, bound)))
+}
+
+/// Another node.
+#[derive(Clone)]
+pub struct Peer {
+    node: Arc<Node>,
+    link: Arc<Link>,
+}
+
+impl Peer {
+    /// Which process it is.
+    pub fn incarnation(&self) -> Incarnation {
+        self.link.incarnation
+    }
+
+    /// Sends a call. Never waits; replies, and failure, are told by what is returned.
+    pub fn call(&self, call: Bytes) -> Calling {
+        if self.node.closing.is_cancelled() {
+            return Calling(Err(Some(CallError::NotStarted)));
+        }
+        let Some((id, connect)) = self.link.calls.open(call) else {
+            metrics::outcome(metrics::Outcome::NotStarted);
+            return Calling(Err(Some(CallError::NotStarted)));
+        };
+        let calling = Calling(Ok(Underway { link: self.link.clone(), id }));
+        if connect {
+            dial::connect(&self.node, &self.link);
+        }
+        calling
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Peer({} at {})", self.link.incarnation, self.link.address)
+    }
+}
+
+/// A call under way. Dropping it tells the callee that its caller is gone.
+pub struct Calling(Result<Underway, Option<CallError>>);
+
+impl Calling {
+    /// The next reply; `None` after the last, or after an error.
+    pub fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, CallError>>> {
+        match &mut self.0 {
+            Ok(underway) => underway.link.calls.poll_reply(underway.id, context),
+            Err(error) => Poll::Ready(error.take().map(Err)),
+        }
+    }
+}
+
+/// A call that a link knows of.
+struct Underway {
+    link: Arc<Link>,
+    id: u64,
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.link.calls.forget(self.id);
+    }
+}

@@ -1,0 +1,336 @@
+//! The calls of one node to another, whatever becomes of the link between them.
+//!
+//! Three sides meet here: callers, who make and drop calls and take replies; the writer,
+//! who hands frames to the socket; and the reader, who brings what the peer says. None
+//! ever waits for another. Which calls may be made again is decided here, in
+//! [`Calls::broke`].
+
+use std::collections::{HashMap, VecDeque};
+use std::mem;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+
+use super::frame::{Credit, Frame, Kind, Open, Reply};
+use crate::{CallError, metrics};
+
+/// What one node has to say to another.
+pub(crate) struct Calls {
+    limits: Limits,
+    state: Mutex<State>,
+}
+
+/// How much there may be of what.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Calls, those included that wait for the link or for their caller to look.
+    pub(crate) calls: usize,
+    /// Bytes of calls that wait for the link.
+    pub(crate) waiting_bytes: usize,
+    /// Bytes of one call.
+    pub(crate) message_bytes: usize,
+    /// Replies of one call that its caller has not taken.
+    pub(crate) window: u32,
+}
+
+#[derive(Default)]
+struct State {
+    phase: Phase,
+    /// Which link this is to the peer; the writer of an earlier one gets nothing.
+    link: u64,
+    /// The next call's id. Goes on over all links to the peer.
+    next: u64,
+    calls: HashMap<u64, Call>,
+    /// What the handshake has to say. At most one.
+    hands: VecDeque<Frame>,
+    /// What waits for the link; for a call at most an opening, a credit and a cancellation.
+    waiting: VecDeque<Waiting>,
+    waiting_bytes: usize,
+    writer: Option<Waker>,
+}
+
+/// How the link is.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Phase {
+    /// Nobody connects.
+    #[default]
+    Down,
+    /// Somebody does; calls wait.
+    Connecting,
+    /// Calls may be written.
+    Up,
+}
+
+/// Something to be written.
+enum Waiting {
+    Open(u64),
+    Credit(u64),
+    Cancel(u64),
+}
+
+struct Call {
+    progress: Progress,
+    /// At most a window of them.
+    replies: VecDeque<Bytes>,
+    /// Replies that were taken and not credited yet.
+    taken: u32,
+    /// Its credit waits for the link.
+    crediting: bool,
+    waker: Option<Waker>,
+}
+
+enum Progress {
+    /// No byte of it was handed to the socket.
+    Waiting(Bytes),
+    /// Some may have been.
+    Sent,
+    /// Nothing more will come.
+    Over(Result<(), CallError>),
+}
+
+impl Calls {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { limits, state: Mutex::default() }
+    }
+
+    /// Makes a call. `None` at a bound: it is not started. The flag asks the caller to
+    /// have somebody connect.
+    pub(crate) fn open(&self, body: Bytes) -> Option<(u64, bool)> {
+        let mut state = self.state();
+        // Each call leaves at most a cancellation behind; a link that is slow to take
+        // those is not given more.
+        let full = state.calls.len() >= self.limits.calls
+            || state.waiting.len() >= self.limits.calls.saturating_mul(4)
+            || state.waiting_bytes.saturating_add(body.len()) > self.limits.waiting_bytes
+            || body.len() > self.limits.message_bytes;
+        if full {
+            return None;
+        }
+        let id = state.next;
+        state.next += 1;
+        state.waiting_bytes += body.len();
+        let call = Call {
+            progress: Progress::Waiting(body),
+            replies: VecDeque::new(),
+            taken: 0,
+            crediting: false,
+            waker: None,
+        };
+        state.calls.insert(id, call);
+        state.waiting.push_back(Waiting::Open(id));
+        let connect = state.phase == Phase::Down;
+        if connect {
+            state.phase = Phase::Connecting;
+        }
+        state.wake_writer();
+        drop(state);
+        metrics::CALLS_OPEN.inc();
+        Some((id, connect))
+    }
+
+    /// The next thing that came of a call.
+    pub(crate) fn poll_reply(
+        &self,
+        id: u64,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, CallError>>> {
+        let mut state = self.state();
+        let state = &mut *state;
+        let Some(call) = state.calls.get_mut(&id) else { return Poll::Ready(None) };
+        if let Some(reply) = call.replies.pop_front() {
+            call.taken += 1;
+            let over = matches!(call.progress, Progress::Over(_));
+            // Half a window at once: fewer frames, and the callee never has to stop.
+            if !over && !call.crediting && call.taken >= self.limits.window.div_ceil(2) {
+                call.crediting = true;
+                state.waiting.push_back(Waiting::Credit(id));
+                state.wake_writer();
+            }
+            return Poll::Ready(Some(Ok(reply)));
+        }
+        match &mut call.progress {
+            Progress::Over(Ok(())) => Poll::Ready(None),
+            Progress::Over(Err(error)) => {
+                let error = *error;
+                call.progress = Progress::Over(Ok(()));
+                Poll::Ready(Some(Err(error)))
+            }
+            Progress::Waiting(_) | Progress::Sent => {
+                if !call.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                    call.waker = Some(context.waker().clone());
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The caller is gone.
+    pub(crate) fn forget(&self, id: u64) {
+        let mut state = self.state();
+        let Some(call) = state.calls.remove(&id) else { return };
+        match &call.progress {
+            Progress::Waiting(body) => {
+                // The writer passes its opening over.
+                state.waiting_bytes -= body.len();
+                metrics::outcome(metrics::Outcome::Cancelled);
+            }
+            Progress::Sent => {
+                state.waiting.push_back(Waiting::Cancel(id));
+                state.wake_writer();
+                metrics::outcome(metrics::Outcome::Cancelled);
+            }
+            Progress::Over(_) => {}
+        }
+        drop(state);
+        metrics::CALLS_OPEN.dec();
+    }
+
+    /// Is there no link, and nobody who makes one?
+    pub(crate) fn is_down(&self) -> bool {
+        self.state().phase == Phase::Down
+    }
+
+    /// Which link this is, for [`Calls::poll_frame`].
+    pub(crate) fn link(&self) -> u64 {
+        self.state().link
+    }
+
+    /// Says something in the handshake.
+    pub(crate) fn shake(&self, frame: Frame) {
+        let mut state = self.state();
+        state.hands.push_back(frame);
+        state.wake_writer();
+    }
+
+    /// The handshake is done: calls may be written.
+    pub(crate) fn up(&self) {
+        let mut state = self.state();
+        state.phase = Phase::Up;
+        state.wake_writer();
+    }
+
+    /// The next frame for the socket. From here on a call counts as sent: bytes of it
+    /// may reach the peer. `None` where the link is not this one any more.
+    pub(crate) fn poll_frame(&self, link: u64, context: &mut Context<'_>) -> Poll<Option<Frame>> {
+        let mut state = self.state();
+        if state.link != link {
+            return Poll::Ready(None);
+        }
+        if let Some(frame) = state.hands.pop_front() {
+            return Poll::Ready(Some(frame));
+        }
+        while state.phase == Phase::Up
+            && let Some(waiting) = state.waiting.pop_front()
+        {
+            if let Some(frame) = state.frame(&waiting, self.limits.window) {
+                return Poll::Ready(Some(frame));
+            }
+        }
+        state.writer = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Takes what the peer said. False if no peer says such a thing.
+    pub(crate) fn take(&self, frame: Frame) -> bool {
+        // A kind that is not known here comes from a newer node.
+        let Some(kind) = frame.kind else { return true };
+        match kind {
+            Kind::Reply(Reply { id, body }) => self.change(id, |call, window| {
+                // No honest peer sends more than it was given credit for.
+                if call.replies.len() >= window {
+                    return false;
+                };
+                call.replies.push_back(body);
+                true
+            }),
+            Kind::End(id) => self.finish(id, Ok(())),
+            Kind::Failed(id) => self.finish(id, Err(CallError::Lost)),
+            Kind::NotStarted(id) => self.finish(id, Err(CallError::NotStarted)),
+            _ => false,
+        }
+    }
+
+    /// The link broke, or did not come about. What was handed to it may have begun; what
+    /// was not, has not. `again`: somebody goes on connecting.
+    pub(crate) fn broke(&self, again: bool) {
+        let mut state = self.state();
+        state.phase = if again { Phase::Connecting } else { Phase::Down };
+        state.link += 1;
+        state.wake_writer();
+        state.hands.clear();
+        state.waiting.clear();
+        state.waiting_bytes = 0;
+        let mut wakers = Vec::new();
+        for call in state.calls.values_mut() {
+            let error = match call.progress {
+                Progress::Waiting(_) => CallError::NotStarted,
+                Progress::Sent => CallError::Lost,
+                Progress::Over(_) => continue,
+            };
+            call.progress = Progress::Over(Err(error));
+            metrics::outcome(error.into());
+            wakers.extend(call.waker.take());
+        }
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn finish(&self, id: u64, result: Result<(), CallError>) -> bool {
+        self.change(id, |call, _| {
+            if !matches!(call.progress, Progress::Over(_)) {
+                call.progress = Progress::Over(result);
+                metrics::outcome(result.into());
+            }
+            true
+        })
+    }
+
+    /// Changes a call and wakes its caller. A call that is not there was dropped by its
+    /// caller; the peer will hear of it.
+    fn change(&self, id: u64, change: impl FnOnce(&mut Call, usize) -> bool) -> bool {
+        let mut state = self.state();
+        let Some(call) = state.calls.get_mut(&id) else { return true };
+        let honest = change(call, self.limits.window as usize);
+        let waker = call.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        honest
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// What to write; `None` if it is of no use any more.
+    fn frame(&mut self, waiting: &Waiting, window: u32) -> Option<Frame> {
+        let kind = match *waiting {
+            Waiting::Cancel(id) => Kind::Cancel(id),
+            Waiting::Credit(id) => {
+                let call = self.calls.get_mut(&id)?;
+                call.crediting = false;
+                Kind::Credit(Credit { id, more: mem::take(&mut call.taken) })
+            }
+            Waiting::Open(id) => {
+                let call = self.calls.get_mut(&id)?;
+                let Progress::Waiting(body) = mem::replace(&mut call.progress, Progress::Sent)
+                else {
+                    unreachable!("an opening is written once")
+                };
+                self.waiting_bytes -= body.len();
+                Kind::Open(Open { id, window, body })
+            }
+        };
+        Some(kind.into())
+    }
+
+    fn wake_writer(&mut self) {
+        if let Some(writer) = self.writer.take() {
+            writer.wake();
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Makes and keeps the link to one peer, and finds out when it is dead.
+
+use std::error::Error as _;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::Stream;
+use http::uri::PathAndQuery;
+use store::Marking;
+use tokio::time::{sleep, timeout};
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status, Streaming};
+
+use super::calls::Calls;
+use super::frame::{Frame, Greeting, Kind};
+use super::proof::{self, Role};
+use super::{Codec, FLOW_BYTES, FRAME_OVERHEAD_BYTES, PATH};
+use crate::node::Node;
+use crate::peers::Linked;
+use crate::{Incarnation, metrics};
+
+/// How long a mark of a dead node stands: longer than any node pauses and comes back.
+const MARK: Duration = Duration::from_hours(24);
+
+/// How long to wait between two tries to make a broken link anew.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How often a link that broke is tried again, before it waits for the next call.
+const TRIES_MAX: u32 = 40;
+
+/// So many refusals in a row, and the peer's process is taken for dead, not restarting its
+/// network.
+const REFUSALS_OF_THE_DEAD: u32 = 3;
+
+/// One node's link to another.
+pub(crate) struct Link {
+    /// Whom it is meant for.
+    pub(crate) incarnation: Incarnation,
+    pub(crate) address: Arc<str>,
+    pub(crate) calls: Calls,
+}
+
+/// Why there is no link.
+enum Failure {
+    /// Nothing listens at the address.
+    Refused,
+    /// Another process answers there, which is a proof that the one meant is dead.
+    Superseded(Incarnation),
+    /// Anything else.
+    Other(String),
+}
+
+/// How an established link ended.
+enum Ended {
+    /// The peer closed it on purpose.
+    Closed,
+    Broken,
+}
+
+/// Whatever happens to the task that connects, its calls learn of it.
+struct Connecting(Arc<Link>);
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        self.0.calls.broke(false);
+    }
+}
+
+/// A link that is counted while it is up.
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        metrics::LINKS.inc();
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        metrics::LINKS.dec();
+    }
+}
+
+/// Connects, in the background, until the link is not needed any more. The calls must
+/// have asked for it: [`Calls::open`].
+pub(crate) fn connect(node: &Arc<Node>, link: &Arc<Link>) {
+    let connecting = Connecting(link.clone());
+    let node = node.clone();
+    // A runtime that is shutting down drops the future, and so tells the calls.
+    node.runtime.clone().spawn(async move {
+        let closing = node.closing.clone();
+        closing.run_until_cancelled(keep(&node, &connecting.0)).await;
+        drop(connecting);
+    });
+}
+
+/// Makes the link, and makes it anew when it breaks.
+async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
+    let mut established = false;
+    let mut refusals = 0;
+    for _ in 0..TRIES_MAX {
+        let failure = match timeout(node.settings.connect(), meet(node, link)).await {
+            Ok(Ok((channel, incoming))) => {
+                match run(node, link, channel, incoming).await {
+                    Ended::Closed => return,
+                    Ended::Broken => {}
+                }
+                established = true;
+                refusals = 0;
+                continue;
+            }
+            Ok(Err(failure)) => failure,
+            Err(_) => Failure::Other("it did not answer in time".to_owned()),
+        };
+        let dead = match failure {
+            Failure::Refused => {
+                refusals += 1;
+                // Without a link that broke, the address may never have been right.
+                established && refusals >= REFUSALS_OF_THE_DEAD
+            }
+            Failure::Superseded(by) => {
+                tracing::info!(node = %link.incarnation, %by, "a peer's process was replaced");
+                established = true;
+                true
+            }
+            Failure::Other(why) => {
+                tracing::warn!(node = %link.incarnation, why, "no link to a peer");
+                false
+            }
+        };
+        link.calls.broke(established);
+        if !established || (dead && mark_dead(node, link.incarnation).await) {
+            return;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Carries calls over an established link until it ends.
+async fn run(
+    node: &Arc<Node>,
+    link: &Link,
+    channel: Channel,
+    mut incoming: Streaming<Frame>,
+) -> Ended {
+    let linked = Linked::new(node, link.incarnation);
+    let counted = Counted::new();
+    link.calls.up();
+    let ended = loop {
+        match incoming.message().await {
+            Ok(Some(frame)) => {
+                if !link.calls.take(frame) {
+                    tracing::warn!(node = %link.incarnation, "a peer said what no peer says");
+                    break Ended::Broken;
+                }
+            }
+            Ok(None) => break Ended::Closed,
+            Err(status) => {
+                let why = status.code();
+                tracing::warn!(node = %link.incarnation, %why, "the link to a peer broke");
+                break Ended::Broken;
+            }
+        }
+    };
+    if matches!(ended, Ended::Broken) {
+        metrics::LINKS_BROKEN.inc();
+    }
+    link.calls.broke(true);
+    drop((linked, counted, channel));
+    ended
+}
+
+/// Connects and shakes hands.
+async fn meet(node: &Node, link: &Arc<Link>) -> Result<(Channel, Streaming<Frame>), Failure> {
+    let channel = endpoint(node, &link.address)?.connect().await.map_err(|error| {
+        if is_refusal(&error) { Failure::Refused } else { Failure::Other(error.to_string()) }
+    })?;
+    let frame_bytes = node.settings.message_bytes_max.saturating_add(FRAME_OVERHEAD_BYTES);
+    let mut grpc = Grpc::new(channel.clone())
+        .max_decoding_message_size(frame_bytes)
+        .max_encoding_message_size(frame_bytes);
+    grpc.ready().await.map_err(|error| Failure::Other(error.to_string()))?;
+
+    let nonce = super::nonce().map_err(|error| Failure::Other(error.to_string()))?;
+    let caller = Greeting { incarnation: node.incarnation.0, nonce };
+    link.calls.shake(Kind::Hello(caller.clone()).into());
+    let path = PathAndQuery::from_static(PATH);
+    let request = Request::new(Outgoing { number: link.calls.link(), link: link.clone() });
+    let streaming = grpc.streaming(request, path, Codec::default()).await;
+    let mut incoming = streaming.map_err(|status| refused(&status))?.into_inner();
+
+    let Kind::Challenge(callee) = said(&mut incoming).await? else { return Err(strange()) };
+    let secret = &node.settings.secret;
+    let proof = proof::prove(secret, Role::Caller, &caller, &callee);
+    link.calls.shake(Kind::Proof(proof).into());
+    let Kind::Welcome(proof) = said(&mut incoming).await? else { return Err(strange()) };
+    if !proof::holds(&proof, secret, Role::Callee, &caller, &callee) {
+        metrics::LINKS_REFUSED.inc();
+        return Err(Failure::Other("it does not know the cluster's secret".to_owned()));
+    }
+    // Only one that proved itself is believed.
+    if callee.incarnation != link.incarnation.0 {
+        return Err(Failure::Superseded(Incarnation(callee.incarnation)));
+    }
+    Ok((channel, incoming))
+}
+
+fn endpoint(node: &Node, address: &str) -> Result<Endpoint, Failure> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|_| Failure::Other(format!("{address:?} is not an address")))?;
+    Ok(endpoint
+        .tcp_nodelay(true)
+        .connect_timeout(node.settings.connect())
+        .http2_keep_alive_interval(node.settings.ping())
+        .keep_alive_timeout(node.settings.pong())
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(FLOW_BYTES)
+        .initial_connection_window_size(FLOW_BYTES))
+}
+
+/// What the peer says next in the handshake.
+async fn said(incoming: &mut Streaming<Frame>) -> Result<Kind, Failure> {
+    let frame = incoming.message().await.map_err(|status| refused(&status))?;
+    frame.and_then(|frame| frame.kind).ok_or_else(strange)
+}
+
+fn strange() -> Failure {
+    Failure::Other("what answers there is not a peer".to_owned())
+}
+
+fn refused(status: &Status) -> Failure {
+    if status.code() == tonic::Code::Unauthenticated {
+        metrics::LINKS_REFUSED.inc();
+        return Failure::Other(
+            "it does not accept this node; give all nodes the same cluster.secret".to_owned(),
+        );
+    }
+    Failure::Other(format!("it ended the link: {}", status.code()))
+}
+
+fn is_refusal(error: &tonic::transport::Error) -> bool {
+    let mut source = error.source();
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return error.kind() == io::ErrorKind::ConnectionRefused;
+        }
+        source = error.source();
+    }
+    false
+}
+
+/// Has the store note that an incarnation is dead. No while another peer is linked to it,
+/// or the store cannot be asked.
+pub(crate) async fn mark_dead(node: &Node, incarnation: Incarnation) -> bool {
+    // Calls wait meanwhile for a link, so a store that is slow is not waited for.
+    let marking = node.store.mark_dead(incarnation, node.incarnation, MARK);
+    let Ok(marking) = timeout(node.settings.connect(), marking).await else { return false };
+    match marking {
+        Ok(Marking::Dead) => {
+            tracing::info!(node = %incarnation, "marked a node dead");
+            metrics::MARKED.inc();
+            node.members.forget(incarnation);
+            true
+        }
+        Ok(Marking::LinkedTo(_)) => false,
+        Err(error) => {
+            tracing::warn!(%error, node = %incarnation, "a node could not be marked dead");
+            false
+        }
+    }
+}
+
+/// What the calls have to say, as the body of a request.
+struct Outgoing {
+    number: u64,
+    link: Arc<Link>,
+}
+
+impl Stream for Outgoing {
+    type Item = Frame;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Frame>> {
+        self.link.calls.poll_frame(self.number, context)
+    }
+}

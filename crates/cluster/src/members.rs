@@ -1,0 +1,80 @@
+//! The nodes that hold leases, as this one knows them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use store::Lease;
+
+use crate::link::calls::{Calls, Limits};
+use crate::link::dial::Link;
+use crate::{Incarnation, metrics};
+
+/// Most nodes that are known; more are looked up each time they are needed.
+const MEMBERS_MAX: usize = 1_024;
+
+/// Leases and links of other nodes, refreshed with each renewal.
+pub(crate) struct Members {
+    limits: Limits,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    leases: HashMap<Incarnation, Lease>,
+    /// Links that somebody asked for. At the next refresh those go that are down and
+    /// whose node has no lease.
+    links: HashMap<Incarnation, Arc<Link>>,
+}
+
+impl Members {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { limits, state: Mutex::default() }
+    }
+
+    /// Takes the leases that are live now.
+    pub(crate) fn refresh(&self, leases: Vec<Lease>) {
+        metrics::NODES.set(i64::try_from(leases.len()).unwrap_or(i64::MAX));
+        let leases = leases.into_iter().take(MEMBERS_MAX).map(|lease| (lease.incarnation, lease));
+        let mut state = self.state();
+        state.leases = leases.collect();
+        let State { leases, links } = &mut *state;
+        links.retain(|node, link| leases.contains_key(node) || !link.calls.is_down());
+    }
+
+    /// A node is dead, or its lease is not to be believed any more.
+    pub(crate) fn forget(&self, incarnation: Incarnation) {
+        let mut state = self.state();
+        state.leases.remove(&incarnation);
+        state.links.remove(&incarnation);
+    }
+
+    /// The link to a node whose lease is known.
+    pub(crate) fn link_to(&self, incarnation: Incarnation) -> Option<Arc<Link>> {
+        let mut state = self.state();
+        let address = state.leases.get(&incarnation)?.address.clone();
+        Some(self.link(&mut state, incarnation, address))
+    }
+
+    /// The link to a node that just showed its lease.
+    pub(crate) fn link_by(&self, lease: Lease) -> Arc<Link> {
+        let mut state = self.state();
+        let link = self.link(&mut state, lease.incarnation, lease.address.clone());
+        if state.leases.len() < MEMBERS_MAX {
+            state.leases.insert(lease.incarnation, lease);
+        }
+        link
+    }
+
+    pub(crate) fn leases(&self) -> Vec<Lease> {
+        self.state().leases.values().cloned().collect()
+    }
+
+    fn link(&self, state: &mut State, incarnation: Incarnation, address: Arc<str>) -> Arc<Link> {
+        let make = || Link { incarnation, address, calls: Calls::new(self.limits) };
+        state.links.entry(incarnation).or_insert_with(|| Arc::new(make())).clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,109 @@
+//! What is counted of the cluster.
+
+use std::sync::LazyLock;
+
+use prometheus::{
+    IntCounter, IntCounterVec, IntGauge, register_int_counter, register_int_counter_vec,
+    register_int_gauge,
+};
+
+use crate::CallError;
+
+/// How old the lease is.
+pub(crate) static LEASE_AGE: LazyLock<IntGauge> = LazyLock::new(|| {
+    gauge(
+        "roundhouse_lease_age_milliseconds",
+        "Milliseconds since the last lease renewal that succeeded was sent, when last looked at.",
+    )
+});
+
+/// Renewals that failed.
+pub(crate) static RENEWALS_FAILED: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter("roundhouse_lease_renewals_failed_total", "Lease renewals that the store did not do.")
+});
+
+/// How often the lease was not there any more.
+pub(crate) static LEASES_LOST: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter("roundhouse_leases_lost_total", "How often this node's lease lapsed or was gone.")
+});
+
+/// Nodes that hold a lease.
+pub(crate) static NODES: LazyLock<IntGauge> =
+    LazyLock::new(|| gauge("roundhouse_nodes", "Nodes that hold a lease, as this node knows."));
+
+/// Links to peers.
+pub(crate) static LINKS: LazyLock<IntGauge> =
+    LazyLock::new(|| gauge("roundhouse_peer_links", "Established links to other nodes."));
+
+/// Links that broke.
+pub(crate) static LINKS_BROKEN: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter("roundhouse_peer_links_broken_total", "Established links to other nodes that broke.")
+});
+
+/// Peers that did not know the secret.
+pub(crate) static LINKS_REFUSED: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter("roundhouse_peer_links_refused_total", "Peers that did not prove themselves.")
+});
+
+/// Nodes this node marked dead.
+pub(crate) static MARKED: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter("roundhouse_nodes_marked_dead_total", "Nodes that this node marked dead.")
+});
+
+/// Calls to other nodes that are under way.
+pub(crate) static CALLS_OPEN: LazyLock<IntGauge> =
+    LazyLock::new(|| gauge("roundhouse_peer_calls", "Calls to other nodes that are under way."));
+
+static CALLS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    register_int_counter_vec!(
+        "roundhouse_peer_calls_total",
+        "Calls to other nodes, by how they ended.",
+        &["outcome"]
+    )
+    .unwrap_or_else(|error| twice(&error))
+});
+
+static OUTCOMES: LazyLock<[IntCounter; 4]> = LazyLock::new(|| {
+    ["ended", "not_started", "lost", "cancelled"].map(|name| CALLS.with_label_values(&[name]))
+});
+
+/// How a call ended.
+#[derive(Clone, Copy)]
+pub(crate) enum Outcome {
+    Ended,
+    NotStarted,
+    Lost,
+    Cancelled,
+}
+
+impl From<CallError> for Outcome {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::NotStarted => Self::NotStarted,
+            CallError::Lost => Self::Lost,
+        }
+    }
+}
+
+impl From<Result<(), CallError>> for Outcome {
+    fn from(result: Result<(), CallError>) -> Self {
+        result.map_or_else(Self::from, |()| Self::Ended)
+    }
+}
+
+/// Counts a call that is over.
+pub(crate) fn outcome(outcome: Outcome) {
+    OUTCOMES[outcome as usize].inc();
+}
+
+fn gauge(name: &str, help: &str) -> IntGauge {
+    register_int_gauge!(name, help).unwrap_or_else(|error| twice(&error))
+}
+
+fn counter(name: &str, help: &str) -> IntCounter {
+    register_int_counter!(name, help).unwrap_or_else(|error| twice(&error))
+}
+
+fn twice(error: &prometheus::Error) -> ! {
+    panic!("a metric is malformed or registered twice: {error}")
+}

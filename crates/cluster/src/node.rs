@@ -1,0 +1,166 @@
+//! What the parts of a node's place in the cluster share, and how its lease is kept.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use store::{Lease, Store};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::link::dial;
+use crate::members::Members;
+use crate::peers::Peers;
+use crate::right::Right;
+use crate::whereabouts::Known;
+use crate::{Incarnation, Serve, Settings, metrics};
+
+/// How long a lease that is given up still stands.
+const PARTING: Duration = Duration::from_millis(1);
+
+/// How often this node tries to have a former life of its own marked dead.
+const TRIES_ON_FORMER_LIVES: usize = 20;
+
+/// This node's place among the others.
+pub(crate) struct Node {
+    pub(crate) settings: Settings,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) name: Arc<str>,
+    /// Where peers reach it; empty where none does.
+    pub(crate) address: Arc<str>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) serve: Arc<dyn Serve>,
+    pub(crate) right: Right,
+    pub(crate) peers: Peers,
+    pub(crate) members: Members,
+    pub(crate) known: Known,
+    pub(crate) draining: AtomicBool,
+    pub(crate) load: AtomicU64,
+    /// The lease has something new to say.
+    pub(crate) renew_now: Notify,
+    /// Every link ends, and nothing begins any more.
+    pub(crate) closing: CancellationToken,
+    pub(crate) runtime: Handle,
+}
+
+impl Node {
+    fn lease(&self) -> Lease {
+        Lease {
+            incarnation: self.incarnation,
+            name: self.name.clone(),
+            address: self.address.clone(),
+            draining: self.draining.load(Ordering::Relaxed),
+            load: self.load.load(Ordering::Relaxed),
+            linked: self.peers.linked(),
+        }
+    }
+
+    /// Renews the lease once.
+    pub(crate) async fn renew(&self) -> Result<(), store::Error> {
+        let sent = self.right.now();
+        match self.store.renew(self.lease(), self.settings.lease()).await {
+            Ok(renewed) => {
+                self.right.renewed(sent, renewed.was_there);
+                Ok(())
+            }
+            Err(error) => {
+                if let store::Error::MarkedDead { by } = error {
+                    tracing::error!(%by, "this node was marked dead; its process must be restarted");
+                    self.right.end();
+                }
+                metrics::RENEWALS_FAILED.inc();
+                Err(error)
+            }
+        }
+    }
+
+    /// Learns which nodes there are.
+    pub(crate) async fn look_around(&self) -> Result<(), store::Error> {
+        let leases = self.store.nodes().await?;
+        self.members.refresh(leases);
+        Ok(())
+    }
+
+    /// Gives the lease up.
+    async fn part(&self) {
+        if let Err(error) = self.store.renew(self.lease(), PARTING).await {
+            tracing::warn!(%error, "the lease could not be given up and will lapse");
+        }
+    }
+}
+
+/// Renews the lease until the node gives it up. What is returned early, or dropped with
+/// the runtime, cancels `left` as well.
+pub(crate) async fn keep_lease(node: Arc<Node>, leaving: CancellationToken, left: DropGuard) {
+    let pause = Duration::from_millis(node.settings.renew_ms);
+    // An answer that does not come is worth a second request before the lease ends.
+    let patience = node.settings.lease() / 3;
+    let mut next = pause;
+    loop {
+        tokio::select! {
+            () = leaving.cancelled() => break,
+            () = node.renew_now.notified() => {}
+            () = sleep(next) => {}
+        }
+        next = match timeout(patience, node.renew()).await {
+            Ok(Ok(())) => pause,
+            Ok(Err(_)) if node.right.has_ended() => return,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the lease was not renewed");
+                pause / 4
+            }
+            Err(_) => {
+                metrics::RENEWALS_FAILED.inc();
+                tracing::warn!("the lease was not renewed: the store does not answer");
+                pause / 4
+            }
+        };
+        node.right.show_age();
+    }
+    // By the one task that renews, so that no renewal comes after it.
+    if timeout(patience, node.part()).await.is_err() {
+        tracing::warn!("the lease could not be given up and will lapse: no answer");
+    }
+    drop(left);
+}
+
+/// Looks which nodes there are, for as long as this one is of them.
+pub(crate) async fn keep_looking(node: Arc<Node>, leaving: CancellationToken) {
+    let pause = Duration::from_millis(node.settings.renew_ms);
+    while leaving.run_until_cancelled(sleep(pause)).await.is_some() {
+        // What was known stays where the store cannot be asked.
+        if let Ok(Err(error)) = timeout(node.settings.lease() / 3, node.look_around()).await {
+            tracing::debug!(%error, "the other nodes were not looked up");
+        }
+    }
+}
+
+/// This node listens at its address, so whoever had it before is dead.
+pub(crate) async fn bury_former_lives(node: Arc<Node>) {
+    if node.address.is_empty() {
+        return;
+    }
+    let former =
+        |lease: &Lease| lease.address == node.address && lease.incarnation != node.incarnation;
+    let mut former: Vec<_> =
+        node.members.leases().iter().filter(|lease| former(lease)).map(|l| l.incarnation).collect();
+    for _ in 0..TRIES_ON_FORMER_LIVES {
+        let mut left = Vec::new();
+        for incarnation in former {
+            // Its peers may not have noticed yet that their links to it broke.
+            if !dial::mark_dead(&node, incarnation).await {
+                left.push(incarnation);
+            }
+        }
+        if left.is_empty() {
+            return;
+        }
+        former = left;
+        let pause = sleep(Duration::from_millis(node.settings.renew_ms / 4));
+        if node.closing.run_until_cancelled(pause).await.is_none() {
+            return;
+        }
+    }
+}

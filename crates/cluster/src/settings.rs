@@ -1,0 +1,195 @@
+//! How this node meets the others.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::Error;
+
+/// Shortest secret that is accepted, in bytes.
+const SECRET_BYTES_MIN: usize = 16;
+
+/// Settings of the cluster.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Where peers connect; empty for a node on its own.
+    pub listen: String,
+    /// The address that peers are told; empty for `listen`. No two nodes may share one:
+    /// whoever answers at an address is taken for proof that its former node is dead.
+    pub advertise: String,
+    /// What every node of the cluster knows and nobody else does, at least 16 bytes.
+    /// Peers prove to each other that they know it. It does not encrypt what they say:
+    /// keep the link in a private network until it has mutual TLS.
+    #[serde(serialize_with = "redacted")]
+    pub secret: String,
+    /// This node's name, for people; empty for the address that peers are told.
+    pub name: String,
+    /// How long a lease lasts without renewal, in milliseconds. A node that vanishes
+    /// with its machine keeps its sessions from others for so long.
+    pub lease_ms: u64,
+    /// How often the lease is renewed, in milliseconds.
+    pub renew_ms: u64,
+    /// How long before its lease ends a node stops acting, in milliseconds. Covers what
+    /// the clocks of nodes and store may drift apart in a lease.
+    pub margin_ms: u64,
+    /// How long a peer has to accept a connection and prove itself, in milliseconds.
+    pub connect_ms: u64,
+    /// A peer that is silent for so long is asked whether it lives, in milliseconds.
+    pub ping_ms: u64,
+    /// How long it has to answer that before its link counts as broken, in milliseconds.
+    pub pong_ms: u64,
+    /// Calls under way from one node to another; more are not started.
+    pub calls_max: usize,
+    /// Calls that wait for the link to a peer, in bytes; more are not started.
+    pub waiting_bytes_max: usize,
+    /// Replies under way in one call. While its caller takes none, it gets no more, and
+    /// no other call waits for it.
+    pub window: u32,
+    /// Largest call or reply. A larger call is not started, a larger reply ends its call
+    /// as lost.
+    pub message_bytes_max: usize,
+    /// Whereabouts of sessions that are kept to save lookups; the oldest go first.
+    pub whereabouts_max: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listen: String::new(),
+            advertise: String::new(),
+            secret: String::new(),
+            name: String::new(),
+            lease_ms: 6_000,
+            renew_ms: 1_000,
+            margin_ms: 1_000,
+            connect_ms: 1_000,
+            ping_ms: 300,
+            pong_ms: 600,
+            calls_max: 10_000,
+            waiting_bytes_max: 64 << 20,
+            window: 32,
+            message_bytes_max: 16 << 20,
+            whereabouts_max: 65_536,
+        }
+    }
+}
+
+/// The secret is not told.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("listen", &self.listen)
+            .field("advertise", &self.advertise)
+            .field("name", &self.name)
+            .field("lease_ms", &self.lease_ms)
+            .field("renew_ms", &self.renew_ms)
+            .field("margin_ms", &self.margin_ms)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Settings {
+    /// Says what is wrong, if something is.
+    pub fn check(&self) -> Result<(), Error> {
+        let wrong = |text: &str| Err(Error::Settings(text.to_owned()));
+        if self.renew_ms == 0 || self.window == 0 || self.calls_max == 0 {
+            return wrong("cluster: renew_ms, window and calls_max must be above 0");
+        }
+        if self.margin_ms.saturating_add(self.renew_ms.saturating_mul(2)) > self.lease_ms {
+            return wrong(
+                "cluster: lease_ms must be at least margin_ms and twice renew_ms; raise it",
+            );
+        }
+        if self.connect_ms == 0 || self.ping_ms == 0 || self.pong_ms == 0 {
+            return wrong("cluster: connect_ms, ping_ms and pong_ms must be above 0");
+        }
+        if self.listen.is_empty() {
+            return Ok(());
+        }
+        if self.secret.len() < SECRET_BYTES_MIN {
+            return wrong(
+                "cluster.secret must have at least 16 bytes, the same on every node; \
+                 set it, or leave cluster.listen empty",
+            );
+        }
+        Ok(())
+    }
+
+    /// The address that peers are told, where the listener got `bound`.
+    pub(crate) fn told(&self, bound: SocketAddr) -> Result<String, Error> {
+        if !self.advertise.is_empty() {
+            return Ok(self.advertise.clone());
+        }
+        if IpAddr::is_unspecified(&bound.ip()) {
+            return Err(Error::Settings(
+                "cluster.listen is every address; say in cluster.advertise which one peers use"
+                    .to_owned(),
+            ));
+        }
+        Ok(bound.to_string())
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms)
+    }
+
+    pub(crate) fn connect(&self) -> Duration {
+        Duration::from_millis(self.connect_ms)
+    }
+
+    pub(crate) fn ping(&self) -> Duration {
+        Duration::from_millis(self.ping_ms)
+    }
+
+    pub(crate) fn pong(&self) -> Duration {
+        Duration::from_millis(self.pong_ms)
+    }
+}
+
+/// Settings may be shown; their secret may not.
+fn redacted<S: Serializer>(secret: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(if secret.is_empty() { "" } else { "***" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Settings {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_secret_is_never_shown() {
+        let settings = settings("secret = 'correct horse battery'");
+        assert!(!format!("{settings:?}").contains("horse"));
+        assert!(!toml::to_string(&settings).unwrap().contains("horse"));
+    }
+
+    #[test]
+    fn settings_that_cannot_work_are_refused() {
+        settings("").check().unwrap();
+        settings("listen = '127.0.0.1:0'\nsecret = '0123456789abcdef'").check().unwrap();
+        for text in [
+            "listen = '127.0.0.1:0'",
+            "listen = '127.0.0.1:0'\nsecret = 'short'",
+            "lease_ms = 2000",
+            "renew_ms = 0",
+            "window = 0",
+        ] {
+            settings(text).check().unwrap_err();
+        }
+    }
+
+    #[test]
+    fn peers_must_be_told_one_address() {
+        let any = "0.0.0.0:7070".parse().unwrap();
+        settings("").told(any).unwrap_err();
+        assert_eq!(settings("advertise = 'a:7070'").told(any).unwrap(), "a:7070");
+        let one = "10.0.0.4:7070".parse().unwrap();
+        assert_eq!(settings("").told(one).unwrap(), "10.0.0.4:7070");
+    }
+}

@@ -1,0 +1,148 @@
+//! What calls and sessions learn when a node dies.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use store::{Memory, Presence, Store};
+
+use super::between::Between;
+use super::support::{TestNode, call, next, own, settings, until};
+use crate::{CallError, Settings, Whereabouts};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_call_to_a_node_that_is_killed_is_lost_within_a_second() {
+    let store = Arc::new(Memory::default());
+    let one = TestNode::start(&store).await;
+    let mut other = TestNode::start(&store).await;
+    let peer = one.peer(&store, &other).await;
+    let mut calling = peer.call(Bytes::from_static(b"silence"));
+    other.begun(1).await;
+
+    other.kill();
+    let killed = Instant::now();
+    assert_eq!(next(&mut calling).await, Some(Err(CallError::Lost)));
+    assert_eq!(next(&mut calling).await, None);
+    assert!(killed.elapsed() < SECOND, "{:?}", killed.elapsed());
+}
+
+#[tokio::test]
+async fn a_callee_learns_that_its_callers_node_is_killed() {
+    let store = Arc::new(Memory::default());
+    let mut one = TestNode::start(&store).await;
+    let other = TestNode::start(&store).await;
+    let peer = one.peer(&store, &other).await;
+    let _calling = peer.call(Bytes::from_static(b"silence"));
+    other.begun(1).await;
+    one.kill();
+    let dropped = other.answers.dropped.clone();
+    until("the call is dropped", || dropped.load(Ordering::SeqCst) == 1).await;
+}
+
+#[tokio::test]
+async fn a_node_that_fell_silent_is_noticed_within_a_second_and_not_taken_for_dead() {
+    let store = Arc::new(Memory::default());
+    let one = TestNode::start(&store).await;
+    let between = Between::start().await;
+    let far = Settings { advertise: between.address.clone(), ..settings() };
+    let bound = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let far = Settings { listen: bound.to_string(), ..far };
+    let other = TestNode::start_with(far, store.clone()).await;
+    between.lead_to(bound);
+    let peer = one.peer(&store, &other).await;
+    let mut calling = peer.call(Bytes::from_static(b"silence"));
+    other.begun(1).await;
+
+    between.swallow();
+    let silent = Instant::now();
+    assert_eq!(next(&mut calling).await, Some(Err(CallError::Lost)));
+    // A ping each 300 ms, and 600 ms for its answer; the rest is for a busy machine.
+    assert!(silent.elapsed() < SECOND * 3 / 2, "{:?}", silent.elapsed());
+    let presence = store.presence(other.cluster.incarnation()).await.unwrap();
+    assert!(matches!(presence, Presence::Live(_)), "{presence:?}");
+    // The other end notices as well, and lets go of the call.
+    let dropped = other.answers.dropped.clone();
+    until("the call is dropped", || dropped.load(Ordering::SeqCst) == 1).await;
+}
+
+#[tokio::test]
+async fn a_call_to_a_node_that_is_gone_is_not_started() {
+    let store = Arc::new(Memory::default());
+    let one = TestNode::start(&store).await;
+    let mut other = TestNode::start(&store).await;
+    let peer = one.peer(&store, &other).await;
+    other.kill();
+    assert_eq!(call(&peer, "echo hello").await, [Err(CallError::NotStarted)]);
+}
+
+#[tokio::test]
+async fn the_sessions_of_a_killed_process_are_ownerless_long_before_its_lease_ends() {
+    let store = Arc::new(Memory::default());
+    let one = TestNode::start(&store).await;
+    let third = TestNode::start(&store).await;
+    let mut other = TestNode::start(&store).await;
+    for node in [&one, &third] {
+        let peer = node.peer(&store, &other).await;
+        assert_eq!(call(&peer, "echo hello").await, [Ok("hello".to_owned())]);
+    }
+    own(&store, "a-session", other.cluster.incarnation()).await;
+    assert!(matches!(one.find("a-session").await, Whereabouts::There(_)));
+
+    other.kill();
+    let killed = Instant::now();
+    while !matches!(one.find("a-session").await, Whereabouts::Ownerless) {
+        assert!(killed.elapsed() < SECOND * 2, "still not ownerless");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let presence = store.presence(other.cluster.incarnation()).await.unwrap();
+    assert!(matches!(presence, Presence::Dead { .. }), "{presence:?}");
+    assert!(one.cluster.may_act() && third.cluster.may_act());
+}
+
+#[tokio::test]
+async fn a_process_that_comes_back_at_its_address_is_not_taken_for_the_former() {
+    let store = Arc::new(Memory::default());
+    let one = TestNode::start(&store).await;
+    let mut former = TestNode::start(&store).await;
+    let peer = one.peer(&store, &former).await;
+    let address = former.cluster.address().to_owned();
+    own(&store, "a-session", former.cluster.incarnation()).await;
+    former.kill();
+
+    let again = Settings { listen: address, ..settings() };
+    let latter = TestNode::start_soon(again, store.clone()).await;
+    assert_eq!(call(&peer, "echo hello").await, [Err(CallError::NotStarted)]);
+    assert_eq!(latter.answers.calls.load(Ordering::SeqCst), 0);
+    let restarted = Instant::now();
+    while !matches!(one.find("a-session").await, Whereabouts::Ownerless) {
+        assert!(restarted.elapsed() < SECOND * 2, "still not ownerless");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let peer = one.peer(&store, &latter).await;
+    assert_eq!(call(&peer, "echo hello").await, [Ok("hello".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_node_that_leaves_is_gone_at_once_and_takes_no_call() {
+    let store = Arc::new(Memory::default());
+    let one = TestNode::start(&store).await;
+    let other = TestNode::start(&store).await;
+    let peer = one.peer(&store, &other).await;
+    let mut calling = peer.call(Bytes::from_static(b"silence"));
+    other.begun(1).await;
+
+    other.cluster.leave().await;
+    assert!(!other.cluster.may_act());
+    assert_eq!(next(&mut calling).await, Some(Err(CallError::Lost)));
+    assert_eq!(call(&peer, "echo hello").await, [Err(CallError::NotStarted)]);
+    let claim = other.cluster.incarnation();
+    own(&store, "a-session", claim).await;
+    let left = Instant::now();
+    while !matches!(one.find("a-session").await, Whereabouts::Ownerless) {
+        assert!(left.elapsed() < SECOND, "still not ownerless");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

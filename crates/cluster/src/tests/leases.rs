@@ -1,0 +1,218 @@
+//! When a node may act, and what it may say of others.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::SessionId;
+use store::{
+    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
+    Presence, Record, Renewed, State, Store, Token,
+};
+
+use super::support::{Answers, own, session, settings, until};
+use crate::clock::Clock;
+use crate::{Cluster, Settings, Whereabouts};
+
+/// A store that can be out of reach, and counts what it is asked for.
+#[derive(Default)]
+struct Away {
+    memory: Memory,
+    away: AtomicBool,
+    reads: AtomicU64,
+    renewals: AtomicU64,
+}
+
+impl Away {
+    fn reach(&self) -> Result<&Memory, Error> {
+        if self.away.load(Ordering::SeqCst) {
+            return Err(Error::Unavailable(io::ErrorKind::TimedOut.into()));
+        }
+        Ok(&self.memory)
+    }
+}
+
+#[async_trait::async_trait]
+impl Store for Away {
+    async fn create(&self, id: &SessionId, record: Record, ttl: Duration) -> Result<(), Error> {
+        self.reach()?.create(id, record, ttl).await
+    }
+    async fn read(&self, id: &SessionId) -> Result<Option<Record>, Error> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.reach()?.read(id).await
+    }
+    async fn read_log(&self, id: &SessionId) -> Result<Vec<(u64, Bytes)>, Error> {
+        self.reach()?.read_log(id).await
+    }
+    async fn claim(
+        &self,
+        id: &SessionId,
+        expected: Expected,
+        new: Owner,
+        ttl: Duration,
+    ) -> Result<Claimed, Error> {
+        self.reach()?.claim(id, expected, new, ttl).await
+    }
+    async fn append(&self, batch: Batch) -> Result<Appended, Error> {
+        self.reach()?.append(batch).await
+    }
+    async fn reassert(&self, record: Record, ring: Batch) -> Result<Appended, Error> {
+        self.reach()?.reassert(record, ring).await
+    }
+    async fn save(&self, id: &SessionId, token: Token, state: State) -> Result<u64, Error> {
+        self.reach()?.save(id, token, state).await
+    }
+    async fn release(&self, id: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
+        self.reach()?.release(id, token, ttl).await
+    }
+    async fn end(&self, id: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
+        self.reach()?.end(id, token, ttl).await
+    }
+    async fn sessions_of(&self, tenant: &str, max: usize) -> Result<Vec<SessionId>, Error> {
+        self.reach()?.sessions_of(tenant, max).await
+    }
+    async fn count_of(&self, tenant: &str) -> Result<usize, Error> {
+        self.reach()?.count_of(tenant).await
+    }
+    async fn renew(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
+        let renewed = self.reach()?.renew(lease, ttl).await;
+        self.renewals.fetch_add(1, Ordering::SeqCst);
+        renewed
+    }
+    async fn nodes(&self) -> Result<Vec<Lease>, Error> {
+        self.reach()?.nodes().await
+    }
+    async fn presence(&self, incarnation: Incarnation) -> Result<Presence, Error> {
+        self.reach()?.presence(incarnation).await
+    }
+    async fn mark_dead(
+        &self,
+        incarnation: Incarnation,
+        by: Incarnation,
+        ttl: Duration,
+    ) -> Result<Marking, Error> {
+        self.reach()?.mark_dead(incarnation, by, ttl).await
+    }
+}
+
+/// A node whose clock is the tests' to move, in milliseconds.
+async fn node(store: &Arc<Away>, settings: Settings) -> (Cluster, Arc<AtomicU64>) {
+    let millis = Arc::new(AtomicU64::new(1_000));
+    let read = millis.clone();
+    let clock: Clock = Arc::new(move || Duration::from_millis(read.load(Ordering::SeqCst)));
+    let serve = Arc::new(Answers::default());
+    let cluster = Cluster::join_by(clock, settings, store.clone(), serve).await.unwrap();
+    (cluster, millis)
+}
+
+/// Renews ten times in the time of a blink, by a lease that lasts 6 s.
+fn quick() -> Settings {
+    Settings { renew_ms: 5, ..settings() }
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_renew_stops_acting_a_margin_before_its_lease_ends() {
+    let store = Arc::new(Away::default());
+    let (cluster, clock) = node(&store, quick()).await;
+    assert_eq!(cluster.right(), Some(0));
+    store.away.store(true, Ordering::SeqCst);
+    // Until the renewal that may be under way is over.
+    let before = store.renewals.load(Ordering::SeqCst);
+    clock.fetch_add(4_999, Ordering::SeqCst);
+    assert!(cluster.may_act());
+    clock.fetch_add(1, Ordering::SeqCst);
+    assert_eq!(store.renewals.load(Ordering::SeqCst), before);
+    assert!(!cluster.may_act());
+
+    store.away.store(false, Ordering::SeqCst);
+    until("it renews", || cluster.may_act()).await;
+    // Somebody may have seen it gone.
+    assert_eq!(cluster.right(), Some(1));
+}
+
+#[tokio::test]
+async fn a_node_that_renews_acts_on_and_on_in_one_epoch() {
+    let store = Arc::new(Away::default());
+    let (cluster, clock) = node(&store, quick()).await;
+    for _ in 0..10 {
+        clock.fetch_add(4_000, Ordering::SeqCst);
+        let now = store.renewals.load(Ordering::SeqCst);
+        // One may have been sent before the clock moved.
+        until("it renews", || store.renewals.load(Ordering::SeqCst) > now + 1).await;
+        assert_eq!(cluster.right(), Some(0));
+    }
+}
+
+#[tokio::test]
+async fn a_node_marked_dead_learns_it_and_never_acts_again() {
+    let store = Arc::new(Away::default());
+    let (cluster, _) = node(&store, quick()).await;
+    let (other, _) = node(&store, quick()).await;
+    let (dead, by) = (cluster.incarnation(), other.incarnation());
+    store.mark_dead(dead, by, Duration::from_secs(60)).await.unwrap();
+    cluster.marked_dead().await;
+    assert!(!cluster.may_act());
+    assert!(other.may_act());
+}
+
+#[tokio::test]
+async fn a_node_without_a_lease_calls_nobody_gone() {
+    let store = Arc::new(Away::default());
+    let (cluster, clock) = node(&store, Settings { renew_ms: 2_500, ..settings() }).await;
+    own(&store.memory, "a-session", Incarnation(7)).await;
+    let found = cluster.locate(&session("a-session"), false).await.unwrap();
+    assert!(matches!(found, Whereabouts::Ownerless), "{found:?}");
+    clock.fetch_add(5_000, Ordering::SeqCst);
+    let found = cluster.locate(&session("a-session"), false).await;
+    assert!(matches!(found, Err(crate::Error::NoLease)), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_session_elsewhere_is_looked_up_once() {
+    let store = Arc::new(Away::default());
+    let (cluster, _) = node(&store, quick()).await;
+    let (other, _) = node(&store, quick()).await;
+    own(&store.memory, "a-session", other.incarnation()).await;
+    for _ in 0..10 {
+        let found = cluster.locate(&session("a-session"), false).await.unwrap();
+        assert!(matches!(found, Whereabouts::There(_)), "{found:?}");
+    }
+    assert_eq!(store.reads.load(Ordering::SeqCst), 1);
+    cluster.locate(&session("a-session"), true).await.unwrap();
+    assert_eq!(store.reads.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_session_is_here_ownerless_or_unknown_as_its_record_says() {
+    let store = Arc::new(Away::default());
+    let (cluster, _) = node(&store, quick()).await;
+    let (me, ttl) = (cluster.incarnation(), Duration::from_secs(60));
+    for name in ["here", "released", "ended"] {
+        own(&store.memory, name, me).await;
+    }
+    store.release(&session("released"), Token::first(me.0), ttl).await.unwrap();
+    store.end(&session("ended"), Token::first(me.0), ttl).await.unwrap();
+    let mut found = Vec::new();
+    for name in ["here", "released", "ended", "never-made"] {
+        found.push(cluster.locate(&session(name), false).await.unwrap());
+    }
+    use Whereabouts::{Here, Ownerless, Unknown};
+    assert!(matches!(&found[..], [Here, Ownerless, Unknown, Unknown]), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_node_tells_the_others_what_it_is_up_to() {
+    let store = Arc::new(Away::default());
+    let (cluster, _) = node(&store, Settings { name: "one".to_owned(), ..quick() }).await;
+    cluster.set_load(3);
+    cluster.set_draining(true);
+    let (other, _) = node(&store, quick()).await;
+    let told = || {
+        let leases = other.nodes();
+        let lease = leases.iter().find(|lease| lease.incarnation == cluster.incarnation());
+        lease.is_some_and(|l| l.draining && l.load == 3 && &*l.name == "one")
+    };
+    until("the others know", told).await;
+}

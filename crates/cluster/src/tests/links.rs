@@ -1,0 +1,129 @@
+//! Calls between nodes that are well.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use store::Memory;
+
+use super::support::{TestNode, call, next, settings, until};
+use crate::{CallError, Settings};
+
+async fn two() -> (Arc<Memory>, TestNode, TestNode) {
+    let store = Arc::new(Memory::default());
+    let (one, other) = (TestNode::start(&store).await, TestNode::start(&store).await);
+    (store, one, other)
+}
+
+#[tokio::test]
+async fn a_call_is_answered() {
+    let (store, one, other) = two().await;
+    let peer = one.peer(&store, &other).await;
+    assert_eq!(call(&peer, "echo hello").await, [Ok("hello".to_owned())]);
+    assert_eq!(call(&peer, "echo again").await, [Ok("again".to_owned())]);
+}
+
+#[tokio::test]
+async fn nodes_call_each_other_at_once() {
+    let (store, one, other) = two().await;
+    let (there, back) = (one.peer(&store, &other).await, other.peer(&store, &one).await);
+    let both = tokio::join!(call(&there, "echo there"), call(&back, "echo back"));
+    assert_eq!(both, (vec![Ok("there".to_owned())], vec![Ok("back".to_owned())]));
+}
+
+#[tokio::test]
+async fn a_call_that_is_refused_was_not_started() {
+    let (store, one, other) = two().await;
+    let peer = one.peer(&store, &other).await;
+    assert_eq!(call(&peer, "refuse").await, [Err(CallError::NotStarted)]);
+}
+
+#[tokio::test]
+async fn replies_come_all_and_in_order_however_many_there_are() {
+    let (store, one, other) = two().await;
+    let peer = one.peer(&store, &other).await;
+    let expected: Vec<_> = (0..1_000).map(|n| Ok(n.to_string())).collect();
+    assert_eq!(call(&peer, "count 1000").await, expected);
+}
+
+#[tokio::test]
+async fn a_caller_that_takes_nothing_stops_its_own_call_and_no_other() {
+    let (store, one, other) = two().await;
+    let peer = one.peer(&store, &other).await;
+    let mut slow = peer.call(Bytes::from_static(b"count 100"));
+    assert_eq!(next(&mut slow).await, Some(Ok("0".to_owned())));
+    let made = other.answers.replies_made.clone();
+    until("the window is used up", || made.load(Ordering::SeqCst) == 4).await;
+
+    for _ in 0..10 {
+        assert_eq!(call(&peer, "count 100").await.len(), 100);
+    }
+    assert_eq!(made.load(Ordering::SeqCst), 4 + 10 * 100);
+    let rest = super::support::all(&mut slow).await;
+    assert_eq!(rest.len(), 99);
+    assert_eq!(rest.last(), Some(&Ok("99".to_owned())));
+}
+
+#[tokio::test]
+async fn a_callee_learns_that_its_caller_is_gone() {
+    let (store, one, other) = two().await;
+    let peer = one.peer(&store, &other).await;
+    let mut calling = peer.call(Bytes::from_static(b"count 100"));
+    next(&mut calling).await;
+    drop(calling);
+    let dropped = other.answers.dropped.clone();
+    until("the replies are dropped", || dropped.load(Ordering::SeqCst) == 1).await;
+    assert!(other.answers.replies_made.load(Ordering::SeqCst) < 100);
+}
+
+#[tokio::test]
+async fn calls_beyond_the_bound_are_not_started() {
+    let store = Arc::new(Memory::default());
+    let few = Settings { calls_max: 2, ..settings() };
+    let one = TestNode::start_with(few, store.clone()).await;
+    let other = TestNode::start(&store).await;
+    let peer = one.peer(&store, &other).await;
+    let _first = peer.call(Bytes::from_static(b"silence"));
+    let second = peer.call(Bytes::from_static(b"silence"));
+    assert_eq!(call(&peer, "echo third").await, [Err(CallError::NotStarted)]);
+    drop(second);
+    assert_eq!(call(&peer, "echo third").await, [Ok("third".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_callee_with_too_many_calls_does_not_start_more() {
+    let store = Arc::new(Memory::default());
+    let few = Settings { calls_max: 2, ..settings() };
+    let one = TestNode::start(&store).await;
+    let other = TestNode::start_with(few, store.clone()).await;
+    let peer = one.peer(&store, &other).await;
+    let _under_way = [(); 2].map(|()| peer.call(Bytes::from_static(b"silence")));
+    assert_eq!(call(&peer, "echo third").await, [Err(CallError::NotStarted)]);
+}
+
+#[tokio::test]
+async fn what_is_too_large_harms_no_other_call() {
+    let store = Arc::new(Memory::default());
+    let small = Settings { message_bytes_max: 10_000, ..settings() };
+    let one = TestNode::start_with(small.clone(), store.clone()).await;
+    let other = TestNode::start_with(small, store.clone()).await;
+    let peer = one.peer(&store, &other).await;
+    assert_eq!(call(&peer, &"x".repeat(10_001)).await, [Err(CallError::NotStarted)]);
+    assert_eq!(call(&peer, "large 10001").await, [Err(CallError::Lost)]);
+    let whole = format!("echo {}", "x".repeat(9_995));
+    assert_eq!(call(&peer, &whole).await, [Ok("x".repeat(9_995))]);
+    assert_eq!(other.answers.calls.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_peer_with_another_secret_is_refused() {
+    let store = Arc::new(Memory::default());
+    let one = TestNode::start(&store).await;
+    let stranger = Settings { secret: "not the secret of these".to_owned(), ..settings() };
+    let other = TestNode::start_with(stranger, store.clone()).await;
+    for (from, to) in [(&one, &other), (&other, &one)] {
+        let peer = from.peer(&store, to).await;
+        assert_eq!(call(&peer, "echo hello").await, [Err(CallError::NotStarted)]);
+        assert_eq!(to.answers.calls.load(Ordering::SeqCst), 0);
+    }
+}

@@ -1,0 +1,7 @@
+//! Whole nodes in one process, with a store between them.
+
+mod between;
+mod deaths;
+mod leases;
+mod links;
+mod support;

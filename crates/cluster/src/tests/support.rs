@@ -1,0 +1,203 @@
+//! Nodes to play with: what they say to each other is made up here.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::SessionId;
+use store::{Digest, Memory, Owner, Record, Standing, State, Store, Token};
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+use crate::{
+    CallError, Calling, Cluster, Incarnation, Peer, Replies, Serve, Settings, Whereabouts,
+};
+
+/// Longer than anything takes here that comes at all.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Answers by what a call says: `echo …`, `count N`, `silence`, `refuse`.
+#[derive(Default)]
+pub(super) struct Answers {
+    pub(super) calls: AtomicUsize,
+    pub(super) replies_made: Arc<AtomicUsize>,
+    pub(super) dropped: Arc<AtomicUsize>,
+}
+
+impl Serve for Answers {
+    fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let text = std::str::from_utf8(&call).unwrap();
+        let (what, rest) = text.split_once(' ').unwrap_or((text, ""));
+        let (replies, ends) = match what {
+            "echo" => (VecDeque::from([call.slice(5..)]), true),
+            "count" => {
+                let number = rest.parse::<usize>().unwrap();
+                ((0..number).map(|n| Bytes::from(n.to_string())).collect(), true)
+            }
+            "large" => (VecDeque::from([vec![0; rest.parse().unwrap()].into()]), true),
+            "silence" => (VecDeque::new(), false),
+            _ => return None,
+        };
+        let (made, dropped) = (self.replies_made.clone(), self.dropped.clone());
+        Some(Box::new(Answer { replies, ends, made, dropped }))
+    }
+}
+
+struct Answer {
+    replies: VecDeque<Bytes>,
+    ends: bool,
+    made: Arc<AtomicUsize>,
+    dropped: Arc<AtomicUsize>,
+}
+
+impl Replies for Answer {
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        match self.replies.pop_front() {
+            Some(reply) => {
+                self.made.fetch_add(1, Ordering::SeqCst);
+                Poll::Ready(Some(reply))
+            }
+            None if self.ends => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.dropped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+pub(super) fn settings() -> Settings {
+    Settings {
+        listen: "127.0.0.1:0".to_owned(),
+        secret: "a secret of these tests".to_owned(),
+        renew_ms: 100,
+        window: 4,
+        ..Settings::default()
+    }
+}
+
+/// A node with a runtime of its own, so that it can be killed.
+pub(super) struct TestNode {
+    runtime: Option<Runtime>,
+    pub(super) cluster: Cluster,
+    pub(super) answers: Arc<Answers>,
+}
+
+impl TestNode {
+    pub(super) async fn start(store: &Arc<Memory>) -> Self {
+        Self::start_with(settings(), store.clone()).await
+    }
+
+    pub(super) async fn start_with(settings: Settings, store: Arc<dyn Store>) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let answers = Arc::new(Answers::default());
+        let joining = Cluster::join(settings, store, answers.clone());
+        let cluster = runtime.spawn(joining).await.unwrap().unwrap();
+        Self { runtime: Some(runtime), cluster, answers }
+    }
+
+    /// Starts a node as soon as its address is free.
+    pub(super) async fn start_soon(settings: Settings, store: Arc<dyn Store>) -> Self {
+        let free = async {
+            while tokio::net::TcpListener::bind(&settings.listen).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, free).await.expect("the address should become free");
+        Self::start_with(settings, store).await
+    }
+
+    /// Waits until so many calls have begun here.
+    pub(super) async fn begun(&self, calls: usize) {
+        until("calls have begun", || self.answers.calls.load(Ordering::SeqCst) == calls).await;
+    }
+
+    /// Ends the node as a killed process ends: with everything it had open.
+    pub(super) fn kill(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+
+    /// How this node reaches `other`, as it finds out for a session of it.
+    pub(super) async fn peer(&self, store: &Memory, other: &Self) -> Peer {
+        let name = other.cluster.incarnation().to_string();
+        own(store, &name, other.cluster.incarnation()).await;
+        match self.find(&name).await {
+            Whereabouts::There(peer) => peer,
+            whereabouts => panic!("found it {whereabouts:?}"),
+        }
+    }
+
+    pub(super) async fn find(&self, name: &str) -> Whereabouts {
+        self.cluster.locate(&session(name), true).await.unwrap()
+    }
+}
+
+impl Drop for TestNode {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub(super) fn session(name: &str) -> SessionId {
+    SessionId::parse(name).unwrap()
+}
+
+/// Makes a session that belongs to a node.
+pub(super) async fn own(store: &Memory, name: &str, node: Incarnation) {
+    let record = Record {
+        owner: Owner { token: Token::first(node.0), node },
+        former: Vec::new(),
+        tenant: "acme".into(),
+        principal: Digest([0; 32]),
+        revision: "2025-11-25".into(),
+        initialize: Bytes::new(),
+        state: State::default(),
+        standing: Standing::Owned,
+    };
+    store.create(&session(name), record, PATIENCE).await.unwrap();
+}
+
+/// What comes next of a call.
+pub(super) async fn next(calling: &mut Calling) -> Option<Result<String, CallError>> {
+    let reply = poll_fn(|context| calling.poll_next(context));
+    let reply = timeout(PATIENCE, reply).await.expect("something should come of the call")?;
+    Some(reply.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()))
+}
+
+/// Everything that comes of a call.
+pub(super) async fn all(calling: &mut Calling) -> Vec<Result<String, CallError>> {
+    let mut replies = Vec::new();
+    while let Some(reply) = next(calling).await {
+        replies.push(reply);
+    }
+    replies
+}
+
+/// Calls, and takes everything.
+pub(super) async fn call(peer: &Peer, text: &str) -> Vec<Result<String, CallError>> {
+    all(&mut peer.call(Bytes::copy_from_slice(text.as_bytes()))).await
+}
+
+/// Waits until something is so.
+pub(super) async fn until(claim: &str, mut so: impl FnMut() -> bool) {
+    let waiting = async {
+        while !so() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("never so: {claim}"));
+}

@@ -1,0 +1,142 @@
+//! Where a session is: what is known, and what the store has to be asked.
+
+use std::collections::HashMap;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use protocol::SessionId;
+use store::{Presence, Standing};
+
+use crate::node::Node;
+use crate::{Error, Incarnation, Peer, Whereabouts};
+
+/// Which other node each session was found at. Believed until a call there says
+/// otherwise.
+///
+/// In two halves: when the younger is full, it becomes the older, and what was older
+/// and was not asked for since is forgotten.
+pub(crate) struct Known {
+    half: usize,
+    halves: Mutex<Halves>,
+}
+
+#[derive(Default)]
+struct Halves {
+    younger: HashMap<SessionId, Incarnation>,
+    older: HashMap<SessionId, Incarnation>,
+}
+
+impl Known {
+    /// Remembers at most `max` sessions.
+    pub(crate) fn new(max: usize) -> Self {
+        Self { half: (max / 2).max(1), halves: Mutex::default() }
+    }
+
+    fn get(&self, session: &SessionId) -> Option<Incarnation> {
+        let mut halves = self.halves();
+        if let Some(owner) = halves.younger.get(session) {
+            return Some(*owner);
+        }
+        let owner = halves.older.remove(session)?;
+        halves.insert(session.clone(), owner, self.half);
+        Some(owner)
+    }
+
+    fn insert(&self, session: &SessionId, owner: Incarnation) {
+        self.halves().insert(session.clone(), owner, self.half);
+    }
+
+    fn forget(&self, session: &SessionId) {
+        let mut halves = self.halves();
+        halves.younger.remove(session);
+        halves.older.remove(session);
+    }
+
+    fn halves(&self) -> MutexGuard<'_, Halves> {
+        self.halves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Halves {
+    fn insert(&mut self, session: SessionId, owner: Incarnation, half: usize) {
+        if self.younger.len() >= half {
+            self.older = mem::take(&mut self.younger);
+        }
+        self.younger.insert(session, owner);
+    }
+}
+
+/// Where a session is. `fresh`: nothing that is known is believed.
+pub(crate) async fn locate(
+    node: &Arc<Node>,
+    session: &SessionId,
+    fresh: bool,
+) -> Result<Whereabouts, Error> {
+    if !fresh
+        && let Some(owner) = node.known.get(session)
+        && let Some(link) = node.members.link_to(owner)
+    {
+        return Ok(Whereabouts::There(Peer { node: node.clone(), link }));
+    }
+    let whereabouts = look_up(node, session, fresh).await?;
+    match &whereabouts {
+        Whereabouts::There(peer) => node.known.insert(session, peer.link.incarnation),
+        // Whether it is here is known better elsewhere; the rest changes with a claim.
+        _ => node.known.forget(session),
+    }
+    Ok(whereabouts)
+}
+
+async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<Whereabouts, Error> {
+    let Some(record) = node.store.read(session).await.map_err(Error::Store)? else {
+        return Ok(Whereabouts::Unknown);
+    };
+    let owner = record.owner.node;
+    match record.standing {
+        Standing::Ended => return Ok(Whereabouts::Unknown),
+        Standing::Released => return Ok(Whereabouts::Ownerless),
+        Standing::Owned if owner == node.incarnation => return Ok(Whereabouts::Here),
+        Standing::Owned => {}
+    }
+    let there = |link| Whereabouts::There(Peer { node: node.clone(), link });
+    if !fresh && let Some(link) = node.members.link_to(owner) {
+        return Ok(there(link));
+    }
+    let epoch = node.right.epoch_if_valid();
+    match node.store.presence(owner).await.map_err(Error::Store)? {
+        Presence::Live(lease) => Ok(there(node.members.link_by(lease))),
+        Presence::Dead { .. } => {
+            node.members.forget(owner);
+            Ok(Whereabouts::Ownerless)
+        }
+        // A node that was away cannot say who is gone: it may be itself that is. So its
+        // own lease must hold when it asks and when it is answered, and between.
+        Presence::Gone if epoch.is_some() && epoch == node.right.epoch_if_valid() => {
+            node.members.forget(owner);
+            Ok(Whereabouts::Ownerless)
+        }
+        Presence::Gone => Err(Error::NoLease),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(n: usize) -> SessionId {
+        SessionId::parse(&format!("session-{n}")).unwrap()
+    }
+
+    #[test]
+    fn what_is_asked_for_is_kept_and_the_rest_is_forgotten_in_time() {
+        let known = Known::new(8);
+        known.insert(&session(0), Incarnation(7));
+        for n in 1..100 {
+            known.insert(&session(n), Incarnation(1));
+            assert_eq!(known.get(&session(0)), Some(Incarnation(7)), "after {n}");
+            let halves = known.halves();
+            assert!(halves.younger.len() + halves.older.len() <= 8);
+        }
+        assert_eq!(known.get(&session(50)), None);
+    }
+}

@@ -1,0 +1,71 @@
+//! The node among others: joined where `[cluster]` says so, left in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actors::Handle;
+use cluster::Cluster;
+use store::Store;
+use telemetry::Readiness;
+
+/// How often the lease is looked at. Readiness follows it by at most this much; sessions
+/// ask for themselves, each time.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Why a node whose lease is lost should be sent nothing.
+const REASON: &str = "the lease is lost";
+
+/// The cluster as a running node has it; none for a node on its own.
+pub(crate) struct Peers(Option<Joined>);
+
+struct Joined {
+    cluster: Cluster,
+    watching: actix_rt::task::JoinHandle<()>,
+}
+
+impl Peers {
+    /// Joins, and lets the node's sessions know. To be done before anybody is let in.
+    pub(crate) async fn join(
+        settings: &cluster::Settings,
+        store: &Arc<dyn Store>,
+        handle: &Handle,
+        readiness: &Readiness,
+    ) -> Result<Self, cluster::Error> {
+        if settings.listen.is_empty() {
+            return Ok(Self(None));
+        }
+        let cluster = Cluster::join(settings.clone(), Arc::clone(store), handle.serving()).await?;
+        handle.join(cluster.clone());
+        let watching = actix_rt::spawn(watch(cluster.clone(), readiness.clone()));
+        Ok(Self(Some(Joined { cluster, watching })))
+    }
+
+    /// Gives the lease up. To be done when no session is left.
+    pub(crate) async fn leave(self) {
+        if let Some(joined) = self.0 {
+            joined.watching.abort();
+            joined.cluster.leave().await;
+        }
+    }
+}
+
+async fn watch(cluster: Cluster, readiness: Readiness) {
+    let mut next = tokio::time::interval(LOOK);
+    let mut could_act = true;
+    loop {
+        next.tick().await;
+        let can_act = cluster.may_act();
+        match (could_act, can_act) {
+            (true, false) => {
+                tracing::warn!("{REASON}; sessions of this node wait until it is renewed");
+                readiness.hold(REASON);
+            }
+            (false, true) => {
+                tracing::info!("the lease is renewed");
+                readiness.clear(REASON);
+            }
+            _ => {}
+        }
+        could_act = can_act;
+    }
+}

@@ -1,0 +1,33 @@
+//! Where session records are kept: what `store.url` names, opened.
+
+use std::sync::Arc;
+
+use store::{Memory, Store};
+
+use crate::settings::StoreSettings;
+
+/// An opened store.
+pub(crate) struct Records {
+    pub(crate) store: Arc<dyn Store>,
+    /// Can other nodes see it? Only then is there anything to join.
+    pub(crate) shared: bool,
+}
+
+impl Records {
+    /// What the embedding program brings; it knows who else has it.
+    pub(crate) fn brought(store: Arc<dyn Store>) -> Self {
+        Self { store, shared: true }
+    }
+
+    /// What the settings name, or what is wrong with them. The URL may carry a password, so
+    /// only its scheme is repeated.
+    pub(crate) fn open(settings: &StoreSettings) -> Result<Self, String> {
+        match settings.url.split_once(':') {
+            Some(("memory", "")) => Ok(Self { store: Arc::new(Memory::default()), shared: false }),
+            Some((scheme, _)) => Err(format!(
+                "`store.url` has the scheme `{scheme}`, which is not served yet; write \"memory:\""
+            )),
+            None => Err("`store.url` is not a URL; write \"memory:\"".into()),
+        }
+    }
+}
