@@ -11,6 +11,7 @@ pub mod processes;
 pub mod program;
 pub mod proxy;
 pub mod raw;
+pub mod redis;
 pub mod sse;
 pub mod tools;
 

@@ -24,10 +24,17 @@ impl Records {
     pub(crate) fn open(settings: &StoreSettings) -> Result<Self, String> {
         match settings.url.split_once(':') {
             Some(("memory", "")) => Ok(Self { store: Arc::new(Memory::default()), shared: false }),
+            // Redis says itself what is wrong with its URL, and repeats nothing of it.
+            Some((scheme, _)) if scheme.starts_with("redis") => {
+                let redis = store::redis::Redis::open(store::redis::Settings::at(&*settings.url))
+                    .map_err(|invalid| format!("`store.url`: {invalid}"))?;
+                Ok(Self { store: Arc::new(redis), shared: true })
+            }
             Some((scheme, _)) => Err(format!(
-                "`store.url` has the scheme `{scheme}`, which is not served yet; write \"memory:\""
+                "`store.url` has the scheme `{scheme}`, which is not served; write \"memory:\" or a \
+                 redis:// URL"
             )),
-            None => Err("`store.url` is not a URL; write \"memory:\"".into()),
+            None => Err("`store.url` is not a URL; write \"memory:\" or a redis:// URL".into()),
         }
     }
 }

@@ -63,7 +63,9 @@ impl Default for NodeSettings {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreSettings {
-    /// Where session records are kept. `memory:` keeps them in this process, for one node.
+    /// Where session records are kept. `memory:` keeps them in this process, for one node;
+    /// `redis://`, `redis+cluster://` and `redis+sentinel://` (`rediss` for TLS) where every
+    /// node sees them.
     pub url: String,
 }
 

@@ -1,0 +1,125 @@
+//! Three nodes, one Redis, and a client that reaches another node each time.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use tests::check;
+use tests::mcp::{Client, REVISIONS};
+use tests::redis::Redis;
+use tests::{Node, Setup};
+
+/// Three nodes that share a Redis, all alike.
+struct Cluster {
+    nodes: Vec<Node>,
+    turn: usize,
+    _redis: Redis,
+}
+
+impl Cluster {
+    fn start() -> Result<Self> {
+        let redis = Redis::start()?;
+        let setup = Setup::demo()
+            .with("store.url", redis.url())
+            .with("cluster.listen", "127.0.0.1:0")
+            .with("cluster.secret", "known to these three nodes");
+        let nodes = (0..3).map(|_| Node::start(&setup)).collect::<Result<_>>()?;
+        Ok(Self { nodes, turn: 0, _redis: redis })
+    }
+
+    /// Sends the client to the next node, as a balancer without affinity does.
+    fn balance(&mut self, client: &mut Client) {
+        self.turn = (self.turn + 1) % self.nodes.len();
+        client.url = self.nodes[self.turn].demo();
+    }
+}
+
+// holds: SES-10, SSE-03
+#[tokio::test]
+async fn it_does_not_matter_which_node_a_request_reaches() -> Result<()> {
+    let mut cluster = Cluster::start()?;
+    for revision in REVISIONS {
+        let mut client = Client::new(cluster.nodes[0].demo(), revision);
+        client.initialize(json!({ "elicitation": {} })).await?;
+        cluster.balance(&mut client);
+        check::accepted(client.notify("notifications/initialized", json!({})).await?).await?;
+        for number in 0..9 {
+            cluster.balance(&mut client);
+            let said = client.tool("rh_echo", json!({ "number": number })).await?;
+            ensure!(said["structuredContent"]["number"] == number, "{revision}: {said}");
+        }
+        cluster.balance(&mut client);
+        check::status(&client.delete().await?, 204)?;
+        cluster.balance(&mut client);
+        let gone = client.send(client.message("tools/list", json!({}))).await?;
+        check::status(&gone, 404)?;
+    }
+    Ok(())
+}
+
+// holds: SES-10, SSE-03, SSE-07
+#[tokio::test]
+async fn a_stream_begun_at_one_node_goes_on_at_another() -> Result<()> {
+    let mut cluster = Cluster::start()?;
+    let mut client = Client::open(cluster.nodes[0].demo(), "2025-11-25").await?;
+    cluster.balance(&mut client);
+    let call = client.call_with_progress("rh_count", json!({"n": 20, "interval_ms": 20}), json!(7));
+    let mut stream = client.stream(call).await?;
+    let mut progress = Vec::new();
+    let mut cursor = None;
+    while progress.len() < 5 {
+        let (block, message) = stream.message().await?.context("the stream ended")?;
+        cursor = block.id;
+        progress.extend(message["params"]["progress"].as_f64());
+    }
+    drop(stream);
+    cluster.balance(&mut client);
+    let mut resumed = client.resume(&cursor.context("no event id")?).await?;
+    let mut word = None;
+    while let Some((_, message)) = resumed.message().await? {
+        progress.extend(message["params"]["progress"].as_f64());
+        if message.get("result").is_some() {
+            word = Some(message);
+        }
+    }
+    ensure!(word.is_some(), "no last word");
+    ensure!(progress.len() == 20, "{progress:?}");
+    ensure!(progress.is_sorted_by(|a, b| a < b), "{progress:?}");
+    Ok(())
+}
+
+// holds: SES-10
+#[tokio::test]
+async fn an_answer_finds_its_question_from_any_node() -> Result<()> {
+    let mut cluster = Cluster::start()?;
+    let capabilities = json!({ "elicitation": {} });
+    let mut client = Client::open_with(cluster.nodes[0].demo(), "2025-11-25", capabilities).await?;
+    cluster.balance(&mut client);
+    let mut stream = client.stream(client.call("rh_ask", json!({ "times": 3 }))).await?;
+    for _ in 0..3 {
+        let (_, question) = stream.message().await?.context("no question")?;
+        ensure!(question["method"] == "elicitation/create", "{question}");
+        cluster.balance(&mut client);
+        let answer = json!({ "action": "accept", "content": {} });
+        check::accepted(client.answer(&question["id"], answer).await?).await?;
+    }
+    let (_, word) = stream.message().await?.context("no last word")?;
+    ensure!(word.get("result").is_some(), "{word}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn when_a_node_dies_its_clients_are_told_and_the_others_go_on() -> Result<()> {
+    let mut cluster = Cluster::start()?;
+    let mut orphan = Client::open(cluster.nodes[0].demo(), "2025-11-25").await?;
+    orphan.url = cluster.nodes[1].demo();
+    let call = orphan.send(orphan.call("rh_sleep", json!({ "ms": 30_000 })));
+    let kill = async {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        cluster.nodes[0].kill()
+    };
+    let (told, killed) = tokio::join!(call, kill);
+    killed?;
+    let told = tests::mcp::last_word(told?).await?;
+    ensure!(told["error"]["code"] == -32000, "{told}");
+    let other = Client::open(cluster.nodes[1].demo(), "2025-11-25").await?;
+    other.is_well().await
+}
