@@ -414,7 +414,7 @@ async fn a_configured_server_sees_the_environment_that_was_configured_and_no_she
     let program = tools::built("everything");
     let config = format!(
         "[tenants.acme]\nauth = \"open\"\n[tenants.acme.backends.it]\nkind = \"stdio\"\ncommand = {:?}\n\
-         args = [\"$(touch /tmp/never)\", \"; exit 1\"]\nenv = {{ GIVEN = \"yes\" }}\n",
+         args = [\"$(touch never)\", \"; exit 1\"]\nenv = {{ GIVEN = \"yes\" }}\n",
         program.display().to_string()
     );
     let node = Node::start(&Setup::config(config).env("NODE_SECRET", "hush"))?;
