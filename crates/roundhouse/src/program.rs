@@ -95,6 +95,9 @@ fn names(settings: &Settings) -> String {
 fn check(check: &Check) -> anyhow::Result<()> {
     let settings = Settings::read(Some(&check.config), &Environment::of_process())?;
     let found = found(&check.config, &settings);
+    // What is planned belongs to a runtime. This one never runs, so nothing is connected to.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let _inside = runtime.enter();
     Roundhouse::from_settings(settings).plan()?;
     print(&found)
 }

@@ -225,7 +225,7 @@ fn check_says_what_a_file_sets_up() {
 #[test]
 fn check_names_every_problem_and_fails() {
     let file = file(
-        "store.url = 'redis://:hunter2@localhost'
+        "store.url = 'postgres://:hunter2@localhost'
          [tenants.acme]
          [tenants.acme.backends.one]
          kind = 'native'
@@ -249,11 +249,27 @@ fn check_names_every_problem_and_fails() {
         "tenant `best` has more than one backend",
         "the name of tenant `Case`",
         "tenant `Case` has no backend",
-        "scheme `redis`",
+        "scheme `postgres`",
     ] {
         assert!(stderr.contains(wanted), "no {wanted} in\n{stderr}");
     }
     assert!(!stderr.contains("hunter2"), "{stderr}");
+}
+
+#[test]
+fn check_reads_where_redis_is_without_going_there_and_repeats_no_password() {
+    for (url, fine) in [
+        ("redis://:hunter2@127.0.0.1:1", true),
+        ("redis+sentinel://:hunter2@127.0.0.1:1/primary", true),
+        ("redis://:hunter2@", false),
+        ("redis+nothing://:hunter2@127.0.0.1:1", false),
+    ] {
+        let file = file(&format!("store.url = '{url}'\n{}", tenant("acme")));
+        let (code, stdout, stderr) = ended(&["check", file.path().to_str().unwrap()]);
+        assert_eq!(code, Some(i32::from(!fine)), "{url}: {stderr}");
+        assert!(fine || stderr.contains("store.url"), "{stderr}");
+        assert!(!(stdout + &stderr).contains("hunter2"));
+    }
 }
 
 #[test]
