@@ -5,7 +5,7 @@
 //! the right to write. It never looks into an entry, a state or a principal.
 //!
 //! What every implementation promises is written once, as the `contract` that runs on
-//! each of them. [`Memory`] is the one for a single node.
+//! each of them. [`Memory`] is the one for a single node, [`redis::Redis`] for a cluster.
 
 mod batch;
 #[cfg(any(test, feature = "contract"))]
@@ -13,7 +13,9 @@ pub mod contract;
 mod error;
 mod lease;
 mod memory;
+mod primary;
 mod record;
+pub mod redis;
 mod token;
 
 use std::time::Duration;
@@ -25,6 +27,7 @@ pub use batch::{Appended, Batch, Claimed, Expected};
 pub use error::Error;
 pub use lease::{Lease, Marking, Presence, Renewed};
 pub use memory::Memory;
+pub use primary::{Primary, PrimaryId};
 pub use record::{Digest, FORMER_MAX, Record, Standing, State};
 pub use token::{Incarnation, Owner, Token};
 
@@ -119,6 +122,16 @@ pub trait Store: Send + Sync + 'static {
         by: Incarnation,
         ttl: Duration,
     ) -> Result<Marking, Error>;
+
+    /// Who keeps the store's data right now. Where the primary of a session is another
+    /// than before, it may have forgotten what was written last: its owner re-asserts it.
+    ///
+    /// From the first time this is asked on, the store claims and releases nothing, and
+    /// finds no session missing that is [read](Self::read), on a primary that this has not
+    /// told of yet: those answers are [`Error::Unavailable`] until it is asked again.
+    async fn primaries(&self) -> Result<Vec<Primary>, Error> {
+        Ok(vec![Primary::of_everything(PrimaryId(0))])
+    }
 
     /// Forgets a bounded number of things whose time has come, and answers how many.
     /// Call it now and then; a store that forgets by itself has nothing to do.

@@ -1,0 +1,315 @@
+//! The store of a cluster of nodes: one Redis, a Redis Cluster, or one behind Sentinels.
+//!
+//! Each operation is one script on the keys of one session, or of all nodes; nothing is
+//! decided here that a script did not check. What the keys are and hold, what each script
+//! promises, and what Redis must be told for it to be true, stands in `docs/redis.md`.
+//!
+//! Nothing waits longer than the configured timeout. Then, as after any error of which it
+//! is not known whether Redis did the thing, the answer is [`Error::Unavailable`].
+
+mod address;
+mod answer;
+mod client;
+mod cluster;
+mod dial;
+mod index;
+mod keys;
+mod layout;
+mod leases;
+mod link;
+mod script;
+mod sentinel;
+mod settings;
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::SessionId;
+use redis::{Cmd, Value};
+use tokio::runtime::Handle;
+
+use self::answer::{bytes, nonsense, outcome, unavailable};
+use self::client::{Call, Client, Terms};
+use self::keys::{Keys, slot};
+use self::script::Name;
+pub use self::settings::{Invalid, Secret, Settings};
+use crate::{
+    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
+    Primary, Record, Renewed, Standing, State, Store, Token,
+};
+
+/// Everything that nodes must agree on, in Redis.
+pub struct Redis {
+    client: Client,
+    keys: Keys,
+}
+
+impl Redis {
+    /// Starts to connect, in the background and for as long as this lives. Until Redis
+    /// answers, operations are [`Error::Unavailable`].
+    ///
+    /// Connections live on the tokio runtime that this is called on; it must outlive them.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn open(settings: Settings) -> Result<Self, Invalid> {
+        let keys = Keys::new(&settings.prefix);
+        Ok(Self { client: Client::new(settings, &Handle::current())?, keys })
+    }
+
+    /// A script on a session's record and log.
+    fn on_session(&self, name: Name, session: &SessionId) -> Call {
+        let keys = self.keys.session(session);
+        Call::new(&keys[0], name.on(&keys))
+    }
+
+    fn append_call(&self, batch: &Batch) -> Call {
+        let mut call = self.on_session(Name::Append, &batch.session);
+        call.command.arg(&layout::encode_token(batch.token));
+        add_entries(&mut call, batch);
+        call
+    }
+}
+
+impl Call {
+    fn new(key: &str, command: Cmd) -> Self {
+        Self { slot: slot(key.as_bytes()), command, bytes: 0, terms: Terms::Plain }
+    }
+
+    fn arg(mut self, arg: impl redis::ToRedisArgs) -> Self {
+        self.command.arg(arg);
+        self
+    }
+
+    fn on(self, terms: Terms) -> Self {
+        Self { terms, ..self }
+    }
+}
+
+/// The batch's numbers, time and entries.
+fn add_entries(call: &mut Call, batch: &Batch) {
+    call.command.arg(batch.first).arg(batch.floor).arg(millis(batch.ttl));
+    for (number, entry) in (batch.first..).zip(&batch.entries) {
+        call.command.arg(&layout::encode_entry(number, entry));
+        call.bytes += entry.len();
+    }
+}
+
+/// The last number of a batch that was taken.
+fn taken(batch: &Batch) -> Appended {
+    let end = batch.first.saturating_add(batch.entries.len() as u64);
+    Appended { through: end.checked_sub(1) }
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis").finish_non_exhaustive()
+    }
+}
+
+#[async_trait::async_trait]
+impl Store for Redis {
+    async fn create(
+        &self,
+        session: &SessionId,
+        record: Record,
+        ttl: Duration,
+    ) -> Result<(), Error> {
+        let create = self
+            .on_session(Name::Create, session)
+            .arg(&encoded(&record)?)
+            .arg(&layout::encode_token(record.owner.token))
+            .arg(millis(ttl));
+        let enlist = self.enlist_call(&record.tenant, session, ttl);
+        let mut answers = self.client.perform(vec![create, enlist]).await;
+        // The list is only that; claims and re-assertions make it whole again.
+        let created = outcome(answers.swap_remove(0)?.value).map(drop);
+        if matches!(created, Err(Error::Fenced(_) | Error::Ended | Error::Released)) {
+            self.delist(&record.tenant, session).await;
+        }
+        created
+    }
+
+    async fn read(&self, session: &SessionId) -> Result<Option<Record>, Error> {
+        let key = self.keys.record(session);
+        let mut get = redis::cmd("GET");
+        get.arg(&key);
+        let answer = self.client.call(Call::new(&key, get)).await?;
+        match &answer.value {
+            Value::Nil if !answer.told => {
+                Err(unavailable("redis has another primary; it may yet learn of the session"))
+            }
+            Value::Nil => Ok(None),
+            value => bytes(value).and_then(layout::decode_record).map(Some).ok_or_else(nonsense),
+        }
+    }
+
+    async fn read_log(&self, session: &SessionId) -> Result<Vec<(u64, Bytes)>, Error> {
+        let [record, log] = self.keys.session(session);
+        let (mut exists, mut range) = (redis::cmd("EXISTS"), redis::cmd("LRANGE"));
+        exists.arg(&record);
+        range.arg(&log).arg(0).arg(-1);
+        let calls = vec![Call::new(&record, exists), Call::new(&log, range)];
+        let mut answers = self.client.perform(calls).await.into_iter();
+        let mut next = || answers.next().unwrap_or_else(|| Err(nonsense())).map(|a| a.value);
+        match (next()?, next()?) {
+            (Value::Int(0), _) => Ok(Vec::new()),
+            (_, Value::Array(entries)) => decode_log(entries),
+            _ => Err(nonsense()),
+        }
+    }
+
+    async fn claim(
+        &self,
+        session: &SessionId,
+        expected: Expected,
+        new: Owner,
+        ttl: Duration,
+    ) -> Result<Claimed, Error> {
+        let expected = match expected {
+            Expected::Token(token) => layout::encode_token(token).to_vec(),
+            Expected::Released => Vec::new(),
+        };
+        let call = self
+            .on_session(Name::Claim, session)
+            .arg(&layout::encode_token(new.token))
+            .arg(&layout::encode_node(new.node))
+            .arg(&expected)
+            .arg(millis(ttl))
+            .on(Terms::Told);
+        let mut words = outcome(self.client.call(call).await?.value)?.into_iter();
+        let (Some(record), Some(Value::Array(log))) = (words.next(), words.next()) else {
+            return Err(nonsense());
+        };
+        let record = bytes(&record).and_then(layout::decode_record).ok_or_else(nonsense)?;
+        Ok(Claimed { record, log: decode_log(log)? })
+    }
+
+    async fn append(&self, batch: Batch) -> Result<Appended, Error> {
+        outcome(self.client.call(self.append_call(&batch)).await?.value).map(|_| taken(&batch))
+    }
+
+    async fn append_many(&self, batches: Vec<Batch>) -> Vec<Result<Appended, Error>> {
+        let calls = batches.iter().map(|batch| self.append_call(batch)).collect();
+        let answers = self.client.perform(calls).await.into_iter();
+        let taken = answers.zip(&batches).map(|(answer, batch)| {
+            let words = outcome(answer?.value);
+            words.map(|_| taken(batch))
+        });
+        taken.collect()
+    }
+
+    async fn reassert(&self, record: Record, ring: Batch) -> Result<Appended, Error> {
+        let mut reassert = self
+            .on_session(Name::Reassert, &ring.session)
+            .arg(&encoded(&record)?)
+            .arg(&layout::encode_token(record.owner.token));
+        add_entries(&mut reassert, &ring);
+        let ends = record.standing == Standing::Ended;
+        let list = if ends {
+            self.delist_call(&record.tenant, &ring.session)
+        } else {
+            self.enlist_call(&record.tenant, &ring.session, ring.ttl)
+        };
+        let mut answers = self.client.perform(vec![reassert, list]).await;
+        outcome(answers.swap_remove(0)?.value)?;
+        Ok(if ends { Appended { through: None } } else { taken(&ring) })
+    }
+
+    async fn save(&self, session: &SessionId, token: Token, state: State) -> Result<u64, Error> {
+        let key = self.keys.record(session);
+        let call = Call::new(&key, Name::Save.on(&[&key]))
+            .arg(&layout::encode_token(token))
+            .arg(&state.version.to_be_bytes())
+            .arg(&*state.bytes);
+        let words = outcome(self.client.call(call).await?.value)?;
+        let version = words.first().and_then(bytes).and_then(|bytes| bytes.try_into().ok());
+        version.map(u64::from_be_bytes).ok_or_else(nonsense)
+    }
+
+    async fn release(&self, session: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
+        let call = self
+            .on_session(Name::Release, session)
+            .arg(&layout::encode_token(token))
+            .arg(millis(ttl))
+            .on(Terms::Told);
+        outcome(self.client.call(call).await?.value).map(drop)
+    }
+
+    async fn end(&self, session: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
+        let call = self
+            .on_session(Name::Finish, session)
+            .arg(&layout::encode_token(token))
+            .arg(millis(ttl));
+        let words = outcome(self.client.call(call).await?.value)?;
+        if let Some(tenant) = words.first().and_then(answer::text) {
+            self.delist(tenant, session).await;
+        }
+        Ok(())
+    }
+
+    async fn sessions_of(&self, tenant: &str, max: usize) -> Result<Vec<SessionId>, Error> {
+        Ok(self.listed(tenant, max).await?.1)
+    }
+
+    async fn count_of(&self, tenant: &str) -> Result<usize, Error> {
+        Ok(self.listed(tenant, 0).await?.0)
+    }
+
+    async fn renew(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
+        self.renew_lease(lease, ttl).await
+    }
+
+    async fn nodes(&self) -> Result<Vec<Lease>, Error> {
+        self.live_nodes().await
+    }
+
+    async fn presence(&self, incarnation: Incarnation) -> Result<Presence, Error> {
+        self.presence_of(incarnation).await
+    }
+
+    async fn mark_dead(
+        &self,
+        incarnation: Incarnation,
+        by: Incarnation,
+        ttl: Duration,
+    ) -> Result<Marking, Error> {
+        self.mark(incarnation, by, ttl).await
+    }
+
+    async fn primaries(&self) -> Result<Vec<Primary>, Error> {
+        self.client.primaries().await
+    }
+}
+
+fn encoded(record: &Record) -> Result<Vec<u8>, Error> {
+    layout::encode_record(record).ok_or_else(|| unavailable("the record is too long for redis"))
+}
+
+fn decode_log(entries: Vec<Value>) -> Result<Vec<(u64, Bytes)>, Error> {
+    let decode = |entry| match entry {
+        Value::BulkString(bytes) => layout::decode_entry(bytes).ok_or_else(nonsense),
+        _ => Err(nonsense()),
+    };
+    entries.into_iter().map(decode).collect()
+}
+
+/// Redis takes whole milliseconds, and none that are zero.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).clamp(1, TTL_MS_MAX)
+}
+
+/// A hundred years. Redis adds the time of day, and refuses what then is too large.
+const TTL_MS_MAX: u64 = 100 * 365 * 24 * 3_600 * 1_000;
+
+/// The slot of a session's keys.
+pub(crate) fn slot_of(session: &SessionId) -> u16 {
+    slot(Keys::new("").record(session).as_bytes())
+}
+
+/// The slot of the keys about nodes.
+pub(crate) fn slot_of_leases() -> u16 {
+    slot(Keys::new("").nodes().as_bytes())
+}

@@ -1,0 +1,384 @@
+//! Sends calls to whoever keeps their slots, until they are answered or time is up.
+//!
+//! Everything sent is safe to be sent again, so whatever failed without an answer is; what
+//! is left when the time is up has an unknown outcome. Calls to one server go in one write,
+//! in order, and what becomes of one is nothing to the others.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::join_all;
+use redis::{Cmd, Pipeline, Value};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+use super::address::{Address, Shape};
+use super::answer::{Verdict, unavailable, verdict};
+use super::cluster::Cluster;
+use super::dial::{Dialer, primary_in};
+use super::link::{Link, Route, Up, backoff};
+use super::script;
+use super::settings::{Invalid, Settings};
+use crate::{Error, Primary, PrimaryId};
+
+/// Waits between attempts, in milliseconds: the first, and the longest.
+const PAUSE: (u64, u64) = (5, 100);
+
+/// So many times a call goes elsewhere at once. Then it waits, too.
+const HOPS_MAX: u32 = 4;
+
+/// One command, and where it belongs.
+pub(super) struct Call {
+    pub(super) slot: u16,
+    pub(super) command: Cmd,
+    /// Roughly how long it is.
+    pub(super) bytes: usize,
+    pub(super) terms: Terms,
+}
+
+/// What a call asks for beyond an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Terms {
+    Plain,
+    /// Only a primary that the caller knows of will do.
+    Told,
+    /// Not worth a second attempt.
+    Once,
+}
+
+/// What a call was answered.
+pub(super) struct Answer {
+    pub(super) value: Value,
+    /// Did it come from a primary that the caller knows of?
+    pub(super) told: bool,
+}
+
+/// Knows the ways to every primary.
+pub(super) struct Client {
+    paths: Paths,
+    settings: Settings,
+    /// The primaries that the caller was told of; none until it first asked.
+    told: Mutex<Option<HashSet<PrimaryId>>>,
+}
+
+enum Paths {
+    Single(Arc<Link>),
+    Cluster(Cluster),
+}
+
+/// A call that has no final answer yet, and where it was among the calls.
+struct Pending {
+    place: usize,
+    call: Call,
+    /// Where it was sent instead, and whether it says there that it was.
+    detour: Option<(Address, bool)>,
+}
+
+/// What came of a call.
+enum Came {
+    Answer(Result<Answer, Error>),
+    /// Nothing, or nothing final: try again, and why.
+    Again {
+        pending: Pending,
+        why: Error,
+        pause: bool,
+    },
+}
+
+impl Client {
+    /// Connects in the background, on this runtime.
+    pub(super) fn new(settings: Settings, runtime: &Handle) -> Result<Self, Invalid> {
+        let target = settings.target()?;
+        if target.tls {
+            // Whoever embeds this may have chosen another provider before.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let dialer = Dialer::new(&settings, target.tls, target.login, target.db)?;
+        let single = |route| {
+            let link = Link::new(route, dialer.clone(), &settings, runtime);
+            Paths::Single(Arc::new(link))
+        };
+        let paths = match target.shape {
+            Shape::Single(address) => single(Route::Fixed(address)),
+            Shape::Sentinel { sentinels, master } => {
+                let dialer = Dialer::new(&settings, target.tls, settings.sentinel_login(), 0)?;
+                single(Route::Sentinels { sentinels, master, dialer })
+            }
+            Shape::Cluster(seeds) => {
+                Paths::Cluster(Cluster::new(seeds, dialer.clone(), &settings, runtime))
+            }
+        };
+        Ok(Self { paths, settings, told: Mutex::default() })
+    }
+
+    /// One call's answer.
+    pub(super) async fn call(&self, call: Call) -> Result<Answer, Error> {
+        let mut answers = self.perform(vec![call]).await;
+        answers.pop().unwrap_or_else(|| Err(unavailable("redis gave no answer")))
+    }
+
+    /// The calls' answers, in their order.
+    pub(super) async fn perform(&self, calls: Vec<Call>) -> Vec<Result<Answer, Error>> {
+        let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
+        let pending = calls.into_iter().enumerate();
+        let mut pending: Vec<_> =
+            pending.map(|(place, call)| Pending { place, call, detour: None }).collect();
+        let deadline = Instant::now() + self.settings.timeout();
+        let mut attempt = 0;
+        while !pending.is_empty() {
+            attempt += 1;
+            let came = self.attempt(pending, deadline).await;
+            let late = Instant::now() >= deadline;
+            let mut rest = false;
+            pending = Vec::new();
+            for (place, came) in came {
+                match came {
+                    Came::Answer(answer) => answers[place] = Some(answer),
+                    Came::Again { pending, why, .. }
+                        if late || pending.call.terms == Terms::Once =>
+                    {
+                        answers[pending.place] = Some(Err(why));
+                    }
+                    Came::Again { pending: again, pause, .. } => {
+                        rest |= pause;
+                        pending.push(again);
+                    }
+                }
+            }
+            pending.sort_by_key(|pending| pending.place);
+            if !pending.is_empty() && (rest || attempt > HOPS_MAX) {
+                self.pause(attempt, deadline).await;
+            }
+        }
+        let unanswered = || Err(unavailable("redis gave no answer"));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+    }
+
+    /// Sends each call once, those for one server together.
+    async fn attempt(&self, pending: Vec<Pending>, deadline: Instant) -> Vec<(usize, Came)> {
+        let mut groups: Vec<(Arc<Link>, Vec<Pending>)> = Vec::new();
+        let mut came = Vec::with_capacity(pending.len());
+        for pending in pending {
+            let Some(link) = self.link(&pending) else {
+                let why = unavailable("no primary of the redis cluster is known for the slot");
+                came.push((pending.place, Came::Again { pending, why, pause: true }));
+                continue;
+            };
+            match groups.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &link)) {
+                Some((_, group)) => group.push(pending),
+                None => groups.push((link, vec![pending])),
+            }
+        }
+        if !came.is_empty() {
+            self.refresh();
+        }
+        let groups = groups.into_iter().map(|(link, group)| self.send(link, group, deadline));
+        came.extend(join_all(groups).await.into_iter().flatten());
+        came
+    }
+
+    /// Sends a group to its server, in as many writes as its bounds make of it. Each write
+    /// has its own time, as long as those before it were answered.
+    async fn send(
+        &self,
+        link: Arc<Link>,
+        group: Vec<Pending>,
+        mut deadline: Instant,
+    ) -> Vec<(usize, Came)> {
+        let mut came = Vec::with_capacity(group.len());
+        let mut group = group.into_iter().peekable();
+        while group.peek().is_some() {
+            let (mut write, mut bytes) = (Vec::new(), 0);
+            while let Some(next) = group.next_if(|_| {
+                bytes < self.settings.batch_bytes_max
+                    && write.len() < self.settings.batch_commands_max
+            }) {
+                bytes += next.call.bytes;
+                write.push(next);
+            }
+            match self.write(&link, write, deadline).await {
+                Ok(answered) => came.extend(answered),
+                Err((write, why)) => {
+                    self.refresh();
+                    for pending in write.into_iter().chain(group) {
+                        let why = Error::Unavailable(io::Error::new(why.kind(), why.to_string()));
+                        came.push((pending.place, Came::Again { pending, why, pause: true }));
+                    }
+                    break;
+                }
+            }
+            deadline = deadline.max(Instant::now() + self.settings.timeout());
+        }
+        came
+    }
+
+    /// One write; an error concerns all of it.
+    async fn write(
+        &self,
+        link: &Link,
+        write: Vec<Pending>,
+        deadline: Instant,
+    ) -> Result<Vec<(usize, Came)>, (Vec<Pending>, io::Error)> {
+        let up = match link.up(deadline).await {
+            Ok(up) => up,
+            Err(why) => return Err((write, why)),
+        };
+        let told = self.is_told(up.primary);
+        let mut pipeline = Pipeline::with_capacity(write.len());
+        // The places of answers to be read; others are to `ASKING` before them.
+        let mut places = Vec::with_capacity(write.len());
+        let mut came = Vec::with_capacity(write.len());
+        let mut sent = Vec::with_capacity(write.len());
+        for mut pending in write {
+            if pending.call.terms == Terms::Told && !told {
+                let why = unavailable("redis has another primary; see what it forgot first");
+                came.push((pending.place, Came::Answer(Err(why))));
+                continue;
+            }
+            if let Some((_, true)) = pending.detour.take() {
+                pipeline.cmd("ASKING");
+            }
+            places.push(pipeline.len());
+            pipeline.add_command(pending.call.command.clone());
+            sent.push(pending);
+        }
+        if sent.is_empty() {
+            return Ok(came);
+        }
+        let mut values = match link.send(&up, &pipeline, deadline).await {
+            Ok(values) => values,
+            Err(why) => return Err((sent, why)),
+        };
+        let (mut load, mut reconnect) = (false, false);
+        for (pending, place) in sent.into_iter().zip(places) {
+            let value = std::mem::take(&mut values[place]);
+            let Value::ServerError(error) = value else {
+                came.push((pending.place, Came::Answer(Ok(Answer { value, told }))));
+                continue;
+            };
+            let verdict = verdict(&error, &up.address);
+            load |= verdict == Verdict::Load;
+            reconnect |= verdict == Verdict::Reconnect;
+            came.push((pending.place, self.judge(pending, verdict, &up, error.code())));
+        }
+        if load {
+            // Where it fails, the next attempt will say so.
+            let _ = link.send(&up, &script::load_all(), deadline).await;
+        }
+        if reconnect {
+            link.drop_connection(&up);
+            self.refresh();
+        }
+        Ok(came)
+    }
+
+    /// What becomes of a call that was answered with an error.
+    fn judge(&self, mut pending: Pending, verdict: Verdict, up: &Up, code: &str) -> Came {
+        let why = unavailable(format!("{} answers {code}", up.address));
+        let pause = match (verdict, &self.paths) {
+            (Verdict::Refused(why), _) => return Came::Answer(Err(unavailable(why))),
+            (Verdict::Load, _) => false,
+            (Verdict::Wait | Verdict::Reconnect, _) => {
+                self.refresh();
+                true
+            }
+            (Verdict::Moved(_) | Verdict::Ask(_), Paths::Single(_)) => {
+                let why = "this redis is part of a cluster; write redis+cluster:// in its URL";
+                return Came::Answer(Err(unavailable(why)));
+            }
+            (Verdict::Moved(address), Paths::Cluster(_)) => {
+                self.refresh();
+                pending.detour = Some((address, false));
+                false
+            }
+            (Verdict::Ask(address), Paths::Cluster(_)) => {
+                pending.detour = Some((address, true));
+                false
+            }
+        };
+        Came::Again { pending, why, pause }
+    }
+
+    /// Every primary that answers, and what it keeps. From now on the caller was told of
+    /// these, and of no others.
+    pub(super) async fn primaries(&self) -> Result<Vec<Primary>, Error> {
+        let known = match &self.paths {
+            Paths::Single(link) => vec![(Arc::clone(link), None)],
+            Paths::Cluster(cluster) => {
+                if cluster.primaries().is_empty() {
+                    let _ = timeout(self.settings.timeout(), cluster.refreshed()).await;
+                }
+                cluster.primaries().into_iter().map(|(link, slots)| (link, Some(slots))).collect()
+            }
+        };
+        let asked = join_all(known.into_iter().map(|(link, slots)| async move {
+            let id = self.primary_at(&link).await?;
+            Ok(Primary { id, slots })
+        }));
+        let (mut primaries, mut failed) = (Vec::new(), None);
+        for answer in asked.await {
+            match answer {
+                Ok(primary) => primaries.push(primary),
+                Err(why) => failed = Some(why),
+            }
+        }
+        if failed.is_some() {
+            self.refresh();
+        }
+        if primaries.is_empty() {
+            return Err(failed.unwrap_or_else(|| unavailable("no redis cluster answers")));
+        }
+        let ids = primaries.iter().map(|primary: &Primary| primary.id).collect();
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(ids);
+        Ok(primaries)
+    }
+
+    /// Which primary is at the other end right now.
+    async fn primary_at(&self, link: &Link) -> Result<PrimaryId, Error> {
+        let deadline = Instant::now() + self.settings.timeout();
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("INFO").arg("replication");
+        let up = link.up(deadline).await.map_err(Error::Unavailable)?;
+        let answers = link.send(&up, &pipeline, deadline).await.map_err(Error::Unavailable)?;
+        let id = answers.first().and_then(primary_in);
+        if id != Some(up.primary) {
+            // It was deposed, and perhaps is back; what is sent from now on must know.
+            link.drop_connection(&up);
+        }
+        id.ok_or_else(|| unavailable(format!("{} is no primary any more", up.address)))
+    }
+
+    /// A caller that never asks for primaries is content with any.
+    fn is_told(&self, primary: PrimaryId) -> bool {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.as_ref().is_none_or(|told| told.contains(&primary))
+    }
+
+    fn link(&self, pending: &Pending) -> Option<Arc<Link>> {
+        match &self.paths {
+            Paths::Single(link) => Some(Arc::clone(link)),
+            Paths::Cluster(cluster) => match &pending.detour {
+                Some((address, _)) => Some(cluster.link_to(address)),
+                None => cluster.link(pending.call.slot),
+            },
+        }
+    }
+
+    fn refresh(&self) {
+        if let Paths::Cluster(cluster) = &self.paths {
+            cluster.refresh();
+        }
+    }
+
+    async fn pause(&self, attempt: u32, deadline: Instant) {
+        let pause = deadline.min(Instant::now() + backoff(attempt, PAUSE.0, PAUSE.1));
+        match &self.paths {
+            Paths::Single(_) => sleep_until(pause).await,
+            // A new map may be what is missing.
+            Paths::Cluster(cluster) => {
+                let _ = timeout_at(pause, cluster.refreshed()).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Which primary of a cluster keeps which slot.
+//!
+//! A map of all slots is fetched at the start and whenever somebody was sent elsewhere or
+//! got no answer; never more often than the task rests between two fetches.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
+
+use super::address::Address;
+use super::answer::{bytes, text};
+use super::dial::Dialer;
+use super::keys::SLOTS;
+use super::link::{Link, Route, Task};
+use super::settings::Settings;
+
+/// Rest between two fetches of the map.
+const REST: Duration = Duration::from_millis(100);
+
+/// Most servers that are asked for the map.
+const ASKED_MAX: usize = 16;
+
+/// Most primaries that a map may name: more than Redis recommends for a cluster.
+const PRIMARIES_MAX: usize = 1_024;
+
+/// The slots and their primaries.
+pub(super) struct Cluster {
+    shared: Arc<Shared>,
+    _task: Task,
+}
+
+struct Shared {
+    seeds: Vec<Address>,
+    dialer: Dialer,
+    settings: Settings,
+    runtime: Handle,
+    map: watch::Sender<Arc<Map>>,
+    wanted: Notify,
+}
+
+/// Who keeps which slot.
+#[derive(Default)]
+struct Map {
+    /// Slots in ascending order, first and last of each range, and who keeps them.
+    ranges: Vec<(u16, u16, Address)>,
+    links: HashMap<Address, Arc<Link>>,
+}
+
+impl Map {
+    fn address_of(&self, slot: u16) -> Option<&Address> {
+        let range = self.ranges.partition_point(|(_, last, _)| *last < slot);
+        let (first, _, address) = self.ranges.get(range)?;
+        (*first <= slot).then_some(address)
+    }
+}
+
+impl Cluster {
+    pub(super) fn new(
+        seeds: Vec<Address>,
+        dialer: Dialer,
+        settings: &Settings,
+        runtime: &Handle,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            seeds,
+            dialer,
+            settings: settings.clone(),
+            runtime: runtime.clone(),
+            map: watch::Sender::new(Arc::default()),
+            wanted: Notify::new(),
+        });
+        shared.wanted.notify_one();
+        let task = runtime.spawn(keep_map(Arc::clone(&shared)));
+        Self { shared, _task: Task(task.abort_handle()) }
+    }
+
+    /// The way to the slot's primary, if it is known.
+    pub(super) fn link(&self, slot: u16) -> Option<Arc<Link>> {
+        let map = self.shared.map.borrow();
+        map.links.get(map.address_of(slot)?).cloned()
+    }
+
+    /// The way to this server, whatever it keeps.
+    pub(super) fn link_to(&self, address: &Address) -> Arc<Link> {
+        if let Some(link) = self.shared.map.borrow().links.get(address) {
+            return Arc::clone(link);
+        }
+        let link = Arc::new(self.shared.open(address));
+        self.shared.map.send_modify(|map| {
+            let mut links = map.links.clone();
+            links.entry(address.clone()).or_insert_with(|| Arc::clone(&link));
+            *map = Arc::new(Map { ranges: map.ranges.clone(), links });
+        });
+        link
+    }
+
+    /// Something was not where the map says.
+    pub(super) fn refresh(&self) {
+        self.shared.wanted.notify_one();
+    }
+
+    /// Waits for a map that is newer than now.
+    pub(super) async fn refreshed(&self) {
+        let mut map = self.shared.map.subscribe();
+        self.refresh();
+        // The sender lives as long as this.
+        let _ = map.changed().await;
+    }
+
+    /// Every primary that keeps slots, and which.
+    pub(super) fn primaries(&self) -> Vec<(Arc<Link>, Vec<(u16, u16)>)> {
+        let map = self.shared.map.borrow();
+        let mut primaries: HashMap<&Address, Vec<(u16, u16)>> = HashMap::new();
+        for (first, last, address) in &map.ranges {
+            primaries.entry(address).or_default().push((*first, *last));
+        }
+        let link = |address: &Address| map.links.get(address).cloned();
+        primaries.into_iter().filter_map(|(address, slots)| Some((link(address)?, slots))).collect()
+    }
+}
+
+impl Shared {
+    fn open(&self, address: &Address) -> Link {
+        let route = Route::Fixed(address.clone());
+        Link::new(route, self.dialer.clone(), &self.settings, &self.runtime)
+    }
+
+    /// The map, as the one says that has seen the newest change of primaries.
+    async fn fetch(&self) -> Option<Vec<(u16, u16, Address)>> {
+        let mut asked: Vec<_> = self.map.borrow().links.keys().cloned().collect();
+        asked.extend(self.seeds.iter().cloned());
+        asked.sort();
+        asked.dedup();
+        asked.truncate(ASKED_MAX);
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
+        let answers = self.dialer.gather(&asked, &pipeline).await;
+        let maps = answers.iter().filter_map(|(from, answers)| {
+            let standing = standing(answers.first()?)?;
+            Some((standing, ranges(answers.get(1)?, from)?))
+        });
+        maps.max_by_key(|(standing, _)| *standing).map(|(_, ranges)| ranges)
+    }
+}
+
+/// Fetches the map whenever it is wanted, for ever.
+async fn keep_map(shared: Arc<Shared>) {
+    loop {
+        shared.wanted.notified().await;
+        match shared.fetch().await {
+            Some(ranges) => {
+                let old = Arc::clone(&shared.map.borrow());
+                // One that was sent to lately may be about to get slots.
+                let mut links = old.links.clone();
+                links.retain(|_, link| link.is_young());
+                for (_, _, address) in &ranges {
+                    if !links.contains_key(address) {
+                        let held = old.links.get(address).cloned();
+                        let link = held.unwrap_or_else(|| Arc::new(shared.open(address)));
+                        links.insert(address.clone(), link);
+                    }
+                }
+                shared.map.send_replace(Arc::new(Map { ranges, links }));
+            }
+            None => shared.wanted.notify_one(),
+        }
+        sleep(REST).await;
+    }
+}
+
+/// Whether a server's cluster works, and how far it has seen it change.
+fn standing(info: &Value) -> Option<(bool, u64)> {
+    let text = text(info)?;
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let epoch = field("cluster_current_epoch:")?.parse().ok()?;
+    Some((field("cluster_state:")? == "ok", epoch))
+}
+
+/// Reads `CLUSTER SLOTS` as answered by `from`.
+fn ranges(slots: &Value, from: &Address) -> Option<Vec<(u16, u16, Address)>> {
+    let Value::Array(slots) = slots else { return None };
+    let mut ranges = Vec::with_capacity(slots.len().min(SLOTS.into()));
+    for range in slots {
+        let Value::Array(range) = range else { return None };
+        let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = &range[..] else {
+            return None;
+        };
+        let [host, Value::Int(port), ..] = &primary[..] else { return None };
+        // A server that does not know how it is reached leaves out its host.
+        let host = match bytes(host) {
+            Some(b"" | b"?") | None => from.host.clone(),
+            Some(host) => String::from_utf8(host.to_vec()).ok()?,
+        };
+        let address = Address { host, port: u16::try_from(*port).ok()? };
+        ranges.push((u16::try_from(*first).ok()?, u16::try_from(*last).ok()?, address));
+    }
+    ranges.sort();
+    let mut primaries: Vec<_> = ranges.iter().map(|(_, _, address)| address).collect();
+    primaries.sort();
+    primaries.dedup();
+    (primaries.len() <= PRIMARIES_MAX).then_some(ranges)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(port: u16) -> Address {
+        Address { host: "h".into(), port }
+    }
+
+    #[test]
+    fn a_slot_is_found_in_its_range_or_not_at_all() {
+        let ranges = vec![(0, 5, address(1)), (6, 6, address(2)), (10, 20, address(1))];
+        let map = Map { ranges, links: HashMap::new() };
+        for (slot, port) in
+            [(0, Some(1)), (5, Some(1)), (6, Some(2)), (7, None), (10, Some(1)), (21, None)]
+        {
+            assert_eq!(map.address_of(slot), port.map(address).as_ref(), "{slot}");
+        }
+    }
+
+    #[test]
+    fn an_answer_without_a_host_means_the_one_who_gave_it() {
+        let node = |host| Value::Array(vec![host, Value::Int(7)]);
+        let range =
+            |first, host| Value::Array(vec![Value::Int(first), Value::Int(first + 1), node(host)]);
+        let other = Value::BulkString(b"o".to_vec());
+        let slots = Value::Array(vec![range(2, Value::Nil), range(0, other)]);
+        let known = ranges(&slots, &address(1)).expect("read");
+        let other = Address { host: "o".into(), port: 7 };
+        assert_eq!(known, [(0, 1, other), (2, 3, address(7))]);
+        assert_eq!(ranges(&Value::Nil, &address(1)), None);
+    }
+}

@@ -1,0 +1,200 @@
+//! Makes connections, and asks whoever answers what it is.
+
+use std::io;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo,
+    IntoConnectionInfo, Pipeline, RedisConnectionInfo, TlsCertificates, Value,
+};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::address::Address;
+use super::script;
+use super::settings::{Invalid, Login, Settings};
+use crate::PrimaryId;
+
+/// How long others may take longer than the first who answered, where the best of several
+/// answers is wanted.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// How many requests may wait to be written to a connection; more of them wait outside.
+const WRITES_MAX: usize = 128;
+
+/// Knows everything about a connection but where it goes.
+#[derive(Clone)]
+pub(super) struct Dialer {
+    login: Login,
+    db: i64,
+    tls: Option<TlsCertificates>,
+    timeout: Duration,
+}
+
+impl Dialer {
+    /// `login` may be another than the URL's: Sentinels have their own.
+    pub(super) fn new(
+        settings: &Settings,
+        tls: bool,
+        login: Login,
+        db: i64,
+    ) -> Result<Self, Invalid> {
+        let pem = |text: &str| (!text.is_empty()).then(|| text.as_bytes().to_vec());
+        let client_tls = pem(&settings.certificate).map(|client_cert| ClientTlsConfig {
+            client_cert,
+            client_key: settings.key.0.as_bytes().to_vec(),
+        });
+        let tls = tls.then(|| TlsCertificates { client_tls, root_cert: pem(&settings.ca) });
+        let dialer = Self { login, db, tls, timeout: settings.connect_timeout() };
+        // Reads the certificates, so that a wrong one is said before anything starts.
+        dialer.client(&Address { host: "localhost".into(), port: 1 }).map_err(|_| Invalid::Pem)?;
+        Ok(dialer)
+    }
+
+    /// A connection that is logged in, whatever is at its other end.
+    pub(super) async fn dial(&self, address: &Address) -> io::Result<MultiplexedConnection> {
+        // Answers have their own timeouts, which also end requests that could not be written.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(WRITES_MAX);
+        let client = self.client(address).map_err(io::Error::other)?;
+        let connecting = client.get_multiplexed_async_connection_with_config(&config);
+        match timeout(self.timeout, connecting).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(said(address, &error)),
+            Err(_) => Err(late(address)),
+        }
+    }
+
+    /// A connection to a primary that knows every script, and which primary it is.
+    pub(super) async fn dial_primary(
+        &self,
+        address: &Address,
+    ) -> io::Result<(MultiplexedConnection, PrimaryId)> {
+        let mut connection = self.dial(address).await?;
+        let mut pipeline = script::load_all();
+        pipeline.cmd("INFO").arg("replication");
+        let mut answers = self.ask(&mut connection, address, &pipeline).await?;
+        let primary = answers.pop().and_then(|info| primary_in(&info));
+        if let Some(Value::ServerError(error)) =
+            answers.iter().find(|answer| matches!(answer, Value::ServerError(_)))
+        {
+            return Err(io::Error::other(format!("{address} refuses a script: {}", error.code())));
+        }
+        match primary {
+            Some(primary) => Ok((connection, primary)),
+            None => Err(io::Error::other(format!("{address} is not a primary"))),
+        }
+    }
+
+    /// Sends a few commands and waits as long as for a connection.
+    pub(super) async fn ask(
+        &self,
+        connection: &mut MultiplexedConnection,
+        address: &Address,
+        pipeline: &Pipeline,
+    ) -> io::Result<Vec<Value>> {
+        let asking = connection.send_packed_commands(pipeline, 0, pipeline.len());
+        match timeout(self.timeout, asking).await {
+            Ok(Ok(values)) if values.len() == pipeline.len() => Ok(values),
+            Ok(Ok(_)) => Err(io::Error::other(format!("{address} answered too little"))),
+            Ok(Err(error)) => Err(said(address, &error)),
+            Err(_) => Err(late(address)),
+        }
+    }
+
+    /// Dials all of them and sends each these commands; the answers of those who gave any,
+    /// in time and not much later than the first.
+    pub(super) async fn gather(
+        &self,
+        addresses: &[Address],
+        pipeline: &Pipeline,
+    ) -> Vec<(Address, Vec<Value>)> {
+        let mut asking: FuturesUnordered<_> = addresses
+            .iter()
+            .map(|address| async move {
+                let mut connection = self.dial(address).await?;
+                let answers = self.ask(&mut connection, address, pipeline).await?;
+                io::Result::Ok((address.clone(), answers))
+            })
+            .collect();
+        let mut gathered = Vec::new();
+        let mut until = Instant::now() + 2 * self.timeout;
+        while let Ok(Some(answer)) = timeout_at(until, asking.next()).await {
+            if let Ok(answer) = answer {
+                gathered.push(answer);
+                until = until.min(Instant::now() + GRACE);
+            }
+        }
+        gathered
+    }
+
+    fn client(&self, Address { host, port }: &Address) -> redis::RedisResult<Client> {
+        let mut login = RedisConnectionInfo::default().set_db(self.db).set_skip_set_lib_name();
+        if !self.login.user.is_empty() {
+            login = login.set_username(&self.login.user);
+        }
+        if !self.login.password.0.is_empty() {
+            login = login.set_password(&self.login.password.0);
+        }
+        let tcp = TcpSettings::default().set_nodelay(true);
+        let info = |addr: ConnectionAddr| -> redis::RedisResult<ConnectionInfo> {
+            let info = addr.into_connection_info()?;
+            Ok(info.set_redis_settings(login).set_tcp_settings(tcp))
+        };
+        let (host, port) = (host.clone(), *port);
+        match &self.tls {
+            None => Client::open(info(ConnectionAddr::Tcp(host, port))?),
+            Some(certificates) => {
+                let addr = ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None };
+                Client::build_with_tls(info(addr)?, certificates.clone())
+            }
+        }
+    }
+}
+
+/// The id of the primary that gave this answer to `INFO replication`; `None` if it is none.
+pub(super) fn primary_in(info: &Value) -> Option<PrimaryId> {
+    let text = match info {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
+        Value::VerbatimString { text, .. } => text,
+        _ => return None,
+    };
+    let field = |name: &str| {
+        let mut lines = text.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+    };
+    if field("role")? != "master" {
+        return None;
+    }
+    // 160 bits, of which 128 are plenty.
+    u128::from_str_radix(field("master_replid")?.get(..32)?, 16).ok().map(PrimaryId)
+}
+
+/// What the library says went wrong. Never holds a password.
+pub(super) fn said(address: &Address, error: &redis::RedisError) -> io::Error {
+    io::Error::other(format!("{address}: {error}"))
+}
+
+pub(super) fn late(address: &Address) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("{address} did not answer in time"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_primary_is_known_by_its_replication_id() {
+        let info = |text: &str| primary_in(&Value::BulkString(text.as_bytes().to_vec()));
+        let id = "0123456789abcdef0123456789abcdef01234567";
+        let primary = info(&format!("# Replication\r\nrole:master\r\nmaster_replid:{id}\r\n"));
+        assert_eq!(primary, Some(PrimaryId(0x0123456789abcdef0123456789abcdef)));
+        assert_eq!(info(&format!("role:slave\r\nmaster_replid:{id}\r\n")), None);
+        assert_eq!(info("role:master\r\n"), None);
+    }
+}

@@ -1,0 +1,129 @@
+//! What Redis keys are called, and in which slot they are.
+//!
+//! All keys of a session share a hash tag, and so do all keys about nodes: a script
+//! touches one slot only.
+
+use protocol::SessionId;
+
+use crate::Incarnation;
+
+/// How many slots a cluster has.
+pub(super) const SLOTS: u16 = 16_384;
+
+/// The keys of one installation.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.into() }
+    }
+
+    /// A session's record and log.
+    pub(super) fn session(&self, session: &SessionId) -> [String; 2] {
+        let record = self.record(session);
+        let log = format!("{record}:log");
+        [record, log]
+    }
+
+    /// A session's record.
+    pub(super) fn record(&self, session: &SessionId) -> String {
+        format!("{}:{{{}}}", self.prefix, tag(session))
+    }
+
+    /// Which incarnations to read leases of, by expiry.
+    pub(super) fn nodes(&self) -> String {
+        format!("{}:{{nodes}}", self.prefix)
+    }
+
+    /// One incarnation's lease, or the mark that it is dead.
+    pub(super) fn node(&self, incarnation: Incarnation) -> String {
+        format!("{}:{{nodes}}:{incarnation}", self.prefix)
+    }
+
+    /// A tenant's sessions, by expiry.
+    pub(super) fn tenant(&self, tenant: &str) -> String {
+        format!("{}:tenant:{tenant}:sessions", self.prefix)
+    }
+}
+
+/// The session as a hash tag. Ids are the clients' to choose: a brace would end the tag,
+/// and the keys of nodes are no session's.
+fn tag(session: &SessionId) -> String {
+    if session.as_str() == "nodes" {
+        return "%nodes".into();
+    }
+    let mut tag = String::with_capacity(session.as_str().len());
+    for letter in session.as_str().chars() {
+        match letter {
+            '{' => tag.push_str("%7B"),
+            '}' => tag.push_str("%7D"),
+            '%' => tag.push_str("%25"),
+            other => tag.push(other),
+        }
+    }
+    tag
+}
+
+/// The slot of a key, by the rules of Redis Cluster.
+pub(super) fn slot(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let rest = &key[open + 1..];
+        rest.iter().position(|byte| *byte == b'}').filter(|end| *end > 0).map(|end| &rest[..end])
+    });
+    crc16(tag.unwrap_or(key)) % SLOTS
+}
+
+/// CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
+            let carry = crc & 0x8000 != 0;
+            (crc << 1) ^ if carry { 0x1021 } else { 0 }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> SessionId {
+        SessionId::parse(text).expect("a valid id")
+    }
+
+    #[test]
+    fn keys_are_called_as_written_in_the_design() {
+        let keys = Keys::new("rh");
+        assert_eq!(keys.session(&id("abc-1")), ["rh:{abc-1}", "rh:{abc-1}:log"]);
+        assert_eq!(keys.nodes(), "rh:{nodes}");
+        assert_eq!(keys.node(Incarnation(255)), "rh:{nodes}:00000000000000ff");
+        assert_eq!(keys.tenant("acme"), "rh:tenant:acme:sessions");
+    }
+
+    #[test]
+    fn no_session_id_reaches_anothers_keys() {
+        let keys = Keys::new("rh");
+        let ids = ["nodes", "%nodes", "}", "{", "a}b", "a}", "a", "%7D", "%", "{a}", "nodes}:x{"];
+        let mut all: Vec<String> = ids.iter().flat_map(|text| keys.session(&id(text))).collect();
+        all.push(keys.nodes());
+        for text in ids {
+            let [record, log] = keys.session(&id(text));
+            assert_eq!(slot(record.as_bytes()), slot(log.as_bytes()), "{text}");
+        }
+        let count = all.len();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), count);
+    }
+
+    #[test]
+    fn slots_are_those_of_a_cluster() {
+        assert_eq!(crc16(b"123456789"), 0x31C3);
+        assert_eq!(slot(b"foo"), 12_182);
+        assert_eq!(slot(b"{foo}bar"), slot(b"foo"));
+        assert_eq!(slot(b"{}foo"), crc16(b"{}foo") % SLOTS);
+    }
+}

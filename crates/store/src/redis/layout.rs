@@ -1,0 +1,251 @@
+//! How records, log entries and leases lie in Redis.
+//!
+//! What a script looks at lies first and at fixed places, so that it compares bytes and
+//! parses nothing. All numbers are big-endian. A record:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0 | the layout, [`LAYOUT`] |
+//! | 1 | standing: `O`wned, `R`eleased, `E`nded |
+//! | 2..18 | the owner's token: counter, random |
+//! | 18..26 | the owner's node |
+//! | 26..34 | version of the state |
+//! | 34..38 | length of `initialize` |
+//! | 38..42 | length of the state |
+//! | 42 | number of former tokens |
+//! | 43.. | former tokens, digest of the principal, tenant and revision (each after its length in 2 bytes), `initialize`, the state |
+//!
+//! A log entry is its number in 8 bytes, and the payload. A lease is `L`, the number of
+//! links in 2 bytes, the linked incarnations, draining in 1 byte, load in 8, name and
+//! address (each after its length in 2 bytes). A dead mark is `D` and who marked.
+//!
+//! A change of these needs another [`LAYOUT`]: nodes of two versions share one Redis
+//! while an installation is upgraded.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::{
+    Digest, FORMER_MAX, Incarnation, Lease, Owner, Presence, Record, Standing, State, Token,
+};
+
+/// The layout of records that this version writes and reads.
+pub(super) const LAYOUT: u8 = 1;
+
+pub(super) fn encode_token(token: Token) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&token.counter.to_be_bytes());
+    bytes[8..].copy_from_slice(&token.random.to_be_bytes());
+    bytes
+}
+
+pub(super) fn encode_node(node: Incarnation) -> [u8; 8] {
+    node.0.to_be_bytes()
+}
+
+/// `None` where a part is longer than any that can be sent.
+pub(super) fn encode_record(record: &Record) -> Option<Vec<u8>> {
+    let former = &record.former[..record.former.len().min(FORMER_MAX)];
+    let mut bytes = Vec::with_capacity(
+        128 + 16 * former.len() + record.initialize.len() + record.state.bytes.len(),
+    );
+    bytes.push(LAYOUT);
+    bytes.push(match record.standing {
+        Standing::Owned => b'O',
+        Standing::Released => b'R',
+        Standing::Ended => b'E',
+    });
+    bytes.extend(encode_token(record.owner.token));
+    bytes.extend(encode_node(record.owner.node));
+    bytes.extend(record.state.version.to_be_bytes());
+    bytes.extend(u32::try_from(record.initialize.len()).ok()?.to_be_bytes());
+    bytes.extend(u32::try_from(record.state.bytes.len()).ok()?.to_be_bytes());
+    bytes.push(former.len() as u8);
+    bytes.extend(former.iter().flat_map(|token| encode_token(*token)));
+    bytes.extend(record.principal.0);
+    put_text(&mut bytes, &record.tenant)?;
+    put_text(&mut bytes, &record.revision)?;
+    bytes.extend(&record.initialize);
+    bytes.extend(&record.state.bytes);
+    Some(bytes)
+}
+
+/// `None` for what [`encode_record`] does not write.
+pub(super) fn decode_record(bytes: &[u8]) -> Option<Record> {
+    let mut rest = Rest(bytes);
+    if rest.byte()? != LAYOUT {
+        return None;
+    }
+    let standing = match rest.byte()? {
+        b'O' => Standing::Owned,
+        b'R' => Standing::Released,
+        b'E' => Standing::Ended,
+        _ => return None,
+    };
+    let owner = Owner { token: rest.token()?, node: Incarnation(rest.number()?) };
+    let version = rest.number()?;
+    let (initialize, state) = (rest.length()?, rest.length()?);
+    let former = (0..rest.byte()?).map(|_| rest.token()).collect::<Option<_>>()?;
+    let principal = Digest(*rest.array()?);
+    let (tenant, revision) = (rest.text()?.into(), rest.text()?.to_owned().into());
+    let initialize = Bytes::copy_from_slice(rest.take(initialize)?);
+    let state = State { version, bytes: Bytes::copy_from_slice(rest.take(state)?) };
+    let record = Record { owner, former, tenant, principal, revision, initialize, state, standing };
+    rest.0.is_empty().then_some(record)
+}
+
+/// The owner at the beginning of a record, as scripts quote it.
+pub(super) fn decode_owner(bytes: &[u8]) -> Option<Owner> {
+    let mut rest = Rest(bytes);
+    Some(Owner { token: rest.token()?, node: Incarnation(rest.number()?) })
+}
+
+pub(super) fn encode_entry(number: u64, payload: &[u8]) -> Vec<u8> {
+    [&number.to_be_bytes(), payload].concat()
+}
+
+/// An entry of the log.
+pub(super) fn decode_entry(mut bytes: Vec<u8>) -> Option<(u64, Bytes)> {
+    let number = Rest(&bytes).number()?;
+    Some((number, Bytes::from(bytes.split_off(8))))
+}
+
+pub(super) fn encode_lease(lease: &Lease) -> Option<Vec<u8>> {
+    let mut bytes = vec![b'L'];
+    bytes.extend(u16::try_from(lease.linked.len()).ok()?.to_be_bytes());
+    bytes.extend(lease.linked.iter().flat_map(|node| encode_node(*node)));
+    bytes.push(lease.draining.into());
+    bytes.extend(lease.load.to_be_bytes());
+    put_text(&mut bytes, &lease.name)?;
+    put_text(&mut bytes, &lease.address)?;
+    Some(bytes)
+}
+
+/// What the key of an incarnation holds.
+pub(super) fn decode_presence(incarnation: Incarnation, bytes: &[u8]) -> Option<Presence> {
+    let mut rest = Rest(bytes);
+    let presence = match rest.byte()? {
+        b'D' => Presence::Dead { by: Incarnation(rest.number()?) },
+        b'L' => {
+            let links = u16::from_be_bytes(*rest.array()?);
+            let linked =
+                (0..links).map(|_| rest.number().map(Incarnation)).collect::<Option<_>>()?;
+            let draining = rest.byte()? != 0;
+            let load = rest.number()?;
+            let (name, address): (Arc<str>, Arc<str>) = (rest.text()?.into(), rest.text()?.into());
+            Presence::Live(Lease { incarnation, name, address, draining, load, linked })
+        }
+        _ => return None,
+    };
+    rest.0.is_empty().then_some(presence)
+}
+
+fn put_text(bytes: &mut Vec<u8>, text: &str) -> Option<()> {
+    bytes.extend(u16::try_from(text.len()).ok()?.to_be_bytes());
+    bytes.extend(text.as_bytes());
+    Some(())
+}
+
+/// What is not read yet.
+struct Rest<'b>(&'b [u8]);
+
+impl<'b> Rest<'b> {
+    fn take(&mut self, length: usize) -> Option<&'b [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<&'b [u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| *byte)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        self.array().map(|bytes| u64::from_be_bytes(*bytes))
+    }
+
+    fn length(&mut self) -> Option<usize> {
+        self.array().map(|bytes| u32::from_be_bytes(*bytes) as usize)
+    }
+
+    fn token(&mut self) -> Option<Token> {
+        Some(Token { counter: self.number()?, random: self.number()? })
+    }
+
+    fn text(&mut self) -> Option<&'b str> {
+        let length = u16::from_be_bytes(*self.array()?);
+        std::str::from_utf8(self.take(length.into())?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn record() -> Record {
+        let token = Token { counter: 3, random: u64::MAX };
+        Record {
+            owner: Owner { token, node: Incarnation(9) },
+            former: vec![Token { counter: 2, random: 7 }, Token::first(1)],
+            tenant: "acme".into(),
+            principal: Digest([7; 32]),
+            revision: "2025-11-25".into(),
+            initialize: Bytes::from_static(b"{}"),
+            state: State { version: 1 << 40, bytes: Bytes::from_static(b"\x00\xFF") },
+            standing: Standing::Released,
+        }
+    }
+
+    fn lease() -> Lease {
+        Lease {
+            incarnation: Incarnation(1),
+            name: "a".into(),
+            address: "10.0.0.4:7070".into(),
+            draining: true,
+            load: 70_000,
+            linked: vec![Incarnation(2), Incarnation(u64::MAX)],
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let bytes = encode_record(&record()).expect("written");
+        assert_eq!(decode_record(&bytes), Some(record()));
+        assert_eq!(decode_owner(&bytes[2..26]), Some(record().owner));
+        let bytes = encode_lease(&lease()).expect("written");
+        assert_eq!(decode_presence(Incarnation(1), &bytes), Some(Presence::Live(lease())));
+    }
+
+    #[test]
+    fn what_is_cut_or_of_another_layout_is_not_read() {
+        let bytes = encode_record(&record()).expect("written");
+        for end in 0..bytes.len() {
+            assert_eq!(decode_record(&bytes[..end]), None);
+        }
+        assert_eq!(decode_record(&[&bytes[..], b"x"].concat()), None);
+        assert_eq!(decode_record(&[&[LAYOUT + 1], &bytes[1..]].concat()), None);
+        let bytes = encode_lease(&lease()).expect("written");
+        for end in 0..bytes.len() {
+            assert_eq!(decode_presence(Incarnation(1), &bytes[..end]), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_of_anybody_do_no_harm(bytes: Vec<u8>) {
+            decode_record(&bytes);
+            decode_presence(Incarnation(1), &bytes);
+            decode_owner(&bytes);
+            decode_entry(bytes);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The way to one primary: one connection, made anew whenever it broke.
+//!
+//! A task of its own connects; those who send wait for it, each as long as it may. The
+//! library repeats nothing: what was sent on a connection that broke has an unknown outcome.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, Value};
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::address::Address;
+use super::dial::{Dialer, late, said};
+use super::settings::Settings;
+use crate::PrimaryId;
+
+/// How long a sender waits for a connection before it looks whether there is another way.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Where the other end is.
+#[derive(Clone)]
+pub(super) enum Route {
+    /// Always there.
+    Fixed(Address),
+    /// Wherever Sentinels say the master of this name is.
+    Sentinels { sentinels: Vec<Address>, master: String, dialer: Dialer },
+}
+
+/// The way to one primary.
+pub(super) struct Link {
+    state: watch::Receiver<State>,
+    /// The number of the newest connection that is known to be broken.
+    broken: watch::Sender<u64>,
+    /// Bounds the requests that await this server; more of them wait for their turn.
+    turns: Semaphore,
+    since: Instant,
+    _task: Task,
+}
+
+#[derive(Clone)]
+enum State {
+    Up(Arc<Up>),
+    Down(Arc<str>),
+}
+
+/// A connection that worked when it was made.
+pub(super) struct Up {
+    connection: MultiplexedConnection,
+    /// Where it goes.
+    pub(super) address: Address,
+    /// Who was at the other end then.
+    pub(super) primary: PrimaryId,
+    number: u64,
+}
+
+impl Link {
+    pub(super) fn new(route: Route, dialer: Dialer, settings: &Settings, runtime: &Handle) -> Self {
+        let (up, state) = watch::channel(State::Down("there is no connection yet".into()));
+        let (broken, watched) = watch::channel(0);
+        let wait = (settings.reconnect_ms_min, settings.reconnect_ms_max);
+        let task = runtime.spawn(keep_up(route, dialer, wait, up, watched));
+        let turns = Semaphore::new(settings.in_flight_max);
+        Self { state, broken, turns, since: Instant::now(), _task: Task(task.abort_handle()) }
+    }
+
+    /// Was it made less than a minute ago?
+    pub(super) fn is_young(&self) -> bool {
+        self.since.elapsed() < Duration::from_secs(60)
+    }
+
+    /// A connection, as soon as there is one.
+    pub(super) async fn up(&self, deadline: Instant) -> io::Result<Arc<Up>> {
+        let deadline = deadline.min(Instant::now() + PATIENCE);
+        let mut state = self.state.clone();
+        let waiting = state.wait_for(|state| matches!(state, State::Up(_)));
+        let answer = timeout_at(deadline, waiting).await.map(|state| state.map(|s| s.clone()));
+        match answer {
+            Ok(Ok(State::Up(up))) => Ok(up),
+            Ok(_) => Err(io::Error::other("the runtime that keeps redis connections has stopped")),
+            Err(_) => match &*self.state.borrow() {
+                State::Up(up) => Ok(Arc::clone(up)),
+                State::Down(why) => Err(io::Error::new(io::ErrorKind::NotConnected, &**why)),
+            },
+        }
+    }
+
+    /// Writes the commands and reads their answers. An error says nothing about what
+    /// became of them.
+    pub(super) async fn send(
+        &self,
+        up: &Up,
+        pipeline: &Pipeline,
+        deadline: Instant,
+    ) -> io::Result<Vec<Value>> {
+        let Ok(Ok(_turn)) = timeout_at(deadline, self.turns.acquire()).await else {
+            return Err(late(&up.address));
+        };
+        let mut connection = up.connection.clone();
+        let sending = connection.send_packed_commands(pipeline, 0, pipeline.len());
+        let error = match timeout_at(deadline, sending).await {
+            Ok(Ok(values)) if values.len() == pipeline.len() => return Ok(values),
+            Ok(Ok(_)) => io::Error::other(format!("{} answered too little", up.address)),
+            Ok(Err(error)) => said(&up.address, &error),
+            // Perhaps the server is only slow, but then nothing is lost by asking on another
+            // connection; on a dead one, all would wait for the kernel to notice.
+            Err(_) => late(&up.address),
+        };
+        self.drop_connection(up);
+        Err(error)
+    }
+
+    /// Makes the connection anew. Those who still wait for answers on it may have them.
+    pub(super) fn drop_connection(&self, up: &Up) {
+        self.broken.send_if_modified(|broken| {
+            let newer = up.number > *broken;
+            *broken = up.number.max(*broken);
+            newer
+        });
+    }
+}
+
+/// Keeps a connection up, for ever.
+async fn keep_up(
+    route: Route,
+    dialer: Dialer,
+    (wait_min, wait_max): (u64, u64),
+    state: watch::Sender<State>,
+    mut broken: watch::Receiver<u64>,
+) {
+    let (mut number, mut failures) = (0, 0);
+    loop {
+        match connect(&route, &dialer).await {
+            Ok((address, connection, primary)) => {
+                number += 1;
+                let up = Up { connection, address, primary, number };
+                state.send_replace(State::Up(Arc::new(up)));
+                let since = Instant::now();
+                if broken.wait_for(|broken| *broken >= number).await.is_err() {
+                    return;
+                }
+                state.send_replace(State::Down("the connection to redis broke".into()));
+                // One that broke at once is no better than none.
+                if since.elapsed() > Duration::from_millis(wait_max) {
+                    failures = 0;
+                }
+            }
+            Err(error) => {
+                state.send_replace(State::Down(error.to_string().into()));
+            }
+        }
+        if failures > 0 {
+            sleep(backoff(failures, wait_min, wait_max)).await;
+        }
+        failures += 1;
+    }
+}
+
+async fn connect(
+    route: &Route,
+    dialer: &Dialer,
+) -> io::Result<(Address, MultiplexedConnection, PrimaryId)> {
+    let address = match route {
+        Route::Fixed(address) => address.clone(),
+        Route::Sentinels { sentinels, master, dialer } => {
+            super::sentinel::find(sentinels, master, dialer).await?
+        }
+    };
+    let (connection, primary) = dialer.dial_primary(&address).await?;
+    Ok((address, connection, primary))
+}
+
+/// Doubles from `min` to `max` milliseconds; a random half of it is left out, so that nodes
+/// do not come all at once.
+pub(super) fn backoff(failures: u32, min: u64, max: u64) -> Duration {
+    let whole = min.saturating_mul(1 << (failures.saturating_sub(1)).min(20)).min(max).max(1);
+    let random = RandomState::new().hash_one(failures) % (whole / 2 + 1);
+    Duration::from_millis(whole - random)
+}
+
+/// A task that ends with its owner.
+pub(super) struct Task(pub(super) AbortHandle);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_a_bound_and_are_never_nothing() {
+        for failures in 1..100 {
+            let wait = backoff(failures, 20, 1_000);
+            let whole = (20 << (failures - 1).min(20)).min(1_000);
+            assert!(wait <= Duration::from_millis(whole), "{failures}: {wait:?}");
+            assert!(wait >= Duration::from_millis(whole / 2), "{failures}: {wait:?}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The scripts, and what is sent to run one.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, Pipeline};
+
+/// One of the scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    Create,
+    Claim,
+    Append,
+    Reassert,
+    Save,
+    Release,
+    Finish,
+    Renew,
+    Mark,
+    Enlist,
+    List,
+    Settle,
+}
+
+/// Every script. Those about a session begin with the same words.
+static SCRIPTS: LazyLock<[Script; 12]> = LazyLock::new(|| {
+    let alone = |name, text: &str| Script::new(name, text.to_owned());
+    let session =
+        |name, text| Script::new(name, format!("{}{text}", include_str!("scripts/head.lua")));
+    [
+        session(Name::Create, include_str!("scripts/create.lua")),
+        session(Name::Claim, include_str!("scripts/claim.lua")),
+        session(Name::Append, include_str!("scripts/append.lua")),
+        session(Name::Reassert, include_str!("scripts/reassert.lua")),
+        session(Name::Save, include_str!("scripts/save.lua")),
+        session(Name::Release, include_str!("scripts/release.lua")),
+        session(Name::Finish, include_str!("scripts/finish.lua")),
+        alone(Name::Renew, include_str!("scripts/renew.lua")),
+        alone(Name::Mark, include_str!("scripts/mark.lua")),
+        alone(Name::Enlist, include_str!("scripts/enlist.lua")),
+        alone(Name::List, include_str!("scripts/list.lua")),
+        alone(Name::Settle, include_str!("scripts/settle.lua")),
+    ]
+});
+
+impl Name {
+    /// Runs the script on these keys, all of them. Arguments are added by the caller.
+    pub(super) fn on<K: AsRef<str>>(self, keys: &[K]) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(SCRIPTS[self as usize].hash.as_str()).arg(keys.len());
+        for key in keys {
+            command.arg(key.as_ref());
+        }
+        command
+    }
+}
+
+/// Makes a server know every script.
+pub(super) fn load_all() -> Pipeline {
+    let mut pipeline = redis::pipe();
+    for script in SCRIPTS.iter() {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.text);
+    }
+    pipeline
+}
+
+struct Script {
+    /// Says where it lies in [`SCRIPTS`].
+    #[cfg(test)]
+    name: Name,
+    text: String,
+    hash: String,
+}
+
+impl Script {
+    fn new(name: Name, text: String) -> Self {
+        let hash = redis::Script::new(&text).get_hash().to_owned();
+        debug_assert!(!hash.is_empty(), "{name:?}");
+        Self {
+            #[cfg(test)]
+            name,
+            text,
+            hash,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_script_lies_where_its_name_says() {
+        for (place, script) in SCRIPTS.iter().enumerate() {
+            assert_eq!(script.name as usize, place);
+        }
+    }
+}

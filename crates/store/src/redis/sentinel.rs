@@ -1,0 +1,36 @@
+//! Asks Sentinels where the master is.
+
+use std::io;
+
+use redis::Value;
+
+use super::address::Address;
+use super::answer::text;
+use super::dial::Dialer;
+
+/// Where the master of this name is, as the Sentinel says that has seen the newest failover.
+pub(super) async fn find(
+    sentinels: &[Address],
+    master: &str,
+    dialer: &Dialer,
+) -> io::Result<Address> {
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("SENTINEL").arg("MASTER").arg(master);
+    let answers = dialer.gather(sentinels, &pipeline).await;
+    let known = answers.iter().filter_map(|(_, answers)| said_by(answers.first()?));
+    known
+        .max_by_key(|(epoch, _)| *epoch)
+        .map(|(_, address)| address)
+        .ok_or_else(|| io::Error::other(format!("no sentinel knows where {master} is")))
+}
+
+/// The epoch and address in one Sentinel's answer: names and values by turns.
+fn said_by(answer: &Value) -> Option<(u64, Address)> {
+    let Value::Array(fields) = answer else { return None };
+    let field = |name: &str| {
+        fields.chunks_exact(2).find(|pair| text(&pair[0]) == Some(name)).and_then(|p| text(&p[1]))
+    };
+    let port = field("port")?.parse().ok()?;
+    let epoch = field("config-epoch")?.parse().ok()?;
+    Some((epoch, Address { host: field("ip")?.into(), port }))
+}

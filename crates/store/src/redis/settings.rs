@@ -1,0 +1,178 @@
+//! What an operator says about Redis.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::address::Target;
+
+/// How to reach Redis, and how long to wait for it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Where it is. One of
+    /// `redis://[user:password@]host[:port][/db]`,
+    /// `redis+cluster://[user:password@]host[:port][,host[:port]…]` and
+    /// `redis+sentinel://[user:password@]host[:port][,host[:port]…]/master[/db]`,
+    /// or the same with `rediss` in front for TLS. What is not a letter, a digit or one
+    /// of `-._~` in a user or password is written `%xx`.
+    pub url: Secret,
+    /// What the keys of this installation begin with; two of them share a Redis by
+    /// differing in it.
+    pub prefix: String,
+    /// Longest wait for a connection, TLS and password included.
+    pub connect_timeout_ms: u64,
+    /// Longest wait for an answer, repetitions included. Then the outcome is unknown.
+    /// Keep it below a node's lease, or one lost answer costs the lease.
+    pub timeout_ms: u64,
+    /// Wait before the second attempt to connect; it doubles from there. Half of it, up
+    /// to all of it, is random.
+    pub reconnect_ms_min: u64,
+    /// Longest wait between two attempts to connect.
+    pub reconnect_ms_max: u64,
+    /// Most commands that are written to one server at once. What is more waits for their
+    /// answers.
+    pub batch_commands_max: usize,
+    /// From how many bytes on no further command is written at once with others.
+    pub batch_bytes_max: usize,
+    /// Most requests that await one server. Further ones wait, up to their timeout.
+    pub in_flight_max: usize,
+    /// Certificates of those who may vouch for Redis, as PEM. The system's if empty.
+    pub ca: String,
+    /// The certificate to show to Redis, as PEM, if it asks for one.
+    pub certificate: String,
+    /// The certificate's key, as PEM.
+    pub key: Secret,
+    /// Who to be at Sentinels, if they ask. The URL's user is for Redis itself.
+    pub sentinel_user: String,
+    /// The password for Sentinels.
+    pub sentinel_password: Secret,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            url: Secret("redis://127.0.0.1:6379".into()),
+            prefix: "rh".into(),
+            connect_timeout_ms: 1_000,
+            timeout_ms: 1_000,
+            reconnect_ms_min: 20,
+            reconnect_ms_max: 1_000,
+            batch_commands_max: 256,
+            batch_bytes_max: 1 << 20,
+            in_flight_max: 1_024,
+            ca: String::new(),
+            certificate: String::new(),
+            key: Secret::default(),
+            sentinel_user: String::new(),
+            sentinel_password: Secret::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// The defaults, for this URL.
+    pub fn at(url: impl Into<String>) -> Self {
+        Self { url: Secret(url.into()), ..Self::default() }
+    }
+
+    /// Where Redis is, if everything is right.
+    pub(super) fn target(&self) -> Result<Target, Invalid> {
+        if self.prefix.is_empty() || !self.prefix.bytes().all(|b| b.is_ascii_alphanumeric()) {
+            return Err(Invalid::Prefix);
+        }
+        let bounds = [self.batch_commands_max, self.batch_bytes_max, self.in_flight_max];
+        if bounds.contains(&0) || self.timeout_ms == 0 || self.connect_timeout_ms == 0 {
+            return Err(Invalid::Zero);
+        }
+        if self.certificate.is_empty() != self.key.0.is_empty() {
+            return Err(Invalid::Identity);
+        }
+        Target::parse(&self.url.0).map_err(Invalid::Url)
+    }
+
+    /// Who to be at Sentinels.
+    pub(super) fn sentinel_login(&self) -> Login {
+        Login { user: self.sentinel_user.clone(), password: self.sentinel_password.clone() }
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
+    }
+
+    pub(super) fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.connect_timeout_ms)
+    }
+}
+
+/// Text that is never printed.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "none" } else { "hidden" })
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+/// What is wrong with the settings. Never holds a piece of a secret.
+#[derive(Debug, thiserror::Error)]
+pub enum Invalid {
+    /// The URL cannot be read.
+    #[error("the URL of redis is not right: {0}")]
+    Url(&'static str),
+    /// The prefix could collide with the rest of a key.
+    #[error("the prefix of redis keys has other characters than letters and digits, or none")]
+    Prefix,
+    /// A bound that lets nothing through.
+    #[error("a bound or timeout of redis is zero; leave it out to have its default")]
+    Zero,
+    /// Half an identity.
+    #[error("a certificate for redis needs its key, and a key its certificate")]
+    Identity,
+    /// Certificates or key cannot be read.
+    #[error("the certificates or the key for redis are not PEM")]
+    Pem,
+}
+
+/// Who to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Login {
+    pub(super) user: String,
+    pub(super) password: Secret,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_work_is_refused_at_once() {
+        let invalid = |change: fn(&mut Settings)| {
+            let mut settings = Settings::default();
+            change(&mut settings);
+            settings.target().expect_err("refused").to_string()
+        };
+        assert!(invalid(|s| s.prefix = "a:b".into()).contains("prefix"));
+        assert!(invalid(|s| s.batch_bytes_max = 0).contains("zero"));
+        assert!(invalid(|s| s.key = "key".into()).contains("certificate"));
+        assert!(invalid(|s| s.url = "http://:secret@h".into()).contains("scheme"));
+        assert!(Settings::default().target().is_ok());
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        let mut settings = Settings::at("redis://me:hunter2@h");
+        settings.key = "hunter2".into();
+        settings.sentinel_password = "hunter2".into();
+        assert!(!format!("{settings:?} {:?}", settings.target()).contains("hunter2"));
+    }
+}

@@ -1,0 +1,165 @@
+//! What every store promises, on each shape of Redis.
+//!
+//! A story in which time passes neither waits nor races against a busy machine. Its store
+//! is told times sixty times as long as the story says, and time passes by bringing forward
+//! everything that Redis will let expire. That a time to live is one for Redis, too, is a
+//! story of its own elsewhere.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::SessionId;
+use store::redis::{Redis, Settings};
+use store::{
+    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
+    Record, Renewed, State, Store, Token,
+};
+
+use crate::server::{connect, run};
+
+/// How much slower than a story's the store's time is.
+const SLOWNESS: u32 = 60;
+
+/// Brings a key's end forward; of a set ordered by expiry, every member's too.
+const BRING_FORWARD: &str = "
+local by = tonumber(ARGV[1])
+if redis.call('TYPE', KEYS[1]).ok == 'zset' then
+  local all = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
+  for i = 1, #all, 2 do redis.call('ZADD', KEYS[1], all[i + 1] - by, all[i]) end
+end
+local left = redis.call('PTTL', KEYS[1])
+if left >= 0 then redis.call('PEXPIRE', KEYS[1], math.max(left - by, 0)) end
+";
+
+/// A store on some Redis, alone under its prefix.
+pub(crate) struct World {
+    store: Slow<Redis>,
+    prefix: String,
+    /// Every server that keeps something.
+    servers: Vec<String>,
+}
+
+impl World {
+    pub(crate) fn new(url: String, servers: Vec<String>) -> Self {
+        let prefix = format!("t{:x}", RandomState::new().hash_one(0));
+        let settings = Settings { prefix: prefix.clone(), timeout_ms: 10_000, ..Settings::at(url) };
+        let store = Slow(Redis::open(settings).expect("the settings are right"));
+        Self { store, prefix, servers }
+    }
+}
+
+#[async_trait::async_trait]
+impl store::contract::World for World {
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn pass(&self, time: Duration) {
+        let by = (time * SLOWNESS).as_millis().to_string();
+        for server in &self.servers {
+            let mut connection = connect(server).await;
+            let pattern = format!("{}:*", self.prefix);
+            let keys: Vec<String> = run(&mut connection, &["KEYS", &pattern]).await;
+            for key in keys {
+                let () = run(&mut connection, &["EVAL", BRING_FORWARD, "1", &key, &by]).await;
+            }
+        }
+    }
+}
+
+mod standalone {
+    use super::World;
+    use crate::server::shared;
+
+    fn world() -> World {
+        World::new(shared(), vec![shared()])
+    }
+
+    store::contract!(world());
+}
+
+/// A store whose time is slower.
+struct Slow<S>(S);
+
+#[async_trait::async_trait]
+impl<S: Store> Store for Slow<S> {
+    async fn create(&self, id: &SessionId, record: Record, ttl: Duration) -> Result<(), Error> {
+        self.0.create(id, record, ttl * SLOWNESS).await
+    }
+
+    async fn read(&self, session: &SessionId) -> Result<Option<Record>, Error> {
+        self.0.read(session).await
+    }
+
+    async fn read_log(&self, session: &SessionId) -> Result<Vec<(u64, Bytes)>, Error> {
+        self.0.read_log(session).await
+    }
+
+    async fn claim(
+        &self,
+        session: &SessionId,
+        expected: Expected,
+        new: Owner,
+        ttl: Duration,
+    ) -> Result<Claimed, Error> {
+        self.0.claim(session, expected, new, ttl * SLOWNESS).await
+    }
+
+    async fn append(&self, batch: Batch) -> Result<Appended, Error> {
+        self.0.append(slower(batch)).await
+    }
+
+    async fn append_many(&self, batches: Vec<Batch>) -> Vec<Result<Appended, Error>> {
+        self.0.append_many(batches.into_iter().map(slower).collect()).await
+    }
+
+    async fn reassert(&self, record: Record, ring: Batch) -> Result<Appended, Error> {
+        self.0.reassert(record, slower(ring)).await
+    }
+
+    async fn save(&self, session: &SessionId, token: Token, state: State) -> Result<u64, Error> {
+        self.0.save(session, token, state).await
+    }
+
+    async fn release(&self, session: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
+        self.0.release(session, token, ttl * SLOWNESS).await
+    }
+
+    async fn end(&self, session: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
+        self.0.end(session, token, ttl * SLOWNESS).await
+    }
+
+    async fn sessions_of(&self, tenant: &str, max: usize) -> Result<Vec<SessionId>, Error> {
+        self.0.sessions_of(tenant, max).await
+    }
+
+    async fn count_of(&self, tenant: &str) -> Result<usize, Error> {
+        self.0.count_of(tenant).await
+    }
+
+    async fn renew(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
+        self.0.renew(lease, ttl * SLOWNESS).await
+    }
+
+    async fn nodes(&self) -> Result<Vec<Lease>, Error> {
+        self.0.nodes().await
+    }
+
+    async fn presence(&self, incarnation: Incarnation) -> Result<Presence, Error> {
+        self.0.presence(incarnation).await
+    }
+
+    async fn mark_dead(
+        &self,
+        incarnation: Incarnation,
+        by: Incarnation,
+        ttl: Duration,
+    ) -> Result<Marking, Error> {
+        self.0.mark_dead(incarnation, by, ttl * SLOWNESS).await
+    }
+}
+
+fn slower(batch: Batch) -> Batch {
+    Batch { ttl: batch.ttl * SLOWNESS, ..batch }
+}

@@ -1,0 +1,8 @@
+//! The store on real servers of Redis: its promises, and what happens when they fail.
+//!
+//! Needs `redis-server` 7.0 or newer in the path; `deploy/local/redis-test install` installs
+//! Debian's. `ROUNDHOUSE_TEST_REDIS` names another program, such as `valkey-server`.
+#![cfg(unix)]
+
+mod contract;
+mod server;

@@ -1,0 +1,147 @@
+//! Servers that live as long as the test that started them.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// How long a server may take to start, on a machine that is busy with other tests.
+const START: Duration = Duration::from_secs(20);
+
+/// One process of Redis on a port of 127.0.0.1, gone when this is dropped.
+pub(crate) struct Server {
+    pub(crate) port: u16,
+    pub(crate) dir: TempDir,
+    arguments: Vec<String>,
+    process: Child,
+    /// The server lives until this closes.
+    _leash: ChildStdin,
+}
+
+impl Server {
+    /// A server without persistence, with these arguments in addition.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let port = free_port();
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        Self::start_at(port, tempfile::tempdir().expect("a directory"), arguments)
+    }
+
+    fn start_at(port: u16, dir: TempDir, arguments: Vec<String>) -> Self {
+        let log = dir.path().join("log");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/local/redis-test");
+        let program =
+            std::env::var("ROUNDHOUSE_TEST_REDIS").unwrap_or_else(|_| "redis-server".into());
+        let mut command = Command::new(script);
+        command.arg("run").arg(program).current_dir(dir.path()).stdin(Stdio::piped());
+        if arguments.iter().any(|argument| argument.ends_with(".conf")) {
+            command.args(&arguments).arg("--port").arg(port.to_string());
+        } else {
+            command
+                .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+                .args(["--port", &port.to_string()])
+                .args(&arguments);
+        }
+        command.arg("--logfile").arg(&log).arg("--dir").arg(dir.path());
+        command.arg("--pidfile").arg(dir.path().join("pid"));
+        let mut process = command.stdout(Stdio::null()).spawn().expect("redis-test starts");
+        let leash = process.stdin.take().expect("piped");
+        let server = Self { port, dir, arguments, process, _leash: leash };
+        server.wait_until_it_listens();
+        server
+    }
+
+    fn wait_until_it_listens(&self) {
+        let until = Instant::now() + START;
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() || self.pid().is_none()
+        {
+            let log = || std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+            assert!(Instant::now() < until, "no redis-server (7.0 or newer) listens: {}", log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// A connection of the test's own.
+    pub(crate) async fn connect(&self) -> MultiplexedConnection {
+        connect(&self.url()).await
+    }
+
+    /// Runs a command and reads its answer.
+    pub(crate) async fn run<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        run(&mut self.connect().await, command).await
+    }
+
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Kills the process and starts another at the same place.
+    pub(crate) fn restart(self) -> Self {
+        let (port, arguments) = (self.port, self.arguments.clone());
+        drop(self);
+        Self::start_at(port, tempfile::tempdir().expect("a directory"), arguments)
+    }
+
+    pub(crate) fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        let text = std::fs::read_to_string(self.dir.path().join("pid")).ok()?;
+        Pid::from_raw(text.trim().parse().ok()?)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(self.pid().expect("a pid"), signal).expect("the server lives");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(pid) = self.pid() {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
+    let client = Client::open(url).expect("a URL");
+    let config = AsyncConnectionConfig::new().set_response_timeout(Some(START));
+    client.get_multiplexed_async_connection_with_config(&config).await.expect("connected")
+}
+
+pub(crate) async fn run<T: FromRedisValue>(
+    connection: &mut MultiplexedConnection,
+    command: &[&str],
+) -> T {
+    let mut words = Cmd::new();
+    words.arg(command);
+    words.query_async(connection).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+/// A port that nobody listened at a moment ago.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// The URL of a server that all tests share.
+pub(crate) fn shared() -> String {
+    static SHARED: LazyLock<Server> = LazyLock::new(|| Server::start(&[]));
+    SHARED.url()
+}
