@@ -92,7 +92,7 @@ impl Call {
 fn add_entries(call: &mut Call, batch: &Batch) {
     call.command.arg(batch.first).arg(batch.floor).arg(millis(batch.ttl));
     for (number, entry) in (batch.first..).zip(&batch.entries) {
-        call.command.arg(&layout::encode_entry(number, entry));
+        call.command.arg(layout::encode_entry(number, entry));
         call.bytes += entry.len();
     }
 }

@@ -25,6 +25,9 @@ use crate::{Error, Primary, PrimaryId};
 /// Waits between attempts, in milliseconds: the first, and the longest.
 const PAUSE: (u64, u64) = (5, 100);
 
+/// The part of the time that a brief call has.
+const BRIEF: u32 = 4;
+
 /// So many times a call goes elsewhere at once. Then it waits, too.
 const HOPS_MAX: u32 = 4;
 
@@ -43,8 +46,8 @@ pub(super) enum Terms {
     Plain,
     /// Only a primary that the caller knows of will do.
     Told,
-    /// Not worth a second attempt.
-    Once,
+    /// Not worth more than a part of the time.
+    Brief,
 }
 
 /// What a call was answered.
@@ -124,21 +127,23 @@ impl Client {
         let pending = calls.into_iter().enumerate();
         let mut pending: Vec<_> =
             pending.map(|(place, call)| Pending { place, call, detour: None }).collect();
-        let deadline = Instant::now() + self.settings.timeout();
+        let start = Instant::now();
+        let deadline = start + self.settings.timeout();
         let mut attempt = 0;
         while !pending.is_empty() {
             attempt += 1;
             let came = self.attempt(pending, deadline).await;
-            let late = Instant::now() >= deadline;
+            let late = |terms| match terms {
+                Terms::Brief => start.elapsed() >= self.settings.timeout() / BRIEF,
+                Terms::Plain | Terms::Told => Instant::now() >= deadline,
+            };
             let mut rest = false;
             pending = Vec::new();
             for (place, came) in came {
                 match came {
                     Came::Answer(answer) => answers[place] = Some(answer),
-                    Came::Again { pending, why, .. }
-                        if late || pending.call.terms == Terms::Once =>
-                    {
-                        answers[pending.place] = Some(Err(why));
+                    Came::Again { pending: again, why, .. } if late(again.call.terms) => {
+                        answers[place] = Some(Err(why));
                     }
                     Came::Again { pending: again, pause, .. } => {
                         rest |= pause;

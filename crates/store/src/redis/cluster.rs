@@ -28,6 +28,9 @@ const ASKED_MAX: usize = 16;
 /// Most primaries that a map may name: more than Redis recommends for a cluster.
 const PRIMARIES_MAX: usize = 1_024;
 
+/// Slots that lie together, first and last.
+pub(super) type Ranges = Vec<(u16, u16)>;
+
 /// The slots and their primaries.
 pub(super) struct Cluster {
     shared: Arc<Shared>,
@@ -113,9 +116,9 @@ impl Cluster {
     }
 
     /// Every primary that keeps slots, and which.
-    pub(super) fn primaries(&self) -> Vec<(Arc<Link>, Vec<(u16, u16)>)> {
+    pub(super) fn primaries(&self) -> Vec<(Arc<Link>, Ranges)> {
         let map = self.shared.map.borrow();
-        let mut primaries: HashMap<&Address, Vec<(u16, u16)>> = HashMap::new();
+        let mut primaries: HashMap<&Address, Ranges> = HashMap::new();
         for (first, last, address) in &map.ranges {
             primaries.entry(address).or_default().push((*first, *last));
         }

@@ -83,7 +83,7 @@ impl Redis {
         Call::new(&key, Name::Enlist.on(&[&key]))
             .arg(session.as_str())
             .arg(millis(ttl))
-            .on(Terms::Once)
+            .on(Terms::Brief)
     }
 
     /// Takes a session off its tenant's list.
@@ -91,7 +91,7 @@ impl Redis {
         let key = self.keys.tenant(tenant);
         let mut command = redis::cmd("ZREM");
         command.arg(&key).arg(session.as_str());
-        Call::new(&key, command).on(Terms::Once)
+        Call::new(&key, command).on(Terms::Brief)
     }
 
     /// Takes a session off the list, if that is possible right now.

@@ -79,6 +79,18 @@ mod standalone {
     store::contract!(world());
 }
 
+mod cluster {
+    use super::World;
+    use crate::clustered::shared;
+
+    fn world() -> World {
+        let cluster = shared();
+        World::new(cluster.url(), cluster.primaries())
+    }
+
+    store::contract!(world());
+}
+
 /// A store whose time is slower.
 struct Slow<S>(S);
 

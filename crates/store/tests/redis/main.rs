@@ -4,5 +4,6 @@
 //! Debian's. `ROUNDHOUSE_TEST_REDIS` names another program, such as `valkey-server`.
 #![cfg(unix)]
 
+mod clustered;
 mod contract;
 mod server;
