@@ -6,4 +6,7 @@
 
 mod clustered;
 mod contract;
+mod faults;
+mod proxy;
 mod server;
+mod story;

@@ -1,0 +1,343 @@
+//! One server that forgets, fills up, stops, or is cut off; and what it costs.
+
+use std::time::{Duration, Instant};
+
+use store::redis::Settings;
+use store::{Error, Expected, Marking, Presence, Standing, State, Store};
+
+use crate::proxy::Proxy;
+use crate::server::{Server, free_port, shared};
+use crate::story::{LONG, Session, at_last, lease, open, open_with, unavailable};
+
+/// `SCRIPT FLUSH`, by an operator or by a restart that kept the data.
+#[tokio::test]
+async fn a_server_that_forgot_the_scripts_is_told_again() {
+    let server = Server::start(&[]);
+    let store = open(&server.url());
+    let session = Session::made(&store).await;
+    session.append(&store, 1, "a").await.expect("taken");
+    let () = server.run(&["SCRIPT", "FLUSH"]).await;
+    let batches = vec![session.batch(2, "b"), session.batch(3, "c"), session.batch(5, "e")];
+    let answers = store.append_many(batches).await;
+    assert!(answers[0].is_ok() && answers[1].is_ok(), "{answers:?}");
+    assert!(matches!(answers[2], Err(Error::Hole { last: Some(3) })), "{answers:?}");
+    assert_eq!(session.log(&store).await, "a b c");
+}
+
+/// Everything is forgotten; the owner lives.
+#[tokio::test]
+async fn a_session_outlives_a_restart_without_persistence_if_its_owner_does() {
+    let server = Server::start(&[]);
+    let store = open(&server.url());
+    let session = Session::made(&store).await;
+    session.append(&store, 1, "a b").await.expect("taken");
+    let before = store.primaries().await.expect("told");
+    let server = server.restart();
+    let answer = at_last(|| session.append(&store, 3, "c")).await;
+    assert!(matches!(answer, Err(Error::Missing)), "{answer:?}");
+    // Whoever does not own it cannot tell yet that it is gone.
+    let nobody = Session::new();
+    unavailable(store.read(&nobody.id).await);
+    let after = at_last(|| store.primaries()).await.expect("told");
+    assert_ne!(before, after);
+    assert_eq!(store.read(&nobody.id).await.expect("answered"), None);
+    store.reassert(session.record.clone(), session.batch(1, "a b c")).await.expect("re-asserted");
+    assert_eq!(session.log(&store).await, "a b c");
+    assert_eq!(store.count_of("acme").await.expect("counted"), 1);
+    drop(server);
+}
+
+/// A claim that did not know of the failover could depose an owner that has the only copy.
+#[tokio::test]
+async fn no_claim_and_no_release_on_a_primary_that_was_not_told_of() {
+    let server = Server::start(&[]);
+    let store = open(&server.url());
+    store.primaries().await.expect("told");
+    let server = server.restart();
+    let session = Session::new();
+    at_last(|| session.make(&store)).await.expect("made");
+    let heir = session.heir();
+    unavailable(session.claimed_by(&heir, &store).await);
+    unavailable(store.release(&session.id, session.owner.token, LONG).await);
+    session.append(&store, 1, "a").await.expect("owners go on");
+    store.primaries().await.expect("told");
+    session.claimed_by(&heir, &store).await.expect("claimed");
+    drop(server);
+}
+
+/// `maxmemory` with `noeviction`: what would grow is refused, what keeps the cluster
+/// together is not.
+#[tokio::test]
+async fn a_full_server_takes_no_entries_but_leases_claims_and_releases_go_on() {
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let store = open(&server.url());
+    let session = Session::made(&store).await;
+    session.append(&store, 1, "a b c").await.expect("taken");
+    let node = lease();
+    store.renew(node.clone(), LONG).await.expect("renewed");
+    let () = server.run(&["CONFIG", "SET", "maxmemory", "1"]).await;
+
+    let why = unavailable(session.append(&store, 4, "d").await);
+    assert!(why.contains("OOM"), "{why}");
+    unavailable(Session::new().make(&store).await);
+    assert_eq!(session.log(&store).await, "a b c");
+    let trim = store::Batch { floor: 3, ..session.batch(4, "") };
+    store.append(trim).await.expect("what makes room is taken");
+    assert!(store.renew(node.clone(), LONG).await.expect("renewed").was_there);
+    let other = lease();
+    store.renew(other.clone(), LONG).await.expect("a new node as well");
+    let heir = session.heir();
+    session.claimed_by(&heir, &store).await.expect("claimed");
+    store.release(&heir.id, heir.owner.token, LONG).await.expect("released");
+    let last = heir.heir();
+    store.claim(&last.id, Expected::Released, last.owner, LONG).await.expect("claimed");
+    assert_eq!(last.log(&store).await, "c");
+    store.end(&last.id, last.owner.token, LONG).await.expect("ended");
+
+    let () = server.run(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    let session = Session::made(&store).await;
+    session.append(&store, 1, "a").await.expect("taken again");
+}
+
+/// `min-replicas-to-write`: nothing is half done.
+#[tokio::test]
+async fn a_primary_that_lost_its_replicas_takes_nothing() {
+    let server = Server::start(&[]);
+    let store = open(&server.url());
+    let session = Session::made(&store).await;
+    let () = server.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    let why = unavailable(session.append(&store, 1, "a").await);
+    assert!(why.contains("NOREPLICAS"), "{why}");
+    unavailable(session.claimed_by(&session.heir(), &store).await);
+    unavailable(store.renew(lease(), LONG).await);
+    unavailable(store.end(&session.id, session.owner.token, LONG).await);
+    let () = server.run(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    session.append(&store, 1, "a").await.expect("taken");
+    assert_eq!(store.read(&session.id).await.expect("read"), Some(session.record));
+}
+
+/// The server did it, and nobody heard. The store asks again by itself.
+#[tokio::test]
+async fn an_answer_that_was_lost_is_asked_for_again() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::to(server.port).await;
+    let store = open(&proxy.url());
+    let session = Session::made(&store).await;
+    for (number, word) in (1..).zip(["a", "b", "c"]) {
+        proxy.cut_next_answer();
+        session.append(&store, number, word).await.expect("taken");
+    }
+    proxy.cut_next_answer();
+    let heir = session.heir();
+    let claimed = session.claimed_by(&heir, &store).await.expect("claimed");
+    assert_eq!(claimed.record, heir.record);
+    proxy.cut_next_answer();
+    store.end(&heir.id, heir.owner.token, LONG).await.expect("ended");
+    assert_eq!(heir.log(&store).await, "");
+}
+
+/// An append given up for lost arrives when the session is another's.
+#[tokio::test]
+async fn what_arrives_late_on_an_old_connection_changes_nothing() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::to(server.port).await;
+    let store = open_with(Settings { timeout_ms: 200, ..Settings::at(proxy.url()) });
+    let session = Session::made(&store).await;
+    session.append(&store, 1, "a").await.expect("taken");
+    proxy.hold_next();
+    unavailable(session.append(&store, 2, "x y").await);
+    session.append_at_last(&store, 2, "b").await;
+    let heir = session.heir();
+    at_last(|| session.claimed_by(&heir, &store)).await.expect("claimed");
+    heir.append_at_last(&store, 3, "c").await;
+    let before: u64 = evalshas(&server).await;
+    proxy.go_on();
+    while evalshas(&server).await == before {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(heir.log(&store).await, "a b c");
+}
+
+/// How many scripts a server was asked to run.
+async fn evalshas(server: &Server) -> u64 {
+    let info: String = server.run(&["INFO", "commandstats"]).await;
+    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    let calls = line.and_then(|line| line.split(',').next()).and_then(|n| n.parse().ok());
+    calls.unwrap_or(0)
+}
+
+/// SIGSTOP, or a machine that swaps: no wait is longer than its timeout.
+#[tokio::test]
+async fn nobody_waits_for_a_paused_server_longer_than_the_timeout() {
+    let server = Server::start(&[]);
+    let store = open_with(Settings { timeout_ms: 300, ..Settings::at(server.url()) });
+    let session = Session::made(&store).await;
+    session.append(&store, 1, "a").await.expect("taken");
+    server.pause();
+    for _ in 0..3 {
+        let start = Instant::now();
+        unavailable(session.append(&store, 2, "b").await);
+        unavailable(store.read(&session.id).await);
+        unavailable(store.primaries().await);
+        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    }
+    server.go_on();
+    session.append_at_last(&store, 2, "b").await;
+    session.append_at_last(&store, 3, "c").await;
+    assert_eq!(session.log(&store).await, "a b c");
+}
+
+/// Redis closes idle connections, load balancers do, operators do.
+#[tokio::test]
+async fn a_connection_that_was_closed_is_made_anew_unnoticed() {
+    let server = Server::start(&[]);
+    let store = open(&server.url());
+    let session = Session::made(&store).await;
+    for number in 1..=5 {
+        let mut admin = server.connect().await;
+        let () = crate::server::run(&mut admin, &["CLIENT", "KILL", "SKIPME", "yes"]).await;
+        session.append(&store, number, "x").await.expect("taken");
+    }
+}
+
+/// A node starts before its Redis does.
+#[tokio::test]
+async fn a_store_waits_for_a_server_that_is_not_there_yet() {
+    let store = open_with(Settings {
+        timeout_ms: 100,
+        ..Settings::at(format!("redis://127.0.0.1:{}", free_port()))
+    });
+    let why = unavailable(Session::new().make(&store).await);
+    assert!(why.contains("127.0.0.1"), "{why}");
+    let paused = Server::start(&[]);
+    let store = open(&paused.url());
+    at_last(|| async { Session::new().make(&store).await }).await.expect("made");
+}
+
+/// Two of them share a server.
+#[tokio::test]
+async fn installations_with_other_prefixes_do_not_meet() {
+    let one = open(&shared());
+    let other = open_with(Settings { prefix: "other".into(), ..Settings::at(shared()) });
+    let session = Session::made(&one).await;
+    assert_eq!(other.read(&session.id).await.expect("read"), None);
+    session.make(&other).await.expect("made");
+    other.end(&session.id, session.owner.token, LONG).await.expect("ended");
+    assert!(one.read(&session.id).await.expect("read").is_some());
+}
+
+/// The contract's worlds bring time forward by hand.
+#[tokio::test]
+async fn a_time_to_live_is_one_for_redis_too() {
+    let store = open(&shared());
+    let (session, ttl) = (Session::new(), Duration::from_millis(400));
+    let start = Instant::now();
+    store.create(&session.id, session.record.clone(), ttl).await.expect("made");
+    let node = lease();
+    store.renew(node.clone(), ttl).await.expect("renewed");
+    while store.read(&session.id).await.expect("read").is_some() {
+        assert!(start.elapsed() < Duration::from_secs(10));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(start.elapsed() >= ttl);
+    while store.presence(node.incarnation).await.expect("read") != Presence::Gone {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let by = lease();
+    store.renew(by.clone(), LONG).await.expect("renewed");
+    let marking = store.mark_dead(node.incarnation, by.incarnation, LONG).await.expect("marked");
+    assert_eq!(marking, Marking::Dead);
+}
+
+/// A record of a later version is not guessed at.
+#[tokio::test]
+async fn a_record_in_another_layout_is_left_alone() {
+    let server = Server::start(&[]);
+    let store = open(&server.url());
+    let session = Session::made(&store).await;
+    let key = format!("rh:{{{}}}", session.id.as_str());
+    let () = server.run(&["SETRANGE", &key, "0", "\x02"]).await;
+    let held: Vec<u8> = server.run(&["GET", &key]).await;
+    unavailable(session.append(&store, 1, "a").await);
+    unavailable(session.make(&store).await);
+    unavailable(store.read(&session.id).await);
+    unavailable(session.claimed_by(&session.heir(), &store).await);
+    unavailable(store.reassert(session.record.clone(), session.batch(1, "a")).await);
+    let now: Vec<u8> = server.run(&["GET", &key]).await;
+    assert_eq!(held, now);
+}
+
+/// One write and one answer, however many sessions; a claim brings record and log.
+#[tokio::test]
+async fn an_operation_is_one_round_trip() {
+    let server = Server::start(&[]);
+    let proxy = Proxy::to(server.port).await;
+    let store = open(&proxy.url());
+    let session = Session::made(&store).await;
+    let mut others = Vec::new();
+    for _ in 0..200 {
+        others.push(Session::made(&store).await);
+    }
+    proxy.writes();
+    macro_rules! costs {
+        ($writes:literal, $what:expr) => {
+            let _ = $what.await;
+            assert_eq!(proxy.writes(), $writes, stringify!($what));
+        };
+    }
+    let token = session.owner.token;
+    let state = State { version: 2, ..State::default() };
+    let heir = session.heir();
+    costs!(1, Session::new().make(&store));
+    costs!(1, store.read(&session.id));
+    costs!(1, session.append(&store, 1, "a"));
+    costs!(1, store.append_many(others.iter().map(|other| other.batch(1, "a b")).collect()));
+    costs!(1, store.save(&session.id, token, state));
+    costs!(1, store.read_log(&session.id));
+    costs!(1, session.claimed_by(&heir, &store));
+    costs!(1, store.reassert(heir.record.clone(), heir.batch(1, "a")));
+    costs!(1, store.release(&heir.id, heir.owner.token, LONG));
+    costs!(1, store.count_of("acme"));
+    costs!(1, store.sessions_of("acme", 10));
+    let node = lease();
+    costs!(1, store.renew(node.clone(), LONG));
+    costs!(1, store.presence(node.incarnation));
+    costs!(1, store.primaries());
+    costs!(2, store.nodes());
+    costs!(2, store.mark_dead(store::Incarnation(1), node.incarnation, LONG));
+    // Its tenant's list is in another place, which only the record names.
+    costs!(2, store.end(&others[0].id, others[0].owner.token, LONG));
+    let ended = store.read(&others[0].id).await.expect("read").expect("a tombstone");
+    assert_eq!(ended.standing, Standing::Ended);
+}
+
+/// What an idle session keeps: its record, and its place on its tenant's list.
+#[tokio::test]
+async fn an_idle_session_takes_less_than_a_kilobyte() {
+    const SESSIONS: usize = 1_000;
+    let server = Server::start(&[]);
+    let store = open(&server.url());
+    let mut used = 0;
+    for number in 0..SESSIONS {
+        let mut session =
+            Session::named(&format!("5f0c1f0e-1d7c-4a38-9a6f-{number:012x}-a1b2c3d4"));
+        // Params as long as clients with many capabilities send them.
+        session.record.initialize = vec![b'x'; 300].into();
+        session.make(&store).await.expect("made");
+        session.append(&store, 1, "entry").await.expect("taken");
+        let trim = store::Batch { floor: 2, ..session.batch(2, "") };
+        store.append(trim).await.expect("taken");
+        let keys: Vec<String> = if number % 100 == 0 {
+            server.run(&["KEYS", &format!("rh:{{{}}}*", session.id.as_str())]).await
+        } else {
+            Vec::new()
+        };
+        for key in keys {
+            used += server.run::<usize>(&["MEMORY", "USAGE", &key]).await * 100;
+        }
+    }
+    used +=
+        server.run::<usize>(&["MEMORY", "USAGE", "rh:tenant:acme:sessions", "SAMPLES", "0"]).await;
+    let each = used / SESSIONS;
+    assert!((200..1_000).contains(&each), "{each} bytes a session");
+}

@@ -1,0 +1,151 @@
+//! The words that stories about failing servers are told in.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::SessionId;
+use store::redis::{Redis, Settings};
+use store::{
+    Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Lease, Owner, Record, Standing,
+    State, Store, Token,
+};
+
+/// Long enough to never matter.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+
+/// A store on this URL, that gives up soon.
+pub(crate) fn open(url: &str) -> Redis {
+    open_with(Settings::at(url))
+}
+
+pub(crate) fn open_with(settings: Settings) -> Redis {
+    Redis::open(settings).expect("the settings are right")
+}
+
+/// One session and its owner.
+#[derive(Clone)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) owner: Owner,
+    pub(crate) record: Record,
+}
+
+impl Session {
+    pub(crate) fn new() -> Self {
+        Self::named(&format!("{:016x}{:016x}", random(), random()))
+    }
+
+    pub(crate) fn named(id: &str) -> Self {
+        let owner = Owner { token: Token::first(random()), node: Incarnation(random()) };
+        let record = Record {
+            owner,
+            former: Vec::new(),
+            tenant: "acme".into(),
+            principal: Digest([7; 32]),
+            revision: "2025-11-25".into(),
+            initialize: Bytes::from_static(br#"{"capabilities":{}}"#),
+            state: State { version: 1, bytes: Bytes::from_static(b"one") },
+            standing: Standing::Owned,
+        };
+        Self { id: SessionId::parse(id).expect("a valid id"), owner, record }
+    }
+
+    /// A session that the store knows.
+    pub(crate) async fn made(store: &Redis) -> Self {
+        let session = Self::new();
+        session.make(store).await.expect("a new session is made");
+        session
+    }
+
+    pub(crate) async fn make(&self, store: &Redis) -> Result<(), Error> {
+        store.create(&self.id, self.record.clone(), LONG).await
+    }
+
+    /// Entries from `first` on, one a word; all is replayable.
+    pub(crate) fn batch(&self, first: u64, words: &str) -> Batch {
+        let own = |word: &str| Bytes::copy_from_slice(word.as_bytes());
+        Batch {
+            session: self.id.clone(),
+            token: self.owner.token,
+            first,
+            floor: 1,
+            entries: words.split_whitespace().map(own).collect(),
+            ttl: LONG,
+        }
+    }
+
+    pub(crate) async fn append(
+        &self,
+        store: &Redis,
+        first: u64,
+        words: &str,
+    ) -> Result<Appended, Error> {
+        store.append(self.batch(first, words)).await
+    }
+
+    /// Sends it again until it is answered with anything but "unavailable".
+    pub(crate) async fn append_at_last(&self, store: &Redis, first: u64, words: &str) {
+        let answer = at_last(|| self.append(store, first, words)).await;
+        let last = first + words.split_whitespace().count() as u64 - 1;
+        assert_eq!(answer.expect("taken").through, Some(last));
+    }
+
+    /// The session in the hands of another node, which has yet to claim it.
+    pub(crate) fn heir(&self) -> Self {
+        let token = self.owner.token.next(random());
+        let owner = Owner { token, node: Incarnation(random()) };
+        let former = vec![self.owner.token];
+        Self { id: self.id.clone(), owner, record: Record { owner, former, ..self.record.clone() } }
+    }
+
+    pub(crate) async fn claimed_by(&self, heir: &Self, store: &Redis) -> Result<Claimed, Error> {
+        store.claim(&self.id, Expected::Token(self.owner.token), heir.owner, LONG).await
+    }
+
+    pub(crate) async fn log(&self, store: &Redis) -> String {
+        let log = store.read_log(&self.id).await.expect("the store answers");
+        let words = log.iter().map(|(_, entry)| std::str::from_utf8(entry).expect("a word"));
+        words.collect::<Vec<_>>().join(" ")
+    }
+}
+
+pub(crate) fn lease() -> Lease {
+    Lease {
+        incarnation: Incarnation(random()),
+        name: "node-a".into(),
+        address: "10.0.0.4:7070".into(),
+        draining: false,
+        load: 3,
+        linked: Vec::new(),
+    }
+}
+
+/// Asks until the answer is another than "unavailable", for half a minute.
+pub(crate) async fn at_last<T, F>(mut ask: impl FnMut() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let until = std::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        match ask().await {
+            Err(Error::Unavailable(why)) => {
+                assert!(std::time::Instant::now() < until, "still unavailable: {why}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+#[track_caller]
+pub(crate) fn unavailable<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
+    match answer {
+        Err(Error::Unavailable(why)) => why.to_string(),
+        other => panic!("expected the store to be unavailable, not {other:?}"),
+    }
+}
+
+pub(crate) fn random() -> u64 {
+    RandomState::new().hash_one(0)
+}
