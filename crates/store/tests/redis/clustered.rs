@@ -3,9 +3,12 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use store::redis::Settings;
+use store::{Error, Store};
 use tokio::time::sleep;
 
 use crate::server::{Server, free_port};
+use crate::story::{Session, at_last, open, open_with, unavailable};
 
 /// How long the processes may take to find each other.
 const START: Duration = Duration::from_secs(30);
@@ -110,4 +113,179 @@ pub(crate) fn shared() -> &'static Cluster {
         starting.join().expect("the cluster starts")
     });
     &SHARED
+}
+
+/// A batch for each of many sessions, wherever they are.
+#[tokio::test]
+async fn batches_for_many_sessions_reach_each_its_own_primary() {
+    let store = open(&shared().url());
+    let mut sessions = Vec::new();
+    for _ in 0..50 {
+        sessions.push(Session::made(&store).await);
+    }
+    for round in 0..3 {
+        let batch = |session: &Session| session.batch(1 + 2 * round, "a b");
+        let answers = store.append_many(sessions.iter().map(batch).collect()).await;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
+    for session in &sessions {
+        assert_eq!(session.log(&store).await, "a b a b a b");
+    }
+    let primaries = store.primaries().await.expect("told");
+    assert_eq!(primaries.len(), 3);
+    for session in &sessions {
+        assert_eq!(primaries.iter().filter(|primary| primary.holds(&session.id)).count(), 1);
+    }
+    assert_eq!(primaries.iter().filter(|primary| primary.holds_leases()).count(), 1);
+}
+
+/// The first address of the URL may be any of them, and some may be gone.
+#[tokio::test]
+async fn one_address_of_a_living_server_is_enough() {
+    let replica = shared().servers[4].port;
+    let gone = free_port();
+    let store = open(&format!("redis+cluster://127.0.0.1:{gone},127.0.0.1:{replica}"));
+    let session = at_last(|| async {
+        let session = Session::new();
+        session.make(&store).await.map(|()| session)
+    });
+    let session = session.await.expect("made");
+    session.append(&store, 1, "a").await.expect("taken");
+}
+
+/// `redis://` at a cluster works for a part of the sessions, which is worse than not at all.
+#[tokio::test]
+async fn a_cluster_that_is_taken_for_a_single_server_says_so() {
+    let store = open(&shared().servers[0].url());
+    let why = loop {
+        if let Err(why) = Session::new().make(&store).await {
+            break why;
+        }
+    };
+    assert!(unavailable::<()>(Err(why)).contains("redis+cluster://"));
+}
+
+/// A slot moves, keys and all, while its session is written to. Nothing is lost or doubled;
+/// what cannot be answered in between can be afterwards.
+#[tokio::test]
+async fn a_session_is_appended_to_while_its_slot_moves() {
+    let cluster = Cluster::start().await;
+    let store = open_with(Settings { timeout_ms: 300, ..Settings::at(cluster.url()) });
+    let session = at_last(|| async {
+        let session = Session::new();
+        session.make(&store).await.map(|()| session)
+    });
+    let session = session.await.expect("made");
+    let (mut number, mut home) = (1, cluster.home_of(&session).await);
+    session.append_at_last(&store, number, "e1").await;
+    for _ in 0..3 {
+        let to = (home + 1) % 3;
+        let moving = cluster.move_slot(&session, home, to);
+        tokio::pin!(moving);
+        loop {
+            let word = format!("e{}", number + 1);
+            tokio::select! {
+                biased;
+                () = &mut moving => break,
+                () = session.append_at_last(&store, number + 1, &word) => number += 1,
+            }
+        }
+        home = to;
+        number += 1;
+        session.append_at_last(&store, number, &format!("e{number}")).await;
+    }
+    let all: Vec<_> = (1..=number).map(|number| format!("e{number}")).collect();
+    assert_eq!(session.log(&store).await, all.join(" "));
+    assert!(number >= 7, "{number}");
+    assert_eq!(cluster.home_of(&session).await, home);
+}
+
+/// A primary dies: its sessions wait until the replica has its place, the others do not.
+#[tokio::test]
+async fn a_replica_takes_over_and_the_change_can_be_seen() {
+    let cluster = Cluster::start().await;
+    let store = open_with(Settings { timeout_ms: 300, ..Settings::at(cluster.url()) });
+    let before = at_last(|| store.primaries()).await.expect("told");
+    let mut sessions: Vec<Option<Session>> = vec![None, None, None];
+    while sessions.iter().any(Option::is_none) {
+        let session = Session::made(&store).await;
+        session.append(&store, 1, "a").await.expect("taken");
+        let home = cluster.home_of(&session).await;
+        sessions[home] = Some(session);
+    }
+    let [Some(orphan), Some(other), _] = &sessions[..] else { unreachable!() };
+    cluster.servers[0].kill();
+    let start = Instant::now();
+    unavailable(orphan.append(&store, 2, "b").await);
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    other.append(&store, 2, "b").await.expect("nothing to the others");
+    // Appends go on as soon as there is a new primary; what it forgot, if anything, is
+    // re-asserted by its owner. Claims wait until it was told of.
+    let answer = at_last(|| orphan.append(&store, 2, "b")).await;
+    match answer {
+        Ok(_) => {}
+        Err(Error::Hole { .. } | Error::Missing) => {
+            let ring = orphan.batch(1, "a b");
+            store.reassert(orphan.record.clone(), ring).await.expect("re-asserted");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(orphan.log(&store).await, "a b");
+    let heir = orphan.heir();
+    unavailable(orphan.claimed_by(&heir, &store).await);
+    let after = loop {
+        let after = at_last(|| store.primaries()).await.expect("told");
+        if after.iter().any(|primary| primary.holds(&orphan.id)) {
+            break after;
+        }
+        sleep(Duration::from_millis(20)).await;
+    };
+    let id = |primaries: &[store::Primary], session: &Session| {
+        primaries.iter().find(|primary| primary.holds(&session.id)).map(|primary| primary.id)
+    };
+    assert_ne!(id(&before, orphan), id(&after, orphan));
+    assert_eq!(id(&before, other), id(&after, other));
+    at_last(|| orphan.claimed_by(&heir, &store)).await.expect("claimed");
+}
+
+impl Cluster {
+    /// Which of the first three keeps the session.
+    async fn home_of(&self, session: &Session) -> usize {
+        let key = format!("rh:{{{}}}", session.id.as_str());
+        let slot: u16 = self.servers[1].run(&["CLUSTER", "KEYSLOT", &key]).await;
+        for (place, server) in self.servers[..3].iter().enumerate() {
+            let nodes: String = server.run(&["CLUSTER", "NODES"]).await;
+            let own = nodes.lines().find(|line| line.contains("myself")).expect("itself");
+            let keeps = own.split_whitespace().skip(8).any(|range| {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                let bounds = (first.parse::<u16>(), last.parse::<u16>());
+                matches!(bounds, (Ok(first), Ok(last)) if (first..=last).contains(&slot))
+            });
+            if keeps {
+                return place;
+            }
+        }
+        panic!("nobody keeps slot {slot}");
+    }
+
+    /// Moves the session's slot as an operator does, key by key, and takes its time.
+    async fn move_slot(&self, session: &Session, from: usize, to: usize) {
+        let key = format!("rh:{{{}}}", session.id.as_str());
+        let [source, target] = [&self.servers[from], &self.servers[to]];
+        let slot = source.run::<u16>(&["CLUSTER", "KEYSLOT", &key]).await.to_string();
+        let source_id: String = source.run(&["CLUSTER", "MYID"]).await;
+        let target_id: String = target.run(&["CLUSTER", "MYID"]).await;
+        let () = target.run(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source_id]).await;
+        let () = source.run(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target_id]).await;
+        let port = target.port.to_string();
+        loop {
+            sleep(Duration::from_millis(50)).await;
+            let keys: Vec<String> = source.run(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).await;
+            let Some(key) = keys.first() else { break };
+            let _: String = source.run(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
+        }
+        for server in [target, source] {
+            let () = server.run(&["CLUSTER", "SETSLOT", &slot, "NODE", &target_id]).await;
+        }
+    }
 }
