@@ -124,10 +124,9 @@ impl Store for Redis {
             .arg(millis(ttl));
         let enlist = self.enlist_call(&record.tenant, session, ttl);
         let mut answers = self.client.perform(vec![create, enlist]).await;
-        // The list is only that; claims and re-assertions make it whole again.
         let created = outcome(answers.swap_remove(0)?.value).map(drop);
-        if matches!(created, Err(Error::Fenced(_) | Error::Ended | Error::Released)) {
-            self.delist(&record.tenant, session).await;
+        if created.is_err() {
+            self.correct_list(&record.tenant, session).await;
         }
         created
     }
@@ -214,7 +213,10 @@ impl Store for Redis {
             self.enlist_call(&record.tenant, &ring.session, ring.ttl)
         };
         let mut answers = self.client.perform(vec![reassert, list]).await;
-        outcome(answers.swap_remove(0)?.value)?;
+        if let Err(refused) = outcome(answers.swap_remove(0)?.value) {
+            self.correct_list(&record.tenant, &ring.session).await;
+            return Err(refused);
+        }
         Ok(if ends { Appended { through: None } } else { taken(&ring) })
     }
 

@@ -15,13 +15,16 @@ use super::answer::{bytes, nonsense, outcome, text};
 use super::client::{Call, Terms};
 use super::script::Name;
 use super::{Redis, millis};
-use crate::Error;
+use crate::{Error, Standing, Store};
 
 /// How many overdue sessions one reading looks after.
 const OVERDUE_MAX: usize = 128;
 
 /// How often a reading begins again because it corrected the list.
 const ROUNDS_MAX: usize = 3;
+
+/// A time to be overdue soon, after which somebody looks how long it really is.
+const UNKNOWN: Duration = Duration::from_secs(1);
 
 impl Redis {
     /// How many sessions a tenant has, and up to `max` of them.
@@ -84,6 +87,19 @@ impl Redis {
             .arg(session.as_str())
             .arg(millis(ttl))
             .on(Terms::Brief)
+    }
+
+    /// A session was put on a list, or taken off, and then was not written: what is
+    /// true about it, if that is to be had right now?
+    pub(super) async fn correct_list(&self, tenant: &str, session: &SessionId) {
+        let Ok(record) = self.read(session).await else { return };
+        match record.filter(|record| record.standing != Standing::Ended) {
+            Some(record) if *record.tenant == *tenant => {
+                let call = self.enlist_call(tenant, session, UNKNOWN);
+                let _ = self.client.call(call).await;
+            }
+            _ => self.delist(tenant, session).await,
+        }
     }
 
     /// Takes a session off its tenant's list.

@@ -70,10 +70,10 @@ impl store::contract::World for World {
 
 mod standalone {
     use super::World;
-    use crate::server::shared;
+    use crate::server::{shared, shared_url};
 
     fn world() -> World {
-        World::new(shared(), vec![shared()])
+        World::new(shared_url(), vec![shared().url()])
     }
 
     store::contract!(world());

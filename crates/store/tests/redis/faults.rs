@@ -6,7 +6,7 @@ use store::redis::Settings;
 use store::{Error, Expected, Marking, Presence, Standing, State, Store};
 
 use crate::proxy::Proxy;
-use crate::server::{Server, free_port, shared};
+use crate::server::{Server, free_port, shared_url};
 use crate::story::{LONG, Session, at_last, lease, open, open_with, unavailable};
 
 /// `SCRIPT FLUSH`, by an operator or by a restart that kept the data.
@@ -217,8 +217,8 @@ async fn a_store_waits_for_a_server_that_is_not_there_yet() {
 /// Two of them share a server.
 #[tokio::test]
 async fn installations_with_other_prefixes_do_not_meet() {
-    let one = open(&shared());
-    let other = open_with(Settings { prefix: "other".into(), ..Settings::at(shared()) });
+    let one = open(&shared_url());
+    let other = open_with(Settings { prefix: "other".into(), ..Settings::at(shared_url()) });
     let session = Session::made(&one).await;
     assert_eq!(other.read(&session.id).await.expect("read"), None);
     session.make(&other).await.expect("made");
@@ -229,7 +229,7 @@ async fn installations_with_other_prefixes_do_not_meet() {
 /// The contract's worlds bring time forward by hand.
 #[tokio::test]
 async fn a_time_to_live_is_one_for_redis_too() {
-    let store = open(&shared());
+    let store = open(&shared_url());
     let (session, ttl) = (Session::new(), Duration::from_millis(400));
     let start = Instant::now();
     store.create(&session.id, session.record.clone(), ttl).await.expect("made");

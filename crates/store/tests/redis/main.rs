@@ -7,6 +7,9 @@
 mod clustered;
 mod contract;
 mod faults;
+mod model;
 mod proxy;
+mod sentinels;
 mod server;
 mod story;
+mod tls;

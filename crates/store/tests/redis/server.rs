@@ -19,6 +19,8 @@ pub(crate) struct Server {
     pub(crate) port: u16,
     pub(crate) dir: TempDir,
     arguments: Vec<String>,
+    /// Who to be, as it stands in a URL.
+    login: String,
     process: Child,
     /// The server lives until this closes.
     _leash: ChildStdin,
@@ -30,6 +32,41 @@ impl Server {
         let port = free_port();
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         Self::start_at(port, tempfile::tempdir().expect("a directory"), arguments)
+    }
+
+    /// A Sentinel that watches the primary at this port under the name `roundhouse`.
+    pub(crate) fn sentinel(primary: u16, password: Option<&str>) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("sentinel.conf");
+        let config = format!(
+            "bind 127.0.0.1\n\
+             sentinel monitor roundhouse 127.0.0.1 {primary} 2\n\
+             sentinel down-after-milliseconds roundhouse 500\n\
+             sentinel failover-timeout roundhouse 3000\n"
+        );
+        let own = password
+            .map(|word| format!("requirepass {word}\nsentinel sentinel-pass {word}\n"))
+            .unwrap_or_default();
+        let config = config + &own;
+        std::fs::write(&path, config).expect("written");
+        let arguments = vec![path.to_str().expect("a path").to_owned(), "--sentinel".into()];
+        let mut server = Self::start_at(free_port(), dir, arguments);
+        server.login = password.map(|word| format!(":{word}@")).unwrap_or_default();
+        server
+    }
+
+    /// A server that speaks TLS only, with these files in its directory: `ca`, `cert`, `key`.
+    pub(crate) fn with_tls(dir: TempDir, arguments: &[&str]) -> Self {
+        let port = free_port();
+        let file = |name: &str| dir.path().join(name).to_str().expect("a path").to_owned();
+        let mut all: Vec<String> = ["--port", "0", "--tls-port", &port.to_string()]
+            .into_iter()
+            .chain(["--tls-ca-cert-file", &file("ca"), "--tls-cert-file", &file("cert")])
+            .chain(["--tls-key-file", &file("key")])
+            .map(str::to_owned)
+            .collect();
+        all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        Self::start_at(port, dir, all)
     }
 
     fn start_at(port: u16, dir: TempDir, arguments: Vec<String>) -> Self {
@@ -51,7 +88,8 @@ impl Server {
         command.arg("--pidfile").arg(dir.path().join("pid"));
         let mut process = command.stdout(Stdio::null()).spawn().expect("redis-test starts");
         let leash = process.stdin.take().expect("piped");
-        let server = Self { port, dir, arguments, process, _leash: leash };
+        let login = login_in(&arguments);
+        let server = Self { port, dir, arguments, login, process, _leash: leash };
         server.wait_until_it_listens();
         server
     }
@@ -67,7 +105,7 @@ impl Server {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://{}127.0.0.1:{}", self.login, self.port)
     }
 
     /// A connection of the test's own.
@@ -119,6 +157,12 @@ impl Drop for Server {
     }
 }
 
+/// The password that the arguments ask for.
+fn login_in(arguments: &[String]) -> String {
+    let password = arguments.windows(2).find(|pair| pair[0] == "--requirepass");
+    password.map(|pair| format!(":{}@", pair[1])).unwrap_or_default()
+}
+
 pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
     let client = Client::open(url).expect("a URL");
     let config = AsyncConnectionConfig::new().set_response_timeout(Some(START));
@@ -140,8 +184,21 @@ pub(crate) fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// The URL of a server that all tests share.
-pub(crate) fn shared() -> String {
-    static SHARED: LazyLock<Server> = LazyLock::new(|| Server::start(&[]));
-    SHARED.url()
+/// What a store must be allowed to do, as an operator writes it.
+pub(crate) const RIGHTS: &str = include_str!("../../../../docs/redis.acl");
+
+/// A server that all tests share.
+pub(crate) fn shared() -> &'static Server {
+    static SHARED: LazyLock<Server> = LazyLock::new(|| {
+        let rights = RIGHTS.lines().filter(|line| !line.starts_with('#'));
+        let rights = rights.flat_map(str::split_whitespace);
+        let user = ["--user", "roundhouse", "on", ">in-house", "~*"];
+        Server::start(&user.into_iter().chain(rights).collect::<Vec<_>>())
+    });
+    &SHARED
+}
+
+/// The URL of the shared server for somebody who may no more than a store needs.
+pub(crate) fn shared_url() -> String {
+    format!("redis://roundhouse:in-house@127.0.0.1:{}", shared().port)
 }

@@ -2,14 +2,12 @@
 local refused = refusal(ARGV[1])
 if refused and refused ~= ENDED then return refused end
 local record = redis.call('GET', KEYS[1])
-local former = record:byte(43)
-local tenant = 44 + 16 * former + 32
-local length = struct.unpack('>I2', record:sub(tenant, tenant + 1))
 if not refused then
-  local initialize, state = struct.unpack('>I4I4', record:sub(35, 42))
+  -- The first write is one that Redis allows when its memory is full, and so all are.
   redis.call('DEL', KEYS[2])
-  redis.call('SET', KEYS[1], record:sub(1, 1) .. 'E' .. record:sub(3, 34)
-    .. string.rep('\0', 9) .. record:sub(44 + 16 * former, #record - initialize - state),
-    'PX', ARGV[2])
+  record = tombstone(record)
+  redis.call('SET', KEYS[1], record, 'PX', ARGV[2])
 end
+local tenant = 44 + 16 * record:byte(43) + 32
+local length = struct.unpack('>I2', record:sub(tenant, tenant + 1))
 return {0, record:sub(tenant + 2, tenant + 1 + length)}

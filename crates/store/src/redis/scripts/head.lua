@@ -43,6 +43,13 @@ local function with_state(record, version, state)
     .. record:sub(43, #record - length) .. state, version
 end
 
+-- What stays of a record when its session is over: no former tokens, `initialize` or state.
+local function tombstone(record)
+  local initialize, state = struct.unpack('>I4I4', record:sub(35, 42))
+  return record:sub(1, 1) .. 'E' .. record:sub(3, 34) .. string.rep('\0', 9)
+    .. record:sub(44 + 16 * record:byte(43), #record - initialize - state)
+end
+
 -- Where a batch goes into the log: the last number held, the next one expected, how many
 -- entries the log has; or a refusal.
 local function place(first, floor)

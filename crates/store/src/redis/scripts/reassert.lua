@@ -29,7 +29,7 @@ if standing and not fell_back() then
 end
 if ends then
   redis.call('DEL', KEYS[2])
-  redis.call('SET', KEYS[1], record, 'PX', ttl)
+  redis.call('SET', KEYS[1], tombstone(record), 'PX', ttl)
   return {0}
 end
 if first > floor then return {HOLE, false} end
