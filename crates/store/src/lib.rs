@@ -13,6 +13,7 @@ pub mod contract;
 mod error;
 mod lease;
 mod memory;
+mod metrics;
 mod primary;
 mod record;
 pub mod redis;

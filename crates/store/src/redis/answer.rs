@@ -31,6 +31,11 @@ pub(super) fn unavailable(why: impl Into<String>) -> Error {
     Error::Unavailable(io::Error::other(why.into()))
 }
 
+/// Redis answered that it will not, or must not be asked.
+pub(super) fn refused(why: impl Into<String>) -> Error {
+    Error::Unavailable(io::Error::new(io::ErrorKind::PermissionDenied, why.into()))
+}
+
 /// What a script answered: its first word says how it went, and the rest is handed on
 /// where it went well.
 pub(super) fn outcome(value: Value) -> Result<Vec<Value>, Error> {

@@ -14,13 +14,13 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::address::{Address, Shape};
-use super::answer::{Verdict, unavailable, verdict};
+use super::answer::{Verdict, refused, unavailable, verdict};
 use super::cluster::Cluster;
 use super::dial::{Dialer, primary_in};
 use super::link::{Link, Route, Up, backoff};
 use super::script;
 use super::settings::{Invalid, Settings};
-use crate::{Error, Primary, PrimaryId};
+use crate::{Error, Primary, PrimaryId, metrics};
 
 /// Waits between attempts, in milliseconds: the first, and the longest.
 const PAUSE: (u64, u64) = (5, 100);
@@ -85,8 +85,41 @@ enum Came {
     Again {
         pending: Pending,
         why: Error,
-        pause: bool,
+        cause: Cause,
     },
+}
+
+/// Why something is sent once more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// There is no way to the slot, or there was no answer.
+    Unanswered,
+    /// The server did not know the script.
+    Script,
+    /// The slot is elsewhere.
+    Moved,
+    /// The server cannot, for now.
+    Busy,
+    /// The server is no primary any more.
+    Deposed,
+}
+
+impl Cause {
+    /// As metrics call it.
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Unanswered => "unanswered",
+            Self::Script => "script",
+            Self::Moved => "moved",
+            Self::Busy => "busy",
+            Self::Deposed => "deposed",
+        }
+    }
+
+    /// Is it better to wait a little?
+    const fn rests(self) -> bool {
+        !matches!(self, Self::Script | Self::Moved)
+    }
 }
 
 impl Client {
@@ -145,8 +178,9 @@ impl Client {
                     Came::Again { pending: again, why, .. } if late(again.call.terms) => {
                         answers[place] = Some(Err(why));
                     }
-                    Came::Again { pending: again, pause, .. } => {
-                        rest |= pause;
+                    Came::Again { pending: again, cause, .. } => {
+                        metrics::REPEATS.with_label_values(&[cause.label()]).inc();
+                        rest |= cause.rests();
                         pending.push(again);
                     }
                 }
@@ -157,7 +191,7 @@ impl Client {
             }
         }
         let unanswered = || Err(unavailable("redis gave no answer"));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+        answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).inspect(count).collect()
     }
 
     /// Sends each call once, those for one server together.
@@ -167,7 +201,7 @@ impl Client {
         for pending in pending {
             let Some(link) = self.link(&pending) else {
                 let why = unavailable("no primary of the redis cluster is known for the slot");
-                came.push((pending.place, Came::Again { pending, why, pause: true }));
+                came.push((pending.place, Came::Again { pending, why, cause: Cause::Unanswered }));
                 continue;
             };
             match groups.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &link)) {
@@ -208,7 +242,10 @@ impl Client {
                     self.refresh();
                     for pending in write.into_iter().chain(group) {
                         let why = Error::Unavailable(io::Error::new(why.kind(), why.to_string()));
-                        came.push((pending.place, Came::Again { pending, why, pause: true }));
+                        came.push((
+                            pending.place,
+                            Came::Again { pending, why, cause: Cause::Unanswered },
+                        ));
                     }
                     break;
                 }
@@ -237,7 +274,7 @@ impl Client {
         let mut sent = Vec::with_capacity(write.len());
         for mut pending in write {
             if pending.call.terms == Terms::Told && !told {
-                let why = unavailable("redis has another primary; see what it forgot first");
+                let why = refused("redis has another primary; see what it forgot first");
                 came.push((pending.place, Came::Answer(Err(why))));
                 continue;
             }
@@ -272,7 +309,7 @@ impl Client {
             let _ = link.send(&up, &script::load_all(), deadline).await;
         }
         if reconnect {
-            link.drop_connection(&up);
+            link.drop_connection(&up, "it is no primary any more");
             self.refresh();
         }
         Ok(came)
@@ -281,28 +318,29 @@ impl Client {
     /// What becomes of a call that was answered with an error.
     fn judge(&self, mut pending: Pending, verdict: Verdict, up: &Up, code: &str) -> Came {
         let why = unavailable(format!("{} answers {code}", up.address));
-        let pause = match (verdict, &self.paths) {
-            (Verdict::Refused(why), _) => return Came::Answer(Err(unavailable(why))),
-            (Verdict::Load, _) => false,
-            (Verdict::Wait | Verdict::Reconnect, _) => {
-                self.refresh();
-                true
-            }
+        let cause = match (verdict, &self.paths) {
+            (Verdict::Refused(why), _) => return Came::Answer(Err(refused(why))),
+            (Verdict::Load, _) => Cause::Script,
+            (Verdict::Wait, _) => Cause::Busy,
+            (Verdict::Reconnect, _) => Cause::Deposed,
             (Verdict::Moved(_) | Verdict::Ask(_), Paths::Single(_)) => {
                 let why = "this redis is part of a cluster; write redis+cluster:// in its URL";
-                return Came::Answer(Err(unavailable(why)));
+                return Came::Answer(Err(refused(why)));
             }
             (Verdict::Moved(address), Paths::Cluster(_)) => {
                 self.refresh();
                 pending.detour = Some((address, false));
-                false
+                Cause::Moved
             }
             (Verdict::Ask(address), Paths::Cluster(_)) => {
                 pending.detour = Some((address, true));
-                false
+                Cause::Moved
             }
         };
-        Came::Again { pending, why, pause }
+        if cause.rests() {
+            self.refresh();
+        }
+        Came::Again { pending, why, cause }
     }
 
     /// Every primary that answers, and what it keeps. From now on the caller was told of
@@ -349,7 +387,7 @@ impl Client {
         let id = answers.first().and_then(primary_in);
         if id != Some(up.primary) {
             // It was deposed, and perhaps is back; what is sent from now on must know.
-            link.drop_connection(&up);
+            link.drop_connection(&up, "it was deposed, or was for a while");
         }
         id.ok_or_else(|| unavailable(format!("{} is no primary any more", up.address)))
     }
@@ -386,4 +424,14 @@ impl Client {
             }
         }
     }
+}
+
+/// Counts what came of a call at last.
+fn count(answer: &Result<Answer, Error>) {
+    let outcome = match answer {
+        Ok(_) => "answered",
+        Err(Error::Unavailable(why)) if why.kind() == io::ErrorKind::PermissionDenied => "refused",
+        Err(_) => "unanswered",
+    };
+    metrics::COMMANDS.with_label_values(&[outcome]).inc();
 }

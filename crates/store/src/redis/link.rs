@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::address::Address;
 use super::dial::{Dialer, late, said};
 use super::settings::Settings;
-use crate::PrimaryId;
+use crate::{PrimaryId, metrics};
 
 /// How long a sender waits for a connection before it looks whether there is another way.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -102,26 +102,34 @@ impl Link {
             return Err(late(&up.address));
         };
         let mut connection = up.connection.clone();
+        let start = Instant::now();
         let sending = connection.send_packed_commands(pipeline, 0, pipeline.len());
         let error = match timeout_at(deadline, sending).await {
-            Ok(Ok(values)) if values.len() == pipeline.len() => return Ok(values),
+            Ok(Ok(values)) if values.len() == pipeline.len() => {
+                metrics::round_trip(start.elapsed());
+                return Ok(values);
+            }
             Ok(Ok(_)) => io::Error::other(format!("{} answered too little", up.address)),
             Ok(Err(error)) => said(&up.address, &error),
             // Perhaps the server is only slow, but then nothing is lost by asking on another
             // connection; on a dead one, all would wait for the kernel to notice.
             Err(_) => late(&up.address),
         };
-        self.drop_connection(up);
+        self.drop_connection(up, &error.to_string());
         Err(error)
     }
 
     /// Makes the connection anew. Those who still wait for answers on it may have them.
-    pub(super) fn drop_connection(&self, up: &Up) {
-        self.broken.send_if_modified(|broken| {
+    pub(super) fn drop_connection(&self, up: &Up, why: &str) {
+        let is_first = self.broken.send_if_modified(|broken| {
             let newer = up.number > *broken;
             *broken = up.number.max(*broken);
             newer
         });
+        if is_first {
+            metrics::CONNECTIONS_BROKEN.inc();
+            tracing::warn!(redis = %up.address, why, "a connection to redis is made anew");
+        }
     }
 }
 
@@ -133,10 +141,13 @@ async fn keep_up(
     state: watch::Sender<State>,
     mut broken: watch::Receiver<u64>,
 ) {
-    let (mut number, mut failures) = (0, 0);
+    let (mut number, mut failures, mut is_told) = (0, 0, false);
     loop {
         match connect(&route, &dialer).await {
             Ok((address, connection, primary)) => {
+                tracing::info!(redis = %address, ?primary, "connected to redis");
+                let _counted = Counted::new();
+                is_told = false;
                 number += 1;
                 let up = Up { connection, address, primary, number };
                 state.send_replace(State::Up(Arc::new(up)));
@@ -151,6 +162,11 @@ async fn keep_up(
                 }
             }
             Err(error) => {
+                metrics::CONNECT_FAILURES.inc();
+                // Said once an outage, not at each attempt.
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::warn!(%error, "redis cannot be reached; trying on");
+                }
                 state.send_replace(State::Down(error.to_string().into()));
             }
         }
@@ -181,6 +197,22 @@ pub(super) fn backoff(failures: u32, min: u64, max: u64) -> Duration {
     let whole = min.saturating_mul(1 << (failures.saturating_sub(1)).min(20)).min(max).max(1);
     let random = RandomState::new().hash_one(failures) % (whole / 2 + 1);
     Duration::from_millis(whole - random)
+}
+
+/// A connection that counts as long as this lives.
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        metrics::CONNECTIONS.inc();
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        metrics::CONNECTIONS.dec();
+    }
 }
 
 /// A task that ends with its owner.
