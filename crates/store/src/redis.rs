@@ -12,6 +12,7 @@ mod answer;
 mod client;
 mod cluster;
 mod dial;
+mod doubts;
 mod index;
 mod keys;
 mod layout;

@@ -14,8 +14,8 @@ use redis::{
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::address::Address;
-use super::script;
 use super::settings::{Invalid, Login, Settings};
+use super::{doubts, script};
 use crate::PrimaryId;
 
 /// How long others may take longer than the first who answered, where the best of several
@@ -77,16 +77,24 @@ impl Dialer {
     ) -> io::Result<(MultiplexedConnection, PrimaryId)> {
         let mut connection = self.dial(address).await?;
         let mut pipeline = script::load_all();
-        pipeline.cmd("INFO").arg("replication");
+        for section in ["memory", "persistence", "replication"] {
+            pipeline.cmd("INFO").arg(section);
+        }
         let mut answers = self.ask(&mut connection, address, &pipeline).await?;
-        let primary = answers.pop().and_then(|info| primary_in(&info));
+        let info = answers.split_off(answers.len().saturating_sub(3));
+        let primary = info.get(2).and_then(primary_in);
         if let Some(Value::ServerError(error)) =
             answers.iter().find(|answer| matches!(answer, Value::ServerError(_)))
         {
             return Err(io::Error::other(format!("{address} refuses a script: {}", error.code())));
         }
         match primary {
-            Some(primary) => Ok((connection, primary)),
+            Some(primary) => {
+                for doubt in doubts::of_server(&info[0], &info[1]) {
+                    tracing::warn!(redis = %address, "{doubt}");
+                }
+                Ok((connection, primary))
+            }
             None => Err(io::Error::other(format!("{address} is not a primary"))),
         }
     }
@@ -159,20 +167,11 @@ impl Dialer {
 
 /// The id of the primary that gave this answer to `INFO replication`; `None` if it is none.
 pub(super) fn primary_in(info: &Value) -> Option<PrimaryId> {
-    let text = match info {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
-        Value::VerbatimString { text, .. } => text,
-        _ => return None,
-    };
-    let field = |name: &str| {
-        let mut lines = text.lines();
-        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-    };
-    if field("role")? != "master" {
+    if doubts::field(info, "role")? != "master" {
         return None;
     }
     // 160 bits, of which 128 are plenty.
-    u128::from_str_radix(field("master_replid")?.get(..32)?, 16).ok().map(PrimaryId)
+    u128::from_str_radix(doubts::field(info, "master_replid")?.get(..32)?, 16).ok().map(PrimaryId)
 }
 
 /// What the library says went wrong. Never holds a password.

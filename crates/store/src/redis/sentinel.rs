@@ -7,6 +7,7 @@ use redis::Value;
 use super::address::Address;
 use super::answer::text;
 use super::dial::Dialer;
+use super::doubts;
 
 /// Where the master of this name is, as the Sentinel says that has seen the newest failover.
 pub(super) async fn find(
@@ -30,6 +31,9 @@ fn said_by(answer: &Value) -> Option<(u64, Address)> {
     let field = |name: &str| {
         fields.chunks_exact(2).find(|pair| text(&pair[0]) == Some(name)).and_then(|p| text(&p[1]))
     };
+    if let Some(doubt) = doubts::of_sentinel(field("down-after-milliseconds")) {
+        tracing::warn!("{doubt}");
+    }
     let port = field("port")?.parse().ok()?;
     let epoch = field("config-epoch")?.parse().ok()?;
     Some((epoch, Address { host: field("ip")?.into(), port }))

@@ -7,6 +7,7 @@
 mod clustered;
 mod contract;
 mod faults;
+mod measure;
 mod model;
 mod proxy;
 mod sentinels;

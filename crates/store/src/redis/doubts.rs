@@ -1,0 +1,62 @@
+//! What a Redis says of itself that breaks a promise of ours. It is logged at each
+//! connection and stops nothing: whoever runs a trial may well know.
+
+use redis::Value;
+
+use super::answer::text;
+
+/// A Sentinel that waits longer than this before it calls a primary dead makes a failover
+/// longer than clients are held.
+const DOWN_AFTER_MS_MAX: u64 = 5_000;
+
+/// What is to be doubted, from the answers to `INFO memory` and `INFO persistence`.
+pub(super) fn of_server(memory: &Value, persistence: &Value) -> Vec<&'static str> {
+    let mut doubts = Vec::new();
+    let bounded = field(memory, "maxmemory").is_some_and(|bytes| bytes != "0");
+    if bounded && field(memory, "maxmemory_policy").is_some_and(|policy| policy != "noeviction") {
+        doubts.push("it may evict sessions; set maxmemory-policy to noeviction");
+    }
+    if field(persistence, "aof_enabled") == Some("0") {
+        doubts.push("sessions do not survive its restart; set appendonly to yes");
+    }
+    doubts
+}
+
+/// What is to be doubted about how long a Sentinel waits.
+pub(super) fn of_sentinel(down_after_ms: Option<&str>) -> Option<&'static str> {
+    let wait: u64 = down_after_ms?.parse().ok()?;
+    (wait > DOWN_AFTER_MS_MAX)
+        .then_some("a failover may take too long; set down-after-milliseconds to 3000 or less")
+}
+
+/// The value of a field in an answer to `INFO`.
+pub(super) fn field<'v>(info: &'v Value, name: &str) -> Option<&'v str> {
+    let text = match info {
+        Value::VerbatimString { text, .. } => text,
+        other => text(other)?,
+    };
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn only_what_breaks_a_promise_is_doubted() {
+        let safe = info("# Memory\r\nmaxmemory:9\r\nmaxmemory_policy:noeviction\r\n");
+        let unbounded = info("maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n");
+        let evicts = info("maxmemory:9\r\nmaxmemory_policy:volatile-ttl\r\n");
+        let kept = info("aof_enabled:1\r\n");
+        assert!(of_server(&safe, &kept).is_empty());
+        assert!(of_server(&unbounded, &kept).is_empty());
+        assert!(of_server(&Value::Nil, &Value::Nil).is_empty());
+        assert_eq!(of_server(&evicts, &info("aof_enabled:0\r\n")).len(), 2);
+        assert!(of_sentinel(Some("30000")).is_some());
+        assert!(of_sentinel(Some("3000")).is_none() && of_sentinel(None).is_none());
+    }
+}

@@ -1,0 +1,60 @@
+//! What operations cost. Run by hand: `cargo test --release -p store --test redis -- --ignored
+//! --nocapture measure`.
+#![expect(clippy::print_stderr, reason = "whoever measures reads it there")]
+
+use std::time::Instant;
+
+use store::Store;
+
+use crate::server::{Server, run};
+use crate::story::{Session, open};
+
+#[tokio::test]
+#[ignore = "measures, asserts nothing"]
+async fn what_operations_cost() {
+    const ROUNDS: u64 = 2_000;
+    const SESSIONS: u64 = 1_000;
+    let server = Server::start(&[]);
+    let store = open(&server.url());
+    let mut admin = server.connect().await;
+    let payload = "x".repeat(300);
+
+    let mut times = Vec::new();
+    let session = Session::made(&store).await;
+    for number in 1..=ROUNDS {
+        let start = Instant::now();
+        let batch = store::Batch {
+            floor: number.saturating_sub(32).max(1),
+            ..session.batch(number, &payload)
+        };
+        store.append(batch).await.expect("taken");
+        times.push(start.elapsed());
+    }
+    times.sort();
+    eprintln!("append alone: median {:?}, p99 {:?}", times[1_000], times[1_980]);
+
+    let mut sessions = Vec::new();
+    let start = Instant::now();
+    for _ in 0..SESSIONS {
+        sessions.push(Session::made(&store).await);
+    }
+    eprintln!("create: {:?} each", start.elapsed() / SESSIONS as u32);
+    let () = run(&mut admin, &["CONFIG", "RESETSTAT"]).await;
+    let start = Instant::now();
+    for round in 1..=10 {
+        let batches = sessions.iter().map(|session| session.batch(round, &payload)).collect();
+        for answer in store.append_many(batches).await {
+            answer.expect("taken");
+        }
+    }
+    let each = start.elapsed() / (10 * SESSIONS as u32);
+    let stats: String = run(&mut admin, &["INFO", "commandstats"]).await;
+    let line = stats.lines().find(|line| line.contains("evalsha")).unwrap_or_default();
+    eprintln!("append_many of {SESSIONS}: {each:?} each; {line}");
+
+    let start = Instant::now();
+    for session in &sessions {
+        session.claimed_by(&session.heir(), &store).await.expect("claimed");
+    }
+    eprintln!("claim with 10 entries: {:?} each", start.elapsed() / SESSIONS as u32);
+}
