@@ -7,7 +7,6 @@
 mod clustered;
 mod contract;
 mod faults;
-mod measure;
 mod model;
 mod proxy;
 mod sentinels;

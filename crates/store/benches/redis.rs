@@ -1,6 +1,12 @@
-//! What operations cost. Run by hand: `cargo test --release -p store --test redis -- --ignored
-//! --nocapture measure`.
+//! What operations on Redis cost: `cargo bench -p store --bench redis`, which starts a
+//! server of its own. Prints what it measured and judges nothing.
+#![allow(dead_code, reason = "the servers and stories are the tests', which use more of them")]
 #![expect(clippy::print_stderr, reason = "whoever measures reads it there")]
+
+#[path = "../tests/redis/server.rs"]
+mod server;
+#[path = "../tests/redis/story.rs"]
+mod story;
 
 use std::time::Instant;
 
@@ -9,9 +15,8 @@ use store::Store;
 use crate::server::{Server, run};
 use crate::story::{Session, open};
 
-#[tokio::test]
-#[ignore = "measures, asserts nothing"]
-async fn what_operations_cost() {
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
     const ROUNDS: u64 = 2_000;
     const SESSIONS: u64 = 1_000;
     let server = Server::start(&[]);
