@@ -63,7 +63,7 @@ pub(crate) fn begin(
     let (first, initialize, recorded) = match newborn {
         Newborn::Connected { recorded } => (None, Bytes::new(), Some(recorded)),
         Newborn::Posted { body, mirrored, params } => {
-            (Some(Event::Posted { sink: sink.id, body, mirrored }), params, None)
+            (Some(Event::Posted { sink: sink.id, body, mirrored, again: false }), params, None)
         }
     };
     let draft = Draft {

@@ -139,6 +139,8 @@ impl End {
             Self::Over(Cause::Idle) => "idle",
             Self::Over(Cause::Disconnected) => "disconnected",
             Self::Over(Cause::Stopping) => "stopping",
+            Self::Over(Cause::Asleep) => "asleep",
+            Self::Over(Cause::Moved) => "moved",
             Self::Deposed => "deposed",
             Self::Unrecorded => "unrecorded",
             Self::Panicked => "panicked",

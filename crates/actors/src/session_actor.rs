@@ -269,11 +269,11 @@ impl SessionActor {
                     sink.answer(answer);
                 }
             }
-            Effect::Open { sink, welcome } => self.write(sink, |sink| sink.open(welcome)),
+            Effect::Open { sink, welcome, .. } => self.write(sink, |sink| sink.open(welcome)),
             Effect::Write { sink, frame } => self.write(sink, |sink| sink.write(frame)),
-            Effect::Finish { sink, abort } => {
+            Effect::Finish { sink, ending } => {
                 if let Some(sink) = self.take_sink(sink) {
-                    sink.finish(abort);
+                    sink.finish(ending);
                 }
             }
             Effect::OpenLink => self.open_link(),
@@ -281,6 +281,7 @@ impl SessionActor {
             Effect::CloseLink => self.link = None,
             Effect::Send(message) => self.send(message),
             Effect::Append { first, floor, entries } => self.append(first, floor, entries),
+            Effect::Save { .. } => {}
             Effect::Over { cause } => self.end(End::Over(cause)),
             Effect::Tell(fact) => metrics::tell(&fact),
         }

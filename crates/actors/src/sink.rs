@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use conversation::{Answer, Frame, Refusal, SinkId};
+use conversation::{Answer, Ending, Frame, Refusal, SinkId};
 
 use crate::{Told, metrics};
 
@@ -63,8 +63,8 @@ impl Sink {
     }
 
     /// Ends the stream.
-    pub(crate) fn finish(self, abort: bool) {
-        self.queue.end(abort.then_some(Told::Abort));
+    pub(crate) fn finish(self, ending: Ending) {
+        self.queue.end((ending != Ending::Proper).then_some(Told::Abort));
     }
 
     /// Cuts a stream, or refuses what is not one yet.
@@ -292,7 +292,7 @@ mod tests {
                 sink.open(false);
                 sink.write(message(1));
                 sink.write(message(2));
-                sink.finish(false);
+                sink.finish(Ending::Proper);
             },
             &["open", "1", "2"],
         );

@@ -7,7 +7,7 @@ use protocol::RequestId;
 use crate::exchange::{Call, CallId, Form, Word};
 use crate::session::{Session, Turn};
 use crate::stream::duplex_message;
-use crate::{Answer, Effect, Frame, Millis, SinkId};
+use crate::{Answer, Effect, Ending, Frame, Millis, SinkId};
 
 impl Session {
     /// Where messages of a call go besides its answer; makes its answer a stream if it
@@ -59,7 +59,7 @@ impl Session {
         if starting {
             // There is nothing to resume before there is a session.
             call.form = Form::Unlogged { keepalive_at };
-            turn.effects.push(Effect::Open { sink, welcome: true });
+            turn.effects.push(Effect::Open { sink, welcome: true, at: None });
             turn.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
             return;
         }
@@ -106,7 +106,7 @@ impl Session {
                 if let Some(sink) = sink {
                     let frame = Frame::Message { id: None, data };
                     turn.effects.push(Effect::Write { sink, frame });
-                    turn.effects.push(Effect::Finish { sink, abort: false });
+                    turn.effects.push(Effect::Finish { sink, ending: Ending::Proper });
                 }
             }
             Form::Duplex => {
@@ -134,7 +134,8 @@ impl Session {
             Form::Held { .. } => self.answer(turn, sink, Answer::Nothing),
             Form::Stream(stream) => self.close_stream(turn, stream),
             Form::Unlogged { .. } => {
-                turn.effects.extend(sink.map(|sink| Effect::Finish { sink, abort: false }));
+                turn.effects
+                    .extend(sink.map(|sink| Effect::Finish { sink, ending: Ending::Proper }));
             }
             Form::Duplex => {}
         }

@@ -5,7 +5,7 @@ use protocol::Response;
 use crate::exchange::{Exchange, Form};
 use crate::session::{Phase, Session, Turn};
 use crate::stream::Route;
-use crate::{Cause, Effect, Frame, Millis};
+use crate::{Cause, Effect, Ending, Frame, Millis};
 
 impl Session {
     /// When to step with [`crate::Event::DeadlinePassed`]. Asking early, late or twice does no harm.
@@ -144,7 +144,7 @@ impl Session {
             // The client comes back with the last id it saw (SSE-05).
             let retry = self.retry();
             self.write(turn, sink, Frame::Retry(retry));
-            self.finish(turn, sink, false);
+            self.finish(turn, sink, Ending::Proper);
         }
         pings.into_iter().for_each(|stream| self.ping_client(turn, stream));
     }

@@ -22,7 +22,7 @@ mod resume;
 mod session;
 mod stream;
 
-pub use effect::{Answer, Cause, Effect, Fact, Frame, Refusal, ResumeOutcome};
+pub use effect::{Answer, Cause, Effect, Ending, Fact, Frame, Refusal, ResumeOutcome};
 pub use event::{Event, Millis, SinkId};
 pub use event_id::{Emitter, EventId};
 pub use limits::Limits;

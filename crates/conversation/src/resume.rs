@@ -3,7 +3,7 @@
 use crate::log::What;
 use crate::session::{Session, Turn};
 use crate::stream::{Stream, Tombstone};
-use crate::{Answer, Effect, EventId, Fact, Frame, Refusal, ResumeOutcome, SinkId};
+use crate::{Answer, Effect, Ending, EventId, Fact, Frame, Refusal, ResumeOutcome, SinkId};
 
 impl Session {
     pub(crate) fn listened(&mut self, turn: &mut Turn<'_>, sink: SinkId, after: Option<&str>) {
@@ -34,9 +34,9 @@ impl Session {
             let idlest = attached.min_by_key(|a| (a.told_at, a.stream)).map(|a| (a.sink, a.open));
             if let Some((idlest, open)) = idlest {
                 if !open {
-                    turn.effects.push(Effect::Open { sink: idlest, welcome: false });
+                    turn.effects.push(Effect::Open { sink: idlest, welcome: false, at: None });
                 }
-                self.finish(turn, idlest, false);
+                self.finish(turn, idlest, Ending::Proper);
             }
         }
         let stream = self.open_stream(turn, Some(sink), Vec::new(), None);
@@ -99,7 +99,7 @@ impl Session {
                     Frame::Message { id: Some(EventId { number, ..id }), data: data.clone() };
                 self.write(turn, sink, frame);
             }
-            What::Closed => self.finish(turn, sink, false),
+            What::Closed => self.finish(turn, sink, Ending::Proper),
         }
     }
 
@@ -108,9 +108,9 @@ impl Session {
         let Some(attachment) = self.attachment(stream) else { return };
         let (sink, open) = (attachment.sink, attachment.open);
         if !open {
-            turn.effects.push(Effect::Open { sink, welcome: false });
+            turn.effects.push(Effect::Open { sink, welcome: false, at: None });
         }
-        self.finish(turn, sink, false);
+        self.finish(turn, sink, Ending::Proper);
     }
 
     /// Nothing of the stream is left but its tombstone, if that.
@@ -132,9 +132,9 @@ impl Session {
             return ResumeOutcome::Finished;
         }
         let requests = requests.clone();
-        turn.effects.push(Effect::Open { sink, welcome: false });
+        turn.effects.push(Effect::Open { sink, welcome: false, at: None });
         self.write_trimmed(turn, sink, &requests, id.number);
-        turn.effects.push(Effect::Finish { sink, abort: false });
+        turn.effects.push(Effect::Finish { sink, ending: Ending::Proper });
         ResumeOutcome::Trimmed
     }
 }

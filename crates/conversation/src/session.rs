@@ -20,7 +20,7 @@ use crate::handshake::ServerLink;
 use crate::log::Log;
 use crate::mirroring::Mirroring;
 use crate::stream::{Attachment, Stream, Tombstone, Waiting};
-use crate::{Answer, Cause, Effect, Emitter, Event, Limits, Millis, Refusal, SinkId};
+use crate::{Answer, Cause, Effect, Emitter, Ending, Event, Limits, Millis, Refusal, SinkId};
 
 /// What a session is born with.
 #[derive(Clone, Debug)]
@@ -153,7 +153,7 @@ impl Session {
             return;
         }
         match event {
-            Event::Posted { sink, body, mirrored } => {
+            Event::Posted { sink, body, mirrored, again: _ } => {
                 self.touched = now;
                 self.posted(&mut turn, sink, body, mirrored.as_deref());
             }
@@ -171,6 +171,7 @@ impl Session {
             Event::Unsent { message } => self.unsent(&mut turn, message),
             Event::LinkDown { reason } => self.link_down(&mut turn, &reason),
             Event::Appended { through } => self.acknowledged(&mut turn, through),
+            Event::Saved { .. } | Event::Reclaimed { .. } | Event::HandOver { .. } => {}
             Event::DeadlinePassed => self.deadline_passed(&mut turn),
             Event::Stopping => self.end(&mut turn, Cause::Stopping),
         }
@@ -259,6 +260,7 @@ impl Session {
     /// Ends the session: whoever waits is told, whoever listens is let go (SES-08).
     pub(crate) fn end(&mut self, turn: &mut Turn<'_>, cause: Cause) {
         let abort = cause == Cause::Stopping && self.revision().reopens_only_after_abort();
+        let ending = if abort { Ending::Abort } else { Ending::Proper };
         let words = match cause {
             Cause::Stopping => "the node is stopping; try again",
             _ => "the session has ended",
@@ -270,12 +272,12 @@ impl Session {
         }
         for Attachment { sink, open, .. } in std::mem::take(&mut self.attachments) {
             if !open {
-                turn.effects.push(Effect::Open { sink, welcome: false });
+                turn.effects.push(Effect::Open { sink, welcome: false, at: None });
             }
-            turn.effects.push(Effect::Finish { sink, abort });
+            turn.effects.push(Effect::Finish { sink, ending });
         }
         if let Some(sink) = self.duplex.filter(|_| cause != Cause::Disconnected) {
-            turn.effects.push(Effect::Finish { sink, abort: false });
+            turn.effects.push(Effect::Finish { sink, ending: Ending::Proper });
         }
         self.link.close(turn);
         self.phase = Phase::Over;
@@ -293,7 +295,7 @@ impl Session {
         let Some(attachment) = self.attachment(stream) else { return };
         let sink = attachment.sink;
         if !std::mem::replace(&mut attachment.open, true) {
-            turn.effects.push(Effect::Open { sink, welcome: false });
+            turn.effects.push(Effect::Open { sink, welcome: false, at: None });
         }
         let frame = crate::Frame::Message { id: None, data };
         turn.effects.push(Effect::Write { sink, frame });

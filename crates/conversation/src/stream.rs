@@ -9,7 +9,7 @@ use crate::answering::Upgraded;
 use crate::exchange::CallId;
 use crate::log::What;
 use crate::session::{Session, Turn};
-use crate::{Effect, EventId, Fact, Frame, Millis, SinkId};
+use crate::{Effect, Ending, EventId, Fact, Frame, Millis, SinkId};
 
 /// A stream of the log.
 pub(crate) struct Stream {
@@ -173,7 +173,7 @@ impl Session {
                 let frame = Frame::Message { id: Some(id), data: data.clone() };
                 self.write(turn, sink, frame);
             }
-            What::Closed => self.finish(turn, sink, false),
+            What::Closed => self.finish(turn, sink, Ending::Proper),
         }
     }
 
@@ -185,8 +185,8 @@ impl Session {
         let Some(attachment) = self.attachment(number) else { return };
         attachment.open = true;
         let sink = attachment.sink;
-        turn.effects.push(Effect::Open { sink, welcome: false });
         let id = EventId { stream: number, emitter, number: cursor };
+        turn.effects.push(Effect::Open { sink, welcome: false, at: Some(id) });
         let frame = if primes { Frame::Cursor { id, retry } } else { Frame::KeepAlive };
         self.write(turn, sink, frame);
     }
@@ -200,9 +200,9 @@ impl Session {
     }
 
     /// Ends a connection that listens to a stream; the stream itself goes on.
-    pub(crate) fn finish(&mut self, turn: &mut Turn<'_>, sink: SinkId, abort: bool) {
+    pub(crate) fn finish(&mut self, turn: &mut Turn<'_>, sink: SinkId, ending: Ending) {
         self.attachments.retain(|attachment| attachment.sink != sink);
-        turn.effects.push(Effect::Finish { sink, abort });
+        turn.effects.push(Effect::Finish { sink, ending });
     }
 
     /// Gives a message its way to the client. Returns false where there is none.
@@ -286,7 +286,7 @@ impl Session {
         }
         if let Some((sink, sent)) = self.attachment(number).map(|a| (a.sink, a.sent)) {
             self.write_trimmed(turn, sink, &requests, sent);
-            self.finish(turn, sink, false);
+            self.finish(turn, sink, Ending::Proper);
         }
         false
     }
@@ -322,7 +322,7 @@ impl Session {
                 // Somebody waits for what the log never held.
                 let (sink, open) = (attachment.sink, std::mem::replace(&mut attachment.open, true));
                 if !open {
-                    turn.effects.push(Effect::Open { sink, welcome: false });
+                    turn.effects.push(Effect::Open { sink, welcome: false, at: None });
                 }
                 self.end_trimmed(turn, number);
             }

@@ -107,7 +107,7 @@ impl Refused {
 
     /// Is this a bound of the node's or a state of its, rather than a fault of the request's?
     pub(crate) fn may_pass(refusal: &Refusal) -> bool {
-        matches!(refusal, Refusal::Busy | Refusal::Stopping | Refusal::Unavailable)
+        matches!(refusal, Refusal::Busy | Refusal::Stopping | Refusal::Unavailable | Refusal::Moved)
     }
 
     /// The JSON-RPC error alone.
@@ -167,7 +167,7 @@ impl From<Refusal> for Refused {
             // The one answer that stops every client's coming back, quietly.
             Refusal::NothingMore => (StatusCode::METHOD_NOT_ALLOWED, ErrorCode::Refused),
             Refusal::TooManySessions => (StatusCode::TOO_MANY_REQUESTS, ErrorCode::Refused),
-            Refusal::Busy | Refusal::Stopping | Refusal::Unavailable => {
+            Refusal::Busy | Refusal::Stopping | Refusal::Unavailable | Refusal::Moved => {
                 (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Refused)
             }
         };

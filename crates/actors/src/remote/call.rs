@@ -36,7 +36,7 @@ impl Errand {
     /// What happens to the session.
     pub(crate) fn event(self, sink: SinkId) -> Event {
         match self {
-            Self::Post { body, mirrored } => Event::Posted { sink, body, mirrored },
+            Self::Post { body, mirrored } => Event::Posted { sink, body, mirrored, again: false },
             Self::Listen { after } => Event::Listened { sink, after },
             Self::Delete => Event::Deleted { sink },
         }

@@ -102,6 +102,7 @@ fn put_refusal(writer: &mut Writer, refusal: &Refusal) {
         Refusal::Busy => writer.byte(5),
         Refusal::Stopping => writer.byte(6),
         Refusal::Unavailable => writer.byte(7),
+        Refusal::Moved => writer.byte(8),
     }
 }
 
@@ -115,6 +116,7 @@ fn take_refusal(reader: &mut Reader) -> Option<Refusal> {
         5 => Refusal::Busy,
         6 => Refusal::Stopping,
         7 => Refusal::Unavailable,
+        8 => Refusal::Moved,
         _ => return None,
     })
 }

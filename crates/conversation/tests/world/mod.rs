@@ -164,7 +164,7 @@ impl World {
     pub(crate) fn post_with(&mut self, text: &str, mirrored: Option<Box<Mirrored>>) -> SinkId {
         let sink = self.sink();
         let body = protocol::parse(Bytes::from(text.to_owned()), &protocol::Limits::default());
-        self.step(Event::Posted { sink, body: body.unwrap(), mirrored });
+        self.step(Event::Posted { sink, body: body.unwrap(), mirrored, again: false });
         sink
     }
 
@@ -270,6 +270,7 @@ impl World {
                 assert!(connection.open, "written before it was opened: {frame:?}");
                 connection.frames.push(frame);
             }
+            Effect::Save { version, .. } => self.step(Event::Saved { version }),
             Effect::Finish { sink, .. } => {
                 let connection = self.connection(sink);
                 assert!(connection.open, "finished before it was opened");
