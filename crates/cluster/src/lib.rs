@@ -12,6 +12,7 @@ mod node;
 mod peers;
 mod right;
 mod settings;
+pub mod tenure;
 #[cfg(test)]
 mod tests;
 mod whereabouts;
