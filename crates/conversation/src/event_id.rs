@@ -6,7 +6,7 @@
 use std::fmt;
 
 /// Who emitted an event: 64 random bits, new with every owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Emitter(pub u64);
 
 impl fmt::Display for Emitter {

@@ -4,29 +4,37 @@
 //! machine. It never waits, never reads a clock and never touches a socket: whoever
 //! holds it performs the [`Effect`]s and reports what comes of them as [`Event`]s.
 
+mod again;
 mod answering;
 mod asking;
+mod checkpoint;
 mod deadlines;
 mod effect;
 mod entry;
 mod event;
 mod event_id;
 mod exchange;
+mod gate;
+mod handover;
 mod handshake;
 mod hearing;
 mod limits;
 mod log;
 mod mirroring;
 mod posting;
+mod restore;
 mod resume;
 mod session;
+mod state;
 mod stream;
 
 pub use effect::{Answer, Cause, Effect, Ending, Fact, Frame, Refusal, ResumeOutcome};
 pub use event::{Event, Millis, SinkId};
 pub use event_id::{Emitter, EventId};
 pub use limits::Limits;
-pub use session::{Birth, Load, Session};
+pub use log::Ring;
+pub use restore::{Saved, Unreadable};
+pub use session::{Birth, Load, Rerun, Session};
 
 /// The code of an error for a reason of ours, which its message names.
 const REFUSED: i32 = protocol::ErrorCode::Refused.number();

@@ -12,13 +12,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::payload::LogLevel;
-use protocol::{ClientCapabilities, RequestId, Response, Revision};
+use protocol::{ClientCapabilities, InitializeParams, RequestId, Response, Revision};
+use serde::{Deserialize, Serialize};
 
 use crate::asking::Ask;
 use crate::exchange::{Call, Exchange, Form};
+use crate::gate::Gated;
+use crate::handover::Leaving;
 use crate::handshake::ServerLink;
 use crate::log::Log;
 use crate::mirroring::Mirroring;
+use crate::state::State;
 use crate::stream::{Attachment, Stream, Tombstone, Waiting};
 use crate::{Answer, Cause, Effect, Emitter, Ending, Event, Limits, Millis, Refusal, SinkId};
 
@@ -33,13 +37,34 @@ pub struct Birth {
     pub seed: u64,
     /// The one pipe of a duplex transport (HTTP+SSE, stdio), open already; none for Streamable HTTP.
     pub duplex: Option<SinkId>,
+    /// Which tool calls may be run again when their owner was lost.
+    pub rerun: Rerun,
+    /// How long the server may have nothing to do before it is stopped, in seconds; none
+    /// for as long as the session lasts. The next request starts it again.
+    pub idle_stop_secs: Option<u64>,
+}
+
+/// Which tool calls may be run again when the node that worked on them was lost, and
+/// nobody knows whether they were done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rerun {
+    /// Those of tools that say so: `readOnlyHint` or `idempotentHint`.
+    #[default]
+    Annotated,
+    /// All: every tool of this server can be called twice.
+    Always,
+    /// None.
+    Never,
 }
 
 /// One client session.
 pub struct Session {
     pub(crate) limits: Arc<Limits>,
     pub(crate) emitter: Emitter,
-    seed: u64,
+    /// Who emitted before, newest first; at most `FORMER_MAX`.
+    pub(crate) former: Vec<Emitter>,
+    pub(crate) seed: u64,
     pub(crate) duplex: Option<SinkId>,
     pub(crate) duplex_keepalive_at: Millis,
     pub(crate) phase: Phase,
@@ -64,6 +89,16 @@ pub struct Session {
     pub(crate) level: Option<LogLevel>,
     pub(crate) subscriptions: BTreeSet<Box<str>>,
     pub(crate) mirroring: Mirroring,
+    /// What must outlive this owner.
+    pub(crate) state: State,
+    /// Answers that wait until what they say is held.
+    pub(crate) gated: Vec<Gated>,
+    /// The node wants to give the session up.
+    pub(crate) leaving: Option<Leaving>,
+    /// Tools that may be run again; bounded, and learned from lists that pass.
+    pub(crate) harmless: BTreeSet<Box<str>>,
+    pub(crate) rerun: Rerun,
+    pub(crate) idle_stop_secs: Option<u64>,
 }
 
 /// What a session holds.
@@ -108,6 +143,19 @@ pub(crate) struct Client {
     pub(crate) server_has_tools: bool,
 }
 
+impl Client {
+    /// What an `initialize` told.
+    pub(crate) fn of(asked: InitializeParams, revision: Revision, params: &Bytes) -> Self {
+        Self {
+            revision,
+            capabilities: asked.capabilities,
+            params: protocol::with_protocol_version(params, revision.asked_of_servers()),
+            server_lists: Vec::new(),
+            server_has_tools: false,
+        }
+    }
+}
+
 /// One step: its time, and what comes of it.
 pub(crate) struct Turn<'a> {
     pub(crate) now: Millis,
@@ -117,11 +165,12 @@ pub(crate) struct Turn<'a> {
 impl Session {
     /// A session that nobody has spoken in.
     pub fn new(birth: Birth, now: Millis) -> Self {
-        let Birth { limits, emitter, seed, duplex } = birth;
+        let Birth { limits, emitter, seed, duplex, rerun, idle_stop_secs } = birth;
         Self {
             duplex_keepalive_at: now.plus(limits.keepalive_secs * 1_000),
             limits,
             emitter,
+            former: Vec::new(),
             seed: seed | 1,
             duplex,
             phase: Phase::Unborn,
@@ -142,6 +191,12 @@ impl Session {
             level: None,
             subscriptions: BTreeSet::new(),
             mirroring: Mirroring::default(),
+            state: State::default(),
+            gated: Vec::new(),
+            leaving: None,
+            harmless: BTreeSet::new(),
+            rerun,
+            idle_stop_secs,
         }
     }
 
@@ -153,9 +208,9 @@ impl Session {
             return;
         }
         match event {
-            Event::Posted { sink, body, mirrored, again: _ } => {
+            Event::Posted { sink, body, mirrored, again } => {
                 self.touched = now;
-                self.posted(&mut turn, sink, body, mirrored.as_deref());
+                self.posted(&mut turn, sink, body, mirrored.as_deref(), again);
             }
             Event::Listened { sink, after } => {
                 self.touched = now;
@@ -171,12 +226,16 @@ impl Session {
             Event::Unsent { message } => self.unsent(&mut turn, message),
             Event::LinkDown { reason } => self.link_down(&mut turn, &reason),
             Event::Appended { through } => self.acknowledged(&mut turn, through),
-            Event::Saved { .. } | Event::Reclaimed { .. } | Event::HandOver { .. } => {}
+            Event::Saved { version } => self.was_saved(&mut turn, version),
+            Event::Reclaimed { emitter } => self.reclaimed(emitter),
+            Event::HandOver { at_once } => self.hand_over(&mut turn, at_once),
             Event::DeadlinePassed => self.deadline_passed(&mut turn),
             Event::Stopping => self.end(&mut turn, Cause::Stopping),
         }
         self.trim(&mut turn);
-        turn.effects.extend(self.log.hand_out(self.emitter));
+        self.hand_over_if_done(&mut turn);
+        self.save_if_changed(&mut turn);
+        turn.effects.extend(self.log.hand_out());
     }
 
     /// What it holds now, each within its bound.
@@ -238,6 +297,7 @@ impl Session {
             self.end(turn, Cause::Disconnected);
             return;
         }
+        self.gated.retain(|gated| gated.sink != sink);
         let mut calls = self.calls.iter();
         if self.phase == Phase::Shaking && calls.any(|call| call.sink == Some(sink)) {
             // Nobody will ever learn this session's id.
@@ -253,7 +313,7 @@ impl Session {
         self.attachments.retain(|attachment| attachment.sink != sink);
         if self.attachments.len() < attached {
             self.touched = turn.now;
-            self.bury_deserted();
+            self.bury_deserted(turn.now);
         }
     }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conversation::{
-    Answer, Birth, Cause, Effect, Emitter, Event, EventId, Frame, Limits, Millis, Refusal, Session,
-    SinkId,
+    Answer, Birth, Cause, Effect, Emitter, Event, EventId, Frame, Limits, Millis, Refusal, Rerun,
+    Session, SinkId,
 };
 use protocol::{Message, Method, Mirrored, Notification, Request, RequestId, Response};
 
@@ -73,8 +73,14 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(limits: Limits) -> Self {
-        let birth =
-            Birth { limits: Arc::new(limits), emitter: Emitter(0xfeed), seed: 7, duplex: None };
+        let birth = Birth {
+            limits: Arc::new(limits),
+            emitter: Emitter(0xfeed),
+            seed: 7,
+            duplex: None,
+            rerun: Rerun::default(),
+            idle_stop_secs: None,
+        };
         Self::of(Session::new(birth, Millis(0)))
     }
 
@@ -85,6 +91,8 @@ impl World {
             emitter: Emitter(0xfeed),
             seed: 7,
             duplex: Some(pipe),
+            rerun: Rerun::default(),
+            idle_stop_secs: None,
         };
         let mut world = Self::of(Session::new(birth, Millis(0)));
         world.connections.insert(pipe, Connection { open: true, ..Connection::default() });
