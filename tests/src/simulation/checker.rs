@@ -205,7 +205,8 @@ impl Checker {
         }
     }
 
-    /// An owner tells a client something, or has a tool run, under this token.
+    /// An owner tells a client something, or has a tool run, under this token. Is it still
+    /// the owner, as far as anybody can know?
     pub(super) fn acts(
         &mut self,
         now: u64,
@@ -213,9 +214,9 @@ impl Checker {
         owner: Owner,
         plan: &Plan,
         what: &str,
-    ) {
+    ) -> bool {
         let Some(superseded) = self.superseded.get(&(session.clone(), owner.token.random)) else {
-            return;
+            return true;
         };
         let marked = self.marked.get(&owner.node);
         // Marked dead while it lives, it learns so with its next renewal.
@@ -223,7 +224,7 @@ impl Checker {
         let unaware = marked.is_some_and(|at| now <= at + learns);
         let apart = self.split.contains(&owner.node) || self.frozen.contains(&owner.node);
         if unaware || apart || now == superseded.at {
-            return;
+            return false;
         }
         self.breaks(format!(
             "{what} under {} of {}, {} ms after {} had claimed it",
@@ -232,6 +233,7 @@ impl Checker {
             now - superseded.at,
             short(superseded.by),
         ));
+        false
     }
 
     /// A tool was run.

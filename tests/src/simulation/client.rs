@@ -170,6 +170,8 @@ pub(super) struct Client {
     at_node: Option<usize>,
     /// The answer to its `DELETE` is still to come.
     ending: bool,
+    /// It asked for the end once.
+    asked_to_end: bool,
     primes: bool,
     rng: Rng,
     next_conn: ConnId,
@@ -213,6 +215,7 @@ impl Client {
             directed,
             at_node: None,
             ending: false,
+            asked_to_end: false,
             primes: directed || rng.chance(80),
             rng,
             next_conn: (number as u64 + 1) << 32,
@@ -338,6 +341,7 @@ impl Client {
 
     fn delete(&mut self, does: &mut Vec<Does>) {
         self.ending = true;
+        self.asked_to_end = true;
         self.connect(What::Delete, Errand::Delete, does);
     }
 
@@ -493,7 +497,7 @@ impl Client {
         match self.phase {
             Phase::New | Phase::Gone => {}
             // Its own `DELETE` may have been heard, though the answer to it was not.
-            Phase::Live if self.ending => self.phase = Phase::Ended,
+            Phase::Live if self.asked_to_end => self.phase = Phase::Ended,
             Phase::Live => {
                 does.push(Does::Forgotten("the session is unknown"));
                 self.phase = Phase::Gone;

@@ -399,8 +399,8 @@ impl World {
         }
     }
 
-    fn acted(&mut self, id: &SessionId, owned: &Owned, what: &str) {
-        self.checker.acts(self.now, id, owned.owner, &self.plan, what);
+    fn acted(&mut self, id: &SessionId, owned: &Owned, what: &str) -> bool {
+        self.checker.acts(self.now, id, owned.owner, &self.plan, what)
     }
 
     /// Says something to a connection, here or elsewhere.
@@ -578,10 +578,11 @@ impl World {
                     self.after(millis, Happening::Rings(at, timer));
                 }
                 Did::Ran(job) => {
-                    self.acted(id, owned, "a tool was run");
+                    let owns = self.acted(id, owned, "a tool was run");
                     let client = self.clients.iter().find(|c| c.session.as_ref() == Some(id));
                     self.checker.ran(id, &job, client);
                     if let Some(client) = client
+                        && owns
                         && !client.may_have(level.as_deref())
                     {
                         let text = format!("a tool was run at log level {level:?}");
