@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use conversation::EventId;
 use protocol::SessionId;
 use store::{Batch, Incarnation, Owner, Token};
 
@@ -48,6 +49,8 @@ pub(super) struct Checker {
     marked: BTreeMap<Incarnation, u64>,
     /// How often each call was run.
     ran: BTreeMap<u64, u64>,
+    /// Every event that an owner told to a connection, by stream: from then on it is not lost.
+    told: BTreeMap<(SessionId, u64), BTreeMap<u64, EventId>>,
     ended: BTreeMap<SessionId, u64>,
     /// How often an ingress could not reach an owner in time.
     pub(super) gave_up: u64,
@@ -128,9 +131,13 @@ impl Checker {
             }
             _ => return,
         };
-        if let Some(session) = command.session() {
-            self.forgot(&session.clone(), owner, true, now);
+        let Some(session) = command.session() else { return };
+        if matches!(command, Command::Claim(..)) {
+            // From here on there are two histories, and one of them is dropped.
+            self.excused.insert(session.clone(), "claimed at a primary that nobody else has");
+            return;
         }
+        self.forgot(session, owner, true, now);
     }
 
     /// A node that stays with a former primary tells a client something. That a session is
@@ -236,6 +243,12 @@ impl Checker {
         false
     }
 
+    /// An owner writes an event to a connection, so the log holds it.
+    pub(super) fn told(&mut self, session: &SessionId, id: EventId) {
+        let stream = self.told.entry((session.clone(), id.stream)).or_default();
+        stream.insert(id.number, id);
+    }
+
     /// A tool was run.
     pub(super) fn ran(&mut self, session: &SessionId, job: &Job, client: Option<&Client>) {
         let ran = self.ran.entry(job.call).or_default();
@@ -274,6 +287,20 @@ impl Checker {
         }
     }
 
+    /// A stream has come to its end: has its client got all that was told on it?
+    fn check_told(&mut self, client: &Client, session: &SessionId, last: EventId) {
+        let Some(told) = self.told.get(&(session.clone(), last.stream)) else { return };
+        let missed = told.range(..=last.number).find(|(_, id)| !client.has_seen(id));
+        if let Some((_, missed)) = missed {
+            let text = format!(
+                "client {} never got event {missed} of {}",
+                client.number,
+                session.as_str()
+            );
+            self.breaks(text);
+        }
+    }
+
     /// All is calm: has everybody got what was promised?
     pub(super) fn check_client(&mut self, client: &Client, plan: &Plan) {
         let session = client.session.clone();
@@ -292,6 +319,11 @@ impl Checker {
             }
             if excused || client.phase != Phase::Live {
                 continue;
+            }
+            if let (Fate::Result | Fate::Error, Some(last), Some(session)) =
+                (call.fate, call.last, &session)
+            {
+                self.check_told(client, session, last);
             }
             if call.fate == Fate::Open {
                 self.breaks(format!("call {number} of {session:?} never got its last word"));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use cluster::tenure::{Came, Moment, Op, Outcome, Settling, Tenure};
 use conversation::{
-    Answer, Birth, Cause, Effect, Emitter, Ending, Event, Limits, Millis, Refusal, Rerun, Saved,
-    Session, SinkId,
+    Answer, Birth, Cause, Effect, Emitter, Ending, Event, Frame, Limits, Millis, Refusal, Rerun,
+    Saved, Session, SinkId,
 };
 use protocol::{Body, Message, Request, RequestId, Revision, SessionId};
 use store::{Claimed, Digest, Error, Incarnation, Owner, Record, Standing, State, Token};
@@ -216,6 +216,9 @@ impl World {
         for effect in effects {
             self.perform(at, id, &mut owned, effect);
         }
+        if self.processes.get(&at).is_some_and(|process| process.draining) {
+            owned.following.push_back(Event::HandOver { at_once: false });
+        }
         self.live(at, id, owned);
     }
 
@@ -348,7 +351,12 @@ impl World {
             }
             Effect::Write { sink, frame } => {
                 let Some(sink) = owned.sink(sink) else { return };
-                self.acted(id, owned, "a client was told something");
+                let owns = self.acted(id, owned, "a client was told something");
+                if let Frame::Message { id: Some(event), .. } = &frame
+                    && owns
+                {
+                    self.checker.told(id, *event);
+                }
                 self.say(at, sink, Said::Frame(frame));
             }
             Effect::Finish { sink, ending } => {

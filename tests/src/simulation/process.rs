@@ -90,7 +90,7 @@ pub(super) struct Process {
 impl Process {
     /// What its clock shows, in milliseconds.
     pub(super) fn clock(&self, now: u64) -> u64 {
-        self.shows + (now - self.since) * self.rate / 1_000_000
+        self.shows + now.saturating_sub(self.since) * self.rate / 1_000_000
     }
 
     /// The epoch of its lease, where it may act.

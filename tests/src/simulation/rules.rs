@@ -22,6 +22,8 @@ pub struct Rules {
     pub links_save: bool,
     /// A node that the record names, and that has no such session, claims it from itself.
     pub self_claims: bool,
+    /// A draining node does so as well, and gives the session up again.
+    pub claims_own_draining: bool,
     /// One claim for a session and node at a time; others wait for it.
     pub one_claim: bool,
     /// What may have been started is never sent again as if it had not been.
@@ -48,6 +50,7 @@ impl Default for Rules {
             renews_on_loss: true,
             links_save: true,
             self_claims: true,
+            claims_own_draining: true,
             one_claim: true,
             marks_again: true,
             numbers_attachments: true,
