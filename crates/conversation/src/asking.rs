@@ -9,13 +9,14 @@ use protocol::{
 };
 
 use crate::exchange::Form;
+use crate::log::AskId;
 use crate::session::{Session, Turn};
 use crate::stream::Route;
 use crate::{Effect, Fact, Millis};
 
 /// A request to the client that has no answer yet.
 pub(crate) struct Ask {
-    number: u64,
+    id: AskId,
     method: Method,
     /// The id that the server gave it; none for a ping of our own.
     theirs: Option<RequestId>,
@@ -53,9 +54,8 @@ impl Session {
             Some(params) => request.with_params(&params),
             None => request.clone(),
         };
-        let number =
-            self.new_ask(request.method.clone(), Some(request.id.clone()), route, deadline);
-        let data = Message::from(request.with_id(self.ask_id(number))).line();
+        let ask = self.new_ask(request.method.clone(), Some(request.id.clone()), route, deadline);
+        let data = Message::from(request.with_id(request_id(ask))).line();
         self.deliver(turn, route, data, false);
     }
 
@@ -135,23 +135,20 @@ impl Session {
         theirs: Option<RequestId>,
         route: Route,
         deadline: Millis,
-    ) -> u64 {
-        let number = self.next_ask;
+    ) -> AskId {
+        let id = AskId { emitter: self.log.emitters.current(), number: self.next_ask };
         self.next_ask += 1;
-        self.asks.push(Ask { number, method, theirs, route, deadline });
-        number
+        self.asks.push(Ask { id, method, theirs, route, deadline });
+        id
     }
 
-    fn ask_id(&self, number: u64) -> RequestId {
-        RequestId::from(format!("{}-{number}", self.emitter))
-    }
-
-    /// The number of the ask that an id of ours names, whether or not it is still open.
-    fn ask_number(&self, id: &RequestId) -> Option<u64> {
+    /// The ask that an id of ours names, whether or not it is still open. What a former
+    /// owner asked is not known any more, so it may have asked anything.
+    fn ask_named(&self, id: &RequestId) -> Option<AskId> {
         let RequestId::String(text) = id else { return None };
-        let (_, number) = text.split_once('-')?;
-        let number = number.parse().ok().filter(|number| (1..self.next_ask).contains(number))?;
-        (*id == self.ask_id(number)).then_some(number)
+        let ask = AskId::parse(text)?;
+        let run = self.log.emitters.run(ask.emitter)?;
+        (run.end.is_some() || (1..self.next_ask).contains(&ask.number)).then_some(ask)
     }
 
     /// The client answered something (SMP-05, ELI-03). An answer to a question that is no
@@ -162,11 +159,11 @@ impl Session {
         response: &Response,
     ) -> Result<(), Rejection> {
         let Some(id) = &response.id else { return Ok(()) };
-        let number = self.ask_number(id).ok_or_else(|| {
+        let named = self.ask_named(id).ok_or_else(|| {
             let message = "the response answers no request of this session";
             Rejection::new(ErrorCode::InvalidRequest, message)
         })?;
-        let Some(index) = self.asks.iter().position(|ask| ask.number == number) else {
+        let Some(index) = self.asks.iter().position(|ask| ask.id == named) else {
             turn.effects.push(Effect::Tell(Fact::Stray));
             return Ok(());
         };
@@ -224,7 +221,7 @@ impl Session {
         if ask.theirs.is_none() {
             return;
         }
-        let params = serde_json::json!({ "requestId": self.ask_id(ask.number), "reason": reason });
+        let params = serde_json::json!({ "requestId": ask.id.to_string(), "reason": reason });
         let notification =
             Notification::new(Method::Cancelled, Some(params.to_string().as_bytes()));
         self.deliver(turn, ask.route, notification.raw().clone(), false);
@@ -237,8 +234,12 @@ impl Session {
             return;
         }
         let deadline = turn.now.plus(self.limits.ask_secs * 1_000);
-        let number = self.new_ask(Method::Ping, None, Route::Standalone, deadline);
-        let ping = Request::new(self.ask_id(number), Method::Ping, None);
+        let ask = self.new_ask(Method::Ping, None, Route::Standalone, deadline);
+        let ping = Request::new(request_id(ask), Method::Ping, None);
         self.emit(turn, stream, ping.raw().clone());
     }
+}
+
+fn request_id(ask: AskId) -> RequestId {
+    RequestId::from(ask.to_string())
 }

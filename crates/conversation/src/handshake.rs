@@ -286,8 +286,11 @@ impl Session {
         self.link.revision =
             Revision::named(&read.protocol_version).unwrap_or(Revision::NEWEST_STABLE);
         let Some(client) = &mut self.client else { return };
-        client.server_lists = read.capabilities.list_changed_methods();
-        client.server_has_tools = read.capabilities.tools();
+        let lists = read.capabilities.list_changed_methods();
+        let has_tools = read.capabilities.tools();
+        self.versions.changed |=
+            client.server_lists != lists || client.server_has_tools != has_tools;
+        (client.server_lists, client.server_has_tools) = (lists, has_tools);
         if self.phase == Phase::Shaking {
             let result = protocol::with_protocol_version(&result, client.revision);
             self.welcome(turn, &result);
@@ -393,6 +396,7 @@ impl Session {
     pub(crate) fn initialized(&mut self, turn: &mut Turn<'_>) {
         if self.phase == Phase::Answered {
             self.phase = Phase::Live;
+            self.versions.changed = true;
             self.tell_waiting(turn);
         }
     }

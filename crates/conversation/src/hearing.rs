@@ -50,10 +50,10 @@ impl Session {
     fn note_success(&mut self, exchange: &Exchange) {
         match (&exchange.method, &exchange.uri) {
             (Method::Subscribe, Some(uri)) => {
-                self.subscriptions.insert(uri.clone());
+                self.versions.changed |= self.subscriptions.insert(uri.clone());
             }
             (Method::Unsubscribe, Some(uri)) => {
-                self.subscriptions.remove(uri);
+                self.versions.changed |= self.subscriptions.remove(uri);
             }
             _ => {}
         }

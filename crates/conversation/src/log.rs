@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use protocol::RequestId;
 
+use crate::emitters::Emitters;
+use crate::event_id::decimal;
 use crate::{Effect, Emitter, Limits, Millis, entry};
 
 /// The replayable tail of the log, as this owner holds it in memory.
@@ -23,10 +25,12 @@ pub(crate) struct Log {
     /// The floor that the log was last told.
     floor_told: u64,
     bytes: usize,
+    pub(crate) emitters: Emitters,
 }
 
 /// One entry.
 pub(crate) struct Logged {
+    /// Its stream; 0 for a checkpoint, which belongs to none.
     pub(crate) stream: u64,
     pub(crate) what: What,
     at: Millis,
@@ -38,12 +42,63 @@ pub(crate) enum What {
     /// It began. Its number is this entry's.
     Opened {
         /// The requests that it answers; none for a standalone stream.
-        requests: Vec<RequestId>,
+        requests: Vec<Opening>,
     },
     /// A message for the client.
-    Event(Bytes),
+    Event {
+        /// The message.
+        data: Bytes,
+        /// What it means to the session.
+        mark: Mark,
+    },
+    /// A request that it answers, with others, needs no answer any more.
+    Cancelled {
+        /// Which one.
+        request: RequestId,
+    },
+    /// A question that went out on it is no longer open.
+    Answered {
+        /// Which one.
+        ask: AskId,
+    },
     /// Nothing more will come on it.
     Closed,
+    /// What must outlive the entries before the floor, as `carried` writes it.
+    Checkpoint(Bytes),
+}
+
+/// What a message for the client means to the session.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Mark {
+    /// Nothing.
+    Plain,
+    /// It is the last word on this request.
+    Word(RequestId),
+    /// It asks the client for something.
+    Ask(AskId),
+}
+
+/// A request that a stream is opened for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Opening {
+    pub(crate) id: RequestId,
+    pub(crate) rerun: Option<Rerunnable>,
+}
+
+/// A request that another owner may run again.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rerunnable {
+    /// The request.
+    pub(crate) raw: Bytes,
+    /// Running it twice does no harm; otherwise that is to be found out first.
+    pub(crate) sure: bool,
+}
+
+/// The id of a request to the client: who asked, and which of its questions it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AskId {
+    pub(crate) emitter: Emitter,
+    pub(crate) number: u64,
 }
 
 /// An entry that went out of reach.
@@ -55,7 +110,7 @@ pub(crate) struct Trimmed {
 }
 
 impl Log {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(emitter: Emitter) -> Self {
         Self {
             entries: VecDeque::new(),
             first: 1,
@@ -63,7 +118,35 @@ impl Log {
             handed_out: 0,
             floor_told: 1,
             bytes: 0,
+            emitters: Emitters::new(emitter),
         }
+    }
+
+    /// A log that was read: everything in it is held.
+    pub(crate) fn restored(
+        first: u64,
+        entries: Vec<(u64, What)>,
+        emitters: Emitters,
+        at: Millis,
+    ) -> Self {
+        let last = first + entries.len() as u64 - 1;
+        Self {
+            first,
+            acknowledged: last,
+            handed_out: last,
+            floor_told: first,
+            bytes: entries.iter().map(|(_, what)| what.size()).sum(),
+            entries: entries
+                .into_iter()
+                .map(|(stream, what)| Logged { stream, what, at })
+                .collect(),
+            emitters,
+        }
+    }
+
+    /// The number of the oldest entry that can be replayed.
+    pub(crate) fn first(&self) -> u64 {
+        self.first
     }
 
     /// The number that the next entry will get.
@@ -78,6 +161,11 @@ impl Log {
 
     pub(crate) fn acknowledged(&self) -> u64 {
         self.acknowledged
+    }
+
+    /// Is every entry held?
+    pub(crate) fn is_held(&self) -> bool {
+        self.acknowledged + 1 == self.next()
     }
 
     /// Writes an entry and returns its number. `stream` is its own number where it opens one.
@@ -109,18 +197,25 @@ impl Log {
         })
     }
 
+    /// Everything from `from` on, written down.
+    pub(crate) fn encoded(&self, from: u64) -> Vec<Bytes> {
+        (from..self.next())
+            .filter_map(|number| self.get(number).map(|logged| (number, logged)))
+            .map(|(number, logged)| {
+                entry::encode(logged.stream, self.emitters.of(number), &logged.what)
+            })
+            .collect()
+    }
+
     /// What was not yet handed out, as the effect that hands it out.
-    pub(crate) fn hand_out(&mut self, emitter: Emitter) -> Option<Effect> {
+    pub(crate) fn hand_out(&mut self) -> Option<Effect> {
         let next = self.next();
         let from = self.handed_out.max(self.first - 1) + 1;
         if from >= next && self.floor_told == self.first {
             return None;
         }
         self.floor_told = self.first;
-        let entries = (from..next)
-            .filter_map(|number| self.get(number))
-            .map(|logged| entry::encode(logged.stream, emitter, &logged.what))
-            .collect();
+        let entries = self.encoded(from);
         self.handed_out = next - 1;
         Some(Effect::Append { first: from, floor: self.first, entries })
     }
@@ -163,8 +258,27 @@ impl What {
     /// What the entry counts against the bound in bytes: its payload and about what surrounds it.
     fn size(&self) -> usize {
         64 + match self {
-            Self::Event(data) => data.len(),
-            Self::Opened { .. } | Self::Closed => 0,
+            Self::Event { data, .. } => data.len(),
+            Self::Opened { requests } => {
+                requests.iter().filter_map(|o| o.rerun.as_ref()).map(|r| r.raw.len()).sum()
+            }
+            // Bounded by what it carries; it must never be what drives the events out.
+            Self::Checkpoint(_) => 0,
+            Self::Cancelled { .. } | Self::Answered { .. } | Self::Closed => 0,
         }
+    }
+}
+
+impl AskId {
+    /// Reads an id; `None` for any text that [`std::fmt::Display`] does not write.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (emitter, number) = text.split_once('-')?;
+        Some(Self { emitter: Emitter::parse(emitter)?, number: decimal(number)? })
+    }
+}
+
+impl std::fmt::Display for AskId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.emitter, self.number)
     }
 }

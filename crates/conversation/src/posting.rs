@@ -179,10 +179,12 @@ impl Session {
         match request.method {
             Method::SetLevel => {
                 let level = request.params().and_then(|params| payload::log_level_of(&params));
-                self.level = Some(level.ok_or_else(|| {
+                let level = level.ok_or_else(|| {
                     let message = format!("`level` must be one of {}", LogLevel::NAMES.join(", "));
                     (ErrorCode::InvalidParams, message)
-                })?);
+                })?;
+                self.versions.changed |= self.level != Some(level);
+                self.level = Some(level);
             }
             Method::Subscribe | Method::Unsubscribe => {
                 uri = request.params().and_then(|params| payload::resource_uri_of(&params));

@@ -47,7 +47,9 @@ impl Session {
     /// Goes on after an event (SSE-07): on its own stream only (SSE-08), whatever the
     /// stream began as (SSE-09).
     fn resume(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: EventId) -> ResumeOutcome {
-        if id.emitter != self.emitter || id.number > self.log.acknowledged() {
+        if self.log.emitters.run(id.emitter).is_none_or(|run| !run.holds(id.number))
+            || id.number > self.log.acknowledged()
+        {
             return ResumeOutcome::Unknown;
         }
         let Some(stream) = self.streams.get(&id.stream) else {
@@ -90,16 +92,16 @@ impl Session {
         what: &What,
     ) {
         match what {
-            What::Opened { .. } => {}
-            What::Event(data) => {
+            What::Event { data, .. } => {
                 if let Some(attachment) = self.attachment(id.stream) {
                     attachment.sent = number;
                 }
-                let frame =
-                    Frame::Message { id: Some(EventId { number, ..id }), data: data.clone() };
+                let id = Some(self.log.emitters.id(id.stream, number));
+                let frame = Frame::Message { id, data: data.clone() };
                 self.write(turn, sink, frame);
             }
             What::Closed => self.finish(turn, sink, Ending::Proper),
+            _ => {}
         }
     }
 

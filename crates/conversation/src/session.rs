@@ -19,6 +19,7 @@ use crate::exchange::{Call, Exchange, Form};
 use crate::handshake::ServerLink;
 use crate::log::Log;
 use crate::mirroring::Mirroring;
+use crate::state::Versions;
 use crate::stream::{Attachment, Stream, Tombstone, Waiting};
 use crate::{Answer, Cause, Effect, Emitter, Ending, Event, Limits, Millis, Refusal, SinkId};
 
@@ -31,15 +32,33 @@ pub struct Birth {
     pub emitter: Emitter,
     /// Where its jitter comes from: any number.
     pub seed: u64,
+    /// Which tool calls may be run again when nobody knows whether they were.
+    pub rerun: Rerun,
+    /// After how long without a request the link to the server is closed, in seconds;
+    /// none to keep it. A session whose link is kept does not sleep.
+    pub idle_stop_secs: Option<u64>,
     /// The one pipe of a duplex transport (HTTP+SSE, stdio), open already; none for Streamable HTTP.
     pub duplex: Option<SinkId>,
+}
+
+/// Which tool calls may be run a second time. Requests that only read always may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rerun {
+    /// Those of tools that are annotated as read-only or idempotent.
+    #[default]
+    Annotated,
+    /// All.
+    Always,
+    /// None.
+    Never,
 }
 
 /// One client session.
 pub struct Session {
     pub(crate) limits: Arc<Limits>,
-    pub(crate) emitter: Emitter,
     seed: u64,
+    pub(crate) rerun: Rerun,
+    pub(crate) idle_stop_secs: Option<u64>,
     pub(crate) duplex: Option<SinkId>,
     pub(crate) duplex_keepalive_at: Millis,
     pub(crate) phase: Phase,
@@ -57,6 +76,7 @@ pub struct Session {
     pub(crate) asks: Vec<Ask>,
     pub(crate) next_ask: u64,
     /// Messages for a standalone stream that nobody has opened; bounded by `waiting_max`.
+    /// They are in no log: nobody has seen them, and they are lost with this owner.
     pub(crate) waiting: VecDeque<Waiting>,
     /// Requests that were ended without the server's answer, which may still come;
     /// bounded, the oldest goes.
@@ -64,6 +84,7 @@ pub struct Session {
     pub(crate) level: Option<LogLevel>,
     pub(crate) subscriptions: BTreeSet<Box<str>>,
     pub(crate) mirroring: Mirroring,
+    pub(crate) versions: Versions,
 }
 
 /// What a session holds.
@@ -117,12 +138,13 @@ pub(crate) struct Turn<'a> {
 impl Session {
     /// A session that nobody has spoken in.
     pub fn new(birth: Birth, now: Millis) -> Self {
-        let Birth { limits, emitter, seed, duplex } = birth;
+        let Birth { limits, emitter, seed, rerun, idle_stop_secs, duplex } = birth;
         Self {
             duplex_keepalive_at: now.plus(limits.keepalive_secs * 1_000),
             limits,
-            emitter,
             seed: seed | 1,
+            rerun,
+            idle_stop_secs,
             duplex,
             phase: Phase::Unborn,
             touched: now,
@@ -134,7 +156,7 @@ impl Session {
             streams: BTreeMap::new(),
             finished: VecDeque::new(),
             attachments: Vec::new(),
-            log: Log::new(),
+            log: Log::new(emitter),
             asks: Vec::new(),
             next_ask: 1,
             waiting: VecDeque::new(),
@@ -142,6 +164,7 @@ impl Session {
             level: None,
             subscriptions: BTreeSet::new(),
             mirroring: Mirroring::default(),
+            versions: Versions::default(),
         }
     }
 
@@ -171,12 +194,26 @@ impl Session {
             Event::Unsent { message } => self.unsent(&mut turn, message),
             Event::LinkDown { reason } => self.link_down(&mut turn, &reason),
             Event::Appended { through } => self.acknowledged(&mut turn, through),
-            Event::Saved { .. } | Event::Reclaimed { .. } | Event::HandOver { .. } => {}
+            Event::Saved { version } => self.versions.held = self.versions.held.max(version),
+            Event::Reclaimed { emitter } => {
+                let (next, floor) = (self.log.next(), self.log.first());
+                self.log.emitters.succeed(emitter, next, floor);
+            }
+            Event::HandOver { .. } => {}
             Event::DeadlinePassed => self.deadline_passed(&mut turn),
             Event::Stopping => self.end(&mut turn, Cause::Stopping),
         }
-        self.trim(&mut turn);
-        turn.effects.extend(self.log.hand_out(self.emitter));
+        self.finish_step(&mut turn);
+    }
+
+    /// What every step ends with: what it wrote is handed out.
+    pub(crate) fn finish_step(&mut self, turn: &mut Turn<'_>) {
+        if self.is_over() {
+            return;
+        }
+        self.trim(turn);
+        turn.effects.extend(self.log.hand_out());
+        self.save(turn);
     }
 
     /// What it holds now, each within its bound.
@@ -194,6 +231,17 @@ impl Session {
     /// Is it over?
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
+    }
+
+    /// Is nothing in flight: no request without its last word, and nothing written down
+    /// that is not held yet?
+    pub fn is_quiet(&self) -> bool {
+        self.exchanges.is_empty() && self.is_held()
+    }
+
+    /// Is everything held that was written down?
+    pub(crate) fn is_held(&self) -> bool {
+        self.log.is_held() && self.versions.held >= self.version()
     }
 
     /// How many requests of the client's have no last word yet.

@@ -7,9 +7,9 @@ use protocol::{ErrorCode, Notification, RequestId, Response};
 
 use crate::answering::Upgraded;
 use crate::exchange::CallId;
-use crate::log::What;
+use crate::log::{Mark, Opening, What};
 use crate::session::{Session, Turn};
-use crate::{Effect, Ending, EventId, Fact, Frame, Millis, SinkId};
+use crate::{Effect, Ending, Fact, Frame, Millis, SinkId};
 
 /// A stream of the log.
 pub(crate) struct Stream {
@@ -92,7 +92,8 @@ impl Session {
         call: Option<CallId>,
     ) -> u64 {
         let number = self.log.next();
-        self.log.push(number, What::Opened { requests: requests.clone() }, turn.now);
+        let openings = requests.iter().map(|id| Opening { id: id.clone(), rerun: None });
+        self.log.push(number, What::Opened { requests: openings.collect() }, turn.now);
         let requests = requests.into_iter().map(|id| Owed { id, word: 0 }).collect();
         self.streams
             .insert(number, Stream { requests, call, last: number, trimmed: 0, closed: false });
@@ -124,7 +125,7 @@ impl Session {
 
     /// Writes a message to a stream's log; it is told once the log holds it.
     pub(crate) fn emit(&mut self, turn: &Turn<'_>, stream: u64, data: Bytes) {
-        let number = self.log.push(stream, What::Event(data), turn.now);
+        let number = self.log.push(stream, What::Event { data, mark: Mark::Plain }, turn.now);
         if let Some(stream) = self.streams.get_mut(&stream) {
             stream.last = number;
         }
@@ -151,7 +152,7 @@ impl Session {
     /// Tells one held entry to whoever listens to its stream.
     pub(crate) fn reveal(&mut self, turn: &mut Turn<'_>, number: u64, entry: u64, what: &What) {
         let trimmed = self.streams.get(&number).map_or(0, |stream| stream.trimmed);
-        let emitter = self.emitter;
+        let id = self.log.emitters.id(number, entry);
         let Some(attachment) = self.attachment(number).filter(|a| a.sent < entry) else { return };
         let sink = attachment.sink;
         if attachment.sent < trimmed {
@@ -167,25 +168,24 @@ impl Session {
         attachment.sent = entry;
         match what {
             What::Opened { .. } => self.open_head(turn, number, entry),
-            What::Event(data) => {
+            What::Event { data, .. } => {
                 attachment.told_at = turn.now;
-                let id = EventId { stream: number, emitter, number: entry };
                 let frame = Frame::Message { id: Some(id), data: data.clone() };
                 self.write(turn, sink, frame);
             }
             What::Closed => self.finish(turn, sink, Ending::Proper),
+            _ => {}
         }
     }
 
     /// Writes the head of a stream's response: where to come back to, and when (SSE-04, SSE-05).
     pub(crate) fn open_head(&mut self, turn: &mut Turn<'_>, number: u64, cursor: u64) {
         let retry = self.retry();
-        let emitter = self.emitter;
         let primes = self.revision().has_priming();
+        let id = self.log.emitters.id(number, cursor);
         let Some(attachment) = self.attachment(number) else { return };
         attachment.open = true;
         let sink = attachment.sink;
-        let id = EventId { stream: number, emitter, number: cursor };
         turn.effects.push(Effect::Open { sink, welcome: false, at: Some(id) });
         let frame = if primes { Frame::Cursor { id, retry } } else { Frame::KeepAlive };
         self.write(turn, sink, frame);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conversation::{
-    Answer, Birth, Cause, Effect, Emitter, Event, EventId, Frame, Limits, Millis, Refusal, Session,
-    SinkId,
+    Answer, Birth, Cause, Effect, Emitter, Event, EventId, Frame, Limits, Millis, Refusal, Rerun,
+    Session, SinkId,
 };
 use protocol::{Message, Method, Mirrored, Notification, Request, RequestId, Response};
 
@@ -73,8 +73,14 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(limits: Limits) -> Self {
-        let birth =
-            Birth { limits: Arc::new(limits), emitter: Emitter(0xfeed), seed: 7, duplex: None };
+        let birth = Birth {
+            limits: Arc::new(limits),
+            emitter: Emitter(0xfeed),
+            seed: 7,
+            rerun: Rerun::Annotated,
+            idle_stop_secs: None,
+            duplex: None,
+        };
         Self::of(Session::new(birth, Millis(0)))
     }
 
@@ -84,6 +90,8 @@ impl World {
             limits: Arc::new(limits),
             emitter: Emitter(0xfeed),
             seed: 7,
+            rerun: Rerun::Annotated,
+            idle_stop_secs: None,
             duplex: Some(pipe),
         };
         let mut world = Self::of(Session::new(birth, Millis(0)));
