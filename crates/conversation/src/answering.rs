@@ -5,6 +5,7 @@ use bytes::Bytes;
 use protocol::RequestId;
 
 use crate::exchange::{Call, CallId, Form, Word};
+use crate::log::{Asked, Mark};
 use crate::session::{Session, Turn};
 use crate::stream::duplex_message;
 use crate::{Answer, Effect, Ending, Frame, Millis, SinkId};
@@ -37,7 +38,10 @@ impl Session {
     ) -> u64 {
         let open = self.exchanges.iter().filter(|exchange| exchange.call == id);
         let said = answers.iter().filter_map(|word| word.id.clone());
-        let requests = said.chain(open.map(|exchange| exchange.id.clone())).collect();
+        let said = said.map(|id| Asked { id, again: None });
+        let open =
+            open.map(|exchange| Asked { id: exchange.id.clone(), again: exchange.again.clone() });
+        let requests = said.chain(open).collect();
         let stream = self.open_stream(turn, Some(sink), requests, Some(id));
         if let Some(call) = self.calls.iter_mut().find(|call| call.id == id) {
             call.form = Form::Stream(stream);
@@ -76,6 +80,18 @@ impl Session {
         request: Option<&RequestId>,
         data: Bytes,
     ) {
+        self.last_word_gated(turn, id, request, data, false);
+    }
+
+    /// As `last_word`; one that `gates` is said only when the session's state is held.
+    pub(crate) fn last_word_gated(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: CallId,
+        request: Option<&RequestId>,
+        data: Bytes,
+        gates: bool,
+    ) {
         let Some(index) = self.calls.iter().position(|call| call.id == id) else { return };
         let call = &mut self.calls[index];
         call.open -= 1;
@@ -83,7 +99,13 @@ impl Session {
         match &mut call.form {
             Form::Held { .. } if done && !batch => {
                 self.calls.swap_remove(index);
-                self.answer(turn, sink, Answer::Json(data));
+                let Some(sink) = sink else { return };
+                if gates {
+                    let version = self.version();
+                    self.answer_when_held(turn, sink, Answer::Json(data), 0, version);
+                } else {
+                    turn.effects.push(Effect::Answer { sink, answer: Answer::Json(data) });
+                }
             }
             Form::Held { answers, .. } => {
                 answers.push(Word { id: request.cloned(), data });
@@ -143,7 +165,8 @@ impl Session {
 
     /// Emits a last word, and notes that its stream owes none any more.
     fn emit_word(&mut self, turn: &Turn<'_>, number: u64, word: Word) {
-        self.emit(turn, number, word.data);
+        let mark = word.id.clone().map_or(Mark::None, Mark::Word);
+        self.emit_marked(turn, number, word.data, mark);
         let Some(stream) = self.streams.get_mut(&number) else { return };
         let last = stream.last;
         let owed = stream.requests.iter_mut().find(|owed| Some(&owed.id) == word.id.as_ref());

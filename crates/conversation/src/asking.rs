@@ -9,14 +9,19 @@ use protocol::{
 };
 
 use crate::exchange::Form;
-use crate::log::AskId;
+use crate::log::{Mark, What};
 use crate::session::{Session, Turn};
+use crate::state::read_ask_id;
 use crate::stream::Route;
-use crate::{Effect, Fact, Millis};
+use crate::{Effect, Emitter, Fact, Millis};
 
 /// A request to the client that has no answer yet.
 pub(crate) struct Ask {
-    id: AskId,
+    /// Who asked it.
+    pub(crate) emitter: Emitter,
+    pub(crate) number: u64,
+    /// The logged stream that it was asked on, if any.
+    pub(crate) stream: Option<u64>,
     method: Method,
     /// The id that the server gave it; none for a ping of our own.
     theirs: Option<RequestId>,
@@ -54,9 +59,10 @@ impl Session {
             Some(params) => request.with_params(&params),
             None => request.clone(),
         };
-        let ask = self.new_ask(request.method.clone(), Some(request.id.clone()), route, deadline);
-        let data = Message::from(request.with_id(request_id(ask))).line();
-        self.deliver(turn, route, data, false);
+        let number =
+            self.new_ask(request.method.clone(), Some(request.id.clone()), route, deadline);
+        let data = Message::from(request.with_id(self.ask_id(number))).line();
+        self.deliver_marked(turn, route, data, false, Mark::Ask(number));
     }
 
     fn refuse_ask(&self, turn: &mut Turn<'_>, id: RequestId, code: ErrorCode, message: &str) {
@@ -135,20 +141,34 @@ impl Session {
         theirs: Option<RequestId>,
         route: Route,
         deadline: Millis,
-    ) -> AskId {
-        let id = AskId { emitter: self.log.emitters.current(), number: self.next_ask };
+    ) -> u64 {
+        let number = self.next_ask;
         self.next_ask += 1;
-        self.asks.push(Ask { id, method, theirs, route, deadline });
-        id
+        let emitter = self.emitter;
+        self.asks.push(Ask { emitter, number, stream: None, method, theirs, route, deadline });
+        number
     }
 
-    /// The ask that an id of ours names, whether or not it is still open. What a former
-    /// owner asked is not known any more, so it may have asked anything.
-    fn ask_named(&self, id: &RequestId) -> Option<AskId> {
-        let RequestId::String(text) = id else { return None };
-        let ask = AskId::parse(text)?;
-        let run = self.log.emitters.run(ask.emitter)?;
-        (run.end.is_some() || (1..self.next_ask).contains(&ask.number)).then_some(ask)
+    fn ask_id(&self, number: u64) -> RequestId {
+        RequestId::from(format!("{}-{number}", self.emitter))
+    }
+
+    /// Notes on which logged stream a question went out.
+    pub(crate) fn note_asked(&mut self, number: u64, stream: u64) {
+        let asked = |ask: &&mut Ask| ask.number == number && ask.emitter == self.emitter;
+        self.asks.iter_mut().filter(asked).for_each(|ask| ask.stream = Some(stream));
+    }
+
+    /// What an id of ours names, whether or not the question is still open.
+    fn asked_by_us(&self, id: &RequestId) -> Option<(Emitter, u64)> {
+        let (emitter, number) = read_ask_id(id)?;
+        let is_known = if emitter == self.emitter {
+            number < self.next_ask
+        } else {
+            // How many questions a former owner had asked is not known; it had asked some.
+            self.former.contains(&emitter)
+        };
+        is_known.then_some((emitter, number))
     }
 
     /// The client answered something (SMP-05, ELI-03). An answer to a question that is no
@@ -159,15 +179,20 @@ impl Session {
         response: &Response,
     ) -> Result<(), Rejection> {
         let Some(id) = &response.id else { return Ok(()) };
-        let named = self.ask_named(id).ok_or_else(|| {
+        let (emitter, number) = self.asked_by_us(id).ok_or_else(|| {
             let message = "the response answers no request of this session";
             Rejection::new(ErrorCode::InvalidRequest, message)
         })?;
-        let Some(index) = self.asks.iter().position(|ask| ask.id == named) else {
+        let named = |ask: &Ask| ask.number == number && ask.emitter == emitter;
+        let Some(index) = self.asks.iter().position(named) else {
             turn.effects.push(Effect::Tell(Fact::Stray));
             return Ok(());
         };
         let ask = self.asks.swap_remove(index);
+        if let Some(stream) = ask.stream {
+            let answered = What::Answered { ask: ask.number };
+            self.log.push(stream, ask.emitter, answered, turn.now);
+        }
         if let Route::Call(call) = ask.route {
             let silent_at = turn.now.plus(self.limits.request_secs * 1_000);
             let ours = self.exchanges.iter_mut().filter(|exchange| exchange.call == call);
@@ -221,10 +246,27 @@ impl Session {
         if ask.theirs.is_none() {
             return;
         }
-        let params = serde_json::json!({ "requestId": ask.id.to_string(), "reason": reason });
+        let id = format!("{}-{}", ask.emitter, ask.number);
+        let params = serde_json::json!({ "requestId": id, "reason": reason });
         let notification =
             Notification::new(Method::Cancelled, Some(params.to_string().as_bytes()));
+        if let Some(stream) = ask.stream {
+            // Whoever reads the log need not ask again, nor withdraw it again.
+            let answered = What::Answered { ask: ask.number };
+            self.log.push(stream, ask.emitter, answered, turn.now);
+        }
         self.deliver(turn, ask.route, notification.raw().clone(), false);
+    }
+
+    /// A question of a former owner's, whose asker is gone with it: the client is told so.
+    pub(crate) fn withdraw_lost(&mut self, turn: &mut Turn<'_>, stream: u64, id: &RequestId) {
+        let params = serde_json::json!({ "requestId": id, "reason": "the server was lost" });
+        let notification =
+            Notification::new(Method::Cancelled, Some(params.to_string().as_bytes()));
+        if let Some((emitter, ask)) = read_ask_id(id) {
+            self.log.push(stream, emitter, What::Answered { ask }, turn.now);
+        }
+        self.emit(turn, stream, notification.raw().clone());
     }
 
     /// Pings the client on a standalone stream (PING-02). What it answers matters to nobody;
@@ -234,12 +276,9 @@ impl Session {
             return;
         }
         let deadline = turn.now.plus(self.limits.ask_secs * 1_000);
-        let ask = self.new_ask(Method::Ping, None, Route::Standalone, deadline);
-        let ping = Request::new(request_id(ask), Method::Ping, None);
-        self.emit(turn, stream, ping.raw().clone());
+        let number = self.new_ask(Method::Ping, None, Route::Standalone, deadline);
+        let ping = Request::new(self.ask_id(number), Method::Ping, None);
+        self.emit_marked(turn, stream, ping.raw().clone(), Mark::Ask(number));
+        self.note_asked(number, stream);
     }
-}
-
-fn request_id(ask: AskId) -> RequestId {
-    RequestId::from(ask.to_string())
 }

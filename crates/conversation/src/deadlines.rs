@@ -30,6 +30,9 @@ impl Session {
             self.duplex.map(|_| self.duplex_keepalive_at),
             self.log.expires_at(&self.limits),
             self.idle_at(),
+            self.sleep_at(),
+            self.link_idle_at(),
+            self.tombstone_expires_at(),
         ];
         let times = calls.chain(exchanges).chain(paces).chain(asks);
         times.chain(attachments.chain(others).flatten()).filter(|at| at.0 < u64::MAX).min()
@@ -45,10 +48,41 @@ impl Session {
         (quiet && self.duplex.is_none()).then(|| self.touched.plus(secs * 1_000))
     }
 
+    /// When the session leaves memory if nothing happens in it. One whose server still runs
+    /// stays: what the server keeps for it would be lost.
+    fn sleep_at(&self) -> Option<Millis> {
+        let millis = self.limits.sleep_after_secs.saturating_mul(1_000);
+        let may = self.phase >= Phase::Answered
+            && self.duplex.is_none()
+            && self.leaving.is_none()
+            && self.asks.is_empty()
+            && self.is_quiet()
+            && self.link.is_down();
+        (millis > 0 && may).then(|| self.touched.plus(millis))
+    }
+
+    /// When a server that has nothing to do is stopped.
+    fn link_idle_at(&self) -> Option<Millis> {
+        let millis = self.idle_stop_secs?.saturating_mul(1_000);
+        let may = self.duplex.is_none()
+            && self.phase >= Phase::Answered
+            && self.exchanges.is_empty()
+            && self.asks.is_empty()
+            && self.mirroring.is_empty()
+            && !self.link.is_down();
+        may.then(|| self.touched.plus(millis))
+    }
+
     pub(crate) fn deadline_passed(&mut self, turn: &mut Turn<'_>) {
         if self.idle_at().is_some_and(|at| at <= turn.now) {
             self.end(turn, Cause::Idle);
             return;
+        }
+        if self.link_idle_at().is_some_and(|at| at <= turn.now) {
+            self.link.close(turn);
+        }
+        if self.sleep_at().is_some_and(|at| at <= turn.now) {
+            self.fall_asleep();
         }
         self.link_deadline(turn);
         self.ask_deadlines(turn);

@@ -14,6 +14,8 @@ pub(crate) struct Exchange {
     /// What a successful `resources/subscribe` or `unsubscribe` is about.
     pub(crate) uri: Option<Box<str>>,
     pub(crate) progress: Option<Box<Pace>>,
+    /// The request on one line, where running it again does no harm.
+    pub(crate) again: Option<Bytes>,
     pub(crate) began: Millis,
     /// When it counts as hung, unless a sign of life comes first.
     pub(crate) silent_at: Millis,
@@ -77,6 +79,12 @@ impl Pace {
     pub(crate) fn new(token: ProgressToken, limits: &Limits, now: Millis) -> Self {
         let allowance = u64::from(limits.progress_burst) * 1_000;
         Self { token, last: f64::NEG_INFINITY, allowance, counted_at: now, held: None }
+    }
+
+    /// As a former owner of the session left it: progress goes on above `last`.
+    pub(crate) fn above(mut self, last: f64) -> Self {
+        self.last = last;
+        self
     }
 
     /// Takes one notification; returns it if it may pass now. One that does not rise is dropped.

@@ -72,6 +72,11 @@ impl ServerLink {
         self.queue.clear();
     }
 
+    /// Is there none?
+    pub(crate) fn is_down(&self) -> bool {
+        matches!(self.state, State::Down { .. })
+    }
+
     /// When something is to be done about it.
     pub(crate) fn deadline(&self) -> Option<Millis> {
         match self.state {
@@ -152,13 +157,7 @@ impl Session {
         if revision.has_mirrored_headers() && self.duplex.is_none() {
             Mirrored::check(mirrored, &message, None)?;
         }
-        self.client = Some(Box::new(Client {
-            revision,
-            capabilities: asked.capabilities,
-            params: protocol::with_protocol_version(&params, revision.asked_of_servers()),
-            server_lists: Vec::new(),
-            server_has_tools: false,
-        }));
+        self.client = Some(Box::new(Client::of(asked, revision, &params)));
         self.phase = Phase::Shaking;
         let call = self.new_call(turn, sink, 1, false);
         if let Some(Call { form: Form::Held { upgrade_at, .. }, .. }) = self.calls.last_mut() {
@@ -171,6 +170,7 @@ impl Session {
             call,
             uri: None,
             progress: None,
+            again: None,
             began: turn.now,
             // The link's own deadline ends it.
             silent_at: never,
@@ -286,11 +286,8 @@ impl Session {
         self.link.revision =
             Revision::named(&read.protocol_version).unwrap_or(Revision::NEWEST_STABLE);
         let Some(client) = &mut self.client else { return };
-        let lists = read.capabilities.list_changed_methods();
-        let has_tools = read.capabilities.tools();
-        self.versions.changed |=
-            client.server_lists != lists || client.server_has_tools != has_tools;
-        (client.server_lists, client.server_has_tools) = (lists, has_tools);
+        client.server_lists = read.capabilities.list_changed_methods();
+        client.server_has_tools = read.capabilities.tools();
         if self.phase == Phase::Shaking {
             let result = protocol::with_protocol_version(&result, client.revision);
             self.welcome(turn, &result);
@@ -396,7 +393,7 @@ impl Session {
     pub(crate) fn initialized(&mut self, turn: &mut Turn<'_>) {
         if self.phase == Phase::Answered {
             self.phase = Phase::Live;
-            self.versions.changed = true;
+            self.note_change();
             self.tell_waiting(turn);
         }
     }

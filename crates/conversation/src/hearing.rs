@@ -40,21 +40,24 @@ impl Session {
         }
         let exchange = self.exchanges.swap_remove(index);
         if response.is_result() {
-            self.note_success(&exchange);
+            self.note_success(&exchange, response);
         }
         let data = self.for_client(&exchange.method, response);
         self.settle_taken(turn, exchange, data, response.is_result());
     }
 
     /// What a success changes in the session.
-    fn note_success(&mut self, exchange: &Exchange) {
+    fn note_success(&mut self, exchange: &Exchange, response: &Response) {
         match (&exchange.method, &exchange.uri) {
             (Method::Subscribe, Some(uri)) => {
-                self.versions.changed |= self.subscriptions.insert(uri.clone());
+                self.subscriptions.insert(uri.clone());
+                self.note_change();
             }
             (Method::Unsubscribe, Some(uri)) => {
-                self.versions.changed |= self.subscriptions.remove(uri);
+                self.subscriptions.remove(uri);
+                self.note_change();
             }
+            (Method::ToolsList, _) => self.learn_harmless(response),
             _ => {}
         }
     }
@@ -83,7 +86,9 @@ impl Session {
         }
         self.touched = turn.now;
         let millis = turn.now.0.saturating_sub(exchange.began.0);
-        self.last_word(turn, exchange.call, Some(&exchange.id), data);
+        let gates =
+            matches!(exchange.method, Method::SetLevel | Method::Subscribe | Method::Unsubscribe);
+        self.last_word_gated(turn, exchange.call, Some(&exchange.id), data, gates);
         turn.effects.push(Effect::Tell(Fact::Settled { id: exchange.id, result, millis }));
     }
 

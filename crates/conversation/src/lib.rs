@@ -4,15 +4,18 @@
 //! machine. It never waits, never reads a clock and never touches a socket: whoever
 //! holds it performs the [`Effect`]s and reports what comes of them as [`Event`]s.
 
+mod again;
 mod answering;
 mod asking;
+mod checkpoint;
 mod deadlines;
 mod effect;
-mod emitters;
 mod entry;
 mod event;
 mod event_id;
 mod exchange;
+mod gate;
+mod handover;
 mod handshake;
 mod hearing;
 mod limits;
@@ -29,7 +32,8 @@ pub use effect::{Answer, Cause, Effect, Ending, Fact, Frame, Refusal, ResumeOutc
 pub use event::{Event, Millis, SinkId};
 pub use event_id::{Emitter, EventId};
 pub use limits::Limits;
-pub use restore::{Ring, Saved, Unreadable};
+pub use log::Ring;
+pub use restore::{Saved, Unreadable};
 pub use session::{Birth, Load, Rerun, Session};
 
 /// The code of an error for a reason of ours, which its message names.

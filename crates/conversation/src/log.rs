@@ -9,8 +9,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use protocol::RequestId;
 
-use crate::emitters::Emitters;
-use crate::event_id::decimal;
+use crate::checkpoint::Checkpoint;
 use crate::{Effect, Emitter, Limits, Millis, entry};
 
 /// The replayable tail of the log, as this owner holds it in memory.
@@ -25,13 +24,12 @@ pub(crate) struct Log {
     /// The floor that the log was last told.
     floor_told: u64,
     bytes: usize,
-    pub(crate) emitters: Emitters,
 }
 
 /// One entry.
 pub(crate) struct Logged {
-    /// Its stream; 0 for a checkpoint, which belongs to none.
     pub(crate) stream: u64,
+    pub(crate) emitter: Emitter,
     pub(crate) what: What,
     at: Millis,
 }
@@ -42,63 +40,43 @@ pub(crate) enum What {
     /// It began. Its number is this entry's.
     Opened {
         /// The requests that it answers; none for a standalone stream.
-        requests: Vec<Opening>,
+        requests: Vec<Asked>,
     },
     /// A message for the client.
     Event {
         /// The message.
         data: Bytes,
-        /// What it means to the session.
+        /// What the message is besides.
         mark: Mark,
-    },
-    /// A request that it answers, with others, needs no answer any more.
-    Cancelled {
-        /// Which one.
-        request: RequestId,
-    },
-    /// A question that went out on it is no longer open.
-    Answered {
-        /// Which one.
-        ask: AskId,
     },
     /// Nothing more will come on it.
     Closed,
-    /// What must outlive the entries before the floor, as `carried` writes it.
-    Checkpoint(Bytes),
+    /// The client answered a question that was asked on it.
+    Answered {
+        /// The question's number.
+        ask: u64,
+    },
+    /// What trimmed entries said; of no stream.
+    Checkpoint(Box<Checkpoint>),
 }
 
-/// What a message for the client means to the session.
+/// A request that a stream answers.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Asked {
+    pub(crate) id: RequestId,
+    /// The request on one line, where running it again does no harm.
+    pub(crate) again: Option<Bytes>,
+}
+
+/// What a message is to whoever reads the log.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Mark {
-    /// Nothing.
-    Plain,
-    /// It is the last word on this request.
+    /// Nothing special.
+    None,
+    /// The last word on this request.
     Word(RequestId),
-    /// It asks the client for something.
-    Ask(AskId),
-}
-
-/// A request that a stream is opened for.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Opening {
-    pub(crate) id: RequestId,
-    pub(crate) rerun: Option<Rerunnable>,
-}
-
-/// A request that another owner may run again.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Rerunnable {
-    /// The request.
-    pub(crate) raw: Bytes,
-    /// Running it twice does no harm; otherwise that is to be found out first.
-    pub(crate) sure: bool,
-}
-
-/// The id of a request to the client: who asked, and which of its questions it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AskId {
-    pub(crate) emitter: Emitter,
-    pub(crate) number: u64,
+    /// The question of this number.
+    Ask(u64),
 }
 
 /// An entry that went out of reach.
@@ -109,49 +87,54 @@ pub(crate) struct Trimmed {
     pub(crate) closes: bool,
 }
 
+/// Everything that can be replayed, as it is written down.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ring {
+    /// The number of the first entry, or of the next one where there is none.
+    pub first: u64,
+    /// The entries, encoded.
+    pub entries: Vec<Bytes>,
+}
+
 impl Log {
-    pub(crate) fn new(emitter: Emitter) -> Self {
+    pub(crate) fn new() -> Self {
+        Self::beginning_at(1)
+    }
+
+    fn beginning_at(first: u64) -> Self {
         Self {
             entries: VecDeque::new(),
-            first: 1,
-            acknowledged: 0,
-            handed_out: 0,
-            floor_told: 1,
-            bytes: 0,
-            emitters: Emitters::new(emitter),
-        }
-    }
-
-    /// A log that was read: everything in it is held.
-    pub(crate) fn restored(
-        first: u64,
-        entries: Vec<(u64, What)>,
-        emitters: Emitters,
-        at: Millis,
-    ) -> Self {
-        let last = first + entries.len() as u64 - 1;
-        Self {
             first,
-            acknowledged: last,
-            handed_out: last,
+            acknowledged: first - 1,
+            handed_out: first - 1,
             floor_told: first,
-            bytes: entries.iter().map(|(_, what)| what.size()).sum(),
-            entries: entries
-                .into_iter()
-                .map(|(stream, what)| Logged { stream, what, at })
-                .collect(),
-            emitters,
+            bytes: 0,
         }
     }
 
-    /// The number of the oldest entry that can be replayed.
-    pub(crate) fn first(&self) -> u64 {
-        self.first
+    /// What is held already, read back; all of it acknowledged. Nothing for a log that does
+    /// not go on without a hole, or holds what is no entry.
+    pub(crate) fn read(held: &[(u64, Bytes)], now: Millis) -> Option<Self> {
+        let mut log = Self::beginning_at(held.first().map_or(1, |(number, _)| *number).max(1));
+        for (number, entry) in held {
+            let (stream, emitter, what) = entry::decode(entry)?;
+            if *number != log.push(stream, emitter, what, now) {
+                return None;
+            }
+        }
+        log.acknowledged = log.next() - 1;
+        log.handed_out = log.acknowledged;
+        Some(log)
     }
 
     /// The number that the next entry will get.
     pub(crate) fn next(&self) -> u64 {
         self.first + self.entries.len() as u64
+    }
+
+    /// The number of the oldest entry that can be replayed.
+    pub(crate) fn first(&self) -> u64 {
+        self.first
     }
 
     /// How many entries can be replayed.
@@ -163,21 +146,26 @@ impl Log {
         self.acknowledged
     }
 
-    /// Is every entry held?
+    /// Is everything held, the last floor included?
     pub(crate) fn is_held(&self) -> bool {
-        self.acknowledged + 1 == self.next()
+        self.acknowledged + 1 >= self.next() && self.floor_told == self.first
     }
 
     /// Writes an entry and returns its number. `stream` is its own number where it opens one.
-    pub(crate) fn push(&mut self, stream: u64, what: What, at: Millis) -> u64 {
+    pub(crate) fn push(&mut self, stream: u64, emitter: Emitter, what: What, at: Millis) -> u64 {
         let number = self.next();
         self.bytes += what.size();
-        self.entries.push_back(Logged { stream, what, at });
+        self.entries.push_back(Logged { stream, emitter, what, at });
         number
     }
 
     pub(crate) fn get(&self, number: u64) -> Option<&Logged> {
         self.entries.get(usize::try_from(number.checked_sub(self.first)?).ok()?)
+    }
+
+    /// Every entry with its number, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Logged)> {
+        (self.first..).zip(&self.entries)
     }
 
     /// Notes that everything up to `through` is held; returns the numbers that newly are.
@@ -189,22 +177,12 @@ impl Log {
     }
 
     /// The entries of one stream after `number` that are held, oldest first.
-    pub(crate) fn replay(&self, stream: u64, after: u64) -> impl Iterator<Item = (u64, &What)> {
+    pub(crate) fn replay(&self, stream: u64, after: u64) -> impl Iterator<Item = (u64, &Logged)> {
         let from = (after + 1).max(self.first);
         (from..=self.acknowledged).filter_map(move |number| {
             let logged = self.get(number)?;
-            (logged.stream == stream).then_some((number, &logged.what))
+            (logged.stream == stream).then_some((number, logged))
         })
-    }
-
-    /// Everything from `from` on, written down.
-    pub(crate) fn encoded(&self, from: u64) -> Vec<Bytes> {
-        (from..self.next())
-            .filter_map(|number| self.get(number).map(|logged| (number, logged)))
-            .map(|(number, logged)| {
-                entry::encode(logged.stream, self.emitters.of(number), &logged.what)
-            })
-            .collect()
     }
 
     /// What was not yet handed out, as the effect that hands it out.
@@ -220,25 +198,64 @@ impl Log {
         Some(Effect::Append { first: from, floor: self.first, entries })
     }
 
-    /// Takes away the oldest entry if it is over a bound: too many, too large, or too old.
+    /// Everything that can be replayed.
+    pub(crate) fn ring(&self) -> Ring {
+        Ring { first: self.first, entries: self.encoded(self.first) }
+    }
+
+    fn encoded(&self, from: u64) -> Vec<Bytes> {
+        (from..self.next())
+            .filter_map(|number| self.get(number))
+            .map(|logged| entry::encode(logged.stream, logged.emitter, &logged.what))
+            .collect()
+    }
+
+    /// The number that the log should begin at by its bounds, where it holds too much.
     ///
+    /// An eighth is trimmed at once, so that what has to be said about it is said seldom.
     /// The newest entry always stays, so that the message that broke the bound is
     /// itself not lost.
-    pub(crate) fn trim_one(&mut self, limits: &Limits, now: Millis) -> Option<Trimmed> {
-        let oldest = self.entries.front()?;
+    pub(crate) fn cut(&self, limits: &Limits, now: Millis) -> Option<u64> {
+        let large = self.entries.len() > limits.log_events_max || self.bytes > limits.log_bytes_max;
         let old = self.expires_at(limits).is_some_and(|expiry| expiry <= now);
-        let large = self.entries.len() > 1
-            && (self.entries.len() > limits.log_events_max || self.bytes > limits.log_bytes_max);
-        if !old && !large {
+        if !large && !old {
             return None;
         }
+        let (most, most_bytes) = if large {
+            // A checkpoint must fit, too.
+            let eighth = (limits.log_events_max / 8).max(1);
+            (limits.log_events_max.saturating_sub(eighth), limits.log_bytes_max / 8 * 7)
+        } else {
+            (usize::MAX, usize::MAX)
+        };
+        let (mut left, mut bytes) = (self.entries.len(), self.bytes);
+        let mut cut = self.first;
+        for (number, logged) in self.iter() {
+            let stale =
+                number <= self.acknowledged && logged.at.plus(limits.replay_secs * 1_000) <= now;
+            let over = left > 1 && (left > most || bytes > most_bytes);
+            if !over && !stale {
+                break;
+            }
+            left -= 1;
+            bytes -= logged.what.size();
+            cut = number + 1;
+        }
+        (cut > self.first).then_some(cut)
+    }
+
+    /// Takes away the oldest entry, if it lies before `cut`.
+    pub(crate) fn trim_one(&mut self, cut: u64) -> Option<Trimmed> {
+        if self.first >= cut {
+            return None;
+        }
+        let oldest = self.entries.pop_front()?;
         let trimmed = Trimmed {
             number: self.first,
             stream: oldest.stream,
             closes: oldest.what == What::Closed,
         };
         self.bytes -= oldest.what.size();
-        self.entries.pop_front();
         self.first += 1;
         if self.entries.is_empty() {
             // An idle session keeps no buffer.
@@ -247,10 +264,14 @@ impl Log {
         Some(trimmed)
     }
 
-    /// When the oldest entry is too old to be kept. One that is not held yet is never too old.
+    /// When something in it is too old to be kept. An eighth of the time longer than it has
+    /// to be, so that what gets old together goes together. What is not held yet is never
+    /// too old; neither is a checkpoint, which is written anew when something goes.
     pub(crate) fn expires_at(&self, limits: &Limits) -> Option<Millis> {
-        let oldest = self.entries.front()?;
-        (self.first <= self.acknowledged).then(|| oldest.at.plus(limits.replay_secs * 1_000))
+        let (number, oldest) =
+            self.iter().find(|(_, logged)| !matches!(logged.what, What::Checkpoint(_)))?;
+        let kept = limits.replay_secs.saturating_mul(1_000);
+        (number <= self.acknowledged).then(|| oldest.at.plus(kept + kept / 8))
     }
 }
 
@@ -260,25 +281,9 @@ impl What {
         64 + match self {
             Self::Event { data, .. } => data.len(),
             Self::Opened { requests } => {
-                requests.iter().filter_map(|o| o.rerun.as_ref()).map(|r| r.raw.len()).sum()
+                requests.iter().filter_map(|asked| asked.again.as_ref()).map(Bytes::len).sum()
             }
-            // Bounded by what it carries; it must never be what drives the events out.
-            Self::Checkpoint(_) => 0,
-            Self::Cancelled { .. } | Self::Answered { .. } | Self::Closed => 0,
+            Self::Closed | Self::Answered { .. } | Self::Checkpoint(_) => 0,
         }
-    }
-}
-
-impl AskId {
-    /// Reads an id; `None` for any text that [`std::fmt::Display`] does not write.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (emitter, number) = text.split_once('-')?;
-        Some(Self { emitter: Emitter::parse(emitter)?, number: decimal(number)? })
-    }
-}
-
-impl std::fmt::Display for AskId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}-{}", self.emitter, self.number)
     }
 }

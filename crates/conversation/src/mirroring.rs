@@ -24,6 +24,13 @@ pub(crate) struct Mirroring {
     parked: Vec<Parked>,
 }
 
+impl Mirroring {
+    /// Does nobody wait for the list?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.parked.is_empty()
+    }
+}
+
 struct Parked {
     sink: SinkId,
     request: Request,

@@ -20,17 +20,34 @@ impl Session {
         sink: SinkId,
         body: Body,
         mirrored: Option<&Mirrored>,
+        again: bool,
     ) {
         if self.phase == Phase::Unborn {
             self.begin(turn, sink, body, mirrored);
             return;
         }
+        let body = match body {
+            Body::One(Message::Request(request)) if again => {
+                match self.go_on_with(turn, sink, request) {
+                    Some(request) => Body::One(request.into()),
+                    None => return,
+                }
+            }
+            body => body,
+        };
+        let written = self.log.next();
         let posted = match body {
             Body::One(message) => self.posted_one(turn, sink, message, mirrored),
             Body::Batch(members) => self.posted_batch(turn, sink, members),
         };
         let answer = match posted {
-            Ok(Posted::Accepted) => Answer::Accepted,
+            Ok(Posted::Accepted) => {
+                // What it changed is held before it is accepted.
+                let through = if self.log.next() > written { self.log.next() - 1 } else { 0 };
+                let version = self.version();
+                self.answer_when_held(turn, sink, Answer::Accepted, through, version);
+                return;
+            }
             Ok(Posted::Called) if self.duplex.is_some() => Answer::Accepted,
             Ok(Posted::Called) => return,
             Err(rejection) => Answer::Refused(Refusal::Rejected(rejection)),
@@ -148,7 +165,7 @@ impl Session {
         }
     }
 
-    fn admit(
+    pub(crate) fn admit(
         &mut self,
         turn: &Turn<'_>,
         call: CallId,
@@ -179,12 +196,11 @@ impl Session {
         match request.method {
             Method::SetLevel => {
                 let level = request.params().and_then(|params| payload::log_level_of(&params));
-                let level = level.ok_or_else(|| {
+                self.level = Some(level.ok_or_else(|| {
                     let message = format!("`level` must be one of {}", LogLevel::NAMES.join(", "));
                     (ErrorCode::InvalidParams, message)
-                })?;
-                self.versions.changed |= self.level != Some(level);
-                self.level = Some(level);
+                })?);
+                self.note_change();
             }
             Method::Subscribe | Method::Unsubscribe => {
                 uri = request.params().and_then(|params| payload::resource_uri_of(&params));
@@ -207,6 +223,7 @@ impl Session {
             call,
             uri: uri.map(Into::into),
             progress: request.progress_token().map(pace),
+            again: self.may_run_again(request).then(|| Message::from(request.clone()).line()),
             began: turn.now,
             silent_at: turn.now.plus(self.limits.request_secs * 1_000),
             ends_at: turn.now.plus(self.limits.request_max_secs * 1_000),

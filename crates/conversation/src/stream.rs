@@ -7,9 +7,9 @@ use protocol::{ErrorCode, Notification, RequestId, Response};
 
 use crate::answering::Upgraded;
 use crate::exchange::CallId;
-use crate::log::{Mark, Opening, What};
+use crate::log::{Asked, Mark, What};
 use crate::session::{Session, Turn};
-use crate::{Effect, Ending, Fact, Frame, Millis, SinkId};
+use crate::{Effect, Ending, EventId, Fact, Frame, Millis, SinkId};
 
 /// A stream of the log.
 pub(crate) struct Stream {
@@ -22,6 +22,8 @@ pub(crate) struct Stream {
     /// The number of its newest entry that was trimmed; 0 for none.
     pub(crate) trimmed: u64,
     pub(crate) closed: bool,
+    /// Its client was asked something on it, so its requests are not run again.
+    pub(crate) asked: bool,
 }
 
 impl Stream {
@@ -35,12 +37,16 @@ pub(crate) struct Tombstone {
     pub(crate) stream: u64,
     pub(crate) last: u64,
     pub(crate) requests: Vec<Owed>,
+    /// When it was put up.
+    pub(crate) at: Millis,
 }
 
 /// A request that a stream answers.
 #[derive(Clone)]
 pub(crate) struct Owed {
     pub(crate) id: RequestId,
+    /// The request on one line, where running it again does no harm.
+    pub(crate) again: Option<Bytes>,
     /// The number of its last word; 0 before there is one.
     pub(crate) word: u64,
 }
@@ -75,11 +81,13 @@ pub(crate) enum Route {
     Standalone,
 }
 
-/// A message that waits for a standalone stream.
+/// A message that waits for a standalone stream. It is in no log: an owner that is lost
+/// takes it along.
 pub(crate) struct Waiting {
     pub(crate) data: Bytes,
     /// May it go before the client said `initialized` (RPC-11)?
     pub(crate) early: bool,
+    pub(crate) mark: Mark,
 }
 
 impl Session {
@@ -88,15 +96,17 @@ impl Session {
         &mut self,
         turn: &Turn<'_>,
         sink: Option<SinkId>,
-        requests: Vec<RequestId>,
+        requests: Vec<Asked>,
         call: Option<CallId>,
     ) -> u64 {
         let number = self.log.next();
-        let openings = requests.iter().map(|id| Opening { id: id.clone(), rerun: None });
-        self.log.push(number, What::Opened { requests: openings.collect() }, turn.now);
-        let requests = requests.into_iter().map(|id| Owed { id, word: 0 }).collect();
-        self.streams
-            .insert(number, Stream { requests, call, last: number, trimmed: 0, closed: false });
+        let opened = What::Opened { requests: requests.clone() };
+        self.log.push(number, self.emitter, opened, turn.now);
+        let owed = |Asked { id, again }| Owed { id, again, word: 0 };
+        let requests = requests.into_iter().map(owed).collect();
+        let stream =
+            Stream { requests, call, last: number, trimmed: 0, closed: false, asked: false };
+        self.streams.insert(number, stream);
         if let Some(sink) = sink {
             self.attach(turn, sink, number, number - 1);
         }
@@ -125,9 +135,16 @@ impl Session {
 
     /// Writes a message to a stream's log; it is told once the log holds it.
     pub(crate) fn emit(&mut self, turn: &Turn<'_>, stream: u64, data: Bytes) {
-        let number = self.log.push(stream, What::Event { data, mark: Mark::Plain }, turn.now);
-        if let Some(stream) = self.streams.get_mut(&stream) {
-            stream.last = number;
+        self.emit_marked(turn, stream, data, Mark::None);
+    }
+
+    /// As `emit`, for a message that is more than a message to whoever reads the log.
+    pub(crate) fn emit_marked(&mut self, turn: &Turn<'_>, number: u64, data: Bytes, mark: Mark) {
+        let asks = matches!(mark, Mark::Ask(_));
+        let entry = self.log.push(number, self.emitter, What::Event { data, mark }, turn.now);
+        if let Some(stream) = self.streams.get_mut(&number) {
+            stream.last = entry;
+            stream.asked |= asks;
         }
     }
 
@@ -136,7 +153,7 @@ impl Session {
         if let Some(stream) = self.streams.get_mut(&number).filter(|stream| !stream.closed) {
             stream.closed = true;
             stream.call = None;
-            self.log.push(number, What::Closed, turn.now);
+            self.log.push(number, self.emitter, What::Closed, turn.now);
         }
     }
 
@@ -144,21 +161,23 @@ impl Session {
     pub(crate) fn acknowledged(&mut self, turn: &mut Turn<'_>, through: u64) {
         for number in self.log.acknowledge(through) {
             let Some(logged) = self.log.get(number) else { continue };
-            let (stream, what) = (logged.stream, logged.what.clone());
-            self.reveal(turn, stream, number, &what);
+            let id = EventId { stream: logged.stream, emitter: logged.emitter, number };
+            let what = logged.what.clone();
+            self.reveal(turn, id, &what);
         }
+        self.open_gates(turn);
     }
 
     /// Tells one held entry to whoever listens to its stream.
-    pub(crate) fn reveal(&mut self, turn: &mut Turn<'_>, number: u64, entry: u64, what: &What) {
+    pub(crate) fn reveal(&mut self, turn: &mut Turn<'_>, id: EventId, what: &What) {
+        let EventId { stream: number, number: entry, .. } = id;
         let trimmed = self.streams.get(&number).map_or(0, |stream| stream.trimmed);
-        let id = self.log.emitters.id(number, entry);
         let Some(attachment) = self.attachment(number).filter(|a| a.sent < entry) else { return };
         let sink = attachment.sink;
         if attachment.sent < trimmed {
             // It never got what was trimmed, so it must not get what came after.
             if !attachment.open {
-                self.open_head(turn, number, entry);
+                self.open_head(turn, id);
             }
             if !self.end_trimmed(turn, number) {
                 return;
@@ -167,23 +186,22 @@ impl Session {
         let Some(attachment) = self.attachment(number) else { return };
         attachment.sent = entry;
         match what {
-            What::Opened { .. } => self.open_head(turn, number, entry),
+            What::Opened { .. } => self.open_head(turn, id),
             What::Event { data, .. } => {
                 attachment.told_at = turn.now;
                 let frame = Frame::Message { id: Some(id), data: data.clone() };
                 self.write(turn, sink, frame);
             }
             What::Closed => self.finish(turn, sink, Ending::Proper),
-            _ => {}
+            What::Answered { .. } | What::Checkpoint(_) => {}
         }
     }
 
     /// Writes the head of a stream's response: where to come back to, and when (SSE-04, SSE-05).
-    pub(crate) fn open_head(&mut self, turn: &mut Turn<'_>, number: u64, cursor: u64) {
+    pub(crate) fn open_head(&mut self, turn: &mut Turn<'_>, id: EventId) {
         let retry = self.retry();
         let primes = self.revision().has_priming();
-        let id = self.log.emitters.id(number, cursor);
-        let Some(attachment) = self.attachment(number) else { return };
+        let Some(attachment) = self.attachment(id.stream) else { return };
         attachment.open = true;
         let sink = attachment.sink;
         turn.effects.push(Effect::Open { sink, welcome: false, at: Some(id) });
@@ -207,28 +225,49 @@ impl Session {
 
     /// Gives a message its way to the client. Returns false where there is none.
     pub(crate) fn deliver(&mut self, turn: &mut Turn<'_>, route: Route, data: Bytes, early: bool) {
+        self.deliver_marked(turn, route, data, early, Mark::None);
+    }
+
+    /// As `deliver`, for a message that is more than a message to whoever reads the log.
+    pub(crate) fn deliver_marked(
+        &mut self,
+        turn: &mut Turn<'_>,
+        route: Route,
+        data: Bytes,
+        early: bool,
+        mark: Mark,
+    ) {
         if let Some(pipe) = self.duplex {
             if early || self.is_live() {
                 turn.effects.push(duplex_message(pipe, data));
             } else {
-                self.wait(turn, data, early);
+                self.wait(turn, data, early, mark);
             }
             return;
         }
         match route {
             Route::Call(call) => match self.upgraded(turn, call) {
-                Some(Upgraded::Stream(stream)) => self.emit(turn, stream, data),
+                Some(Upgraded::Stream(stream)) => self.emit_on(turn, stream, data, mark),
                 Some(Upgraded::Sink(sink)) => {
                     let frame = Frame::Message { id: None, data };
                     turn.effects.push(Effect::Write { sink, frame });
                 }
-                None => self.deliver(turn, Route::Standalone, data, early),
+                None => self.deliver_marked(turn, Route::Standalone, data, early, mark),
             },
             Route::Standalone => match self.newest_standalone() {
-                Some(stream) if early || self.is_live() => self.emit(turn, stream, data),
-                _ => self.wait(turn, data, early),
+                Some(stream) if early || self.is_live() => {
+                    self.emit_on(turn, stream, data, mark);
+                }
+                _ => self.wait(turn, data, early, mark),
             },
         }
+    }
+
+    fn emit_on(&mut self, turn: &Turn<'_>, stream: u64, data: Bytes, mark: Mark) {
+        if let Mark::Ask(number) = mark {
+            self.note_asked(number, stream);
+        }
+        self.emit_marked(turn, stream, data, mark);
     }
 
     /// The stream that a message to nobody in particular goes on: the newest one somebody listens to (SSE-01).
@@ -239,12 +278,12 @@ impl Session {
     }
 
     /// Keeps a message until there is a stream for it; at the bound the oldest goes.
-    fn wait(&mut self, turn: &mut Turn<'_>, data: Bytes, early: bool) {
+    fn wait(&mut self, turn: &mut Turn<'_>, data: Bytes, early: bool, mark: Mark) {
         if self.waiting.len() >= self.limits.waiting_max {
             self.waiting.pop_front();
             turn.effects.push(Effect::Tell(Fact::Dropped));
         }
-        self.waiting.push_back(Waiting { data, early });
+        self.waiting.push_back(Waiting { data, early, mark });
     }
 
     /// Tells what waited, as far as it may go now.
@@ -255,7 +294,8 @@ impl Session {
         let live = self.is_live();
         for waiting in std::mem::take(&mut self.waiting) {
             if live || waiting.early {
-                self.deliver(turn, Route::Standalone, waiting.data, waiting.early);
+                let Waiting { data, early, mark } = waiting;
+                self.deliver_marked(turn, Route::Standalone, data, early, mark);
             } else {
                 self.waiting.push_back(waiting);
             }
@@ -312,7 +352,20 @@ impl Session {
 
     /// Drops what is over a bound of the log, and remembers what that ends.
     pub(crate) fn trim(&mut self, turn: &mut Turn<'_>) {
-        while let Some(trimmed) = self.log.trim_one(&self.limits, turn.now) {
+        while self.tombstone_expires_at().is_some_and(|at| at <= turn.now) {
+            self.finished.pop_front();
+        }
+        let Some(cut) = self.cut(turn.now) else { return };
+        self.drop_before(turn, cut);
+        // What that made it say may have filled it again, and a checkpoint must fit, too.
+        while self.log.len() > 1 && self.log.len() >= self.limits.log_events_max {
+            self.drop_before(turn, self.log.first() + 1);
+        }
+        self.check_point(turn);
+    }
+
+    fn drop_before(&mut self, turn: &mut Turn<'_>, cut: u64) {
+        while let Some(trimmed) = self.log.trim_one(cut) {
             let number = trimmed.stream;
             let Some(stream) = self.streams.get_mut(&number) else { continue };
             stream.trimmed = stream.trimmed.max(trimmed.number);
@@ -327,24 +380,43 @@ impl Session {
                 self.end_trimmed(turn, number);
             }
             if trimmed.closes {
-                self.bury(number);
+                self.bury(number, turn.now);
             }
         }
     }
 
+    /// When the oldest tombstone goes: no client comes back later than a session lasts that
+    /// nobody touches.
+    pub(crate) fn tombstone_expires_at(&self) -> Option<Millis> {
+        let stands = self.limits.idle_secs.max(self.limits.replay_secs).saturating_mul(1_000);
+        self.finished.front().map(|stone| stone.at.plus(stands))
+    }
+
+    /// Where the log is to begin from now on, if it is to be trimmed.
+    fn cut(&self, now: Millis) -> Option<u64> {
+        let is_checkpoint = |what: &What| matches!(what, What::Checkpoint(_));
+        let says_nothing = self.log.len() > 0
+            && self.finished.is_empty()
+            && self.streams.is_empty()
+            && self.log.is_held()
+            && self.log.iter().all(|(_, logged)| is_checkpoint(&logged.what));
+        // A checkpoint that nobody needs any more goes, and an idle session's log with it.
+        if says_nothing { Some(self.log.next()) } else { self.log.cut(&self.limits, now) }
+    }
+
     /// Forgets a stream but for its tombstone.
-    fn bury(&mut self, number: u64) {
+    fn bury(&mut self, number: u64, at: Millis) {
         let Some(stream) = self.streams.remove(&number) else { return };
         if self.finished.len() >= TOMBSTONES_MAX {
             self.finished.pop_front();
         }
         let Stream { last, requests, .. } = stream;
-        self.finished.push_back(Tombstone { stream: number, last, requests });
+        self.finished.push_back(Tombstone { stream: number, last, requests, at });
     }
 
     /// A client left its standalone stream. It may come back; beyond the bound the oldest
     /// stream that nobody listens to is forgotten, and who comes back for it starts afresh.
-    pub(crate) fn bury_deserted(&mut self) {
+    pub(crate) fn bury_deserted(&mut self, now: Millis) {
         let listened = |number: &u64| self.attachments.iter().any(|a| a.stream == *number);
         let mut deserted = self
             .streams
@@ -353,7 +425,7 @@ impl Session {
             .map(|(number, _)| *number);
         let oldest = deserted.next();
         if deserted.count() >= DESERTED_MAX {
-            oldest.into_iter().for_each(|oldest| self.bury(oldest));
+            oldest.into_iter().for_each(|oldest| self.bury(oldest, now));
         }
     }
 }

@@ -77,9 +77,9 @@ impl World {
             limits: Arc::new(limits),
             emitter: Emitter(0xfeed),
             seed: 7,
-            rerun: Rerun::Annotated,
-            idle_stop_secs: None,
             duplex: None,
+            rerun: Rerun::default(),
+            idle_stop_secs: None,
         };
         Self::of(Session::new(birth, Millis(0)))
     }
@@ -90,9 +90,9 @@ impl World {
             limits: Arc::new(limits),
             emitter: Emitter(0xfeed),
             seed: 7,
-            rerun: Rerun::Annotated,
-            idle_stop_secs: None,
             duplex: Some(pipe),
+            rerun: Rerun::default(),
+            idle_stop_secs: None,
         };
         let mut world = Self::of(Session::new(birth, Millis(0)));
         world.connections.insert(pipe, Connection { open: true, ..Connection::default() });
