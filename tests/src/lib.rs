@@ -12,6 +12,7 @@ pub mod program;
 pub mod proxy;
 pub mod raw;
 pub mod redis;
+pub mod simulation;
 pub mod sse;
 pub mod tools;
 

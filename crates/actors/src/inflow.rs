@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use conversation::{Answer, Frame};
+use conversation::{Answer, EventId, Frame};
 
 use crate::door::Door;
 use crate::remote::Forwarding;
@@ -20,11 +20,16 @@ pub enum Told {
     Open {
         /// Does the head name the new session?
         welcome: bool,
+        /// Where the stream can be gone on with if nothing more of it is told; none for
+        /// one that is in no log.
+        at: Option<EventId>,
     },
     /// The stream's next frame.
     Frame(Frame),
     /// End the stream so that the client sees a broken connection.
     Abort,
+    /// The session has left this owner, and the stream with it.
+    Moved,
 }
 
 /// The receiving half of a sink, wherever its session lives. Bounded: a reader that falls

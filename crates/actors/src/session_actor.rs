@@ -269,7 +269,7 @@ impl SessionActor {
                     sink.answer(answer);
                 }
             }
-            Effect::Open { sink, welcome, .. } => self.write(sink, |sink| sink.open(welcome)),
+            Effect::Open { sink, welcome, at } => self.write(sink, |sink| sink.open(welcome, at)),
             Effect::Write { sink, frame } => self.write(sink, |sink| sink.write(frame)),
             Effect::Finish { sink, ending } => {
                 if let Some(sink) = self.take_sink(sink) {

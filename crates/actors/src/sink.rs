@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use conversation::{Answer, Ending, Frame, Refusal, SinkId};
+use conversation::{Answer, Ending, EventId, Frame, Refusal, SinkId};
 
 use crate::{Told, metrics};
 
@@ -51,9 +51,9 @@ impl Sink {
         self.queue.end(Some(Told::Answer(answer)));
     }
 
-    /// Makes it a stream.
-    pub(crate) fn open(&self, welcome: bool) -> Wrote {
-        self.queue.write(Told::Open { welcome }, 0)
+    /// Makes it a stream, which can be gone on with at `at`.
+    pub(crate) fn open(&self, welcome: bool, at: Option<EventId>) -> Wrote {
+        self.queue.write(Told::Open { welcome, at }, 0)
     }
 
     /// Writes one frame.
@@ -64,10 +64,15 @@ impl Sink {
 
     /// Ends the stream.
     pub(crate) fn finish(self, ending: Ending) {
-        self.queue.end((ending != Ending::Proper).then_some(Told::Abort));
+        self.queue.end(match ending {
+            Ending::Proper => None,
+            Ending::Abort => Some(Told::Abort),
+            Ending::Moved => Some(Told::Moved),
+        });
     }
 
-    /// Cuts a stream, or refuses what is not one yet.
+    /// Cuts a stream, or refuses what is not one yet. A stream of a session that moved
+    /// goes on elsewhere.
     pub(crate) fn abandon(self, refusal: Refusal) {
         self.queue.abandon(refusal);
     }
@@ -157,7 +162,11 @@ impl Queue {
         if state.finished {
             return;
         }
-        let last = if state.open { Told::Abort } else { Told::Answer(Answer::Refused(refusal)) };
+        let last = match refusal {
+            refusal if !state.open => Told::Answer(Answer::Refused(refusal)),
+            Refusal::Moved => Told::Moved,
+            _ => Told::Abort,
+        };
         state.push(last);
         state.finished = true;
         wake(state);
@@ -265,6 +274,7 @@ mod tests {
                 Told::Frame(Frame::Message { data, .. }) => data.len().to_string(),
                 Told::Frame(_) => "frame".into(),
                 Told::Abort => "abort".into(),
+                Told::Moved => "moved".into(),
             })
         })
     }
@@ -289,7 +299,7 @@ mod tests {
     fn frames_come_in_order_and_then_the_end() {
         check(
             |sink| {
-                sink.open(false);
+                sink.open(false, None);
                 sink.write(message(1));
                 sink.write(message(2));
                 sink.finish(Ending::Proper);
@@ -301,14 +311,33 @@ mod tests {
     #[test]
     fn a_sink_that_is_dropped_refuses_or_cuts() {
         check(drop, &["refused"]);
-        check(|sink| assert_eq!(sink.open(false), Wrote::Taken), &["open", "abort"]);
+        check(|sink| assert_eq!(sink.open(false, None), Wrote::Taken), &["open", "abort"]);
+    }
+
+    #[test]
+    fn a_stream_of_a_session_that_moved_says_so_and_a_call_was_not_taken() {
+        check(|sink| sink.abandon(Refusal::Moved), &["refused"]);
+        check(
+            |sink| {
+                assert_eq!(sink.open(false, None), Wrote::Taken);
+                sink.abandon(Refusal::Moved);
+            },
+            &["open", "moved"],
+        );
+        check(
+            |sink| {
+                assert_eq!(sink.open(false, None), Wrote::Taken);
+                sink.finish(Ending::Moved);
+            },
+            &["open", "moved"],
+        );
     }
 
     #[test]
     fn a_reader_that_falls_behind_is_cut_after_what_waits() {
         check(
             |sink| {
-                assert_eq!(sink.open(false), Wrote::Taken);
+                assert_eq!(sink.open(false, None), Wrote::Taken);
                 assert_eq!(sink.write(message(1)), Wrote::Taken);
                 assert_eq!(sink.write(message(2)), Wrote::Taken);
                 assert_eq!(sink.write(message(3)), Wrote::Cut);

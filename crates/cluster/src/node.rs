@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use store::{Lease, Store};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::eras::Eras;
 use crate::link::dial;
 use crate::members::Members;
 use crate::peers::Peers;
@@ -33,6 +34,9 @@ pub(crate) struct Node {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) serve: Arc<dyn Serve>,
     pub(crate) right: Right,
+    pub(crate) eras: Eras,
+    /// Rises when sessions have something to do: the lease's epoch or a primary changed.
+    pub(crate) changes: watch::Sender<u64>,
     pub(crate) peers: Peers,
     pub(crate) members: Members,
     pub(crate) known: Known,
@@ -62,7 +66,11 @@ impl Node {
         let sent = self.right.now();
         match self.store.renew(self.lease(), self.settings.lease()).await {
             Ok(renewed) => {
+                let epoch = self.right.epoch();
                 self.right.renewed(sent, renewed.was_there);
+                if self.right.epoch() != epoch {
+                    self.tell_of_change();
+                }
                 Ok(())
             }
             Err(error) => {
@@ -74,6 +82,19 @@ impl Node {
                 Err(error)
             }
         }
+    }
+
+    /// Learns who keeps the store's data.
+    pub(crate) async fn look_at_primaries(&self) -> Result<(), store::Error> {
+        let primaries = self.store.primaries().await?;
+        if self.eras.observe(primaries, self.right.now()) {
+            self.tell_of_change();
+        }
+        Ok(())
+    }
+
+    fn tell_of_change(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
     }
 
     /// Learns which nodes there are.
@@ -131,8 +152,12 @@ pub(crate) async fn keep_looking(node: Arc<Node>, leaving: CancellationToken) {
     let pause = Duration::from_millis(node.settings.renew_ms);
     while leaving.run_until_cancelled(sleep(pause)).await.is_some() {
         // What was known stays where the store cannot be asked.
-        if let Ok(Err(error)) = timeout(node.settings.lease() / 3, node.look_around()).await {
-            tracing::debug!(%error, "the other nodes were not looked up");
+        let looking = async {
+            node.look_at_primaries().await?;
+            node.look_around().await
+        };
+        if let Ok(Err(error)) = timeout(node.settings.lease() / 3, looking).await {
+            tracing::debug!(%error, "the store was not looked at");
         }
     }
 }

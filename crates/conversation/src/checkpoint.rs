@@ -6,7 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::entry::Request;
+use crate::Emitter;
+use crate::entry::{self, Request};
 use crate::log::{Asked, What};
 use crate::session::{Session, Turn};
 use crate::stream::Owed;
@@ -35,6 +36,8 @@ impl PartialEq for Checkpoint {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Known {
     pub(crate) n: u64,
+    /// Who opened it.
+    e: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     r: Vec<Request>,
     /// The numbers of the last words, in the requests' order; 0 for none yet.
@@ -60,10 +63,15 @@ impl Known {
         self.r.iter().zip(words).map(owed).collect()
     }
 
-    fn of(number: u64, requests: &[Owed]) -> Self {
+    pub(crate) fn opener(&self) -> Option<Emitter> {
+        entry::emitter(&self.e)
+    }
+
+    fn of(number: u64, opener: Emitter, requests: &[Owed]) -> Self {
         let asked = |owed: &Owed| Asked { id: owed.id.clone(), again: owed.again.clone() };
         Self {
             n: number,
+            e: opener.to_string(),
             r: requests.iter().map(|owed| Request::from(&asked(owed))).collect(),
             w: requests.iter().map(|owed| owed.word).collect(),
             last: 0,
@@ -94,12 +102,12 @@ impl Session {
             trimmed: stream.trimmed,
             closed: stream.closed,
             asked: stream.asked,
-            ..Known::of(*number, &stream.requests)
+            ..Known::of(*number, stream.opener, &stream.requests)
         });
-        let finished = self
-            .finished
-            .iter()
-            .map(|stone| Known { last: stone.last, ..Known::of(stone.stream, &stone.requests) });
+        let finished = self.finished.iter().map(|stone| Known {
+            last: stone.last,
+            ..Known::of(stone.stream, stone.opener, &stone.requests)
+        });
         let checkpoint =
             Checkpoint { streams: streams.collect(), finished: finished.collect(), asks };
         self.log.push(0, self.emitter, What::Checkpoint(Box::new(checkpoint)), turn.now);

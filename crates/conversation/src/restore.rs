@@ -94,13 +94,14 @@ impl Session {
     fn begin_at(&mut self, checkpoint: &Checkpoint, now: Millis) -> Questions {
         for known in &checkpoint.streams {
             let Known { n, last, trimmed, closed, asked, .. } = *known;
-            let requests = known.requests();
-            let stream = Stream { requests, call: None, last, trimmed, closed, asked };
+            let (requests, Some(opener)) = (known.requests(), known.opener()) else { continue };
+            let stream = Stream { opener, requests, call: None, last, trimmed, closed, asked };
             self.streams.insert(n, stream);
         }
         for known in &checkpoint.finished {
             let (stream, last, requests) = (known.n, known.last, known.requests());
-            self.finished.push_back(Tombstone { stream, last, requests, at: now });
+            let Some(opener) = known.opener() else { continue };
+            self.finished.push_back(Tombstone { stream, opener, last, requests, at: now });
         }
         let asks = checkpoint.asks.iter();
         asks.filter_map(|(stream, emitter, number)| {
@@ -114,6 +115,7 @@ impl Session {
             let owed =
                 |asked: &Asked| Owed { id: asked.id.clone(), again: asked.again.clone(), word: 0 };
             self.streams.entry(logged.stream).or_insert_with(|| Stream {
+                opener: logged.emitter,
                 requests: requests.iter().map(owed).collect(),
                 call: None,
                 last: number,

@@ -54,6 +54,10 @@ impl Session {
         let Some(stream) = self.streams.get(&id.stream) else {
             return self.resume_finished(turn, sink, id);
         };
+        if self.is_after(stream.opener, id.emitter) {
+            // The one that is meant was lost with its owner, and this is another.
+            return ResumeOutcome::Unknown;
+        }
         // The entry may be trimmed; if it is there it must be this stream's own.
         let entry = self.log.get(id.number);
         let is_same = entry.is_none_or(|logged| logged.emitter == id.emitter);
@@ -154,9 +158,10 @@ impl Session {
 
     /// Nothing of the stream is left but its tombstone, if that.
     fn resume_finished(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: EventId) -> ResumeOutcome {
-        let Some(Tombstone { last, requests, .. }) =
-            self.finished.iter().find(|tombstone| tombstone.stream == id.stream)
-        else {
+        let meant = |stone: &&Tombstone| {
+            stone.stream == id.stream && !self.is_after(stone.opener, id.emitter)
+        };
+        let Some(Tombstone { last, requests, .. }) = self.finished.iter().find(meant) else {
             return ResumeOutcome::Unknown;
         };
         if requests.is_empty() {

@@ -85,6 +85,16 @@ impl Session {
         emitter == self.emitter || self.former.contains(&emitter)
     }
 
+    /// Did `one` emit only after `other` had stopped?
+    pub(crate) fn is_after(&self, one: Emitter, other: Emitter) -> bool {
+        let newest_first = || std::iter::once(&self.emitter).chain(&self.former);
+        let place = |of: Emitter| newest_first().position(|emitter| *emitter == of);
+        match (place(one), place(other)) {
+            (Some(one), Some(other)) => one < other,
+            (one, other) => one.is_some() && other.is_none(),
+        }
+    }
+
     fn written(&self) -> Bytes {
         let lists = self.server_lists().iter().map(|method| method.as_str().to_owned()).collect();
         let written = Written {

@@ -9,10 +9,12 @@ use crate::answering::Upgraded;
 use crate::exchange::CallId;
 use crate::log::{Asked, Mark, What};
 use crate::session::{Session, Turn};
-use crate::{Effect, Ending, EventId, Fact, Frame, Millis, SinkId};
+use crate::{Effect, Emitter, Ending, EventId, Fact, Frame, Millis, SinkId};
 
 /// A stream of the log.
 pub(crate) struct Stream {
+    /// Who opened it: nobody who emitted before that meant this stream by its number.
+    pub(crate) opener: Emitter,
     /// The requests it answers; none for a standalone stream.
     pub(crate) requests: Vec<Owed>,
     /// The POST it belongs to, while that has open requests.
@@ -35,6 +37,7 @@ impl Stream {
 /// What is remembered of a stream when nothing of it can be replayed any more.
 pub(crate) struct Tombstone {
     pub(crate) stream: u64,
+    pub(crate) opener: Emitter,
     pub(crate) last: u64,
     pub(crate) requests: Vec<Owed>,
     /// When it was put up.
@@ -104,8 +107,15 @@ impl Session {
         self.log.push(number, self.emitter, opened, turn.now);
         let owed = |Asked { id, again }| Owed { id, again, word: 0 };
         let requests = requests.into_iter().map(owed).collect();
-        let stream =
-            Stream { requests, call, last: number, trimmed: 0, closed: false, asked: false };
+        let stream = Stream {
+            opener: self.emitter,
+            requests,
+            call,
+            last: number,
+            trimmed: 0,
+            closed: false,
+            asked: false,
+        };
         self.streams.insert(number, stream);
         if let Some(sink) = sink {
             self.attach(turn, sink, number, number - 1);
@@ -410,8 +420,8 @@ impl Session {
         if self.finished.len() >= TOMBSTONES_MAX {
             self.finished.pop_front();
         }
-        let Stream { last, requests, .. } = stream;
-        self.finished.push_back(Tombstone { stream: number, last, requests, at });
+        let Stream { opener, last, requests, .. } = stream;
+        self.finished.push_back(Tombstone { stream: number, opener, last, requests, at });
     }
 
     /// A client left its standalone stream. It may come back; beyond the bound the oldest

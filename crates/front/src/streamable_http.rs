@@ -148,10 +148,10 @@ fn only_id(body: &Posted) -> Option<RequestId> {
 async fn tell(mut inflow: Inflow, session: Option<&SessionId>) -> Result<Response<Body>, Refusal> {
     match inflow.next().await {
         Some(Told::Answer(answer)) => answered(answer, session),
-        Some(Told::Open { welcome }) => {
+        Some(Told::Open { welcome, .. }) => {
             Ok(events(SseBody::new(inflow), session.filter(|_| welcome)))
         }
-        Some(Told::Frame(_) | Told::Abort) | None => Err(no_answer()),
+        Some(Told::Frame(_) | Told::Abort | Told::Moved) | None => Err(no_answer()),
     }
 }
 
