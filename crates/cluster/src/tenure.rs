@@ -17,6 +17,8 @@ use store::{
 const BACKOFF_MIN: u64 = 50;
 /// The longest wait between two attempts, in milliseconds.
 const BACKOFF_MAX: u64 = 2_000;
+/// The wait while a failover settles, in milliseconds.
+const SETTLING: u64 = 100;
 /// Most claims of its own whose outcome is not known that are remembered; the oldest goes.
 const ATTEMPTS_MAX: usize = 16;
 
@@ -166,6 +168,7 @@ enum Under {
         era: u64,
         version: u64,
         through: Option<u64>,
+        ends: bool,
     },
     Save,
     /// Under which right it was sent.
@@ -297,8 +300,7 @@ impl Tenure {
         if self.over || self.under.is_some() {
             return None;
         }
-        let at = if self.failures > 0 { self.retry_at } else { self.refresh_at };
-        Some(at)
+        Some(if self.retry_at > 0 { self.retry_at } else { self.refresh_at })
     }
 
     /// What to do next, if anything is to be done now; then it is under way. `ring` is
@@ -313,20 +315,20 @@ impl Tenure {
             return None;
         }
         let right = moment.right?;
+        let seen = *self.era.get_or_insert(moment.era);
+        let forgotten = seen < moment.era && self.rules.reasserts_after_failover;
+        // Also where the lease has lapsed since: it claims nothing, and whoever came after
+        // this owner replaces it.
+        if self.late.is_none() && (self.anew || forgotten) {
+            return Some(self.reassert(moment.era, ring()));
+        }
         if !self.is_claimed(right) || self.late.is_some() {
-            let early = moment.settling == Settling::First && self.rules.claims_late_in_settling;
-            if early {
+            if moment.settling == Settling::First && self.rules.claims_late_in_settling {
                 // Whoever comes after this owner puts itself back first.
-                self.wait(moment.now);
+                self.retry_at = moment.now + SETTLING;
                 return None;
             }
-            if !self.anew {
-                return Some(self.claim(right, random));
-            }
-        }
-        let seen = *self.era.get_or_insert(moment.era);
-        if self.anew || (seen < moment.era && self.rules.reasserts_after_failover) {
-            return Some(self.reassert(moment.era, ring()));
+            return Some(self.claim(right, random));
         }
         if moment.now >= self.refresh_at {
             self.refresh = true;
@@ -345,7 +347,7 @@ impl Tenure {
         }
         if self.releasing {
             if moment.settling != Settling::Done && self.rules.releases_settled {
-                self.wait(moment.now);
+                self.retry_at = moment.now + SETTLING;
                 return None;
             }
             self.released = true;
@@ -380,7 +382,8 @@ impl Tenure {
     fn reassert(&mut self, era: u64, (first, entries): (u64, Vec<Bytes>)) -> Op {
         let version = self.record.state.version;
         let end = first + entries.len() as u64;
-        self.under = Some(Under::Reassert { era, version, through: end.checked_sub(1) });
+        let (through, ends) = (end.checked_sub(1), self.ending);
+        self.under = Some(Under::Reassert { era, version, through, ends });
         let batch = self.batch(first, first, entries);
         Op::Reassert(self.record.clone(), batch)
     }
@@ -454,10 +457,10 @@ impl Tenure {
 
     fn appended(&mut self, under: Under, appended: Appended) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
-        if let Under::Reassert { era, version, through } = under {
+        if let Under::Reassert { era, version, through, ends } = under {
             self.era = Some(era);
             self.anew = false;
-            if self.ending {
+            if ends {
                 self.over = true;
                 return vec![Outcome::Ended];
             }
