@@ -33,6 +33,7 @@ mod assemble;
 pub mod cli;
 mod demo;
 mod embed;
+mod files;
 pub mod guard;
 mod node;
 mod peers;
