@@ -35,6 +35,7 @@ mod demo;
 mod embed;
 mod files;
 pub mod guard;
+mod metrics;
 mod node;
 mod peers;
 mod plan;
@@ -42,6 +43,7 @@ pub mod program;
 mod records;
 pub mod settings;
 mod signals;
+mod watch;
 
 pub use backends::{Backend, native};
 pub use bytes::Bytes;
