@@ -23,10 +23,23 @@ pub struct Redis {
 impl Redis {
     /// Starts one, which keeps nothing on disk.
     pub fn start() -> Result<Self> {
-        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let port = free_port()?;
+        Self::start_at(port, &["--port", &port.to_string()])
+    }
+
+    /// Starts one that speaks TLS only, with these arguments in addition. Where it is still
+    /// has to be written as `rediss`.
+    pub fn start_with_tls(arguments: &[&str]) -> Result<Self> {
+        let port = free_port()?;
+        let at = port.to_string();
+        Self::start_at(port, &[&["--port", "0", "--tls-port", &at], arguments].concat())
+    }
+
+    fn start_at(port: u16, arguments: &[&str]) -> Result<Self> {
         let mut process = Command::new(tools::root().join("deploy/local/redis-test"))
-            .args(["run", "redis-server", "--bind", "127.0.0.1", "--port", &port.to_string()])
+            .args(["run", "redis-server", "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"])
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
@@ -45,6 +58,11 @@ impl Redis {
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
+}
+
+/// A port that nobody listened at a moment ago.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
 impl Drop for Redis {

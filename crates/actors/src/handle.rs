@@ -89,6 +89,7 @@ pub(crate) struct Node {
 impl Handle {
     /// No session yet.
     pub fn new(settings: Settings, store: Arc<dyn Store>, backends: Backends) -> Self {
+        metrics::show();
         // Neither is a secret; where the system has no randomness, the hasher's will do.
         let random = || getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(0));
         let incarnation = Incarnation(random());

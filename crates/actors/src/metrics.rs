@@ -283,6 +283,28 @@ pub(crate) fn tell(fact: &Fact) {
     }
 }
 
+/// Shows every metric from the start, so that a rate is right from the first event on.
+pub(crate) fn show() {
+    for gauge in [&SESSIONS, &EXCHANGES, &SINKS_OPEN] {
+        LazyLock::force(gauge);
+    }
+    let counters = [&SESSIONS_OPENED, &SESSIONS_REFUSED, &SINKS_OVERFLOWED, &BUSY, &LOG_ENTRIES];
+    for counter in counters.into_iter().chain([&LOG_RETRIES, &STRAY, &DROPPED, &SERVED]) {
+        LazyLock::force(counter);
+    }
+    LazyLock::force(&REQUESTS);
+    LazyLock::force(&HOPS);
+    for cause in ["deleted", "not_born", "idle", "disconnected", "stopping"] {
+        SESSIONS_ENDED.with_label_values(&[cause]);
+    }
+    for cause in ["deposed", "unrecorded", "panicked"] {
+        SESSIONS_ENDED.with_label_values(&[cause]);
+    }
+    for outcome in ["replayed", "trimmed", "finished", "unknown"] {
+        RESUMES.with_label_values(&[outcome]);
+    }
+}
+
 fn gauge(name: &str, help: &str) -> IntGauge {
     register_int_gauge!(name, help).unwrap_or_else(|error| twice(&error))
 }

@@ -61,9 +61,9 @@ pub(crate) static NATIVE_PANICS: LazyLock<IntCounter> = metric!(
     "Panics of native handlers, each answered with an error."
 );
 
-/// Shows every metric about children from the start, so that a rate is right from the first one.
-pub(crate) fn show_children() {
-    for counter in [&STARTS, &JUNK_LINES, &STDERR_DROPPED, &ORPHANS_KILLED] {
+/// Shows every metric from the start, so that a rate is right from the first one.
+pub(crate) fn show() {
+    for counter in [&STARTS, &JUNK_LINES, &STDERR_DROPPED, &ORPHANS_KILLED, &NATIVE_PANICS] {
         LazyLock::force(counter);
     }
     LazyLock::force(&CHILDREN);

@@ -1,19 +1,28 @@
 //! What is counted of the cluster.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use prometheus::{
-    IntCounter, IntCounterVec, IntGauge, register_int_counter, register_int_counter_vec,
-    register_int_gauge,
+    Gauge, IntCounter, IntCounterVec, IntGauge, register_gauge, register_int_counter,
+    register_int_counter_vec, register_int_gauge,
 };
 
 use crate::CallError;
 
 /// How old the lease is.
-pub(crate) static LEASE_AGE: LazyLock<IntGauge> = LazyLock::new(|| {
-    gauge(
-        "roundhouse_lease_age_milliseconds",
-        "Milliseconds since the last lease renewal that succeeded was sent, when last looked at.",
+static LEASE_AGE: LazyLock<Gauge> = LazyLock::new(|| {
+    seconds(
+        "roundhouse_lease_age_seconds",
+        "Time since the last lease renewal that succeeded was sent, when last looked at.",
+    )
+});
+
+/// How old it may become.
+static LEASE_SPAN: LazyLock<Gauge> = LazyLock::new(|| {
+    seconds(
+        "roundhouse_lease_span_seconds",
+        "How old the lease may become before the node stops acting.",
     )
 });
 
@@ -107,6 +116,28 @@ impl From<Result<(), CallError>> for Outcome {
 /// Counts a call that is over.
 pub(crate) fn outcome(outcome: Outcome) {
     OUTCOMES[outcome as usize].inc();
+}
+
+/// Notes how old the lease is.
+pub(crate) fn lease_age(age: Duration) {
+    LEASE_AGE.set(age.as_secs_f64());
+}
+
+/// Shows every metric from the start, so that a rate is right from the first event on.
+pub(crate) fn show(lease_span: Duration) {
+    LEASE_SPAN.set(lease_span.as_secs_f64());
+    LazyLock::force(&LEASE_AGE);
+    for gauge in [&NODES, &LINKS, &CALLS_OPEN] {
+        LazyLock::force(gauge);
+    }
+    for counter in [&RENEWALS_FAILED, &LEASES_LOST, &LINKS_BROKEN, &LINKS_REFUSED, &MARKED] {
+        LazyLock::force(counter);
+    }
+    LazyLock::force(&OUTCOMES);
+}
+
+fn seconds(name: &str, help: &str) -> Gauge {
+    register_gauge!(name, help).unwrap_or_else(|error| twice(&error))
 }
 
 fn gauge(name: &str, help: &str) -> IntGauge {

@@ -29,6 +29,7 @@ pub(crate) struct Right {
 
 impl Right {
     pub(crate) fn new(clock: Clock, span: Duration) -> Self {
+        metrics::show(span);
         Self {
             clock,
             span,
@@ -116,8 +117,7 @@ impl Right {
     }
 
     fn tell_age(&self, sent: u64) {
-        let age = self.now().saturating_sub(sent);
-        metrics::LEASE_AGE.set(i64::try_from(age).unwrap_or(i64::MAX));
+        metrics::lease_age(Duration::from_millis(self.now().saturating_sub(sent)));
     }
 }
 

@@ -51,16 +51,18 @@ fn answer(request: &Request, readiness: &Readiness) -> Response<Body> {
         "/metrics" => text(StatusCode::OK, METRICS_CONTENT_TYPE, metrics_text()),
         // The process answers; whether it should get work is the next question.
         "/healthz" => text(StatusCode::OK, TEXT, "alive\n"),
-        "/readyz" => ready(&readiness.reasons()),
+        "/readyz" => ready(readiness),
         _ => text(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz and /readyz\n"),
     }
 }
 
-fn ready(reasons: &[&str]) -> Response<Body> {
+fn ready(readiness: &Readiness) -> Response<Body> {
+    let (reasons, remarks) = (readiness.reasons(), readiness.remarks());
+    let more: String = remarks.iter().map(|remark| format!("remark: {remark}\n")).collect();
     if reasons.is_empty() {
-        return text(StatusCode::OK, TEXT, "ready\n");
+        return text(StatusCode::OK, TEXT, format!("ready\n{more}"));
     }
-    let reasons = format!("not ready: {}\n", reasons.join(", "));
+    let reasons = format!("not ready: {}\n{more}", reasons.join(", "));
     text(StatusCode::SERVICE_UNAVAILABLE, TEXT, reasons)
 }
 

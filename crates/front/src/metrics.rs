@@ -15,7 +15,7 @@ const REGISTERED: &str = "each metric is registered once";
 static REQUESTS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     register_int_counter_vec!(
         "roundhouse_front_requests_total",
-        "HTTP requests answered, by endpoint, method and class of status",
+        "HTTP requests answered, by endpoint, method and class of status.",
         &["endpoint", "method", "status"]
     )
     .expect(REGISTERED)
@@ -33,14 +33,22 @@ static BY_KIND: LazyLock<[[[IntCounter; 3]; 5]; 4]> = LazyLock::new(|| {
 
 /// SSE streams that are open now.
 pub(crate) static STREAMS: LazyLock<IntGauge> = LazyLock::new(|| {
-    register_int_gauge!("roundhouse_front_streams", "SSE streams open now").expect(REGISTERED)
+    register_int_gauge!("roundhouse_front_streams", "SSE streams that are open now.")
+        .expect(REGISTERED)
 });
 
 /// Connections that are open now.
 pub(crate) static CONNECTIONS: LazyLock<IntGauge> = LazyLock::new(|| {
-    register_int_gauge!("roundhouse_front_connections", "client connections open now")
+    register_int_gauge!("roundhouse_front_connections", "Connections of clients that are open now.")
         .expect(REGISTERED)
 });
+
+/// Shows every metric from the start, so that a rate is right from the first event on.
+pub(crate) fn show() {
+    LazyLock::force(&BY_KIND);
+    LazyLock::force(&STREAMS);
+    LazyLock::force(&CONNECTIONS);
+}
 
 /// Counts one answered request.
 pub(crate) fn answered(endpoint: Option<Endpoint>, method: &Method, status: StatusCode) {

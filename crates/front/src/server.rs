@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 
 use crate::drain::Drain;
 use crate::front::Front;
-use crate::metrics::{CONNECTIONS, Held};
+use crate::metrics::{self, CONNECTIONS, Held};
 use crate::{AdminSettings, Error, Settings, admin};
 
 /// Connections that the kernel holds for us while all workers are at their bound; beyond
@@ -41,6 +41,7 @@ pub fn serve(
     tenants: Tenants,
     readiness: Readiness,
 ) -> Result<Running, Error> {
+    metrics::show();
     let drain = Arc::new(Drain::default());
     let front = Front::new(settings, handle, tenants, Arc::clone(&drain))?;
     let (listener, address) = listen(settings.listen, "front.listen")?;

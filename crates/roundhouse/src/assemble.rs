@@ -10,9 +10,9 @@ use actors::Handle;
 use store::Store;
 use telemetry::Readiness;
 
-use crate::Error;
 use crate::peers::Peers;
 use crate::plan::Plan;
+use crate::{Error, metrics, watch};
 
 /// How long responses may still be written after their sessions have ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -66,6 +66,8 @@ impl Plan {
                 return Err(error.into());
             }
         };
+        metrics::show();
+        let watching = actix_rt::spawn(watch::store(Arc::clone(&self.store), readiness.clone()));
         let sweeping = actix_rt::spawn(sweep(Arc::clone(&self.store)));
         readiness.clear("starting");
         started(&running);
@@ -78,6 +80,7 @@ impl Plan {
         peers.leave().await;
         self.bury().await;
         sweeping.abort();
+        watching.abort();
         Ok(())
     }
 }

@@ -33,7 +33,9 @@ mod assemble;
 pub mod cli;
 mod demo;
 mod embed;
+mod files;
 pub mod guard;
+mod metrics;
 mod node;
 mod peers;
 mod plan;
@@ -41,6 +43,7 @@ pub mod program;
 mod records;
 pub mod settings;
 mod signals;
+mod watch;
 
 pub use backends::{Backend, native};
 pub use bytes::Bytes;

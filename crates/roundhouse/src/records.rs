@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use store::{Memory, Store};
 
+use crate::files;
 use crate::settings::StoreSettings;
 
 /// An opened store.
@@ -19,15 +20,15 @@ impl Records {
         Self { store, shared: true }
     }
 
-    /// What the settings name, or what is wrong with them. The URL may carry a password, so
-    /// only its scheme is repeated.
+    /// What the settings name, or what is wrong with them. Reads the files that they name and
+    /// connects to nothing. The URL may carry a password, so only its scheme is repeated.
     pub(crate) fn open(settings: &StoreSettings) -> Result<Self, String> {
-        match settings.url.split_once(':') {
+        match settings.url.0.split_once(':') {
             Some(("memory", "")) => Ok(Self { store: Arc::new(Memory::default()), shared: false }),
-            // Redis says itself what is wrong with its URL, and repeats nothing of it.
             Some((scheme, _)) if scheme.starts_with("redis") => {
-                let redis = store::redis::Redis::open(store::redis::Settings::at(&*settings.url))
-                    .map_err(|invalid| format!("`store.url`: {invalid}"))?;
+                // Redis says itself what is wrong with its settings, and repeats no secret.
+                let redis = store::redis::Redis::open(redis(settings, scheme)?)
+                    .map_err(|invalid| format!("`store.url` and its like: {invalid}"))?;
                 Ok(Self { store: Arc::new(redis), shared: true })
             }
             Some((scheme, _)) => Err(format!(
@@ -37,4 +38,29 @@ impl Records {
             None => Err("`store.url` is not a URL; write \"memory:\" or a redis:// URL".into()),
         }
     }
+}
+
+/// All that Redis wants to know, with what stands in files.
+fn redis(written: &StoreSettings, scheme: &str) -> Result<store::redis::Settings, String> {
+    if !written.tls.is_empty() && !scheme.starts_with("rediss") {
+        return Err(
+            "`store.tls` is set, but `store.url` asks for no TLS; begin it with rediss, or leave \
+             `store.tls` out"
+                .into(),
+        );
+    }
+    let pem = written.tls.read("store.tls")?;
+    Ok(store::redis::Settings {
+        url: written.url.clone(),
+        password: files::secret("store.password", &written.password, &written.password_file)?,
+        sentinel_password: files::secret(
+            "store.sentinel_password",
+            &written.sentinel_password,
+            &written.sentinel_password_file,
+        )?,
+        ca: pem.ca,
+        certificate: pem.certificate,
+        key: pem.key,
+        ..written.redis.clone()
+    })
 }

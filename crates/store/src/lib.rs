@@ -134,6 +134,12 @@ pub trait Store: Send + Sync + 'static {
         Ok(vec![Primary::of_everything(PrimaryId(0))])
     }
 
+    /// Would it probably answer? Costs nothing and asks nobody: it is what the last attempts
+    /// showed. To be told to operators; whoever wants something from the store tries.
+    fn is_reachable(&self) -> bool {
+        true
+    }
+
     /// Forgets a bounded number of things whose time has come, and answers how many.
     /// Call it now and then; a store that forgets by itself has nothing to do.
     async fn sweep(&self) -> Result<usize, Error> {

@@ -4,9 +4,12 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use prometheus::{
-    Histogram, IntCounter, IntCounterVec, IntGauge, register_histogram, register_int_counter,
-    register_int_counter_vec, register_int_gauge,
+    Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, register_histogram,
+    register_histogram_vec, register_int_counter, register_int_counter_vec, register_int_gauge,
 };
+
+/// From a fifth of a millisecond to what counts as unavailable.
+const BUCKETS: [f64; 11] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
 
 macro_rules! metric {
     ($register:ident, $($argument:expr),+ $(,)?) => {
@@ -36,13 +39,38 @@ pub(crate) static CONNECTIONS_BROKEN: LazyLock<IntCounter> = metric!(
     "Connections to Redis that broke or answered too late.",
 );
 
-/// Commands by what came of them at last: `answered`, `refused` or `unanswered`.
-pub(crate) static COMMANDS: LazyLock<IntCounterVec> = metric!(
+/// Is there a way to every primary that is known?
+static UP: LazyLock<IntGauge> = metric!(
+    register_int_gauge,
+    "roundhouse_redis_up",
+    "1 while every primary of Redis that this node knows has a connection that works, else 0.",
+);
+
+static COMMANDS: LazyLock<IntCounterVec> = metric!(
     register_int_counter_vec,
     "roundhouse_redis_commands_total",
-    "Commands to Redis by what came of them at last.",
-    &["outcome"],
+    "Commands to Redis, by operation and by what came of them at last.",
+    &["operation", "outcome"],
 );
+
+/// Every combination, resolved once: counting a command is one addition.
+static BY_KIND: LazyLock<[[IntCounter; 4]; Operation::ALL.len()]> = LazyLock::new(|| {
+    Operation::ALL.map(|operation| {
+        Outcome::ALL
+            .map(|outcome| COMMANDS.with_label_values(&[operation.label(), outcome.label()]))
+    })
+});
+
+static SECONDS: LazyLock<[Histogram; Operation::ALL.len()]> = LazyLock::new(|| {
+    let vec: LazyLock<HistogramVec> = metric!(
+        register_histogram_vec,
+        "roundhouse_redis_command_seconds",
+        "Time from the wish for a command to its final answer, repetitions included.",
+        &["operation"],
+        BUCKETS.into(),
+    );
+    Operation::ALL.map(|operation| vec.with_label_values(&[operation.label()]))
+});
 
 /// Commands that were sent once more, by why: `unanswered`, `script`, `moved`, `busy` or
 /// `deposed`.
@@ -58,9 +86,133 @@ static ROUND_TRIPS: LazyLock<Histogram> = metric!(
     register_histogram,
     "roundhouse_redis_round_trip_seconds",
     "Time from a write to Redis to the last of its answers.",
-    vec![0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0],
+    BUCKETS.into(),
 );
 
 pub(crate) fn round_trip(took: Duration) {
     ROUND_TRIPS.observe(took.as_secs_f64());
+}
+
+/// Notes whether there is a way to every primary.
+pub(crate) fn is_up(up: bool) {
+    UP.set(up.into());
+}
+
+/// Counts a command that is over, and how long it took.
+pub(crate) fn came(operation: Operation, outcome: Outcome, took: Duration) {
+    BY_KIND[operation as usize][outcome as usize].inc();
+    SECONDS[operation as usize].observe(took.as_secs_f64());
+}
+
+/// Shows every metric from the start, so that a rate is right from the first event on.
+pub(crate) fn show() {
+    LazyLock::force(&UP);
+    LazyLock::force(&CONNECTIONS);
+    LazyLock::force(&CONNECT_FAILURES);
+    LazyLock::force(&CONNECTIONS_BROKEN);
+    LazyLock::force(&BY_KIND);
+    LazyLock::force(&SECONDS);
+    LazyLock::force(&ROUND_TRIPS);
+    for cause in ["unanswered", "script", "moved", "busy", "deposed"] {
+        REPEATS.with_label_values(&[cause]);
+    }
+}
+
+/// What a command is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Create,
+    Claim,
+    Append,
+    Reassert,
+    Save,
+    Release,
+    End,
+    Renew,
+    MarkDead,
+    /// To put a session on its tenant's list.
+    Enlist,
+    /// To take it off.
+    Delist,
+    /// To read that list.
+    List,
+    /// To correct it.
+    Settle,
+    /// To read anything else.
+    Read,
+}
+
+impl Operation {
+    const ALL: [Self; 14] = [
+        Self::Create,
+        Self::Claim,
+        Self::Append,
+        Self::Reassert,
+        Self::Save,
+        Self::Release,
+        Self::End,
+        Self::Renew,
+        Self::MarkDead,
+        Self::Enlist,
+        Self::Delist,
+        Self::List,
+        Self::Settle,
+        Self::Read,
+    ];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Claim => "claim",
+            Self::Append => "append",
+            Self::Reassert => "reassert",
+            Self::Save => "save",
+            Self::Release => "release",
+            Self::End => "end",
+            Self::Renew => "renew",
+            Self::MarkDead => "mark_dead",
+            Self::Enlist => "enlist",
+            Self::Delist => "delist",
+            Self::List => "list",
+            Self::Settle => "settle",
+            Self::Read => "read",
+        }
+    }
+}
+
+/// What came of a command at last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Redis answered.
+    Answered,
+    /// It answered that it will not: full, read-only, not permitted.
+    Refused,
+    /// Time was up.
+    Late,
+    /// There was no way to it, or the connection broke too often.
+    Unreachable,
+}
+
+impl Outcome {
+    const ALL: [Self; 4] = [Self::Answered, Self::Refused, Self::Late, Self::Unreachable];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Refused => "refused",
+            Self::Late => "late",
+            Self::Unreachable => "unreachable",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_lies_where_it_is_looked_for() {
+        assert!(Operation::ALL.iter().enumerate().all(|(place, kind)| *kind as usize == place));
+        assert!(Outcome::ALL.iter().enumerate().all(|(place, kind)| *kind as usize == place));
+    }
 }

@@ -35,6 +35,7 @@ use self::client::{Call, Client, Terms};
 use self::keys::{Keys, slot};
 use self::script::Name;
 pub use self::settings::{Invalid, Secret, Settings};
+use crate::metrics::Operation;
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
     Primary, Record, Renewed, Standing, State, Store, Token,
@@ -63,7 +64,7 @@ impl Redis {
     /// A script on a session's record and log.
     fn on_session(&self, name: Name, session: &SessionId) -> Call {
         let keys = self.keys.session(session);
-        Call::new(&keys[0], name.on(&keys))
+        Call::script(name, &keys)
     }
 
     fn append_call(&self, batch: &Batch) -> Call {
@@ -75,8 +76,16 @@ impl Redis {
 }
 
 impl Call {
+    /// A script on these keys, which are all in one slot.
+    fn script<K: AsRef<str>>(name: Name, keys: &[K]) -> Self {
+        let key = keys.first().map_or("", K::as_ref);
+        Self { operation: name.into(), ..Self::new(key, name.on(keys)) }
+    }
+
+    /// A plain command, which reads unless it is said what else it does.
     fn new(key: &str, command: Cmd) -> Self {
-        Self { slot: slot(key.as_bytes()), command, bytes: 0, terms: Terms::Plain }
+        let (operation, terms) = (Operation::Read, Terms::Plain);
+        Self { slot: slot(key.as_bytes()), command, operation, bytes: 0, terms }
     }
 
     fn arg(mut self, arg: impl redis::ToRedisArgs) -> Self {
@@ -223,7 +232,7 @@ impl Store for Redis {
 
     async fn save(&self, session: &SessionId, token: Token, state: State) -> Result<u64, Error> {
         let key = self.keys.record(session);
-        let call = Call::new(&key, Name::Save.on(&[&key]))
+        let call = Call::script(Name::Save, &[&key])
             .arg(&layout::encode_token(token))
             .arg(&state.version.to_be_bytes())
             .arg(&*state.bytes);
@@ -284,6 +293,10 @@ impl Store for Redis {
 
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {
         self.client.primaries().await
+    }
+
+    fn is_reachable(&self) -> bool {
+        self.client.is_up()
     }
 }
 

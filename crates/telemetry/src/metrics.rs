@@ -1,7 +1,15 @@
 //! The metrics registry as text. The metrics themselves are statics in the `metrics.rs`
 //! of the crate they are about, registered with the registry that every process has one of.
 
-use prometheus::{Encoder, TextEncoder};
+use std::sync::LazyLock;
+
+use prometheus::{Encoder, IntGauge, TextEncoder, register_int_gauge};
+
+/// Would the node like to be sent work?
+pub(crate) static READY: LazyLock<IntGauge> = LazyLock::new(|| {
+    register_int_gauge!("roundhouse_ready", "1 while the node is ready for work, else 0.")
+        .expect("each metric is registered once")
+});
 
 /// What [`metrics_text`] is, for the header that says so.
 pub const METRICS_CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;

@@ -3,10 +3,19 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The reasons for which the node is not ready; with none left, it is. Cheap to clone,
-/// all clones are one. Reasons are written in the code, so there are only so many.
+use crate::metrics;
+
+/// The reasons for which the node is not ready; with none left, it is. Beside them there
+/// are remarks, which keep no work away. Cheap to clone, all clones are one. Reasons and
+/// remarks are written in the code, so there are only so many.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<Mutex<BTreeSet<&'static str>>>);
+pub struct Readiness(Arc<Mutex<Said>>);
+
+#[derive(Debug, Default)]
+struct Said {
+    reasons: BTreeSet<&'static str>,
+    remarks: BTreeSet<&'static str>,
+}
 
 impl Readiness {
     /// Not ready, for one reason.
@@ -18,21 +27,38 @@ impl Readiness {
 
     /// From now on not ready for this reason, whatever others there are.
     pub fn hold(&self, reason: &'static str) {
-        self.reasons_mut(|reasons| reasons.insert(reason));
+        self.change(|said| said.reasons.insert(reason));
     }
 
     /// This reason is gone.
     pub fn clear(&self, reason: &'static str) {
-        self.reasons_mut(|reasons| reasons.remove(reason));
+        self.change(|said| said.reasons.remove(reason));
+    }
+
+    /// Says something, or takes it back, that whoever asks should know though the node may
+    /// be ready.
+    pub fn remark(&self, remark: &'static str, is_so: bool) {
+        self.change(|said| match is_so {
+            true => said.remarks.insert(remark),
+            false => said.remarks.remove(remark),
+        });
     }
 
     /// Why the node is not ready; empty when it is.
     pub fn reasons(&self) -> Vec<&'static str> {
-        self.reasons_mut(|reasons| reasons.iter().copied().collect())
+        self.change(|said| said.reasons.iter().copied().collect())
     }
 
-    fn reasons_mut<T>(&self, change: impl FnOnce(&mut BTreeSet<&'static str>) -> T) -> T {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// What else there is to know.
+    pub fn remarks(&self) -> Vec<&'static str> {
+        self.change(|said| said.remarks.iter().copied().collect())
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Said) -> T) -> T {
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = change(&mut said);
+        metrics::READY.set(said.reasons.is_empty().into());
+        changed
     }
 }
 
@@ -48,5 +74,14 @@ mod tests {
         assert_eq!(readiness.reasons(), ["draining"]);
         readiness.clear("draining");
         assert!(readiness.reasons().is_empty());
+    }
+
+    #[test]
+    fn a_remark_keeps_no_work_away() {
+        let readiness = Readiness::default();
+        readiness.remark("it is cold", true);
+        assert_eq!((readiness.reasons().len(), readiness.remarks()), (0, vec!["it is cold"]));
+        readiness.remark("it is cold", false);
+        assert!(readiness.remarks().is_empty());
     }
 }

@@ -77,7 +77,7 @@ impl Children {
         guard: Option<Guard>,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Self {
-        metrics::show_children();
+        metrics::show();
         let inherits = |name: &OsStr| INHERITED.iter().any(|inherited| name == *inherited);
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self(Arc::new(Inner {

@@ -7,6 +7,8 @@ mod backend;
 mod problems;
 mod read;
 mod shape;
+mod store;
+mod tls;
 
 use std::collections::BTreeMap;
 
@@ -16,6 +18,8 @@ use serde::{Deserialize, Serialize};
 pub use backend::{BackendSettings, NativeSettings};
 pub use problems::Problems;
 pub use read::Environment;
+pub use store::StoreSettings;
+pub use tls::TlsSettings;
 
 use shape::Shape;
 
@@ -56,22 +60,6 @@ pub struct NodeSettings {
 impl Default for NodeSettings {
     fn default() -> Self {
         Self { drain_secs: 10, children: ChildrenSettings::default() }
-    }
-}
-
-/// `[store]`.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct StoreSettings {
-    /// Where session records are kept. `memory:` keeps them in this process, for one node;
-    /// `redis://`, `redis+cluster://` and `redis+sentinel://` (`rediss` for TLS) where every
-    /// node sees them.
-    pub url: String,
-}
-
-impl Default for StoreSettings {
-    fn default() -> Self {
-        Self { url: "memory:".into() }
     }
 }
 

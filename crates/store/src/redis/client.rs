@@ -20,7 +20,8 @@ use super::dial::{Dialer, primary_in};
 use super::link::{Link, Route, Up, backoff};
 use super::script;
 use super::settings::{Invalid, Settings};
-use crate::{Error, Primary, PrimaryId, metrics};
+use crate::metrics::{self, Operation, Outcome};
+use crate::{Error, Primary, PrimaryId};
 
 /// Waits between attempts, in milliseconds: the first, and the longest.
 const PAUSE: (u64, u64) = (5, 100);
@@ -35,6 +36,8 @@ const HOPS_MAX: u32 = 4;
 pub(super) struct Call {
     pub(super) slot: u16,
     pub(super) command: Cmd,
+    /// What it is for, as metrics call it.
+    pub(super) operation: Operation,
     /// Roughly how long it is.
     pub(super) bytes: usize,
     pub(super) terms: Terms,
@@ -126,6 +129,7 @@ impl Client {
     /// Connects in the background, on this runtime.
     pub(super) fn new(settings: Settings, runtime: &Handle) -> Result<Self, Invalid> {
         let target = settings.target()?;
+        metrics::show();
         if target.tls {
             // Whoever embeds this may have chosen another provider before.
             let _ = rustls::crypto::ring::default_provider().install_default();
@@ -156,6 +160,7 @@ impl Client {
 
     /// The calls' answers, in their order.
     pub(super) async fn perform(&self, calls: Vec<Call>) -> Vec<Result<Answer, Error>> {
+        let operations: Vec<_> = calls.iter().map(|call| call.operation).collect();
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
         let pending = calls.into_iter().enumerate();
         let mut pending: Vec<_> =
@@ -174,9 +179,14 @@ impl Client {
             pending = Vec::new();
             for (place, came) in came {
                 match came {
-                    Came::Answer(answer) => answers[place] = Some(answer),
+                    Came::Answer(answer) => {
+                        metrics::came(operations[place], outcome(&answer), start.elapsed());
+                        answers[place] = Some(answer);
+                    }
                     Came::Again { pending: again, why, .. } if late(again.call.terms) => {
-                        answers[place] = Some(Err(why));
+                        let answer = Err(why);
+                        metrics::came(operations[place], outcome(&answer), start.elapsed());
+                        answers[place] = Some(answer);
                     }
                     Came::Again { pending: again, cause, .. } => {
                         metrics::REPEATS.with_label_values(&[cause.label()]).inc();
@@ -191,7 +201,7 @@ impl Client {
             }
         }
         let unanswered = || Err(unavailable("redis gave no answer"));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).inspect(count).collect()
+        answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
     }
 
     /// Sends each call once, those for one server together.
@@ -392,6 +402,19 @@ impl Client {
         id.ok_or_else(|| unavailable(format!("{} is no primary any more", up.address)))
     }
 
+    /// Is there a connection to every primary, as far as is known?
+    pub(super) fn is_up(&self) -> bool {
+        let up = match &self.paths {
+            Paths::Single(link) => link.is_up(),
+            Paths::Cluster(cluster) => {
+                let primaries = cluster.primaries();
+                !primaries.is_empty() && primaries.iter().all(|(link, _)| link.is_up())
+            }
+        };
+        metrics::is_up(up);
+        up
+    }
+
     /// A caller that never asks for primaries is content with any.
     fn is_told(&self, primary: PrimaryId) -> bool {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -426,12 +449,15 @@ impl Client {
     }
 }
 
-/// Counts what came of a call at last.
-fn count(answer: &Result<Answer, Error>) {
-    let outcome = match answer {
-        Ok(_) => "answered",
-        Err(Error::Unavailable(why)) if why.kind() == io::ErrorKind::PermissionDenied => "refused",
-        Err(_) => "unanswered",
-    };
-    metrics::COMMANDS.with_label_values(&[outcome]).inc();
+/// What came of a call at last, as metrics call it.
+fn outcome(answer: &Result<Answer, Error>) -> Outcome {
+    match answer {
+        Ok(_) => Outcome::Answered,
+        Err(Error::Unavailable(why)) => match why.kind() {
+            io::ErrorKind::PermissionDenied => Outcome::Refused,
+            io::ErrorKind::TimedOut => Outcome::Late,
+            _ => Outcome::Unreachable,
+        },
+        Err(_) => Outcome::Refused,
+    }
 }

@@ -15,6 +15,7 @@ use super::answer::{bytes, nonsense, outcome, text};
 use super::client::{Call, Terms};
 use super::script::Name;
 use super::{Redis, millis};
+use crate::metrics::Operation;
 use crate::{Error, Standing, Store};
 
 /// How many overdue sessions one reading looks after.
@@ -35,7 +36,7 @@ impl Redis {
     ) -> Result<(usize, Vec<SessionId>), Error> {
         let key = self.keys.tenant(tenant);
         for round in 1.. {
-            let list = Call::new(&key, Name::List.on(&[&key])).arg(max).arg(OVERDUE_MAX);
+            let list = Call::script(Name::List, &[&key]).arg(max).arg(OVERDUE_MAX);
             let Value::Array(words) = self.client.call(list).await?.value else {
                 return Err(nonsense());
             };
@@ -55,7 +56,7 @@ impl Redis {
     /// Finds out what became of overdue sessions, members and scores by turns, and writes it
     /// down.
     async fn settle(&self, key: &str, overdue: &[Value]) -> Result<(), Error> {
-        let (mut calls, mut settle) = (Vec::new(), Call::new(key, Name::Settle.on(&[key])));
+        let (mut calls, mut settle) = (Vec::new(), Call::script(Name::Settle, &[key]));
         for member in overdue.chunks_exact(2) {
             let session = text(&member[0]).and_then(SessionId::parse).ok_or_else(nonsense)?;
             let record = self.keys.record(&session);
@@ -83,10 +84,7 @@ impl Redis {
     /// Puts a session on its tenant's list.
     pub(super) fn enlist_call(&self, tenant: &str, session: &SessionId, ttl: Duration) -> Call {
         let key = self.keys.tenant(tenant);
-        Call::new(&key, Name::Enlist.on(&[&key]))
-            .arg(session.as_str())
-            .arg(millis(ttl))
-            .on(Terms::Brief)
+        Call::script(Name::Enlist, &[&key]).arg(session.as_str()).arg(millis(ttl)).on(Terms::Brief)
     }
 
     /// A session was put on a list, or taken off, and then was not written: what is
@@ -107,7 +105,8 @@ impl Redis {
         let key = self.keys.tenant(tenant);
         let mut command = redis::cmd("ZREM");
         command.arg(&key).arg(session.as_str());
-        Call::new(&key, command).on(Terms::Brief)
+        let call = Call { operation: Operation::Delist, ..Call::new(&key, command) };
+        call.on(Terms::Brief)
     }
 
     /// Takes a session off the list, if that is possible right now.

@@ -20,7 +20,7 @@ impl Redis {
     pub(super) async fn renew_lease(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
         let keys = [self.keys.node(lease.incarnation), self.keys.nodes()];
         let text = layout::encode_lease(&lease);
-        let call = Call::new(&keys[0], Name::Renew.on(&keys))
+        let call = Call::script(Name::Renew, &keys)
             .arg(&text.ok_or_else(|| unavailable("the lease is too long for redis"))?)
             .arg(millis(ttl))
             .arg(lease.incarnation.to_string());
@@ -74,7 +74,7 @@ impl Redis {
             others.retain(|other| ![incarnation, by].contains(other));
             let mut keys = vec![self.keys.node(incarnation), self.keys.node(by), self.keys.nodes()];
             keys.extend(others.iter().map(|other| self.keys.node(*other)));
-            let mut call = Call::new(&keys[0], Name::Mark.on(&keys))
+            let mut call = Call::script(Name::Mark, &keys)
                 .arg(&layout::encode_node(incarnation))
                 .arg(&layout::encode_node(by))
                 .arg(millis(ttl));

@@ -74,6 +74,11 @@ impl Link {
         self.since.elapsed() < Duration::from_secs(60)
     }
 
+    /// Is there a connection now that nobody found broken?
+    pub(super) fn is_up(&self) -> bool {
+        matches!(*self.state.borrow(), State::Up(_))
+    }
+
     /// A connection, as soon as there is one.
     pub(super) async fn up(&self, deadline: Instant) -> io::Result<Arc<Up>> {
         let deadline = deadline.min(Instant::now() + PATIENCE);

@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, Pipeline};
 
+use crate::metrics::Operation;
+
 /// One of the scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Name {
@@ -51,6 +53,25 @@ impl Name {
             command.arg(key.as_ref());
         }
         command
+    }
+}
+
+impl From<Name> for Operation {
+    fn from(name: Name) -> Self {
+        match name {
+            Name::Create => Self::Create,
+            Name::Claim => Self::Claim,
+            Name::Append => Self::Append,
+            Name::Reassert => Self::Reassert,
+            Name::Save => Self::Save,
+            Name::Release => Self::Release,
+            Name::Finish => Self::End,
+            Name::Renew => Self::Renew,
+            Name::Mark => Self::MarkDead,
+            Name::Enlist => Self::Enlist,
+            Name::List => Self::List,
+            Name::Settle => Self::Settle,
+        }
     }
 }
 

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::address::Target;
 
-/// How to reach Redis, and how long to wait for it.
-#[derive(Clone, Debug, Deserialize)]
+/// How to reach Redis, and how long to wait for it. Where it is and what is secret is not
+/// part of what is read or written as a whole: whoever reads files sets it field by field.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Where it is. One of
@@ -17,7 +18,13 @@ pub struct Settings {
     /// `redis+sentinel://[user:password@]host[:port][,host[:port]…]/master[/db]`,
     /// or the same with `rediss` in front for TLS. What is not a letter, a digit or one
     /// of `-._~` in a user or password is written `%xx`.
+    #[serde(skip)]
     pub url: Secret,
+    /// Who to be at Redis, where the URL does not say it.
+    pub user: String,
+    /// The user's password, as it is.
+    #[serde(skip)]
+    pub password: Secret,
     /// What the keys of this installation begin with; two of them share a Redis by
     /// differing in it.
     pub prefix: String,
@@ -39,14 +46,18 @@ pub struct Settings {
     /// Most requests that await one server. Further ones wait, up to their timeout.
     pub in_flight_max: usize,
     /// Certificates of those who may vouch for Redis, as PEM. The system's if empty.
+    #[serde(skip)]
     pub ca: String,
     /// The certificate to show to Redis, as PEM, if it asks for one.
+    #[serde(skip)]
     pub certificate: String,
     /// The certificate's key, as PEM.
+    #[serde(skip)]
     pub key: Secret,
-    /// Who to be at Sentinels, if they ask. The URL's user is for Redis itself.
+    /// Who to be at Sentinels, if they ask. The other user is for Redis itself.
     pub sentinel_user: String,
     /// The password for Sentinels.
+    #[serde(skip)]
     pub sentinel_password: Secret,
 }
 
@@ -54,6 +65,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             url: Secret("redis://127.0.0.1:6379".into()),
+            user: String::new(),
+            password: Secret::default(),
             prefix: "rh".into(),
             connect_timeout_ms: 1_000,
             timeout_ms: 1_000,
@@ -89,7 +102,15 @@ impl Settings {
         if self.certificate.is_empty() != self.key.0.is_empty() {
             return Err(Invalid::Identity);
         }
-        Target::parse(&self.url.0).map_err(Invalid::Url)
+        let mut target = Target::parse(&self.url.0).map_err(Invalid::Url)?;
+        let own = Login { user: self.user.clone(), password: self.password.clone() };
+        if own != Login::default() {
+            if target.login != Login::default() {
+                return Err(Invalid::Login);
+            }
+            target.login = own;
+        }
+        Ok(target)
     }
 
     /// Who to be at Sentinels.
@@ -106,7 +127,7 @@ impl Settings {
     }
 }
 
-/// Text that is never printed.
+/// Text that is never printed, nor written out with the settings it is in.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(pub String);
@@ -114,6 +135,18 @@ pub struct Secret(pub String);
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_empty() { "none" } else { "hidden" })
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(if self.0.is_empty() { "" } else { "***" })
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self(text)
     }
 }
 
@@ -129,6 +162,9 @@ pub enum Invalid {
     /// The URL cannot be read.
     #[error("the URL of redis is not right: {0}")]
     Url(&'static str),
+    /// Two users or passwords, of which one would be ignored.
+    #[error("a user or password of redis stands both in its URL and beside it; keep one")]
+    Login,
     /// The prefix could collide with the rest of a key.
     #[error("the prefix of redis keys has other characters than letters and digits, or none")]
     Prefix,
@@ -166,12 +202,31 @@ mod tests {
         assert!(invalid(|s| s.key = "key".into()).contains("certificate"));
         assert!(invalid(|s| s.url = "http://:secret@h".into()).contains("scheme"));
         assert!(Settings::default().target().is_ok());
+        assert!(
+            invalid(|s| {
+                s.url = "redis://me@h".into();
+                s.password = "secret".into();
+            })
+            .contains("beside")
+        );
+    }
+
+    #[test]
+    fn a_user_may_stand_beside_the_url_with_a_password_as_it_is() {
+        let settings = Settings {
+            user: "me".into(),
+            password: "p@ss/w:rd%".into(),
+            ..Settings::at("redis://h")
+        };
+        let login = settings.target().unwrap().login;
+        assert_eq!(login, Login { user: "me".into(), password: "p@ss/w:rd%".into() });
     }
 
     #[test]
     fn a_secret_is_not_printed() {
         let mut settings = Settings::at("redis://me:hunter2@h");
         settings.key = "hunter2".into();
+        settings.password = "hunter2".into();
         settings.sentinel_password = "hunter2".into();
         assert!(!format!("{settings:?} {:?}", settings.target()).contains("hunter2"));
     }

@@ -1,0 +1,64 @@
+//! Small files that settings name: passwords, certificates and keys.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use store::redis::Secret;
+
+/// Longest file that is read; a longer one is something else.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// The text of the file that the setting `key` names. What is wrong with it names the file
+/// and repeats nothing of it.
+pub(crate) fn text(key: &str, path: &Path) -> Result<String, String> {
+    let wrong = |why: &dyn std::fmt::Display| format!("`{key}`: {}: {why}", path.display());
+    let file = File::open(path).map_err(|error| wrong(&error))?;
+    let mut text = String::new();
+    let read = file.take(BYTES_MAX + 1).read_to_string(&mut text);
+    match read {
+        Ok(length) if length as u64 > BYTES_MAX => Err(wrong(&"longer than 1 MiB")),
+        Ok(0) => Err(wrong(&"there is nothing in it")),
+        Ok(_) => Ok(text),
+        Err(error) => Err(wrong(&error)),
+    }
+}
+
+/// A secret that is written in the setting `key`, or in the file that `{key}_file` names;
+/// in both, one would be ignored. Whatever wrote the file may have ended it with a line feed.
+pub(crate) fn secret(key: &str, written: &Secret, path: &Path) -> Result<Secret, String> {
+    match (written.0.is_empty(), path.as_os_str().is_empty()) {
+        (_, true) => Ok(written.clone()),
+        (true, false) => {
+            let text = text(&format!("{key}_file"), path)?;
+            Ok(text.trim_end_matches(['\r', '\n']).into())
+        }
+        (false, false) => Err(format!("`{key}` and `{key}_file` are both set; keep one")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_written_or_in_a_file_and_never_both() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, " hunter 2\r\n").unwrap();
+        let (none, path) = (Secret::default(), file.path());
+        assert_eq!(secret("a", &none, path).unwrap(), " hunter 2".into());
+        assert_eq!(secret("a", &"b".into(), Path::new("")).unwrap(), "b".into());
+        let both = secret("a.b", &"hunter".into(), path).unwrap_err();
+        assert!(both.contains("`a.b_file`") && !both.contains("hunter"), "{both}");
+    }
+
+    #[test]
+    fn a_file_that_is_missing_empty_or_huge_is_named_with_its_setting() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for length in [0, BYTES_MAX + 1] {
+            file.as_file().set_len(length).unwrap();
+            assert!(text("a.ca_file", file.path()).unwrap_err().starts_with("`a.ca_file`: "));
+        }
+        assert!(text("a.ca_file", Path::new("nowhere.pem")).unwrap_err().contains("nowhere.pem"));
+    }
+}

@@ -1,0 +1,19 @@
+//! What is said of the program itself. What its parts count is in their own crates.
+
+use std::sync::LazyLock;
+
+use prometheus::{IntGaugeVec, register_int_gauge_vec};
+
+static BUILD: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    register_int_gauge_vec!(
+        "roundhouse_build_info",
+        "Always 1; which version this is stands in the label.",
+        &["version"]
+    )
+    .expect("each metric is registered once")
+});
+
+/// Shows what does not change.
+pub(crate) fn show() {
+    BUILD.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+}
