@@ -6,9 +6,11 @@
 
 pub mod check;
 pub mod mcp;
+pub mod metrics;
 pub mod node;
 pub mod processes;
 pub mod program;
+pub mod prometheus;
 pub mod proxy;
 pub mod raw;
 pub mod redis;

@@ -1,0 +1,238 @@
+//! Three nodes under a load that touches everything that is measured, one of them killed,
+//! and Prometheus asked for every panel and every rule.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use tests::mcp::{Client, last_word};
+use tests::metrics::{add_scraped, page};
+use tests::prometheus::Prometheus;
+use tests::redis::Redis;
+use tests::{Node, Setup, tools};
+
+/// How long the load goes on before a node is killed, and after.
+const PHASE: Duration = Duration::from_secs(5);
+
+/// What Grafana puts into an expression, as it is here.
+const WRITTEN_OUT: [(&str, &str); 2] = [("$node", ".+"), ("$__rate_interval", "4s")];
+
+/// What may stay 0 in a cluster that loses no more than a node: bounds, other people's
+/// mistakes, and ours. Everything else must have been above it.
+const ONLY_IN_TROUBLE: [&str; 16] = [
+    "roundhouse_busy_total",
+    "roundhouse_child_junk_lines_total",
+    "roundhouse_child_orphans_killed_total",
+    "roundhouse_child_stderr_dropped_lines_total",
+    "roundhouse_dropped_messages_total",
+    "roundhouse_lease_renewals_failed_total",
+    "roundhouse_leases_lost_total",
+    "roundhouse_log_retries_total",
+    "roundhouse_native_panics_total",
+    "roundhouse_peer_links_refused_total",
+    "roundhouse_redis_connect_failures_total",
+    "roundhouse_redis_connections_broken_total",
+    "roundhouse_redis_repeats_total",
+    "roundhouse_sessions_refused_total",
+    "roundhouse_sinks_overflowed_total",
+    "roundhouse_stray_messages_total",
+];
+
+/// Three nodes that share a Redis: a tenant in process, and one with a program of its own.
+fn cluster(redis: &Redis) -> Result<Vec<Node>> {
+    let config = format!(
+        "[store]
+         url = '{}'
+         [cluster]
+         listen = '127.0.0.1:0'
+         secret = 'known to these three nodes'
+         [tenants.demo]
+         auth = 'open'
+         [tenants.demo.backends.main]
+         kind = 'native'
+         name = 'everything'
+         [tenants.program]
+         auth = 'open'
+         [tenants.program.backends.main]
+         kind = 'stdio'
+         command = '{}'",
+        redis.url(),
+        tools::built("everything").display()
+    );
+    (0..3).map(|_| Node::start(&Setup::config(config.clone()))).collect()
+}
+
+/// A session that goes from node to node as a balancer without affinity makes it.
+async fn wander(urls: &[String], first: usize) -> Result<()> {
+    let at = |turn: usize| urls[(first + turn) % urls.len()].clone();
+    let capabilities = json!({ "elicitation": {} });
+    let mut client = Client::open_with(at(0), "2025-11-25", capabilities).await?;
+    let listening = client.listen().await?;
+    for turn in 0..6 {
+        client.url = at(turn);
+        client.tool("rh_echo", json!({ "turn": turn })).await?;
+        client.request("nobody/knows", json!({})).await?;
+    }
+    // A stream that is cut, and resumed at another node; then once more, when all is said.
+    let call = client.call_with_progress("rh_count", json!({"n": 6, "interval_ms": 20}), json!(1));
+    let mut stream = client.stream(call).await?;
+    let cursor = loop {
+        let (block, message) = stream.message().await?.context("the stream ended")?;
+        if message["params"]["progress"].as_f64() == Some(2.0) {
+            break block.id.context("no event id")?;
+        }
+    };
+    drop(stream);
+    client.url = at(1);
+    let mut resumed = client.resume(&cursor).await?;
+    let mut last = None;
+    while let Some((block, _)) = resumed.message().await? {
+        last = block.id.or(last);
+    }
+    let _finished = client.get(last.as_deref()).await?;
+    let _unknown = client.get(Some("nobody.knows-1")).await?;
+    // A question, answered elsewhere.
+    let mut asking = client.stream(client.call("rh_ask", json!({ "times": 1 }))).await?;
+    let (_, question) = asking.message().await?.context("no question")?;
+    client.url = at(2);
+    let yes = json!({ "action": "accept", "content": {} });
+    client.answer(&question["id"], yes).await?;
+    while asking.message().await?.is_some() {}
+    drop(listening);
+    client.delete().await?;
+    Ok(())
+}
+
+/// A session with a process of its own, which crashes.
+async fn crash(url: &str) -> Result<()> {
+    let client = Client::open(url, "2025-11-25").await?;
+    client.is_well().await?;
+    let _lost = client.send(client.call("rh_crash", json!({}))).await?;
+    Ok(())
+}
+
+/// Clients of all kinds, until the time is over. Whoever fails does so in front of a node
+/// that is gone, which is the point.
+async fn load(nodes: &[String], programs: &[String], strict: bool) -> Result<()> {
+    let until = Instant::now() + PHASE;
+    while Instant::now() < until {
+        let (one, other) = tokio::join!(wander(nodes, 0), wander(nodes, 1));
+        let (well, crashed) = tokio::join!(wander(programs, 0), crash(&programs[1]));
+        if strict {
+            one.and(other).and(well).and(crashed)?;
+        }
+        let _refused = reqwest::get(&nodes[0]).await?;
+    }
+    Ok(())
+}
+
+fn written_out(expression: &str) -> String {
+    WRITTEN_OUT.iter().fold(expression.to_owned(), |text, (name, value)| text.replace(name, value))
+}
+
+/// A rule's comparisons, each made a question that is answered with 0 or 1: so that it can
+/// be seen that there is something to compare, though all is well.
+fn asked(rule: &str) -> String {
+    let comparisons = [" == ", " != ", " > ", " < ", " >= ", " <= "];
+    comparisons
+        .iter()
+        .fold(rule.to_owned(), |text, sign| text.replace(sign, &format!("{sign}bool ")))
+}
+
+#[tokio::test]
+async fn every_panel_and_every_rule_has_something_to_say_of_a_cluster_in_a_hard_minute()
+-> Result<()> {
+    let began = Instant::now();
+    let redis = Redis::start()?;
+    let mut nodes = cluster(&redis)?;
+    let admins: Vec<String> = nodes.iter().map(|node| node.admin.clone()).collect();
+    let admins: Vec<&str> = admins.iter().map(String::as_str).collect();
+    let prometheus = Prometheus::start(&admins).await?;
+    let urls = |tenant: &str| nodes.iter().map(|node| node.mcp(tenant)).collect::<Vec<_>>();
+    let (demo, program) = (urls("demo"), urls("program"));
+    load(&demo, &program, true).await?;
+
+    // What goes on at a node that is killed, seen from another.
+    let mut client = Client::open(&demo[2], "2025-11-25").await?;
+    client.url.clone_from(&demo[0]);
+    let call = client.send(client.call("rh_read_only_slow", json!({ "ms": 2_000 })));
+    let kill = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        nodes[2].kill()
+    };
+    let (told, killed) = tokio::join!(call, kill);
+    killed?;
+    // Others see to it that it ends well; here it only has to be measured.
+    let _word = last_word(told?).await;
+    load(&demo[..2], &program[..2], false).await?;
+
+    says_what_the_page_says(&nodes[..2]).await?;
+    let lately = began.elapsed().as_secs();
+    let mut silent = Vec::new();
+    for (title, expressions) in super::panels()? {
+        for expression in expressions {
+            let values = prometheus.lately(&written_out(&expression), lately).await?;
+            if !values.iter().any(|value| value.is_finite()) {
+                silent.push(format!("panel {title}: {expression}"));
+            }
+        }
+    }
+    for (name, metric) in page()? {
+        if ONLY_IN_TROUBLE.contains(&&*name) {
+            continue;
+        }
+        let name = if metric.kind == "histogram" { format!("{name}_count") } else { name };
+        if !prometheus.lately(&name, lately).await?.iter().any(|value| *value > 0.0) {
+            silent.push(format!("metric {name} stayed 0"));
+        }
+    }
+    let alerts = prometheus.alerts().await?;
+    for alert in &alerts {
+        let query = alert["query"].as_str().context("no query")?;
+        ensure!(alert["health"] == "ok", "{alert}");
+        if prometheus.now(&asked(query)).await?.is_empty() {
+            silent.push(format!("alert {}: {query}", alert["name"]));
+        }
+    }
+    ensure!(silent.is_empty(), "nothing to say:\n{}", silent.join("\n"));
+    let is_seen = |name: &str| {
+        let alert = alerts.iter().find(|alert| alert["name"] == name);
+        alert.is_some_and(|alert| alert["state"] != "inactive")
+    };
+    ensure!(is_seen("NodeDown"), "a node was killed and nobody noticed: {alerts:?}");
+    ensure!(!is_seen("StoreUnreachable") && !is_seen("NodeNotReady"), "{alerts:?}");
+    Ok(())
+}
+
+/// What nodes say is what the page says: names, types, labels and their values.
+async fn says_what_the_page_says(nodes: &[Node]) -> Result<()> {
+    let mut said = BTreeMap::new();
+    for node in nodes {
+        let text = reqwest::get(format!("{}/metrics", node.admin)).await?.text().await?;
+        add_scraped(&text, &mut said)?;
+    }
+    let mut wrong = Vec::new();
+    for (name, row) in page()? {
+        let Some(metric) = said.remove(&name) else {
+            wrong.push(format!("{name} is said by no node"));
+            continue;
+        };
+        let kept = metric.labels.iter().all(|(key, values)| {
+            let listed = row.labels.get(key);
+            listed.is_some_and(|listed| listed.is_empty() || values.is_subset(listed))
+        });
+        if metric.kind != row.kind || !kept || metric.labels.len() != row.labels.len() {
+            wrong.push(format!("{name} is {metric:?}, and in the page {row:?}"));
+        }
+    }
+    wrong.extend(said.into_keys().map(|name| format!("{name} is not in the page")));
+    ensure!(wrong.is_empty(), "docs/metrics.md:\n{}", wrong.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn a_rule_is_asked_without_its_threshold() {
+    let rule = r#"a{b!="c"} / d > 0.2 and e == 0"#;
+    assert_eq!(asked(rule), r#"a{b!="c"} / d > bool 0.2 and e == bool 0"#);
+}
