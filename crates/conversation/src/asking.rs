@@ -3,30 +3,29 @@
 //! Each gets an id of ours that carries the emitter, so that an answer can never reach
 //! another question, and exactly one answer reaches the server.
 
+use bytes::Bytes;
 use protocol::{
     ErrorCode, Message, Method, Notification, Rejection, Request, RequestId, Response, downgrade,
     payload,
 };
 
+use crate::carried::OpenAsk;
 use crate::exchange::Form;
-use crate::log::{Mark, What};
+use crate::log::{AskId, What};
 use crate::session::{Session, Turn};
-use crate::state::read_ask_id;
-use crate::stream::Route;
-use crate::{Effect, Emitter, Fact, Millis};
+use crate::stream::{Route, Waiting};
+use crate::{Effect, Fact, Millis};
 
 /// A request to the client that has no answer yet.
 pub(crate) struct Ask {
-    /// Who asked it.
-    pub(crate) emitter: Emitter,
-    pub(crate) number: u64,
-    /// The logged stream that it was asked on, if any.
-    pub(crate) stream: Option<u64>,
+    id: AskId,
     method: Method,
     /// The id that the server gave it; none for a ping of our own.
     theirs: Option<RequestId>,
     route: Route,
     pub(crate) deadline: Millis,
+    /// Its stream and its entry, once it is in the log.
+    logged: Option<(u64, u64)>,
 }
 
 impl Session {
@@ -59,10 +58,9 @@ impl Session {
             Some(params) => request.with_params(&params),
             None => request.clone(),
         };
-        let number =
-            self.new_ask(request.method.clone(), Some(request.id.clone()), route, deadline);
-        let data = Message::from(request.with_id(self.ask_id(number))).line();
-        self.deliver_marked(turn, route, data, false, Mark::Ask(number));
+        let ask = self.new_ask(request.method.clone(), Some(request.id.clone()), route, deadline);
+        let data = Message::from(request.with_id(request_id(ask))).line();
+        self.deliver_waiting(turn, route, Waiting { data, ask: Some(ask), early: false });
     }
 
     fn refuse_ask(&self, turn: &mut Turn<'_>, id: RequestId, code: ErrorCode, message: &str) {
@@ -141,34 +139,63 @@ impl Session {
         theirs: Option<RequestId>,
         route: Route,
         deadline: Millis,
-    ) -> u64 {
-        let number = self.next_ask;
+    ) -> AskId {
+        let id = AskId { emitter: self.log.emitters.current(), number: self.next_ask };
         self.next_ask += 1;
-        let emitter = self.emitter;
-        self.asks.push(Ask { emitter, number, stream: None, method, theirs, route, deadline });
-        number
+        self.asks.push(Ask { id, method, theirs, route, deadline, logged: None });
+        id
     }
 
-    fn ask_id(&self, number: u64) -> RequestId {
-        RequestId::from(format!("{}-{number}", self.emitter))
+    /// Does the server wait for an answer?
+    pub(crate) fn has_asks(&self) -> bool {
+        self.asks.iter().any(|ask| ask.theirs.is_some())
     }
 
-    /// Notes on which logged stream a question went out.
-    pub(crate) fn note_asked(&mut self, number: u64, stream: u64) {
-        let asked = |ask: &&mut Ask| ask.number == number && ask.emitter == self.emitter;
-        self.asks.iter_mut().filter(asked).for_each(|ask| ask.stream = Some(stream));
+    /// Is this question waiting for its answer?
+    pub(crate) fn is_open(&self, id: AskId) -> bool {
+        self.asks.iter().any(|ask| ask.id == id)
     }
 
-    /// What an id of ours names, whether or not the question is still open.
-    fn asked_by_us(&self, id: &RequestId) -> Option<(Emitter, u64)> {
-        let (emitter, number) = read_ask_id(id)?;
-        let is_known = if emitter == self.emitter {
-            number < self.next_ask
+    /// A question is in the log now.
+    pub(crate) fn note_logged(&mut self, id: AskId, stream: u64, number: u64) {
+        if let Some(ask) = self.asks.iter_mut().find(|ask| ask.id == id) {
+            ask.logged = Some((stream, number));
+        }
+    }
+
+    /// What the log must know when a question is no longer open.
+    fn note_closed(&mut self, turn: &Turn<'_>, ask: &Ask) {
+        if let Some((stream, _)) = ask.logged {
+            self.log.push(stream, What::Answered { ask: ask.id }, turn.now);
+        }
+    }
+
+    /// The questions that are in the log and open.
+    pub(crate) fn open_asks(&self) -> impl Iterator<Item = OpenAsk> {
+        self.asks.iter().filter_map(|ask| {
+            let (stream, number) = ask.logged?;
+            Some((ask.id, stream, number))
+        })
+    }
+
+    /// Withdraws what a former owner's server asked: nobody would take the answer.
+    pub(crate) fn withdraw_lost(&mut self, turn: &mut Turn<'_>, (ask, number, _): OpenAsk) {
+        self.log.push(number, What::Answered { ask }, turn.now);
+        let data = withdrawal(ask, "its asker was lost");
+        if self.streams.get(&number).is_some_and(|stream| !stream.closed) {
+            self.emit(turn, number, data);
         } else {
-            // How many questions a former owner had asked is not known; it had asked some.
-            self.former.contains(&emitter)
-        };
-        is_known.then_some((emitter, number))
+            self.deliver(turn, Route::Standalone, data, false);
+        }
+    }
+
+    /// The ask that an id of ours names, whether or not it is still open. What a former
+    /// owner asked is not known any more, so it may have asked anything.
+    fn ask_named(&self, id: &RequestId) -> Option<AskId> {
+        let RequestId::String(text) = id else { return None };
+        let ask = AskId::parse(text)?;
+        let run = self.log.emitters.run(ask.emitter)?;
+        (run.end.is_some() || (1..self.next_ask).contains(&ask.number)).then_some(ask)
     }
 
     /// The client answered something (SMP-05, ELI-03). An answer to a question that is no
@@ -179,20 +206,16 @@ impl Session {
         response: &Response,
     ) -> Result<(), Rejection> {
         let Some(id) = &response.id else { return Ok(()) };
-        let (emitter, number) = self.asked_by_us(id).ok_or_else(|| {
+        let named = self.ask_named(id).ok_or_else(|| {
             let message = "the response answers no request of this session";
             Rejection::new(ErrorCode::InvalidRequest, message)
         })?;
-        let named = |ask: &Ask| ask.number == number && ask.emitter == emitter;
-        let Some(index) = self.asks.iter().position(named) else {
+        let Some(index) = self.asks.iter().position(|ask| ask.id == named) else {
             turn.effects.push(Effect::Tell(Fact::Stray));
             return Ok(());
         };
         let ask = self.asks.swap_remove(index);
-        if let Some(stream) = ask.stream {
-            let answered = What::Answered { ask: ask.number };
-            self.log.push(stream, ask.emitter, answered, turn.now);
-        }
+        self.note_closed(turn, &ask);
         if let Route::Call(call) = ask.route {
             let silent_at = turn.now.plus(self.limits.request_secs * 1_000);
             let ours = self.exchanges.iter_mut().filter(|exchange| exchange.call == call);
@@ -246,27 +269,8 @@ impl Session {
         if ask.theirs.is_none() {
             return;
         }
-        let id = format!("{}-{}", ask.emitter, ask.number);
-        let params = serde_json::json!({ "requestId": id, "reason": reason });
-        let notification =
-            Notification::new(Method::Cancelled, Some(params.to_string().as_bytes()));
-        if let Some(stream) = ask.stream {
-            // Whoever reads the log need not ask again, nor withdraw it again.
-            let answered = What::Answered { ask: ask.number };
-            self.log.push(stream, ask.emitter, answered, turn.now);
-        }
-        self.deliver(turn, ask.route, notification.raw().clone(), false);
-    }
-
-    /// A question of a former owner's, whose asker is gone with it: the client is told so.
-    pub(crate) fn withdraw_lost(&mut self, turn: &mut Turn<'_>, stream: u64, id: &RequestId) {
-        let params = serde_json::json!({ "requestId": id, "reason": "the server was lost" });
-        let notification =
-            Notification::new(Method::Cancelled, Some(params.to_string().as_bytes()));
-        if let Some((emitter, ask)) = read_ask_id(id) {
-            self.log.push(stream, emitter, What::Answered { ask }, turn.now);
-        }
-        self.emit(turn, stream, notification.raw().clone());
+        self.note_closed(turn, ask);
+        self.deliver(turn, ask.route, withdrawal(ask.id, reason), false);
     }
 
     /// Pings the client on a standalone stream (PING-02). What it answers matters to nobody;
@@ -276,9 +280,19 @@ impl Session {
             return;
         }
         let deadline = turn.now.plus(self.limits.ask_secs * 1_000);
-        let number = self.new_ask(Method::Ping, None, Route::Standalone, deadline);
-        let ping = Request::new(self.ask_id(number), Method::Ping, None);
-        self.emit_marked(turn, stream, ping.raw().clone(), Mark::Ask(number));
-        self.note_asked(number, stream);
+        let ask = self.new_ask(Method::Ping, None, Route::Standalone, deadline);
+        let ping = Request::new(request_id(ask), Method::Ping, None);
+        self.emit(turn, stream, ping.raw().clone());
     }
+}
+
+/// Tells the client that a question is no longer open.
+fn withdrawal(ask: AskId, reason: &str) -> Bytes {
+    let params = serde_json::json!({ "requestId": ask.to_string(), "reason": reason });
+    let notification = Notification::new(Method::Cancelled, Some(params.to_string().as_bytes()));
+    notification.raw().clone()
+}
+
+fn request_id(ask: AskId) -> RequestId {
+    RequestId::from(ask.to_string())
 }

@@ -3,6 +3,7 @@
 use protocol::Response;
 
 use crate::exchange::{Exchange, Form};
+use crate::leaving::Leaving;
 use crate::session::{Phase, Session, Turn};
 use crate::stream::Route;
 use crate::{Cause, Effect, Ending, Frame, Millis};
@@ -28,11 +29,10 @@ impl Session {
         let others = [
             self.link.deadline(),
             self.duplex.map(|_| self.duplex_keepalive_at),
-            self.log.expires_at(&self.limits),
+            self.trims_at(),
             self.idle_at(),
-            self.sleep_at(),
-            self.link_idle_at(),
-            self.tombstone_expires_at(),
+            self.sleeps_at(),
+            self.link_idles_at(),
         ];
         let times = calls.chain(exchanges).chain(paces).chain(asks);
         times.chain(attachments.chain(others).flatten()).filter(|at| at.0 < u64::MAX).min()
@@ -48,29 +48,24 @@ impl Session {
         (quiet && self.duplex.is_none()).then(|| self.touched.plus(secs * 1_000))
     }
 
-    /// When the session leaves memory if nothing happens in it. One whose server still runs
-    /// stays: what the server keeps for it would be lost.
-    fn sleep_at(&self) -> Option<Millis> {
-        let millis = self.limits.sleep_after_secs.saturating_mul(1_000);
-        let may = self.phase >= Phase::Answered
-            && self.duplex.is_none()
-            && self.leaving.is_none()
-            && self.asks.is_empty()
-            && self.is_quiet()
-            && self.link.is_down();
-        (millis > 0 && may).then(|| self.touched.plus(millis))
+    /// When the session leaves memory if nothing happens in it.
+    fn sleeps_at(&self) -> Option<Millis> {
+        let secs = Some(self.limits.sleep_after_secs).filter(|secs| *secs > 0)?;
+        let quiet = self.exchanges.is_empty() && self.attachments.is_empty();
+        let sleeps = quiet && self.link.is_down() && self.is_live();
+        (sleeps && self.leaving.is_none() && self.duplex.is_none())
+            .then(|| self.touched.plus(secs.saturating_mul(1_000)))
     }
 
-    /// When a server that has nothing to do is stopped.
-    fn link_idle_at(&self) -> Option<Millis> {
-        let millis = self.idle_stop_secs?.saturating_mul(1_000);
-        let may = self.duplex.is_none()
-            && self.phase >= Phase::Answered
-            && self.exchanges.is_empty()
-            && self.asks.is_empty()
-            && self.mirroring.is_empty()
-            && !self.link.is_down();
-        may.then(|| self.touched.plus(millis))
+    /// When the link has been idle for so long that it is closed. While somebody listens
+    /// to what was subscribed to, it is not idle.
+    fn link_idles_at(&self) -> Option<Millis> {
+        let secs = self.idle_stop_secs?;
+        let listens = !self.subscriptions.is_empty() && !self.attachments.is_empty();
+        let quiet = self.exchanges.is_empty() && !self.has_asks() && !self.mirroring.is_busy();
+        let idles = quiet && !listens && self.is_live() && self.duplex.is_none();
+        let since = self.link.idle_since().filter(|_| idles)?;
+        Some(since.plus(secs.saturating_mul(1_000)))
     }
 
     pub(crate) fn deadline_passed(&mut self, turn: &mut Turn<'_>) {
@@ -78,11 +73,11 @@ impl Session {
             self.end(turn, Cause::Idle);
             return;
         }
-        if self.link_idle_at().is_some_and(|at| at <= turn.now) {
-            self.link.close(turn);
+        if self.sleeps_at().is_some_and(|at| at <= turn.now) {
+            self.leaving = Some(Leaving::FallingAsleep);
         }
-        if self.sleep_at().is_some_and(|at| at <= turn.now) {
-            self.fall_asleep();
+        if self.link_idles_at().is_some_and(|at| at <= turn.now) {
+            self.link.close(turn);
         }
         self.link_deadline(turn);
         self.ask_deadlines(turn);

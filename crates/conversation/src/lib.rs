@@ -4,36 +4,38 @@
 //! machine. It never waits, never reads a clock and never touches a socket: whoever
 //! holds it performs the [`Effect`]s and reports what comes of them as [`Event`]s.
 
-mod again;
 mod answering;
 mod asking;
-mod checkpoint;
+mod carried;
 mod deadlines;
 mod effect;
+mod emitters;
 mod entry;
 mod event;
 mod event_id;
 mod exchange;
+mod fold;
 mod gate;
-mod handover;
 mod handshake;
 mod hearing;
+mod leaving;
 mod limits;
 mod log;
 mod mirroring;
 mod posting;
+mod rerun;
 mod restore;
 mod resume;
 mod session;
 mod state;
 mod stream;
+mod trimming;
 
 pub use effect::{Answer, Cause, Effect, Ending, Fact, Frame, Refusal, ResumeOutcome};
 pub use event::{Event, Millis, SinkId};
 pub use event_id::{Emitter, EventId};
 pub use limits::Limits;
-pub use log::Ring;
-pub use restore::{Saved, Unreadable};
+pub use restore::{Ring, Saved, Unreadable};
 pub use session::{Birth, Load, Rerun, Session};
 
 /// The code of an error for a reason of ours, which its message names.

@@ -28,9 +28,8 @@ pub struct Limits {
     pub ask_secs: u64,
     /// How long a session may lie without stream, exchange or message, in seconds. Then it is over.
     pub idle_secs: u64,
-    /// How long a session may lie without stream, exchange or message before it leaves
-    /// memory, in seconds; 0 for never. Its record stays, and the next touch wakes it,
-    /// wherever. One whose server runs stays in memory until the server is stopped.
+    /// After how long without stream, exchange or message a session leaves memory, to be
+    /// woken by the next touch, in seconds; 0 for never. Only where its link may be closed.
     pub sleep_after_secs: u64,
     /// How long a session may wait for its client's `initialized`, in seconds.
     pub handshake_secs: u64,

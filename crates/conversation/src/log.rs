@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use protocol::RequestId;
 
-use crate::checkpoint::Checkpoint;
+use crate::emitters::Emitters;
+use crate::event_id::decimal;
 use crate::{Effect, Emitter, Limits, Millis, entry};
 
 /// The replayable tail of the log, as this owner holds it in memory.
@@ -24,12 +25,13 @@ pub(crate) struct Log {
     /// The floor that the log was last told.
     floor_told: u64,
     bytes: usize,
+    pub(crate) emitters: Emitters,
 }
 
 /// One entry.
 pub(crate) struct Logged {
+    /// Its stream; 0 for a checkpoint, which belongs to none.
     pub(crate) stream: u64,
-    pub(crate) emitter: Emitter,
     pub(crate) what: What,
     at: Millis,
 }
@@ -40,101 +42,108 @@ pub(crate) enum What {
     /// It began. Its number is this entry's.
     Opened {
         /// The requests that it answers; none for a standalone stream.
-        requests: Vec<Asked>,
+        requests: Vec<Opening>,
     },
     /// A message for the client.
     Event {
         /// The message.
         data: Bytes,
-        /// What the message is besides.
+        /// What it means to the session.
         mark: Mark,
+    },
+    /// A request that it answers, with others, needs no answer any more.
+    Cancelled {
+        /// Which one.
+        request: RequestId,
+    },
+    /// A question that went out on it is no longer open.
+    Answered {
+        /// Which one.
+        ask: AskId,
     },
     /// Nothing more will come on it.
     Closed,
-    /// The client answered a question that was asked on it.
-    Answered {
-        /// The question's number.
-        ask: u64,
-    },
-    /// What trimmed entries said; of no stream.
-    Checkpoint(Box<Checkpoint>),
+    /// What must outlive the entries before the floor, as `carried` writes it.
+    Checkpoint(Bytes),
 }
 
-/// A request that a stream answers.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Asked {
-    pub(crate) id: RequestId,
-    /// The request on one line, where running it again does no harm.
-    pub(crate) again: Option<Bytes>,
-}
-
-/// What a message is to whoever reads the log.
+/// What a message for the client means to the session.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Mark {
-    /// Nothing special.
-    None,
-    /// The last word on this request.
+    /// Nothing.
+    Plain,
+    /// It is the last word on this request.
     Word(RequestId),
-    /// The question of this number.
-    Ask(u64),
+    /// It asks the client for something.
+    Ask(AskId),
 }
 
-/// An entry that went out of reach.
-pub(crate) struct Trimmed {
+/// A request that a stream is opened for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Opening {
+    pub(crate) id: RequestId,
+    pub(crate) rerun: Option<Rerunnable>,
+}
+
+/// A request that another owner may run again.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rerunnable {
+    /// The request.
+    pub(crate) raw: Bytes,
+    /// Running it twice does no harm; otherwise that is to be found out first.
+    pub(crate) sure: bool,
+}
+
+/// The id of a request to the client: who asked, and which of its questions it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AskId {
+    pub(crate) emitter: Emitter,
     pub(crate) number: u64,
-    pub(crate) stream: u64,
-    /// The stream's last entry: nothing of it is left.
-    pub(crate) closes: bool,
-}
-
-/// Everything that can be replayed, as it is written down.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ring {
-    /// The number of the first entry, or of the next one where there is none.
-    pub first: u64,
-    /// The entries, encoded.
-    pub entries: Vec<Bytes>,
 }
 
 impl Log {
-    pub(crate) fn new() -> Self {
-        Self::beginning_at(1)
-    }
-
-    fn beginning_at(first: u64) -> Self {
+    pub(crate) fn new(emitter: Emitter) -> Self {
         Self {
             entries: VecDeque::new(),
-            first,
-            acknowledged: first - 1,
-            handed_out: first - 1,
-            floor_told: first,
+            first: 1,
+            acknowledged: 0,
+            handed_out: 0,
+            floor_told: 1,
             bytes: 0,
+            emitters: Emitters::new(emitter),
         }
     }
 
-    /// What is held already, read back; all of it acknowledged. Nothing for a log that does
-    /// not go on without a hole, or holds what is no entry.
-    pub(crate) fn read(held: &[(u64, Bytes)], now: Millis) -> Option<Self> {
-        let mut log = Self::beginning_at(held.first().map_or(1, |(number, _)| *number).max(1));
-        for (number, entry) in held {
-            let (stream, emitter, what) = entry::decode(entry)?;
-            if *number != log.push(stream, emitter, what, now) {
-                return None;
-            }
+    /// A log that was read: everything in it is held.
+    pub(crate) fn restored(
+        first: u64,
+        entries: Vec<(u64, What)>,
+        emitters: Emitters,
+        at: Millis,
+    ) -> Self {
+        let last = first + entries.len() as u64 - 1;
+        Self {
+            first,
+            acknowledged: last,
+            handed_out: last,
+            floor_told: first,
+            bytes: entries.iter().map(|(_, what)| what.size()).sum(),
+            entries: entries
+                .into_iter()
+                .map(|(stream, what)| Logged { stream, what, at })
+                .collect(),
+            emitters,
         }
-        log.acknowledged = log.next() - 1;
-        log.handed_out = log.acknowledged;
-        Some(log)
-    }
-
-    /// The number that the next entry will get.
-    pub(crate) fn next(&self) -> u64 {
-        self.first + self.entries.len() as u64
     }
 
     /// The number of the oldest entry that can be replayed.
     pub(crate) fn first(&self) -> u64 {
         self.first
+    }
+
+    /// The number that the next entry will get.
+    pub(crate) fn next(&self) -> u64 {
+        self.first + self.entries.len() as u64
     }
 
     /// How many entries can be replayed.
@@ -146,26 +155,21 @@ impl Log {
         self.acknowledged
     }
 
-    /// Is everything held, the last floor included?
+    /// Is every entry held?
     pub(crate) fn is_held(&self) -> bool {
-        self.acknowledged + 1 >= self.next() && self.floor_told == self.first
+        self.acknowledged + 1 == self.next()
     }
 
     /// Writes an entry and returns its number. `stream` is its own number where it opens one.
-    pub(crate) fn push(&mut self, stream: u64, emitter: Emitter, what: What, at: Millis) -> u64 {
+    pub(crate) fn push(&mut self, stream: u64, what: What, at: Millis) -> u64 {
         let number = self.next();
         self.bytes += what.size();
-        self.entries.push_back(Logged { stream, emitter, what, at });
+        self.entries.push_back(Logged { stream, what, at });
         number
     }
 
     pub(crate) fn get(&self, number: u64) -> Option<&Logged> {
         self.entries.get(usize::try_from(number.checked_sub(self.first)?).ok()?)
-    }
-
-    /// Every entry with its number, oldest first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Logged)> {
-        (self.first..).zip(&self.entries)
     }
 
     /// Notes that everything up to `through` is held; returns the numbers that newly are.
@@ -177,12 +181,22 @@ impl Log {
     }
 
     /// The entries of one stream after `number` that are held, oldest first.
-    pub(crate) fn replay(&self, stream: u64, after: u64) -> impl Iterator<Item = (u64, &Logged)> {
+    pub(crate) fn replay(&self, stream: u64, after: u64) -> impl Iterator<Item = (u64, &What)> {
         let from = (after + 1).max(self.first);
         (from..=self.acknowledged).filter_map(move |number| {
             let logged = self.get(number)?;
-            (logged.stream == stream).then_some((number, logged))
+            (logged.stream == stream).then_some((number, &logged.what))
         })
+    }
+
+    /// Everything from `from` on, written down.
+    pub(crate) fn encoded(&self, from: u64) -> Vec<Bytes> {
+        (from..self.next())
+            .filter_map(|number| self.get(number).map(|logged| (number, logged)))
+            .map(|(number, logged)| {
+                entry::encode(logged.stream, self.emitters.of(number), &logged.what)
+            })
+            .collect()
     }
 
     /// What was not yet handed out, as the effect that hands it out.
@@ -198,80 +212,80 @@ impl Log {
         Some(Effect::Append { first: from, floor: self.first, entries })
     }
 
-    /// Everything that can be replayed.
-    pub(crate) fn ring(&self) -> Ring {
-        Ring { first: self.first, entries: self.encoded(self.first) }
+    /// Is it over a bound: too many entries, or too large?
+    pub(crate) fn is_full(&self, limits: &Limits) -> bool {
+        let over = self.entries.len() > events_max(limits) || self.bytes > limits.log_bytes_max;
+        over && self.entries.len() > self.kept_min()
     }
 
-    fn encoded(&self, from: u64) -> Vec<Bytes> {
-        (from..self.next())
-            .filter_map(|number| self.get(number))
-            .map(|logged| entry::encode(logged.stream, logged.emitter, &logged.what))
-            .collect()
+    /// How many entries stay whatever their size: the newest that is no checkpoint, so that
+    /// the message that broke the bound is itself not lost, and what comes after it.
+    fn kept_min(&self) -> usize {
+        let checkpoints = self.entries.iter().rev().take_while(|logged| logged.is_checkpoint());
+        checkpoints.count() + 1
     }
 
-    /// The number that the log should begin at by its bounds, where it holds too much.
-    ///
-    /// An eighth is trimmed at once, so that what has to be said about it is said seldom.
-    /// The newest entry always stays, so that the message that broke the bound is
-    /// itself not lost.
-    pub(crate) fn cut(&self, limits: &Limits, now: Millis) -> Option<u64> {
-        let large = self.entries.len() > limits.log_events_max || self.bytes > limits.log_bytes_max;
-        let old = self.expires_at(limits).is_some_and(|expiry| expiry <= now);
-        if !large && !old {
-            return None;
-        }
-        let (most, most_bytes) = if large {
-            // A checkpoint must fit, too.
-            let eighth = (limits.log_events_max / 8).max(1);
-            (limits.log_events_max.saturating_sub(eighth), limits.log_bytes_max / 8 * 7)
-        } else {
-            (usize::MAX, usize::MAX)
+    /// What the floor must rise to: above what is too old, and at a bound so far that an
+    /// eighth of it is free, a checkpoint included.
+    pub(crate) fn floor(&self, limits: &Limits, now: Millis) -> u64 {
+        let age = limits.replay_secs.saturating_mul(1_000);
+        let is_old = |(number, logged): &(u64, &Logged)| {
+            *number <= self.acknowledged && logged.at.plus(age) <= now
         };
-        let (mut left, mut bytes) = (self.entries.len(), self.bytes);
-        let mut cut = self.first;
-        for (number, logged) in self.iter() {
-            let stale =
-                number <= self.acknowledged && logged.at.plus(limits.replay_secs * 1_000) <= now;
-            let over = left > 1 && (left > most || bytes > most_bytes);
-            if !over && !stale {
-                break;
-            }
-            left -= 1;
+        let old = (self.first..).zip(&self.entries).take_while(is_old);
+        let (mut gone, mut bytes) = (0, self.bytes);
+        for (_, logged) in old {
+            gone += 1;
             bytes -= logged.what.size();
-            cut = number + 1;
         }
-        (cut > self.first).then_some(cut)
+        let (events_max, bytes_max) = (events_max(limits), limits.log_bytes_max);
+        if self.entries.len() - gone >= events_max || bytes > bytes_max {
+            let events_wanted = (events_max * 7 / 8).min(events_max - 1);
+            let most = self.entries.len().saturating_sub(self.kept_min());
+            while gone < most
+                && (self.entries.len() - gone > events_wanted || bytes > bytes_max / 8 * 7)
+            {
+                bytes -= self.entries[gone].what.size();
+                gone += 1;
+            }
+        }
+        self.first + gone as u64
     }
 
-    /// Takes away the oldest entry, if it lies before `cut`.
-    pub(crate) fn trim_one(&mut self, cut: u64) -> Option<Trimmed> {
-        if self.first >= cut {
-            return None;
-        }
+    /// Takes away the oldest entry.
+    pub(crate) fn take_oldest(&mut self) -> Option<Logged> {
         let oldest = self.entries.pop_front()?;
-        let trimmed = Trimmed {
-            number: self.first,
-            stream: oldest.stream,
-            closes: oldest.what == What::Closed,
-        };
         self.bytes -= oldest.what.size();
         self.first += 1;
         if self.entries.is_empty() {
             // An idle session keeps no buffer.
             self.entries = VecDeque::new();
         }
-        Some(trimmed)
+        Some(oldest)
     }
 
-    /// When something in it is too old to be kept. An eighth of the time longer than it has
-    /// to be, so that what gets old together goes together. What is not held yet is never
-    /// too old; neither is a checkpoint, which is written anew when something goes.
+    /// Is there nothing but one checkpoint?
+    pub(crate) fn is_lone_checkpoint(&self) -> bool {
+        self.entries.len() == 1 && self.entries[0].is_checkpoint()
+    }
+
+    /// When the oldest entry is too old to be kept: an eighth later than it might be, so
+    /// that several go at once. One that is not held yet is never too old.
     pub(crate) fn expires_at(&self, limits: &Limits) -> Option<Millis> {
-        let (number, oldest) =
-            self.iter().find(|(_, logged)| !matches!(logged.what, What::Checkpoint(_)))?;
-        let kept = limits.replay_secs.saturating_mul(1_000);
-        (number <= self.acknowledged).then(|| oldest.at.plus(kept + kept / 8))
+        let oldest = self.entries.front()?;
+        let age = limits.replay_secs.saturating_mul(1_000);
+        (self.first <= self.acknowledged).then(|| oldest.at.plus(age.saturating_add(age / 8)))
+    }
+}
+
+/// Two is the least that holds an event and a checkpoint.
+fn events_max(limits: &Limits) -> usize {
+    limits.log_events_max.max(2)
+}
+
+impl Logged {
+    fn is_checkpoint(&self) -> bool {
+        matches!(self.what, What::Checkpoint(_))
     }
 }
 
@@ -281,9 +295,30 @@ impl What {
         64 + match self {
             Self::Event { data, .. } => data.len(),
             Self::Opened { requests } => {
-                requests.iter().filter_map(|asked| asked.again.as_ref()).map(Bytes::len).sum()
+                requests.iter().filter_map(|o| o.rerun.as_ref()).map(|r| r.raw.len()).sum()
             }
-            Self::Closed | Self::Answered { .. } | Self::Checkpoint(_) => 0,
+            // Bounded by what it carries; it must never be what drives the events out.
+            Self::Checkpoint(_) => 0,
+            Self::Cancelled { .. } | Self::Answered { .. } | Self::Closed => 0,
         }
+    }
+
+    /// Is it something that a client is told?
+    pub(crate) fn is_told(&self) -> bool {
+        matches!(self, Self::Opened { .. } | Self::Event { .. })
+    }
+}
+
+impl AskId {
+    /// Reads an id; `None` for any text that [`std::fmt::Display`] does not write.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (emitter, number) = text.split_once('-')?;
+        Some(Self { emitter: Emitter::parse(emitter)?, number: decimal(number)? })
+    }
+}
+
+impl std::fmt::Display for AskId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.emitter, self.number)
     }
 }

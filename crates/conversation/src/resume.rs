@@ -7,8 +7,13 @@ use crate::{Answer, Effect, Ending, EventId, Fact, Frame, Refusal, ResumeOutcome
 
 impl Session {
     pub(crate) fn listened(&mut self, turn: &mut Turn<'_>, sink: SinkId, after: Option<&str>) {
+        if self.takes_nothing() {
+            turn.effects.push(Effect::Answer { sink, answer: Answer::Refused(Refusal::Moved) });
+            return;
+        }
         let Some(after) = after else {
             self.listen_afresh(turn, sink);
+            self.want_link(turn);
             return;
         };
         let outcome = match EventId::parse(after) {
@@ -24,6 +29,16 @@ impl Session {
             turn.effects.push(Effect::Answer { sink, answer: Answer::Refused(refusal) });
         }
         turn.effects.push(Effect::Tell(Fact::Resumed(outcome)));
+        self.want_link(turn);
+    }
+
+    /// Who listens wants to hear the server, so it is started where it is kept running
+    /// anyway, or where it was asked to tell of changes.
+    fn want_link(&mut self, turn: &mut Turn<'_>) {
+        let kept = self.idle_stop_secs.is_none() || !self.subscriptions.is_empty();
+        if kept && self.is_live() && !self.attachments.is_empty() && self.leaving.is_none() {
+            self.open_link(turn);
+        }
     }
 
     /// A standalone stream. At the bound the one that was told nothing for longest is let go (GET-09).
@@ -47,102 +62,109 @@ impl Session {
     /// Goes on after an event (SSE-07): on its own stream only (SSE-08), whatever the
     /// stream began as (SSE-09).
     fn resume(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: EventId) -> ResumeOutcome {
-        let is_ours = id.emitter == self.emitter;
-        if !self.knows(id.emitter) || (is_ours && id.number > self.log.acknowledged()) {
+        let Some(run) = self.log.emitters.run(id.emitter) else { return ResumeOutcome::Unknown };
+        if self.log.emitters.rank_of(id.stream) > run.rank || id.number < run.from {
+            // The stream that is meant was lost with its owner; this is another's.
+            return ResumeOutcome::Unknown;
+        }
+        // What a former owner emitted beyond what is left of it was lost with it.
+        let lost = run.end.filter(|end| *end <= id.number);
+        let after = lost.map_or(id.number, |end| end - 1);
+        if after > self.log.acknowledged() {
             return ResumeOutcome::Unknown;
         }
         let Some(stream) = self.streams.get(&id.stream) else {
-            return self.resume_finished(turn, sink, id);
+            return self.resume_finished(turn, sink, id.stream, after);
         };
-        if self.is_after(stream.opener, id.emitter) {
-            // The one that is meant was lost with its owner, and this is another.
+        // The entry may be gone; if it is there it must be this stream's own.
+        let is_ours = |number| self.log.get(number).is_none_or(|logged| logged.stream == id.stream);
+        if lost.is_none() && (!is_ours(id.number) || id.number > stream.last) {
             return ResumeOutcome::Unknown;
         }
-        // The entry may be trimmed; if it is there it must be this stream's own.
-        let entry = self.log.get(id.number);
-        let is_same = entry.is_none_or(|logged| logged.emitter == id.emitter);
-        if !is_same || (!is_ours && id.number > self.log.acknowledged()) {
-            return self.resume_lost(turn, sink, id.stream);
-        }
-        let foreign = entry.is_some_and(|logged| logged.stream != id.stream);
-        if foreign || id.number < id.stream || id.number > stream.last {
+        if id.number < id.stream {
             return ResumeOutcome::Unknown;
         }
-        let (closed, last) = (stream.closed, stream.last);
-        if closed && id.number >= last {
+        if stream.closed && after >= stream.last {
+            if stream.is_standalone() {
+                return self.listen_anew(turn, sink);
+            }
             return ResumeOutcome::Finished;
         }
-        self.resume_from(turn, sink, id)
+        self.go_on(turn, sink, id.stream, after, lost.is_some())
     }
 
-    /// Tells a stream what follows an event.
-    pub(crate) fn resume_from(
+    /// Attaches a connection to a stream, to tell what comes after an entry. What is `lost`
+    /// came after it, too, and nobody holds it.
+    fn go_on(
         &mut self,
         turn: &mut Turn<'_>,
         sink: SinkId,
-        id: EventId,
+        number: u64,
+        after: u64,
+        lost: bool,
     ) -> ResumeOutcome {
-        let trimmed = self.streams.get(&id.stream).map_or(0, |stream| stream.trimmed);
-        self.displace(turn, id.stream);
-        self.attach(turn, sink, id.stream, id.number);
-        self.open_head(turn, id);
-        let lost = id.number < trimmed;
-        if lost && !self.end_trimmed(turn, id.stream) {
+        let trimmed = self.streams.get(&number).map_or(0, |stream| stream.trimmed);
+        self.displace(turn, number);
+        self.attach(turn, sink, number, after);
+        self.open_head(turn, number, after);
+        let goes_on = match (lost, after < trimmed) {
+            (true, _) => self.end_lost(turn, number),
+            (false, true) => self.end_trimmed(turn, number),
+            (false, false) => true,
+        };
+        let holes = lost || after < trimmed;
+        if !goes_on {
             return ResumeOutcome::Trimmed;
         }
-        let missed: Vec<_> = self
-            .log
-            .replay(id.stream, id.number)
-            .map(|(number, logged)| {
-                (EventId { number, emitter: logged.emitter, ..id }, logged.what.clone())
-            })
-            .collect();
-        for (id, what) in missed {
-            self.replay_one(turn, sink, id, &what);
+        if let Some(attachment) = self.attachment(number).filter(|_| holes) {
+            // It was told of what is gone.
+            attachment.sent = after.max(trimmed);
+        }
+        let missed: Vec<_> =
+            self.log.replay(number, after).map(|(at, what)| (at, what.clone())).collect();
+        for (at, what) in missed {
+            self.replay_one(turn, number, sink, at, &what);
         }
         self.tell_waiting(turn);
-        if lost { ResumeOutcome::Trimmed } else { ResumeOutcome::Replayed }
+        if holes { ResumeOutcome::Trimmed } else { ResumeOutcome::Replayed }
     }
 
-    fn replay_one(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: EventId, what: &What) {
+    /// Attaches a connection to a stream as if it had just been opened for it.
+    pub(crate) fn attach_from_the_beginning(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        number: u64,
+    ) {
+        let trimmed = self.streams.get(&number).map_or(0, |stream| stream.trimmed);
+        if self.log.acknowledged().max(trimmed) >= number {
+            self.go_on(turn, sink, number, number, false);
+            return;
+        }
+        // Its head is written when the log holds it.
+        self.displace(turn, number);
+        self.attach(turn, sink, number, number - 1);
+    }
+
+    fn replay_one(
+        &mut self,
+        turn: &mut Turn<'_>,
+        stream: u64,
+        sink: SinkId,
+        number: u64,
+        what: &What,
+    ) {
         match what {
-            What::Opened { .. } | What::Answered { .. } | What::Checkpoint(_) => {}
             What::Event { data, .. } => {
-                if let Some(attachment) = self.attachment(id.stream) {
-                    attachment.sent = id.number;
+                if let Some(attachment) = self.attachment(stream) {
+                    attachment.sent = number;
                 }
-                let frame = Frame::Message { id: Some(id), data: data.clone() };
+                let id = Some(self.log.emitters.id(stream, number));
+                let frame = Frame::Message { id, data: data.clone() };
                 self.write(turn, sink, frame);
             }
             What::Closed => self.finish(turn, sink, Ending::Proper),
-        }
-    }
-
-    /// What the client saw last was lost together with two owners: what came after it on
-    /// the stream cannot be told. Its requests end with an error.
-    fn resume_lost(&mut self, turn: &mut Turn<'_>, sink: SinkId, stream: u64) -> ResumeOutcome {
-        self.displace(turn, stream);
-        let standalone = self.streams.get(&stream).is_none_or(Stream::is_standalone);
-        if standalone {
-            let fresh = self.listen_afresh(turn, sink);
-            self.tell_lists(turn, fresh);
-            return ResumeOutcome::Trimmed;
-        }
-        let requests = self.streams.get(&stream).map(|s| s.requests.clone()).unwrap_or_default();
-        let ids: Vec<_> = requests.iter().map(|owed| owed.id.clone()).collect();
-        self.abandon_requests(turn, &ids);
-        self.close_stream(turn, stream);
-        turn.effects.push(Effect::Open { sink, welcome: false, at: None });
-        self.write_trimmed(turn, sink, &requests, 0);
-        turn.effects.push(Effect::Finish { sink, ending: Ending::Proper });
-        ResumeOutcome::Trimmed
-    }
-
-    /// Tells a client that may have missed something to list everything anew.
-    fn tell_lists(&mut self, turn: &Turn<'_>, stream: u64) {
-        for method in self.server_lists() {
-            let notification = protocol::Notification::new(method, None);
-            self.emit(turn, stream, notification.raw().clone());
+            _ => {}
         }
     }
 
@@ -157,25 +179,37 @@ impl Session {
     }
 
     /// Nothing of the stream is left but its tombstone, if that.
-    fn resume_finished(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: EventId) -> ResumeOutcome {
-        let meant = |stone: &&Tombstone| {
-            stone.stream == id.stream && !self.is_after(stone.opener, id.emitter)
-        };
+    fn resume_finished(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        stream: u64,
+        after: u64,
+    ) -> ResumeOutcome {
+        let meant = |tombstone: &&Tombstone| tombstone.stream == stream;
         let Some(Tombstone { last, requests, .. }) = self.finished.iter().find(meant) else {
             return ResumeOutcome::Unknown;
         };
         if requests.is_empty() {
-            let stream = self.listen_afresh(turn, sink);
-            self.tell_lists(turn, stream);
-            return ResumeOutcome::Trimmed;
+            return self.listen_anew(turn, sink);
         }
-        if id.number >= *last {
+        if after >= *last {
             return ResumeOutcome::Finished;
         }
         let requests = requests.clone();
         turn.effects.push(Effect::Open { sink, welcome: false, at: None });
-        self.write_trimmed(turn, sink, &requests, id.number);
+        self.write_trimmed(turn, sink, &requests, after);
         turn.effects.push(Effect::Finish { sink, ending: Ending::Proper });
+        ResumeOutcome::Trimmed
+    }
+
+    /// A new standalone stream instead of one that is no more.
+    fn listen_anew(&mut self, turn: &mut Turn<'_>, sink: SinkId) -> ResumeOutcome {
+        let stream = self.listen_afresh(turn, sink);
+        for method in self.server_lists() {
+            let notification = protocol::Notification::new(method, None);
+            self.emit(turn, stream, notification.raw().clone());
+        }
         ResumeOutcome::Trimmed
     }
 }

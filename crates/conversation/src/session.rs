@@ -12,17 +12,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::payload::LogLevel;
-use protocol::{ClientCapabilities, InitializeParams, RequestId, Response, Revision};
+use protocol::{ClientCapabilities, RequestId, Response, Revision};
 use serde::{Deserialize, Serialize};
 
 use crate::asking::Ask;
 use crate::exchange::{Call, Exchange, Form};
 use crate::gate::Gated;
-use crate::handover::Leaving;
 use crate::handshake::ServerLink;
+use crate::leaving::Leaving;
 use crate::log::Log;
 use crate::mirroring::Mirroring;
-use crate::state::State;
+use crate::rerun::Tools;
+use crate::state::Versions;
 use crate::stream::{Attachment, Stream, Tombstone, Waiting};
 use crate::{Answer, Cause, Effect, Emitter, Ending, Event, Limits, Millis, Refusal, SinkId};
 
@@ -35,24 +36,23 @@ pub struct Birth {
     pub emitter: Emitter,
     /// Where its jitter comes from: any number.
     pub seed: u64,
+    /// Which tool calls may be run again when nobody knows whether they were.
+    pub rerun: Rerun,
+    /// After how long without a request the link to the server is closed, in seconds;
+    /// none to keep it. A session whose link is kept does not sleep.
+    pub idle_stop_secs: Option<u64>,
     /// The one pipe of a duplex transport (HTTP+SSE, stdio), open already; none for Streamable HTTP.
     pub duplex: Option<SinkId>,
-    /// Which tool calls may be run again when their owner was lost.
-    pub rerun: Rerun,
-    /// How long the server may have nothing to do before it is stopped, in seconds; none
-    /// for as long as the session lasts. The next request starts it again.
-    pub idle_stop_secs: Option<u64>,
 }
 
-/// Which tool calls may be run again when the node that worked on them was lost, and
-/// nobody knows whether they were done.
+/// Which tool calls may be run a second time. Requests that only read always may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rerun {
-    /// Those of tools that say so: `readOnlyHint` or `idempotentHint`.
+    /// Those of tools that are annotated as read-only or idempotent.
     #[default]
     Annotated,
-    /// All: every tool of this server can be called twice.
+    /// All.
     Always,
     /// None.
     Never,
@@ -61,10 +61,9 @@ pub enum Rerun {
 /// One client session.
 pub struct Session {
     pub(crate) limits: Arc<Limits>,
-    pub(crate) emitter: Emitter,
-    /// Who emitted before, newest first; at most `FORMER_MAX`.
-    pub(crate) former: Vec<Emitter>,
-    pub(crate) seed: u64,
+    seed: u64,
+    pub(crate) rerun: Rerun,
+    pub(crate) idle_stop_secs: Option<u64>,
     pub(crate) duplex: Option<SinkId>,
     pub(crate) duplex_keepalive_at: Millis,
     pub(crate) phase: Phase,
@@ -82,6 +81,7 @@ pub struct Session {
     pub(crate) asks: Vec<Ask>,
     pub(crate) next_ask: u64,
     /// Messages for a standalone stream that nobody has opened; bounded by `waiting_max`.
+    /// They are in no log: nobody has seen them, and they are lost with this owner.
     pub(crate) waiting: VecDeque<Waiting>,
     /// Requests that were ended without the server's answer, which may still come;
     /// bounded, the oldest goes.
@@ -89,16 +89,12 @@ pub struct Session {
     pub(crate) level: Option<LogLevel>,
     pub(crate) subscriptions: BTreeSet<Box<str>>,
     pub(crate) mirroring: Mirroring,
-    /// What must outlive this owner.
-    pub(crate) state: State,
-    /// Answers that wait until what they say is held.
+    pub(crate) versions: Versions,
+    /// Answers that wait until what they stand for is held.
     pub(crate) gated: Vec<Gated>,
-    /// The node wants to give the session up.
+    pub(crate) tools: Tools,
+    /// Why the session is about to leave, or has left, its owner.
     pub(crate) leaving: Option<Leaving>,
-    /// Tools that may be run again; bounded, and learned from lists that pass.
-    pub(crate) harmless: BTreeSet<Box<str>>,
-    pub(crate) rerun: Rerun,
-    pub(crate) idle_stop_secs: Option<u64>,
 }
 
 /// What a session holds.
@@ -143,19 +139,6 @@ pub(crate) struct Client {
     pub(crate) server_has_tools: bool,
 }
 
-impl Client {
-    /// What an `initialize` told.
-    pub(crate) fn of(asked: InitializeParams, revision: Revision, params: &Bytes) -> Self {
-        Self {
-            revision,
-            capabilities: asked.capabilities,
-            params: protocol::with_protocol_version(params, revision.asked_of_servers()),
-            server_lists: Vec::new(),
-            server_has_tools: false,
-        }
-    }
-}
-
 /// One step: its time, and what comes of it.
 pub(crate) struct Turn<'a> {
     pub(crate) now: Millis,
@@ -165,13 +148,13 @@ pub(crate) struct Turn<'a> {
 impl Session {
     /// A session that nobody has spoken in.
     pub fn new(birth: Birth, now: Millis) -> Self {
-        let Birth { limits, emitter, seed, duplex, rerun, idle_stop_secs } = birth;
+        let Birth { limits, emitter, seed, rerun, idle_stop_secs, duplex } = birth;
         Self {
             duplex_keepalive_at: now.plus(limits.keepalive_secs * 1_000),
             limits,
-            emitter,
-            former: Vec::new(),
             seed: seed | 1,
+            rerun,
+            idle_stop_secs,
             duplex,
             phase: Phase::Unborn,
             touched: now,
@@ -183,7 +166,7 @@ impl Session {
             streams: BTreeMap::new(),
             finished: VecDeque::new(),
             attachments: Vec::new(),
-            log: Log::new(),
+            log: Log::new(emitter),
             asks: Vec::new(),
             next_ask: 1,
             waiting: VecDeque::new(),
@@ -191,12 +174,10 @@ impl Session {
             level: None,
             subscriptions: BTreeSet::new(),
             mirroring: Mirroring::default(),
-            state: State::default(),
+            versions: Versions::default(),
             gated: Vec::new(),
+            tools: Tools::default(),
             leaving: None,
-            harmless: BTreeSet::new(),
-            rerun,
-            idle_stop_secs,
         }
     }
 
@@ -204,8 +185,11 @@ impl Session {
     pub fn step(&mut self, now: Millis, event: Event, effects: &mut Vec<Effect>) {
         let mut turn = Turn { now, effects };
         if self.is_over() {
-            answer_after_the_end(&mut turn, &event);
+            self.answer_after_the_end(&mut turn, &event);
             return;
+        }
+        if matches!(event, Event::Posted { .. } | Event::Listened { .. } | Event::Deleted { .. }) {
+            self.stay_awake();
         }
         match event {
             Event::Posted { sink, body, mirrored, again } => {
@@ -226,16 +210,29 @@ impl Session {
             Event::Unsent { message } => self.unsent(&mut turn, message),
             Event::LinkDown { reason } => self.link_down(&mut turn, &reason),
             Event::Appended { through } => self.acknowledged(&mut turn, through),
-            Event::Saved { version } => self.was_saved(&mut turn, version),
-            Event::Reclaimed { emitter } => self.reclaimed(emitter),
+            Event::Saved { version } => self.versions.held = self.versions.held.max(version),
+            Event::Reclaimed { emitter } => {
+                let (next, floor) = (self.log.next(), self.log.first());
+                self.log.emitters.succeed(emitter, next, floor);
+            }
             Event::HandOver { at_once } => self.hand_over(&mut turn, at_once),
             Event::DeadlinePassed => self.deadline_passed(&mut turn),
             Event::Stopping => self.end(&mut turn, Cause::Stopping),
         }
-        self.trim(&mut turn);
-        self.hand_over_if_done(&mut turn);
-        self.save_if_changed(&mut turn);
+        self.finish_step(&mut turn);
+    }
+
+    /// What every step ends with: what it wrote is handed out.
+    pub(crate) fn finish_step(&mut self, turn: &mut Turn<'_>) {
+        if self.is_over() {
+            return;
+        }
+        self.prepare_to_leave(turn);
+        self.trim(turn);
         turn.effects.extend(self.log.hand_out());
+        self.save(turn);
+        self.let_through(turn);
+        self.leave(turn);
     }
 
     /// What it holds now, each within its bound.
@@ -253,6 +250,17 @@ impl Session {
     /// Is it over?
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
+    }
+
+    /// Is nothing in flight: no request without its last word, and nothing written down
+    /// that is not held yet?
+    pub fn is_quiet(&self) -> bool {
+        self.has_no_work() && self.gated.is_empty() && self.is_held()
+    }
+
+    /// Is everything held that was written down?
+    pub(crate) fn is_held(&self) -> bool {
+        self.log.is_held() && self.versions.held >= self.version()
     }
 
     /// How many requests of the client's have no last word yet.
@@ -297,13 +305,13 @@ impl Session {
             self.end(turn, Cause::Disconnected);
             return;
         }
-        self.gated.retain(|gated| gated.sink != sink);
         let mut calls = self.calls.iter();
         if self.phase == Phase::Shaking && calls.any(|call| call.sink == Some(sink)) {
             // Nobody will ever learn this session's id.
             self.end(turn, Cause::NotBorn);
             return;
         }
+        self.gated.retain(|gated| gated.sink != sink);
         // A disconnect is not a cancellation (POST-16): what runs goes on.
         self.calls
             .iter_mut()
@@ -313,7 +321,7 @@ impl Session {
         self.attachments.retain(|attachment| attachment.sink != sink);
         if self.attachments.len() < attached {
             self.touched = turn.now;
-            self.bury_deserted(turn.now);
+            self.close_deserted(turn);
         }
     }
 
@@ -325,6 +333,7 @@ impl Session {
             Cause::Stopping => "the node is stopping; try again",
             _ => "the session has ended",
         };
+        self.open_gate(turn);
         self.fail_parked(turn, &|id| Response::error(Some(id), crate::REFUSED, words, None));
         for exchange in std::mem::take(&mut self.exchanges) {
             let error = Response::error(Some(exchange.id), crate::REFUSED, words, None);
@@ -360,15 +369,16 @@ impl Session {
         let frame = crate::Frame::Message { id: None, data };
         turn.effects.push(Effect::Write { sink, frame });
     }
-}
 
-/// Whoever comes too late is told so; nothing else matters any more.
-fn answer_after_the_end(turn: &mut Turn<'_>, event: &Event) {
-    let (Event::Posted { sink, .. } | Event::Listened { sink, .. } | Event::Deleted { sink }) =
-        event
-    else {
-        return;
-    };
-    let answer = Answer::Refused(Refusal::UnknownSession);
-    turn.effects.push(Effect::Answer { sink: *sink, answer });
+    /// Whoever comes too late is told so; nothing else matters any more.
+    fn answer_after_the_end(&self, turn: &mut Turn<'_>, event: &Event) {
+        let (Event::Posted { sink, .. } | Event::Listened { sink, .. } | Event::Deleted { sink }) =
+            event
+        else {
+            return;
+        };
+        let lives_on = self.leaving.is_some();
+        let refusal = if lives_on { Refusal::Moved } else { Refusal::UnknownSession };
+        turn.effects.push(Effect::Answer { sink: *sink, answer: Answer::Refused(refusal) });
+    }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Connection {
     pub(crate) frames: Vec<Frame>,
     pub(crate) finished: bool,
     pub(crate) gone: bool,
+    /// When it was made.
+    pub(crate) since: Millis,
 }
 
 impl Connection {
@@ -77,9 +79,9 @@ impl World {
             limits: Arc::new(limits),
             emitter: Emitter(0xfeed),
             seed: 7,
-            duplex: None,
-            rerun: Rerun::default(),
+            rerun: Rerun::Annotated,
             idle_stop_secs: None,
+            duplex: None,
         };
         Self::of(Session::new(birth, Millis(0)))
     }
@@ -90,9 +92,9 @@ impl World {
             limits: Arc::new(limits),
             emitter: Emitter(0xfeed),
             seed: 7,
-            duplex: Some(pipe),
-            rerun: Rerun::default(),
+            rerun: Rerun::Annotated,
             idle_stop_secs: None,
+            duplex: Some(pipe),
         };
         let mut world = Self::of(Session::new(birth, Millis(0)));
         world.connections.insert(pipe, Connection { open: true, ..Connection::default() });
@@ -161,7 +163,8 @@ impl World {
     pub(crate) fn sink(&mut self) -> SinkId {
         let sink = SinkId(self.next_sink);
         self.next_sink += 1;
-        self.connections.insert(sink, Connection::default());
+        let connection = Connection { since: self.now, ..Connection::default() };
+        self.connections.insert(sink, connection);
         sink
     }
 
