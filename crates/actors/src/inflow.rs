@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use conversation::{Answer, EventId, Frame};
 
 use crate::door::Door;
-use crate::remote::Forwarding;
+use crate::remote::Passage;
 use crate::sink::Queue;
 
 /// One thing a connection is told. Either a single `Answer`, or `Open`, any number of
@@ -39,9 +39,10 @@ pub struct Inflow(Source);
 
 #[derive(Debug)]
 enum Source {
+    /// To one session that ends with its node.
     Local(Local),
-    /// Large, and not for most connections.
-    Remote(Box<Forwarding>),
+    /// To wherever the session is.
+    Passage(Box<Passage>),
 }
 
 impl Inflow {
@@ -54,7 +55,7 @@ impl Inflow {
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Told>> {
         match &mut self.0 {
             Source::Local(local) => local.poll_next(context),
-            Source::Remote(remote) => remote.poll_next(context),
+            Source::Passage(passage) => passage.poll_next(context),
         }
     }
 }
@@ -65,9 +66,9 @@ impl From<Local> for Inflow {
     }
 }
 
-impl From<Forwarding> for Inflow {
-    fn from(remote: Forwarding) -> Self {
-        Self(Source::Remote(Box::new(remote)))
+impl From<Passage> for Inflow {
+    fn from(passage: Passage) -> Self {
+        Self(Source::Passage(Box::new(passage)))
     }
 }
 

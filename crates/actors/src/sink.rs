@@ -21,11 +21,13 @@ pub(crate) struct Bounds {
 }
 
 /// The writing half, held by the session or on its way to it. Dropped before it is
-/// finished, it tells the reader that the session is no more.
+/// finished, it tells the reader that the session is here no more: nothing was done if it
+/// was still on its way.
 #[derive(Debug)]
 pub(crate) struct Sink {
     pub(crate) id: SinkId,
     queue: Arc<Queue>,
+    taken: bool,
 }
 
 /// What came of writing.
@@ -43,7 +45,13 @@ impl Sink {
         let queue =
             Arc::new(Queue { bounds, state: Mutex::new(State { open, ..State::default() }) });
         metrics::SINKS_OPEN.inc();
-        (Self { id, queue: Arc::clone(&queue) }, queue)
+        (Self { id, queue: Arc::clone(&queue), taken: false }, queue)
+    }
+
+    /// It has arrived: from now on nobody else knows how far the session got with what its
+    /// reader came for.
+    pub(crate) fn take(&mut self) {
+        self.taken = true;
     }
 
     /// Tells the whole answer.
@@ -60,6 +68,13 @@ impl Sink {
     pub(crate) fn write(&self, frame: Frame) -> Wrote {
         let size = size_of_frame(&frame);
         self.queue.write(Told::Frame(frame), size)
+    }
+
+    /// Gives a sign of life on a stream.
+    pub(crate) fn keep_alive(&self) {
+        if self.queue.lock().open {
+            self.write(Frame::KeepAlive);
+        }
     }
 
     /// Ends the stream.
@@ -86,7 +101,11 @@ impl Sink {
 impl Drop for Sink {
     fn drop(&mut self) {
         metrics::SINKS_OPEN.dec();
-        self.queue.abandon(Refusal::UnknownSession);
+        if self.taken {
+            self.queue.end(Some(Told::Moved));
+        } else {
+            self.queue.abandon(Refusal::Moved);
+        }
     }
 }
 
@@ -309,9 +328,24 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_that_is_dropped_refuses_or_cuts() {
+    fn a_sink_that_is_dropped_has_moved_and_was_not_used_unless_it_was_taken() {
         check(drop, &["refused"]);
-        check(|sink| assert_eq!(sink.open(false, None), Wrote::Taken), &["open", "abort"]);
+        check(|mut sink| sink.take(), &["moved"]);
+        check(|sink| assert_eq!(sink.open(false, None), Wrote::Taken), &["open", "moved"]);
+    }
+
+    #[test]
+    fn only_a_stream_is_kept_alive() {
+        check(|sink| sink.keep_alive(), &["refused"]);
+        check(
+            |sink| {
+                assert_eq!(sink.open(false, None), Wrote::Taken);
+                assert_eq!(sink.write(message(1)), Wrote::Taken);
+                sink.keep_alive();
+                sink.finish(Ending::Proper);
+            },
+            &["open", "1"],
+        );
     }
 
     #[test]

@@ -277,6 +277,19 @@ impl Cluster {
         self.node.members.leases()
     }
 
+    /// A node that takes sessions, with the fewest of them; this one is not asked. None where
+    /// it is alone, or all leave.
+    pub fn willing(&self) -> Option<Peer> {
+        let own = self.node.incarnation;
+        let takes = |lease: &&Lease| {
+            lease.incarnation != own && !lease.draining && !lease.address.is_empty()
+        };
+        let leases = self.node.members.leases();
+        let lease = leases.iter().filter(takes).min_by_key(|lease| lease.load)?;
+        let link = self.node.members.link_to(lease.incarnation)?;
+        Some(Peer { node: self.node.clone(), link })
+    }
+
     /// Tells the others that this node takes no new sessions.
     pub fn set_draining(&self, draining: bool) {
         self.node.draining.store(draining, Ordering::Relaxed);

@@ -64,6 +64,14 @@ impl Node {
     /// Renews the lease once.
     pub(crate) async fn renew(&self) -> Result<(), store::Error> {
         let sent = self.right.now();
+        let doubts = self.right.doubts();
+        let renewed = self.renew_sent(sent).await;
+        // Where the store does not answer, it takes nobody's word that this node is dead.
+        self.right.dispel(doubts);
+        renewed
+    }
+
+    async fn renew_sent(&self, sent: u64) -> Result<(), store::Error> {
         match self.store.renew(self.lease(), self.settings.lease()).await {
             Ok(renewed) => {
                 let epoch = self.right.epoch();
@@ -102,6 +110,19 @@ impl Node {
         let leases = self.store.nodes().await?;
         self.members.refresh(leases);
         Ok(())
+    }
+
+    /// Sees to it that there is a link to every node, so that the death of one is noticed
+    /// when it happens, not when somebody wants something of it.
+    fn link_to_all(self: &Arc<Self>) {
+        if self.address.is_empty() {
+            return;
+        }
+        for link in self.members.links_to_others(self.incarnation) {
+            if link.calls.want() {
+                dial::connect(self, &link);
+            }
+        }
     }
 
     /// Gives the lease up.
@@ -150,11 +171,14 @@ pub(crate) async fn keep_lease(node: Arc<Node>, leaving: CancellationToken, left
 /// Looks which nodes there are, for as long as this one is of them.
 pub(crate) async fn keep_looking(node: Arc<Node>, leaving: CancellationToken) {
     let pause = Duration::from_millis(node.settings.renew_ms);
+    node.link_to_all();
     while leaving.run_until_cancelled(sleep(pause)).await.is_some() {
         // What was known stays where the store cannot be asked.
         let looking = async {
             node.look_at_primaries().await?;
-            node.look_around().await
+            node.look_around().await?;
+            node.link_to_all();
+            Ok::<_, store::Error>(())
         };
         if let Ok(Err(error)) = timeout(node.settings.lease() / 3, looking).await {
             tracing::debug!(%error, "the store was not looked at");

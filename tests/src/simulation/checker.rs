@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use conversation::EventId;
 use protocol::SessionId;
 use store::{Batch, Incarnation, Owner, Token};
 
@@ -40,6 +41,8 @@ pub(super) struct Checker {
     impaired: BTreeMap<Incarnation, u64>,
     /// Processes that stayed with a former primary.
     pub(super) split: BTreeSet<Incarnation>,
+    /// Sessions that were claimed at a primary that nobody else has any more.
+    diverged: BTreeSet<SessionId>,
     /// Processes whose clock stood still.
     pub(super) frozen: BTreeSet<Incarnation>,
     pub(super) machine_gone: BTreeSet<usize>,
@@ -48,6 +51,8 @@ pub(super) struct Checker {
     marked: BTreeMap<Incarnation, u64>,
     /// How often each call was run.
     ran: BTreeMap<u64, u64>,
+    /// Every event that an owner told to a connection, by stream: from then on it is not lost.
+    told: BTreeMap<(SessionId, u64), BTreeMap<u64, EventId>>,
     ended: BTreeMap<SessionId, u64>,
     /// How often an ingress could not reach an owner in time.
     pub(super) gave_up: u64,
@@ -128,9 +133,14 @@ impl Checker {
             }
             _ => return,
         };
-        if let Some(session) = command.session() {
-            self.forgot(&session.clone(), owner, true, now);
+        let Some(session) = command.session() else { return };
+        if matches!(command, Command::Claim(..)) {
+            // From here on there are two histories, and one of them is dropped.
+            self.excused.insert(session.clone(), "claimed at a primary that nobody else has");
+            self.diverged.insert(session.clone());
+            return;
         }
+        self.forgot(session, owner, true, now);
     }
 
     /// A node that stays with a former primary tells a client something. That a session is
@@ -223,6 +233,7 @@ impl Checker {
         let learns = plan.renew + 2 * plan.redis_patience;
         let unaware = marked.is_some_and(|at| now <= at + learns);
         let apart = self.split.contains(&owner.node) || self.frozen.contains(&owner.node);
+        let apart = apart || self.diverged.contains(session);
         if unaware || apart || now == superseded.at {
             return false;
         }
@@ -234,6 +245,12 @@ impl Checker {
             short(superseded.by),
         ));
         false
+    }
+
+    /// An owner writes an event to a connection, so the log holds it.
+    pub(super) fn told(&mut self, session: &SessionId, id: EventId) {
+        let stream = self.told.entry((session.clone(), id.stream)).or_default();
+        stream.insert(id.number, id);
     }
 
     /// A tool was run.
@@ -274,6 +291,20 @@ impl Checker {
         }
     }
 
+    /// A stream has come to its end: has its client got all that was told on it?
+    fn check_told(&mut self, client: &Client, session: &SessionId, last: EventId) {
+        let Some(told) = self.told.get(&(session.clone(), last.stream)) else { return };
+        let missed = told.range(..=last.number).find(|(_, id)| !client.has_seen(id));
+        if let Some((_, missed)) = missed {
+            let text = format!(
+                "client {} never got event {missed} of {}",
+                client.number,
+                session.as_str()
+            );
+            self.breaks(text);
+        }
+    }
+
     /// All is calm: has everybody got what was promised?
     pub(super) fn check_client(&mut self, client: &Client, plan: &Plan) {
         let session = client.session.clone();
@@ -292,6 +323,11 @@ impl Checker {
             }
             if excused || client.phase != Phase::Live {
                 continue;
+            }
+            if let (Fate::Result | Fate::Error, Some(last), Some(session)) =
+                (call.fate, call.last, &session)
+            {
+                self.check_told(client, session, last);
             }
             if call.fate == Fate::Open {
                 self.breaks(format!("call {number} of {session:?} never got its last word"));

@@ -131,7 +131,7 @@ pub(super) struct Call {
     pub(super) job: Job,
     pub(super) fate: Fate,
     pub(super) since: u64,
-    last: Option<EventId>,
+    pub(super) last: Option<EventId>,
     /// The last id that it was told, as it came.
     cursor: Option<String>,
     conn: Option<ConnId>,
@@ -738,8 +738,7 @@ impl Client {
             }
         }
         let steps = call.job.steps;
-        if result && call.job.kind == Kind::Steps && call.cursor.is_some() && call.progress != steps
-        {
+        if result && call.job.kind == Kind::Steps && call.progress > 0 && call.progress != steps {
             does.push(Does::Forgotten("a result came before all of its progress"));
         }
         let text = value["result"]["content"][0]["text"].as_str().unwrap_or_default();
@@ -747,6 +746,11 @@ impl Client {
             does.push(Does::Complain(format!("call {number} got the result {text:?}")));
         }
         self.settle(number, if result { Fate::Result } else { Fate::Error });
+    }
+
+    /// Was it told this event?
+    pub(super) fn has_seen(&self, id: &EventId) -> bool {
+        self.events.contains_key(&id.to_string())
     }
 
     fn settle(&mut self, number: u64, fate: Fate) {

@@ -36,6 +36,8 @@ pub(super) struct Keeper {
     cursor: Option<EventId>,
     /// Since when it is held, by the world's clock.
     held_since: Option<u64>,
+    /// Since when no owner has said anything to it, however often it was sent.
+    unheard_since: Option<u64>,
     attempt: u64,
     /// Nothing that is known is believed.
     fresh: bool,
@@ -79,6 +81,7 @@ impl World {
             opened: false,
             cursor: None,
             held_since: Some(now),
+            unheard_since: Some(now),
             attempt: 0,
             fresh: false,
         };
@@ -109,7 +112,8 @@ impl World {
         let Some(keeper) = process.keepers.get_mut(&conn) else { return };
         keeper.attempt += 1;
         let (attempt, session) = (keeper.attempt, keeper.session.clone());
-        let since = *keeper.held_since.get_or_insert(now);
+        keeper.held_since.get_or_insert(now);
+        let since = *keeper.unheard_since.get_or_insert(now);
         if now >= since + hold {
             self.give_up(at, conn);
             return;
@@ -229,6 +233,7 @@ impl World {
     ) {
         let holds = right.is_some() && right == self.right_of(at);
         let holds = holds || !self.rules.claims_by_lease;
+        let proves = self.lapse_proves(at);
         let Some(process) = self.processes.get_mut(&at) else { return };
         let Some(keeper) = process.keepers.get_mut(&conn) else { return };
         if keeper.attempt != attempt {
@@ -248,6 +253,7 @@ impl World {
                 process.dead.insert(owner);
                 self.claim(at, conn, record, expected);
             }
+            Ok(Presence::Gone) if !proves => self.again_in(at, conn, 200),
             Ok(Presence::Gone) if holds => self.claim(at, conn, record, expected),
             Ok(Presence::Gone) | Err(_) => self.again_in(at, conn, 200),
         }
@@ -267,7 +273,9 @@ impl World {
             self.again_in(at, conn, 100);
             return;
         }
-        if process.draining {
+        // What names this node nobody else can claim, so it does, and gives it up again.
+        let mine = record.owner.node == at && expected != Expected::Released;
+        if process.draining && !(mine && self.rules.claims_own_draining) {
             // Another claims it, and this node goes on forwarding.
             let others: Vec<Incarnation> = process
                 .members
@@ -418,6 +426,9 @@ impl World {
         if numbered && keeper.attachment != attachment {
             return;
         }
+        if !matches!(said, Said::Lost | Said::Answer(Answer::Refused(Refusal::Moved))) {
+            keeper.unheard_since = None;
+        }
         self.said_here(at, conn, said);
     }
 
@@ -559,6 +570,15 @@ impl World {
             self.answer_client(conn, Told::End);
         } else {
             self.answer_client(conn, Told::Answer(Answer::Json(data)));
+        }
+    }
+
+    /// The node goes now: whoever still waits here is told.
+    pub(super) fn give_up_all(&mut self, at: Incarnation) {
+        let Some(process) = self.processes.get(&at) else { return };
+        let waiting: Vec<ConnId> = process.keepers.keys().copied().collect();
+        for conn in waiting {
+            self.give_up(at, conn);
         }
     }
 

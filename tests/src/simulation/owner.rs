@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use cluster::tenure::{Came, Moment, Op, Outcome, Settling, Tenure};
 use conversation::{
-    Answer, Birth, Cause, Effect, Emitter, Ending, Event, Limits, Millis, Refusal, Rerun, Saved,
-    Session, SinkId,
+    Answer, Birth, Cause, Effect, Emitter, Ending, Event, Frame, Limits, Millis, Refusal, Rerun,
+    Saved, Session, SinkId,
 };
 use protocol::{Body, Message, Request, RequestId, Revision, SessionId};
 use store::{Claimed, Digest, Error, Incarnation, Owner, Record, Standing, State, Token};
@@ -21,6 +21,9 @@ use super::world::{Happening, Timer, World};
 
 /// How long a new session waits for its record.
 const BIRTH: u64 = 10_000;
+
+/// How long a node that drains goes on forwarding when its sessions have had their time.
+const LAST_WORDS: u64 = 10_000;
 
 /// A connection that a session speaks to.
 #[derive(Clone, Copy, Debug)]
@@ -216,6 +219,9 @@ impl World {
         for effect in effects {
             self.perform(at, id, &mut owned, effect);
         }
+        if self.processes.get(&at).is_some_and(|process| process.draining) {
+            owned.following.push_back(Event::HandOver { at_once: false });
+        }
         self.live(at, id, owned);
     }
 
@@ -348,7 +354,12 @@ impl World {
             }
             Effect::Write { sink, frame } => {
                 let Some(sink) = owned.sink(sink) else { return };
-                self.acted(id, owned, "a client was told something");
+                let owns = self.acted(id, owned, "a client was told something");
+                if let Frame::Message { id: Some(event), .. } = &frame
+                    && owns
+                {
+                    self.checker.told(id, *event);
+                }
                 self.say(at, sink, Said::Frame(frame));
             }
             Effect::Finish { sink, ending } => {
@@ -698,7 +709,9 @@ impl World {
     pub(super) fn leave(&mut self, at: Incarnation) {
         let Some(process) = self.processes.get(&at) else { return };
         let slot = process.slot;
-        if !process.sessions.is_empty() || !process.keepers.is_empty() {
+        if self.now >= process.draining_since + self.plan.drain + LAST_WORDS {
+            self.give_up_all(at);
+        } else if !process.sessions.is_empty() || !process.keepers.is_empty() {
             self.hand_over_all(at, true);
             self.end_primed(at);
             self.after(500, Happening::Rings(at, Timer::Leave));

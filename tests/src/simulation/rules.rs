@@ -8,6 +8,9 @@ pub struct Rules {
     pub told_primary: bool,
     /// After a failover, and after its start, a node claims nothing for a while.
     pub settles: bool,
+    /// After a failover, and after its start, a lease that is gone proves nothing for the
+    /// time that a lease lasts.
+    pub waits_out_leases: bool,
     /// A node claims only while its own lease holds, when it asks and when it is answered.
     pub claims_by_lease: bool,
     /// A node says that a session is unknown only while its own lease holds.
@@ -22,6 +25,8 @@ pub struct Rules {
     pub links_save: bool,
     /// A node that the record names, and that has no such session, claims it from itself.
     pub self_claims: bool,
+    /// A draining node does so as well, and gives the session up again.
+    pub claims_own_draining: bool,
     /// One claim for a session and node at a time; others wait for it.
     pub one_claim: bool,
     /// What may have been started is never sent again as if it had not been.
@@ -41,6 +46,7 @@ impl Default for Rules {
         Self {
             told_primary: true,
             settles: true,
+            waits_out_leases: true,
             claims_by_lease: true,
             unknown_by_lease: true,
             acts_by_lease: true,
@@ -48,6 +54,7 @@ impl Default for Rules {
             renews_on_loss: true,
             links_save: true,
             self_claims: true,
+            claims_own_draining: true,
             one_claim: true,
             marks_again: true,
             numbers_attachments: true,
