@@ -179,6 +179,21 @@ fn the_number_of_a_lost_stream_never_leads_to_another_owners_stream() {
 }
 
 #[test]
+fn a_standalone_stream_of_which_something_was_lost_is_begun_anew() {
+    let mut world = live();
+    let first = world.listen(None);
+    for _ in 0..3 {
+        world.say(Notification::new(Method::PromptsListChanged, None));
+    }
+    let seen = cursor(&world, first);
+    forget(&mut world, seen.number);
+    world.restore(0);
+    let second = world.listen(Some(seen));
+    assert_eq!(world.gist(second), ["notifications/tools/list_changed"]);
+    assert_ne!(cursor(&world, second).stream, seen.stream);
+}
+
+#[test]
 fn a_standalone_stream_goes_on_at_another_owner() {
     let mut world = live();
     let first = world.listen(None);
@@ -321,6 +336,17 @@ fn a_batch_posted_again_runs_what_does_no_harm() {
     start(&mut world);
     world.say(Response::result(2.into(), br#"{"tools":[]}"#));
     assert_eq!(world.gist(again), ["1 error -32000", "2 result"]);
+}
+
+#[test]
+fn a_request_posted_again_after_it_was_cancelled_is_not_run() {
+    let mut world = harmless();
+    world.call(1);
+    world.restore(0);
+    world.post(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#);
+    let again = world.post_again(POSTED);
+    assert_eq!(world.connections[&again].answer, Some(Answer::Nothing));
+    assert_eq!(called(&world), 1);
 }
 
 #[test]
