@@ -91,8 +91,10 @@ pub(crate) async fn locate(
 async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<Whereabouts, Error> {
     let Some(record) = node.store.read(session).await.map_err(Error::Store)? else {
         let (_, settling) = node.eras.of(session, node.right.now());
-        // Its owner may be about to put it back.
+        // Its owner may be about to put it back. And where this node's own lease has lapsed,
+        // it may be asking a primary that the others left behind.
         return match settling {
+            Settling::Done if node.right.epoch_if_valid().is_none() => Err(Error::NoLease),
             Settling::Done => Ok(Whereabouts::Unknown),
             Settling::First | Settling::Second => Err(Error::Settling),
         };
@@ -118,6 +120,9 @@ async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<W
         }
         // A node that was away cannot say who is gone: it may be itself that is. So its
         // own lease must hold when it asks and when it is answered, and between.
+        Presence::Gone if !node.eras.lapse_proves(node.right.now(), node.settings.lease()) => {
+            Err(Error::Settling)
+        }
         Presence::Gone if epoch.is_some() && epoch == node.right.epoch_if_valid() => {
             node.members.forget(owner);
             Ok(Whereabouts::Ownerless(record, Cause::Lapsed))

@@ -10,8 +10,9 @@ use bytes::Bytes;
 use crate::carried::{Carried, OpenAsk};
 use crate::emitters::Emitters;
 use crate::log::{Log, Mark, What};
+use crate::session::Session;
 use crate::stream::{Owed, Stream, Tombstone};
-use crate::{Emitter, Millis, Unreadable, entry};
+use crate::{Emitter, Millis, Ring, Unreadable, entry};
 
 /// What a log comes to.
 pub(crate) struct Folded {
@@ -58,6 +59,47 @@ pub(crate) fn fold(
     let emitters = Emitters::restored(seen, former, emitter, next);
     let entries = entries.into_iter().map(|(stream, _, what)| (stream, what)).collect();
     Ok(Folded { log: Log::restored(first, entries, emitters, now), streams, finished, asks })
+}
+
+/// What a session knows that its log says, too; for tests that hold the two together.
+fn outline(
+    streams: &BTreeMap<u64, Stream>,
+    finished: &VecDeque<Tombstone>,
+    asks: impl Iterator<Item = OpenAsk>,
+) -> String {
+    let owed = |requests: &[Owed]| -> Vec<_> {
+        let rerun = |owed: &Owed| owed.rerun.as_ref().map(|rerun| rerun.sure);
+        requests.iter().map(|owed| (owed.id.to_json(), owed.word, rerun(owed))).collect()
+    };
+    let mut outline = String::new();
+    for (number, Stream { requests, last, trimmed, closed, asked, .. }) in streams {
+        let requests = owed(requests);
+        outline += &format!("{number}: {last} {trimmed} {closed} {asked} {requests:?}\n");
+    }
+    for Tombstone { stream, last, requests, .. } in finished {
+        outline += &format!("{stream} was: {last} {:?}\n", owed(requests));
+    }
+    let mut asks: Vec<_> = asks.map(|(ask, stream, at)| (at, stream, ask.to_string())).collect();
+    asks.sort();
+    outline + &format!("{asks:?}")
+}
+
+impl Session {
+    /// What it knows of its streams and questions that its log says, too.
+    #[doc(hidden)]
+    pub fn outline(&self) -> String {
+        outline(&self.streams, &self.finished, self.open_asks())
+    }
+}
+
+impl Ring {
+    /// What the log alone says of the session's streams and questions.
+    #[doc(hidden)]
+    pub fn outline(&self) -> Result<String, Unreadable> {
+        let log: Vec<_> = (self.first..).zip(self.entries.iter().cloned()).collect();
+        let folded = fold(&log, &[], Emitter(0), Millis(0))?;
+        Ok(outline(&folded.streams, &folded.finished, folded.asks.into_iter()))
+    }
 }
 
 /// The newest checkpoint and its number. It carries everything that older ones carried.

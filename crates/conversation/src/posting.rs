@@ -297,7 +297,13 @@ impl Session {
         }
         let ours =
             |exchange: &Exchange| exchange.id == *id && exchange.method != Method::Initialize;
-        let Some(index) = self.exchanges.iter().position(ours) else { return };
+        let Some(index) = self.exchanges.iter().position(ours) else {
+            if !self.exchanges.iter().any(|exchange| exchange.id == *id) {
+                // It may be on its way here a second time, from an owner that was lost.
+                self.haunt(id.clone());
+            }
+            return;
+        };
         let exchange = self.exchanges.swap_remove(index);
         if !self.link.unqueue(id) {
             self.haunt(id.clone());
@@ -330,6 +336,9 @@ impl Session {
     }
 
     fn haunt(&mut self, id: RequestId) {
+        if self.ghosts.contains(&id) {
+            return;
+        }
         if self.ghosts.len() >= GHOSTS_MAX {
             self.ghosts.pop_front();
         }

@@ -116,6 +116,11 @@ impl Session {
 
     /// Takes a request that may have been run already.
     pub(crate) fn take_again(&mut self, turn: &mut Turn<'_>, call: CallId, request: Request) {
+        if self.ghosts.contains(&request.id) {
+            // Its client has cancelled it since.
+            self.no_last_word(turn, call, &request.id);
+            return;
+        }
         let verdict = self.verdict(&request);
         self.take_judged(turn, call, request, verdict);
     }

@@ -90,30 +90,47 @@ impl Session {
             }
             return ResumeOutcome::Finished;
         }
-        self.go_on(turn, sink, id.stream, after, lost.is_some())
+        if lost.is_some() {
+            return self.resume_lost(turn, sink, id.stream, after);
+        }
+        self.go_on(turn, sink, id.stream, after)
     }
 
-    /// Attaches a connection to a stream, to tell what comes after an entry. What is `lost`
-    /// came after it, too, and nobody holds it.
+    /// What came `after` an entry and before another owner went on was lost, and the client
+    /// saw some of it: whatever it is told now has a hole.
+    fn resume_lost(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        number: u64,
+        after: u64,
+    ) -> ResumeOutcome {
+        let Some(stream) = self.streams.get(&number) else { return ResumeOutcome::Unknown };
+        if stream.is_standalone() {
+            return self.listen_anew(turn, sink);
+        }
+        let requests = stream.requests.clone();
+        self.end_lost(turn, number);
+        turn.effects.push(Effect::Open { sink, welcome: false, at: None });
+        self.write_lost(turn, sink, &requests, after);
+        turn.effects.push(Effect::Finish { sink, ending: Ending::Proper });
+        ResumeOutcome::Trimmed
+    }
+
+    /// Attaches a connection to a stream, to tell what comes after an entry.
     fn go_on(
         &mut self,
         turn: &mut Turn<'_>,
         sink: SinkId,
         number: u64,
         after: u64,
-        lost: bool,
     ) -> ResumeOutcome {
         let trimmed = self.streams.get(&number).map_or(0, |stream| stream.trimmed);
         self.displace(turn, number);
         self.attach(turn, sink, number, after);
         self.open_head(turn, number, after);
-        let goes_on = match (lost, after < trimmed) {
-            (true, _) => self.end_lost(turn, number),
-            (false, true) => self.end_trimmed(turn, number),
-            (false, false) => true,
-        };
-        let holes = lost || after < trimmed;
-        if !goes_on {
+        let holes = after < trimmed;
+        if holes && !self.end_trimmed(turn, number) {
             return ResumeOutcome::Trimmed;
         }
         if let Some(attachment) = self.attachment(number).filter(|_| holes) {
@@ -138,7 +155,7 @@ impl Session {
     ) {
         let trimmed = self.streams.get(&number).map_or(0, |stream| stream.trimmed);
         if self.log.acknowledged().max(trimmed) >= number {
-            self.go_on(turn, sink, number, number, false);
+            self.go_on(turn, sink, number, number);
             return;
         }
         // Its head is written when the log holds it.

@@ -183,6 +183,17 @@ impl Session {
         self.write_unheard(turn, sink, requests, sent, TRIMMED);
     }
 
+    /// As [`Session::write_trimmed`], for what a former owner said and nobody holds.
+    pub(crate) fn write_lost(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        requests: &[Owed],
+        sent: u64,
+    ) {
+        self.write_unheard(turn, sink, requests, sent, LOST);
+    }
+
     fn write_unheard(
         &mut self,
         turn: &mut Turn<'_>,

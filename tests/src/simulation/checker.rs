@@ -41,6 +41,8 @@ pub(super) struct Checker {
     impaired: BTreeMap<Incarnation, u64>,
     /// Processes that stayed with a former primary.
     pub(super) split: BTreeSet<Incarnation>,
+    /// Sessions that were claimed at a primary that nobody else has any more.
+    diverged: BTreeSet<SessionId>,
     /// Processes whose clock stood still.
     pub(super) frozen: BTreeSet<Incarnation>,
     pub(super) machine_gone: BTreeSet<usize>,
@@ -135,6 +137,7 @@ impl Checker {
         if matches!(command, Command::Claim(..)) {
             // From here on there are two histories, and one of them is dropped.
             self.excused.insert(session.clone(), "claimed at a primary that nobody else has");
+            self.diverged.insert(session.clone());
             return;
         }
         self.forgot(session, owner, true, now);
@@ -230,6 +233,7 @@ impl Checker {
         let learns = plan.renew + 2 * plan.redis_patience;
         let unaware = marked.is_some_and(|at| now <= at + learns);
         let apart = self.split.contains(&owner.node) || self.frozen.contains(&owner.node);
+        let apart = apart || self.diverged.contains(session);
         if unaware || apart || now == superseded.at {
             return false;
         }

@@ -194,7 +194,9 @@ impl World {
                 self.redis.away_until = self.redis.away_until.max(self.now + millis);
                 self.impair_all(millis);
             }
-            Fault::FailOver { lost, ahead } => self.fail_over(lost, ahead, None),
+            Fault::FailOver { lost, ahead } => {
+                self.fail_over(lost, ahead, None);
+            }
             Fault::Split { lost, node, millis } => {
                 self.fail_over(lost, 0, Some(node));
                 self.after(millis, Happening::Fault(Fault::Heal));
@@ -340,6 +342,7 @@ impl World {
             return;
         }
         process.out_of_rotation = true;
+        process.draining_since = self.now;
         self.renew(at);
         self.hand_over_all(at, false);
         self.after(self.plan.drain, Happening::Rings(at, Timer::DrainNow));

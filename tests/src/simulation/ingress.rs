@@ -233,6 +233,7 @@ impl World {
     ) {
         let holds = right.is_some() && right == self.right_of(at);
         let holds = holds || !self.rules.claims_by_lease;
+        let proves = self.lapse_proves(at);
         let Some(process) = self.processes.get_mut(&at) else { return };
         let Some(keeper) = process.keepers.get_mut(&conn) else { return };
         if keeper.attempt != attempt {
@@ -252,6 +253,7 @@ impl World {
                 process.dead.insert(owner);
                 self.claim(at, conn, record, expected);
             }
+            Ok(Presence::Gone) if !proves => self.again_in(at, conn, 200),
             Ok(Presence::Gone) if holds => self.claim(at, conn, record, expected),
             Ok(Presence::Gone) | Err(_) => self.again_in(at, conn, 200),
         }
@@ -568,6 +570,15 @@ impl World {
             self.answer_client(conn, Told::End);
         } else {
             self.answer_client(conn, Told::Answer(Answer::Json(data)));
+        }
+    }
+
+    /// The node goes now: whoever still waits here is told.
+    pub(super) fn give_up_all(&mut self, at: Incarnation) {
+        let Some(process) = self.processes.get(&at) else { return };
+        let waiting: Vec<ConnId> = process.keepers.keys().copied().collect();
+        for conn in waiting {
+            self.give_up(at, conn);
         }
     }
 

@@ -22,6 +22,9 @@ use super::world::{Happening, Timer, World};
 /// How long a new session waits for its record.
 const BIRTH: u64 = 10_000;
 
+/// How long a node that drains goes on forwarding when its sessions have had their time.
+const LAST_WORDS: u64 = 10_000;
+
 /// A connection that a session speaks to.
 #[derive(Clone, Copy, Debug)]
 struct Sink {
@@ -706,7 +709,9 @@ impl World {
     pub(super) fn leave(&mut self, at: Incarnation) {
         let Some(process) = self.processes.get(&at) else { return };
         let slot = process.slot;
-        if !process.sessions.is_empty() || !process.keepers.is_empty() {
+        if self.now >= process.draining_since + self.plan.drain + LAST_WORDS {
+            self.give_up_all(at);
+        } else if !process.sessions.is_empty() || !process.keepers.is_empty() {
             self.hand_over_all(at, true);
             self.end_primed(at);
             self.after(500, Happening::Rings(at, Timer::Leave));

@@ -81,6 +81,8 @@ pub(super) struct Process {
     pub(super) keepers: BTreeMap<ConnId, Keeper>,
     pub(super) waited: BTreeMap<Tag, Waited>,
     pub(super) draining: bool,
+    /// Since when, by the world's clock.
+    pub(super) draining_since: u64,
     /// The balancer sends nothing new.
     pub(super) out_of_rotation: bool,
     /// Connections of other nodes that sessions here speak with.
@@ -150,6 +152,7 @@ impl World {
             keepers: BTreeMap::new(),
             waited: BTreeMap::new(),
             draining: false,
+            draining_since: 0,
             out_of_rotation: false,
             next_sink: 1,
         };
@@ -295,6 +298,14 @@ impl World {
         let Some(process) = self.processes.get(&at) else { return true };
         let until = process.settles_from + self.plan.settle;
         self.rules.settles && process.clock(self.now) < until
+    }
+
+    /// Does a lease that is gone prove that its node may not act? Redis may have forgotten
+    /// the last renewals, or its clock may be ahead of the one before.
+    pub(super) fn lapse_proves(&self, at: Incarnation) -> bool {
+        let Some(process) = self.processes.get(&at) else { return false };
+        let since = process.clock(self.now).saturating_sub(process.settles_from);
+        since >= self.plan.lease || !self.rules.waits_out_leases
     }
 
     fn met(&mut self, at: Incarnation, leases: Vec<Lease>) {

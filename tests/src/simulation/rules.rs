@@ -8,6 +8,9 @@ pub struct Rules {
     pub told_primary: bool,
     /// After a failover, and after its start, a node claims nothing for a while.
     pub settles: bool,
+    /// After a failover, and after its start, a lease that is gone proves nothing for the
+    /// time that a lease lasts.
+    pub waits_out_leases: bool,
     /// A node claims only while its own lease holds, when it asks and when it is answered.
     pub claims_by_lease: bool,
     /// A node says that a session is unknown only while its own lease holds.
@@ -43,6 +46,7 @@ impl Default for Rules {
         Self {
             told_primary: true,
             settles: true,
+            waits_out_leases: true,
             claims_by_lease: true,
             unknown_by_lease: true,
             acts_by_lease: true,

@@ -571,14 +571,16 @@ impl World {
 
     /// Every connection to a process that is no more breaks.
     pub(super) fn cut_clients_of(&mut self, incarnation: Incarnation, after: u64) {
-        let gone: Vec<ConnId> = self
+        let seen = self.now + after;
+        let gone: Vec<(ConnId, u64)> = self
             .conns
             .iter()
             .filter(|(_, conn)| conn.ingress == incarnation && conn.whole)
-            .map(|(conn, _)| *conn)
+            // What was written before is still read.
+            .map(|(conn, wire)| (*conn, wire.tells_until.max(seen)))
             .collect();
-        for conn in gone {
-            self.after(after, Happening::Tells { conn, told: Told::Cut });
+        for (conn, at) in gone {
+            self.at(at, Happening::Tells { conn, told: Told::Cut });
         }
     }
 
