@@ -12,6 +12,9 @@ use telemetry::Readiness;
 /// ask for themselves, each time.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// So many looks in a row must find the lease lost.
+const LOOKS_WITHOUT: u32 = 2;
+
 /// Why a node whose lease is lost should be sent nothing.
 const REASON: &str = "the lease is lost";
 
@@ -68,6 +71,7 @@ impl Peers {
 async fn watch(cluster: Cluster, readiness: Readiness) {
     let mut next = tokio::time::interval(LOOK);
     let mut could_act = true;
+    let mut missed: u32 = 0;
     let mut was_settled = true;
     loop {
         next.tick().await;
@@ -78,7 +82,9 @@ async fn watch(cluster: Cluster, readiness: Readiness) {
             _ => {}
         }
         was_settled = is_settled;
-        let can_act = cluster.may_act();
+        // For a moment it may not act whenever a peer is lost; that is nobody's business.
+        missed = if cluster.may_act() { 0 } else { missed.saturating_add(1) };
+        let can_act = missed < LOOKS_WITHOUT;
         match (could_act, can_act) {
             (true, false) => {
                 tracing::warn!("{REASON}; sessions of this node wait until it is renewed");
