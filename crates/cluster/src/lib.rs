@@ -1,8 +1,8 @@
 //! Which node owns what, and how to reach it.
 //!
 //! A [`Cluster`] keeps this node's lease, knows the other nodes, and carries calls to
-//! them. What a call says is its callers' business: here it is bytes. It decides nothing
-//! about sessions, and claims none.
+//! them. What a call says is its callers' business: here it is bytes. It claims sessions
+//! for whoever asks, and decides nothing about what they say.
 
 mod claim;
 mod clock;
@@ -187,6 +187,7 @@ impl Cluster {
             draining: false.into(),
             load: 0.into(),
             renew_now: tokio::sync::Notify::new(),
+            look_now: tokio::sync::Notify::new(),
             closing: CancellationToken::new(),
             runtime: Handle::current(),
             settings,
@@ -266,8 +267,8 @@ impl Cluster {
         self.node.eras.is_settled(self.node.right.now())
     }
 
-    /// Told each time the lease's epoch or a primary of the store changed: owners then have
-    /// something to do for sessions in which nothing happens.
+    /// Told each time the lease's epoch or a primary of the store changed, or the right to
+    /// act came back: owners then have something to do for sessions in which nothing happens.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.node.changes.subscribe()
     }
@@ -277,15 +278,16 @@ impl Cluster {
         self.node.members.leases()
     }
 
-    /// A node that takes sessions, with the fewest of them; this one is not asked. None where
-    /// it is alone, or all leave.
+    /// A node that takes sessions: one that a link is up to, if there is one, and the one
+    /// with the fewest sessions. This one is not asked. None where it is alone, or all leave.
     pub fn willing(&self) -> Option<Peer> {
         let own = self.node.incarnation;
         let takes = |lease: &&Lease| {
             lease.incarnation != own && !lease.draining && !lease.address.is_empty()
         };
+        let order = |lease: &&Lease| (!self.node.peers.is_linked(lease.incarnation), lease.load);
         let leases = self.node.members.leases();
-        let lease = leases.iter().filter(takes).min_by_key(|lease| lease.load)?;
+        let lease = leases.iter().filter(takes).min_by_key(order)?;
         let link = self.node.members.link_to(lease.incarnation)?;
         Some(Peer { node: self.node.clone(), link })
     }

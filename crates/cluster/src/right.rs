@@ -51,8 +51,7 @@ impl Right {
         // In this order: a new end is told only after the new epoch is.
         let valid = self.now() < self.until.load(Ordering::Acquire);
         let ended = self.over.load(Ordering::Acquire) || self.dead.is_cancelled();
-        let doubted = self.dispelled.load(Ordering::Acquire) < self.feared.load(Ordering::Acquire);
-        (valid && !ended && !doubted).then(|| self.epoch())
+        (valid && !ended && !self.is_doubted()).then(|| self.epoch())
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -79,14 +78,20 @@ impl Right {
         self.feared.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Is there a doubt that no renewal has dispelled?
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.dispelled.load(Ordering::Acquire) < self.feared.load(Ordering::Acquire)
+    }
+
     /// The doubts that a renewal sent now answers, for [`Right::dispel`].
     pub(crate) fn doubts(&self) -> u64 {
         self.feared.load(Ordering::Acquire)
     }
 
-    /// The store was asked, and had no mark of this node's death, or nobody can ask it.
-    pub(crate) fn dispel(&self, doubts: u64) {
-        self.dispelled.fetch_max(doubts, Ordering::AcqRel);
+    /// The store was asked, and had no mark of this node's death. Where it cannot be asked,
+    /// the doubt stays: others may be able to. Answers whether there was one.
+    pub(crate) fn dispel(&self, doubts: u64) -> bool {
+        self.dispelled.fetch_max(doubts, Ordering::AcqRel) < doubts
     }
 
     /// The node gives its lease up.
