@@ -39,10 +39,10 @@ pub(crate) async fn claim(
         }
         // A node that was away cannot say who is gone. Its own lease must hold when it
         // claims and when it is answered; what it claimed otherwise, it claims from itself.
-        let right = node.right.epoch_if_valid().ok_or(Error::NoLease)?;
+        let right = node.right().await.ok_or(Error::NoLease)?;
         let came = node.store.claim(session, expected, new, ttl).await;
         match came {
-            Ok(claimed) if node.right.epoch_if_valid() == Some(right) => {
+            Ok(claimed) if node.holds_on(Some(right)).await => {
                 metrics::CLAIMS.inc();
                 return Ok(claimed);
             }

@@ -3,7 +3,7 @@
 //! A primary that was not there before may have forgotten what was written last. Owners
 //! then write their sessions anew, and until they had time to, nobody else claims one.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use protocol::SessionId;
@@ -18,7 +18,8 @@ const IN_PROCESS: PrimaryId = PrimaryId(0);
 /// The primaries as this node knows them.
 pub(crate) struct Eras {
     settle: Duration,
-    state: Mutex<State>,
+    /// Asked before each turn of each session, written after failovers.
+    state: RwLock<State>,
 }
 
 #[derive(Default)]
@@ -39,12 +40,12 @@ struct Known {
 impl Eras {
     /// Failovers settle in so much time.
     pub(crate) fn new(settle: Duration) -> Self {
-        Self { settle, state: Mutex::default() }
+        Self { settle, state: RwLock::default() }
     }
 
     /// Takes who keeps the data now. Answers whether anyone is new.
     pub(crate) fn observe(&self, primaries: Vec<Primary>, now: u64) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut state.known);
         let mut any_new = false;
         for primary in primaries {
@@ -112,8 +113,8 @@ impl Eras {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

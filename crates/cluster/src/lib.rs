@@ -1,8 +1,8 @@
 //! Which node owns what, and how to reach it.
 //!
 //! A [`Cluster`] keeps this node's lease, knows the other nodes, and carries calls to
-//! them. What a call says is its callers' business: here it is bytes. It decides nothing
-//! about sessions, and claims none.
+//! them. What a call says is its callers' business: here it is bytes. It claims sessions
+//! for whoever asks, and decides nothing about what they say.
 
 mod claim;
 mod clock;
@@ -45,6 +45,9 @@ use self::node::Node;
 use self::right::Right;
 use self::tenure::Moment;
 use self::whereabouts::Known;
+
+/// How long peers are served on after all of them should know that this node leaves.
+const LAST_CALLS: Duration = Duration::from_millis(100);
 
 /// What this node does with a peer's call.
 pub trait Serve: Send + Sync + 'static {
@@ -187,6 +190,7 @@ impl Cluster {
             draining: false.into(),
             load: 0.into(),
             renew_now: tokio::sync::Notify::new(),
+            look_now: tokio::sync::Notify::new(),
             closing: CancellationToken::new(),
             runtime: Handle::current(),
             settings,
@@ -266,8 +270,8 @@ impl Cluster {
         self.node.eras.is_settled(self.node.right.now())
     }
 
-    /// Told each time the lease's epoch or a primary of the store changed: owners then have
-    /// something to do for sessions in which nothing happens.
+    /// Told each time the lease's epoch or a primary of the store changed, or the right to
+    /// act came back: owners then have something to do for sessions in which nothing happens.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.node.changes.subscribe()
     }
@@ -277,15 +281,16 @@ impl Cluster {
         self.node.members.leases()
     }
 
-    /// A node that takes sessions, with the fewest of them; this one is not asked. None where
-    /// it is alone, or all leave.
+    /// A node that takes sessions: one that a link is up to, if there is one, and the one
+    /// with the fewest sessions. This one is not asked. None where it is alone, or all leave.
     pub fn willing(&self) -> Option<Peer> {
         let own = self.node.incarnation;
         let takes = |lease: &&Lease| {
             lease.incarnation != own && !lease.draining && !lease.address.is_empty()
         };
+        let order = |lease: &&Lease| (!self.node.peers.is_linked(lease.incarnation), lease.load);
         let leases = self.node.members.leases();
-        let lease = leases.iter().filter(takes).min_by_key(|lease| lease.load)?;
+        let lease = leases.iter().filter(takes).min_by_key(order)?;
         let link = self.node.members.link_to(lease.incarnation)?;
         Some(Peer { node: self.node.clone(), link })
     }
@@ -306,8 +311,14 @@ impl Cluster {
     pub async fn leave(&self) {
         self.node.right.give_up();
         self.leaving.cancel();
-        self.node.closing.cancel();
         self.left.cancelled().await;
+        if !self.node.peers.linked().is_empty() {
+            // Peers that still call this node are told that nothing was started; when they
+            // have looked at the leases once more, they call it no more.
+            let look = Duration::from_millis(self.node.settings.renew_ms);
+            tokio::time::sleep(look + LAST_CALLS).await;
+        }
+        self.node.closing.cancel();
     }
 }
 

@@ -21,8 +21,8 @@ pub(crate) struct Members {
 #[derive(Default)]
 struct State {
     leases: HashMap<Incarnation, Lease>,
-    /// Links that somebody asked for. At the next refresh those go that are down and
-    /// whose node has no lease.
+    /// A link to each of them. At the next refresh those go that are down and whose node
+    /// has no lease.
     links: HashMap<Incarnation, Arc<Link>>,
 }
 
@@ -39,6 +39,18 @@ impl Members {
         state.leases = leases.collect();
         let State { leases, links } = &mut *state;
         links.retain(|node, link| leases.contains_key(node) || !link.calls.is_down());
+    }
+
+    /// Is its lease known?
+    pub(crate) fn knows(&self, incarnation: Incarnation) -> bool {
+        self.state().leases.contains_key(&incarnation)
+    }
+
+    /// Is this the link to a node that holds a lease, as far as is known?
+    pub(crate) fn keeps(&self, link: &Arc<Link>) -> bool {
+        let state = self.state();
+        let kept = state.links.get(&link.incarnation).is_some_and(|kept| Arc::ptr_eq(kept, link));
+        kept && state.leases.contains_key(&link.incarnation)
     }
 
     /// A node is dead, or its lease is not to be believed any more.

@@ -21,6 +21,9 @@ use crate::{Incarnation, Serve, Settings, metrics};
 /// How long a lease that is given up still stands.
 const PARTING: Duration = Duration::from_millis(1);
 
+/// How long a renewal after the loss of a link is waited for where nothing else is to do.
+const DOUBT: Duration = Duration::from_millis(500);
+
 /// How often this node tries to have a former life of its own marked dead.
 const TRIES_ON_FORMER_LIVES: usize = 20;
 
@@ -35,7 +38,8 @@ pub(crate) struct Node {
     pub(crate) serve: Arc<dyn Serve>,
     pub(crate) right: Right,
     pub(crate) eras: Eras,
-    /// Rises when sessions have something to do: the lease's epoch or a primary changed.
+    /// Rises when sessions have something to do: the lease's epoch or a primary changed, or
+    /// the right to act came back.
     pub(crate) changes: watch::Sender<u64>,
     pub(crate) peers: Peers,
     pub(crate) members: Members,
@@ -44,6 +48,8 @@ pub(crate) struct Node {
     pub(crate) load: AtomicU64,
     /// The lease has something new to say.
     pub(crate) renew_now: Notify,
+    /// There may be a node that is not known yet.
+    pub(crate) look_now: Notify,
     /// Every link ends, and nothing begins any more.
     pub(crate) closing: CancellationToken,
     pub(crate) runtime: Handle,
@@ -61,24 +67,33 @@ impl Node {
         }
     }
 
-    /// Renews the lease once.
-    pub(crate) async fn renew(&self) -> Result<(), store::Error> {
-        let sent = self.right.now();
-        let doubts = self.right.doubts();
-        let renewed = self.renew_sent(sent).await;
-        // Where the store does not answer, it takes nobody's word that this node is dead.
-        if self.right.dispel(doubts) {
-            self.tell_of_change();
+    /// The epoch of the lease, where the node may act. Where it may not only because it lost
+    /// a link a moment ago, that is waited for.
+    pub(crate) async fn right(&self) -> Option<u64> {
+        let mut changes = self.changes.subscribe();
+        if !self.right.is_doubted() {
+            return self.right.epoch_if_valid();
         }
-        renewed
+        let dispelled = changes.wait_for(|_| !self.right.is_doubted());
+        let _ = timeout(DOUBT, dispelled).await;
+        self.right.epoch_if_valid()
     }
 
-    async fn renew_sent(&self, sent: u64) -> Result<(), store::Error> {
+    /// Has this node held its lease all the time since it had this right?
+    pub(crate) async fn holds_on(&self, right: Option<u64>) -> bool {
+        right.is_some() && right == self.right().await
+    }
+
+    /// Renews the lease once.
+    pub(crate) async fn renew(&self) -> Result<(), store::Error> {
+        let before = self.right.epoch_if_valid();
+        let (sent, doubts) = (self.right.now(), self.right.doubts());
         match self.store.renew(self.lease(), self.settings.lease()).await {
             Ok(renewed) => {
-                let epoch = self.right.epoch();
                 self.right.renewed(sent, renewed.was_there);
-                if self.right.epoch() != epoch {
+                let dispelled = self.right.dispel(doubts);
+                let after = self.right.epoch_if_valid();
+                if after.is_some() && (dispelled || after != before) {
                     self.tell_of_change();
                 }
                 Ok(())
@@ -111,6 +126,7 @@ impl Node {
     pub(crate) async fn look_around(&self) -> Result<(), store::Error> {
         let leases = self.store.nodes().await?;
         self.members.refresh(leases);
+        self.peers.retain(|peer| self.members.knows(peer));
         Ok(())
     }
 
@@ -174,7 +190,12 @@ pub(crate) async fn keep_lease(node: Arc<Node>, leaving: CancellationToken, left
 pub(crate) async fn keep_looking(node: Arc<Node>, leaving: CancellationToken) {
     let pause = Duration::from_millis(node.settings.renew_ms);
     node.link_to_all();
-    while leaving.run_until_cancelled(sleep(pause)).await.is_some() {
+    loop {
+        tokio::select! {
+            () = leaving.cancelled() => break,
+            () = node.look_now.notified() => {}
+            () = sleep(pause) => {}
+        }
         // What was known stays where the store cannot be asked.
         let looking = async {
             node.look_at_primaries().await?;

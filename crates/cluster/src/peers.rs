@@ -4,22 +4,51 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Incarnation;
+use crate::link::socket::Fate;
 use crate::node::Node;
 
 /// Most peers that are told in a lease; a cluster has fewer nodes.
 const TOLD_MAX: usize = 1_024;
 
-/// How many live links there are to whom. As many as there are links.
+/// The links that there are to whom, or were once. As many as there are links and members.
 #[derive(Default)]
-pub(crate) struct Peers(Mutex<HashMap<Incarnation, usize>>);
+pub(crate) struct Peers(Mutex<HashMap<Incarnation, Links>>);
+
+#[derive(Default)]
+struct Links {
+    live: usize,
+    /// The peer's system closed one, and none was made since.
+    closed: bool,
+}
 
 impl Peers {
     /// Whom there is a live link to.
     pub(crate) fn linked(&self) -> Vec<Incarnation> {
-        self.counts().keys().copied().take(TOLD_MAX).collect()
+        let peers = self.peers();
+        let linked = peers.iter().filter(|(_, links)| links.live > 0);
+        linked.map(|(peer, _)| *peer).take(TOLD_MAX).collect()
     }
 
-    fn counts(&self) -> MutexGuard<'_, HashMap<Incarnation, usize>> {
+    pub(crate) fn is_linked(&self, peer: Incarnation) -> bool {
+        self.links_to(peer) > 0
+    }
+
+    /// How many live links there are to it; two when all is well, one for each way of calling.
+    pub(crate) fn links_to(&self, peer: Incarnation) -> usize {
+        self.peers().get(&peer).map_or(0, |links| links.live)
+    }
+
+    /// Was there ever a link to it? Then: did its system close one, and none was made since?
+    pub(crate) fn was_closed(&self, peer: Incarnation) -> Option<bool> {
+        self.peers().get(&peer).map(|links| links.closed)
+    }
+
+    /// Forgets whom there is no link to and who is not asked for any more.
+    pub(crate) fn retain(&self, is_member: impl Fn(Incarnation) -> bool) {
+        self.peers().retain(|peer, links| links.live > 0 || is_member(*peer));
+    }
+
+    fn peers(&self) -> MutexGuard<'_, HashMap<Incarnation, Links>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -29,28 +58,34 @@ impl Peers {
 pub(crate) struct Linked {
     node: Arc<Node>,
     peer: Incarnation,
+    fate: Fate,
 }
 
 impl Linked {
-    pub(crate) fn new(node: &Arc<Node>, peer: Incarnation) -> Self {
-        *node.peers.counts().entry(peer).or_default() += 1;
+    /// `fate` is that of the link's connection.
+    pub(crate) fn new(node: &Arc<Node>, peer: Incarnation, fate: Fate) -> Self {
+        let mut peers = node.peers.peers();
+        let links = peers.entry(peer).or_default();
+        links.live += 1;
+        links.closed = false;
+        drop(peers);
         // The lease tells of it soon: whoever looks for this node later knows by that
         // whether the lease was renewed since the link broke.
         node.renew_now.notify_one();
-        Self { node: node.clone(), peer }
+        if !node.members.knows(peer) {
+            // It came a moment ago. A link back notices its death as well.
+            node.look_now.notify_one();
+        }
+        Self { node: node.clone(), peer, fate }
     }
 }
 
 impl Drop for Linked {
     fn drop(&mut self) {
-        let mut counts = self.node.peers.counts();
-        if let Some(count) = counts.get_mut(&self.peer) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.peer);
-            }
+        if let Some(links) = self.node.peers.peers().get_mut(&self.peer) {
+            links.live -= 1;
+            links.closed |= self.fate.was_closed();
         }
-        drop(counts);
         self.node.right.doubt();
         self.node.renew_now.notify_one();
     }

@@ -52,8 +52,7 @@ impl Right {
         // In this order: a new end is told only after the new epoch is.
         let valid = self.now() < self.until.load(Ordering::Acquire);
         let ended = self.over.load(Ordering::Acquire) || self.dead.is_cancelled();
-        let doubted = self.dispelled.load(Ordering::Acquire) < self.feared.load(Ordering::Acquire);
-        (valid && !ended && !doubted).then(|| self.epoch())
+        (valid && !ended && !self.is_doubted()).then(|| self.epoch())
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -80,13 +79,18 @@ impl Right {
         self.feared.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Is there a doubt that no renewal has dispelled?
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.dispelled.load(Ordering::Acquire) < self.feared.load(Ordering::Acquire)
+    }
+
     /// The doubts that a renewal sent now answers, for [`Right::dispel`].
     pub(crate) fn doubts(&self) -> u64 {
         self.feared.load(Ordering::Acquire)
     }
 
-    /// The store was asked, and had no mark of this node's death, or nobody can ask it.
-    /// Answers whether anything that was not to be done meanwhile may be done again.
+    /// The store was asked, and had no mark of this node's death. Where it cannot be asked,
+    /// the doubt stays: others may be able to. Answers whether there was one.
     pub(crate) fn dispel(&self, doubts: u64) -> bool {
         self.dispelled.fetch_max(doubts, Ordering::AcqRel) < doubts
     }
@@ -94,6 +98,11 @@ impl Right {
     /// The node gives its lease up.
     pub(crate) fn give_up(&self) {
         self.over.store(true, Ordering::Release);
+    }
+
+    /// Does the node leave?
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.over.load(Ordering::Acquire)
     }
 
     /// The node was marked dead and will never act again.

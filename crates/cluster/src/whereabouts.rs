@@ -89,13 +89,14 @@ pub(crate) async fn locate(
 }
 
 async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<Whereabouts, Error> {
+    let right = node.right().await;
     let Some(record) = node.store.read(session).await.map_err(Error::Store)? else {
         let (_, settling) = node.eras.of(session, node.right.now());
-        // Its owner may be about to put it back. And where this node's own lease has lapsed,
-        // it may be asking a primary that the others left behind.
+        // Its owner may be about to put it back. And a node that was away may have asked a
+        // primary that was replaced.
         return match settling {
-            Settling::Done if node.right.epoch_if_valid().is_none() => Err(Error::NoLease),
-            Settling::Done => Ok(Whereabouts::Unknown),
+            Settling::Done if node.holds_on(right).await => Ok(Whereabouts::Unknown),
+            Settling::Done => Err(Error::NoLease),
             Settling::First | Settling::Second => Err(Error::Settling),
         };
     };
@@ -111,7 +112,7 @@ async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<W
     if !fresh && let Some(link) = node.members.link_to(owner) {
         return Ok(there(link));
     }
-    let epoch = node.right.epoch_if_valid();
+    let right = node.right().await;
     match node.store.presence(owner).await.map_err(Error::Store)? {
         Presence::Live(lease) => Ok(there(node.members.link_by(lease))),
         Presence::Dead { .. } => {
@@ -120,10 +121,7 @@ async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<W
         }
         // A node that was away cannot say who is gone: it may be itself that is. So its
         // own lease must hold when it asks and when it is answered, and between.
-        Presence::Gone if !node.eras.lapse_proves(node.right.now(), node.settings.lease()) => {
-            Err(Error::Settling)
-        }
-        Presence::Gone if epoch.is_some() && epoch == node.right.epoch_if_valid() => {
+        Presence::Gone if node.holds_on(right).await => {
             node.members.forget(owner);
             Ok(Whereabouts::Ownerless(record, Cause::Lapsed))
         }

@@ -16,6 +16,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::Status;
 
 use super::frame::{Credit, Frame, Greeting, Kind, Open, Reply};
+use super::guests::Visit;
 use super::proof::{self, Role};
 use crate::node::Node;
 use crate::peers::Linked;
@@ -27,6 +28,7 @@ const TAKEN_IN_A_ROW: usize = 64;
 /// The replies to one peer's calls, as a stream of frames.
 pub(crate) struct Answering<I> {
     node: Arc<Node>,
+    visit: Visit,
     incoming: Pin<Box<I>>,
     meeting: Meeting,
     /// What to say before anything else: answers to frames just taken. As many at most
@@ -72,10 +74,16 @@ impl<I> Answering<I>
 where
     I: Stream<Item = Result<Frame, Status>> + Send,
 {
-    pub(crate) fn new(node: Arc<Node>, incoming: I, closing: &CancellationToken) -> Self {
+    pub(crate) fn new(
+        node: Arc<Node>,
+        visit: Visit,
+        incoming: I,
+        closing: &CancellationToken,
+    ) -> Self {
         let until = Box::pin(sleep(node.settings.connect()));
         Self {
             node,
+            visit,
             incoming: Box::pin(incoming),
             meeting: Meeting::Unproven { until, greetings: None },
             outgoing: VecDeque::new(),
@@ -104,7 +112,9 @@ where
         let Some(kind) = frame.kind else { return Ok(()) };
         if let Meeting::Unproven { greetings, .. } = &mut self.meeting {
             let proven = meet(&self.node, greetings, kind, &mut self.outgoing)?;
-            if let Some(linked) = proven {
+            if let Some(peer) = proven {
+                self.visit.admit();
+                let linked = Linked::new(&self.node, peer, self.visit.fate().clone());
                 self.meeting = Meeting::Proven(linked);
             }
             return Ok(());
@@ -128,8 +138,8 @@ where
 
     fn open(&mut self, Open { id, window, body }: Open) {
         let full = self.calls.len() >= self.node.settings.calls_max;
-        let replies =
-            if full || self.calls.contains_key(&id) { None } else { self.node.serve.serve(body) };
+        let takes = !full && !self.node.right.is_given_up() && !self.calls.contains_key(&id);
+        let replies = if takes { self.node.serve.serve(body) } else { None };
         let Some(replies) = replies else {
             self.outgoing.push_back(Kind::NotStarted(id).into());
             return;
@@ -212,13 +222,13 @@ where
     }
 }
 
-/// A step of the handshake. Some, when the peer has proven itself.
+/// A step of the handshake. Answers who the peer is when it has proven itself.
 fn meet(
     node: &Arc<Node>,
     greetings: &mut Option<(Greeting, Greeting)>,
     kind: Kind,
     outgoing: &mut VecDeque<Frame>,
-) -> Result<Option<Linked>, Status> {
+) -> Result<Option<Incarnation>, Status> {
     match (kind, greetings.as_ref()) {
         (Kind::Hello(caller), None) => {
             let nonce = super::nonce().map_err(|_| Status::internal("no random bits"))?;
@@ -236,7 +246,7 @@ fn meet(
             }
             let welcome = proof::prove(secret, Role::Callee, caller, callee);
             outgoing.push_back(Kind::Welcome(welcome).into());
-            Ok(Some(Linked::new(node, Incarnation(caller.incarnation))))
+            Ok(Some(Incarnation(caller.incarnation)))
         }
         _ => Err(Status::unauthenticated("prove yourself first")),
     }

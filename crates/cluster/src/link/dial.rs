@@ -18,23 +18,25 @@ use tonic::{Request, Status, Streaming};
 use super::calls::Calls;
 use super::frame::{Frame, Greeting, Kind};
 use super::proof::{self, Role};
+use super::socket::{Connector, Fate};
+use super::suspicion::{Look, Suspicion};
 use super::{Codec, FLOW_BYTES, FRAME_OVERHEAD_BYTES, PATH};
 use crate::node::Node;
 use crate::peers::Linked;
-use crate::{Incarnation, metrics};
+use crate::{Incarnation, Settings, metrics};
 
 /// How long a mark of a dead node stands: longer than any node pauses and comes back.
 const MARK: Duration = Duration::from_hours(24);
 
+/// How long the store may take to tell how a peer's lease is.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// How long to wait between two tries to make a broken link anew.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How often a link that broke is tried again, before it waits for the next call.
-const TRIES_MAX: u32 = 40;
-
-/// So many refusals in a row, and the peer's process is taken for dead, not restarting its
-/// network.
-const REFUSALS_OF_THE_DEAD: u32 = 3;
+/// How long to wait after so many tries that it makes little difference.
+const LONG_PAUSE: Duration = Duration::from_millis(250);
+const SHORT_PAUSES: u32 = 40;
 
 /// One node's link to another.
 pub(crate) struct Link {
@@ -56,9 +58,16 @@ enum Failure {
 
 /// How an established link ended.
 enum Ended {
-    /// The peer closed it on purpose.
-    Closed,
+    /// The peer ended it on purpose.
+    Parted,
     Broken,
+}
+
+/// An established link.
+struct Established {
+    channel: Channel,
+    incoming: Streaming<Frame>,
+    fate: Fate,
 }
 
 /// Whatever happens to the task that connects, its calls learn of it.
@@ -86,8 +95,8 @@ impl Drop for Counted {
     }
 }
 
-/// Connects, in the background, until the link is not needed any more. The calls must
-/// have asked for it: [`Calls::open`].
+/// Connects, in the background, and keeps the link for as long as the peer is a member.
+/// The calls must have asked for it: [`Calls::open`], [`Calls::want`].
 pub(crate) fn connect(node: &Arc<Node>, link: &Arc<Link>) {
     let connecting = Connecting(link.clone());
     let node = node.clone();
@@ -101,56 +110,93 @@ pub(crate) fn connect(node: &Arc<Node>, link: &Arc<Link>) {
 
 /// Makes the link, and makes it anew when it breaks.
 async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
-    let mut established = false;
-    let mut refusals = 0;
-    for _ in 0..TRIES_MAX {
+    // A link that the peer made and lost was one as well.
+    let mut suspicion = suspect(node);
+    let mut tries = 0;
+    loop {
         let failure = match timeout(node.settings.connect(), meet(node, link)).await {
-            Ok(Ok((channel, incoming))) => {
-                match run(node, link, channel, incoming).await {
-                    Ended::Closed => return,
+            Ok(Ok(established)) => {
+                match run(node, link, established).await {
+                    Ended::Parted => return,
                     Ended::Broken => {}
                 }
-                established = true;
-                refusals = 0;
+                suspicion = suspect(node);
+                tries = 0;
                 continue;
             }
             Ok(Err(failure)) => failure,
             Err(_) => Failure::Other("it did not answer in time".to_owned()),
         };
-        let dead = match failure {
+        let goes_on = node.members.keeps(link);
+        link.calls.broke(goes_on);
+        if !goes_on {
+            return;
+        }
+        let gone = match failure {
             Failure::Refused => {
-                refusals += 1;
-                // Without a link that broke, the address may never have been right.
-                established
-                    && refusals >= REFUSALS_OF_THE_DEAD
-                    && !seems_alive(node, link.incarnation).await
+                suspicion.refused() && judge(node, link.incarnation, &mut suspicion).await
             }
             Failure::Superseded(by) => {
                 tracing::info!(node = %link.incarnation, %by, "a peer's process was replaced");
-                established = true;
-                true
+                mark_dead(node, link.incarnation).await
             }
             Failure::Other(why) => {
-                tracing::warn!(node = %link.incarnation, why, "no link to a peer");
+                suspicion.not_refused();
+                if tries == 0 {
+                    tracing::warn!(node = %link.incarnation, why, "no link to a peer");
+                }
                 false
             }
         };
-        link.calls.broke(established);
-        if !established || (dead && mark_dead(node, link.incarnation).await) {
+        if gone {
+            node.members.forget(link.incarnation);
             return;
         }
-        sleep(PAUSE).await;
+        tries += 1;
+        sleep(if tries < SHORT_PAUSES { PAUSE } else { LONG_PAUSE }).await;
+    }
+}
+
+fn suspect(node: &Node) -> Suspicion {
+    let Settings { renew_ms, ping_ms, pong_ms, .. } = node.settings;
+    Suspicion::new(node.right.now(), (renew_ms, ping_ms.saturating_add(pong_ms)))
+}
+
+/// Is a peer that refuses connections dead, or gone? Has it marked if so.
+async fn judge(node: &Node, peer: Incarnation, suspicion: &mut Suspicion) -> bool {
+    if node.peers.is_linked(peer) {
+        suspicion.lives(node.right.now());
+        return false;
+    }
+    // Without a link that broke, the address may never have been right.
+    let Some(closed) = node.peers.was_closed(peer) else { return false };
+    let asked = node.right.now();
+    let looking = async {
+        let presence = node.store.presence(peer).await?;
+        let left = node.store.lease_left(peer).await?;
+        Ok::<_, store::Error>((presence, left))
+    };
+    match timeout(LOOK, looking).await {
+        Ok(Ok((Presence::Live(lease), Some(left)))) => {
+            let left = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+            let linked = lease.linked.contains(&node.incarnation);
+            let look = Look { asked, answered: node.right.now(), left, linked, closed };
+            suspicion.weigh(look) && mark_dead(node, peer).await
+        }
+        Ok(Ok((Presence::Live(_), None))) => false,
+        // Marked by another, or left.
+        Ok(Ok((Presence::Dead { .. } | Presence::Gone, _))) => true,
+        Ok(Err(_)) | Err(_) => {
+            suspicion.begin_again(node.right.now());
+            false
+        }
     }
 }
 
 /// Carries calls over an established link until it ends.
-async fn run(
-    node: &Arc<Node>,
-    link: &Link,
-    channel: Channel,
-    mut incoming: Streaming<Frame>,
-) -> Ended {
-    let linked = Linked::new(node, link.incarnation);
+async fn run(node: &Arc<Node>, link: &Link, established: Established) -> Ended {
+    let Established { channel, mut incoming, fate } = established;
+    let linked = Linked::new(node, link.incarnation, fate.clone());
     let counted = Counted::new();
     link.calls.up();
     let ended = loop {
@@ -161,15 +207,15 @@ async fn run(
                     break Ended::Broken;
                 }
             }
-            Ok(None) => break Ended::Closed,
+            Ok(None) => break Ended::Parted,
             Err(status) => {
-                let why = status.code();
-                tracing::warn!(node = %link.incarnation, %why, "the link to a peer broke");
+                let (why, closed) = (status.code(), fate.was_closed());
+                tracing::warn!(node = %link.incarnation, %why, closed, "the link to a peer broke");
                 break Ended::Broken;
             }
         }
     };
-    if matches!(ended, Ended::Broken) {
+    if !matches!(ended, Ended::Parted) {
         metrics::LINKS_BROKEN.inc();
     }
     link.calls.broke(true);
@@ -178,8 +224,10 @@ async fn run(
 }
 
 /// Connects and shakes hands.
-async fn meet(node: &Node, link: &Arc<Link>) -> Result<(Channel, Streaming<Frame>), Failure> {
-    let channel = endpoint(node, &link.address)?.connect().await.map_err(|error| {
+async fn meet(node: &Node, link: &Arc<Link>) -> Result<Established, Failure> {
+    let (endpoint, fate) = (endpoint(node, &link.address)?, Fate::default());
+    let connecting = endpoint.connect_with_connector(Connector(fate.clone()));
+    let channel = connecting.await.map_err(|error| {
         if is_refusal(&error) { Failure::Refused } else { Failure::Other(error.to_string()) }
     })?;
     let frame_bytes = node.settings.message_bytes_max.saturating_add(FRAME_OVERHEAD_BYTES);
@@ -209,14 +257,13 @@ async fn meet(node: &Node, link: &Arc<Link>) -> Result<(Channel, Streaming<Frame
     if callee.incarnation != link.incarnation.0 {
         return Err(Failure::Superseded(Incarnation(callee.incarnation)));
     }
-    Ok((channel, incoming))
+    Ok(Established { channel, incoming, fate })
 }
 
 fn endpoint(node: &Node, address: &str) -> Result<Endpoint, Failure> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|_| Failure::Other(format!("{address:?} is not an address")))?;
     Ok(endpoint
-        .tcp_nodelay(true)
         .connect_timeout(node.settings.connect())
         .http2_keep_alive_interval(node.settings.ping())
         .keep_alive_timeout(node.settings.pong())
@@ -254,22 +301,6 @@ fn is_refusal(error: &tonic::transport::Error) -> bool {
         source = error.source();
     }
     false
-}
-
-/// Does a peer that refuses connections show that it lives all the same, as when a firewall
-/// between two nodes is loaded anew? It has a link to this node, or its lease was renewed
-/// since the link broke: only then does the lease no longer tell of it.
-async fn seems_alive(node: &Node, incarnation: Incarnation) -> bool {
-    if node.peers.linked().contains(&incarnation) {
-        return true;
-    }
-    let presence = timeout(node.settings.connect(), node.store.presence(incarnation)).await;
-    match presence {
-        Ok(Ok(Presence::Live(lease))) => !lease.linked.contains(&node.incarnation),
-        Ok(Ok(Presence::Dead { .. } | Presence::Gone)) => false,
-        // Nobody can be marked while the store is away.
-        Ok(Err(_)) | Err(_) => true,
-    }
 }
 
 /// Has the store note that an incarnation is dead. No while another peer is linked to it,

@@ -10,12 +10,12 @@ use tokio::net::TcpListener;
 use tonic::body::Body;
 use tonic::server::Grpc;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 use tower_service::Service;
 
 use super::answering::Answering;
 use super::frame::Frame;
+use super::guests::{Guests, Visit};
 use super::{Codec, FLOW_BYTES, FRAME_OVERHEAD_BYTES, PATH};
 use crate::node::Node;
 
@@ -24,7 +24,7 @@ const LINKS_PER_CONNECTION_MAX: u32 = 2;
 
 /// Listens until the node closes its links.
 pub(crate) async fn listen(node: Arc<Node>, listener: TcpListener) {
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let incoming = Guests::new(listener, node.settings.connect());
     let closing = node.closing.clone();
     let served = Server::builder()
         .http2_keepalive_interval(Some(node.settings.ping()))
@@ -80,6 +80,14 @@ impl Service<Request<Streaming<Frame>>> for Answer {
     fn call(&mut self, request: Request<Streaming<Frame>>) -> Self::Future {
         let node = self.0.clone();
         let closing = node.closing.clone();
-        ready(Ok(Response::new(Answering::new(node, request.into_inner(), &closing))))
+        let Some(visit) = visit(&request) else {
+            return ready(Err(Status::internal("a connection that nobody accepted")));
+        };
+        ready(Ok(Response::new(Answering::new(node, visit, request.into_inner(), &closing))))
     }
+}
+
+/// The connection that a request came on.
+fn visit<T>(request: &Request<T>) -> Option<Visit> {
+    request.extensions().get::<Visit>().cloned()
 }

@@ -1,12 +1,15 @@
-//! The link between two nodes: one stream each way of calling, made when it is first
-//! needed and kept.
+//! The link between two nodes: one stream each way of calling, made as soon as one knows
+//! of the other, and kept.
 
 pub(crate) mod answering;
 pub(crate) mod calls;
 pub(crate) mod dial;
 pub(crate) mod frame;
+mod guests;
 pub(crate) mod listen;
 mod proof;
+pub(crate) mod socket;
+mod suspicion;
 
 use bytes::Bytes;
 use tonic_prost::ProstCodec;

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use store::{Memory, Presence, Store};
 
-use super::between::Between;
 use super::support::{TestNode, call, next, own, settings, until};
 use crate::{CallError, Settings, Whereabouts};
 
@@ -46,12 +45,7 @@ async fn a_callee_learns_that_its_callers_node_is_killed() {
 async fn a_node_that_fell_silent_is_noticed_within_a_second_and_not_taken_for_dead() {
     let store = Arc::new(Memory::default());
     let one = TestNode::start(&store).await;
-    let between = Between::start().await;
-    let far = Settings { advertise: between.address.clone(), ..settings() };
-    let bound = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let far = Settings { listen: bound.to_string(), ..far };
-    let other = TestNode::start_with(far, store.clone()).await;
-    between.lead_to(bound);
+    let (other, between) = TestNode::behind(settings(), store.clone()).await;
     let peer = one.peer(&store, &other).await;
     let mut calling = peer.call(Bytes::from_static(b"silence"));
     other.begun(1).await;

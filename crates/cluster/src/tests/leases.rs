@@ -18,9 +18,9 @@ use crate::{Cluster, Settings, Whereabouts};
 
 /// A store that can be out of reach, and counts what it is asked for.
 #[derive(Default)]
-struct Away {
-    memory: Memory,
-    away: AtomicBool,
+pub(super) struct Away {
+    pub(super) memory: Memory,
+    pub(super) away: AtomicBool,
     reads: AtomicU64,
     renewals: AtomicU64,
 }
@@ -98,7 +98,7 @@ impl Store for Away {
 }
 
 /// A node whose clock is the tests' to move, in milliseconds.
-async fn node(store: &Arc<Away>, settings: Settings) -> (Cluster, Arc<AtomicU64>) {
+pub(super) async fn node(store: &Arc<Away>, settings: Settings) -> (Cluster, Arc<AtomicU64>) {
     let millis = Arc::new(AtomicU64::new(1_000));
     let read = millis.clone();
     let clock: Clock = Arc::new(move || Duration::from_millis(read.load(Ordering::SeqCst)));

@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use store::Memory;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::support::{TestNode, call, next, settings, until};
 use crate::{CallError, Settings};
@@ -126,4 +130,45 @@ async fn a_peer_with_another_secret_is_refused() {
         assert_eq!(call(&peer, "echo hello").await, [Err(CallError::NotStarted)]);
         assert_eq!(to.answers.calls.load(Ordering::SeqCst), 0);
     }
+}
+
+#[tokio::test]
+async fn strangers_are_few_and_do_not_stay() {
+    let store = Arc::new(Memory::default());
+    let patient = Settings { connect_ms: 2_000, ..settings() };
+    let one = TestNode::start_with(patient, store.clone()).await;
+    let mut strangers = Vec::new();
+    for _ in 0..64 {
+        strangers.push(TcpStream::connect(one.cluster.address()).await.unwrap());
+    }
+    let mut more = TcpStream::connect(one.cluster.address()).await.unwrap();
+    let closed = async |stranger: &mut TcpStream| {
+        let mut said = Vec::new();
+        let read = stranger.read_to_end(&mut said);
+        let _ = timeout(Duration::from_secs(10), read).await.expect("it should be closed");
+    };
+    let came = Instant::now();
+    closed(&mut more).await;
+    assert!(came.elapsed() < Duration::from_secs(1), "{:?}", came.elapsed());
+    for stranger in &mut strangers {
+        closed(stranger).await;
+    }
+    // There is room for peers again.
+    let other = TestNode::start(&store).await;
+    let peer = other.peer(&store, &one).await;
+    assert_eq!(call(&peer, "echo hello").await, [Ok("hello".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_peer_that_proved_itself_stays() {
+    let store = Arc::new(Memory::default());
+    let hasty = Settings { connect_ms: 200, ..settings() };
+    let one = TestNode::start_with(hasty.clone(), store.clone()).await;
+    let other = TestNode::start_with(hasty, store.clone()).await;
+    let peer = other.peer(&store, &one).await;
+    let mut calling = peer.call(Bytes::from_static(b"silence"));
+    one.begun(1).await;
+    // Longer than strangers may stay.
+    let reply = timeout(Duration::from_millis(400), next(&mut calling)).await;
+    assert!(reply.is_err(), "{reply:?}");
 }

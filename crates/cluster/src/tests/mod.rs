@@ -1,6 +1,7 @@
 //! Whole nodes in one process, with a store between them.
 
 mod between;
+mod breaks;
 mod deaths;
 mod leases;
 mod links;

@@ -13,6 +13,7 @@ use store::{Digest, Memory, Owner, Record, Standing, State, Store, Token};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
+use super::between::Between;
 use crate::{
     CallError, Calling, Cluster, Incarnation, Peer, Replies, Serve, Settings, Whereabouts,
 };
@@ -106,6 +107,17 @@ impl TestNode {
         let joining = Cluster::join(settings, store, answers.clone());
         let cluster = runtime.spawn(joining).await.unwrap().unwrap();
         Self { runtime: Some(runtime), cluster, answers }
+    }
+
+    /// Starts a node that others reach through something.
+    pub(super) async fn behind(settings: Settings, store: Arc<dyn Store>) -> (Self, Between) {
+        let between = Between::start().await;
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let advertise = between.address.clone();
+        let settings = Settings { listen: free.to_string(), advertise, ..settings };
+        let node = Self::start_with(settings, store).await;
+        between.lead_to(free);
+        (node, between)
     }
 
     /// Starts a node as soon as its address is free.
