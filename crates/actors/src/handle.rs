@@ -270,8 +270,13 @@ impl Handle {
         if node.sessions_move() {
             return Ok(Passage::begin(node, visit, errand).into());
         }
+        // What can be told of a crowd only by a status waits for its turn instead.
+        let again = (!errand.asks()).then(|| errand.clone());
         match node.enter(&visit.tenant.name, &visit.principal, &visit.session, errand) {
             Entry::Entered(local) => Ok(local.into()),
+            Entry::Refused(Refusal::Busy) if let Some(errand) = again => {
+                Ok(Passage::begin(node, visit, errand).into())
+            }
             Entry::Refused(refusal) => Err(refusal),
             Entry::Absent(_) => Err(Refusal::UnknownSession),
         }

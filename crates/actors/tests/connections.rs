@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use actors::{Answer, Frame, Refusal, Settings, Told};
+use protocol::{Body, Method, Notification};
 use support::{FLOOD, Script, World, all, messages, next};
 
 #[actix_rt::test]
@@ -131,8 +132,8 @@ async fn readers_that_leave_a_session_too_busy_to_hear_it_are_missed() {
     for _ in 0..50 {
         // The mailbox is full when they leave.
         let mut readers = Vec::new();
-        while let Ok(reader) = world.handle.listen(&visit, None).await {
-            readers.push(reader);
+        for _ in 0..8 {
+            readers.push(world.handle.listen(&visit, None).await.unwrap());
         }
         drop(readers);
         tokio::task::yield_now().await;
@@ -140,6 +141,21 @@ async fn readers_that_leave_a_session_too_busy_to_hear_it_are_missed() {
     // A session with a reader is not idle; a forgotten one would be found by its keep-alive.
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert_eq!(world.handle.sessions(), 0);
+}
+
+#[actix_rt::test]
+async fn what_no_error_can_answer_waits_for_room_instead_of_being_refused() {
+    let world = World::with(Settings { mailbox_max: 2, ..Settings::default() }, Script::default());
+    let visit = world.session().await;
+    let mut waiting = Vec::new();
+    for _ in 0..50 {
+        let notification = Notification::new(Method::RootsListChanged, None).into();
+        waiting.push(world.handle.post(&visit, Body::One(notification), None).await.unwrap());
+    }
+    for inflow in waiting {
+        let told = all(inflow).await;
+        assert!(matches!(&told[..], [Told::Answer(Answer::Accepted)]), "{told:?}");
+    }
 }
 
 fn is_the_whole_flood(seen: &[(Option<String>, String)]) {

@@ -253,3 +253,36 @@ fn instead(raw: &Bytes, refused: Refused) -> Result<Response<Body>, Refused> {
     }
     .ok_or(refused)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(refusal: Refusal, posted: &'static str, status: u16, body: &str) {
+        let answer = instead(&Bytes::from_static(posted.as_bytes()), Refused::from(refusal));
+        let response = answer.unwrap_or_else(Refused::into_response);
+        assert_eq!(response.status().as_u16(), status);
+        let Body::Whole(said) = response.into_body() else { panic!("{posted}") };
+        assert!(said.starts_with(body.as_bytes()), "{said:?}");
+    }
+
+    #[test]
+    fn a_fault_of_ours_is_the_answer_to_every_request_that_was_posted() {
+        let ping = r#"{"jsonrpc":"2.0","id":"a","method":"ping"}"#;
+        let error = r#"{"jsonrpc":"2.0","id":"a","error":{"code":-32000,"#;
+        check(Refusal::Busy, ping, 200, error);
+        check(Refusal::Unavailable, ping, 200, error);
+        let batch =
+            r#"[{"jsonrpc":"2.0","id":"a","method":"ping"},7,{"jsonrpc":"2.0","method":"x"}]"#;
+        check(Refusal::Busy, batch, 200, &format!("[{error}"));
+        check(no_answer(), ping, 200, r#"{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"#);
+    }
+
+    #[test]
+    fn what_asks_for_nothing_is_refused_with_a_status() {
+        let error = r#"{"jsonrpc":"2.0","error":{"code":-32000,"#;
+        check(Refusal::Unavailable, r#"{"jsonrpc":"2.0","method":"x"}"#, 503, error);
+        check(Refusal::Unavailable, r#"[{"jsonrpc":"2.0","method":"x"}]"#, 503, error);
+    }
+}

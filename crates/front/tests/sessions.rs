@@ -153,3 +153,21 @@ async fn a_call_in_flight_delays_the_stop_no_longer_than_agreed() {
     tokio::time::timeout(Duration::from_secs(5), stop).await.expect("waited for longer");
     assert!(events.next().await.is_err(), "the stream was cut");
 }
+
+#[actix_rt::test]
+async fn a_draining_server_serves_until_its_streams_have_ended_and_nobody_comes_any_more() {
+    let node = node(parrot::backends(), |_| {});
+    let session = Session::begin(&node.running, "2025-11-25").await;
+    let mut events = Events::of(session.post(&call(1, "slow", json!({ "millis": 700 }))).await);
+    node.running.drain();
+    let served = node.running.served();
+    tokio::pin!(served);
+    let soon = tokio::time::timeout(Duration::from_millis(100), &mut served);
+    assert!(soon.await.is_err(), "a stream is open");
+    let response = session.post(&call(2, "echo", json!({}))).await;
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()["connection"], "close");
+    assert_eq!(events.message().await.json()["result"]["content"][0]["text"], "slept");
+    assert_eq!(events.next().await.unwrap(), None);
+    tokio::time::timeout(Duration::from_secs(5), served).await.expect("nobody is here any more");
+}

@@ -1,6 +1,8 @@
 //! A node with a scripted server, and a client that reads what it is told.
 #![allow(dead_code, reason = "each story uses its part")]
 
+pub(crate) mod nodes;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,6 +31,8 @@ pub(crate) struct Script {
     pub(crate) heard: Arc<Notify>,
     /// How many requests of clients were heard.
     pub(crate) requests: Arc<AtomicUsize>,
+    /// How many of them call a tool.
+    pub(crate) calls: AtomicUsize,
     /// A voice of every link.
     pub(crate) voices: Mutex<Vec<Voice>>,
     /// Whether links open; the first so many, if not all.
@@ -64,6 +68,9 @@ async fn serve(script: Arc<Script>, mut end: ServerEnd) {
             continue;
         }
         script.requests.fetch_add(1, Ordering::SeqCst);
+        if request.method == Method::ToolsCall {
+            script.calls.fetch_add(1, Ordering::SeqCst);
+        }
         script.heard.notify_one();
         match tool(&request).as_str() {
             "hang" => {}
@@ -99,6 +106,13 @@ async fn serve(script: Arc<Script>, mut end: ServerEnd) {
                 script.gate.notified().await;
                 say(&end, Response::result(request.id, b"{\"late\":true}")).await;
             }
+            "steps" => {
+                for number in 0..STEPS {
+                    tell(&end, &request.id, number).await;
+                }
+                script.gate.notified().await;
+                say(&end, Response::result(request.id, b"{\"done\":true}")).await;
+            }
             "flood" => {
                 for number in 0..FLOOD {
                     tell(&end, &request.id, number).await;
@@ -110,6 +124,9 @@ async fn serve(script: Arc<Script>, mut end: ServerEnd) {
     }
     script.live.fetch_sub(1, Ordering::SeqCst);
 }
+
+/// How many notifications `steps` sends before it waits for the gate.
+pub(crate) const STEPS: usize = 3;
 
 /// How many notifications `flood` sends.
 pub(crate) const FLOOD: usize = 100;
@@ -132,6 +149,7 @@ async fn tell(end: &ServerEnd, about: &RequestId, number: usize) {
 }
 
 /// A node with one tenant.
+#[derive(Clone)]
 pub(crate) struct World {
     pub(crate) handle: Handle,
     pub(crate) script: Arc<Script>,
@@ -150,7 +168,11 @@ impl World {
     }
 
     pub(crate) fn on(settings: Settings, script: Script, store: Arc<dyn Store>) -> Self {
-        let script = Arc::new(script);
+        Self::sharing(settings, Arc::new(script), store)
+    }
+
+    /// As `on`, with a script that other nodes follow, too.
+    pub(crate) fn sharing(settings: Settings, script: Arc<Script>, store: Arc<dyn Store>) -> Self {
         let backend: Arc<dyn Backend> = Arc::new(Scripted(Arc::clone(&script)));
         let backends = Backends::new([("acme".into(), backend)]);
         let handle = Handle::new(settings, Arc::clone(&store), backends);
@@ -165,14 +187,24 @@ impl World {
 
     /// Posts an `initialize`.
     pub(crate) async fn begin(&self) -> Result<Opened, Refusal> {
-        let params = br#"{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"c","version":"1"}}"#;
-        let request = Request::new(0.into(), Method::Initialize, Some(params));
+        self.begin_in("2025-11-25").await
+    }
+
+    async fn begin_in(&self, revision: &str) -> Result<Opened, Refusal> {
+        let params = format!(
+            r#"{{"protocolVersion":"{revision}","capabilities":{{"roots":{{}}}},"clientInfo":{{"name":"c","version":"1"}}}}"#
+        );
+        let request = Request::new(0.into(), Method::Initialize, Some(params.as_bytes()));
         self.handle.initialize(&self.tenant, &self.principal, request, None).await
     }
 
     /// A session that is ready for calls.
     pub(crate) async fn session(&self) -> Visit {
-        let opened = self.begin().await.unwrap();
+        self.session_in("2025-11-25").await
+    }
+
+    pub(crate) async fn session_in(&self, revision: &str) -> Visit {
+        let opened = self.begin_in(revision).await.unwrap();
         let visit = self.visit(&opened.session);
         let told = all(opened.inflow).await;
         assert!(matches!(&told[..], [Told::Answer(Answer::Welcome(_))]), "{told:?}");

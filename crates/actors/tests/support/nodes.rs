@@ -1,0 +1,147 @@
+//! Nodes of one cluster, each on a thread of its own, so that one can be killed: whatever
+//! it was doing is not finished, and its sockets are closed.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use actors::{Care, Settings, Visit};
+use cluster::Cluster;
+use store::{Memory, Store};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{PATIENCE, Script, World, until};
+
+/// What the nodes of a story have in common.
+#[derive(Default)]
+pub(crate) struct Common {
+    pub(crate) settings: Settings,
+    pub(crate) care: Care,
+    /// Whatever node it is, its server follows this one.
+    pub(crate) script: Arc<Script>,
+    /// The records, where they are not simply in memory.
+    pub(crate) store: Option<Arc<dyn Store>>,
+}
+
+impl Common {
+    /// So many nodes that know each other and may claim sessions.
+    pub(crate) async fn nodes<const N: usize>(mut self) -> [Node; N] {
+        let store = self.store.take().unwrap_or_else(|| Arc::new(Memory::default()));
+        let mut nodes = Vec::new();
+        for _ in 0..N {
+            nodes.push(Node::start(&self, &store).await);
+        }
+        let nodes: [Node; N] = nodes.try_into().unwrap_or_else(|_| panic!("as many as made"));
+        let is_linked = |node: &Node| {
+            let leases = node.cluster.nodes();
+            leases.len() == N && leases.iter().all(|lease| lease.linked.len() == N - 1)
+        };
+        until(|| nodes.iter().all(|node| is_linked(node) && node.cluster.is_settled())).await;
+        nodes
+    }
+}
+
+type Doing = Pin<Box<dyn Future<Output = ()>>>;
+type Work = Box<dyn FnOnce(World) -> Doing + Send>;
+
+/// One of them.
+pub(crate) struct Node {
+    world: World,
+    pub(crate) cluster: Cluster,
+    work: Option<mpsc::UnboundedSender<Work>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl std::ops::Deref for Node {
+    type Target = World;
+    fn deref(&self) -> &World {
+        &self.world
+    }
+}
+
+impl Node {
+    async fn start(common: &Common, store: &Arc<dyn Store>) -> Self {
+        let (work, works) = mpsc::unbounded_channel();
+        let (started, starting) = oneshot::channel();
+        let (settings, care) = (common.settings.clone(), common.care);
+        let (script, store) = (Arc::clone(&common.script), Arc::clone(store));
+        let thread = thread::spawn(move || {
+            let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let system = actix_rt::System::with_tokio_rt(|| runtime().unwrap());
+            system.block_on(async move {
+                let world = World::sharing(settings, script, store);
+                let cluster = join(&world, care).await;
+                let _ = started.send((world.clone(), cluster));
+                live(&world, works).await;
+            });
+        });
+        let (world, cluster) = starting.await.expect("the node should start");
+        Self { world, cluster, work: Some(work), thread: Some(thread) }
+    }
+
+    /// Does something on the node's own thread, where sessions can be made.
+    pub(crate) async fn inside<T, F>(&self, work: impl FnOnce(World) -> F + Send + 'static) -> T
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let (tell, told) = oneshot::channel();
+        let doing = |world| -> Doing {
+            let doing = work(world);
+            Box::pin(async move {
+                let _ = tell.send(doing.await);
+            })
+        };
+        let alive = self.work.as_ref().expect("the node should live");
+        assert!(alive.send(Box::new(doing)).is_ok(), "the node should live");
+        tokio::time::timeout(PATIENCE, told).await.expect("in time").expect("it should be done")
+    }
+
+    /// A session that lives here, ready for calls.
+    pub(crate) async fn session_of(&self, revision: &'static str) -> Visit {
+        self.inside(move |world| async move { world.session_in(revision).await }).await
+    }
+
+    /// Ends the node as a killed process ends.
+    pub(crate) fn kill(&mut self) {
+        self.work = None;
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the node's thread should not panic");
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.work = None;
+    }
+}
+
+async fn join(world: &World, care: Care) -> Cluster {
+    let settings = cluster::Settings {
+        listen: "127.0.0.1:0".into(),
+        secret: "no secret, only a test".into(),
+        // They settle soon after their start.
+        renew_ms: 50,
+        margin_ms: 100,
+        ..cluster::Settings::default()
+    };
+    let serving = world.handle.serving();
+    let cluster = Cluster::join(settings, Arc::clone(&world.store), serving).await.unwrap();
+    world.handle.look_after([("acme".into(), care)]);
+    world.handle.register();
+    world.handle.join(cluster.clone());
+    cluster
+}
+
+/// Until the node is killed.
+async fn live(world: &World, mut works: mpsc::UnboundedReceiver<Work>) {
+    while let Some(work) = works.recv().await {
+        actix_rt::spawn(work(world.clone()));
+    }
+}
+
+/// How long a story lets pass in which nothing may happen.
+pub(crate) const MOMENT: Duration = Duration::from_millis(300);

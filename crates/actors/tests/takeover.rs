@@ -1,0 +1,371 @@
+//! A node is killed, and its sessions go on elsewhere: what clients are told on connections
+//! that outlive it.
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use actors::{Answer, Care, Frame, Inflow, Refusal, Settings, Told, Visit};
+use backends::LinkEvent;
+use bytes::Bytes;
+use conversation::Rerun;
+use protocol::{Body, Message, Method, Notification};
+use support::nodes::Common;
+use support::{STEPS, World, all, messages, next, text, until};
+
+const REVISIONS: [&str; 3] = ["2025-03-26", "2025-06-18", "2025-11-25"];
+
+fn always() -> Care {
+    Care { rerun: Rerun::Always, ..Care::default() }
+}
+
+/// What the server says to nobody in particular, as soon as there is a link to say it on.
+/// Of a killed node's links, somebody may still hold an end.
+async fn says(node: &World, number: usize) {
+    let params = format!(r#"{{"level":"error","data":{number}}}"#);
+    let message = Notification::new(Method::LogMessage, Some(params.as_bytes())).into();
+    let voice = node.script.voices.lock().unwrap().last().cloned().unwrap();
+    voice.say(LinkEvent::Said { message, about: None }).await.unwrap();
+}
+
+/// How many links were opened, on all nodes.
+fn links(node: &World) -> usize {
+    node.script.voices.lock().unwrap().len()
+}
+
+/// A stream that is told what the server says to nobody in particular.
+async fn listening(node: &World, visit: &Visit) -> Inflow {
+    let mut inflow = node.handle.listen(visit, None).await.unwrap();
+    let told = next(&mut inflow).await;
+    assert!(matches!(told, Some(Told::Open { welcome: false, .. })), "{told:?}");
+    inflow
+}
+
+/// Reads until there are so many messages; there may be no second head, and nothing that
+/// is not for clients.
+async fn some(inflow: &mut Inflow, count: usize) -> Vec<(Option<String>, String)> {
+    let mut told = Vec::new();
+    while messages(&told).len() < count {
+        let next = next(inflow).await.expect("the stream ended");
+        assert!(matches!(next, Told::Frame(_)), "{next:?}");
+        told.push(next);
+    }
+    messages(&told)
+}
+
+/// Waits until something is so, while a client waits for the next message.
+async fn meanwhile(inflow: &mut Inflow, is: impl Fn() -> bool) {
+    tokio::select! {
+        told = told(inflow) => panic!("{told:?}"),
+        () = until(is) => {}
+    }
+}
+
+/// The next thing that is more than a sign of life or a cursor.
+async fn told(inflow: &mut Inflow) -> Option<Told> {
+    loop {
+        match inflow.next().await {
+            Some(Told::Frame(Frame::Cursor { .. } | Frame::KeepAlive)) => {}
+            told => return told,
+        }
+    }
+}
+
+fn numbers(messages: &[(Option<String>, String)]) -> Vec<usize> {
+    let number = |message: &String| {
+        let (_, rest) = message.split_once("\"data\":")?;
+        rest.trim_end_matches('}').parse().ok()
+    };
+    messages.iter().filter_map(|(_, message)| number(message)).collect()
+}
+
+fn ids_differ(messages: &[(Option<String>, String)]) {
+    let mut ids: Vec<_> = messages.iter().map(|(id, _)| id.clone().unwrap()).collect();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), messages.len(), "{messages:?}");
+}
+
+/// The one JSON answer, which is an error of this request.
+async fn error_of(inflow: Inflow, id: i64) -> String {
+    let told = all(inflow).await;
+    let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    let json = text(json);
+    assert!(json.contains(&format!(r#""id":{id},"error""#)), "{json}");
+    json
+}
+
+fn post(json: &str) -> Body {
+    protocol::parse(Bytes::copy_from_slice(json.as_bytes()), &protocol::Limits::default()).unwrap()
+}
+
+async fn accepted(node: &World, visit: &Visit, method: Method) {
+    let body = Body::One(Message::Notification(Notification::new(method, None)));
+    let told = all(node.handle.post(visit, body, None).await.unwrap()).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Accepted)]), "{told:?}");
+}
+
+#[actix_rt::test]
+async fn a_stream_goes_on_where_it_is_when_its_owner_is_killed() {
+    for revision in REVISIONS {
+        let [mut owner, other] = Common::default().nodes().await;
+        let visit = owner.session_of(revision).await;
+        let mut inflow = listening(&other, &visit).await;
+        until(|| links(&other) == 1).await;
+        for number in 0..5 {
+            says(&other, number).await;
+        }
+        let mut seen = some(&mut inflow, 5).await;
+        let died = Instant::now();
+        owner.kill();
+        // It is claimed because somebody listens, not because somebody asks.
+        meanwhile(&mut inflow, || links(&other) == 2).await;
+        for number in 5..10 {
+            says(&other, number).await;
+        }
+        seen.extend(some(&mut inflow, 1).await);
+        let dark = died.elapsed();
+        seen.extend(some(&mut inflow, 4).await);
+        assert_eq!(numbers(&seen), (0..10).collect::<Vec<_>>(), "{revision}");
+        ids_differ(&seen);
+        assert!(dark < Duration::from_secs(1), "{revision}: dark for {dark:?}");
+        println!("{revision}: dark for {dark:?}");
+
+        // What was told is what is written, no more and no less.
+        let after = seen[0].0.clone();
+        let mut resumed = other.handle.listen(&visit, after).await.unwrap();
+        assert!(matches!(next(&mut resumed).await, Some(Told::Open { .. })));
+        assert_eq!(some(&mut resumed, 9).await, seen[1..]);
+        // The newer one has displaced it, in order.
+        assert!(messages(&all(inflow).await).is_empty());
+    }
+}
+
+#[actix_rt::test]
+async fn a_stream_outlives_two_owners_in_a_row() {
+    let [mut first, mut second, last] = Common::default().nodes().await;
+    let visit = first.session_of("2025-11-25").await;
+    let mut inflow = listening(&last, &visit).await;
+    let mut elsewhere = listening(&second, &visit).await;
+    until(|| links(&last) == 1).await;
+    // To the newest stream.
+    says(&last, 0).await;
+    some(&mut elsewhere, 1).await;
+    first.kill();
+    meanwhile(&mut inflow, || links(&last) == 2).await;
+    drop(elsewhere);
+    second.works(&visit, 1).await;
+    let owners = (second.handle.sessions(), last.handle.sessions());
+    assert!(owners == (1, 0) || owners == (0, 1), "{owners:?}");
+    second.kill();
+    last.works(&visit, 2).await;
+    says(&last, 1).await;
+    assert_eq!(numbers(&some(&mut inflow, 1).await), [1]);
+    assert_eq!(last.handle.sessions(), 1);
+}
+
+#[actix_rt::test]
+async fn a_call_that_may_be_made_twice_goes_on_upon_the_same_stream() {
+    for revision in REVISIONS {
+        let common = Common { care: always(), ..Common::default() };
+        let [mut owner, other] = common.nodes().await;
+        let visit = owner.session_of(revision).await;
+        let mut inflow = other.call(&visit, 1, "steps").await.unwrap();
+        assert!(matches!(next(&mut inflow).await, Some(Told::Open { .. })));
+        let mut seen = some(&mut inflow, STEPS).await;
+        owner.kill();
+        seen.extend(some(&mut inflow, STEPS).await);
+        other.script.gate.notify_one();
+        let rest = all(inflow).await;
+        assert!(rest.iter().all(|told| matches!(told, Told::Frame(_))), "{rest:?}");
+        seen.extend(messages(&rest));
+        ids_differ(&seen);
+        assert_eq!(seen.len(), 2 * STEPS + 1, "{revision}: {seen:?}");
+        assert_eq!(seen.last().unwrap().1, r#"{"jsonrpc":"2.0","id":1,"result":{"done":true}}"#);
+        assert_eq!(other.script.requests.load(Ordering::SeqCst), 2);
+    }
+}
+
+#[actix_rt::test]
+async fn a_call_that_may_not_be_made_twice_ends_with_one_error_on_its_stream() {
+    for revision in REVISIONS {
+        let [mut owner, other] = Common::default().nodes().await;
+        let visit = owner.session_of(revision).await;
+        let mut inflow = other.call(&visit, 1, "steps").await.unwrap();
+        assert!(matches!(next(&mut inflow).await, Some(Told::Open { .. })));
+        let mut seen = some(&mut inflow, STEPS).await;
+        owner.kill();
+        let rest = all(inflow).await;
+        assert!(rest.iter().all(|told| matches!(told, Told::Frame(_))), "{rest:?}");
+        seen.extend(messages(&rest));
+        ids_differ(&seen);
+        assert_eq!(seen.len(), STEPS + 1, "{revision}: {seen:?}");
+        assert!(seen.last().unwrap().1.contains(r#""id":1,"error""#), "{seen:?}");
+        // What its server was asked meanwhile is which tools it has.
+        assert!(calls(&other) == 1, "{revision}");
+    }
+}
+
+/// How many calls of tools the servers heard.
+fn calls(node: &World) -> usize {
+    node.script.calls.load(Ordering::SeqCst)
+}
+
+#[actix_rt::test]
+async fn a_call_that_nothing_was_said_of_is_made_again_or_ends_with_one_error() {
+    for (care, made) in [(always(), 2), (Care::default(), 1)] {
+        let [mut owner, other] = Common { care, ..Common::default() }.nodes().await;
+        let visit = owner.session_of("2025-11-25").await;
+        let mut inflow = other.call(&visit, 7, "later").await.unwrap();
+        meanwhile(&mut inflow, || calls(&other) == 1).await;
+        owner.kill();
+        if made == 1 {
+            let error = error_of(inflow, 7).await;
+            assert!(error.contains("was lost"), "{error}");
+        } else {
+            meanwhile(&mut inflow, || calls(&other) == 2).await;
+            other.script.gate.notify_one();
+            let told = all(inflow).await;
+            let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+            assert!(text(json).contains(r#""late":true"#), "{told:?}");
+        }
+        assert_eq!(calls(&other), made);
+        other.works(&visit, 8).await;
+    }
+}
+
+#[actix_rt::test]
+async fn a_batch_that_nothing_was_said_of_ends_with_an_error_for_each_request() {
+    let [mut owner, other] = Common::default().nodes().await;
+    let visit = owner.session_of("2025-03-26").await;
+    let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}},
+        {"jsonrpc":"2.0","method":"notifications/roots/list_changed"},
+        {"jsonrpc":"2.0","id":"two","method":"tools/call","params":{"name":"hang"}}]"#;
+    let mut inflow = other.handle.post(&visit, post(batch), None).await.unwrap();
+    meanwhile(&mut inflow, || calls(&other) == 2).await;
+    owner.kill();
+    let told = all(inflow).await;
+    let [Told::Answer(Answer::Array(errors))] = &told[..] else { panic!("{told:?}") };
+    let errors: Vec<_> = errors.iter().map(text).collect();
+    assert!(errors[0].contains("\"id\":1,") && errors[1].contains("\"id\":\"two\","), "{errors:?}");
+    assert_eq!(errors.len(), 2);
+    other.works(&visit, 3).await;
+}
+
+#[actix_rt::test]
+async fn whatever_comes_after_a_death_is_done_by_whoever_it_comes_to() {
+    let [mut owner, one, other] = Common::default().nodes().await;
+    let mut visits = Vec::new();
+    for _ in 0..4 {
+        visits.push(owner.session_of("2025-11-25").await);
+    }
+    // Whose whereabouts are known, and whose are not.
+    one.works(&visits[0], 1).await;
+    owner.kill();
+    one.works(&visits[0], 2).await;
+    accepted(&one, &visits[1], Method::RootsListChanged).await;
+    listening(&one, &visits[2]).await;
+    let told = all(one.handle.delete(&visits[3]).await.unwrap()).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Ended)]), "{told:?}");
+    for visit in &visits[..3] {
+        other.works(visit, 3).await;
+    }
+    let told = all(other.call(&visits[3], 4, "echo").await.unwrap()).await;
+    assert!(
+        matches!(&told[..], [Told::Answer(Answer::Refused(Refusal::UnknownSession))]),
+        "{told:?}"
+    );
+    assert_eq!((one.handle.sessions(), other.handle.sessions()), (3, 0));
+}
+
+#[actix_rt::test]
+async fn many_clients_at_two_nodes_take_a_session_over_once() {
+    let [mut owner, one, other] = Common::default().nodes().await;
+    let visit = owner.session_of("2025-11-25").await;
+    one.works(&visit, 1).await;
+    owner.kill();
+    let mut calls = Vec::new();
+    for id in 0..20 {
+        let node = if id % 2 == 0 { &one } else { &other };
+        calls.push(node.call(&visit, 100 + id, "echo").await.unwrap());
+    }
+    for call in calls {
+        let told = all(call).await;
+        let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+        assert!(text(json).contains(r#""ok":true"#), "{told:?}");
+    }
+    assert_eq!(one.handle.sessions() + other.handle.sessions(), 1);
+}
+
+#[actix_rt::test]
+async fn what_a_client_posted_and_did_not_wait_for_outlives_the_owner() {
+    let [mut owner, other] = Common { care: always(), ..Common::default() }.nodes().await;
+    let visit = owner.session_of("2025-11-25").await;
+    other.works(&visit, 1).await;
+    owner.kill();
+    drop(other.call(&visit, 2, "later").await.unwrap());
+    until(|| calls(&other) == 2).await;
+}
+
+#[actix_rt::test]
+async fn who_leaves_a_killed_owner_gets_a_word_when_nobody_can_take_the_session() {
+    let settings = Settings { hold_ms: 300, sessions_max: 1, ..Settings::default() };
+    let [mut owner, other] = Common { settings, ..Common::default() }.nodes().await;
+    let visit = owner.session_of("2025-11-25").await;
+    // It has no room for another.
+    let _own = other.session_of("2025-11-25").await;
+    let mut stream = listening(&other, &visit).await;
+    let mut call = other.call(&visit, 1, "hang").await.unwrap();
+    meanwhile(&mut call, || calls(&other) == 1).await;
+    let died = Instant::now();
+    owner.kill();
+    let error = error_of(call, 1).await;
+    assert!(error.contains("could not be reached") && error.contains("try again"), "{error}");
+    let held = died.elapsed();
+    assert!(held >= Duration::from_millis(300), "given up after {held:?}");
+    // A client comes back to what broke off.
+    let told = told(&mut stream).await;
+    assert!(matches!(told, Some(Told::Abort)), "{told:?}");
+    let body = Body::One(Message::Notification(Notification::new(Method::RootsListChanged, None)));
+    let told = all(other.handle.post(&visit, body, None).await.unwrap()).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Refused(Refusal::Unavailable))]), "{told:?}");
+}
+
+#[actix_rt::test]
+async fn a_request_is_held_until_somebody_has_room() {
+    let settings = Settings { sessions_max: 1, ..Settings::default() };
+    let [mut owner, other] = Common { settings, ..Common::default() }.nodes().await;
+    let visit = owner.session_of("2025-11-25").await;
+    let own = other.session_of("2025-11-25").await;
+    let mut stream = listening(&other, &visit).await;
+    owner.kill();
+    let held = other.call(&visit, 1, "echo").await.unwrap();
+    let reading = actix_rt::spawn(all(held));
+    tokio::time::sleep(support::nodes::MOMENT).await;
+    assert!(!reading.is_finished(), "it is held");
+    let told = all(other.handle.delete(&own).await.unwrap()).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Ended)]), "{told:?}");
+    let told = reading.await.unwrap();
+    let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    assert!(text(json).contains(r#""ok":true"#), "{told:?}");
+    until(|| links(&other) == 3).await;
+    says(&other, 5).await;
+    assert_eq!(numbers(&some(&mut stream, 1).await), [5]);
+}
+
+#[actix_rt::test]
+async fn no_more_are_held_than_may_be() {
+    let settings = Settings { held_max: 1, sessions_max: 1, ..Settings::default() };
+    let [mut owner, other] = Common { settings, ..Common::default() }.nodes().await;
+    let visit = owner.session_of("2025-11-25").await;
+    let _own = other.session_of("2025-11-25").await;
+    owner.kill();
+    let mut held = other.call(&visit, 1, "echo").await.unwrap();
+    let holding = tokio::time::timeout(support::nodes::MOMENT, held.next());
+    assert!(holding.await.is_err(), "it is held");
+    let began = Instant::now();
+    error_of(other.call(&visit, 2, "echo").await.unwrap(), 2).await;
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    drop(held);
+}
