@@ -534,3 +534,19 @@ fn what_a_lost_standalone_stream_asked_is_withdrawn_where_its_client_comes_back(
     let second = world.listen(Some(cut_at));
     assert_eq!(world.gist(second), ["notifications/cancelled"]);
 }
+
+#[test]
+fn a_list_of_tools_that_never_comes_is_not_waited_for_for_ever() {
+    let limits = Limits { request_secs: 10, ..Limits::default() };
+    let mut world = World::with(limits, Rerun::Annotated, None).alive(NEW, ELICITS);
+    world.call(1);
+    world.restore(0);
+    let first = world.post_again(POSTED);
+    start(&mut world);
+    world.wait(11_000);
+    assert_eq!(world.gist(first), ["1 error -32000"]);
+    let second = world.post_again(&POSTED.replace("\"id\":1", "\"id\":2"));
+    list_tools(&mut world);
+    world.answer(2, "done");
+    assert_eq!(world.gist(second), ["2 result"]);
+}
