@@ -245,6 +245,22 @@ fn what_changes_a_session_is_answered_when_it_is_held() {
 }
 
 #[test]
+fn a_streamed_answer_to_what_changes_a_session_waits_for_its_record() {
+    let mut world = live();
+    world.prompt_log = false;
+    let level = world
+        .post(r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}"#);
+    world.wait(300);
+    world.say(Response::result(2.into(), b"{}"));
+    let through = world.appended;
+    world.acknowledged = through;
+    world.step(Event::Appended { through });
+    assert!(world.gist(level).is_empty(), "the state is not held");
+    world.step(Event::Saved { version: 2 });
+    assert_eq!(world.gist(level), ["2 result"]);
+}
+
+#[test]
 fn an_answer_to_a_question_is_accepted_when_the_log_holds_it() {
     let mut world = live();
     let call = world.call(1);
