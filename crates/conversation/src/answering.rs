@@ -100,6 +100,9 @@ impl Session {
             Form::Stream(stream) => {
                 let stream = *stream;
                 self.emit_word(turn, stream, Word { id: request.cloned(), data });
+                if gated {
+                    self.hold_back();
+                }
                 if done {
                     self.calls.swap_remove(index);
                     self.close_stream(turn, stream);

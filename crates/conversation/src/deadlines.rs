@@ -90,6 +90,7 @@ impl Session {
     /// A request was silent for too long, or takes too long altogether (RPC-22).
     fn exchange_deadlines(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
+        let was_undecided = !self.link.undecided.is_empty();
         let due = |exchange: &Exchange| exchange.deadline() <= now;
         while let Some(index) = self.exchanges.iter().position(due) {
             let exchange = self.exchanges.swap_remove(index);
@@ -107,6 +108,10 @@ impl Session {
             self.cancel_at_server(turn, &exchange.id, "it took too long");
             let error = Response::error(Some(exchange.id.clone()), crate::REFUSED, &message, None);
             self.settle_taken(turn, exchange, error.raw().clone(), false);
+        }
+        if was_undecided && self.link.undecided.is_empty() {
+            // The list that they waited for does not come; the next one asks again.
+            self.mirroring.give_up_unless_parked();
         }
     }
 

@@ -18,7 +18,33 @@ pub(crate) struct Gated {
     version: u64,
 }
 
+/// Last words in the log that wait for the record: they and what follows are told when
+/// that holds the state, too. Bounded by the requests in flight.
+#[derive(Default)]
+pub(crate) struct HeldBack {
+    /// The log holds everything up to this number.
+    through: u64,
+    /// Entries, each with the version that must be held before it is told.
+    words: Vec<(u64, u64)>,
+}
+
 impl Session {
+    /// The newest entry is told only when the record holds the state as it is.
+    pub(crate) fn hold_back(&mut self) {
+        let version = self.version();
+        if version > self.versions.held {
+            self.held_back.words.push((self.log.next() - 1, version));
+        }
+    }
+
+    /// How far the log may be told, now that it holds everything up to `through`.
+    pub(crate) fn may_tell(&mut self, through: u64) -> u64 {
+        let HeldBack { through: held, words } = &mut self.held_back;
+        *held = through.max(*held);
+        words.retain(|(_, version)| *version > self.versions.held);
+        words.iter().map(|(number, _)| number - 1).fold(*held, u64::min)
+    }
+
     /// Answers once the log holds everything up to `through`, and the record the state as it is.
     pub(crate) fn answer_when_held(
         &mut self,

@@ -38,6 +38,13 @@ impl Mirroring {
         self.reading.is_some()
     }
 
+    /// Forgets that the list is being read, if nobody needs it for headers.
+    pub(crate) fn give_up_unless_parked(&mut self) {
+        if self.parked.is_empty() {
+            self.reading = None;
+        }
+    }
+
     pub(crate) fn has_parked(&self) -> bool {
         !self.parked.is_empty()
     }

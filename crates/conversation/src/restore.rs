@@ -93,6 +93,7 @@ impl Session {
         let open = self.streams.iter().filter(|(_, stream)| is_open(stream));
         let open: Vec<u64> = open.map(|(number, _)| *number).collect();
         open.into_iter().for_each(|number| self.settle_stream(turn, number));
+        self.close_deserted_for_long(turn);
     }
 
     /// Everything of the log that can be replayed, for writing it anew.

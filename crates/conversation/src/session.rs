@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::asking::Ask;
 use crate::exchange::{Call, Exchange, Form};
-use crate::gate::Gated;
+use crate::gate::{Gated, HeldBack};
 use crate::handshake::ServerLink;
 use crate::leaving::Leaving;
 use crate::log::Log;
@@ -92,6 +92,7 @@ pub struct Session {
     pub(crate) versions: Versions,
     /// Answers that wait until what they stand for is held.
     pub(crate) gated: Vec<Gated>,
+    pub(crate) held_back: HeldBack,
     pub(crate) tools: Tools,
     /// Why the session is about to leave, or has left, its owner.
     pub(crate) leaving: Option<Leaving>,
@@ -176,6 +177,7 @@ impl Session {
             mirroring: Mirroring::default(),
             versions: Versions::default(),
             gated: Vec::new(),
+            held_back: HeldBack::default(),
             tools: Tools::default(),
             leaving: None,
         }
@@ -210,7 +212,10 @@ impl Session {
             Event::Unsent { message } => self.unsent(&mut turn, message),
             Event::LinkDown { reason } => self.link_down(&mut turn, &reason),
             Event::Appended { through } => self.acknowledged(&mut turn, through),
-            Event::Saved { version } => self.versions.held = self.versions.held.max(version),
+            Event::Saved { version } => {
+                self.versions.held = self.versions.held.max(version);
+                self.acknowledged(&mut turn, self.log.acknowledged());
+            }
             Event::Reclaimed { emitter } => {
                 let (next, floor) = (self.log.next(), self.log.first());
                 self.log.emitters.succeed(emitter, next, floor);

@@ -185,6 +185,7 @@ impl Session {
 
     /// The log holds everything up to `through`: tell what waited for that.
     pub(crate) fn acknowledged(&mut self, turn: &mut Turn<'_>, through: u64) {
+        let through = self.may_tell(through);
         for number in self.log.acknowledge(through) {
             let Some(logged) = self.log.get(number) else { continue };
             let (stream, what) = (logged.stream, logged.what.clone());

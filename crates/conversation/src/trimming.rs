@@ -120,15 +120,23 @@ impl Session {
     /// A client left its standalone stream. It may come back; beyond the bound the oldest
     /// stream that nobody listens to is closed, and who comes back for it starts afresh.
     pub(crate) fn close_deserted(&mut self, turn: &Turn<'_>) {
+        self.close_deserted_beyond(turn, DESERTED_MAX);
+    }
+
+    /// As [`Session::close_deserted`], where the clients that listened have still to come.
+    pub(crate) fn close_deserted_for_long(&mut self, turn: &Turn<'_>) {
+        self.close_deserted_beyond(turn, DESERTED_MAX + self.limits.standalone_max);
+    }
+
+    fn close_deserted_beyond(&mut self, turn: &Turn<'_>, most: usize) {
         let listened = |number: &u64| self.attachments.iter().any(|a| a.stream == *number);
         let is_deserted = |(number, stream): &(&u64, &Stream)| {
             stream.is_standalone() && !stream.closed && !listened(number)
         };
-        let mut deserted = self.streams.iter().filter(is_deserted).map(|(number, _)| *number);
-        let oldest = deserted.next();
-        if deserted.count() >= DESERTED_MAX {
-            oldest.into_iter().for_each(|oldest| self.close_stream(turn, oldest));
-        }
+        let deserted = self.streams.iter().filter(is_deserted).map(|(number, _)| *number);
+        let deserted: Vec<u64> = deserted.collect();
+        let beyond = deserted.len().saturating_sub(most);
+        deserted.into_iter().take(beyond).for_each(|oldest| self.close_stream(turn, oldest));
     }
 
     /// Some of a stream is out of reach, and somebody still wants it. Never a silent hole:

@@ -245,6 +245,22 @@ fn what_changes_a_session_is_answered_when_it_is_held() {
 }
 
 #[test]
+fn a_streamed_answer_to_what_changes_a_session_waits_for_its_record() {
+    let mut world = live();
+    world.prompt_log = false;
+    let level = world
+        .post(r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}"#);
+    world.wait(300);
+    world.say(Response::result(2.into(), b"{}"));
+    let through = world.appended;
+    world.acknowledged = through;
+    world.step(Event::Appended { through });
+    assert!(world.gist(level).is_empty(), "the state is not held");
+    world.step(Event::Saved { version: 2 });
+    assert_eq!(world.gist(level), ["2 result"]);
+}
+
+#[test]
 fn an_answer_to_a_question_is_accepted_when_the_log_holds_it() {
     let mut world = live();
     let call = world.call(1);
@@ -533,4 +549,20 @@ fn what_a_lost_standalone_stream_asked_is_withdrawn_where_its_client_comes_back(
     world.restore(0);
     let second = world.listen(Some(cut_at));
     assert_eq!(world.gist(second), ["notifications/cancelled"]);
+}
+
+#[test]
+fn a_list_of_tools_that_never_comes_is_not_waited_for_for_ever() {
+    let limits = Limits { request_secs: 10, ..Limits::default() };
+    let mut world = World::with(limits, Rerun::Annotated, None).alive(NEW, ELICITS);
+    world.call(1);
+    world.restore(0);
+    let first = world.post_again(POSTED);
+    start(&mut world);
+    world.wait(11_000);
+    assert_eq!(world.gist(first), ["1 error -32000"]);
+    let second = world.post_again(&POSTED.replace("\"id\":1", "\"id\":2"));
+    list_tools(&mut world);
+    world.answer(2, "done");
+    assert_eq!(world.gist(second), ["2 result"]);
 }

@@ -80,8 +80,10 @@ pub(crate) struct World {
     pending: VecDeque<Batch>,
     /// What the log holds.
     pub(crate) held: BTreeMap<u64, Bytes>,
-    /// What it ever held.
-    pub(crate) history: BTreeMap<u64, Bytes>,
+    /// What it ever held, by how often the log had been empty when its owner changed:
+    /// then numbers begin anew.
+    pub(crate) history: BTreeMap<(u32, u64), Bytes>,
+    emptied: u32,
     /// The state that the record holds, and its version.
     pub(crate) state: (u64, Bytes),
     /// The params of `initialize`.
@@ -148,6 +150,7 @@ impl World {
             pending: VecDeque::new(),
             held: BTreeMap::new(),
             history: BTreeMap::new(),
+            emptied: 0,
             state: (0, Bytes::new()),
             initialize: String::new(),
             emitter: Emitter(0xfeed),
@@ -326,7 +329,7 @@ impl World {
             Batch::Append { first, floor, entries } => {
                 for (number, entry) in (first..).zip(entries.iter().cloned()) {
                     self.held.insert(number, entry.clone());
-                    self.history.insert(number, entry);
+                    self.history.insert((self.emptied, number), entry);
                 }
                 self.held.retain(|number, _| *number >= floor);
                 Held::Through(first + entries.len() as u64 - 1)
@@ -357,9 +360,8 @@ impl World {
             duplex: None,
         };
         let saved = self.saved();
+        self.emptied += u32::from(self.held.is_empty());
         let last = self.held.last_key_value().map_or(0, |(number, _)| *number);
-        // What nobody holds was never told, so its numbers are given to other entries.
-        self.history.retain(|number, _| self.held.contains_key(number) || *number <= last);
         (self.appended, self.acknowledged) = (last, last);
         (self.over, self.link_open) = (None, false);
         for connection in self.connections.values_mut() {
@@ -412,7 +414,8 @@ impl World {
     }
 
     fn perform(&mut self, effect: Effect) {
-        assert!(self.over.is_none(), "nothing comes after the end: {effect:?}");
+        let refuses = matches!(effect, Effect::Answer { answer: Answer::Refused(_), .. });
+        assert!(self.over.is_none() || refuses, "nothing comes after the end: {effect:?}");
         match effect {
             Effect::Answer { sink, answer } => {
                 let connection = self.connection(sink);
