@@ -255,6 +255,13 @@ impl Tenure {
         self.record.owner.token
     }
 
+    /// What says that the session is over. While the store may yet fail over to where that
+    /// is not known, whoever ended it keeps this, and [re-asserts](store::Store::reassert) it
+    /// with each failover: an ended session, perhaps a stolen one, must not come back.
+    pub fn tombstone(&self) -> Record {
+        Record { standing: Standing::Ended, ..self.record.clone() }
+    }
+
     /// Takes entries for the log.
     pub fn push(&mut self, first: u64, floor: u64, entries: Vec<Bytes>) {
         if self.unheld.is_empty() {

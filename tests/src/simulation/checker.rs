@@ -36,6 +36,8 @@ pub(super) struct Checker {
     /// Sessions of which something may be lost, and why.
     pub(super) excused: BTreeMap<SessionId, &'static str>,
     vulnerable: BTreeMap<SessionId, Vulnerable>,
+    /// When what was evicted was last put back.
+    mended: BTreeMap<SessionId, u64>,
     pub(super) evicted: BTreeSet<SessionId>,
     /// Until when processes are paused, cut off, or served badly by Redis.
     impaired: BTreeMap<Incarnation, u64>,
@@ -86,8 +88,12 @@ impl Checker {
     }
 
     /// A client misses what it was promised to find. Some of that may be.
-    pub(super) fn forgotten(&mut self, session: &SessionId, text: &str) {
+    pub(super) fn forgotten(&mut self, now: u64, session: &SessionId, text: &str) {
         if self.excused.contains_key(session) {
+            return;
+        }
+        let just_mended = self.mended.get(session).is_some_and(|at| now < at + 200);
+        if just_mended && self.evicted.contains(session) {
             return;
         }
         let vulnerable = self.vulnerable.get(session).copied();
@@ -120,7 +126,13 @@ impl Checker {
     }
 
     /// A primary did something that is none any more for everybody else: it will be forgotten.
-    pub(super) fn executed_apart(&mut self, now: u64, command: &Command, answer: &Answer) {
+    pub(super) fn executed_apart(
+        &mut self,
+        now: u64,
+        from: Incarnation,
+        command: &Command,
+        answer: &Answer,
+    ) {
         let owner = match (command, answer) {
             (Command::Create(_, record), Answer::Done(Ok(())))
             | (Command::Reassert(record, _), Answer::Appended(Ok(_))) => record.owner,
@@ -128,8 +140,7 @@ impl Checker {
             (Command::Append(Batch { token, .. }), Answer::Appended(Ok(_)))
             | (Command::Save(_, token, _), Answer::Saved(Ok(_)))
             | (Command::Release(_, token) | Command::End(_, token), Answer::Done(Ok(()))) => {
-                let node = self.split.iter().next_back().copied().unwrap_or(Incarnation(0));
-                Owner { token: *token, node }
+                Owner { token: *token, node: from }
             }
             _ => return,
         };
@@ -206,6 +217,7 @@ impl Checker {
                 let mine = self.vulnerable.get(&ring.session);
                 if mine.is_some_and(|v| v.owner.node == record.owner.node) {
                     self.vulnerable.remove(&ring.session);
+                    self.mended.insert(ring.session.clone(), now);
                 }
             }
             (Command::MarkDead(of, _), Answer::Marked(Ok(store::Marking::Dead))) => {
@@ -234,7 +246,12 @@ impl Checker {
         let unaware = marked.is_some_and(|at| now <= at + learns);
         let apart = self.split.contains(&owner.node) || self.frozen.contains(&owner.node);
         let apart = apart || self.diverged.contains(session);
-        if unaware || apart || now == superseded.at {
+        if now == superseded.at {
+            return true;
+        }
+        if unaware || apart {
+            // What it tells its clients now, it cannot know better.
+            self.excused.insert(session.clone(), "an owner acted that could not know better");
             return false;
         }
         self.breaks(format!(
@@ -280,14 +297,10 @@ impl Checker {
     }
 
     /// Somebody has been given a session.
-    pub(super) fn adopted(&mut self, session: &SessionId, owner: Owner) {
-        if self.ended.contains_key(session) && !self.excused.contains_key(session) {
-            let text = format!(
-                "{} was taken over as {} after it had ended",
-                session.as_str(),
-                short(owner.token)
-            );
-            self.breaks(text);
+    pub(super) fn adopted(&mut self, now: u64, session: &SessionId, owner: Owner) {
+        if self.ended.contains_key(session) {
+            let text = format!("taken over as {} after it had ended", short(owner.token));
+            self.forgotten(now, session, &text);
         }
     }
 

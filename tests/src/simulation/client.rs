@@ -58,6 +58,7 @@ enum What {
     Reply(String),
     Listen,
     Delete,
+    Stranger,
 }
 
 /// What the world does for a client.
@@ -111,6 +112,8 @@ pub(super) enum Wake {
     Begin,
     /// Is everything well?
     Probe,
+    /// Somebody uses the id of a session that ended.
+    Stranger,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,6 +237,7 @@ impl Client {
     pub(super) fn wake(&mut self, now: u64, wake: Wake, does: &mut Vec<Does>) {
         match wake {
             Wake::Begin => self.begin(does),
+            Wake::Stranger => self.be_a_stranger(does),
             _ if self.phase != Phase::Live => {}
             Wake::Act if self.directed => {}
             Wake::Act => self.act(now, does),
@@ -404,6 +408,11 @@ impl Client {
         self.connect(What::Cancel(number), Errand::Post(cancelled.into()), does);
     }
 
+    fn be_a_stranger(&mut self, does: &mut Vec<Does>) {
+        let ping = Request::new("stranger".into(), Method::Ping, None);
+        self.connect(What::Stranger, Errand::Post(ping.into()), does);
+    }
+
     fn come_back(&mut self, number: u64, does: &mut Vec<Does>) {
         let Some(call) = self.calls.get(&number) else { return };
         if call.fate != Fate::Open || call.conn.is_some() {
@@ -486,8 +495,23 @@ impl Client {
                 }
             }
             What::Reply(id) => self.heard_reply(&id, &told, does),
+            What::Stranger => {
+                let (Told::Answer(Answer::Json(data)) | Told::Frame(Frame::Message { data, .. })) =
+                    &told
+                else {
+                    return;
+                };
+                if read(data).is_some_and(|value| value.get("result").is_some()) {
+                    does.push(Does::Forgotten("a session that ended was used"));
+                }
+            }
             What::Delete => match told {
-                Told::Answer(Answer::Ended) => self.phase = Phase::Ended,
+                Told::Answer(Answer::Ended) => {
+                    self.phase = Phase::Ended;
+                    for after in [200, 2_000, 8_000, 20_000] {
+                        does.push(Does::Wake(after + self.rng.below(1_000), Wake::Stranger));
+                    }
+                }
                 _ => self.ending = false,
             },
         }
@@ -629,7 +653,10 @@ impl Client {
             let back = id.number < last.number;
             // A standalone stream may begin anew; a call's never does.
             let same = id.stream == last.stream;
-            if (call.is_some() && !same) || (same && (again || back)) {
+            if same && back && id.emitter != last.emitter || data.is_none() && same && back {
+                // Where owners were lost one after another, a stream goes back to what is left.
+                does.push(Does::Forgotten("a stream went back"));
+            } else if (call.is_some() && !same) || (same && (again || back)) {
                 does.push(Does::Complain(format!("event {id} came after {last} on {call:?}")));
             }
         }

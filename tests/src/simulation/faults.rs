@@ -1,6 +1,6 @@
 //! What goes wrong, and how the world makes it.
 
-use store::{Incarnation, Standing};
+use store::Incarnation;
 
 use super::client::Wake;
 use super::plan::{PROBE, Plan};
@@ -295,13 +295,13 @@ impl World {
             let owner = record.owner;
             let alive = self.processes.get(&owner.node).is_some_and(|process| {
                 process.sessions.contains_key(session)
+                    || process.graves.contains_key(session)
                     || process.claims.get(session).is_some_and(|c| c.new.token == owner.token)
             });
             self.note(|| {
                 format!("redis forgot something of {} ({})", session.as_str(), brief(owner.node))
             });
-            let ended = record.standing == Standing::Ended;
-            self.checker.forgot(session, owner, alive || ended, now);
+            self.checker.forgot(session, owner, alive, now);
         }
     }
 

@@ -177,7 +177,7 @@ impl World {
     /// A session that was claimed.
     pub(super) fn adopt(&mut self, at: Incarnation, id: &SessionId, claimed: Claimed, epoch: u64) {
         let Claimed { record, log } = claimed;
-        self.checker.adopted(id, record.owner);
+        self.checker.adopted(self.now, id, record.owner);
         let now = self.clock_of(at);
         let Some(revision) = Revision::named(&record.revision) else { return };
         let saved = Saved {
@@ -492,6 +492,14 @@ impl World {
                 Outcome::Deposed | Outcome::Released | Outcome::Ended => {
                     let name = self.name(at);
                     self.note(|| format!("{name} {}: {outcome:?}", id.as_str()));
+                    if outcome == Outcome::Ended
+                        && let Some(tenure) = &owned.tenure
+                    {
+                        let tombstone = tenure.tombstone();
+                        if let Some(process) = self.processes.get_mut(&at) {
+                            process.graves.insert(id.clone(), (tombstone, moment.era));
+                        }
+                    }
                     self.let_go(at, id, owned, matches!(outcome, Outcome::Ended));
                     return;
                 }
@@ -589,6 +597,9 @@ impl World {
                     self.after(millis, Happening::Rings(at, timer));
                 }
                 Did::Ran(job) => {
+                    let name = self.name(at);
+                    let call = job.call;
+                    self.note(|| format!("{name} {} runs call {call}", id.as_str()));
                     let owns = self.acted(id, owned, "a tool was run");
                     let client = self.clients.iter().find(|c| c.session.as_ref() == Some(id));
                     self.checker.ran(id, &job, client);
@@ -597,7 +608,7 @@ impl World {
                         && !client.may_have(level.as_deref())
                     {
                         let text = format!("a tool was run at log level {level:?}");
-                        self.checker.forgotten(id, &text);
+                        self.checker.forgotten(self.now, id, &text);
                     }
                 }
                 Did::Misled(text) => self.checker.breaks(text),

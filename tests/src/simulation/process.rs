@@ -26,6 +26,8 @@ pub(super) enum Purpose {
     Claim(SessionId),
     Tenure(SessionId),
     Create(SessionId),
+    /// The end of a session is written anew.
+    Grave(SessionId),
     MarkDead(Incarnation),
 }
 
@@ -83,6 +85,8 @@ pub(super) struct Process {
     pub(super) draining: bool,
     /// Since when, by the world's clock.
     pub(super) draining_since: u64,
+    /// What says that sessions are over that ended here, and in which era it was written.
+    pub(super) graves: BTreeMap<SessionId, (store::Record, u64)>,
     /// The balancer sends nothing new.
     pub(super) out_of_rotation: bool,
     /// Connections of other nodes that sessions here speak with.
@@ -153,6 +157,7 @@ impl World {
             waited: BTreeMap::new(),
             draining: false,
             draining_since: 0,
+            graves: BTreeMap::new(),
             out_of_rotation: false,
             next_sink: 1,
         };
@@ -213,6 +218,9 @@ impl World {
             (Purpose::Tenure(session), answer) => self.tenure_came(to, &session, answer),
             (Purpose::Create(session), Answer::Done(came)) => self.created(to, &session, came),
             (Purpose::MarkDead(peer), Answer::Marked(came)) => self.marked(to, peer, came),
+            (Purpose::Grave(session), Answer::Appended(came)) => {
+                self.buried_anew(to, session, came)
+            }
             _ => {}
         }
     }
@@ -291,6 +299,48 @@ impl World {
         let name = self.name(at);
         self.note(|| format!("{name} sees that Redis failed over"));
         self.look_after_all(at);
+        self.bury_anew(at);
+    }
+
+    /// Sessions that ended here stay ended, whatever a failover forgot.
+    fn bury_anew(&mut self, at: Incarnation) {
+        if !self.rules.remembers_ends {
+            return;
+        }
+        let Some(process) = self.processes.get(&at) else { return };
+        let era = process.era;
+        let graves: Vec<_> = process
+            .graves
+            .iter()
+            .filter(|(_, (_, written))| *written < era)
+            .map(|(session, (record, _))| (session.clone(), record.clone()))
+            .collect();
+        for (session, record) in graves {
+            let batch = store::Batch {
+                session: session.clone(),
+                token: record.owner.token,
+                first: 1,
+                floor: 1,
+                entries: Vec::new(),
+                ttl: super::redis::TTL,
+            };
+            self.send_for(at, Command::Reassert(record, batch), Purpose::Grave(session));
+        }
+    }
+
+    fn buried_anew(
+        &mut self,
+        at: Incarnation,
+        session: SessionId,
+        came: Result<store::Appended, Error>,
+    ) {
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        let era = process.era;
+        if matches!(came, Err(Error::Unavailable(_))) {
+            self.after(300, Happening::Rings(at, Timer::Bury));
+        } else if let Some(grave) = process.graves.get_mut(&session) {
+            grave.1 = era;
+        }
     }
 
     /// Does it know too little yet to say who owns what?
@@ -389,6 +439,7 @@ impl World {
             Timer::Chat(session, instance) => self.instance_chats(at, &session, instance),
             Timer::DrainNow => self.drain_now(at),
             Timer::Leave => self.leave(at),
+            Timer::Bury => self.bury_anew(at),
         }
     }
 

@@ -35,8 +35,8 @@ pub struct Rules {
     pub numbers_attachments: bool,
     /// The end of a session is told only when it is written.
     pub ends_before_word: bool,
-    /// Owners re-assert what they own after a failover.
-    pub reasserts: bool,
+    /// A node keeps what says that a session is over, and writes it anew after a failover.
+    pub remembers_ends: bool,
     /// What became of the tenure: its own rules.
     pub tenure: cluster::tenure::Rules,
 }
@@ -59,7 +59,7 @@ impl Default for Rules {
             marks_again: true,
             numbers_attachments: true,
             ends_before_word: true,
-            reasserts: true,
+            remembers_ends: true,
             tenure: cluster::tenure::Rules::default(),
         }
     }

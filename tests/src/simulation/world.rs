@@ -43,6 +43,8 @@ pub(super) enum Timer {
     DrainNow,
     /// The drained process ends.
     Leave,
+    /// Ends of sessions are written anew.
+    Bury,
 }
 
 /// What happens.
@@ -288,15 +290,22 @@ impl World {
     }
 
     pub(super) fn happen(&mut self, what: Happening) {
-        if let Some(process) = what.process() {
-            let Some(process) = self.processes.get_mut(&process) else { return };
+        if let Some(at) = what.process() {
+            let Some(process) = self.processes.get(&at) else { return };
             if process.paused {
                 // The kernel keeps it; what came over a link that broke since, too.
-                if let Happening::Deliver { from, to, epoch, .. } = &what
-                    && !self.links.carries(*from, *to, *epoch)
-                {
-                    return;
+                if let Happening::Deliver { from, to, epoch, .. } = &what {
+                    let slot = process.slot;
+                    let (from, to, epoch) = (*from, *to, *epoch);
+                    if !self.links.carries(from, to, epoch) {
+                        return;
+                    }
+                    if self.slot_of(from).is_some_and(|from| self.links.parts(from, slot)) {
+                        self.links.stalled.push(what);
+                        return;
+                    }
                 }
+                let process = self.processes.get_mut(&at).expect("it was there");
                 process.backlog.push_back(what);
                 return;
             }
@@ -417,7 +426,10 @@ impl World {
         if at == self.redis.current() {
             self.checker.executed(self.now, &command, &answer);
         } else {
-            self.checker.executed_apart(self.now, &command, &answer);
+            let alive = self.processes.contains_key(&from);
+            if alive {
+                self.checker.executed_apart(self.now, from, &command, &answer);
+            }
         }
         if !matches!(command, Command::Renew(..) | Command::Nodes | Command::Primaries) {
             let (name, of) = (self.name(from), command.session().map(|s| s.as_str().to_owned()));
@@ -486,7 +498,7 @@ impl World {
                 Does::Complain(text) => self.checker.breaks(format!("client {number}: {text}")),
                 Does::Forgotten(text) => {
                     let Some(session) = self.clients[number].session.clone() else { continue };
-                    self.checker.forgotten(&session, &format!("client {number}: {text}"));
+                    self.checker.forgotten(self.now, &session, &format!("client {number}: {text}"));
                 }
             }
         }
