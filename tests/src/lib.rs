@@ -16,6 +16,7 @@ pub mod prometheus;
 pub mod proxy;
 pub mod raw;
 pub mod redis;
+pub mod simulation;
 pub mod sse;
 pub mod tools;
 

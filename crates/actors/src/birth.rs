@@ -1,23 +1,27 @@
-//! How a session comes to be: a seat, an id, a mailbox, and its first event.
+//! How a session comes to live here: a seat, a mailbox, and what it begins with. It is new,
+//! or was claimed.
 
 use std::sync::Arc;
 
 use actix::{AsyncContext, Context};
 use bytes::Bytes;
-use conversation::{Birth, Emitter, Event, Refusal, Session};
-use protocol::{Body, Mirrored, SessionId};
-use store::{Digest, Owner, Token};
+use cluster::tenure::Tenure;
+use conversation::{Birth, Emitter, Event, Refusal, Saved, Session, SinkId, Unreadable};
+use protocol::{Body, Mirrored, Revision, SessionId};
+use store::{Claimed, Digest, Owner, Token};
 use tenants::{Principal, Tenant};
 use tokio::sync::oneshot;
 
 use crate::door::Door;
 use crate::handle::Node;
 use crate::inflow::Local;
+use crate::keeper::Keeper;
 use crate::record::Draft;
-use crate::session_actor::SessionActor;
+use crate::registry::Seat;
+use crate::session_actor::{Beginning, Parts, SessionActor};
 use crate::{Opened, clock, metrics};
 
-/// What a session begins with.
+/// What a new session begins with.
 pub(crate) enum Newborn {
     /// An `initialize` was posted.
     Posted {
@@ -41,29 +45,21 @@ pub(crate) fn begin(
     principal: &Principal,
     newborn: Newborn,
 ) -> Result<Opened, Refusal> {
-    if !node.may_act() {
-        return Err(Refusal::Unavailable);
-    }
+    let epoch = node.right().ok_or(Refusal::Unavailable)?;
     let seat = node.registry.seat(tenant, node.settings.sessions_max)?;
     let random = Random::new()?;
     let session = random.session_id(&node.tag).ok_or(Refusal::Unavailable)?;
     let owner = Owner { token: Token::first(random.token), node: node.incarnation() };
 
-    let mut context = Context::<SessionActor>::new();
-    context.set_mailbox_capacity(node.settings.mailbox_max.max(1));
+    let context = mailbox(node);
     let door = Arc::new(Door::new(context.address()));
     let is_duplex = matches!(newborn, Newborn::Connected { .. });
     let (sink, queue) = door.sink(node.bounds, is_duplex);
-    let birth = Birth {
-        limits: Arc::clone(&node.limits),
-        emitter: Emitter(random.token),
-        seed: random.seed,
-        duplex: is_duplex.then_some(sink.id),
-    };
+    let birth = birth(node, &tenant.name, owner.token, random.seed, is_duplex.then_some(sink.id));
     let (first, initialize, recorded) = match newborn {
         Newborn::Connected { recorded } => (None, Bytes::new(), Some(recorded)),
         Newborn::Posted { body, mirrored, params } => {
-            (Some(Event::Posted { sink: sink.id, body, mirrored }), params, None)
+            (Some(Event::Posted { sink: sink.id, body, mirrored, again: false }), params, None)
         }
     };
     let draft = Draft {
@@ -71,19 +67,20 @@ pub(crate) fn begin(
         tenant: Arc::clone(&tenant.name),
         principal: Digest(principal.digest()),
         initialize,
+        random: random.next_token,
     };
-    let enrolled = node.registry.enroll(&session, tenant, principal, Arc::clone(&door));
+    let enrolled = node.registry.enroll(&session, &tenant.name, principal, Arc::clone(&door));
+    let enrolled = enrolled.ok_or(Refusal::Unavailable)?;
     let now = clock::now();
-    let machine = Session::new(birth, now);
-    let actor = SessionActor::new(crate::session_actor::Parts {
+    let actor = SessionActor::new(Parts {
         id: session.clone(),
         node: Arc::clone(node),
         door: Arc::clone(&door),
-        session: machine,
-        draft,
-        first,
-        recorded,
-        sink,
+        session: Session::new(birth, now),
+        tenant: Arc::clone(&tenant.name),
+        token: owner.token,
+        epoch,
+        beginning: Beginning::Newborn { draft, first, recorded, sink },
         enrolled,
         seat,
         now,
@@ -93,22 +90,106 @@ pub(crate) fn begin(
     Ok(Opened { session, inflow: Local::new(queue, door).into() })
 }
 
+/// A session that this node has claimed, and for whom.
+pub(crate) struct Claim {
+    pub(crate) session: SessionId,
+    pub(crate) principal: Principal,
+    pub(crate) revision: Revision,
+    pub(crate) claimed: Claimed,
+    /// The epoch of the node's lease in which it was claimed.
+    pub(crate) epoch: u64,
+    pub(crate) seat: Seat,
+}
+
+/// Starts a claimed session on this thread, from what its former owner left.
+pub(crate) fn go_on(node: &Arc<Node>, claim: Claim) -> Result<(), Unreadable> {
+    let Claim { session, principal, revision, claimed, epoch, seat } = claim;
+    let Claimed { record, log } = claimed;
+    let (token, tenant) = (record.owner.token, Arc::clone(&record.tenant));
+    // Jitter needs no secret, and a token that cannot be made is not needed yet.
+    let random = Random::new().ok();
+    let seed = random.as_ref().map_or(token.random, |random| random.seed);
+    let now = clock::now();
+    let saved = Saved {
+        revision,
+        initialize: record.initialize.clone(),
+        state: record.state.bytes.clone(),
+        version: record.state.version,
+        former: record.former.iter().map(|token| Emitter(token.random)).collect(),
+        log,
+    };
+    let mut effects = Vec::new();
+    let birth = birth(node, &tenant, token, seed, None);
+    let machine = Session::restore(birth, saved, now, &mut effects)?;
+
+    let (ttl, lifetimes) = (node.settings.record_ttl(), node.settings.lifetimes());
+    let tenure = Tenure::new(session.clone(), record, epoch, ttl, now.0);
+    let next_token = random.map_or(seed, |random| random.next_token);
+    let store = Arc::clone(&node.store);
+    let keeper = Keeper::new(store, session.clone(), tenure, lifetimes, next_token);
+
+    let context = mailbox(node);
+    let door = Arc::new(Door::new(context.address()));
+    let enrolled = node.registry.enroll(&session, &tenant, &principal, Arc::clone(&door));
+    // Should it be here all the same, that one claims it from this claim.
+    let Some(enrolled) = enrolled else { return Ok(()) };
+    let actor = SessionActor::new(Parts {
+        id: session,
+        node: Arc::clone(node),
+        door,
+        session: machine,
+        tenant,
+        token,
+        epoch,
+        beginning: Beginning::Claimed { keeper: Box::new(keeper), effects },
+        enrolled,
+        seat,
+        now,
+    });
+    context.run(actor);
+    Ok(())
+}
+
+fn mailbox(node: &Node) -> Context<SessionActor> {
+    let mut context = Context::new();
+    context.set_mailbox_capacity(node.settings.mailbox_max.max(1));
+    context
+}
+
+fn birth(node: &Node, tenant: &str, token: Token, seed: u64, duplex: Option<SinkId>) -> Birth {
+    let care = node.care(tenant);
+    Birth {
+        limits: Arc::clone(&node.limits),
+        emitter: Emitter(token.random),
+        seed,
+        duplex,
+        rerun: care.rerun,
+        idle_stop_secs: care.idle_stop_secs,
+    }
+}
+
 /// What has to be random about a session.
 struct Random {
     uuid: [u8; 16],
     token: u64,
+    next_token: u64,
     seed: u64,
 }
 
 impl Random {
     fn new() -> Result<Self, Refusal> {
         let mut uuid = [0; 16];
-        let read = getrandom::fill(&mut uuid)
-            .and_then(|()| Ok(Self { uuid, token: getrandom::u64()?, seed: getrandom::u64()? }));
-        read.map_err(|error| {
+        let mut words = [0; 24];
+        let read = getrandom::fill(&mut uuid).and_then(|()| getrandom::fill(&mut words));
+        if let Err(error) = read {
             tracing::error!(%error, "the system gives no randomness; no session can be made");
-            Refusal::Unavailable
-        })
+            return Err(Refusal::Unavailable);
+        }
+        let mut words = words
+            .chunks_exact(8)
+            .map(|word| word.iter().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)));
+        let mut word = || words.next().unwrap_or_default();
+        Ok(Self { uuid, token: word(), next_token: word(), seed: word() })
     }
 
     fn session_id(&self, tag: &str) -> Option<SessionId> {

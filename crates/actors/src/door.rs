@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use actix::Addr;
 use actix::dev::SendError;
@@ -16,10 +16,24 @@ use crate::sink::{Bounds, Queue, Sink};
 pub(crate) struct Door {
     mailbox: Addr<SessionActor>,
     sinks: AtomicU64,
+    /// A [`Standing`].
+    standing: AtomicU8,
     /// Some reader has left since the session last looked.
     left: AtomicBool,
     told_to_drain: AtomicBool,
+    told_to_go: AtomicBool,
     told_to_stop: AtomicBool,
+}
+
+/// Whether a session takes what comes to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It does.
+    Open,
+    /// It is being given up: soon it is nobody's, or another node's.
+    Leaving,
+    /// It is over, and stays here until the store knows.
+    Over,
 }
 
 impl Door {
@@ -27,8 +41,10 @@ impl Door {
         Self {
             mailbox,
             sinks: AtomicU64::new(0),
+            standing: AtomicU8::new(Standing::Open as u8),
             left: AtomicBool::new(false),
             told_to_drain: AtomicBool::new(false),
+            told_to_go: AtomicBool::new(false),
             told_to_stop: AtomicBool::new(false),
         }
     }
@@ -51,15 +67,37 @@ impl Door {
         match self.mailbox.try_send(Mail::Happened { event, sink: Some(sink) }) {
             Ok(()) => Ok(Local::new(queue, self)),
             Err(SendError::Full(_)) => Err(Refusal::Busy),
-            Err(SendError::Closed(_)) => Err(Refusal::UnknownSession),
+            Err(SendError::Closed(_)) if self.standing() == Standing::Over => {
+                Err(Refusal::UnknownSession)
+            }
+            Err(SendError::Closed(_)) => Err(Refusal::Moved),
         }
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        match self.standing.load(Ordering::Acquire) {
+            0 => Standing::Open,
+            1 => Standing::Leaving,
+            _ => Standing::Over,
+        }
+    }
+
+    /// From now on nothing is taken. To be told before the mailbox closes.
+    pub(crate) fn close(&self, standing: Standing) {
+        self.standing.store(standing as u8, Ordering::Release);
+    }
+
+    /// Makes the session look around: something that it depends on has changed. Where the
+    /// mailbox is full, what is in it makes it look.
+    pub(crate) fn knock(&self) {
+        let _ = self.mailbox.try_send(Mail::Knock);
     }
 
     /// A reader went away. The note is left before the knock, so where the mailbox is
     /// full, whoever empties it finds the note.
     pub(crate) fn reader_left(&self) {
         self.left.store(true, Ordering::SeqCst);
-        let _ = self.mailbox.try_send(Mail::Knock);
+        self.knock();
     }
 
     /// Has any reader left since this was last asked?
@@ -75,19 +113,29 @@ impl Door {
     /// Tells the session once to end when it has no exchange. Where the mailbox is full,
     /// nothing happens: ask again.
     pub(crate) fn drain(&self) {
-        self.tell_once(&self.told_to_drain, Mail::Drain);
+        self.tell_once(&self.told_to_drain, || Mail::Drain);
+    }
+
+    /// Tells the session once to leave this node when it has no exchange, as `drain` does.
+    pub(crate) fn hand_over(&self) {
+        self.tell_once(&self.told_to_drain, || Mail::event(Event::HandOver { at_once: false }));
+    }
+
+    /// Tells the session once to leave this node now, as `drain` does.
+    pub(crate) fn hand_over_at_once(&self) {
+        self.tell_once(&self.told_to_go, || Mail::event(Event::HandOver { at_once: true }));
     }
 
     /// Tells the session once to end now, as `drain` does.
     pub(crate) fn stop(&self) {
-        self.tell_once(&self.told_to_stop, Mail::Happened { event: Event::Stopping, sink: None });
+        self.tell_once(&self.told_to_stop, || Mail::event(Event::Stopping));
     }
 
-    fn tell_once(&self, told: &AtomicBool, mail: Mail) {
+    fn tell_once(&self, told: &AtomicBool, mail: impl FnOnce() -> Mail) {
         if told.load(Ordering::Relaxed) {
             return;
         }
-        if !matches!(self.mailbox.try_send(mail), Err(SendError::Full(_))) {
+        if !matches!(self.mailbox.try_send(mail()), Err(SendError::Full(_))) {
             told.store(true, Ordering::Relaxed);
         }
     }

@@ -1,25 +1,32 @@
 //! The way into the node's sessions.
 
+use std::collections::HashMap;
+use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, OnceLock};
+use std::pin::Pin;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use backends::Backends;
 use cluster::Cluster;
+use cluster::tenure::{Moment, Settling};
 use conversation::Refusal;
 use protocol::{Body, Message, Mirrored, Request, SessionId};
 use store::{Incarnation, Store};
 use tenants::{Principal, Tenant};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
+use crate::arbiters::Arbiters;
 use crate::birth::{self, Newborn};
 use crate::door::Door;
 use crate::inflow::Local;
 use crate::registry::{Found, Registry};
-use crate::remote::{Errand, Forwarding, Serving};
+use crate::remote::{Errand, Passage, Serving};
+use crate::seeking::Claims;
 use crate::sink::Bounds;
-use crate::{Inflow, Settings, metrics};
+use crate::{Care, Inflow, Settings, clock, metrics};
 
 /// How often a session that was too busy to hear that the node stops is told again.
 const STOP_AGAIN: Duration = Duration::from_millis(20);
@@ -61,12 +68,22 @@ pub(crate) struct Node {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) backends: Backends,
     pub(crate) registry: Arc<Registry>,
+    /// Sessions that are being taken up.
+    pub(crate) claims: Claims,
+    /// Threads that they may be brought to.
+    pub(crate) arbiters: Arbiters,
+    /// How each tenant's server is looked after; the others' as by default.
+    cares: OnceLock<HashMap<Arc<str>, Care>>,
     /// Of a node on its own.
     incarnation: Incarnation,
     /// Where the other nodes are, once this one has joined them.
     cluster: OnceLock<Cluster>,
     /// What session ids made here end with: a hint, never trusted.
     pub(crate) tag: Box<str>,
+    /// Requests that are held until their session is found.
+    pub(crate) held: AtomicUsize,
+    /// Does this node give its sessions to others?
+    pub(crate) departing: watch::Sender<bool>,
 }
 
 impl Handle {
@@ -92,9 +109,14 @@ impl Handle {
             store,
             backends,
             registry: Arc::new(Registry::new()),
+            claims: Claims::default(),
+            arbiters: Arbiters::default(),
+            cares: OnceLock::new(),
             incarnation,
             cluster: OnceLock::new(),
             tag: tag.into(),
+            held: AtomicUsize::new(0),
+            departing: watch::Sender::new(false),
         };
         Self { node: Arc::new(node) }
     }
@@ -109,9 +131,26 @@ impl Handle {
     /// cluster's incarnation, and this node acts only while its lease lasts. To be called
     /// before the first session is made. A second cluster is not joined.
     pub fn join(&self, cluster: Cluster) {
+        let changes = cluster.changes();
         if self.node.cluster.set(cluster).is_err() {
             tracing::error!("the node has joined a cluster already");
+            return;
         }
+        tokio::spawn(tell_of_changes(Arc::downgrade(&self.node), changes));
+    }
+
+    /// How these tenants' servers are looked after. To be called before the first session
+    /// is made, once.
+    pub fn look_after(&self, cares: impl IntoIterator<Item = (Arc<str>, Care)>) {
+        if self.node.cares.set(cares.into_iter().collect()).is_err() {
+            tracing::error!("how servers are looked after was said already");
+        }
+    }
+
+    /// From now on sessions that are taken up may be brought to the calling thread. To be
+    /// called on each thread whose connections are served, within its arbiter.
+    pub fn register(&self) {
+        self.node.arbiters.register();
     }
 
     /// Makes a session of Streamable HTTP; `request` is its `initialize`. The session
@@ -150,17 +189,17 @@ impl Handle {
         body: Body,
         mirrored: Option<Box<Mirrored>>,
     ) -> Result<Inflow, Refusal> {
-        self.enter(visit, Errand::Post { body, mirrored }).await
+        self.enter(visit, Errand::Post { body, mirrored, again: false })
     }
 
     /// Opens a GET stream, after an event where `after` (`Last-Event-ID`) names one.
     pub async fn listen(&self, visit: &Visit, after: Option<String>) -> Result<Inflow, Refusal> {
-        self.enter(visit, Errand::Listen { after }).await
+        self.enter(visit, Errand::Listen { after })
     }
 
     /// Ends a session.
     pub async fn delete(&self, visit: &Visit) -> Result<Inflow, Refusal> {
-        self.enter(visit, Errand::Delete).await
+        self.enter(visit, Errand::Delete)
     }
 
     /// How many sessions live here now, those included that are about to go.
@@ -181,6 +220,35 @@ impl Handle {
         }
     }
 
+    /// Takes no new session and gives up those that are here, so that any other node can
+    /// take them up: each once none of its requests is in flight, and after `grace` with an
+    /// error as the last word on what is. Sessions that cannot go on elsewhere end as by
+    /// [`Handle::stop`]; on a node on its own all do. Returns when none is left, at most
+    /// moments after `grace` is over. Connections are served on, by other nodes' sessions.
+    pub async fn drain(&self, grace: Duration) {
+        let Some(cluster) = self.node.cluster() else { return self.stop(grace).await };
+        self.node.registry.close();
+        self.node.departing.send_replace(true);
+        cluster.set_draining(true);
+        let sessions = self.sessions();
+        tracing::info!(sessions, "draining");
+        if timeout(grace, self.all_gone(Door::hand_over)).await.is_ok() {
+            return;
+        }
+        metrics::HANDOVERS_FORCED.inc_by(self.sessions() as u64);
+        if timeout(LAST_WORDS, self.all_gone(Door::hand_over_at_once)).await.is_err()
+            && timeout(LAST_WORDS, self.all_gone(Door::stop)).await.is_err()
+        {
+            let sessions = self.sessions();
+            tracing::warn!(sessions, "sessions could not be given up; they are taken from us");
+        }
+    }
+
+    /// Does the node take no new session, because it drains or stops?
+    pub fn is_draining(&self) -> bool {
+        self.node.registry.is_closed()
+    }
+
     async fn all_gone(&self, tell: impl Fn(&Door)) {
         let registry = &self.node.registry;
         loop {
@@ -196,18 +264,16 @@ impl Handle {
         }
     }
 
-    /// Where the session is here, this never waits, so a caller that goes away cannot take
-    /// an errand half the way. Elsewhere it waits only to learn where.
-    async fn enter(&self, visit: &Visit, errand: Errand) -> Result<Inflow, Refusal> {
+    /// This never waits, so a caller that goes away cannot take an errand half the way.
+    fn enter(&self, visit: &Visit, errand: Errand) -> Result<Inflow, Refusal> {
         let node = &self.node;
+        if node.sessions_move() {
+            return Ok(Passage::begin(node, visit, errand).into());
+        }
         match node.enter(&visit.tenant.name, &visit.principal, &visit.session, errand) {
             Entry::Entered(local) => Ok(local.into()),
             Entry::Refused(refusal) => Err(refusal),
-            Entry::Absent(errand) => {
-                let cluster = node.cluster.get().ok_or(Refusal::UnknownSession)?;
-                let call = Forwarding::begin(cluster.clone(), visit, &errand).await;
-                call.map(Inflow::from)
-            }
+            Entry::Absent(_) => Err(Refusal::UnknownSession),
         }
     }
 }
@@ -236,9 +302,6 @@ impl Node {
             Found::Foreign => return Entry::Refused(Refusal::UnknownSession),
             Found::Absent => return Entry::Absent(errand),
         };
-        if !self.may_act() {
-            return Entry::Refused(Refusal::Unavailable);
-        }
         match door.enter(self.bounds, |sink| errand.event(sink)) {
             Ok(local) => Entry::Entered(local),
             Err(refusal) => {
@@ -250,14 +313,67 @@ impl Node {
         }
     }
 
-    /// May this node act for its sessions now? One on its own always may.
-    pub(crate) fn may_act(&self) -> bool {
-        self.cluster.get().is_none_or(Cluster::may_act)
+    /// The node's place among others, if it has one.
+    pub(crate) fn cluster(&self) -> Option<&Cluster> {
+        self.cluster.get()
+    }
+
+    /// The epoch of this node's lease, where it may act for its sessions now. One on its own
+    /// always may. No round trip.
+    pub(crate) fn right(&self) -> Option<u64> {
+        self.cluster.get().map_or(Some(0), Cluster::right)
+    }
+
+    /// What the node knows now that matters to its ownership of a session, by the clock of
+    /// sessions.
+    pub(crate) fn moment(&self, session: &SessionId) -> Moment {
+        let now = clock::now().0;
+        match self.cluster.get() {
+            Some(cluster) => Moment { now, ..cluster.moment(session) },
+            None => Moment { now, right: Some(0), era: 0, settling: Settling::Done },
+        }
+    }
+
+    /// How a tenant's server is looked after.
+    pub(crate) fn care(&self, tenant: &str) -> Care {
+        self.cares.get().and_then(|cares| cares.get(tenant)).copied().unwrap_or_default()
+    }
+
+    /// Can a session leave this node and go on, elsewhere or later?
+    fn sessions_move(&self) -> bool {
+        self.cluster.get().is_some() || self.settings.session.sleep_after_secs > 0
+    }
+
+    /// Is there anybody whom this node could give its sessions to?
+    pub(crate) fn can_leave(&self) -> bool {
+        self.cluster.get().is_some()
+    }
+
+    /// Returns when this node gives its sessions to others.
+    pub(crate) fn leaving(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let mut departing = self.departing.subscribe();
+        Box::pin(async move {
+            // The node outlives its connections; should it not, they end anyway.
+            let _ = departing.wait_for(|departing| *departing).await;
+        })
+    }
+
+    /// A node that would take a session of this one's.
+    pub(crate) fn willing_peer(&self) -> Option<cluster::Peer> {
+        self.cluster.get()?.willing()
     }
 
     /// This life of the node, as its sessions' records name it.
     pub(crate) fn incarnation(&self) -> Incarnation {
         self.cluster.get().map_or(self.incarnation, Cluster::incarnation)
+    }
+}
+
+/// Lets every session look around each time the lease or the store has changed.
+async fn tell_of_changes(node: Weak<Node>, mut changes: watch::Receiver<u64>) {
+    while changes.changed().await.is_ok() {
+        let Some(node) = node.upgrade() else { return };
+        node.registry.for_each(Door::knock);
     }
 }
 

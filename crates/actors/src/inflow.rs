@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use conversation::{Answer, Frame};
+use conversation::{Answer, EventId, Frame};
 
 use crate::door::Door;
-use crate::remote::Forwarding;
+use crate::remote::Passage;
 use crate::sink::Queue;
 
 /// One thing a connection is told. Either a single `Answer`, or `Open`, any number of
@@ -20,11 +20,16 @@ pub enum Told {
     Open {
         /// Does the head name the new session?
         welcome: bool,
+        /// Where the stream can be gone on with if nothing more of it is told; none for
+        /// one that is in no log.
+        at: Option<EventId>,
     },
     /// The stream's next frame.
     Frame(Frame),
     /// End the stream so that the client sees a broken connection.
     Abort,
+    /// The session has left this owner, and the stream with it.
+    Moved,
 }
 
 /// The receiving half of a sink, wherever its session lives. Bounded: a reader that falls
@@ -34,9 +39,10 @@ pub struct Inflow(Source);
 
 #[derive(Debug)]
 enum Source {
+    /// To one session that ends with its node.
     Local(Local),
-    /// Large, and not for most connections.
-    Remote(Box<Forwarding>),
+    /// To wherever the session is.
+    Passage(Box<Passage>),
 }
 
 impl Inflow {
@@ -49,7 +55,7 @@ impl Inflow {
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Told>> {
         match &mut self.0 {
             Source::Local(local) => local.poll_next(context),
-            Source::Remote(remote) => remote.poll_next(context),
+            Source::Passage(passage) => passage.poll_next(context),
         }
     }
 }
@@ -60,9 +66,9 @@ impl From<Local> for Inflow {
     }
 }
 
-impl From<Forwarding> for Inflow {
-    fn from(remote: Forwarding) -> Self {
-        Self(Source::Remote(Box::new(remote)))
+impl From<Passage> for Inflow {
+    fn from(passage: Passage) -> Self {
+        Self(Source::Passage(Box::new(passage)))
     }
 }
 

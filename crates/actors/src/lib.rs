@@ -8,22 +8,28 @@
 //! nobody behind the door can tell.
 
 mod alarm;
+mod arbiters;
 mod birth;
+mod care;
 mod clock;
 mod door;
 mod handle;
 mod inflow;
-mod log_writer;
+mod keeper;
+mod leaving;
 mod metrics;
+mod performing;
 mod pump;
 mod record;
 mod registry;
 mod remote;
+mod seeking;
 mod session_actor;
 mod settings;
 mod sink;
 
-pub use conversation::{Answer, Frame, Refusal};
+pub use care::Care;
+pub use conversation::{Answer, Frame, Refusal, Rerun};
 pub use handle::{Handle, Opened, Visit};
 pub use inflow::{Inflow, Told};
 pub use settings::Settings;

@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 use conversation::{Cause, Fact, ResumeOutcome};
 use prometheus::{
     Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, exponential_buckets,
-    register_histogram_vec, register_int_counter, register_int_counter_vec, register_int_gauge,
+    register_histogram, register_histogram_vec, register_int_counter, register_int_counter_vec,
+    register_int_gauge,
 };
 
 /// Sessions that live on this node.
@@ -60,6 +61,115 @@ pub(crate) static LOG_ENTRIES: LazyLock<IntCounter> = LazyLock::new(|| {
 pub(crate) static LOG_RETRIES: LazyLock<IntCounter> = LazyLock::new(|| {
     counter("roundhouse_log_retries_total", "Writes to the log that failed and were repeated.")
 });
+
+/// Sessions that their own node claimed anew.
+pub(crate) static RECLAIMED: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter(
+        "roundhouse_sessions_reclaimed_total",
+        "Sessions that their node claimed from itself after its lease had lapsed.",
+    )
+});
+
+/// Sessions that were given up in order.
+pub(crate) static RELEASED: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter(
+        "roundhouse_sessions_released_total",
+        "Sessions given up in the store, asleep or handed over; the next touch takes them up.",
+    )
+});
+
+/// Sessions that had to go before their requests were done.
+pub(crate) static HANDOVERS_FORCED: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter(
+        "roundhouse_handovers_forced_total",
+        "Sessions handed over with requests in flight, because the time to drain was over.",
+    )
+});
+
+/// Requests that are held now.
+pub(crate) static HELD: LazyLock<IntGauge> = LazyLock::new(|| {
+    gauge("roundhouse_requests_held", "Requests held until their session can be reached.")
+});
+
+static HOLDS: LazyLock<[IntCounter; 3]> = LazyLock::new(|| {
+    let help = "Requests that were held, or should have been, by what became of them.";
+    let vec = counters("roundhouse_holds_total", help, "outcome");
+    ["reached", "expired", "refused"].map(|outcome| vec.with_label_values(&[outcome]))
+});
+
+/// What became of a request that was to be held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// Its session was reached.
+    Reached,
+    /// Its time was over.
+    Expired,
+    /// As many were held as may be.
+    Refused,
+}
+
+/// Counts the end of a hold.
+pub(crate) fn held(hold: Hold) {
+    HOLDS[hold as usize].inc();
+}
+
+/// The label is looked up once, not per take-over.
+static TAKEOVERS: LazyLock<[IntCounter; 4]> = LazyLock::new(|| {
+    let help = "Sessions taken up that another owner, or nobody, had.";
+    let vec = counters("roundhouse_takeovers_total", help, "cause");
+    ["released", "lapsed", "dead", "own"].map(|cause| vec.with_label_values(&[cause]))
+});
+
+static TAKEOVERS_FAILED: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    let help = "Sessions that could not be taken up; their clients are held and try again.";
+    counters("roundhouse_takeovers_failed_total", help, "reason")
+});
+
+/// How long taking a session up took.
+pub(crate) static TAKEOVER_SECONDS: LazyLock<Histogram> = LazyLock::new(|| {
+    let buckets = exponential_buckets(0.001, 3.0, 10).unwrap_or_default();
+    register_histogram!(
+        "roundhouse_takeover_seconds",
+        "How long it took to claim a session and to read it back.",
+        buckets
+    )
+    .unwrap_or_else(|error| twice(&error))
+});
+
+/// Counts a session that was taken up.
+pub(crate) fn taken_over(cause: cluster::Cause) {
+    let index = match cause {
+        cluster::Cause::Released => 0,
+        cluster::Cause::Lapsed => 1,
+        cluster::Cause::Dead => 2,
+        cluster::Cause::Own => 3,
+    };
+    TAKEOVERS[index].inc();
+}
+
+/// Why a session could not be taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Somebody else has claimed it.
+    Taken,
+    /// The store or the node's lease does not allow it now.
+    NotNow,
+    /// The node holds as many sessions as it may, or stops.
+    NoRoom,
+    /// This version cannot read what is left of it.
+    Unreadable,
+}
+
+/// Counts a session that was not taken up.
+pub(crate) fn not_taken_over(failure: Failure) {
+    let reason = match failure {
+        Failure::Taken => "taken",
+        Failure::NotNow => "not_now",
+        Failure::NoRoom => "no_room",
+        Failure::Unreadable => "unreadable",
+    };
+    TAKEOVERS_FAILED.with_label_values(&[reason]).inc();
+}
 
 static STRAY: LazyLock<IntCounter> = LazyLock::new(|| {
     counter("roundhouse_stray_messages_total", "Messages of servers that belonged nowhere.")
@@ -139,6 +249,8 @@ impl End {
             Self::Over(Cause::Idle) => "idle",
             Self::Over(Cause::Disconnected) => "disconnected",
             Self::Over(Cause::Stopping) => "stopping",
+            Self::Over(Cause::Asleep) => "asleep",
+            Self::Over(Cause::Moved) => "moved",
             Self::Deposed => "deposed",
             Self::Unrecorded => "unrecorded",
             Self::Panicked => "panicked",

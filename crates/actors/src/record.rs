@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{Revision, SessionId};
-use store::{Digest, Error, Owner, Record, Standing, State, Store};
+use store::{Digest, Error, Owner, Record, Standing, State, Store, Token};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::registry::Seat;
+use crate::registry::{Enrolled, Seat};
 
 /// The wait between two attempts.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -21,8 +21,11 @@ pub(crate) struct Draft {
     pub(crate) owner: Owner,
     pub(crate) tenant: Arc<str>,
     pub(crate) principal: Digest,
-    /// The params of `initialize`; empty where it is still to come.
+    /// The params of `initialize`; empty on a duplex connection, where it is still to come:
+    /// such a session ends with its connection and is never taken over.
     pub(crate) initialize: Bytes,
+    /// For the token that a further claim may need.
+    pub(crate) random: u64,
 }
 
 impl Draft {
@@ -57,19 +60,19 @@ pub(crate) async fn create(
     }
 }
 
-/// Writes that the session is over, and then gives its seat back. What cannot be
-/// written expires by itself.
+/// Writes that the session is over, and then gives back what it was known by and its seat.
+/// What cannot be written expires by itself.
 pub(crate) async fn end(
     store: Arc<dyn Store>,
     session: SessionId,
-    owner: Owner,
+    token: Token,
     tombstone: Duration,
-    seat: Option<Seat>,
+    held: (Option<Enrolled>, Option<Seat>),
 ) {
     let until = Instant::now() + END_PATIENCE;
     let written = timeout_at(until, async {
         loop {
-            match store.end(&session, owner.token, tombstone).await {
+            match store.end(&session, token, tombstone).await {
                 Err(Error::Unavailable(_)) => sleep(AGAIN).await,
                 came => return came,
             }
@@ -80,5 +83,5 @@ pub(crate) async fn end(
         Ok(Err(error)) => tracing::warn!(?session, %error, "the session's end was not written"),
         Err(_) => tracing::warn!(?session, "the session's end was not written in time"),
     }
-    drop(seat);
+    drop(held);
 }

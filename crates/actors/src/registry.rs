@@ -4,6 +4,7 @@
 //! whatever way leaves neither behind.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,11 +25,13 @@ pub(crate) struct Registry {
     shards: [Mutex<HashMap<SessionId, Entry>>; SHARDS],
     census: Mutex<Census>,
     empty: Notify,
+    /// Some session is not known any more.
+    gone: Notify,
 }
 
 /// What a visitor finds.
 pub(crate) enum Found {
-    /// The way in.
+    /// The way in, though the session may be about to go.
     Here(Arc<Door>),
     /// Somebody else's session. Whose it is not learns nothing of it (SES-04).
     Foreign,
@@ -56,6 +59,7 @@ impl Registry {
             shards: Default::default(),
             census: Mutex::default(),
             empty: Notify::new(),
+            gone: Notify::new(),
         }
     }
 
@@ -65,33 +69,62 @@ impl Registry {
         tenant: &Tenant,
         sessions_max: usize,
     ) -> Result<Seat, Refusal> {
+        self.seat_within(&tenant.name, sessions_max, tenant.sessions_max)
+    }
+
+    /// Room for a session that is there already, if the node has it. It was counted against
+    /// its tenant when it was opened, so the tenant's bound is not asked again.
+    pub(crate) fn seat_again(
+        self: &Arc<Self>,
+        tenant: &Arc<str>,
+        sessions_max: usize,
+    ) -> Result<Seat, Refusal> {
+        self.seat_within(tenant, sessions_max, usize::MAX)
+    }
+
+    fn seat_within(
+        self: &Arc<Self>,
+        tenant: &Arc<str>,
+        sessions_max: usize,
+        tenants_max: usize,
+    ) -> Result<Seat, Refusal> {
         let mut census = lock(&self.census);
         if census.stopping {
             return Err(Refusal::Stopping);
         }
-        let held = census.by_tenant.get(&tenant.name).copied().unwrap_or(0);
-        if census.sessions >= sessions_max || held >= tenant.sessions_max {
+        let held = census.by_tenant.get(tenant).copied().unwrap_or(0);
+        if census.sessions >= sessions_max || held >= tenants_max {
             metrics::SESSIONS_REFUSED.inc();
             return Err(Refusal::TooManySessions);
         }
         census.sessions += 1;
-        *census.by_tenant.entry(Arc::clone(&tenant.name)).or_default() += 1;
+        *census.by_tenant.entry(Arc::clone(tenant)).or_default() += 1;
         drop(census);
         metrics::SESSIONS.inc();
-        Ok(Seat { registry: Arc::clone(self), tenant: Arc::clone(&tenant.name) })
+        Ok(Seat { registry: Arc::clone(self), tenant: Arc::clone(tenant) })
     }
 
-    /// Makes a session known.
+    /// Makes a session known; not if it is already.
     pub(crate) fn enroll(
         self: &Arc<Self>,
         session: &SessionId,
-        tenant: &Tenant,
+        tenant: &Arc<str>,
         principal: &Principal,
         door: Arc<Door>,
-    ) -> Enrolled {
-        let entry = Entry { tenant: Arc::clone(&tenant.name), principal: principal.clone(), door };
-        self.shard(session).insert(session.clone(), entry);
-        Enrolled { registry: Arc::clone(self), session: session.clone() }
+    ) -> Option<Enrolled> {
+        let entry = Entry { tenant: Arc::clone(tenant), principal: principal.clone(), door };
+        match self.shard(session).entry(session.clone()) {
+            Slot::Occupied(_) => None,
+            Slot::Vacant(slot) => {
+                slot.insert(entry);
+                Some(Enrolled { registry: Arc::clone(self), session: session.clone() })
+            }
+        }
+    }
+
+    /// Is the session here, whosever it is?
+    pub(crate) fn knows(&self, session: &SessionId) -> bool {
+        self.shard(session).contains_key(session)
     }
 
     /// The session, where the visitor may see it.
@@ -111,6 +144,11 @@ impl Registry {
         lock(&self.census).sessions
     }
 
+    /// Are seats given no more?
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.census).stopping
+    }
+
     /// From now on no seat is given.
     pub(crate) fn close(&self) {
         lock(&self.census).stopping = true;
@@ -126,6 +164,11 @@ impl Registry {
     /// Returns when no session lives here. To be enrolled before `sessions` is asked.
     pub(crate) fn empty(&self) -> tokio::sync::futures::Notified<'_> {
         self.empty.notified()
+    }
+
+    /// Returns when some session is not known any more. To be enabled before `find` is asked.
+    pub(crate) fn gone(&self) -> tokio::sync::futures::Notified<'_> {
+        self.gone.notified()
     }
 
     fn shard(&self, session: &SessionId) -> MutexGuard<'_, HashMap<SessionId, Entry>> {
@@ -149,6 +192,7 @@ impl Drop for Enrolled {
         }
         drop(shard);
         drop(entry);
+        self.registry.gone.notify_waiters();
     }
 }
 

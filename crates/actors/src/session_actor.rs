@@ -1,8 +1,12 @@
 //! One live session: the only place that waits for it and acts on its behalf.
 //!
 //! The actor decides nothing. It brings events to the [`Session`] and performs what the
-//! session asks for. It waits for nobody: connections are bounded queues, links and the
-//! store are polled. Whatever panics in here ends this session and no other.
+//! session asks for (`performing`), until it goes (`leaving`). It waits for nobody:
+//! connections are bounded queues, links and the store are polled. Whatever panics in here
+//! ends this session and no other.
+//!
+//! It acts only while this node owns the session. What comes at other times is kept, and
+//! lived through when the node does so again.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -12,26 +16,27 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Handler, Message, WrapFuture};
-use backends::{Link, LinkEvent, SendError};
-use bytes::Bytes;
-use conversation::{Answer, Effect, Event, Millis, Refusal, Session, SinkId};
+use backends::{Link, LinkEvent};
+use cluster::tenure::Outcome;
+use conversation::{Effect, Emitter, Event, Millis, Refusal, Session};
 use protocol::SessionId;
-use store::{Error, Owner};
+use store::{Error, Token};
 use tokio::sync::oneshot;
 
 use crate::alarm::Alarm;
 use crate::clock;
 use crate::door::Door;
 use crate::handle::Node;
-use crate::log_writer::{self, LogWriter};
+use crate::keeper::Keeper;
+use crate::leaving::Leaving;
 use crate::metrics::{self, End};
 use crate::pump::Pump;
-use crate::record::{self, Draft};
+use crate::record::Draft;
 use crate::registry::{Enrolled, Seat};
-use crate::sink::{self, Sink};
+use crate::sink::Sink;
 
-/// Most effects a quiet session keeps room for.
-const EFFECTS_KEPT_MAX: usize = 16;
+/// The shortest wait before the store is asked again, in milliseconds.
+const KEEPER_WAIT_MIN: u64 = 20;
 
 /// What comes through the door.
 pub(crate) enum Mail {
@@ -42,10 +47,17 @@ pub(crate) enum Mail {
         /// The connection that waits for what comes of it.
         sink: Option<Sink>,
     },
-    /// Look at the notes at the door.
+    /// Look at the notes at the door, and whether the node still owns the session.
     Knock,
     /// End as soon as no request is in flight.
     Drain,
+}
+
+impl Mail {
+    /// Something that no connection waits for.
+    pub(crate) fn event(event: Event) -> Self {
+        Self::Happened { event, sink: None }
+    }
 }
 
 impl Message for Mail {
@@ -53,44 +65,59 @@ impl Message for Mail {
 }
 
 /// The future of a record that is being made.
-type Creation = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
+pub(crate) type Creation = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
 
 /// One live session.
 pub(crate) struct SessionActor {
-    id: SessionId,
-    node: Arc<Node>,
-    door: Arc<Door>,
-    session: Session,
-    tenant: Arc<str>,
-    owner: Owner,
+    pub(crate) id: SessionId,
+    pub(crate) node: Arc<Node>,
+    pub(crate) door: Arc<Door>,
+    pub(crate) session: Session,
+    pub(crate) tenant: Arc<str>,
+    /// What it was made or claimed under; the keeper knows what it is owned under now.
+    pub(crate) token: Token,
+    /// The epoch of the node's lease in which that was.
+    pub(crate) epoch: u64,
     /// What is to be recorded once the handshake has succeeded.
-    draft: Option<Draft>,
+    pub(crate) draft: Option<Draft>,
     /// What it begins with.
     first: Option<Event>,
     /// Who waits for the record before anyone is told of the session.
-    recorded: Option<oneshot::Sender<()>>,
+    pub(crate) recorded: Option<oneshot::Sender<()>>,
     /// Unfinished connections. Few: the session bounds them.
-    sinks: Vec<Sink>,
-    link: Option<Link>,
+    pub(crate) sinks: Vec<Sink>,
+    pub(crate) link: Option<Link>,
     /// The link takes nothing any more.
-    deaf: bool,
+    pub(crate) deaf: bool,
     /// From the record on.
-    log: Option<LogWriter>,
-    alarm: Alarm,
+    pub(crate) keeper: Option<Keeper>,
+    pub(crate) alarm: Alarm,
     /// Reused by every step.
-    effects: Vec<Effect>,
-    /// What came of performing effects. Bounded by them.
-    following: VecDeque<Event>,
-    /// Effects that wait until the record is made; meanwhile nothing else happens.
-    held: Vec<Effect>,
-    creation: Option<Creation>,
-    enrolled: Option<Enrolled>,
-    seat: Option<Seat>,
+    pub(crate) effects: Vec<Effect>,
+    /// What came of performing effects and of keeping. Bounded by them.
+    pub(crate) following: VecDeque<Event>,
+    /// Effects that wait until the record is made, or until the node owns the session;
+    /// meanwhile nothing else happens.
+    pub(crate) held: Vec<Effect>,
+    /// What came while the node did not own the session. At most `mailbox_max`; more is
+    /// told to ask elsewhere.
+    pub(crate) mail: VecDeque<(Event, Option<Sink>)>,
+    pub(crate) creation: Option<Creation>,
+    pub(crate) enrolled: Option<Enrolled>,
+    pub(crate) seat: Option<Seat>,
     /// It ends as soon as no request is in flight.
     draining: bool,
+    /// It has been due for something since the node ceased to own it.
+    due: bool,
+    /// The failovers of the store that it has seen.
+    era: u64,
+    /// When a client last came.
+    pub(crate) touched: Millis,
     /// Requests in flight, as they were counted last.
     exchanges: usize,
-    over: bool,
+    /// It is over, and the store is being told.
+    pub(crate) leaving: Option<Leaving>,
+    pub(crate) over: bool,
 }
 
 /// What a session's actor is made of.
@@ -99,42 +126,72 @@ pub(crate) struct Parts {
     pub(crate) node: Arc<Node>,
     pub(crate) door: Arc<Door>,
     pub(crate) session: Session,
-    pub(crate) draft: Draft,
-    pub(crate) first: Option<Event>,
-    pub(crate) recorded: Option<oneshot::Sender<()>>,
-    pub(crate) sink: Sink,
+    pub(crate) tenant: Arc<str>,
+    pub(crate) token: Token,
+    pub(crate) epoch: u64,
+    pub(crate) beginning: Beginning,
     pub(crate) enrolled: Enrolled,
     pub(crate) seat: Seat,
     pub(crate) now: Millis,
 }
 
+/// How it begins here.
+pub(crate) enum Beginning {
+    /// It is new.
+    Newborn {
+        draft: Draft,
+        first: Option<Event>,
+        recorded: Option<oneshot::Sender<()>>,
+        sink: Sink,
+    },
+    /// It was claimed, and this is to be done about what had begun.
+    Claimed { keeper: Box<Keeper>, effects: Vec<Effect> },
+}
+
 impl SessionActor {
     pub(crate) fn new(parts: Parts) -> Self {
-        Self {
+        let mut actor = Self {
+            era: parts.node.moment(&parts.id).era,
             id: parts.id,
             node: parts.node,
             door: parts.door,
             session: parts.session,
-            tenant: Arc::clone(&parts.draft.tenant),
-            owner: parts.draft.owner,
-            draft: Some(parts.draft),
-            first: parts.first,
-            recorded: parts.recorded,
-            sinks: vec![parts.sink],
+            tenant: parts.tenant,
+            token: parts.token,
+            epoch: parts.epoch,
+            draft: None,
+            first: None,
+            recorded: None,
+            sinks: Vec::new(),
             link: None,
             deaf: false,
-            log: None,
+            keeper: None,
             alarm: Alarm::new(parts.now),
             effects: Vec::new(),
             following: VecDeque::new(),
             held: Vec::new(),
+            mail: VecDeque::new(),
             creation: None,
             enrolled: Some(parts.enrolled),
             seat: Some(parts.seat),
             draining: false,
+            due: false,
+            touched: parts.now,
             exchanges: 0,
+            leaving: None,
             over: false,
+        };
+        match parts.beginning {
+            Beginning::Newborn { draft, first, recorded, mut sink } => {
+                sink.take();
+                actor.sinks.push(sink);
+                (actor.draft, actor.first, actor.recorded) = (Some(draft), first, recorded);
+            }
+            Beginning::Claimed { keeper, effects } => {
+                (actor.keeper, actor.held) = (Some(*keeper), effects);
+            }
         }
+        actor
     }
 
     /// Lives through something. A panic is the end of the session, and of nothing else:
@@ -149,7 +206,7 @@ impl SessionActor {
         }
         if catch_unwind(AssertUnwindSafe(|| live(self))).is_err() {
             tracing::error!(session = ?self.id, "a session panicked and was ended");
-            self.end(End::Panicked);
+            self.abandon(End::Panicked);
         }
         if self.over {
             context.stop();
@@ -161,8 +218,24 @@ impl SessionActor {
     /// Takes nothing further until the record is made, if one is being made.
     fn await_record(&mut self, context: &mut actix::Context<Self>) {
         let Some(creation) = self.creation.take() else { return };
-        let made = creation.into_actor(self).map(Self::go_on_recorded);
+        let made = creation.into_actor(self).map(|came, actor, context| {
+            actor.guarded(context, |actor| {
+                actor.recorded(came);
+                actor.go_on(clock::now());
+            });
+        });
         context.wait(made);
+    }
+
+    /// May anything be done for the session now? No round trip.
+    fn may_act(&self) -> bool {
+        let right = self.node.right();
+        self.keeper.as_ref().map_or(right.is_some(), |keeper| keeper.may_act(right))
+    }
+
+    /// Whatever may be to be done in the store is looked for.
+    fn stir(&mut self) {
+        self.keeper.iter_mut().for_each(Keeper::stir);
     }
 
     /// Brings one event to the session, and everything that follows from it.
@@ -172,24 +245,32 @@ impl SessionActor {
         self.go_on(now);
     }
 
-    /// What happened next outside, if anything has.
+    /// What happened next outside, if anything has that the session may live through now.
     pub(crate) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
-        if let Some(log) = &mut self.log
-            && let Poll::Ready(wrote) = log.poll(context)
-        {
-            match wrote {
-                log_writer::Wrote::Through(through) => {
-                    return Poll::Ready(Event::Appended { through });
-                }
-                log_writer::Wrote::Deposed => {
-                    self.end(End::Deposed);
-                    return Poll::Pending;
-                }
-            }
+        self.keep(context);
+        if self.over {
+            return Poll::Pending;
+        }
+        let wake_at = self.keeper.as_ref().and_then(Keeper::wake_at);
+        if let Some(at) = wake_at {
+            let now = clock::now();
+            self.alarm.ring_by(Some(Millis(at).max(now.plus(KEEPER_WAIT_MIN))), now);
+        }
+        if self.leaving.is_some() || !self.may_act() {
+            self.poll_idly(context);
+            return Poll::Pending;
+        }
+        if let Some(event) = self.following.pop_front() {
+            return Poll::Ready(event);
         }
         if self.alarm.poll(context).is_ready() {
+            self.stir();
             return Poll::Ready(Event::DeadlinePassed);
         }
+        self.poll_link(context)
+    }
+
+    fn poll_link(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         let Some(link) = &mut self.link else { return Poll::Pending };
         match link.events.poll_next(context) {
             Poll::Ready(Some(LinkEvent::Up)) => Poll::Ready(Event::LinkUp),
@@ -205,98 +286,77 @@ impl SessionActor {
         }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.over
-    }
-
     fn link_down(&mut self, reason: String) -> Event {
         self.link = None;
         Event::LinkDown { reason }
     }
 
-    /// Lives through what follows from what has happened.
-    fn go_on(&mut self, now: Millis) {
-        while !self.over && self.creation.is_none() {
-            if let Some(event) = self.following.pop_front() {
-                self.step(now, event);
-            } else if self.door.has_any_left() {
-                self.miss_readers();
-            } else if self.log.as_mut().is_some_and(|log| log.is_due(now)) {
-                self.write_log();
-            } else if self.draining && self.session.exchanges() == 0 {
-                self.step(now, Event::Stopping);
-            } else {
-                self.count_exchanges();
-                self.alarm.ring_by(self.session.deadline(), now);
+    /// Waits where nothing may be done: streams stay open, and whoever is due for something
+    /// has the session claimed.
+    fn poll_idly(&mut self, context: &mut Context<'_>) {
+        while self.alarm.poll(context).is_ready() {
+            let now = clock::now();
+            if self.leaves_too_long(now) {
                 return;
             }
+            self.due = true;
+            self.stir();
+            self.sinks.iter().for_each(Sink::keep_alive);
+            let next = now.plus(self.node.limits.keepalive_secs.max(1) * 1_000);
+            let wake_at = self.keeper.as_ref().and_then(Keeper::wake_at).map(Millis);
+            let next = wake_at.map_or(next, |at| at.max(now.plus(KEEPER_WAIT_MIN)).min(next));
+            self.alarm.ring_by(Some(next), now);
+            self.keep(context);
         }
     }
 
-    fn count_exchanges(&mut self) {
-        let exchanges = if self.over { 0 } else { self.session.exchanges() };
+    pub(crate) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Lives through what follows from what has happened, as long as it may.
+    pub(crate) fn go_on(&mut self, now: Millis) {
+        while !self.over && self.leaving.is_none() && self.creation.is_none() && self.may_act() {
+            self.due = false;
+            if !self.held.is_empty() {
+                let held = std::mem::take(&mut self.held);
+                held.into_iter().for_each(|effect| self.perform(effect));
+            } else if let Some(event) = self.following.pop_front() {
+                self.step(now, event);
+            } else if let Some((event, sink)) = self.mail.pop_front() {
+                self.admit(event, sink, now);
+            } else if self.door.has_any_left() {
+                self.miss_readers();
+            } else if self.draining && self.session.exchanges() == 0 {
+                self.step(now, Event::Stopping);
+            } else {
+                break;
+            }
+        }
+        self.count_exchanges();
+        self.alarm.ring_by(self.session.deadline(), now);
+    }
+
+    pub(crate) fn count_exchanges(&mut self) {
+        let is_gone = self.over || self.leaving.is_some();
+        let exchanges = if is_gone { 0 } else { self.session.exchanges() };
         if exchanges != self.exchanges {
             metrics::EXCHANGES.add(exchanges as i64 - self.exchanges as i64);
             self.exchanges = exchanges;
         }
     }
 
-    fn step(&mut self, now: Millis, event: Event) {
-        let mut effects = std::mem::take(&mut self.effects);
-        self.session.step(now, event, &mut effects);
-        if self.draft.is_some() && effects.iter().any(needs_record) {
-            self.record();
-            if self.creation.is_some() {
-                self.held = effects;
-                return;
+    /// Brings what came through the door to the session.
+    fn admit(&mut self, event: Event, sink: Option<Sink>, now: Millis) {
+        if let Some(mut sink) = sink {
+            // Whoever left on the way was not missed by any earlier look.
+            if sink.is_left() {
+                self.door.note_left();
             }
+            sink.take();
+            self.sinks.push(sink);
         }
-        for effect in effects.drain(..) {
-            self.perform(effect);
-        }
-        if effects.capacity() <= EFFECTS_KEPT_MAX {
-            self.effects = effects;
-        }
-    }
-
-    fn perform(&mut self, effect: Effect) {
-        if self.over {
-            return;
-        }
-        match effect {
-            Effect::Answer { sink, answer } => {
-                if let Some(sink) = self.take_sink(sink) {
-                    sink.answer(answer);
-                }
-            }
-            Effect::Open { sink, welcome } => self.write(sink, |sink| sink.open(welcome)),
-            Effect::Write { sink, frame } => self.write(sink, |sink| sink.write(frame)),
-            Effect::Finish { sink, abort } => {
-                if let Some(sink) = self.take_sink(sink) {
-                    sink.finish(abort);
-                }
-            }
-            Effect::OpenLink => self.open_link(),
-            // What the old link still has to say is dropped with it.
-            Effect::CloseLink => self.link = None,
-            Effect::Send(message) => self.send(message),
-            Effect::Append { first, floor, entries } => self.append(first, floor, entries),
-            Effect::Over { cause } => self.end(End::Over(cause)),
-            Effect::Tell(fact) => metrics::tell(&fact),
-        }
-    }
-
-    fn write(&mut self, id: SinkId, write: impl FnOnce(&Sink) -> sink::Wrote) {
-        let Some(sink) = self.sinks.iter().find(|sink| sink.id == id) else { return };
-        if write(sink) == sink::Wrote::Cut {
-            self.take_sink(id);
-            self.following.push_back(Event::SinkClosed { sink: id });
-        }
-    }
-
-    fn take_sink(&mut self, id: SinkId) -> Option<Sink> {
-        let index = self.sinks.iter().position(|sink| sink.id == id)?;
-        Some(self.sinks.swap_remove(index))
+        self.step(now, event);
     }
 
     /// Tells the session of each reader that has left.
@@ -311,140 +371,81 @@ impl SessionActor {
         });
     }
 
-    fn open_link(&mut self) {
-        match self.node.backends.of(&self.tenant) {
-            Some(backend) => {
-                self.link = Some(backend.open(&self.id));
-                self.deaf = false;
+    /// Does something come of asking the store now? A session that its node may have lost is
+    /// claimed anew where somebody waits for it, or the store may have forgotten it; else at
+    /// the next touch.
+    fn is_to_be_kept(&mut self) -> bool {
+        match &self.keeper {
+            None => return false,
+            Some(keeper) if keeper.is_busy() => return true,
+            Some(keeper) if !keeper.is_stirred() => return false,
+            Some(_) => {}
+        }
+        let waited_for = self.due
+            || self.leaving.is_some()
+            || !self.mail.is_empty()
+            || !self.held.is_empty()
+            || !self.sinks.is_empty()
+            || self.session.exchanges() > 0;
+        if waited_for || self.may_act() {
+            return true;
+        }
+        let era = self.node.moment(&self.id).era;
+        self.due = era > std::mem::replace(&mut self.era, era);
+        self.due
+    }
+
+    /// Goes on writing what the session says, and takes note of what came of it.
+    pub(crate) fn keep(&mut self, context: &mut Context<'_>) {
+        if !self.is_to_be_kept() {
+            return;
+        }
+        let Some(keeper) = &mut self.keeper else { return };
+        let (node, id, session) = (&self.node, &self.id, &self.session);
+        let ring = || {
+            let ring = session.ring();
+            (ring.first, ring.entries)
+        };
+        let mut outcomes = Vec::new();
+        keeper.poll(context, || node.moment(id), ring, &mut outcomes);
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Through(through) => self.following.push_back(Event::Appended { through }),
+                Outcome::Saved(version) => self.following.push_back(Event::Saved { version }),
+                Outcome::Reclaimed(token) => {
+                    let emitter = Emitter(token.random);
+                    self.following.push_back(Event::Reclaimed { emitter });
+                }
+                Outcome::Deposed => self.depose(),
+                Outcome::Released | Outcome::Ended => self.part(),
             }
-            None => {
-                let reason = "the tenant has no server; configure a backend for it".to_owned();
-                self.following.push_back(Event::LinkDown { reason });
-            }
         }
     }
 
-    fn send(&mut self, message: protocol::Message) {
-        let Some(link) = &self.link else { return };
-        match link.sender.send(message.clone()) {
-            Ok(()) => {}
-            Err(SendError::Full) => self.following.push_back(Event::Unsent { message }),
-            // What the server said before it went comes first, its last word included.
-            Err(SendError::Down) => self.deaf = true,
-        }
-    }
-
-    fn append(&mut self, first: u64, floor: u64, entries: Vec<Bytes>) {
-        if let Some(log) = &mut self.log {
-            log.push(first, floor, entries);
-            self.write_log();
-        }
-    }
-
-    /// Writes what can be written at once. A store in this process needs no more than that.
-    fn write_log(&mut self) {
-        let Some(log) = &mut self.log else { return };
+    /// As `keep`, where nobody waits. A store in this process needs no more than that.
+    pub(crate) fn keep_at_once(&mut self) {
         // The pump asks again before anyone waits.
-        let mut context = Context::from_waker(Waker::noop());
-        while let Poll::Ready(wrote) = log.poll(&mut context) {
-            match wrote {
-                log_writer::Wrote::Through(through) => {
-                    self.following.push_back(Event::Appended { through });
-                }
-                log_writer::Wrote::Deposed => {
-                    self.end(End::Deposed);
-                    return;
-                }
+        self.keep(&mut Context::from_waker(Waker::noop()));
+    }
+
+    fn receive(&mut self, event: Event, sink: Option<Sink>) {
+        let now = clock::now();
+        if sink.is_some() {
+            self.touched = now;
+        }
+        if let Some(leaving) = &self.leaving {
+            if let Some(sink) = sink {
+                sink.abandon(leaving.refusal());
             }
-        }
-    }
-
-    /// Makes the record: before anyone learns that there is a session.
-    fn record(&mut self) {
-        let Some(draft) = &self.draft else { return };
-        let record = draft.record(self.session.revision());
-        let settings = &self.node.settings;
-        let creation: Creation = Box::pin(record::create(
-            Arc::clone(&self.node.store),
-            self.id.clone(),
-            record,
-            settings.record_ttl(),
-            std::time::Duration::from_secs(settings.store_wait_secs),
-        ));
-        match at_once(creation) {
-            Ok(came) => self.recorded(came),
-            Err(creation) => self.creation = Some(creation),
-        }
-    }
-
-    fn recorded(&mut self, came: Result<(), Error>) {
-        if let Err(error) = came {
-            tracing::error!(session = ?self.id, %error, "a session could not be recorded");
-            self.end(End::Unrecorded);
-            return;
-        }
-        let Some(draft) = self.draft.take() else { return };
-        if let Some(recorded) = self.recorded.take() {
-            // Whoever does not wait any more has left the connection, too.
-            let _ = recorded.send(());
-        }
-        self.log = Some(LogWriter::new(
-            Arc::clone(&self.node.store),
-            self.id.clone(),
-            Box::new(draft.record(self.session.revision())),
-            self.node.settings.record_ttl(),
-            clock::now(),
-        ));
-    }
-
-    /// The record that everything waited for.
-    fn go_on_recorded(
-        came: Result<(), Error>,
-        actor: &mut Self,
-        context: &mut actix::Context<Self>,
-    ) {
-        actor.guarded(context, |actor| {
-            actor.recorded(came);
-            for effect in std::mem::take(&mut actor.held) {
-                actor.perform(effect);
-            }
-            actor.go_on(clock::now());
-        });
-    }
-
-    /// The end: nobody is left waiting, and nothing is left behind.
-    fn end(&mut self, end: End) {
-        if std::mem::replace(&mut self.over, true) {
-            return;
-        }
-        metrics::ended(end);
-        self.count_exchanges();
-        tracing::debug!(session = ?self.id, ?end, "a session ended");
-        self.enrolled = None;
-        self.recorded = None;
-        self.link = None;
-        self.following.clear();
-        self.held.clear();
-        let is_known = self.draft.is_none() && end != End::Deposed;
-        let refusal = if is_known { Refusal::UnknownSession } else { Refusal::Unavailable };
-        // A record that could not be made may be there all the same.
-        let is_recorded = is_known || end == End::Unrecorded;
-        for sink in self.sinks.drain(..) {
-            sink.abandon(refusal.clone());
-        }
-        let seat = self.seat.take();
-        if !is_recorded {
-            return;
-        }
-        let ended = Box::pin(record::end(
-            Arc::clone(&self.node.store),
-            self.id.clone(),
-            self.owner,
-            self.node.settings.tombstone_ttl(),
-            seat,
-        ));
-        if let Err(ended) = at_once(ended) {
-            actix_rt::spawn(ended);
+        } else if self.mail.is_empty() && self.held.is_empty() && self.may_act() {
+            self.admit(event, sink, now);
+            self.go_on(now);
+        } else if self.mail.len() < self.node.settings.mailbox_max.max(1) {
+            self.mail.push_back((event, sink));
+            self.stir();
+            self.go_on(now);
+        } else if let Some(sink) = sink {
+            sink.abandon(Refusal::Moved);
         }
     }
 }
@@ -455,13 +456,14 @@ impl Actor for SessionActor {
     fn started(&mut self, context: &mut Self::Context) {
         context.spawn(Pump);
         let first = self.first.take();
-        self.guarded(context, |actor| match first {
-            Some(event) => actor.turn(event),
-            // A duplex client learns the session's id before it says anything.
-            None => {
+        self.guarded(context, |actor| {
+            if let Some(event) = first {
+                actor.step(clock::now(), event);
+            } else if actor.draft.is_some() {
+                // A duplex client learns the session's id before it says anything.
                 actor.record();
-                actor.go_on(clock::now());
             }
+            actor.go_on(clock::now());
         });
     }
 }
@@ -471,39 +473,15 @@ impl Handler<Mail> for SessionActor {
 
     fn handle(&mut self, mail: Mail, context: &mut Self::Context) {
         self.guarded(context, |actor| match mail {
-            Mail::Happened { event, sink } => {
-                if let Some(sink) = sink {
-                    // Whoever left on the way was not missed by any earlier look.
-                    if sink.is_left() {
-                        actor.door.note_left();
-                    }
-                    actor.sinks.push(sink);
-                }
-                actor.turn(event);
+            Mail::Happened { event, sink } => actor.receive(event, sink),
+            Mail::Knock => {
+                actor.stir();
+                actor.go_on(clock::now());
             }
-            Mail::Knock => actor.go_on(clock::now()),
             Mail::Drain => {
                 actor.draining = true;
                 actor.go_on(clock::now());
             }
         });
-    }
-}
-
-/// Whoever sees this effect performed knows of the session.
-fn needs_record(effect: &Effect) -> bool {
-    matches!(
-        effect,
-        Effect::Answer { answer: Answer::Welcome(_), .. }
-            | Effect::Open { welcome: true, .. }
-            | Effect::Append { .. }
-    )
-}
-
-/// What a future comes to, if that takes no waiting; else the future, to be polled again.
-fn at_once<F: Future + Unpin>(mut future: F) -> Result<F::Output, F> {
-    match Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => Ok(output),
-        Poll::Pending => Err(future),
     }
 }

@@ -5,13 +5,15 @@ use std::time::Duration;
 use conversation::Limits;
 use serde::{Deserialize, Serialize};
 
+use crate::keeper::Lifetimes;
 use crate::sink::Bounds;
 
 /// Bounds of the node's sessions, each with what happens at it.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Settings {
-    /// Most sessions on this node; a further one is refused.
+    /// Most sessions on this node; a further one is refused, and one that lived elsewhere is
+    /// left for another node.
     pub sessions_max: usize,
     /// Most posts and streams of one session that wait for their turn; a further one is
     /// refused as busy.
@@ -25,6 +27,12 @@ pub struct Settings {
     /// How long a new session waits for a store that cannot be reached, in seconds. Then
     /// it is refused.
     pub store_wait_secs: u64,
+    /// How long a request is held whose session cannot be reached, because its owner is
+    /// being replaced or the store is away, in milliseconds. Then its requests end with an
+    /// error, and what carries none is refused.
+    pub hold_ms: u64,
+    /// Most requests that are held; a further one is answered at once as if its time were over.
+    pub held_max: usize,
     /// How long the store remembers that a session has ended, in seconds.
     pub tombstone_secs: u64,
     /// What session ids made here end with: 1 to 32 letters, digits and `_`. Anything
@@ -43,6 +51,8 @@ impl Default for Settings {
             sink_frames_max: 2_048,
             sink_bytes_max: 8 << 20,
             store_wait_secs: 10,
+            hold_ms: 25_000,
+            held_max: 10_000,
             tombstone_secs: 60,
             node_tag: String::new(),
             session: Limits::default(),
@@ -67,6 +77,19 @@ impl Settings {
     /// gives up after half of that, and is heard of more often.
     pub(crate) fn record_ttl(&self) -> Duration {
         Duration::from_secs(self.session.idle_secs.max(30).saturating_mul(2))
+    }
+
+    /// How long a session's record lives after each kind of writing.
+    pub(crate) fn lifetimes(&self) -> Lifetimes {
+        Lifetimes {
+            owned: self.record_ttl(),
+            released: Duration::from_secs(self.session.idle_secs).max(self.tombstone_ttl()),
+            ended: self.tombstone_ttl(),
+        }
+    }
+
+    pub(crate) fn hold(&self) -> Duration {
+        Duration::from_millis(self.hold_ms)
     }
 
     pub(crate) fn tombstone_ttl(&self) -> Duration {

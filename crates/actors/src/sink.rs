@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use conversation::{Answer, Frame, Refusal, SinkId};
+use conversation::{Answer, Ending, EventId, Frame, Refusal, SinkId};
 
 use crate::{Told, metrics};
 
@@ -21,11 +21,13 @@ pub(crate) struct Bounds {
 }
 
 /// The writing half, held by the session or on its way to it. Dropped before it is
-/// finished, it tells the reader that the session is no more.
+/// finished, it tells the reader that the session is here no more: nothing was done if it
+/// was still on its way.
 #[derive(Debug)]
 pub(crate) struct Sink {
     pub(crate) id: SinkId,
     queue: Arc<Queue>,
+    taken: bool,
 }
 
 /// What came of writing.
@@ -43,7 +45,13 @@ impl Sink {
         let queue =
             Arc::new(Queue { bounds, state: Mutex::new(State { open, ..State::default() }) });
         metrics::SINKS_OPEN.inc();
-        (Self { id, queue: Arc::clone(&queue) }, queue)
+        (Self { id, queue: Arc::clone(&queue), taken: false }, queue)
+    }
+
+    /// It has arrived: from now on nobody else knows how far the session got with what its
+    /// reader came for.
+    pub(crate) fn take(&mut self) {
+        self.taken = true;
     }
 
     /// Tells the whole answer.
@@ -51,9 +59,9 @@ impl Sink {
         self.queue.end(Some(Told::Answer(answer)));
     }
 
-    /// Makes it a stream.
-    pub(crate) fn open(&self, welcome: bool) -> Wrote {
-        self.queue.write(Told::Open { welcome }, 0)
+    /// Makes it a stream, which can be gone on with at `at`.
+    pub(crate) fn open(&self, welcome: bool, at: Option<EventId>) -> Wrote {
+        self.queue.write(Told::Open { welcome, at }, 0)
     }
 
     /// Writes one frame.
@@ -62,12 +70,24 @@ impl Sink {
         self.queue.write(Told::Frame(frame), size)
     }
 
-    /// Ends the stream.
-    pub(crate) fn finish(self, abort: bool) {
-        self.queue.end(abort.then_some(Told::Abort));
+    /// Gives a sign of life on a stream.
+    pub(crate) fn keep_alive(&self) {
+        if self.queue.lock().open {
+            self.write(Frame::KeepAlive);
+        }
     }
 
-    /// Cuts a stream, or refuses what is not one yet.
+    /// Ends the stream.
+    pub(crate) fn finish(self, ending: Ending) {
+        self.queue.end(match ending {
+            Ending::Proper => None,
+            Ending::Abort => Some(Told::Abort),
+            Ending::Moved => Some(Told::Moved),
+        });
+    }
+
+    /// Cuts a stream, or refuses what is not one yet. A stream of a session that moved
+    /// goes on elsewhere.
     pub(crate) fn abandon(self, refusal: Refusal) {
         self.queue.abandon(refusal);
     }
@@ -81,7 +101,11 @@ impl Sink {
 impl Drop for Sink {
     fn drop(&mut self) {
         metrics::SINKS_OPEN.dec();
-        self.queue.abandon(Refusal::UnknownSession);
+        if self.taken {
+            self.queue.end(Some(Told::Moved));
+        } else {
+            self.queue.abandon(Refusal::Moved);
+        }
     }
 }
 
@@ -157,7 +181,11 @@ impl Queue {
         if state.finished {
             return;
         }
-        let last = if state.open { Told::Abort } else { Told::Answer(Answer::Refused(refusal)) };
+        let last = match refusal {
+            refusal if !state.open => Told::Answer(Answer::Refused(refusal)),
+            Refusal::Moved => Told::Moved,
+            _ => Told::Abort,
+        };
         state.push(last);
         state.finished = true;
         wake(state);
@@ -265,6 +293,7 @@ mod tests {
                 Told::Frame(Frame::Message { data, .. }) => data.len().to_string(),
                 Told::Frame(_) => "frame".into(),
                 Told::Abort => "abort".into(),
+                Told::Moved => "moved".into(),
             })
         })
     }
@@ -289,26 +318,60 @@ mod tests {
     fn frames_come_in_order_and_then_the_end() {
         check(
             |sink| {
-                sink.open(false);
+                sink.open(false, None);
                 sink.write(message(1));
                 sink.write(message(2));
-                sink.finish(false);
+                sink.finish(Ending::Proper);
             },
             &["open", "1", "2"],
         );
     }
 
     #[test]
-    fn a_sink_that_is_dropped_refuses_or_cuts() {
+    fn a_sink_that_is_dropped_has_moved_and_was_not_used_unless_it_was_taken() {
         check(drop, &["refused"]);
-        check(|sink| assert_eq!(sink.open(false), Wrote::Taken), &["open", "abort"]);
+        check(|mut sink| sink.take(), &["moved"]);
+        check(|sink| assert_eq!(sink.open(false, None), Wrote::Taken), &["open", "moved"]);
+    }
+
+    #[test]
+    fn only_a_stream_is_kept_alive() {
+        check(|sink| sink.keep_alive(), &["refused"]);
+        check(
+            |sink| {
+                assert_eq!(sink.open(false, None), Wrote::Taken);
+                assert_eq!(sink.write(message(1)), Wrote::Taken);
+                sink.keep_alive();
+                sink.finish(Ending::Proper);
+            },
+            &["open", "1"],
+        );
+    }
+
+    #[test]
+    fn a_stream_of_a_session_that_moved_says_so_and_a_call_was_not_taken() {
+        check(|sink| sink.abandon(Refusal::Moved), &["refused"]);
+        check(
+            |sink| {
+                assert_eq!(sink.open(false, None), Wrote::Taken);
+                sink.abandon(Refusal::Moved);
+            },
+            &["open", "moved"],
+        );
+        check(
+            |sink| {
+                assert_eq!(sink.open(false, None), Wrote::Taken);
+                sink.finish(Ending::Moved);
+            },
+            &["open", "moved"],
+        );
     }
 
     #[test]
     fn a_reader_that_falls_behind_is_cut_after_what_waits() {
         check(
             |sink| {
-                assert_eq!(sink.open(false), Wrote::Taken);
+                assert_eq!(sink.open(false, None), Wrote::Taken);
                 assert_eq!(sink.write(message(1)), Wrote::Taken);
                 assert_eq!(sink.write(message(2)), Wrote::Taken);
                 assert_eq!(sink.write(message(3)), Wrote::Cut);

@@ -92,7 +92,7 @@ async fn some(inflow: &mut Inflow, count: usize) -> Vec<Told> {
 /// Reads the head of a stream.
 async fn opened(inflow: &mut Inflow) {
     let told = next(inflow).await;
-    assert!(matches!(told, Some(Told::Open { welcome: false })), "{told:?}");
+    assert!(matches!(told, Some(Told::Open { welcome: false, .. })), "{told:?}");
 }
 
 /// What comes of a refusal, whichever way it comes.

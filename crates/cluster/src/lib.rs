@@ -4,7 +4,9 @@
 //! them. What a call says is its callers' business: here it is bytes. It decides nothing
 //! about sessions, and claims none.
 
+mod claim;
 mod clock;
+mod eras;
 mod link;
 mod members;
 mod metrics;
@@ -12,6 +14,7 @@ mod node;
 mod peers;
 mod right;
 mod settings;
+pub mod tenure;
 #[cfg(test)]
 mod tests;
 mod whereabouts;
@@ -24,20 +27,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::SessionId;
-use store::{Incarnation, Lease, Store};
+use store::{Claimed, Incarnation, Lease, Record, Store};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use settings::Settings;
 
 use self::clock::Clock;
+use self::eras::Eras;
 use self::link::calls::Limits;
 use self::link::dial::{self, Link};
 use self::link::listen::listen;
 use self::members::Members;
 use self::node::Node;
 use self::right::Right;
+use self::tenure::Moment;
 use self::whereabouts::Known;
 
 /// What this node does with a peer's call.
@@ -57,19 +63,39 @@ pub trait Replies: Send {
 /// Where a session is.
 #[derive(Clone, Debug)]
 pub enum Whereabouts {
-    /// The record names this node (this process).
-    Here,
+    /// The record names this node (this process). One that lacks the session claims it
+    /// from itself.
+    Here(Box<Record>),
     /// The record names another node, which holds its lease.
     There(Peer),
-    /// The record names a node that is gone, or released it.
-    Ownerless,
+    /// The record names a node that is gone, or released it. [`Cluster::claim`] it.
+    Ownerless(Box<Record>, Cause),
     /// There is no such session, or it has ended.
     Unknown,
+}
+
+/// Why a session may be claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Its owner gave it up.
+    Released,
+    /// Its owner's lease is gone.
+    Lapsed,
+    /// Its owner's process is known to be dead.
+    Dead,
+    /// This node owns it and lacks it.
+    Own,
 }
 
 /// Why something could not be done.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The store failed over a moment ago, and what it forgot is not put back yet.
+    #[error("the store failed over; what it may have forgotten is still being put back")]
+    Settling,
+    /// Somebody else has claimed the session: ask again where it is.
+    #[error("the session was claimed by another")]
+    Taken,
     /// The store cannot be reached; the same may succeed later.
     #[error("the store is unavailable")]
     Store(#[source] store::Error),
@@ -153,6 +179,8 @@ impl Cluster {
             store,
             serve,
             right: Right::new(clock, span),
+            eras: Eras::new(settings.settle()),
+            changes: watch::Sender::new(0),
             peers: peers::Peers::default(),
             members: Members::new(limits),
             known: Known::new(settings.whereabouts_max),
@@ -164,6 +192,7 @@ impl Cluster {
             settings,
         });
         node.renew().await.map_err(Error::Store)?;
+        node.look_at_primaries().await.map_err(Error::Store)?;
         node.look_around().await.map_err(Error::Store)?;
 
         let (leaving, left) = (CancellationToken::new(), CancellationToken::new());
@@ -214,9 +243,51 @@ impl Cluster {
         whereabouts::locate(&self.node, session, fresh).await
     }
 
+    /// Takes a session over that [`Cluster::locate`] found without an owner, or with this
+    /// node as one that lacks it. One round trip, where nothing is in the way.
+    pub async fn claim(
+        &self,
+        session: &SessionId,
+        record: &Record,
+        ttl: Duration,
+    ) -> Result<Claimed, Error> {
+        claim::claim(&self.node, session, record, ttl).await
+    }
+
+    /// What this node knows now that matters to its ownership of a session.
+    pub fn moment(&self, session: &SessionId) -> Moment {
+        let now = self.node.right.now();
+        let (era, settling) = self.node.eras.of(session, now);
+        Moment { now, right: self.node.right.epoch_if_valid(), era, settling }
+    }
+
+    /// Has everything settled that a failover of the store, or this node's start, stirred up?
+    pub fn is_settled(&self) -> bool {
+        self.node.eras.is_settled(self.node.right.now())
+    }
+
+    /// Told each time the lease's epoch or a primary of the store changed: owners then have
+    /// something to do for sessions in which nothing happens.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.node.changes.subscribe()
+    }
+
     /// The leases that were live when this node last looked, its own among them.
     pub fn nodes(&self) -> Vec<Lease> {
         self.node.members.leases()
+    }
+
+    /// A node that takes sessions, with the fewest of them; this one is not asked. None where
+    /// it is alone, or all leave.
+    pub fn willing(&self) -> Option<Peer> {
+        let own = self.node.incarnation;
+        let takes = |lease: &&Lease| {
+            lease.incarnation != own && !lease.draining && !lease.address.is_empty()
+        };
+        let leases = self.node.members.leases();
+        let lease = leases.iter().filter(takes).min_by_key(|lease| lease.load)?;
+        let link = self.node.members.link_to(lease.incarnation)?;
+        Some(Peer { node: self.node.clone(), link })
     }
 
     /// Tells the others that this node takes no new sessions.

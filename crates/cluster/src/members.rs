@@ -65,6 +65,18 @@ impl Members {
         link
     }
 
+    /// A link to each node but this one.
+    pub(crate) fn links_to_others(&self, own: Incarnation) -> Vec<Arc<Link>> {
+        let mut state = self.state();
+        let others: Vec<_> = state
+            .leases
+            .values()
+            .filter(|lease| lease.incarnation != own && !lease.address.is_empty())
+            .map(|lease| (lease.incarnation, lease.address.clone()))
+            .collect();
+        others.into_iter().map(|(node, address)| self.link(&mut state, node, address)).collect()
+    }
+
     pub(crate) fn leases(&self) -> Vec<Lease> {
         self.state().leases.values().cloned().collect()
     }

@@ -36,6 +36,19 @@ pub(crate) static LEASES_LOST: LazyLock<IntCounter> = LazyLock::new(|| {
     counter("roundhouse_leases_lost_total", "How often this node's lease lapsed or was gone.")
 });
 
+/// How often a session was claimed.
+pub(crate) static CLAIMS: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter(
+        "roundhouse_claims_total",
+        "How often this node claimed a session of a lost or parted owner.",
+    )
+});
+
+/// How often the store had another primary.
+pub(crate) static FAILOVERS: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter("roundhouse_store_failovers_total", "How often the store was seen with a new primary.")
+});
+
 /// Nodes that hold a lease.
 pub(crate) static NODES: LazyLock<IntGauge> =
     LazyLock::new(|| gauge("roundhouse_nodes", "Nodes that hold a lease, as this node knows."));

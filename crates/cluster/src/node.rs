@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use store::{Lease, Store};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::eras::Eras;
 use crate::link::dial;
 use crate::members::Members;
 use crate::peers::Peers;
@@ -33,6 +34,9 @@ pub(crate) struct Node {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) serve: Arc<dyn Serve>,
     pub(crate) right: Right,
+    pub(crate) eras: Eras,
+    /// Rises when sessions have something to do: the lease's epoch or a primary changed.
+    pub(crate) changes: watch::Sender<u64>,
     pub(crate) peers: Peers,
     pub(crate) members: Members,
     pub(crate) known: Known,
@@ -60,9 +64,21 @@ impl Node {
     /// Renews the lease once.
     pub(crate) async fn renew(&self) -> Result<(), store::Error> {
         let sent = self.right.now();
+        let doubts = self.right.doubts();
+        let renewed = self.renew_sent(sent).await;
+        // Where the store does not answer, it takes nobody's word that this node is dead.
+        self.right.dispel(doubts);
+        renewed
+    }
+
+    async fn renew_sent(&self, sent: u64) -> Result<(), store::Error> {
         match self.store.renew(self.lease(), self.settings.lease()).await {
             Ok(renewed) => {
+                let epoch = self.right.epoch();
                 self.right.renewed(sent, renewed.was_there);
+                if self.right.epoch() != epoch {
+                    self.tell_of_change();
+                }
                 Ok(())
             }
             Err(error) => {
@@ -76,11 +92,37 @@ impl Node {
         }
     }
 
+    /// Learns who keeps the store's data.
+    pub(crate) async fn look_at_primaries(&self) -> Result<(), store::Error> {
+        let primaries = self.store.primaries().await?;
+        if self.eras.observe(primaries, self.right.now()) {
+            self.tell_of_change();
+        }
+        Ok(())
+    }
+
+    fn tell_of_change(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
     /// Learns which nodes there are.
     pub(crate) async fn look_around(&self) -> Result<(), store::Error> {
         let leases = self.store.nodes().await?;
         self.members.refresh(leases);
         Ok(())
+    }
+
+    /// Sees to it that there is a link to every node, so that the death of one is noticed
+    /// when it happens, not when somebody wants something of it.
+    fn link_to_all(self: &Arc<Self>) {
+        if self.address.is_empty() {
+            return;
+        }
+        for link in self.members.links_to_others(self.incarnation) {
+            if link.calls.want() {
+                dial::connect(self, &link);
+            }
+        }
     }
 
     /// Gives the lease up.
@@ -129,10 +171,17 @@ pub(crate) async fn keep_lease(node: Arc<Node>, leaving: CancellationToken, left
 /// Looks which nodes there are, for as long as this one is of them.
 pub(crate) async fn keep_looking(node: Arc<Node>, leaving: CancellationToken) {
     let pause = Duration::from_millis(node.settings.renew_ms);
+    node.link_to_all();
     while leaving.run_until_cancelled(sleep(pause)).await.is_some() {
         // What was known stays where the store cannot be asked.
-        if let Ok(Err(error)) = timeout(node.settings.lease() / 3, node.look_around()).await {
-            tracing::debug!(%error, "the other nodes were not looked up");
+        let looking = async {
+            node.look_at_primaries().await?;
+            node.look_around().await?;
+            node.link_to_all();
+            Ok::<_, store::Error>(())
+        };
+        if let Ok(Err(error)) = timeout(node.settings.lease() / 3, looking).await {
+            tracing::debug!(%error, "the store was not looked at");
         }
     }
 }

@@ -34,6 +34,9 @@ pub(crate) struct Linked {
 impl Linked {
     pub(crate) fn new(node: &Arc<Node>, peer: Incarnation) -> Self {
         *node.peers.counts().entry(peer).or_default() += 1;
+        // The lease tells of it soon: whoever looks for this node later knows by that
+        // whether the lease was renewed since the link broke.
+        node.renew_now.notify_one();
         Self { node: node.clone(), peer }
     }
 }
@@ -48,6 +51,7 @@ impl Drop for Linked {
             }
         }
         drop(counts);
+        self.node.right.doubt();
         self.node.renew_now.notify_one();
     }
 }

@@ -17,6 +17,10 @@ pub(crate) struct Right {
     until: AtomicU64,
     /// How often the right was lost.
     epoch: AtomicU64,
+    /// How often there was reason to fear that others take this node for dead, and up to
+    /// which of those a renewal has answered.
+    feared: AtomicU64,
+    dispelled: AtomicU64,
     /// The lease is being given up.
     over: AtomicBool,
     /// The incarnation was marked dead.
@@ -31,6 +35,8 @@ impl Right {
             span,
             until: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
+            feared: AtomicU64::new(0),
+            dispelled: AtomicU64::new(0),
             over: AtomicBool::new(false),
             dead: CancellationToken::new(),
         }
@@ -46,7 +52,8 @@ impl Right {
         // In this order: a new end is told only after the new epoch is.
         let valid = self.now() < self.until.load(Ordering::Acquire);
         let ended = self.over.load(Ordering::Acquire) || self.dead.is_cancelled();
-        (valid && !ended).then(|| self.epoch())
+        let doubted = self.dispelled.load(Ordering::Acquire) < self.feared.load(Ordering::Acquire);
+        (valid && !ended && !doubted).then(|| self.epoch())
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -65,6 +72,22 @@ impl Right {
         }
         self.until.store(sent.saturating_add(millis(self.span)), Ordering::Release);
         self.tell_age(sent);
+    }
+
+    /// A link to a peer was lost: the peer may be about to have this node marked dead. Until
+    /// the store was asked, nothing is done.
+    pub(crate) fn doubt(&self) {
+        self.feared.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The doubts that a renewal sent now answers, for [`Right::dispel`].
+    pub(crate) fn doubts(&self) -> u64 {
+        self.feared.load(Ordering::Acquire)
+    }
+
+    /// The store was asked, and had no mark of this node's death, or nobody can ask it.
+    pub(crate) fn dispel(&self, doubts: u64) {
+        self.dispelled.fetch_max(doubts, Ordering::AcqRel);
     }
 
     /// The node gives its lease up.

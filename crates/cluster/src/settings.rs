@@ -136,6 +136,13 @@ impl Settings {
         Duration::from_millis(self.lease_ms)
     }
 
+    /// How long owners have to write their sessions anew after a failover of the store
+    /// before anybody claims one of them.
+    pub(crate) fn settle(&self) -> Duration {
+        let renewals = self.renew_ms.saturating_mul(2);
+        Duration::from_millis(renewals.saturating_add(self.margin_ms))
+    }
+
     pub(crate) fn connect(&self) -> Duration {
         Duration::from_millis(self.connect_ms)
     }

@@ -8,7 +8,8 @@ use protocol::SessionId;
 use store::{Presence, Standing};
 
 use crate::node::Node;
-use crate::{Error, Incarnation, Peer, Whereabouts};
+use crate::tenure::Settling;
+use crate::{Cause, Error, Incarnation, Peer, Whereabouts};
 
 /// Which other node each session was found at. Believed until a call there says
 /// otherwise.
@@ -89,13 +90,21 @@ pub(crate) async fn locate(
 
 async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<Whereabouts, Error> {
     let Some(record) = node.store.read(session).await.map_err(Error::Store)? else {
-        return Ok(Whereabouts::Unknown);
+        let (_, settling) = node.eras.of(session, node.right.now());
+        // Its owner may be about to put it back. And where this node's own lease has lapsed,
+        // it may be asking a primary that the others left behind.
+        return match settling {
+            Settling::Done if node.right.epoch_if_valid().is_none() => Err(Error::NoLease),
+            Settling::Done => Ok(Whereabouts::Unknown),
+            Settling::First | Settling::Second => Err(Error::Settling),
+        };
     };
     let owner = record.owner.node;
+    let record = Box::new(record);
     match record.standing {
         Standing::Ended => return Ok(Whereabouts::Unknown),
-        Standing::Released => return Ok(Whereabouts::Ownerless),
-        Standing::Owned if owner == node.incarnation => return Ok(Whereabouts::Here),
+        Standing::Released => return Ok(Whereabouts::Ownerless(record, Cause::Released)),
+        Standing::Owned if owner == node.incarnation => return Ok(Whereabouts::Here(record)),
         Standing::Owned => {}
     }
     let there = |link| Whereabouts::There(Peer { node: node.clone(), link });
@@ -107,13 +116,16 @@ async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<W
         Presence::Live(lease) => Ok(there(node.members.link_by(lease))),
         Presence::Dead { .. } => {
             node.members.forget(owner);
-            Ok(Whereabouts::Ownerless)
+            Ok(Whereabouts::Ownerless(record, Cause::Dead))
         }
         // A node that was away cannot say who is gone: it may be itself that is. So its
         // own lease must hold when it asks and when it is answered, and between.
+        Presence::Gone if !node.eras.lapse_proves(node.right.now(), node.settings.lease()) => {
+            Err(Error::Settling)
+        }
         Presence::Gone if epoch.is_some() && epoch == node.right.epoch_if_valid() => {
             node.members.forget(owner);
-            Ok(Whereabouts::Ownerless)
+            Ok(Whereabouts::Ownerless(record, Cause::Lapsed))
         }
         Presence::Gone => Err(Error::NoLease),
     }

@@ -5,9 +5,10 @@ use bytes::Bytes;
 use protocol::RequestId;
 
 use crate::exchange::{Call, CallId, Form, Word};
+use crate::log::{Mark, Opening, What};
 use crate::session::{Session, Turn};
 use crate::stream::duplex_message;
-use crate::{Answer, Effect, Frame, Millis, SinkId};
+use crate::{Answer, Effect, Ending, Frame, Millis, SinkId};
 
 impl Session {
     /// Where messages of a call go besides its answer; makes its answer a stream if it
@@ -37,8 +38,11 @@ impl Session {
     ) -> u64 {
         let open = self.exchanges.iter().filter(|exchange| exchange.call == id);
         let said = answers.iter().filter_map(|word| word.id.clone());
-        let requests = said.chain(open.map(|exchange| exchange.id.clone())).collect();
-        let stream = self.open_stream(turn, Some(sink), requests, Some(id));
+        let said = said.map(|id| Opening { id, rerun: None });
+        let openings = said.chain(open.map(|exchange| self.opening(exchange))).collect();
+        let stream = self.open_stream(turn, Some(sink), openings, Some(id));
+        // From now on the log has it.
+        self.exchanges.iter_mut().filter(|e| e.call == id).for_each(|e| e.raw = None);
         if let Some(call) = self.calls.iter_mut().find(|call| call.id == id) {
             call.form = Form::Stream(stream);
         }
@@ -59,7 +63,7 @@ impl Session {
         if starting {
             // There is nothing to resume before there is a session.
             call.form = Form::Unlogged { keepalive_at };
-            turn.effects.push(Effect::Open { sink, welcome: true });
+            turn.effects.push(Effect::Open { sink, welcome: true, at: None });
             turn.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
             return;
         }
@@ -79,18 +83,18 @@ impl Session {
         let Some(index) = self.calls.iter().position(|call| call.id == id) else { return };
         let call = &mut self.calls[index];
         call.open -= 1;
-        let (done, sink, batch) = (call.open == 0, call.sink, call.batch);
+        let (done, sink, batch, gated) = (call.open == 0, call.sink, call.batch, call.gated);
         match &mut call.form {
             Form::Held { .. } if done && !batch => {
                 self.calls.swap_remove(index);
-                self.answer(turn, sink, Answer::Json(data));
+                self.answer(turn, sink, Answer::Json(data), gated);
             }
             Form::Held { answers, .. } => {
                 answers.push(Word { id: request.cloned(), data });
                 if done {
                     let answers = array(std::mem::take(answers));
                     self.calls.swap_remove(index);
-                    self.answer(turn, sink, answers);
+                    self.answer(turn, sink, answers, gated);
                 }
             }
             Form::Stream(stream) => {
@@ -106,7 +110,7 @@ impl Session {
                 if let Some(sink) = sink {
                     let frame = Frame::Message { id: None, data };
                     turn.effects.push(Effect::Write { sink, frame });
-                    turn.effects.push(Effect::Finish { sink, abort: false });
+                    turn.effects.push(Effect::Finish { sink, ending: Ending::Proper });
                 }
             }
             Form::Duplex => {
@@ -119,22 +123,29 @@ impl Session {
     }
 
     /// Ends one request of a call without a word: its client cancelled it (CAN-01).
-    pub(crate) fn no_last_word(&mut self, turn: &mut Turn<'_>, id: CallId) {
+    pub(crate) fn no_last_word(&mut self, turn: &mut Turn<'_>, id: CallId, request: &RequestId) {
         let Some(index) = self.calls.iter().position(|call| call.id == id) else { return };
         let call = &mut self.calls[index];
         call.open -= 1;
         if call.open > 0 {
+            if let Form::Stream(number) = call.form {
+                let what = What::Cancelled { request: request.clone() };
+                let entry = self.log.push(number, what, turn.now);
+                let stream = self.streams.get_mut(&number);
+                stream.into_iter().for_each(|stream| stream.settle(request, entry));
+            }
             return;
         }
-        let Call { sink, batch, form, .. } = self.calls.swap_remove(index);
+        let Call { sink, batch, form, gated, .. } = self.calls.swap_remove(index);
         match form {
             Form::Held { answers, .. } if batch && !answers.is_empty() => {
-                self.answer(turn, sink, array(answers));
+                self.answer(turn, sink, array(answers), gated);
             }
-            Form::Held { .. } => self.answer(turn, sink, Answer::Nothing),
+            Form::Held { .. } => self.answer(turn, sink, Answer::Nothing, false),
             Form::Stream(stream) => self.close_stream(turn, stream),
             Form::Unlogged { .. } => {
-                turn.effects.extend(sink.map(|sink| Effect::Finish { sink, abort: false }));
+                turn.effects
+                    .extend(sink.map(|sink| Effect::Finish { sink, ending: Ending::Proper }));
             }
             Form::Duplex => {}
         }
@@ -142,15 +153,16 @@ impl Session {
 
     /// Emits a last word, and notes that its stream owes none any more.
     fn emit_word(&mut self, turn: &Turn<'_>, number: u64, word: Word) {
-        self.emit(turn, number, word.data);
-        let Some(stream) = self.streams.get_mut(&number) else { return };
-        let last = stream.last;
-        let owed = stream.requests.iter_mut().find(|owed| Some(&owed.id) == word.id.as_ref());
-        owed.into_iter().for_each(|owed| owed.word = last);
+        self.emit_marked(turn, number, word.data, word.id.map_or(Mark::Plain, Mark::Word));
     }
 
-    fn answer(&mut self, turn: &mut Turn<'_>, sink: Option<SinkId>, answer: Answer) {
-        turn.effects.extend(sink.map(|sink| Effect::Answer { sink, answer }));
+    /// Answers a POST; one that changed what must survive, once that is held.
+    fn answer(&mut self, turn: &mut Turn<'_>, sink: Option<SinkId>, answer: Answer, gated: bool) {
+        match sink {
+            Some(sink) if gated => self.answer_when_held(turn, sink, answer, 0),
+            Some(sink) => turn.effects.push(Effect::Answer { sink, answer }),
+            None => {}
+        }
     }
 }
 

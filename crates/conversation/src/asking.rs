@@ -3,24 +3,29 @@
 //! Each gets an id of ours that carries the emitter, so that an answer can never reach
 //! another question, and exactly one answer reaches the server.
 
+use bytes::Bytes;
 use protocol::{
     ErrorCode, Message, Method, Notification, Rejection, Request, RequestId, Response, downgrade,
     payload,
 };
 
+use crate::carried::OpenAsk;
 use crate::exchange::Form;
+use crate::log::{AskId, What};
 use crate::session::{Session, Turn};
-use crate::stream::Route;
+use crate::stream::{Route, Waiting};
 use crate::{Effect, Fact, Millis};
 
 /// A request to the client that has no answer yet.
 pub(crate) struct Ask {
-    number: u64,
+    id: AskId,
     method: Method,
     /// The id that the server gave it; none for a ping of our own.
     theirs: Option<RequestId>,
     route: Route,
     pub(crate) deadline: Millis,
+    /// Its stream and its entry, once it is in the log.
+    logged: Option<(u64, u64)>,
 }
 
 impl Session {
@@ -53,10 +58,9 @@ impl Session {
             Some(params) => request.with_params(&params),
             None => request.clone(),
         };
-        let number =
-            self.new_ask(request.method.clone(), Some(request.id.clone()), route, deadline);
-        let data = Message::from(request.with_id(self.ask_id(number))).line();
-        self.deliver(turn, route, data, false);
+        let ask = self.new_ask(request.method.clone(), Some(request.id.clone()), route, deadline);
+        let data = Message::from(request.with_id(request_id(ask))).line();
+        self.deliver_waiting(turn, route, Waiting { data, ask: Some(ask), early: false });
     }
 
     fn refuse_ask(&self, turn: &mut Turn<'_>, id: RequestId, code: ErrorCode, message: &str) {
@@ -135,23 +139,63 @@ impl Session {
         theirs: Option<RequestId>,
         route: Route,
         deadline: Millis,
-    ) -> u64 {
-        let number = self.next_ask;
+    ) -> AskId {
+        let id = AskId { emitter: self.log.emitters.current(), number: self.next_ask };
         self.next_ask += 1;
-        self.asks.push(Ask { number, method, theirs, route, deadline });
-        number
+        self.asks.push(Ask { id, method, theirs, route, deadline, logged: None });
+        id
     }
 
-    fn ask_id(&self, number: u64) -> RequestId {
-        RequestId::from(format!("{}-{number}", self.emitter))
+    /// Does the server wait for an answer?
+    pub(crate) fn has_asks(&self) -> bool {
+        self.asks.iter().any(|ask| ask.theirs.is_some())
     }
 
-    /// The number of the ask that an id of ours names, whether or not it is still open.
-    fn ask_number(&self, id: &RequestId) -> Option<u64> {
+    /// Is this question waiting for its answer?
+    pub(crate) fn is_open(&self, id: AskId) -> bool {
+        self.asks.iter().any(|ask| ask.id == id)
+    }
+
+    /// A question is in the log now.
+    pub(crate) fn note_logged(&mut self, id: AskId, stream: u64, number: u64) {
+        if let Some(ask) = self.asks.iter_mut().find(|ask| ask.id == id) {
+            ask.logged = Some((stream, number));
+        }
+    }
+
+    /// What the log must know when a question is no longer open.
+    fn note_closed(&mut self, turn: &Turn<'_>, ask: &Ask) {
+        if let Some((stream, _)) = ask.logged {
+            self.log.push(stream, What::Answered { ask: ask.id }, turn.now);
+        }
+    }
+
+    /// The questions that are in the log and open.
+    pub(crate) fn open_asks(&self) -> impl Iterator<Item = OpenAsk> {
+        self.asks.iter().filter_map(|ask| {
+            let (stream, number) = ask.logged?;
+            Some((ask.id, stream, number))
+        })
+    }
+
+    /// Withdraws what a former owner's server asked: nobody would take the answer.
+    pub(crate) fn withdraw_lost(&mut self, turn: &mut Turn<'_>, (ask, number, _): OpenAsk) {
+        self.log.push(number, What::Answered { ask }, turn.now);
+        let data = withdrawal(ask, "its asker was lost");
+        if self.streams.get(&number).is_some_and(|stream| !stream.closed) {
+            self.emit(turn, number, data);
+        } else {
+            self.deliver(turn, Route::Standalone, data, false);
+        }
+    }
+
+    /// The ask that an id of ours names, whether or not it is still open. What a former
+    /// owner asked is not known any more, so it may have asked anything.
+    fn ask_named(&self, id: &RequestId) -> Option<AskId> {
         let RequestId::String(text) = id else { return None };
-        let (_, number) = text.split_once('-')?;
-        let number = number.parse().ok().filter(|number| (1..self.next_ask).contains(number))?;
-        (*id == self.ask_id(number)).then_some(number)
+        let ask = AskId::parse(text)?;
+        let run = self.log.emitters.run(ask.emitter)?;
+        (run.end.is_some() || (1..self.next_ask).contains(&ask.number)).then_some(ask)
     }
 
     /// The client answered something (SMP-05, ELI-03). An answer to a question that is no
@@ -162,15 +206,16 @@ impl Session {
         response: &Response,
     ) -> Result<(), Rejection> {
         let Some(id) = &response.id else { return Ok(()) };
-        let number = self.ask_number(id).ok_or_else(|| {
+        let named = self.ask_named(id).ok_or_else(|| {
             let message = "the response answers no request of this session";
             Rejection::new(ErrorCode::InvalidRequest, message)
         })?;
-        let Some(index) = self.asks.iter().position(|ask| ask.number == number) else {
+        let Some(index) = self.asks.iter().position(|ask| ask.id == named) else {
             turn.effects.push(Effect::Tell(Fact::Stray));
             return Ok(());
         };
         let ask = self.asks.swap_remove(index);
+        self.note_closed(turn, &ask);
         if let Route::Call(call) = ask.route {
             let silent_at = turn.now.plus(self.limits.request_secs * 1_000);
             let ours = self.exchanges.iter_mut().filter(|exchange| exchange.call == call);
@@ -224,10 +269,8 @@ impl Session {
         if ask.theirs.is_none() {
             return;
         }
-        let params = serde_json::json!({ "requestId": self.ask_id(ask.number), "reason": reason });
-        let notification =
-            Notification::new(Method::Cancelled, Some(params.to_string().as_bytes()));
-        self.deliver(turn, ask.route, notification.raw().clone(), false);
+        self.note_closed(turn, ask);
+        self.deliver(turn, ask.route, withdrawal(ask.id, reason), false);
     }
 
     /// Pings the client on a standalone stream (PING-02). What it answers matters to nobody;
@@ -237,8 +280,19 @@ impl Session {
             return;
         }
         let deadline = turn.now.plus(self.limits.ask_secs * 1_000);
-        let number = self.new_ask(Method::Ping, None, Route::Standalone, deadline);
-        let ping = Request::new(self.ask_id(number), Method::Ping, None);
+        let ask = self.new_ask(Method::Ping, None, Route::Standalone, deadline);
+        let ping = Request::new(request_id(ask), Method::Ping, None);
         self.emit(turn, stream, ping.raw().clone());
     }
+}
+
+/// Tells the client that a question is no longer open.
+fn withdrawal(ask: AskId, reason: &str) -> Bytes {
+    let params = serde_json::json!({ "requestId": ask.to_string(), "reason": reason });
+    let notification = Notification::new(Method::Cancelled, Some(params.to_string().as_bytes()));
+    notification.raw().clone()
+}
+
+fn request_id(ask: AskId) -> RequestId {
+    RequestId::from(ask.to_string())
 }

@@ -3,9 +3,10 @@
 use protocol::Response;
 
 use crate::exchange::{Exchange, Form};
+use crate::leaving::Leaving;
 use crate::session::{Phase, Session, Turn};
 use crate::stream::Route;
-use crate::{Cause, Effect, Frame, Millis};
+use crate::{Cause, Effect, Ending, Frame, Millis};
 
 impl Session {
     /// When to step with [`crate::Event::DeadlinePassed`]. Asking early, late or twice does no harm.
@@ -28,8 +29,10 @@ impl Session {
         let others = [
             self.link.deadline(),
             self.duplex.map(|_| self.duplex_keepalive_at),
-            self.log.expires_at(&self.limits),
+            self.trims_at(),
             self.idle_at(),
+            self.sleeps_at(),
+            self.link_idles_at(),
         ];
         let times = calls.chain(exchanges).chain(paces).chain(asks);
         times.chain(attachments.chain(others).flatten()).filter(|at| at.0 < u64::MAX).min()
@@ -45,10 +48,36 @@ impl Session {
         (quiet && self.duplex.is_none()).then(|| self.touched.plus(secs * 1_000))
     }
 
+    /// When the session leaves memory if nothing happens in it.
+    fn sleeps_at(&self) -> Option<Millis> {
+        let secs = Some(self.limits.sleep_after_secs).filter(|secs| *secs > 0)?;
+        let quiet = self.exchanges.is_empty() && self.attachments.is_empty();
+        let sleeps = quiet && self.link.is_down() && self.is_live();
+        (sleeps && self.leaving.is_none() && self.duplex.is_none())
+            .then(|| self.touched.plus(secs.saturating_mul(1_000)))
+    }
+
+    /// When the link has been idle for so long that it is closed. While somebody listens
+    /// to what was subscribed to, it is not idle.
+    fn link_idles_at(&self) -> Option<Millis> {
+        let secs = self.idle_stop_secs?;
+        let listens = !self.subscriptions.is_empty() && !self.attachments.is_empty();
+        let quiet = self.exchanges.is_empty() && !self.has_asks() && !self.mirroring.is_busy();
+        let idles = quiet && !listens && self.is_live() && self.duplex.is_none();
+        let since = self.link.idle_since().filter(|_| idles)?;
+        Some(since.plus(secs.saturating_mul(1_000)))
+    }
+
     pub(crate) fn deadline_passed(&mut self, turn: &mut Turn<'_>) {
         if self.idle_at().is_some_and(|at| at <= turn.now) {
             self.end(turn, Cause::Idle);
             return;
+        }
+        if self.sleeps_at().is_some_and(|at| at <= turn.now) {
+            self.leaving = Some(Leaving::FallingAsleep);
+        }
+        if self.link_idles_at().is_some_and(|at| at <= turn.now) {
+            self.link.close(turn);
         }
         self.link_deadline(turn);
         self.ask_deadlines(turn);
@@ -144,7 +173,7 @@ impl Session {
             // The client comes back with the last id it saw (SSE-05).
             let retry = self.retry();
             self.write(turn, sink, Frame::Retry(retry));
-            self.finish(turn, sink, false);
+            self.finish(turn, sink, Ending::Proper);
         }
         pings.into_iter().for_each(|stream| self.ping_client(turn, stream));
     }

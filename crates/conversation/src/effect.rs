@@ -21,6 +21,9 @@ pub enum Effect {
         sink: SinkId,
         /// Does the head name the new session (SES-01)?
         welcome: bool,
+        /// Where the stream can be gone on with if nothing more of it arrives; none for a
+        /// stream that is in no log.
+        at: Option<EventId>,
     },
     /// Write one frame to an open sink.
     Write {
@@ -33,8 +36,8 @@ pub enum Effect {
     Finish {
         /// Which sink.
         sink: SinkId,
-        /// End it so that the client sees a broken connection.
-        abort: bool,
+        /// How.
+        ending: Ending,
     },
     /// Open a link to the tenant's server.
     OpenLink,
@@ -51,6 +54,14 @@ pub enum Effect {
         /// The entries, encoded.
         entries: Vec<Bytes>,
     },
+    /// Write what must outlive this owner into the session's record; tell with
+    /// [`crate::Event::Saved`] when it is held. A newer version makes an older one needless.
+    Save {
+        /// Rises with every change.
+        version: u64,
+        /// The state, encoded; [`crate::Session::restore`] reads it.
+        state: Bytes,
+    },
     /// The session is over: nothing more will come of it, and its id is answered "unknown" from now on.
     Over {
         /// Why.
@@ -58,6 +69,18 @@ pub enum Effect {
     },
     /// Something worth counting.
     Tell(Fact),
+}
+
+/// How a connection that listens to a stream ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// In order: nothing more comes on this connection.
+    Proper,
+    /// So that the client sees a broken connection.
+    Abort,
+    /// The session goes elsewhere, and the stream with it: whoever holds the client's
+    /// connection attaches it there.
+    Moved,
 }
 
 /// The whole answer to one HTTP request that did not become a stream.
@@ -100,6 +123,9 @@ pub enum Refusal {
     /// The session has more work waiting than it may.
     #[error("the session has too much work waiting; try again later")]
     Busy,
+    /// Nothing was done: the session has just left this owner. Ask where it is now.
+    #[error("the session is changing hands; try again")]
+    Moved,
     /// The node cannot do this now.
     #[error("the node is stopping; try again later")]
     Stopping,
@@ -145,6 +171,10 @@ pub enum Cause {
     Disconnected,
     /// The node stopped.
     Stopping,
+    /// Nothing happened in it for a while; its record stays, and the next touch wakes it.
+    Asleep,
+    /// The node gave it up; its record stays, and the next touch claims it.
+    Moved,
 }
 
 /// Something worth counting.

@@ -1,78 +1,190 @@
 //! How a log entry is written down: one line of JSON that says what it is, then the payload as it came.
+//!
+//! A kind never changes its meaning; what means something new gets a kind of its own. So
+//! a version that cannot read an entry knows that it cannot.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use protocol::RequestId;
 use serde::{Deserialize, Serialize};
 
-use crate::Emitter;
-use crate::log::What;
+use crate::log::{AskId, Mark, Opening, Rerunnable, What};
+use crate::{Emitter, Unreadable};
 
-#[derive(Serialize, Deserialize)]
+/// The first line.
+#[derive(Default, Serialize, Deserialize)]
 struct Head {
+    /// The kind.
+    k: String,
     /// The stream's number.
     s: u64,
     /// Who emitted it, in hexadecimal: JSON numbers end at 53 bits.
     e: String,
-    #[serde(flatten)]
-    kind: Kind,
+    /// What an `opened` answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    r: Option<Vec<Asked>>,
+    /// Whose last word an `event` is; whom a `cancelled` is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    w: Option<RequestId>,
+    /// What an `event` asks the client, or an `answered` settles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    a: Option<String>,
 }
 
+/// A request that a stream answers.
 #[derive(Serialize, Deserialize)]
-#[serde(tag = "k", rename_all = "lowercase")]
-enum Kind {
-    Opened { r: Vec<RequestId> },
-    Event,
-    Closed,
+struct Asked {
+    i: RequestId,
+    /// How many bytes of the payload are the request itself; it may be run again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    l: Option<usize>,
+    /// Whether it may is still to be found out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    u: bool,
 }
 
 /// Writes an entry down.
 pub(crate) fn encode(stream: u64, emitter: Emitter, what: &What) -> Bytes {
-    let (kind, payload) = match what {
-        What::Opened { requests } => (Kind::Opened { r: requests.clone() }, None),
-        What::Event(data) => (Kind::Event, Some(data)),
-        What::Closed => (Kind::Closed, None),
-    };
-    let head = Head { s: stream, e: emitter.to_string(), kind };
-    let mut entry = BytesMut::with_capacity(64 + payload.map_or(0, |payload| payload.len()));
+    let mut head = Head { s: stream, e: emitter.to_string(), ..Head::default() };
+    let mut payload: Vec<&Bytes> = Vec::new();
+    head.k = match what {
+        What::Opened { requests } => {
+            payload.extend(requests.iter().filter_map(|o| o.rerun.as_ref().map(|r| &r.raw)));
+            head.r = Some(requests.iter().map(Asked::of).collect());
+            "opened"
+        }
+        What::Event { data, mark } => {
+            payload.push(data);
+            match mark {
+                Mark::Plain => {}
+                Mark::Word(id) => head.w = Some(id.clone()),
+                Mark::Ask(ask) => head.a = Some(ask.to_string()),
+            }
+            "event"
+        }
+        What::Cancelled { request } => {
+            head.w = Some(request.clone());
+            "cancelled"
+        }
+        What::Answered { ask } => {
+            head.a = Some(ask.to_string());
+            "answered"
+        }
+        What::Closed => "closed",
+        What::Checkpoint(carried) => {
+            payload.push(carried);
+            "checkpoint"
+        }
+    }
+    .to_owned();
+    let size = payload.iter().map(|part| part.len()).sum::<usize>();
+    let mut entry = BytesMut::with_capacity(64 + size);
     // Writing numbers and strings to memory cannot fail.
     entry.put_slice(&serde_json::to_vec(&head).unwrap_or_default());
-    if let Some(payload) = payload {
-        entry.put_u8(b'\n');
-        entry.put_slice(payload);
-    }
+    entry.put_u8(b'\n');
+    payload.into_iter().for_each(|part| entry.put_slice(part));
     entry.freeze()
 }
 
-/// Reads an entry: its stream, who emitted it, and what it says. `None` for anything
-/// that [`encode`] does not write.
-#[cfg(test)]
-fn decode(entry: &Bytes) -> Option<(u64, Emitter, What)> {
-    let split = entry.iter().position(|byte| *byte == b'\n');
-    let head: Head = serde_json::from_slice(&entry[..split.unwrap_or(entry.len())]).ok()?;
-    let what = match (head.kind, split) {
-        (Kind::Opened { r }, None) => What::Opened { requests: r },
-        (Kind::Event, Some(split)) => What::Event(entry.slice(split + 1..)),
-        (Kind::Closed, None) => What::Closed,
+/// Reads an entry: its stream, who emitted it, and what it says.
+pub(crate) fn decode(entry: &Bytes) -> Result<(u64, Emitter, What), Unreadable> {
+    read(entry).ok_or(Unreadable::LOG)
+}
+
+fn read(entry: &Bytes) -> Option<(u64, Emitter, What)> {
+    let split = entry.iter().position(|byte| *byte == b'\n')?;
+    let head: Head = serde_json::from_slice(&entry[..split]).ok()?;
+    let payload = entry.slice(split + 1..);
+    let ask = |ask: Option<String>| AskId::parse(&ask?);
+    let bare = payload.is_empty();
+    let what = match (head.k.as_str(), head.w, head.a) {
+        ("opened", None, None) => What::Opened { requests: openings(head.r?, payload)? },
+        ("event", None, None) => What::Event { data: payload, mark: Mark::Plain },
+        ("event", Some(id), None) => What::Event { data: payload, mark: Mark::Word(id) },
+        ("event", None, asks) => What::Event { data: payload, mark: Mark::Ask(ask(asks)?) },
+        ("cancelled", Some(request), None) if bare => What::Cancelled { request },
+        ("answered", None, asked) if bare => What::Answered { ask: ask(asked)? },
+        ("closed", None, None) if bare => What::Closed,
+        ("checkpoint", None, None) => What::Checkpoint(payload),
         _ => return None,
     };
-    Some((head.s, Emitter(u64::from_str_radix(&head.e, 16).ok()?), what))
+    Some((head.s, Emitter::parse(&head.e)?, what))
+}
+
+/// Cuts the payload of an `opened` into its requests.
+fn openings(asked: Vec<Asked>, mut payload: Bytes) -> Option<Vec<Opening>> {
+    let mut openings = Vec::with_capacity(asked.len());
+    for Asked { i, l, u } in asked {
+        let rerun = match l {
+            Some(length) if length <= payload.len() => {
+                Some(Rerunnable { raw: payload.split_to(length), sure: !u })
+            }
+            Some(_) => return None,
+            None => None,
+        };
+        openings.push(Opening { id: i, rerun });
+    }
+    payload.is_empty().then_some(openings)
+}
+
+impl Asked {
+    fn of(opening: &Opening) -> Self {
+        let rerun = opening.rerun.as_ref();
+        Self {
+            i: opening.id.clone(),
+            l: rerun.map(|rerun| rerun.raw.len()),
+            u: rerun.is_some_and(|rerun| !rerun.sure),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn all() -> Vec<What> {
+        let data = Bytes::from_static(b"{\"jsonrpc\":\"2.0\"}");
+        let ask = AskId { emitter: Emitter(7), number: 9 };
+        let rerun = |sure| Some(Rerunnable { raw: Bytes::from_static(b"{\"id\":\n 7}"), sure });
+        let openings = vec![
+            Opening { id: RequestId::from(7), rerun: rerun(true) },
+            Opening { id: RequestId::from("seven"), rerun: None },
+            Opening { id: RequestId::from("eight"), rerun: rerun(false) },
+        ];
+        vec![
+            What::Opened { requests: openings },
+            What::Opened { requests: vec![] },
+            What::Event { data: data.clone(), mark: Mark::Plain },
+            What::Event { data: data.clone(), mark: Mark::Word(RequestId::from("w")) },
+            What::Event { data: data.clone(), mark: Mark::Ask(ask) },
+            What::Cancelled { request: RequestId::from(3) },
+            What::Answered { ask },
+            What::Checkpoint(data),
+            What::Closed,
+        ]
+    }
+
     #[test]
     fn an_entry_reads_back_as_it_was_written() {
-        let requests = vec![RequestId::from(7), RequestId::from("seven")];
-        for what in [
-            What::Opened { requests },
-            What::Opened { requests: vec![] },
-            What::Event(Bytes::from_static(b"{\"jsonrpc\":\"2.0\"}")),
-            What::Closed,
-        ] {
+        for what in all() {
             let emitter = Emitter(u64::MAX - 1);
-            assert_eq!(decode(&encode(3, emitter, &what)), Some((3, emitter, what)));
+            assert_eq!(decode(&encode(3, emitter, &what)), Ok((3, emitter, what)));
+        }
+    }
+
+    #[test]
+    fn an_entry_cut_short_or_of_another_kind_is_unreadable() {
+        for what in all().into_iter().filter(|what| !matches!(what, What::Event { .. })) {
+            let entry = encode(3, Emitter(1), &what);
+            for length in 0..entry.len() {
+                let cut = decode(&entry.slice(..length));
+                assert!(
+                    cut.is_err() || matches!(what, What::Checkpoint(_)),
+                    "{what:?} cut to {length}"
+                );
+            }
+        }
+        for text in ["", "\n", "{}\n", r#"{"k":"new","s":1,"e":"0000000000000001"}"#] {
+            assert!(decode(&Bytes::from_static(text.as_bytes())).is_err(), "{text}");
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use protocol::{Body, Message, Mirrored, RequestId};
 
+use crate::Emitter;
+
 /// A moment of a clock that never goes back, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
@@ -30,6 +32,9 @@ pub enum Event {
         body: Body,
         /// The headers that mirror it, where any were sent.
         mirrored: Option<Box<Mirrored>>,
+        /// Nobody knows whether a former owner took it, too: a request is attached to its
+        /// logged stream, run if running it twice does no harm, or ended with an error.
+        again: bool,
     },
     /// The client opened a GET stream, perhaps to go on after an event.
     Listened {
@@ -71,6 +76,24 @@ pub enum Event {
     Appended {
         /// The last number held.
         through: u64,
+    },
+    /// The record holds the state of this version.
+    Saved {
+        /// The version.
+        version: u64,
+    },
+    /// The node has claimed the session from itself, after its lease lapsed: what is
+    /// emitted from now on is emitted under another token.
+    Reclaimed {
+        /// Who emits now.
+        emitter: Emitter,
+    },
+    /// The node is to give the session up: once nothing is in flight, or at once. What is
+    /// in flight then gets an error as its last word; everything is in the log before
+    /// the session is [`crate::Cause::Moved`].
+    HandOver {
+        /// Do not wait for requests in flight.
+        at_once: bool,
     },
     /// The time that [`crate::Session::deadline`] named has come, or seems to have.
     DeadlinePassed,

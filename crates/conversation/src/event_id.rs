@@ -9,6 +9,15 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Emitter(pub u64);
 
+impl Emitter {
+    /// Reads an emitter; `None` for any text that [`fmt::Display`] does not write.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let lower_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let canonical = text.len() == 16 && text.bytes().all(lower_hex);
+        if canonical { u64::from_str_radix(text, 16).ok().map(Self) } else { None }
+    }
+}
+
 impl fmt::Display for Emitter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
@@ -38,17 +47,12 @@ impl EventId {
         let (stream, rest) = text.split_once('.')?;
         let (emitter, number) = rest.split_once('-')?;
         let (stream, number) = (decimal(stream)?, decimal(number)?);
-        let lower_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        if emitter.len() != 16 || !emitter.bytes().all(lower_hex) {
-            return None;
-        }
-        let emitter = Emitter(u64::from_str_radix(emitter, 16).ok()?);
-        Some(Self { stream, emitter, number })
+        Some(Self { stream, emitter: Emitter::parse(emitter)?, number })
     }
 }
 
 /// A decimal number in its one canonical form.
-fn decimal(text: &str) -> Option<u64> {
+pub(crate) fn decimal(text: &str) -> Option<u64> {
     let canonical =
         text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     if canonical { text.parse().ok() } else { None }

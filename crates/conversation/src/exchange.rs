@@ -14,6 +14,9 @@ pub(crate) struct Exchange {
     /// What a successful `resources/subscribe` or `unsubscribe` is about.
     pub(crate) uri: Option<Box<str>>,
     pub(crate) progress: Option<Box<Pace>>,
+    /// The request itself, until the log has it or it is over: whoever comes after may
+    /// have to run it again.
+    pub(crate) raw: Option<Bytes>,
     pub(crate) began: Millis,
     /// When it counts as hung, unless a sign of life comes first.
     pub(crate) silent_at: Millis,
@@ -39,6 +42,8 @@ pub(crate) struct Call {
     /// Requests without a last word.
     pub(crate) open: usize,
     pub(crate) batch: bool,
+    /// Does it change what must survive its owner?
+    pub(crate) gated: bool,
     pub(crate) form: Form,
 }
 
@@ -77,6 +82,16 @@ impl Pace {
     pub(crate) fn new(token: ProgressToken, limits: &Limits, now: Millis) -> Self {
         let allowance = u64::from(limits.progress_burst) * 1_000;
         Self { token, last: f64::NEG_INFINITY, allowance, counted_at: now, held: None }
+    }
+
+    /// What must rise.
+    pub(crate) fn last(&self) -> f64 {
+        self.last
+    }
+
+    /// Another owner has told so much already.
+    pub(crate) fn go_on_from(&mut self, progress: f64) {
+        self.last = self.last.max(progress);
     }
 
     /// Takes one notification; returns it if it may pass now. One that does not rise is dropped.

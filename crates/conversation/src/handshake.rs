@@ -33,6 +33,11 @@ pub(crate) struct ServerLink {
     pub(crate) revision: Revision,
     /// What waits until the link is up.
     queue: VecDeque<Message>,
+    /// Requests that wait until it is known whether they may run a second time. Each is
+    /// an exchange, so they are bounded as those are.
+    pub(crate) undecided: Vec<Request>,
+    /// When a request was last taken or settled.
+    pub(crate) used: Millis,
     failures: u32,
     /// Requests of our own to the server, by number.
     next_own: u64,
@@ -56,6 +61,8 @@ impl Default for ServerLink {
             state: State::Down { again_at: Millis(0) },
             revision: Revision::NEWEST_STABLE,
             queue: VecDeque::new(),
+            undecided: Vec::new(),
+            used: Millis(0),
             failures: 0,
             next_own: 1,
         }
@@ -70,6 +77,24 @@ impl ServerLink {
             turn.effects.push(Effect::CloseLink);
         }
         self.queue.clear();
+        self.undecided.clear();
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.state, State::Up { .. })
+    }
+
+    /// Is there none, and nothing that waits for one?
+    pub(crate) fn is_down(&self) -> bool {
+        matches!(self.state, State::Down { .. }) && self.queue.is_empty()
+    }
+
+    /// Since when nothing was asked of the server, while it is up.
+    pub(crate) fn idle_since(&self) -> Option<Millis> {
+        match self.state {
+            State::Up { since } => Some(since.max(self.used)),
+            _ => None,
+        }
     }
 
     /// When something is to be done about it.
@@ -83,9 +108,10 @@ impl ServerLink {
 
     /// Takes back a request that the server has not been sent yet.
     pub(crate) fn unqueue(&mut self, id: &RequestId) -> bool {
-        let waiting = self.queue.len();
+        let waiting = self.queue.len() + self.undecided.len();
         self.queue.retain(|message| !matches!(message, Message::Request(r) if r.id == *id));
-        self.queue.len() < waiting
+        self.undecided.retain(|request| request.id != *id);
+        self.queue.len() + self.undecided.len() < waiting
     }
 
     fn backoff(&self) -> u64 {
@@ -171,6 +197,7 @@ impl Session {
             call,
             uri: None,
             progress: None,
+            raw: None,
             began: turn.now,
             // The link's own deadline ends it.
             silent_at: never,
@@ -188,8 +215,6 @@ impl Session {
         open: usize,
         batch: bool,
     ) -> CallId {
-        let id = CallId(self.next_call);
-        self.next_call += 1;
         let wait = if self.revision().has_priming() {
             self.limits.sse_after_ms
         } else {
@@ -201,7 +226,19 @@ impl Session {
             Some(_) => Form::Duplex,
             None => Form::Held { upgrade_at: turn.now.plus(wait), answers: Vec::new() },
         };
-        self.calls.push(Call { id, sink: Some(sink), open, batch, form });
+        self.add_call(Some(sink), open, batch, form)
+    }
+
+    pub(crate) fn add_call(
+        &mut self,
+        sink: Option<SinkId>,
+        open: usize,
+        batch: bool,
+        form: Form,
+    ) -> CallId {
+        let id = CallId(self.next_call);
+        self.next_call += 1;
+        self.calls.push(Call { id, sink, open, batch, gated: false, form });
         id
     }
 
@@ -246,9 +283,15 @@ impl Session {
 
     /// Sends a request of our own.
     pub(crate) fn send_own(&mut self, turn: &mut Turn<'_>, method: Method, params: Option<&[u8]>) {
+        let request = self.own(method, params);
+        turn.effects.push(Effect::Send(request.into()));
+    }
+
+    /// A request of our own.
+    pub(crate) fn own(&mut self, method: Method, params: Option<&[u8]>) -> Request {
         let id = RequestId::from(format!("{OWN_PREFIX}{}:{}", method.as_str(), self.link.next_own));
         self.link.next_own += 1;
-        turn.effects.push(Effect::Send(Request::new(id, method, params).into()));
+        Request::new(id, method, params)
     }
 
     /// Is it the answer to a request of our own? Then it is taken here.
@@ -286,8 +329,11 @@ impl Session {
         self.link.revision =
             Revision::named(&read.protocol_version).unwrap_or(Revision::NEWEST_STABLE);
         let Some(client) = &mut self.client else { return };
-        client.server_lists = read.capabilities.list_changed_methods();
-        client.server_has_tools = read.capabilities.tools();
+        let lists = read.capabilities.list_changed_methods();
+        let has_tools = read.capabilities.tools();
+        self.versions.changed |=
+            client.server_lists != lists || client.server_has_tools != has_tools;
+        (client.server_lists, client.server_has_tools) = (lists, has_tools);
         if self.phase == Phase::Shaking {
             let result = protocol::with_protocol_version(&result, client.revision);
             self.welcome(turn, &result);
@@ -341,6 +387,7 @@ impl Session {
         let again_at = turn.now.plus(self.link.backoff());
         self.link.state = State::Down { again_at };
         self.link.queue.clear();
+        self.link.undecided.clear();
         self.fail_parked(turn, &error);
         for exchange in std::mem::take(&mut self.exchanges) {
             let error = error(exchange.id.clone());
@@ -390,10 +437,15 @@ impl Session {
     }
 
     /// The client said `initialized`: what waited for that may go.
-    pub(crate) fn initialized(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn initialized(&mut self, turn: &mut Turn<'_>, notification: Notification) {
         if self.phase == Phase::Answered {
             self.phase = Phase::Live;
+            self.versions.changed = true;
             self.tell_waiting(turn);
+            if self.link.is_up() {
+                // Otherwise the server's own handshake will say so.
+                self.send(turn, notification.into());
+            }
         }
     }
 

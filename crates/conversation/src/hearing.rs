@@ -1,7 +1,9 @@
 //! What the tenant's server says: answers, notifications, and where each belongs.
 
 use bytes::Bytes;
-use protocol::{Message, Method, Notification, RequestId, Response, downgrade, payload};
+use protocol::{
+    Message, Method, Notification, RequestId, Response, downgrade, header_params, payload,
+};
 
 use crate::exchange::Exchange;
 use crate::session::{Session, Turn};
@@ -39,8 +41,11 @@ impl Session {
             return;
         }
         let exchange = self.exchanges.swap_remove(index);
-        if response.is_result() {
+        if let Ok(result) = response.outcome() {
             self.note_success(&exchange);
+            if exchange.method == Method::ToolsList {
+                self.learn_of_tools(&header_params::tools(&result));
+            }
         }
         let data = self.for_client(&exchange.method, response);
         self.settle_taken(turn, exchange, data, response.is_result());
@@ -50,10 +55,10 @@ impl Session {
     fn note_success(&mut self, exchange: &Exchange) {
         match (&exchange.method, &exchange.uri) {
             (Method::Subscribe, Some(uri)) => {
-                self.subscriptions.insert(uri.clone());
+                self.versions.changed |= self.subscriptions.insert(uri.clone());
             }
             (Method::Unsubscribe, Some(uri)) => {
-                self.subscriptions.remove(uri);
+                self.versions.changed |= self.subscriptions.remove(uri);
             }
             _ => {}
         }
@@ -82,6 +87,7 @@ impl Session {
             self.deliver(turn, Route::Call(exchange.call), held, false);
         }
         self.touched = turn.now;
+        self.link.used = turn.now;
         let millis = turn.now.0.saturating_sub(exchange.began.0);
         self.last_word(turn, exchange.call, Some(&exchange.id), data);
         turn.effects.push(Effect::Tell(Fact::Settled { id: exchange.id, result, millis }));
@@ -114,6 +120,7 @@ impl Session {
             // These belong to no request (POST-14).
             Method::ToolsListChanged => {
                 self.deliver(turn, Route::Standalone, line(notification), false);
+                self.tools.forget();
                 self.learn_tools(turn);
             }
             Method::PromptsListChanged | Method::ResourcesListChanged => {

@@ -6,27 +6,37 @@
 
 mod answering;
 mod asking;
+mod carried;
 mod deadlines;
 mod effect;
+mod emitters;
 mod entry;
 mod event;
 mod event_id;
 mod exchange;
+mod fold;
+mod gate;
 mod handshake;
 mod hearing;
+mod leaving;
 mod limits;
 mod log;
 mod mirroring;
 mod posting;
+mod rerun;
+mod restore;
 mod resume;
 mod session;
+mod state;
 mod stream;
+mod trimming;
 
-pub use effect::{Answer, Cause, Effect, Fact, Frame, Refusal, ResumeOutcome};
+pub use effect::{Answer, Cause, Effect, Ending, Fact, Frame, Refusal, ResumeOutcome};
 pub use event::{Event, Millis, SinkId};
 pub use event_id::{Emitter, EventId};
 pub use limits::Limits;
-pub use session::{Birth, Load, Session};
+pub use restore::{Ring, Saved, Unreadable};
+pub use session::{Birth, Load, Rerun, Session};
 
 /// The code of an error for a reason of ours, which its message names.
 const REFUSED: i32 = protocol::ErrorCode::Refused.number();

@@ -28,6 +28,9 @@ pub struct Limits {
     pub ask_secs: u64,
     /// How long a session may lie without stream, exchange or message, in seconds. Then it is over.
     pub idle_secs: u64,
+    /// After how long without stream, exchange or message a session leaves memory, to be
+    /// woken by the next touch, in seconds; 0 for never. Only where its link may be closed.
+    pub sleep_after_secs: u64,
     /// How long a session may wait for its client's `initialized`, in seconds.
     pub handshake_secs: u64,
     /// How often the client is pinged on its standalone stream, in seconds; 0 for never (PING-02).
@@ -69,6 +72,7 @@ impl Default for Limits {
             request_max_secs: 3_600,
             ask_secs: 600,
             idle_secs: 1_800,
+            sleep_after_secs: 0,
             handshake_secs: 60,
             ping_secs: 0,
             stream_secs: 0,

@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use protocol::RequestId;
 
+use crate::emitters::Emitters;
+use crate::event_id::decimal;
 use crate::{Effect, Emitter, Limits, Millis, entry};
 
 /// The replayable tail of the log, as this owner holds it in memory.
@@ -23,10 +25,12 @@ pub(crate) struct Log {
     /// The floor that the log was last told.
     floor_told: u64,
     bytes: usize,
+    pub(crate) emitters: Emitters,
 }
 
 /// One entry.
 pub(crate) struct Logged {
+    /// Its stream; 0 for a checkpoint, which belongs to none.
     pub(crate) stream: u64,
     pub(crate) what: What,
     at: Millis,
@@ -38,24 +42,67 @@ pub(crate) enum What {
     /// It began. Its number is this entry's.
     Opened {
         /// The requests that it answers; none for a standalone stream.
-        requests: Vec<RequestId>,
+        requests: Vec<Opening>,
     },
     /// A message for the client.
-    Event(Bytes),
+    Event {
+        /// The message.
+        data: Bytes,
+        /// What it means to the session.
+        mark: Mark,
+    },
+    /// A request that it answers, with others, needs no answer any more.
+    Cancelled {
+        /// Which one.
+        request: RequestId,
+    },
+    /// A question that went out on it is no longer open.
+    Answered {
+        /// Which one.
+        ask: AskId,
+    },
     /// Nothing more will come on it.
     Closed,
+    /// What must outlive the entries before the floor, as `carried` writes it.
+    Checkpoint(Bytes),
 }
 
-/// An entry that went out of reach.
-pub(crate) struct Trimmed {
+/// What a message for the client means to the session.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Mark {
+    /// Nothing.
+    Plain,
+    /// It is the last word on this request.
+    Word(RequestId),
+    /// It asks the client for something.
+    Ask(AskId),
+}
+
+/// A request that a stream is opened for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Opening {
+    pub(crate) id: RequestId,
+    pub(crate) rerun: Option<Rerunnable>,
+}
+
+/// A request that another owner may run again.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rerunnable {
+    /// The request.
+    pub(crate) raw: Bytes,
+    /// Running it twice does no harm; otherwise that is to be found out first.
+    pub(crate) sure: bool,
+}
+
+/// The id of a request to the client: who asked, and which of its questions it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AskId {
+    pub(crate) emitter: Emitter,
     pub(crate) number: u64,
-    pub(crate) stream: u64,
-    /// The stream's last entry: nothing of it is left.
-    pub(crate) closes: bool,
 }
 
 impl Log {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(emitter: Emitter) -> Self {
         Self {
             entries: VecDeque::new(),
             first: 1,
@@ -63,7 +110,35 @@ impl Log {
             handed_out: 0,
             floor_told: 1,
             bytes: 0,
+            emitters: Emitters::new(emitter),
         }
+    }
+
+    /// A log that was read: everything in it is held.
+    pub(crate) fn restored(
+        first: u64,
+        entries: Vec<(u64, What)>,
+        emitters: Emitters,
+        at: Millis,
+    ) -> Self {
+        let last = first + entries.len() as u64 - 1;
+        Self {
+            first,
+            acknowledged: last,
+            handed_out: last,
+            floor_told: first,
+            bytes: entries.iter().map(|(_, what)| what.size()).sum(),
+            entries: entries
+                .into_iter()
+                .map(|(stream, what)| Logged { stream, what, at })
+                .collect(),
+            emitters,
+        }
+    }
+
+    /// The number of the oldest entry that can be replayed.
+    pub(crate) fn first(&self) -> u64 {
+        self.first
     }
 
     /// The number that the next entry will get.
@@ -78,6 +153,11 @@ impl Log {
 
     pub(crate) fn acknowledged(&self) -> u64 {
         self.acknowledged
+    }
+
+    /// Is every entry held?
+    pub(crate) fn is_held(&self) -> bool {
+        self.acknowledged + 1 == self.next()
     }
 
     /// Writes an entry and returns its number. `stream` is its own number where it opens one.
@@ -109,53 +189,103 @@ impl Log {
         })
     }
 
+    /// Everything from `from` on, written down.
+    pub(crate) fn encoded(&self, from: u64) -> Vec<Bytes> {
+        (from..self.next())
+            .filter_map(|number| self.get(number).map(|logged| (number, logged)))
+            .map(|(number, logged)| {
+                entry::encode(logged.stream, self.emitters.of(number), &logged.what)
+            })
+            .collect()
+    }
+
     /// What was not yet handed out, as the effect that hands it out.
-    pub(crate) fn hand_out(&mut self, emitter: Emitter) -> Option<Effect> {
+    pub(crate) fn hand_out(&mut self) -> Option<Effect> {
         let next = self.next();
         let from = self.handed_out.max(self.first - 1) + 1;
         if from >= next && self.floor_told == self.first {
             return None;
         }
         self.floor_told = self.first;
-        let entries = (from..next)
-            .filter_map(|number| self.get(number))
-            .map(|logged| entry::encode(logged.stream, emitter, &logged.what))
-            .collect();
+        let entries = self.encoded(from);
         self.handed_out = next - 1;
         Some(Effect::Append { first: from, floor: self.first, entries })
     }
 
-    /// Takes away the oldest entry if it is over a bound: too many, too large, or too old.
-    ///
-    /// The newest entry always stays, so that the message that broke the bound is
-    /// itself not lost.
-    pub(crate) fn trim_one(&mut self, limits: &Limits, now: Millis) -> Option<Trimmed> {
-        let oldest = self.entries.front()?;
-        let old = self.expires_at(limits).is_some_and(|expiry| expiry <= now);
-        let large = self.entries.len() > 1
-            && (self.entries.len() > limits.log_events_max || self.bytes > limits.log_bytes_max);
-        if !old && !large {
-            return None;
-        }
-        let trimmed = Trimmed {
-            number: self.first,
-            stream: oldest.stream,
-            closes: oldest.what == What::Closed,
+    /// Is it over a bound: too many entries, or too large?
+    pub(crate) fn is_full(&self, limits: &Limits) -> bool {
+        let over = self.entries.len() > events_max(limits) || self.bytes > limits.log_bytes_max;
+        over && self.entries.len() > self.kept_min()
+    }
+
+    /// How many entries stay whatever their size: the newest that is no checkpoint, so that
+    /// the message that broke the bound is itself not lost, and what comes after it.
+    fn kept_min(&self) -> usize {
+        let checkpoints = self.entries.iter().rev().take_while(|logged| logged.is_checkpoint());
+        checkpoints.count() + 1
+    }
+
+    /// What the floor must rise to: above what is too old, and at a bound so far that an
+    /// eighth of it is free, a checkpoint included.
+    pub(crate) fn floor(&self, limits: &Limits, now: Millis) -> u64 {
+        let age = limits.replay_secs.saturating_mul(1_000);
+        let is_old = |(number, logged): &(u64, &Logged)| {
+            *number <= self.acknowledged && logged.at.plus(age) <= now
         };
+        let old = (self.first..).zip(&self.entries).take_while(is_old);
+        let (mut gone, mut bytes) = (0, self.bytes);
+        for (_, logged) in old {
+            gone += 1;
+            bytes -= logged.what.size();
+        }
+        let (events_max, bytes_max) = (events_max(limits), limits.log_bytes_max);
+        if self.entries.len() - gone >= events_max || bytes > bytes_max {
+            let events_wanted = (events_max * 7 / 8).min(events_max - 1);
+            let most = self.entries.len().saturating_sub(self.kept_min());
+            while gone < most
+                && (self.entries.len() - gone > events_wanted || bytes > bytes_max / 8 * 7)
+            {
+                bytes -= self.entries[gone].what.size();
+                gone += 1;
+            }
+        }
+        self.first + gone as u64
+    }
+
+    /// Takes away the oldest entry.
+    pub(crate) fn take_oldest(&mut self) -> Option<Logged> {
+        let oldest = self.entries.pop_front()?;
         self.bytes -= oldest.what.size();
-        self.entries.pop_front();
         self.first += 1;
         if self.entries.is_empty() {
             // An idle session keeps no buffer.
             self.entries = VecDeque::new();
         }
-        Some(trimmed)
+        Some(oldest)
     }
 
-    /// When the oldest entry is too old to be kept. One that is not held yet is never too old.
+    /// Is there nothing but one checkpoint?
+    pub(crate) fn is_lone_checkpoint(&self) -> bool {
+        self.entries.len() == 1 && self.entries[0].is_checkpoint()
+    }
+
+    /// When the oldest entry is too old to be kept: an eighth later than it might be, so
+    /// that several go at once. One that is not held yet is never too old.
     pub(crate) fn expires_at(&self, limits: &Limits) -> Option<Millis> {
         let oldest = self.entries.front()?;
-        (self.first <= self.acknowledged).then(|| oldest.at.plus(limits.replay_secs * 1_000))
+        let age = limits.replay_secs.saturating_mul(1_000);
+        (self.first <= self.acknowledged).then(|| oldest.at.plus(age.saturating_add(age / 8)))
+    }
+}
+
+/// Two is the least that holds an event and a checkpoint.
+fn events_max(limits: &Limits) -> usize {
+    limits.log_events_max.max(2)
+}
+
+impl Logged {
+    fn is_checkpoint(&self) -> bool {
+        matches!(self.what, What::Checkpoint(_))
     }
 }
 
@@ -163,8 +293,32 @@ impl What {
     /// What the entry counts against the bound in bytes: its payload and about what surrounds it.
     fn size(&self) -> usize {
         64 + match self {
-            Self::Event(data) => data.len(),
-            Self::Opened { .. } | Self::Closed => 0,
+            Self::Event { data, .. } => data.len(),
+            Self::Opened { requests } => {
+                requests.iter().filter_map(|o| o.rerun.as_ref()).map(|r| r.raw.len()).sum()
+            }
+            // Bounded by what it carries; it must never be what drives the events out.
+            Self::Checkpoint(_) => 0,
+            Self::Cancelled { .. } | Self::Answered { .. } | Self::Closed => 0,
         }
+    }
+
+    /// Is it something that a client is told?
+    pub(crate) fn is_told(&self) -> bool {
+        matches!(self, Self::Opened { .. } | Self::Event { .. })
+    }
+}
+
+impl AskId {
+    /// Reads an id; `None` for any text that [`std::fmt::Display`] does not write.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (emitter, number) = text.split_once('-')?;
+        Some(Self { emitter: Emitter::parse(emitter)?, number: decimal(number)? })
+    }
+}
+
+impl std::fmt::Display for AskId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.emitter, self.number)
     }
 }

@@ -28,6 +28,19 @@ struct Parked {
     sink: SinkId,
     request: Request,
     mirrored: Option<Mirrored>,
+    /// May it have been run already?
+    again: bool,
+}
+
+impl Mirroring {
+    /// Is the list being read?
+    pub(crate) fn is_busy(&self) -> bool {
+        self.reading.is_some()
+    }
+
+    pub(crate) fn has_parked(&self) -> bool {
+        !self.parked.is_empty()
+    }
 }
 
 impl Session {
@@ -38,16 +51,26 @@ impl Session {
             return;
         }
         self.mirroring.tools.clear();
-        self.mirroring.reading = Some(1);
-        self.send_own(turn, Method::ToolsList, None);
+        self.read_tools(turn);
+    }
+
+    /// Lists the server's tools, unless that is being done.
+    pub(crate) fn read_tools(&mut self, turn: &mut Turn<'_>) {
+        if self.mirroring.reading.is_none() {
+            self.mirroring.reading = Some(1);
+            let list = self.own(Method::ToolsList, None);
+            self.send(turn, list.into());
+        }
     }
 
     /// A page of tools came.
     pub(crate) fn learned_tools(&mut self, turn: &mut Turn<'_>, response: &Response) {
         let Some(pages) = self.mirroring.reading else { return };
         let page = response.outcome().ok().map(|result| protocol::header_params::tools(&result));
+        let mirrors = self.revision().has_mirrored_headers();
         let next = page.and_then(|page| {
-            for tool in page.tools {
+            self.learn_of_tools(&page);
+            for tool in page.tools.into_iter().filter(|_| mirrors) {
                 if let Ok(params) = tool.header_params {
                     self.mirroring.tools.insert(tool.name.into(), params);
                 }
@@ -61,12 +84,11 @@ impl Session {
             return;
         }
         self.mirroring.reading = None;
-        for Parked { sink, request, mirrored } in std::mem::take(&mut self.mirroring.parked) {
-            match self.check_params(turn, sink, &request, mirrored.as_ref()) {
-                Ok(_) => {
-                    let call = self.new_call(turn, sink, 1, false);
-                    self.take_request(turn, call, request);
-                }
+        self.decide(turn);
+        for parked in std::mem::take(&mut self.mirroring.parked) {
+            let Parked { sink, request, mirrored, again } = parked;
+            match self.check_params(sink, &request, mirrored.as_ref(), again) {
+                Ok(_) => self.take_post(turn, sink, request, again),
                 Err(rejection) => {
                     let answer = Answer::Refused(Refusal::Rejected(rejection));
                     turn.effects.push(Effect::Answer { sink, answer });
@@ -79,15 +101,16 @@ impl Session {
     /// not known yet: the call waits.
     pub(crate) fn check_params(
         &mut self,
-        _turn: &mut Turn<'_>,
         sink: SinkId,
         request: &Request,
         mirrored: Option<&Mirrored>,
+        again: bool,
     ) -> Result<bool, Rejection> {
         if self.mirroring.reading.is_some()
             && self.mirroring.parked.len() < self.limits.exchanges_max
         {
-            let parked = Parked { sink, request: request.clone(), mirrored: mirrored.cloned() };
+            let (request, mirrored) = (request.clone(), mirrored.cloned());
+            let parked = Parked { sink, request, mirrored, again };
             self.mirroring.parked.push(parked);
             return Ok(false);
         }
@@ -105,6 +128,21 @@ impl Session {
         };
         let sink = parked.swap_remove(index).sink;
         turn.effects.push(Effect::Answer { sink, answer: Answer::Nothing });
+        true
+    }
+
+    /// A call that waits for the list was posted again: only the newer post is answered.
+    /// False where none does.
+    pub(crate) fn take_over_parked(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        id: &RequestId,
+    ) -> bool {
+        let mut parked = self.mirroring.parked.iter_mut();
+        let Some(parked) = parked.find(|parked| parked.request.id == *id) else { return false };
+        let older = std::mem::replace(&mut parked.sink, sink);
+        turn.effects.push(Effect::Answer { sink: older, answer: Answer::Nothing });
         true
     }
 

@@ -20,17 +20,29 @@ impl Session {
         sink: SinkId,
         body: Body,
         mirrored: Option<&Mirrored>,
+        again: bool,
     ) {
         if self.phase == Phase::Unborn {
             self.begin(turn, sink, body, mirrored);
             return;
         }
+        if self.takes_nothing() {
+            turn.effects.push(Effect::Answer { sink, answer: Answer::Refused(Refusal::Moved) });
+            return;
+        }
+        let before = self.log.next();
         let posted = match body {
-            Body::One(message) => self.posted_one(turn, sink, message, mirrored),
-            Body::Batch(members) => self.posted_batch(turn, sink, members),
+            Body::One(message) => self.posted_one(turn, sink, message, mirrored, again),
+            Body::Batch(members) => self.posted_batch(turn, sink, members, again),
         };
         let answer = match posted {
-            Ok(Posted::Accepted) => Answer::Accepted,
+            Ok(Posted::Accepted) => {
+                // What it changed is held before the client is told that it was taken.
+                let wrote = self.log.next() > before;
+                let through = if wrote { self.log.next() - 1 } else { 0 };
+                self.answer_when_held(turn, sink, Answer::Accepted, through);
+                return;
+            }
             Ok(Posted::Called) if self.duplex.is_some() => Answer::Accepted,
             Ok(Posted::Called) => return,
             Err(rejection) => Answer::Refused(Refusal::Rejected(rejection)),
@@ -44,12 +56,14 @@ impl Session {
         sink: SinkId,
         message: Message,
         mirrored: Option<&Mirrored>,
+        again: bool,
     ) -> Result<Posted, Rejection> {
         if self.revision().has_mirrored_headers() && self.duplex.is_none() {
             Mirrored::check(mirrored, &message, None)?;
             if let Message::Request(request) = &message
                 && request.method == Method::ToolsCall
-                && !self.check_params(turn, sink, request, mirrored)?
+                && !(again && self.rejoin(turn, sink, &request.id))
+                && !self.check_params(sink, request, mirrored, again)?
             {
                 return Ok(Posted::Called);
             }
@@ -57,8 +71,7 @@ impl Session {
         match message {
             Message::Request(request) => {
                 self.refuse_initialize(&request)?;
-                let call = self.new_call(turn, sink, 1, false);
-                self.take_request(turn, call, request);
+                self.take_post(turn, sink, request, again);
                 Ok(Posted::Called)
             }
             Message::Notification(notification) => {
@@ -72,6 +85,25 @@ impl Session {
         }
     }
 
+    /// Takes a request that was posted alone.
+    pub(crate) fn take_post(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        request: Request,
+        again: bool,
+    ) {
+        if again && self.rejoin(turn, sink, &request.id) {
+            return;
+        }
+        let call = self.new_call(turn, sink, 1, false);
+        if again {
+            self.take_again(turn, call, request);
+        } else {
+            self.take_request(turn, call, request);
+        }
+    }
+
     /// A batch (BAT-01 to BAT-05): each request is an exchange of its own; the answer is
     /// an array, or one stream with all last words.
     fn posted_batch(
@@ -79,6 +111,7 @@ impl Session {
         turn: &mut Turn<'_>,
         sink: SinkId,
         members: Vec<Result<Message, Rejection>>,
+        again: bool,
     ) -> Result<Posted, Rejection> {
         if !self.revision().has_batches() {
             let message =
@@ -94,11 +127,20 @@ impl Session {
             matches!(member, Ok(Message::Request(_)) | Err(_))
         };
         let open = members.iter().filter(|member| wants_answer(member)).count();
-        let call = (open > 0).then(|| self.new_call(turn, sink, open, true));
+        // A batch is answered as one, so any of its requests tells where.
+        let known = |member: &Result<Message, Rejection>| match member {
+            Ok(Message::Request(request)) => self.rejoin(turn, sink, &request.id),
+            _ => false,
+        };
+        let joined = again && members.iter().any(known);
+        let call = (open > 0 && !joined).then(|| self.new_call(turn, sink, open, true));
         for member in members {
             match (member, call) {
+                (Ok(Message::Request(request)), Some(call)) if again => {
+                    self.take_again(turn, call, request);
+                }
                 (Ok(Message::Request(request)), Some(call)) => {
-                    self.take_request(turn, call, request)
+                    self.take_request(turn, call, request);
                 }
                 (Ok(Message::Notification(notification)), _) => {
                     self.take_notification(turn, notification);
@@ -136,14 +178,28 @@ impl Session {
             self.last_word(turn, call, pong.id.as_ref(), pong.raw().clone());
             return;
         }
+        if let Some(request) = self.begin_exchange(turn, call, request) {
+            self.send(turn, request.into());
+        }
+    }
+
+    /// Begins the exchange of a request that is sent then; none where it got an error.
+    pub(crate) fn begin_exchange(
+        &mut self,
+        turn: &mut Turn<'_>,
+        call: CallId,
+        request: Request,
+    ) -> Option<Request> {
         match self.admit(turn, call, &request) {
             Ok(exchange) => {
                 self.exchanges.push(exchange);
-                self.send(turn, request.into());
+                self.link.used = turn.now;
+                Some(request)
             }
             Err((code, message)) => {
                 let error = Response::error(Some(request.id), code.number(), &message, None);
                 self.last_word(turn, call, error.id.as_ref(), error.raw().clone());
+                None
             }
         }
     }
@@ -179,10 +235,12 @@ impl Session {
         match request.method {
             Method::SetLevel => {
                 let level = request.params().and_then(|params| payload::log_level_of(&params));
-                self.level = Some(level.ok_or_else(|| {
+                let level = level.ok_or_else(|| {
                     let message = format!("`level` must be one of {}", LogLevel::NAMES.join(", "));
                     (ErrorCode::InvalidParams, message)
-                })?);
+                })?;
+                self.versions.changed |= self.level != Some(level);
+                self.level = Some(level);
             }
             Method::Subscribe | Method::Unsubscribe => {
                 uri = request.params().and_then(|params| payload::resource_uri_of(&params));
@@ -198,6 +256,9 @@ impl Session {
             }
             _ => {}
         }
+        if matches!(request.method, Method::SetLevel | Method::Subscribe | Method::Unsubscribe) {
+            self.calls.iter_mut().filter(|other| other.id == call).for_each(|c| c.gated = true);
+        }
         let pace = |token: ProgressToken| Box::new(Pace::new(token, &self.limits, turn.now));
         Ok(Exchange {
             id: request.id.clone(),
@@ -205,6 +266,7 @@ impl Session {
             call,
             uri: uri.map(Into::into),
             progress: request.progress_token().map(pace),
+            raw: self.keep(request),
             began: turn.now,
             silent_at: turn.now.plus(self.limits.request_secs * 1_000),
             ends_at: turn.now.plus(self.limits.request_max_secs * 1_000),
@@ -214,8 +276,7 @@ impl Session {
     fn take_notification(&mut self, turn: &mut Turn<'_>, notification: Notification) {
         match notification.method {
             Method::Initialized => {
-                self.initialized(turn);
-                self.send(turn, notification.into());
+                self.initialized(turn, notification);
             }
             Method::Cancelled => {
                 let id =
@@ -236,26 +297,31 @@ impl Session {
         }
         let ours =
             |exchange: &Exchange| exchange.id == *id && exchange.method != Method::Initialize;
-        let Some(index) = self.exchanges.iter().position(ours) else { return };
+        let Some(index) = self.exchanges.iter().position(ours) else {
+            if !self.exchanges.iter().any(|exchange| exchange.id == *id) {
+                // It may be on its way here a second time, from an owner that was lost.
+                self.haunt(id.clone());
+            }
+            return;
+        };
         let exchange = self.exchanges.swap_remove(index);
         if !self.link.unqueue(id) {
             self.haunt(id.clone());
             self.send(turn, notification.into());
         }
-        self.no_last_word(turn, exchange.call);
+        self.link.used = turn.now;
+        self.no_last_word(turn, exchange.call, id);
     }
 
-    /// Ends requests without the server's answer and without a word: who wanted them
+    /// Ends a request without the server's answer and without a word: who wanted it
     /// gets the word elsewhere.
-    pub(crate) fn abandon_requests(&mut self, turn: &mut Turn<'_>, ids: &[RequestId]) {
-        for id in ids {
-            let Some(index) = self.exchanges.iter().position(|exchange| exchange.id == *id) else {
-                continue;
-            };
-            let exchange = self.exchanges.swap_remove(index);
-            self.calls.retain(|call| call.id != exchange.call);
-            self.cancel_at_server(turn, id, "its messages were dropped");
-        }
+    pub(crate) fn abandon_request(&mut self, turn: &mut Turn<'_>, id: &RequestId) {
+        let Some(index) = self.exchanges.iter().position(|exchange| exchange.id == *id) else {
+            return;
+        };
+        let exchange = self.exchanges.swap_remove(index);
+        self.calls.retain(|call| call.id != exchange.call);
+        self.cancel_at_server(turn, id, "its messages were dropped");
     }
 
     /// Tells the server that a request is no longer wanted.
@@ -270,6 +336,9 @@ impl Session {
     }
 
     fn haunt(&mut self, id: RequestId) {
+        if self.ghosts.contains(&id) {
+            return;
+        }
         if self.ghosts.len() >= GHOSTS_MAX {
             self.ghosts.pop_front();
         }

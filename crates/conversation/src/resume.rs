@@ -3,12 +3,17 @@
 use crate::log::What;
 use crate::session::{Session, Turn};
 use crate::stream::{Stream, Tombstone};
-use crate::{Answer, Effect, EventId, Fact, Frame, Refusal, ResumeOutcome, SinkId};
+use crate::{Answer, Effect, Ending, EventId, Fact, Frame, Refusal, ResumeOutcome, SinkId};
 
 impl Session {
     pub(crate) fn listened(&mut self, turn: &mut Turn<'_>, sink: SinkId, after: Option<&str>) {
+        if self.takes_nothing() {
+            turn.effects.push(Effect::Answer { sink, answer: Answer::Refused(Refusal::Moved) });
+            return;
+        }
         let Some(after) = after else {
             self.listen_afresh(turn, sink);
+            self.want_link(turn);
             return;
         };
         let outcome = match EventId::parse(after) {
@@ -24,6 +29,16 @@ impl Session {
             turn.effects.push(Effect::Answer { sink, answer: Answer::Refused(refusal) });
         }
         turn.effects.push(Effect::Tell(Fact::Resumed(outcome)));
+        self.want_link(turn);
+    }
+
+    /// Who listens wants to hear the server, so it is started where it is kept running
+    /// anyway, or where it was asked to tell of changes.
+    fn want_link(&mut self, turn: &mut Turn<'_>) {
+        let kept = self.idle_stop_secs.is_none() || !self.subscriptions.is_empty();
+        if kept && self.is_live() && !self.attachments.is_empty() && self.leaving.is_none() {
+            self.open_link(turn);
+        }
     }
 
     /// A standalone stream. At the bound the one that was told nothing for longest is let go (GET-09).
@@ -34,9 +49,9 @@ impl Session {
             let idlest = attached.min_by_key(|a| (a.told_at, a.stream)).map(|a| (a.sink, a.open));
             if let Some((idlest, open)) = idlest {
                 if !open {
-                    turn.effects.push(Effect::Open { sink: idlest, welcome: false });
+                    turn.effects.push(Effect::Open { sink: idlest, welcome: false, at: None });
                 }
-                self.finish(turn, idlest, false);
+                self.finish(turn, idlest, Ending::Proper);
             }
         }
         let stream = self.open_stream(turn, Some(sink), Vec::new(), None);
@@ -47,94 +62,171 @@ impl Session {
     /// Goes on after an event (SSE-07): on its own stream only (SSE-08), whatever the
     /// stream began as (SSE-09).
     fn resume(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: EventId) -> ResumeOutcome {
-        if id.emitter != self.emitter || id.number > self.log.acknowledged() {
+        let Some(run) = self.log.emitters.run(id.emitter) else { return ResumeOutcome::Unknown };
+        if self.log.emitters.rank_of(id.stream) > run.rank || id.number < run.from {
+            // The stream that is meant was lost with its owner; this is another's.
+            return ResumeOutcome::Unknown;
+        }
+        // What a former owner emitted beyond what is left of it was lost with it.
+        let lost = run.end.filter(|end| *end <= id.number);
+        let after = lost.map_or(id.number, |end| end - 1);
+        if after > self.log.acknowledged() {
             return ResumeOutcome::Unknown;
         }
         let Some(stream) = self.streams.get(&id.stream) else {
-            return self.resume_finished(turn, sink, id);
+            return self.resume_finished(turn, sink, id.stream, after);
         };
         // The entry may be gone; if it is there it must be this stream's own.
-        let foreign = self.log.get(id.number).is_some_and(|logged| logged.stream != id.stream);
-        if foreign || id.number < id.stream || id.number > stream.last {
+        let is_ours = |number| self.log.get(number).is_none_or(|logged| logged.stream == id.stream);
+        if lost.is_none() && (!is_ours(id.number) || id.number > stream.last) {
             return ResumeOutcome::Unknown;
         }
-        let (closed, last, trimmed) = (stream.closed, stream.last, stream.trimmed);
-        if closed && id.number >= last {
+        if id.number < id.stream {
+            return ResumeOutcome::Unknown;
+        }
+        if stream.closed && after >= stream.last {
+            if stream.is_standalone() {
+                return self.listen_anew(turn, sink);
+            }
             return ResumeOutcome::Finished;
         }
-        self.displace(turn, id.stream);
-        self.attach(turn, sink, id.stream, id.number);
-        self.open_head(turn, id.stream, id.number);
-        let lost = id.number < trimmed;
-        if lost && !self.end_trimmed(turn, id.stream) {
+        if lost.is_some() {
+            return self.resume_lost(turn, sink, id.stream, after);
+        }
+        self.go_on(turn, sink, id.stream, after)
+    }
+
+    /// What came `after` an entry and before another owner went on was lost, and the client
+    /// saw some of it: whatever it is told now has a hole.
+    fn resume_lost(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        number: u64,
+        after: u64,
+    ) -> ResumeOutcome {
+        let Some(stream) = self.streams.get(&number) else { return ResumeOutcome::Unknown };
+        if stream.is_standalone() {
+            return self.listen_anew(turn, sink);
+        }
+        let requests = stream.requests.clone();
+        self.end_lost(turn, number);
+        turn.effects.push(Effect::Open { sink, welcome: false, at: None });
+        self.write_lost(turn, sink, &requests, after);
+        turn.effects.push(Effect::Finish { sink, ending: Ending::Proper });
+        ResumeOutcome::Trimmed
+    }
+
+    /// Attaches a connection to a stream, to tell what comes after an entry.
+    fn go_on(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        number: u64,
+        after: u64,
+    ) -> ResumeOutcome {
+        let trimmed = self.streams.get(&number).map_or(0, |stream| stream.trimmed);
+        self.displace(turn, number);
+        self.attach(turn, sink, number, after);
+        self.open_head(turn, number, after);
+        let holes = after < trimmed;
+        if holes && !self.end_trimmed(turn, number) {
             return ResumeOutcome::Trimmed;
         }
-        let missed: Vec<_> = self
-            .log
-            .replay(id.stream, id.number)
-            .map(|(number, what)| (number, what.clone()))
-            .collect();
-        for (number, what) in missed {
-            self.replay_one(turn, id, sink, number, &what);
+        if let Some(attachment) = self.attachment(number).filter(|_| holes) {
+            // It was told of what is gone.
+            attachment.sent = after.max(trimmed);
+        }
+        let missed: Vec<_> =
+            self.log.replay(number, after).map(|(at, what)| (at, what.clone())).collect();
+        for (at, what) in missed {
+            self.replay_one(turn, number, sink, at, &what);
         }
         self.tell_waiting(turn);
-        if lost { ResumeOutcome::Trimmed } else { ResumeOutcome::Replayed }
+        if holes { ResumeOutcome::Trimmed } else { ResumeOutcome::Replayed }
+    }
+
+    /// Attaches a connection to a stream as if it had just been opened for it.
+    pub(crate) fn attach_from_the_beginning(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        number: u64,
+    ) {
+        let trimmed = self.streams.get(&number).map_or(0, |stream| stream.trimmed);
+        if self.log.acknowledged().max(trimmed) >= number {
+            self.go_on(turn, sink, number, number);
+            return;
+        }
+        // Its head is written when the log holds it.
+        self.displace(turn, number);
+        self.attach(turn, sink, number, number - 1);
     }
 
     fn replay_one(
         &mut self,
         turn: &mut Turn<'_>,
-        id: EventId,
+        stream: u64,
         sink: SinkId,
         number: u64,
         what: &What,
     ) {
         match what {
-            What::Opened { .. } => {}
-            What::Event(data) => {
-                if let Some(attachment) = self.attachment(id.stream) {
+            What::Event { data, .. } => {
+                if let Some(attachment) = self.attachment(stream) {
                     attachment.sent = number;
                 }
-                let frame =
-                    Frame::Message { id: Some(EventId { number, ..id }), data: data.clone() };
+                let id = Some(self.log.emitters.id(stream, number));
+                let frame = Frame::Message { id, data: data.clone() };
                 self.write(turn, sink, frame);
             }
-            What::Closed => self.finish(turn, sink, false),
+            What::Closed => self.finish(turn, sink, Ending::Proper),
+            _ => {}
         }
     }
 
     /// A newer resume of a stream displaces whoever listened to it.
-    fn displace(&mut self, turn: &mut Turn<'_>, stream: u64) {
+    pub(crate) fn displace(&mut self, turn: &mut Turn<'_>, stream: u64) {
         let Some(attachment) = self.attachment(stream) else { return };
         let (sink, open) = (attachment.sink, attachment.open);
         if !open {
-            turn.effects.push(Effect::Open { sink, welcome: false });
+            turn.effects.push(Effect::Open { sink, welcome: false, at: None });
         }
-        self.finish(turn, sink, false);
+        self.finish(turn, sink, Ending::Proper);
     }
 
     /// Nothing of the stream is left but its tombstone, if that.
-    fn resume_finished(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: EventId) -> ResumeOutcome {
-        let Some(Tombstone { last, requests, .. }) =
-            self.finished.iter().find(|tombstone| tombstone.stream == id.stream)
-        else {
+    fn resume_finished(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        stream: u64,
+        after: u64,
+    ) -> ResumeOutcome {
+        let meant = |tombstone: &&Tombstone| tombstone.stream == stream;
+        let Some(Tombstone { last, requests, .. }) = self.finished.iter().find(meant) else {
             return ResumeOutcome::Unknown;
         };
         if requests.is_empty() {
-            let stream = self.listen_afresh(turn, sink);
-            for method in self.server_lists() {
-                let notification = protocol::Notification::new(method, None);
-                self.emit(turn, stream, notification.raw().clone());
-            }
-            return ResumeOutcome::Trimmed;
+            return self.listen_anew(turn, sink);
         }
-        if id.number >= *last {
+        if after >= *last {
             return ResumeOutcome::Finished;
         }
         let requests = requests.clone();
-        turn.effects.push(Effect::Open { sink, welcome: false });
-        self.write_trimmed(turn, sink, &requests, id.number);
-        turn.effects.push(Effect::Finish { sink, abort: false });
+        turn.effects.push(Effect::Open { sink, welcome: false, at: None });
+        self.write_trimmed(turn, sink, &requests, after);
+        turn.effects.push(Effect::Finish { sink, ending: Ending::Proper });
+        ResumeOutcome::Trimmed
+    }
+
+    /// A new standalone stream instead of one that is no more.
+    fn listen_anew(&mut self, turn: &mut Turn<'_>, sink: SinkId) -> ResumeOutcome {
+        let stream = self.listen_afresh(turn, sink);
+        for method in self.server_lists() {
+            let notification = protocol::Notification::new(method, None);
+            self.emit(turn, stream, notification.raw().clone());
+        }
         ResumeOutcome::Trimmed
     }
 }

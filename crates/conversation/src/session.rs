@@ -13,14 +13,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protocol::payload::LogLevel;
 use protocol::{ClientCapabilities, RequestId, Response, Revision};
+use serde::{Deserialize, Serialize};
 
 use crate::asking::Ask;
 use crate::exchange::{Call, Exchange, Form};
+use crate::gate::Gated;
 use crate::handshake::ServerLink;
+use crate::leaving::Leaving;
 use crate::log::Log;
 use crate::mirroring::Mirroring;
+use crate::rerun::Tools;
+use crate::state::Versions;
 use crate::stream::{Attachment, Stream, Tombstone, Waiting};
-use crate::{Answer, Cause, Effect, Emitter, Event, Limits, Millis, Refusal, SinkId};
+use crate::{Answer, Cause, Effect, Emitter, Ending, Event, Limits, Millis, Refusal, SinkId};
 
 /// What a session is born with.
 #[derive(Clone, Debug)]
@@ -31,15 +36,34 @@ pub struct Birth {
     pub emitter: Emitter,
     /// Where its jitter comes from: any number.
     pub seed: u64,
+    /// Which tool calls may be run again when nobody knows whether they were.
+    pub rerun: Rerun,
+    /// After how long without a request the link to the server is closed, in seconds;
+    /// none to keep it. A session whose link is kept does not sleep.
+    pub idle_stop_secs: Option<u64>,
     /// The one pipe of a duplex transport (HTTP+SSE, stdio), open already; none for Streamable HTTP.
     pub duplex: Option<SinkId>,
+}
+
+/// Which tool calls may be run a second time. Requests that only read always may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rerun {
+    /// Those of tools that are annotated as read-only or idempotent.
+    #[default]
+    Annotated,
+    /// All.
+    Always,
+    /// None.
+    Never,
 }
 
 /// One client session.
 pub struct Session {
     pub(crate) limits: Arc<Limits>,
-    pub(crate) emitter: Emitter,
     seed: u64,
+    pub(crate) rerun: Rerun,
+    pub(crate) idle_stop_secs: Option<u64>,
     pub(crate) duplex: Option<SinkId>,
     pub(crate) duplex_keepalive_at: Millis,
     pub(crate) phase: Phase,
@@ -57,6 +81,7 @@ pub struct Session {
     pub(crate) asks: Vec<Ask>,
     pub(crate) next_ask: u64,
     /// Messages for a standalone stream that nobody has opened; bounded by `waiting_max`.
+    /// They are in no log: nobody has seen them, and they are lost with this owner.
     pub(crate) waiting: VecDeque<Waiting>,
     /// Requests that were ended without the server's answer, which may still come;
     /// bounded, the oldest goes.
@@ -64,6 +89,12 @@ pub struct Session {
     pub(crate) level: Option<LogLevel>,
     pub(crate) subscriptions: BTreeSet<Box<str>>,
     pub(crate) mirroring: Mirroring,
+    pub(crate) versions: Versions,
+    /// Answers that wait until what they stand for is held.
+    pub(crate) gated: Vec<Gated>,
+    pub(crate) tools: Tools,
+    /// Why the session is about to leave, or has left, its owner.
+    pub(crate) leaving: Option<Leaving>,
 }
 
 /// What a session holds.
@@ -117,12 +148,13 @@ pub(crate) struct Turn<'a> {
 impl Session {
     /// A session that nobody has spoken in.
     pub fn new(birth: Birth, now: Millis) -> Self {
-        let Birth { limits, emitter, seed, duplex } = birth;
+        let Birth { limits, emitter, seed, rerun, idle_stop_secs, duplex } = birth;
         Self {
             duplex_keepalive_at: now.plus(limits.keepalive_secs * 1_000),
             limits,
-            emitter,
             seed: seed | 1,
+            rerun,
+            idle_stop_secs,
             duplex,
             phase: Phase::Unborn,
             touched: now,
@@ -134,7 +166,7 @@ impl Session {
             streams: BTreeMap::new(),
             finished: VecDeque::new(),
             attachments: Vec::new(),
-            log: Log::new(),
+            log: Log::new(emitter),
             asks: Vec::new(),
             next_ask: 1,
             waiting: VecDeque::new(),
@@ -142,6 +174,10 @@ impl Session {
             level: None,
             subscriptions: BTreeSet::new(),
             mirroring: Mirroring::default(),
+            versions: Versions::default(),
+            gated: Vec::new(),
+            tools: Tools::default(),
+            leaving: None,
         }
     }
 
@@ -149,13 +185,16 @@ impl Session {
     pub fn step(&mut self, now: Millis, event: Event, effects: &mut Vec<Effect>) {
         let mut turn = Turn { now, effects };
         if self.is_over() {
-            answer_after_the_end(&mut turn, &event);
+            self.answer_after_the_end(&mut turn, &event);
             return;
         }
+        if matches!(event, Event::Posted { .. } | Event::Listened { .. } | Event::Deleted { .. }) {
+            self.stay_awake();
+        }
         match event {
-            Event::Posted { sink, body, mirrored } => {
+            Event::Posted { sink, body, mirrored, again } => {
                 self.touched = now;
-                self.posted(&mut turn, sink, body, mirrored.as_deref());
+                self.posted(&mut turn, sink, body, mirrored.as_deref(), again);
             }
             Event::Listened { sink, after } => {
                 self.touched = now;
@@ -171,11 +210,29 @@ impl Session {
             Event::Unsent { message } => self.unsent(&mut turn, message),
             Event::LinkDown { reason } => self.link_down(&mut turn, &reason),
             Event::Appended { through } => self.acknowledged(&mut turn, through),
+            Event::Saved { version } => self.versions.held = self.versions.held.max(version),
+            Event::Reclaimed { emitter } => {
+                let (next, floor) = (self.log.next(), self.log.first());
+                self.log.emitters.succeed(emitter, next, floor);
+            }
+            Event::HandOver { at_once } => self.hand_over(&mut turn, at_once),
             Event::DeadlinePassed => self.deadline_passed(&mut turn),
             Event::Stopping => self.end(&mut turn, Cause::Stopping),
         }
-        self.trim(&mut turn);
-        turn.effects.extend(self.log.hand_out(self.emitter));
+        self.finish_step(&mut turn);
+    }
+
+    /// What every step ends with: what it wrote is handed out.
+    pub(crate) fn finish_step(&mut self, turn: &mut Turn<'_>) {
+        if self.is_over() {
+            return;
+        }
+        self.prepare_to_leave(turn);
+        self.trim(turn);
+        turn.effects.extend(self.log.hand_out());
+        self.save(turn);
+        self.let_through(turn);
+        self.leave(turn);
     }
 
     /// What it holds now, each within its bound.
@@ -193,6 +250,17 @@ impl Session {
     /// Is it over?
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
+    }
+
+    /// Is nothing in flight: no request without its last word, and nothing written down
+    /// that is not held yet?
+    pub fn is_quiet(&self) -> bool {
+        self.has_no_work() && self.gated.is_empty() && self.is_held()
+    }
+
+    /// Is everything held that was written down?
+    pub(crate) fn is_held(&self) -> bool {
+        self.log.is_held() && self.versions.held >= self.version()
     }
 
     /// How many requests of the client's have no last word yet.
@@ -243,6 +311,7 @@ impl Session {
             self.end(turn, Cause::NotBorn);
             return;
         }
+        self.gated.retain(|gated| gated.sink != sink);
         // A disconnect is not a cancellation (POST-16): what runs goes on.
         self.calls
             .iter_mut()
@@ -252,17 +321,19 @@ impl Session {
         self.attachments.retain(|attachment| attachment.sink != sink);
         if self.attachments.len() < attached {
             self.touched = turn.now;
-            self.bury_deserted();
+            self.close_deserted(turn);
         }
     }
 
     /// Ends the session: whoever waits is told, whoever listens is let go (SES-08).
     pub(crate) fn end(&mut self, turn: &mut Turn<'_>, cause: Cause) {
         let abort = cause == Cause::Stopping && self.revision().reopens_only_after_abort();
+        let ending = if abort { Ending::Abort } else { Ending::Proper };
         let words = match cause {
             Cause::Stopping => "the node is stopping; try again",
             _ => "the session has ended",
         };
+        self.open_gate(turn);
         self.fail_parked(turn, &|id| Response::error(Some(id), crate::REFUSED, words, None));
         for exchange in std::mem::take(&mut self.exchanges) {
             let error = Response::error(Some(exchange.id), crate::REFUSED, words, None);
@@ -270,12 +341,12 @@ impl Session {
         }
         for Attachment { sink, open, .. } in std::mem::take(&mut self.attachments) {
             if !open {
-                turn.effects.push(Effect::Open { sink, welcome: false });
+                turn.effects.push(Effect::Open { sink, welcome: false, at: None });
             }
-            turn.effects.push(Effect::Finish { sink, abort });
+            turn.effects.push(Effect::Finish { sink, ending });
         }
         if let Some(sink) = self.duplex.filter(|_| cause != Cause::Disconnected) {
-            turn.effects.push(Effect::Finish { sink, abort: false });
+            turn.effects.push(Effect::Finish { sink, ending: Ending::Proper });
         }
         self.link.close(turn);
         self.phase = Phase::Over;
@@ -293,20 +364,21 @@ impl Session {
         let Some(attachment) = self.attachment(stream) else { return };
         let sink = attachment.sink;
         if !std::mem::replace(&mut attachment.open, true) {
-            turn.effects.push(Effect::Open { sink, welcome: false });
+            turn.effects.push(Effect::Open { sink, welcome: false, at: None });
         }
         let frame = crate::Frame::Message { id: None, data };
         turn.effects.push(Effect::Write { sink, frame });
     }
-}
 
-/// Whoever comes too late is told so; nothing else matters any more.
-fn answer_after_the_end(turn: &mut Turn<'_>, event: &Event) {
-    let (Event::Posted { sink, .. } | Event::Listened { sink, .. } | Event::Deleted { sink }) =
-        event
-    else {
-        return;
-    };
-    let answer = Answer::Refused(Refusal::UnknownSession);
-    turn.effects.push(Effect::Answer { sink: *sink, answer });
+    /// Whoever comes too late is told so; nothing else matters any more.
+    fn answer_after_the_end(&self, turn: &mut Turn<'_>, event: &Event) {
+        let (Event::Posted { sink, .. } | Event::Listened { sink, .. } | Event::Deleted { sink }) =
+            event
+        else {
+            return;
+        };
+        let lives_on = self.leaving.is_some();
+        let refusal = if lives_on { Refusal::Moved } else { Refusal::UnknownSession };
+        turn.effects.push(Effect::Answer { sink: *sink, answer: Answer::Refused(refusal) });
+    }
 }

@@ -3,13 +3,13 @@
 //! A message is written to a client only from here, and only when the log holds it.
 
 use bytes::Bytes;
-use protocol::{ErrorCode, Notification, RequestId, Response};
+use protocol::RequestId;
 
 use crate::answering::Upgraded;
 use crate::exchange::CallId;
-use crate::log::What;
+use crate::log::{AskId, Mark, Opening, Rerunnable, What};
 use crate::session::{Session, Turn};
-use crate::{Effect, EventId, Fact, Frame, Millis, SinkId};
+use crate::{Effect, Ending, Fact, Frame, Millis, SinkId};
 
 /// A stream of the log.
 pub(crate) struct Stream {
@@ -22,9 +22,22 @@ pub(crate) struct Stream {
     /// The number of its newest entry that was trimmed; 0 for none.
     pub(crate) trimmed: u64,
     pub(crate) closed: bool,
+    /// Has any of its requests asked the client something?
+    pub(crate) asked: bool,
 }
 
 impl Stream {
+    pub(crate) fn new(number: u64, requests: Vec<Owed>, call: Option<CallId>) -> Self {
+        Self { requests, call, last: number, trimmed: 0, closed: false, asked: false }
+    }
+
+    /// Notes that it owes a request nothing more.
+    pub(crate) fn settle(&mut self, id: &RequestId, number: u64) {
+        if let Some(owed) = self.requests.iter_mut().find(|owed| owed.id == *id) {
+            *owed = Owed::new(id.clone(), number);
+        }
+    }
+
     pub(crate) fn is_standalone(&self) -> bool {
         self.requests.is_empty()
     }
@@ -35,21 +48,27 @@ pub(crate) struct Tombstone {
     pub(crate) stream: u64,
     pub(crate) last: u64,
     pub(crate) requests: Vec<Owed>,
+    /// Since when: it is forgotten after `replay_secs`.
+    pub(crate) buried_at: Millis,
 }
 
 /// A request that a stream answers.
 #[derive(Clone)]
 pub(crate) struct Owed {
     pub(crate) id: RequestId,
-    /// The number of its last word; 0 before there is one.
+    /// The number of its last word, or of its cancellation; 0 before there is one.
     pub(crate) word: u64,
+    /// The request itself, while another owner might have to run it again.
+    pub(crate) rerun: Option<Rerunnable>,
+    /// How far its progress had come at a former owner, where the log does not say any more.
+    pub(crate) progress: Option<f64>,
 }
 
-/// Most tombstones kept; the oldest goes, and its stream's ids are unknown then.
-pub(crate) const TOMBSTONES_MAX: usize = 256;
-
-/// Most standalone streams kept that nobody listens to.
-const DESERTED_MAX: usize = 8;
+impl Owed {
+    pub(crate) fn new(id: RequestId, word: u64) -> Self {
+        Self { id, word, rerun: None, progress: None }
+    }
+}
 
 /// A connection that listens to a stream of the log.
 pub(crate) struct Attachment {
@@ -78,6 +97,8 @@ pub(crate) enum Route {
 /// A message that waits for a standalone stream.
 pub(crate) struct Waiting {
     pub(crate) data: Bytes,
+    /// The question that it is.
+    pub(crate) ask: Option<AskId>,
     /// May it go before the client said `initialized` (RPC-11)?
     pub(crate) early: bool,
 }
@@ -88,14 +109,17 @@ impl Session {
         &mut self,
         turn: &Turn<'_>,
         sink: Option<SinkId>,
-        requests: Vec<RequestId>,
+        openings: Vec<Opening>,
         call: Option<CallId>,
     ) -> u64 {
         let number = self.log.next();
-        self.log.push(number, What::Opened { requests: requests.clone() }, turn.now);
-        let requests = requests.into_iter().map(|id| Owed { id, word: 0 }).collect();
-        self.streams
-            .insert(number, Stream { requests, call, last: number, trimmed: 0, closed: false });
+        let owed = |opening: &Opening| Owed {
+            rerun: opening.rerun.clone(),
+            ..Owed::new(opening.id.clone(), 0)
+        };
+        let requests = openings.iter().map(owed).collect();
+        self.log.push(number, What::Opened { requests: openings }, turn.now);
+        self.streams.insert(number, Stream::new(number, requests, call));
         if let Some(sink) = sink {
             self.attach(turn, sink, number, number - 1);
         }
@@ -124,10 +148,30 @@ impl Session {
 
     /// Writes a message to a stream's log; it is told once the log holds it.
     pub(crate) fn emit(&mut self, turn: &Turn<'_>, stream: u64, data: Bytes) {
-        let number = self.log.push(stream, What::Event(data), turn.now);
-        if let Some(stream) = self.streams.get_mut(&stream) {
-            stream.last = number;
+        self.emit_marked(turn, stream, data, Mark::Plain);
+    }
+
+    /// As [`Session::emit`], and notes what the message means.
+    pub(crate) fn emit_marked(&mut self, turn: &Turn<'_>, id: u64, data: Bytes, mark: Mark) {
+        let event = What::Event { data, mark: mark.clone() };
+        let number = self.log.push(id, event, turn.now);
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.last = number;
+        match mark {
+            Mark::Plain => {}
+            Mark::Word(request) => stream.settle(&request, number),
+            Mark::Ask(ask) => {
+                stream.asked = true;
+                self.note_logged(ask, id, number);
+            }
         }
+    }
+
+    /// Writes a question or any other message to a stream's log.
+    fn emit_waiting(&mut self, turn: &Turn<'_>, stream: u64, Waiting { data, ask, .. }: Waiting) {
+        // One that was withdrawn meanwhile is no question any more.
+        let mark = ask.filter(|ask| self.is_open(*ask)).map_or(Mark::Plain, Mark::Ask);
+        self.emit_marked(turn, stream, data, mark);
     }
 
     /// Ends a stream: nothing more will come on it.
@@ -151,7 +195,7 @@ impl Session {
     /// Tells one held entry to whoever listens to its stream.
     pub(crate) fn reveal(&mut self, turn: &mut Turn<'_>, number: u64, entry: u64, what: &What) {
         let trimmed = self.streams.get(&number).map_or(0, |stream| stream.trimmed);
-        let emitter = self.emitter;
+        let id = self.log.emitters.id(number, entry);
         let Some(attachment) = self.attachment(number).filter(|a| a.sent < entry) else { return };
         let sink = attachment.sink;
         if attachment.sent < trimmed {
@@ -167,26 +211,25 @@ impl Session {
         attachment.sent = entry;
         match what {
             What::Opened { .. } => self.open_head(turn, number, entry),
-            What::Event(data) => {
+            What::Event { data, .. } => {
                 attachment.told_at = turn.now;
-                let id = EventId { stream: number, emitter, number: entry };
                 let frame = Frame::Message { id: Some(id), data: data.clone() };
                 self.write(turn, sink, frame);
             }
-            What::Closed => self.finish(turn, sink, false),
+            What::Closed => self.finish(turn, sink, Ending::Proper),
+            _ => {}
         }
     }
 
     /// Writes the head of a stream's response: where to come back to, and when (SSE-04, SSE-05).
     pub(crate) fn open_head(&mut self, turn: &mut Turn<'_>, number: u64, cursor: u64) {
         let retry = self.retry();
-        let emitter = self.emitter;
         let primes = self.revision().has_priming();
+        let id = self.log.emitters.id(number, cursor);
         let Some(attachment) = self.attachment(number) else { return };
         attachment.open = true;
         let sink = attachment.sink;
-        turn.effects.push(Effect::Open { sink, welcome: false });
-        let id = EventId { stream: number, emitter, number: cursor };
+        turn.effects.push(Effect::Open { sink, welcome: false, at: Some(id) });
         let frame = if primes { Frame::Cursor { id, retry } } else { Frame::KeepAlive };
         self.write(turn, sink, frame);
     }
@@ -200,33 +243,38 @@ impl Session {
     }
 
     /// Ends a connection that listens to a stream; the stream itself goes on.
-    pub(crate) fn finish(&mut self, turn: &mut Turn<'_>, sink: SinkId, abort: bool) {
+    pub(crate) fn finish(&mut self, turn: &mut Turn<'_>, sink: SinkId, ending: Ending) {
         self.attachments.retain(|attachment| attachment.sink != sink);
-        turn.effects.push(Effect::Finish { sink, abort });
+        turn.effects.push(Effect::Finish { sink, ending });
     }
 
     /// Gives a message its way to the client. Returns false where there is none.
     pub(crate) fn deliver(&mut self, turn: &mut Turn<'_>, route: Route, data: Bytes, early: bool) {
+        self.deliver_waiting(turn, route, Waiting { data, ask: None, early });
+    }
+
+    pub(crate) fn deliver_waiting(&mut self, turn: &mut Turn<'_>, route: Route, message: Waiting) {
+        let may_go = message.early || self.is_live();
         if let Some(pipe) = self.duplex {
-            if early || self.is_live() {
-                turn.effects.push(duplex_message(pipe, data));
+            if may_go {
+                turn.effects.push(duplex_message(pipe, message.data));
             } else {
-                self.wait(turn, data, early);
+                self.wait(turn, message);
             }
             return;
         }
         match route {
             Route::Call(call) => match self.upgraded(turn, call) {
-                Some(Upgraded::Stream(stream)) => self.emit(turn, stream, data),
+                Some(Upgraded::Stream(stream)) => self.emit_waiting(turn, stream, message),
                 Some(Upgraded::Sink(sink)) => {
-                    let frame = Frame::Message { id: None, data };
+                    let frame = Frame::Message { id: None, data: message.data };
                     turn.effects.push(Effect::Write { sink, frame });
                 }
-                None => self.deliver(turn, Route::Standalone, data, early),
+                None => self.deliver_waiting(turn, Route::Standalone, message),
             },
             Route::Standalone => match self.newest_standalone() {
-                Some(stream) if early || self.is_live() => self.emit(turn, stream, data),
-                _ => self.wait(turn, data, early),
+                Some(stream) if may_go => self.emit_waiting(turn, stream, message),
+                _ => self.wait(turn, message),
             },
         }
     }
@@ -239,12 +287,12 @@ impl Session {
     }
 
     /// Keeps a message until there is a stream for it; at the bound the oldest goes.
-    fn wait(&mut self, turn: &mut Turn<'_>, data: Bytes, early: bool) {
+    fn wait(&mut self, turn: &mut Turn<'_>, message: Waiting) {
         if self.waiting.len() >= self.limits.waiting_max {
             self.waiting.pop_front();
             turn.effects.push(Effect::Tell(Fact::Dropped));
         }
-        self.waiting.push_back(Waiting { data, early });
+        self.waiting.push_back(message);
     }
 
     /// Tells what waited, as far as it may go now.
@@ -255,105 +303,10 @@ impl Session {
         let live = self.is_live();
         for waiting in std::mem::take(&mut self.waiting) {
             if live || waiting.early {
-                self.deliver(turn, Route::Standalone, waiting.data, waiting.early);
+                self.deliver_waiting(turn, Route::Standalone, waiting);
             } else {
                 self.waiting.push_back(waiting);
             }
-        }
-    }
-
-    /// Some of a stream is out of reach, and somebody still wants it. Never a silent hole:
-    /// its requests end with an error; a standalone stream goes on with what is left,
-    /// and its client is told to ask anew for whatever it may have missed. Returns
-    /// whether the stream goes on.
-    pub(crate) fn end_trimmed(&mut self, turn: &mut Turn<'_>, number: u64) -> bool {
-        let Some(stream) = self.streams.get_mut(&number) else { return false };
-        if stream.is_standalone() {
-            stream.trimmed = 0;
-            for method in self.server_lists() {
-                let notification = Notification::new(method, None);
-                self.emit(turn, number, notification.raw().clone());
-            }
-            return true;
-        }
-        let requests = stream.requests.clone();
-        let open: Vec<_> = requests.iter().map(|owed| owed.id.clone()).collect();
-        self.abandon_requests(turn, &open);
-        self.close_stream(turn, number);
-        if let Some(stream) = self.streams.get_mut(&number) {
-            // What is left of it must not be told after its last word.
-            stream.trimmed = u64::MAX;
-        }
-        if let Some((sink, sent)) = self.attachment(number).map(|a| (a.sink, a.sent)) {
-            self.write_trimmed(turn, sink, &requests, sent);
-            self.finish(turn, sink, false);
-        }
-        false
-    }
-
-    /// Writes the error that ends the requests whose last word did not come before `sent`.
-    pub(crate) fn write_trimmed(
-        &mut self,
-        turn: &mut Turn<'_>,
-        sink: SinkId,
-        requests: &[Owed],
-        sent: u64,
-    ) {
-        let unheard = requests.iter().filter(|owed| owed.word == 0 || owed.word > sent);
-        for Owed { id, .. } in unheard {
-            let message =
-                "messages of this request were dropped before the client came back for them";
-            let code = ErrorCode::InternalError.number();
-            let error = Response::error(Some(id.clone()), code, message, None);
-            let frame = Frame::Message { id: None, data: error.raw().clone() };
-            self.write(turn, sink, frame);
-        }
-    }
-
-    /// Drops what is over a bound of the log, and remembers what that ends.
-    pub(crate) fn trim(&mut self, turn: &mut Turn<'_>) {
-        while let Some(trimmed) = self.log.trim_one(&self.limits, turn.now) {
-            let number = trimmed.stream;
-            let Some(stream) = self.streams.get_mut(&number) else { continue };
-            stream.trimmed = stream.trimmed.max(trimmed.number);
-            let standalone = stream.is_standalone();
-            let untold = self.attachment(number).filter(|a| a.sent < trimmed.number && !standalone);
-            if let Some(attachment) = untold {
-                // Somebody waits for what the log never held.
-                let (sink, open) = (attachment.sink, std::mem::replace(&mut attachment.open, true));
-                if !open {
-                    turn.effects.push(Effect::Open { sink, welcome: false });
-                }
-                self.end_trimmed(turn, number);
-            }
-            if trimmed.closes {
-                self.bury(number);
-            }
-        }
-    }
-
-    /// Forgets a stream but for its tombstone.
-    fn bury(&mut self, number: u64) {
-        let Some(stream) = self.streams.remove(&number) else { return };
-        if self.finished.len() >= TOMBSTONES_MAX {
-            self.finished.pop_front();
-        }
-        let Stream { last, requests, .. } = stream;
-        self.finished.push_back(Tombstone { stream: number, last, requests });
-    }
-
-    /// A client left its standalone stream. It may come back; beyond the bound the oldest
-    /// stream that nobody listens to is forgotten, and who comes back for it starts afresh.
-    pub(crate) fn bury_deserted(&mut self) {
-        let listened = |number: &u64| self.attachments.iter().any(|a| a.stream == *number);
-        let mut deserted = self
-            .streams
-            .iter()
-            .filter(|(number, stream)| stream.is_standalone() && !listened(number))
-            .map(|(number, _)| *number);
-        let oldest = deserted.next();
-        if deserted.count() >= DESERTED_MAX {
-            oldest.into_iter().for_each(|oldest| self.bury(oldest));
         }
     }
 }

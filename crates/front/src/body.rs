@@ -50,18 +50,25 @@ pub(crate) struct Collecting {
 /// order anyway, and most bodies are whole with it.
 const SMALL_BYTES: usize = 8 << 10;
 
+/// How long a body whose refusal would end its client waits for room, and how often it looks.
+const ROOM_PATIENCE: Duration = Duration::from_secs(5);
+const ROOM_AGAIN: Duration = Duration::from_millis(20);
+
 /// What one unfinished body takes of the room; given back when this is dropped.
 struct Share<'a> {
     room: &'a AtomicUsize,
     bytes: usize,
+    /// How long it may still wait for room. Meanwhile its client cannot send more either.
+    patience: Duration,
 }
 
 impl Share<'_> {
-    fn grow(&mut self, bytes: usize) -> Result<(), Uncollected> {
+    async fn grow(&mut self, bytes: usize) -> Result<(), Uncollected> {
         let smaller = |room: usize| room.checked_sub(bytes);
-        self.room
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, smaller)
-            .map_err(|_| Uncollected::TooMany)?;
+        while self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, smaller).is_err() {
+            self.patience = self.patience.checked_sub(ROOM_AGAIN).ok_or(Uncollected::TooMany)?;
+            tokio::time::sleep(ROOM_AGAIN).await;
+        }
         self.bytes += bytes;
         Ok(())
     }
@@ -82,23 +89,29 @@ pub(crate) async fn collect(
     payload: &mut Payload,
     announced: Option<u64>,
     how: &Collecting,
+    patient: bool,
 ) -> Result<Bytes, Uncollected> {
     if announced.is_some_and(|bytes| bytes > how.bytes_max as u64) {
         return Err(Uncollected::TooLarge);
     }
-    let gathered = tokio::time::timeout(how.wait, gather(payload, how)).await;
+    let gathered = tokio::time::timeout(how.wait, gather(payload, how, patient)).await;
     gathered.unwrap_or(Err(Uncollected::TooSlow))
 }
 
-async fn gather(payload: &mut Payload, how: &Collecting) -> Result<Bytes, Uncollected> {
+async fn gather(
+    payload: &mut Payload,
+    how: &Collecting,
+    patient: bool,
+) -> Result<Bytes, Uncollected> {
     let Some(first) = next(payload).await else { return Ok(Bytes::new()) };
     let first = first?;
     if first.len() > how.bytes_max {
         return Err(Uncollected::TooLarge);
     }
-    let mut share = Share { room: &how.room, bytes: 0 };
+    let patience = if patient { ROOM_PATIENCE } else { Duration::ZERO };
+    let mut share = Share { room: &how.room, bytes: 0, patience };
     if first.len() > SMALL_BYTES {
-        share.grow(first.len())?;
+        share.grow(first.len()).await?;
     }
     let Some(second) = next(payload).await else { return Ok(first) };
     let mut body = BytesMut::with_capacity((first.len() * 4).min(how.bytes_max));
@@ -110,7 +123,7 @@ async fn gather(payload: &mut Payload, how: &Collecting) -> Result<Bytes, Uncoll
         if body.len() + chunk.len() > how.bytes_max {
             return Err(Uncollected::TooLarge);
         }
-        share.grow(chunk.len())?;
+        share.grow(chunk.len()).await?;
         body.extend_from_slice(&chunk);
         more = next(payload).await;
     }

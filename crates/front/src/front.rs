@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use actix_http::{ConnectionType, Method, Payload, Request, RequestHead, Response};
@@ -12,6 +12,7 @@ use protocol::SessionId;
 use tenants::{Principal, Tenant, Tenants};
 
 use crate::body::{Body, Collecting, collect};
+use crate::drain::{Drain, Present};
 use crate::heads::Heads;
 use crate::origin::{Gate, public_path};
 use crate::refusal::Refused;
@@ -25,7 +26,7 @@ pub(crate) struct Front {
     pub(crate) public_path: Arc<str>,
     tenants: Tenants,
     gate: Arc<Gate>,
-    draining: Arc<AtomicBool>,
+    pub(crate) drain: Arc<Drain>,
     header_bytes_max: usize,
     collecting: Collecting,
 }
@@ -58,12 +59,12 @@ impl Front {
         settings: &Settings,
         handle: Handle,
         tenants: Tenants,
-        draining: Arc<AtomicBool>,
+        drain: Arc<Drain>,
     ) -> Result<Self, Error> {
         Ok(Self {
             handle,
             tenants,
-            draining,
+            drain,
             public_path: public_path(settings)?.into(),
             gate: Arc::new(Gate::new(settings)?),
             header_bytes_max: settings.header_bytes_max,
@@ -77,6 +78,7 @@ impl Front {
 
     /// Answers one request.
     pub(crate) async fn answer(&self, mut request: Request) -> Result<Response<Body>, Infallible> {
+        let _present = Present::new(&self.drain);
         let payload = request.take_payload();
         let head = request.head();
         let found = route::find(head.uri.path());
@@ -105,7 +107,7 @@ impl Front {
         if head.method != Method::POST || !response.status().is_success() || origin.is_some() {
             cors::vary(response.headers_mut());
         }
-        if self.draining.load(Ordering::Relaxed) {
+        if self.drain.has_begun() {
             response.head_mut().set_connection_type(ConnectionType::Close);
         }
         let endpoint = found.map(|(_, endpoint)| endpoint);
@@ -150,10 +152,12 @@ impl Front {
         served.unwrap_or_else(|refused| refused.unread(asked.take_payload()).into_response())
     }
 
-    /// Collects a request's body, bounded in size and time.
+    /// Collects a request's body, bounded in size and time. One that names a session waits
+    /// for room a moment: a refusal would end some clients.
     pub(crate) async fn collect(&self, asked: &mut Asked<'_>) -> Result<Bytes, Refused> {
         let announced = asked.heads.content_length;
-        let body = collect(&mut asked.payload, announced, &self.collecting).await?;
+        let patient = asked.heads.session.is_some();
+        let body = collect(&mut asked.payload, announced, &self.collecting, patient).await?;
         asked.payload = Payload::None;
         Ok(body)
     }

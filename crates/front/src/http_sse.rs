@@ -9,6 +9,7 @@ use protocol::SessionId;
 
 use crate::accept::is_json;
 use crate::body::Body;
+use crate::drain::Present;
 use crate::front::{Asked, Front};
 use crate::refusal::Refused;
 use crate::sse_body::SseBody;
@@ -27,7 +28,8 @@ pub(crate) async fn open(front: &Front, asked: &mut Asked<'_>) -> Result<Respons
     // OLD-02: on our own origin, since it names none. A session's id needs no escaping.
     let (base, tenant) = (&front.public_path, &asked.tenant.name);
     let endpoint = format!("{base}/{tenant}/messages?session={}", session.as_str());
-    Ok(events(SseBody::new(inflow).with_endpoint(&endpoint), None))
+    let body = SseBody::new(inflow, Present::new(&front.drain));
+    Ok(events(body.with_endpoint(&endpoint), None))
 }
 
 /// Takes what a client says; 202 says no more than that (OLD-03).

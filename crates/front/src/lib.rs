@@ -8,6 +8,7 @@ mod accept;
 mod admin;
 mod body;
 mod cors;
+mod drain;
 mod error;
 mod front;
 mod heads;

@@ -105,9 +105,9 @@ impl Refused {
         Self::new(StatusCode::BAD_REQUEST, ErrorCode::Refused, message)
     }
 
-    /// Is this a bound of the node's or a state of its, rather than a fault of the request's?
-    pub(crate) fn may_pass(refusal: &Refusal) -> bool {
-        matches!(refusal, Refusal::Busy | Refusal::Stopping | Refusal::Unavailable)
+    /// Is this a bound, a state or a fault of the node's rather than the request's fault?
+    pub(crate) fn is_ours(&self) -> bool {
+        self.status.is_server_error()
     }
 
     /// The JSON-RPC error alone.
@@ -167,7 +167,7 @@ impl From<Refusal> for Refused {
             // The one answer that stops every client's coming back, quietly.
             Refusal::NothingMore => (StatusCode::METHOD_NOT_ALLOWED, ErrorCode::Refused),
             Refusal::TooManySessions => (StatusCode::TOO_MANY_REQUESTS, ErrorCode::Refused),
-            Refusal::Busy | Refusal::Stopping | Refusal::Unavailable => {
+            Refusal::Busy | Refusal::Stopping | Refusal::Unavailable | Refusal::Moved => {
                 (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Refused)
             }
         };

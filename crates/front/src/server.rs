@@ -5,7 +5,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::num::NonZero;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use actix_http::{Extensions, KeepAlive, Request};
@@ -17,6 +16,7 @@ use telemetry::Readiness;
 use tenants::Tenants;
 use tokio::net::TcpStream;
 
+use crate::drain::Drain;
 use crate::front::Front;
 use crate::metrics::{self, CONNECTIONS, Held};
 use crate::{AdminSettings, Error, Settings, admin};
@@ -42,8 +42,8 @@ pub fn serve(
     readiness: Readiness,
 ) -> Result<Running, Error> {
     metrics::show();
-    let draining = Arc::new(AtomicBool::new(false));
-    let front = Front::new(settings, handle, tenants, Arc::clone(&draining))?;
+    let drain = Arc::new(Drain::default());
+    let front = Front::new(settings, handle, tenants, Arc::clone(&drain))?;
     let (listener, address) = listen(settings.listen, "front.listen")?;
     let (admin_listener, admin_address) = listen(admin.listen, "admin.listen")?;
     let clients = client_server(settings, front, listener).map_err(|source| Error::Listen {
@@ -59,7 +59,7 @@ pub fn serve(
     Ok(Running {
         address,
         admin_address,
-        draining,
+        drain,
         clients: Listening::start(clients),
         operators: Listening::start(operators),
     })
@@ -82,6 +82,9 @@ fn client_server(
     let workers = if settings.workers == 0 { cores } else { settings.workers };
     let write_timeout_secs = settings.write_timeout_secs;
     let factory = move || {
+        // Sessions that are taken up may be brought to this worker.
+        front.handle.register();
+        eprintln!("ARB {:?}", actix_rt::Arbiter::try_current().is_some());
         let front = Rc::new(front.clone());
         fn_service(move |request: Request| {
             let front = Rc::clone(&front);
@@ -166,7 +169,7 @@ impl Listening {
 pub struct Running {
     address: SocketAddr,
     admin_address: SocketAddr,
-    draining: Arc<AtomicBool>,
+    drain: Arc<Drain>,
     clients: Listening,
     operators: Listening,
 }
@@ -185,7 +188,13 @@ impl Running {
     /// From now on every response asks the client to close its connection, so that a
     /// balancer moves it to another node. Requests are still taken.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        self.drain.begin();
+    }
+
+    /// Ready when no request is being answered, no stream is open, and nobody has come for
+    /// a moment: a balancer has moved everybody away, and [`Running::stop`] cuts nothing.
+    pub async fn served(&self) {
+        self.drain.over().await;
     }
 
     /// Closes the listeners and waits for responses in flight, at most `grace`; then cuts

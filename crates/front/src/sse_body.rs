@@ -10,6 +10,7 @@ use actors::{Frame, Inflow, Told};
 use bytes::{Bytes, BytesMut};
 use protocol::sse;
 
+use crate::drain::Present;
 use crate::metrics::{Held, STREAMS};
 
 /// A chunk goes out once it is this long, however much more is ready.
@@ -25,6 +26,7 @@ pub(crate) struct SseBody {
     buffer: BytesMut,
     end: End,
     _open: Held,
+    _present: Present,
 }
 
 /// How far a stream's end has come.
@@ -47,8 +49,14 @@ pub(crate) struct Broken;
 
 impl SseBody {
     /// The stream that `inflow` tells.
-    pub(crate) fn new(inflow: Inflow) -> Self {
-        Self { inflow, buffer: BytesMut::new(), end: End::Open, _open: Held::new(&STREAMS) }
+    pub(crate) fn new(inflow: Inflow, present: Present) -> Self {
+        Self {
+            inflow,
+            buffer: BytesMut::new(),
+            end: End::Open,
+            _open: Held::new(&STREAMS),
+            _present: present,
+        }
     }
 
     /// The same stream, beginning with the event that tells a client of HTTP+SSE where to post.
@@ -92,7 +100,7 @@ impl SseBody {
                 Poll::Ready(Some(Told::Frame(frame))) => encode(&mut self.buffer, &frame),
                 // The head is written; a duplex session is open from the start anyway.
                 Poll::Ready(Some(Told::Open { .. } | Told::Answer(_))) => {}
-                Poll::Ready(Some(Told::Abort)) => self.end = End::Breaking,
+                Poll::Ready(Some(Told::Abort | Told::Moved)) => self.end = End::Breaking,
                 Poll::Ready(None) => self.end = End::Finished,
                 Poll::Pending => return,
             }

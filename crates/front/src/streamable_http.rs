@@ -15,6 +15,7 @@ use protocol::{
 
 use crate::accept::is_json;
 use crate::body::Body;
+use crate::drain::Present;
 use crate::front::{Asked, Front};
 use crate::refusal::Refused;
 use crate::sse_body::SseBody;
@@ -55,15 +56,15 @@ async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Re
     let mirrored = mirrored(asked);
     let visit = asked.visit(session);
     let told = match front.handle.post(&visit, body, mirrored).await {
-        Ok(inflow) => tell(inflow, Some(&visit.session)).await,
+        Ok(inflow) => tell(front, inflow, Some(&visit.session)).await,
         Err(refusal) => Err(refusal),
     };
-    match told {
-        // Any status but 200 on a POST in a live session ends some clients, so what may
-        // pass is said as the request's answer.
-        Err(refusal) if Refused::may_pass(&refusal) => instead(&again, refusal),
-        told => Ok(told?),
-    }
+    // Any status but 200 on a POST in a live session ends some clients, so what is not the
+    // request's fault is said as its answer.
+    told.or_else(|refusal| match Refused::from(refusal) {
+        refused if refused.is_ours() => instead(&again, refused),
+        refused => Err(refused),
+    })
 }
 
 /// A POST without a session: `initialize`, or a mistake.
@@ -82,7 +83,7 @@ async fn begin(front: &Front, asked: &Asked<'_>, raw: &[u8]) -> Result<Response<
     };
     let Opened { session, inflow } =
         front.handle.initialize(asked.tenant, &asked.principal, request, mirrored(asked)).await?;
-    Ok(tell(inflow, Some(&session)).await?)
+    Ok(tell(front, inflow, Some(&session)).await?)
 }
 
 async fn get(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
@@ -93,14 +94,14 @@ async fn get(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Ref
     check_version(asked)?;
     let after = asked.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
     let inflow = front.handle.listen(&asked.visit(session), after).await?;
-    Ok(tell(inflow, None).await?)
+    Ok(tell(front, inflow, None).await?)
 }
 
 async fn delete(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
     let session = session_of(asked)?;
     check_version(asked)?;
     let inflow = front.handle.delete(&asked.visit(session)).await?;
-    Ok(tell(inflow, None).await?)
+    Ok(tell(front, inflow, None).await?)
 }
 
 /// The session that a GET or a DELETE names (SES-05, GET-08).
@@ -145,13 +146,18 @@ fn only_id(body: &Posted) -> Option<RequestId> {
 }
 
 /// Waits for the first word and makes the response of it.
-async fn tell(mut inflow: Inflow, session: Option<&SessionId>) -> Result<Response<Body>, Refusal> {
+async fn tell(
+    front: &Front,
+    mut inflow: Inflow,
+    session: Option<&SessionId>,
+) -> Result<Response<Body>, Refusal> {
     match inflow.next().await {
         Some(Told::Answer(answer)) => answered(answer, session),
-        Some(Told::Open { welcome }) => {
-            Ok(events(SseBody::new(inflow), session.filter(|_| welcome)))
+        Some(Told::Open { welcome, .. }) => {
+            let body = SseBody::new(inflow, Present::new(&front.drain));
+            Ok(events(body, session.filter(|_| welcome)))
         }
-        Some(Told::Frame(_) | Told::Abort) | None => Err(no_answer()),
+        Some(Told::Frame(_) | Told::Abort | Told::Moved) | None => Err(no_answer()),
     }
 }
 
@@ -226,10 +232,9 @@ fn array(members: &[Bytes]) -> Bytes {
     array.freeze()
 }
 
-/// What may pass, as the answer to each request that was posted. What was posted besides
+/// A fault of ours, as the answer to each request that was posted. What was posted besides
 /// was not taken, which only a status can say.
-fn instead(raw: &Bytes, refusal: Refusal) -> Result<Response<Body>, Refused> {
-    let refused = Refused::from(refusal);
+fn instead(raw: &Bytes, refused: Refused) -> Result<Response<Body>, Refused> {
     let error = |message: &Message| match message {
         Message::Request(request) => {
             let rejection = refused.rejection();

@@ -86,6 +86,26 @@ methods! {
     ElicitationComplete = "notifications/elicitation/complete",
 }
 
+impl Method {
+    /// Is a request of this method answered without anything being done that a second one
+    /// would do again? Calls of tools are not: it depends on the tool.
+    pub fn only_reads(&self) -> bool {
+        match self {
+            Self::Ping
+            | Self::ToolsList
+            | Self::PromptsList
+            | Self::PromptsGet
+            | Self::ResourcesList
+            | Self::ResourceTemplatesList
+            | Self::ResourcesRead
+            | Self::Complete => true,
+            // Each sets what is so afterwards, whether or not it was so before.
+            Self::SetLevel | Self::Subscribe | Self::Unsubscribe => true,
+            _ => false,
+        }
+    }
+}
+
 impl std::fmt::Display for Method {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.as_str())

@@ -138,6 +138,7 @@ macro_rules! contract {
             a_renewal_says_whether_the_lease_was_there,
             a_live_node_is_listed_as_it_last_described_itself,
             a_lapsed_node_is_gone,
+            a_renewal_prolongs_what_is_left_of_a_lease,
             a_dead_mark_is_never_overwritten_by_a_renewal,
             a_node_to_which_a_live_peer_has_a_link_is_not_marked,
             links_of_the_dead_and_of_the_marker_itself_save_nobody,

@@ -115,6 +115,12 @@ pub trait Store: Send + Sync + 'static {
     /// What is known of one incarnation.
     async fn presence(&self, incarnation: Incarnation) -> Result<Presence, Error>;
 
+    /// How long a node's lease stands if it is not renewed: by this others see whether it
+    /// still is. `None` where it holds none. A store that cannot tell is unavailable.
+    async fn lease_left(&self, _: Incarnation) -> Result<Option<Duration>, Error> {
+        Err(Error::Unavailable(std::io::ErrorKind::Unsupported.into()))
+    }
+
     /// Marks an incarnation dead for `ttl`, unless another live node has a link to it.
     /// `by` must be live itself: [`Error::MarkedDead`] or [`Error::LeaseGone`] if not.
     async fn mark_dead(

@@ -185,6 +185,10 @@ impl Store for Memory {
         Ok(lock(&self.leases).presence(incarnation, self.now()))
     }
 
+    async fn lease_left(&self, incarnation: Incarnation) -> Result<Option<Duration>, Error> {
+        Ok(lock(&self.leases).left(incarnation, self.now()).map(Duration::from_millis))
+    }
+
     async fn mark_dead(
         &self,
         incarnation: Incarnation,

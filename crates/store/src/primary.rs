@@ -32,17 +32,19 @@ impl Primary {
 
     /// Does it keep this session?
     pub fn holds(&self, session: &SessionId) -> bool {
-        self.holds_slot(crate::redis::slot_of(session))
+        self.holds_slot(|| crate::redis::slot_of(session))
     }
 
     /// Does it keep the leases of nodes?
     pub fn holds_leases(&self) -> bool {
-        self.holds_slot(crate::redis::slot_of_leases())
+        self.holds_slot(crate::redis::slot_of_leases)
     }
 
-    fn holds_slot(&self, slot: u16) -> bool {
+    /// The slot is asked for only where there is more than one that could keep it.
+    fn holds_slot(&self, slot: impl FnOnce() -> u16) -> bool {
         let ranges = self.slots.as_deref();
         ranges.is_none_or(|ranges| {
+            let slot = slot();
             ranges.iter().any(|(first, last)| (*first..=*last).contains(&slot))
         })
     }

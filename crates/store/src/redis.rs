@@ -282,6 +282,10 @@ impl Store for Redis {
         self.presence_of(incarnation).await
     }
 
+    async fn lease_left(&self, incarnation: Incarnation) -> Result<Option<Duration>, Error> {
+        self.left_of(incarnation).await
+    }
+
     async fn mark_dead(
         &self,
         incarnation: Incarnation,

@@ -22,6 +22,8 @@ pub(crate) enum Errand {
         body: Body,
         /// The headers that mirror it.
         mirrored: Option<Box<Mirrored>>,
+        /// A former owner may have taken it.
+        again: bool,
     },
     /// The client opens a stream.
     Listen {
@@ -36,7 +38,7 @@ impl Errand {
     /// What happens to the session.
     pub(crate) fn event(self, sink: SinkId) -> Event {
         match self {
-            Self::Post { body, mirrored } => Event::Posted { sink, body, mirrored },
+            Self::Post { body, mirrored, again } => Event::Posted { sink, body, mirrored, again },
             Self::Listen { after } => Event::Listened { sink, after },
             Self::Delete => Event::Deleted { sink },
         }
@@ -66,19 +68,24 @@ pub(crate) struct Call {
     pub(crate) principal: Principal,
     pub(crate) session: SessionId,
     pub(crate) errand: Errand,
+    /// Its sender leaves the cluster: whoever receives it claims the session, where it has
+    /// no owner.
+    pub(crate) claims: bool,
 }
 
 impl Call {
     /// Writes a call that has not been forwarded yet.
-    pub(crate) fn encode(visit: &Visit, errand: &Errand) -> Bytes {
+    pub(crate) fn encode(visit: &Visit, errand: &Errand, claims: bool) -> Bytes {
         let mut writer = Writer::new(capacity(errand));
         writer.byte(HOPS);
+        writer.byte(u8::from(claims));
         writer.text(&visit.tenant.name);
         writer.text(visit.principal.name());
         writer.text(visit.session.as_str());
         match errand {
-            Errand::Post { body, mirrored } => {
+            Errand::Post { body, mirrored, again } => {
                 writer.byte(0);
+                writer.byte(u8::from(*again));
                 put_mirrored(&mut writer, mirrored.as_deref());
                 put_body(&mut writer, body);
             }
@@ -98,19 +105,21 @@ impl Call {
         if reader.byte()? != HOPS {
             return None;
         }
+        let claims = reader.truth()?;
         let tenant = reader.text()?.into();
         let principal = Principal::named(&reader.text()?);
         let session = SessionId::parse(&reader.text()?)?;
         let errand = match reader.byte()? {
             0 => {
+                let again = reader.truth()?;
                 let mirrored = take_mirrored(&mut reader)?;
-                Errand::Post { mirrored, body: take_body(&mut reader)? }
+                Errand::Post { mirrored, body: take_body(&mut reader)?, again }
             }
             1 => Errand::Listen { after: reader.perhaps(Reader::text)? },
             2 => Errand::Delete,
             _ => return None,
         };
-        reader.finish(Self { tenant, principal, session, errand })
+        reader.finish(Self { tenant, principal, session, errand, claims })
     }
 }
 
@@ -200,7 +209,11 @@ mod tests {
     fn post(json: &str) -> Errand {
         let body = protocol::parse(Bytes::copy_from_slice(json.as_bytes()), &Limits::default());
         let headers = [("Mcp-Method", b"tools/call".as_slice()), ("mcp-name", b"\xFFecho")];
-        Errand::Post { body: body.unwrap(), mirrored: Mirrored::from_headers(headers.into_iter()) }
+        Errand::Post {
+            body: body.unwrap(),
+            mirrored: Mirrored::from_headers(headers.into_iter()),
+            again: true,
+        }
     }
 
     const BATCH: &str = r#"[{"jsonrpc":"2.0","id":"x","method":"ping"},7,
@@ -210,7 +223,7 @@ mod tests {
         vec![
             post(r#" {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"ü": 1e3}} "#),
             post(BATCH),
-            Errand::Post { body: post(BATCH).body(), mirrored: None },
+            Errand::Post { body: post(BATCH).body(), mirrored: None, again: false },
             Errand::Listen { after: None },
             Errand::Listen { after: Some("7.0123456789abcdef-9".into()) },
             Errand::Delete,
@@ -227,7 +240,7 @@ mod tests {
     #[test]
     fn a_call_arrives_as_it_was_sent() {
         for errand in errands() {
-            let call = Call::decode(Call::encode(&visit(), &errand)).unwrap();
+            let call = Call::decode(Call::encode(&visit(), &errand, true)).unwrap();
             assert_eq!(&*call.tenant, "acme");
             assert_eq!(call.principal, Principal::named("ada"));
             assert_eq!(call.session, visit().session);
@@ -238,13 +251,13 @@ mod tests {
     #[test]
     fn everybody_stays_everybody() {
         let visit = Visit { principal: Principal::anonymous(), ..visit() };
-        let call = Call::decode(Call::encode(&visit, &Errand::Delete)).unwrap();
+        let call = Call::decode(Call::encode(&visit, &Errand::Delete, false)).unwrap();
         assert!(call.principal.is_anonymous());
     }
 
     #[test]
     fn what_was_refused_in_a_batch_stays_refused() {
-        let call = Call::decode(Call::encode(&visit(), &post(BATCH))).unwrap();
+        let call = Call::decode(Call::encode(&visit(), &post(BATCH), false)).unwrap();
         let Body::Batch(members) = call.errand.body() else { panic!("no batch") };
         let refused: Vec<&Rejection> = members.iter().filter_map(|m| m.as_ref().err()).collect();
         assert!(matches!(refused[..], [Rejection { code: ErrorCode::InvalidRequest, .. }]));
@@ -252,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_payload_is_a_slice_of_what_was_received() {
-        let bytes = Call::encode(&visit(), &errands()[0]);
+        let bytes = Call::encode(&visit(), &errands()[0], false);
         let call = Call::decode(bytes.clone()).unwrap();
         let Body::One(message) = call.errand.body() else { panic!("a batch") };
         assert!(bytes.as_ptr_range().contains(&message.raw().as_ptr()));
@@ -260,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_second_hop_is_no_call() {
-        let mut bytes = Call::encode(&visit(), &Errand::Delete).to_vec();
+        let mut bytes = Call::encode(&visit(), &Errand::Delete, false).to_vec();
         bytes[1] += 1;
         assert!(Call::decode(bytes.into()).is_none());
     }
@@ -268,7 +281,7 @@ mod tests {
     #[test]
     fn a_call_that_is_cut_or_goes_on_is_no_call() {
         for errand in errands() {
-            let bytes = Call::encode(&visit(), &errand);
+            let bytes = Call::encode(&visit(), &errand, true);
             for length in 0..bytes.len() {
                 assert!(Call::decode(bytes.slice(..length)).is_none(), "{errand:?} at {length}");
             }
@@ -279,7 +292,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_a_peer_sends_is_read_or_refused(bytes: Vec<u8>, which in 0..6_usize, at: usize) {
-            let mut spoilt = Call::encode(&visit(), &errands()[which]).to_vec();
+            let mut spoilt = Call::encode(&visit(), &errands()[which], false).to_vec();
             let at = at % spoilt.len();
             spoilt.splice(at..(at + bytes.len()).min(spoilt.len()), bytes.iter().copied());
             let _ = Call::decode(spoilt.into());

@@ -1,6 +1,8 @@
 //! What this node does with the calls of its peers: as its own front would, for sessions
 //! that live here, and never a second hop.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Weak;
 use std::task::{Context, Poll, ready};
 
@@ -14,6 +16,7 @@ use crate::Told;
 use crate::handle::{Entry, Node};
 use crate::inflow::Local;
 use crate::metrics;
+use crate::seeking::Place;
 
 /// Serves peers for as long as the node's sessions are there.
 pub(crate) struct Serving(pub(crate) Weak<Node>);
@@ -25,13 +28,26 @@ impl Serve for Serving {
             tracing::error!("a peer called in a way that this version does not understand");
             return Some(Box::new(Refused(Some(Refusal::Unavailable))));
         };
-        let replies: Box<dyn Replies> =
-            match node.enter(&call.tenant, &call.principal, &call.session, call.errand) {
-                Entry::Entered(local) => Box::new(Telling(local)),
-                Entry::Refused(refusal) => Box::new(Refused(Some(refusal))),
-                // The caller looks again where it is.
-                Entry::Absent(_) => return None,
-            };
+        let Call { tenant, principal, session, errand, claims } = call;
+        let replies: Box<dyn Replies> = match node.enter(&tenant, &principal, &session, errand) {
+            Entry::Entered(local) => Box::new(Telling(local)),
+            // Nothing was done; the caller looks again where it is.
+            Entry::Refused(Refusal::Moved) => return None,
+            Entry::Refused(refusal) => Box::new(Refused(Some(refusal))),
+            Entry::Absent(_) if !claims => return None,
+            Entry::Absent(errand) => Box::new(Claiming::Seeking(Box::pin(async move {
+                match node.seek(&tenant, &principal, &session, true).await? {
+                    Place::Here => {}
+                    // The caller finds it there itself.
+                    Place::There(_) | Place::Nowhere => return Err(Refusal::Moved),
+                }
+                match node.enter(&tenant, &principal, &session, errand) {
+                    Entry::Entered(local) => Ok(local),
+                    Entry::Refused(refusal) => Err(refusal),
+                    Entry::Absent(_) => Err(Refusal::Moved),
+                }
+            }))),
+        };
         metrics::SERVED.inc();
         Some(replies)
     }
@@ -44,6 +60,38 @@ impl Replies for Telling {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let told = ready!(self.0.poll_next(context));
         Poll::Ready(told.as_ref().map(told::encode))
+    }
+}
+
+type Seeking = Pin<Box<dyn Future<Output = Result<Local, Refusal>> + Send>>;
+
+/// A connection of a peer's that leaves, whose session this node claims.
+enum Claiming {
+    Seeking(Seeking),
+    Telling(Telling),
+    Over,
+}
+
+impl Replies for Claiming {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            match self {
+                Self::Seeking(seeking) => match ready!(seeking.as_mut().poll(context)) {
+                    Ok(local) => *self = Self::Telling(Telling(local)),
+                    Err(refusal) => {
+                        *self = Self::Over;
+                        // What could not be found out now is asked for again.
+                        let refusal = match refusal {
+                            Refusal::Unavailable | Refusal::Stopping => Refusal::Moved,
+                            other => other,
+                        };
+                        return Refused(Some(refusal)).poll_next(context);
+                    }
+                },
+                Self::Telling(telling) => return telling.poll_next(context),
+                Self::Over => return Poll::Ready(None),
+            }
+        }
     }
 }
 

@@ -14,15 +14,17 @@ pub(super) fn encode(told: &Told) -> Bytes {
             writer.byte(0);
             put_answer(&mut writer, answer);
         }
-        Told::Open { welcome } => {
+        Told::Open { welcome, at } => {
             writer.byte(1);
             writer.byte(u8::from(*welcome));
+            writer.perhaps(*at, put_id);
         }
         Told::Frame(frame) => {
             writer.byte(2);
             put_frame(&mut writer, frame);
         }
         Told::Abort => writer.byte(3),
+        Told::Moved => writer.byte(4),
     }
     writer.finish()
 }
@@ -32,9 +34,10 @@ pub(super) fn decode(bytes: Bytes) -> Option<Told> {
     let mut reader = Reader::new(bytes)?;
     let told = match reader.byte()? {
         0 => Told::Answer(take_answer(&mut reader)?),
-        1 => Told::Open { welcome: reader.truth()? },
+        1 => Told::Open { welcome: reader.truth()?, at: reader.perhaps(take_id)? },
         2 => Told::Frame(take_frame(&mut reader)?),
         3 => Told::Abort,
+        4 => Told::Moved,
         _ => return None,
     };
     reader.finish(told)
@@ -102,6 +105,7 @@ fn put_refusal(writer: &mut Writer, refusal: &Refusal) {
         Refusal::Busy => writer.byte(5),
         Refusal::Stopping => writer.byte(6),
         Refusal::Unavailable => writer.byte(7),
+        Refusal::Moved => writer.byte(8),
     }
 }
 
@@ -115,6 +119,7 @@ fn take_refusal(reader: &mut Reader) -> Option<Refusal> {
         5 => Refusal::Busy,
         6 => Refusal::Stopping,
         7 => Refusal::Unavailable,
+        8 => Refusal::Moved,
         _ => return None,
     })
 }
@@ -187,6 +192,7 @@ mod tests {
             Refusal::Busy,
             Refusal::Stopping,
             Refusal::Unavailable,
+            Refusal::Moved,
         ];
         let answers = [
             Answer::Accepted,
@@ -204,7 +210,12 @@ mod tests {
             Frame::KeepAlive,
         ];
         let answers = answers.into_iter().chain(refusals.map(Answer::Refused));
-        let rest = [Told::Open { welcome: true }, Told::Open { welcome: false }, Told::Abort];
+        let rest = [
+            Told::Open { welcome: true, at: None },
+            Told::Open { welcome: false, at: Some(ID) },
+            Told::Abort,
+            Told::Moved,
+        ];
         answers.map(Told::Answer).chain(frames.map(Told::Frame)).chain(rest).collect()
     }
 

@@ -186,6 +186,16 @@ impl Calls {
         metrics::CALLS_OPEN.dec();
     }
 
+    /// Asks for a link although there is no call. True where the caller is to connect.
+    pub(crate) fn want(&self) -> bool {
+        let mut state = self.state();
+        let connect = state.phase == Phase::Down;
+        if connect {
+            state.phase = Phase::Connecting;
+        }
+        connect
+    }
+
     /// Is there no link, and nobody who makes one?
     pub(crate) fn is_down(&self) -> bool {
         self.state().phase == Phase::Down

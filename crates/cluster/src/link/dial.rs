@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use http::uri::PathAndQuery;
-use store::Marking;
+use store::{Marking, Presence};
 use tokio::time::{sleep, timeout};
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
@@ -121,7 +121,9 @@ async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
             Failure::Refused => {
                 refusals += 1;
                 // Without a link that broke, the address may never have been right.
-                established && refusals >= REFUSALS_OF_THE_DEAD
+                established
+                    && refusals >= REFUSALS_OF_THE_DEAD
+                    && !seems_alive(node, link.incarnation).await
             }
             Failure::Superseded(by) => {
                 tracing::info!(node = %link.incarnation, %by, "a peer's process was replaced");
@@ -252,6 +254,22 @@ fn is_refusal(error: &tonic::transport::Error) -> bool {
         source = error.source();
     }
     false
+}
+
+/// Does a peer that refuses connections show that it lives all the same, as when a firewall
+/// between two nodes is loaded anew? It has a link to this node, or its lease was renewed
+/// since the link broke: only then does the lease no longer tell of it.
+async fn seems_alive(node: &Node, incarnation: Incarnation) -> bool {
+    if node.peers.linked().contains(&incarnation) {
+        return true;
+    }
+    let presence = timeout(node.settings.connect(), node.store.presence(incarnation)).await;
+    match presence {
+        Ok(Ok(Presence::Live(lease))) => !lease.linked.contains(&node.incarnation),
+        Ok(Ok(Presence::Dead { .. } | Presence::Gone)) => false,
+        // Nobody can be marked while the store is away.
+        Ok(Err(_)) | Err(_) => true,
+    }
 }
 
 /// Has the store note that an incarnation is dead. No while another peer is linked to it,

@@ -93,7 +93,7 @@ async fn the_sessions_of_a_killed_process_are_ownerless_long_before_its_lease_en
 
     other.kill();
     let killed = Instant::now();
-    while !matches!(one.find("a-session").await, Whereabouts::Ownerless) {
+    while !matches!(one.find("a-session").await, Whereabouts::Ownerless(..)) {
         assert!(killed.elapsed() < SECOND * 2, "still not ownerless");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -117,7 +117,7 @@ async fn a_process_that_comes_back_at_its_address_is_not_taken_for_the_former() 
     assert_eq!(call(&peer, "echo hello").await, [Err(CallError::NotStarted)]);
     assert_eq!(latter.answers.calls.load(Ordering::SeqCst), 0);
     let restarted = Instant::now();
-    while !matches!(one.find("a-session").await, Whereabouts::Ownerless) {
+    while !matches!(one.find("a-session").await, Whereabouts::Ownerless(..)) {
         assert!(restarted.elapsed() < SECOND * 2, "still not ownerless");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -141,7 +141,7 @@ async fn a_node_that_leaves_is_gone_at_once_and_takes_no_call() {
     let claim = other.cluster.incarnation();
     own(&store, "a-session", claim).await;
     let left = Instant::now();
-    while !matches!(one.find("a-session").await, Whereabouts::Ownerless) {
+    while !matches!(one.find("a-session").await, Whereabouts::Ownerless(..)) {
         assert!(left.elapsed() < SECOND, "still not ownerless");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

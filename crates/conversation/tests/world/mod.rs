@@ -4,13 +4,13 @@
 //! Every effect is checked against what every effect must keep, whatever the story.
 #![allow(dead_code, reason = "each story file uses its own part")]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use conversation::{
-    Answer, Birth, Cause, Effect, Emitter, Event, EventId, Frame, Limits, Millis, Refusal, Session,
-    SinkId,
+    Answer, Birth, Cause, Effect, Emitter, Ending, Event, EventId, Frame, Limits, Millis, Refusal,
+    Rerun, Saved, Session, SinkId,
 };
 use protocol::{Message, Method, Mirrored, Notification, Request, RequestId, Response};
 
@@ -21,7 +21,15 @@ pub(crate) struct Connection {
     pub(crate) open: bool,
     pub(crate) frames: Vec<Frame>,
     pub(crate) finished: bool,
+    /// Is whoever holds the client's connection to go on elsewhere?
+    pub(crate) moved: bool,
+    /// Where the stream can be gone on with, by its head.
+    pub(crate) at: Option<EventId>,
+    /// What was posted on it.
+    pub(crate) body: Option<String>,
     pub(crate) gone: bool,
+    /// When it was made.
+    pub(crate) since: Millis,
 }
 
 impl Connection {
@@ -62,37 +70,88 @@ pub(crate) struct World {
     /// Does the log acknowledge at once?
     pub(crate) prompt_log: bool,
     next_sink: u64,
+    pub(crate) limits: Limits,
+    pub(crate) rerun: Rerun,
+    pub(crate) idle_stop_secs: Option<u64>,
     /// What was handed to the log, up to this number.
     pub(crate) appended: u64,
     pub(crate) acknowledged: u64,
+    /// What is under way to the log and the record, in order.
+    pending: VecDeque<Batch>,
+    /// What the log holds.
+    pub(crate) held: BTreeMap<u64, Bytes>,
+    /// What it ever held.
+    pub(crate) history: BTreeMap<u64, Bytes>,
+    /// The state that the record holds, and its version.
+    pub(crate) state: (u64, Bytes),
+    /// The params of `initialize`.
+    initialize: String,
+    /// Who emits, and who did before, newest first.
+    pub(crate) emitter: Emitter,
+    pub(crate) former: Vec<Emitter>,
     /// Every id that was told, with its payload.
     told: HashMap<EventId, Bytes>,
     /// Every payload that was told, with its stream.
     stream_of: HashMap<Bytes, u64>,
 }
 
+/// What the store has taken.
+enum Held {
+    Through(u64),
+    State(u64),
+}
+
+/// One write that the store has not answered.
+enum Batch {
+    Append { first: u64, floor: u64, entries: Vec<Bytes> },
+    Save { version: u64, state: Bytes },
+}
+
 impl World {
     pub(crate) fn new(limits: Limits) -> Self {
-        let birth =
-            Birth { limits: Arc::new(limits), emitter: Emitter(0xfeed), seed: 7, duplex: None };
-        Self::of(Session::new(birth, Millis(0)))
+        Self::with(limits, Rerun::Annotated, None)
+    }
+
+    pub(crate) fn with(limits: Limits, rerun: Rerun, idle_stop_secs: Option<u64>) -> Self {
+        let birth = Birth {
+            limits: Arc::new(limits.clone()),
+            emitter: Emitter(0xfeed),
+            seed: 7,
+            rerun,
+            idle_stop_secs,
+            duplex: None,
+        };
+        let world = Self::of(Session::new(birth, Millis(0)), limits);
+        Self { rerun, idle_stop_secs, ..world }
     }
 
     pub(crate) fn duplex(limits: Limits) -> Self {
         let pipe = SinkId(0);
         let birth = Birth {
-            limits: Arc::new(limits),
+            limits: Arc::new(limits.clone()),
             emitter: Emitter(0xfeed),
             seed: 7,
+            rerun: Rerun::Annotated,
+            idle_stop_secs: None,
             duplex: Some(pipe),
         };
-        let mut world = Self::of(Session::new(birth, Millis(0)));
+        let mut world = Self::of(Session::new(birth, Millis(0)), limits);
         world.connections.insert(pipe, Connection { open: true, ..Connection::default() });
         world
     }
 
-    fn of(session: Session) -> Self {
+    fn of(session: Session, limits: Limits) -> Self {
         Self {
+            limits,
+            rerun: Rerun::Annotated,
+            idle_stop_secs: None,
+            pending: VecDeque::new(),
+            held: BTreeMap::new(),
+            history: BTreeMap::new(),
+            state: (0, Bytes::new()),
+            initialize: String::new(),
+            emitter: Emitter(0xfeed),
+            former: Vec::new(),
             session,
             now: Millis(0),
             connections: BTreeMap::new(),
@@ -114,7 +173,12 @@ impl World {
     }
 
     pub(crate) fn live_with(revision: &str, limits: Limits, capabilities: &str) -> Self {
-        let mut world = Self::new(limits);
+        Self::new(limits).alive(revision, capabilities)
+    }
+
+    /// The same world when the handshake is done.
+    pub(crate) fn alive(self, revision: &str, capabilities: &str) -> Self {
+        let mut world = self;
         let sink = world.initialize(revision, capabilities);
         assert!(matches!(world.connections[&sink].answer, Some(Answer::Welcome(_))));
         let mirrored = world.mirrored("notifications/initialized", None);
@@ -127,6 +191,7 @@ impl World {
         let params = format!(
             r#"{{"protocolVersion":"{revision}","capabilities":{capabilities},"clientInfo":{{"name":"story","version":"1"}}}}"#
         );
+        self.initialize.clone_from(&params);
         let request =
             format!(r#"{{"jsonrpc":"2.0","id":"init","method":"initialize","params":{params}}}"#);
         let mirrored = self.mirrored("initialize", None);
@@ -153,7 +218,8 @@ impl World {
     pub(crate) fn sink(&mut self) -> SinkId {
         let sink = SinkId(self.next_sink);
         self.next_sink += 1;
-        self.connections.insert(sink, Connection::default());
+        let connection = Connection { since: self.now, ..Connection::default() };
+        self.connections.insert(sink, connection);
         sink
     }
 
@@ -162,9 +228,19 @@ impl World {
     }
 
     pub(crate) fn post_with(&mut self, text: &str, mirrored: Option<Box<Mirrored>>) -> SinkId {
+        self.post_how(text, mirrored, false)
+    }
+
+    /// Posts what a former owner may have taken.
+    pub(crate) fn post_again(&mut self, text: &str) -> SinkId {
+        self.post_how(text, None, true)
+    }
+
+    fn post_how(&mut self, text: &str, mirrored: Option<Box<Mirrored>>, again: bool) -> SinkId {
         let sink = self.sink();
+        self.connections.get_mut(&sink).unwrap().body = Some(text.to_owned());
         let body = protocol::parse(Bytes::from(text.to_owned()), &protocol::Limits::default());
-        self.step(Event::Posted { sink, body: body.unwrap(), mirrored });
+        self.step(Event::Posted { sink, body: body.unwrap(), mirrored, again });
         sink
     }
 
@@ -231,20 +307,104 @@ impl World {
         self.now = until;
     }
 
-    /// The log acknowledges everything that was handed to it.
+    /// Log and record hold everything that was handed to them.
     pub(crate) fn acknowledge(&mut self) {
-        while self.acknowledged < self.appended {
-            self.acknowledged = self.appended;
-            let through = self.acknowledged;
-            self.step(Event::Appended { through });
+        while let Some(batch) = self.pending.pop_front() {
+            match self.hold(batch) {
+                Held::Through(through) => {
+                    self.acknowledged = self.acknowledged.max(through);
+                    self.step(Event::Appended { through });
+                }
+                Held::State(version) => self.step(Event::Saved { version }),
+            }
         }
+    }
+
+    /// The store takes a write.
+    fn hold(&mut self, batch: Batch) -> Held {
+        match batch {
+            Batch::Append { first, floor, entries } => {
+                for (number, entry) in (first..).zip(entries.iter().cloned()) {
+                    self.held.insert(number, entry.clone());
+                    self.history.insert(number, entry);
+                }
+                self.held.retain(|number, _| *number >= floor);
+                Held::Through(first + entries.len() as u64 - 1)
+            }
+            Batch::Save { version, state } => {
+                if version > self.state.0 {
+                    self.state = (version, state);
+                }
+                Held::State(version)
+            }
+        }
+    }
+
+    /// The owner dies, or has left. Of what was under way, the store took the first
+    /// `taken` writes. Another owner goes on, on a server of its own; no connection is left.
+    pub(crate) fn restore(&mut self, taken: usize) {
+        for batch in std::mem::take(&mut self.pending).into_iter().take(taken) {
+            self.hold(batch);
+        }
+        self.former.insert(0, self.emitter);
+        self.emitter = Emitter(self.emitter.0 + 1);
+        let birth = Birth {
+            limits: Arc::new(self.limits.clone()),
+            emitter: self.emitter,
+            seed: 9,
+            rerun: self.rerun,
+            idle_stop_secs: self.idle_stop_secs,
+            duplex: None,
+        };
+        let saved = self.saved();
+        let last = self.held.last_key_value().map_or(0, |(number, _)| *number);
+        // What nobody holds was never told, so its numbers are given to other entries.
+        self.history.retain(|number, _| self.held.contains_key(number) || *number <= last);
+        (self.appended, self.acknowledged) = (last, last);
+        (self.over, self.link_open) = (None, false);
+        for connection in self.connections.values_mut() {
+            connection.gone |= !connection.finished;
+        }
+        let mut effects = Vec::new();
+        self.session = Session::restore(birth, saved, self.now, &mut effects).unwrap();
+        self.perform_all(effects);
+    }
+
+    /// What the store holds of the session.
+    pub(crate) fn saved(&self) -> Saved {
+        Saved {
+            revision: self.session.revision(),
+            initialize: self.initialize.clone().into(),
+            state: self.state.1.clone(),
+            version: self.state.0,
+            former: self.former.clone(),
+            log: self.held.iter().map(|(number, entry)| (*number, entry.clone())).collect(),
+        }
+    }
+
+    /// The node claims the session from itself.
+    pub(crate) fn reclaim(&mut self) {
+        self.former.insert(0, self.emitter);
+        self.emitter = Emitter(self.emitter.0 + 1);
+        self.step(Event::Reclaimed { emitter: self.emitter });
     }
 
     pub(crate) fn step(&mut self, event: Event) {
         let mut effects = Vec::new();
         self.session.step(self.now, event, &mut effects);
+        self.perform_all(effects);
+    }
+
+    fn perform_all(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             self.perform(effect);
+        }
+        if !self.session.is_over() {
+            let (known, said) = (self.session.outline(), self.session.ring().outline().unwrap());
+            // A grave that was forgotten for its age is still in the log until that is trimmed.
+            let forgotten = |line: &&str| line.contains(" was: ") && !known.contains(*line);
+            let said: Vec<_> = said.lines().filter(|line| !forgotten(line)).collect();
+            assert_eq!(said, known.lines().collect::<Vec<_>>(), "the log says the same");
         }
         if self.prompt_log {
             self.acknowledge();
@@ -260,9 +420,10 @@ impl World {
                 connection.answer = Some(answer);
                 connection.finished = true;
             }
-            Effect::Open { sink, .. } => {
+            Effect::Open { sink, at, .. } => {
                 let connection = self.connection(sink);
                 assert!(!std::mem::replace(&mut connection.open, true), "opened twice");
+                connection.at = at;
             }
             Effect::Write { sink, frame } => {
                 self.check_told(&frame);
@@ -270,9 +431,13 @@ impl World {
                 assert!(connection.open, "written before it was opened: {frame:?}");
                 connection.frames.push(frame);
             }
-            Effect::Finish { sink, .. } => {
+            Effect::Save { version, state } => {
+                self.pending.push_back(Batch::Save { version, state });
+            }
+            Effect::Finish { sink, ending } => {
                 let connection = self.connection(sink);
                 assert!(connection.open, "finished before it was opened");
+                connection.moved = ending == Ending::Moved;
                 connection.finished = true;
             }
             Effect::OpenLink => assert!(!std::mem::replace(&mut self.link_open, true)),
@@ -283,6 +448,7 @@ impl World {
                 let next = (self.appended + 1).max(floor);
                 assert_eq!(first, next, "the log has no hole and no repetition");
                 self.appended = first + entries.len() as u64 - 1;
+                self.pending.push_back(Batch::Append { first, floor, entries });
             }
             Effect::Over { cause } => self.over = Some(cause),
             Effect::Tell(_) => {}

@@ -91,6 +91,23 @@ pub async fn a_dead_mark_is_never_overwritten_by_a_renewal(world: &dyn World) {
     assert!(nodes.iter().all(|node| node.incarnation != dead.incarnation));
 }
 
+/// By that a peer that lost its link to a node sees that the node goes on.
+pub async fn a_renewal_prolongs_what_is_left_of_a_lease(world: &dyn World) {
+    let lease = node(&[]);
+    let left = async || world.store().lease_left(lease.incarnation).await.expect("told");
+    assert_eq!(left().await, None);
+    world.store().renew(lease.clone(), SHORT).await.expect("renewed");
+    let whole = left().await.expect("held");
+    assert!(whole <= SHORT, "{whole:?}");
+    world.pass(MOST_OF_SHORT).await;
+    let rest = left().await.expect("held");
+    assert!(rest <= SHORT - MOST_OF_SHORT, "{rest:?}");
+    world.store().renew(lease.clone(), SHORT).await.expect("renewed");
+    assert!(left().await.expect("held") > rest);
+    world.pass(MORE_THAN_SHORT).await;
+    assert_eq!(left().await, None);
+}
+
 /// A broken cable between two is no death.
 pub async fn a_node_to_which_a_live_peer_has_a_link_is_not_marked(world: &dyn World) {
     let suspect = live(world, &[]).await;

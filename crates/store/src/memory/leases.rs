@@ -47,6 +47,13 @@ impl Leases {
         }
     }
 
+    /// How long the lease stands, in milliseconds.
+    pub(super) fn left(&self, incarnation: Incarnation, now: u64) -> Option<u64> {
+        let known = self.0.get(&incarnation)?;
+        let live = matches!(known.presence, Presence::Live(_)) && known.expires > now;
+        live.then(|| known.expires - now)
+    }
+
     pub(super) fn mark_dead(
         &mut self,
         incarnation: Incarnation,

@@ -63,6 +63,20 @@ impl Redis {
         }
     }
 
+    /// For a node that holds a lease. That of one that is marked is not asked for.
+    pub(super) async fn left_of(
+        &self,
+        incarnation: Incarnation,
+    ) -> Result<Option<Duration>, Error> {
+        let key = self.keys.node(incarnation);
+        let mut left = redis::cmd("PTTL");
+        left.arg(&key);
+        match self.client.call(Call::new(&key, left)).await?.value {
+            Value::Int(left) => Ok(u64::try_from(left).ok().map(Duration::from_millis)),
+            _ => Err(nonsense()),
+        }
+    }
+
     pub(super) async fn mark(
         &self,
         incarnation: Incarnation,

@@ -161,6 +161,10 @@ impl<S: Store> Store for Slow<S> {
     async fn presence(&self, incarnation: Incarnation) -> Result<Presence, Error> {
         self.0.presence(incarnation).await
     }
+    async fn lease_left(&self, incarnation: Incarnation) -> Result<Option<Duration>, Error> {
+        let left = self.0.lease_left(incarnation).await?;
+        Ok(left.map(|left| left / SLOWNESS))
+    }
 
     async fn mark_dead(
         &self,

@@ -1,0 +1,213 @@
+//! Keeps a session's record and log in the store, under this owner's right to them.
+//!
+//! What is to be done, and what an answer means, the [`Tenure`] says; this performs it. At
+//! most one operation is under way. What comes meanwhile goes with the next one, so entries
+//! arrive in order and without a hole, and whatever happened to an operation, sending it
+//! again is safe. The session bounds what waits here: it raises the floor of its log when
+//! too much does.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cluster::tenure::{Came, Moment, Op, Outcome, Settling, Tenure};
+use protocol::SessionId;
+use store::{State, Store, Token};
+
+use crate::metrics;
+
+/// How long the record lives after each kind of writing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lifetimes {
+    /// While it has an owner, who refreshes it well before.
+    pub(crate) owned: Duration,
+    /// After its owner gave it up.
+    pub(crate) released: Duration,
+    /// As a tombstone.
+    pub(crate) ended: Duration,
+}
+
+/// The one writer of a session's record and log.
+pub(crate) struct Keeper {
+    store: Arc<dyn Store>,
+    session: SessionId,
+    tenure: Tenure,
+    pub(crate) lifetimes: Lifetimes,
+    /// For the next token that it may have to make: never used before.
+    random: u64,
+    underway: Option<Underway>,
+    /// There may be something to do.
+    stirred: bool,
+    /// Up to which number the log was held when that was counted last, if it ever was.
+    counted: Option<u64>,
+}
+
+type Underway = Pin<Box<dyn Future<Output = Came> + Send>>;
+
+/// Everything that can be replayed, encoded, and the number of its first entry.
+pub(crate) type Ring = (u64, Vec<Bytes>);
+
+impl Keeper {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        session: SessionId,
+        tenure: Tenure,
+        lifetimes: Lifetimes,
+        random: u64,
+    ) -> Self {
+        Self {
+            store,
+            session,
+            tenure,
+            lifetimes,
+            random,
+            underway: None,
+            stirred: true,
+            counted: None,
+        }
+    }
+
+    /// May anything be done for the session now, given the epoch of the node's lease?
+    pub(crate) fn may_act(&self, right: Option<u64>) -> bool {
+        // Asked before every turn, so the rest of the moment, which takes a lock to learn,
+        // is left out: the right to act does not depend on it.
+        self.tenure.may_act(&Moment { now: 0, right, era: 0, settling: Settling::Done })
+    }
+
+    /// The token that the session is owned under.
+    pub(crate) fn token(&self) -> Token {
+        self.tenure.token()
+    }
+
+    /// Takes entries to append. To be followed by `poll`, as is all that follows.
+    pub(crate) fn push(&mut self, first: u64, floor: u64, entries: Vec<Bytes>) {
+        self.counted.get_or_insert(first.saturating_sub(1));
+        self.tenure.push(first, floor, entries);
+        self.stirred = true;
+    }
+
+    /// Takes a state to save.
+    pub(crate) fn save(&mut self, state: State) {
+        self.tenure.save(state);
+        self.stirred = true;
+    }
+
+    /// Gives the session up once everything is held: the last act under its token.
+    pub(crate) fn release(&mut self) {
+        self.tenure.release();
+        self.stirred = true;
+    }
+
+    /// Ends the session.
+    pub(crate) fn end(&mut self) {
+        self.tenure.end();
+        self.stirred = true;
+    }
+
+    /// When to poll again, if nothing happens before.
+    pub(crate) fn wake_at(&self) -> Option<u64> {
+        self.tenure.wake_at()
+    }
+
+    /// Something that matters to the session's record has changed, or its time has come.
+    pub(crate) fn stir(&mut self) {
+        self.stirred = true;
+    }
+
+    /// Is an operation under way?
+    pub(crate) fn is_busy(&self) -> bool {
+        self.underway.is_some()
+    }
+
+    /// May there be something to begin?
+    pub(crate) fn is_stirred(&self) -> bool {
+        self.stirred
+    }
+
+    /// Goes on, and adds to `outcomes` what has come of it. `moment` and `ring` are asked
+    /// for only where something is to be done. An operation that takes no waiting, as those
+    /// of a store in this process, is done when this returns.
+    pub(crate) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        moment: impl Fn() -> Moment,
+        ring: impl Fn() -> Ring,
+        outcomes: &mut Vec<Outcome>,
+    ) {
+        loop {
+            let underway = match &mut self.underway {
+                Some(underway) => underway,
+                _ if !self.stirred => return,
+                none => {
+                    let Some(op) = self.tenure.next(&moment(), &ring, self.random) else {
+                        self.stirred = false;
+                        return;
+                    };
+                    if matches!(op, Op::Claim { .. }) {
+                        // Where there is no randomness the same token is tried again.
+                        self.random = getrandom::u64().unwrap_or(self.random);
+                    }
+                    none.insert(perform(&self.store, &self.session, op, self.lifetimes))
+                }
+            };
+            let Poll::Ready(came) = underway.as_mut().poll(context) else { return };
+            self.underway = None;
+            self.count_failure(&came);
+            let came = self.tenure.came(&moment(), came);
+            came.iter().for_each(|outcome| self.count(*outcome));
+            outcomes.extend(came);
+        }
+    }
+
+    fn count(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Through(through) => {
+                let before = self.counted.replace(through).unwrap_or(through);
+                metrics::LOG_ENTRIES.inc_by(through.saturating_sub(before));
+            }
+            Outcome::Released => metrics::RELEASED.inc(),
+            Outcome::Reclaimed(_) => metrics::RECLAIMED.inc(),
+            Outcome::Saved(_) | Outcome::Deposed | Outcome::Ended => {}
+        }
+    }
+
+    fn count_failure(&self, came: &Came) {
+        let error = match came {
+            Came::Appended(came) => came.as_ref().err(),
+            Came::Saved(came) => came.as_ref().err(),
+            Came::Claimed(came) => came.as_ref().err(),
+            Came::Done(came) => came.as_ref().err(),
+        };
+        if let Some(error) = error {
+            metrics::LOG_RETRIES.inc();
+            tracing::warn!(session = ?self.session, %error, "the session was not written");
+        }
+    }
+}
+
+fn perform(store: &Arc<dyn Store>, session: &SessionId, op: Op, lifetimes: Lifetimes) -> Underway {
+    let (store, session) = (Arc::clone(store), session.clone());
+    match op {
+        Op::Append(batch) => Box::pin(async move { Came::Appended(store.append(batch).await) }),
+        Op::Reassert(record, ring) => {
+            Box::pin(async move { Came::Appended(store.reassert(record, ring).await) })
+        }
+        Op::Save { token, state } => {
+            Box::pin(async move { Came::Saved(store.save(&session, token, state).await) })
+        }
+        Op::Claim { expected, new } => Box::pin(async move {
+            Came::Claimed(store.claim(&session, expected, new, lifetimes.owned).await)
+        }),
+        Op::Release { token } => {
+            Box::pin(
+                async move { Came::Done(store.release(&session, token, lifetimes.released).await) },
+            )
+        }
+        Op::End { token } => {
+            Box::pin(async move { Came::Done(store.end(&session, token, lifetimes.ended).await) })
+        }
+    }
+}

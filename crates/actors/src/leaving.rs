@@ -1,0 +1,150 @@
+//! How a session goes: it is over, it is given up, or it is another node's.
+//!
+//! Nobody is left waiting, and the store is told. Until it knows, the session stays known
+//! here, so that nobody takes it up again that is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use conversation::{Cause, Ending, Millis, Refusal};
+
+use crate::clock;
+use crate::door::Standing;
+use crate::metrics::{self, End};
+use crate::performing::at_once;
+use crate::record;
+use crate::session_actor::SessionActor;
+
+/// How long a session that is over tries to say so, in milliseconds. Then its record is left
+/// to expire, or to be claimed.
+const PATIENCE_MS: u64 = 10_000;
+
+/// A session on its way out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaving {
+    moves: bool,
+    until: Millis,
+}
+
+impl Leaving {
+    /// What whoever comes now is told. Nothing is done for them.
+    pub(crate) fn refusal(&self) -> Refusal {
+        if self.moves { Refusal::Moved } else { Refusal::UnknownSession }
+    }
+}
+
+impl SessionActor {
+    /// The session is over for this owner, and said so to everyone; the store is yet to
+    /// know. Giving it up is the last act under its token.
+    pub(crate) fn leave(&mut self, end: End) {
+        if self.over || self.leaving.is_some() {
+            return;
+        }
+        let now = clock::now();
+        let moves = matches!(end, End::Over(Cause::Asleep | Cause::Moved));
+        self.say_goodbye(end);
+        self.leaving = Some(Leaving { moves, until: now.plus(PATIENCE_MS) });
+        self.count_exchanges();
+        let left = self.idle_left(end, now);
+        match &mut self.keeper {
+            Some(keeper) if moves => {
+                keeper.lifetimes.released = left;
+                keeper.release();
+            }
+            Some(keeper) => keeper.end(),
+            // The store never heard of it.
+            None => return self.part(),
+        }
+        self.alarm.ring_by(Some(now.plus(PATIENCE_MS)), now);
+        self.keep_at_once();
+    }
+
+    /// How long a session that is given up may lie until it is over.
+    fn idle_left(&self, end: End, now: Millis) -> Duration {
+        let settings = &self.node.settings;
+        let idle = Duration::from_secs(settings.session.idle_secs);
+        let lain = match end {
+            End::Over(Cause::Asleep) => now.0.saturating_sub(self.touched.0),
+            _ => 0,
+        };
+        // A client that is on its way back finds it in any case.
+        idle.saturating_sub(Duration::from_millis(lain)).max(settings.tombstone_ttl())
+    }
+
+    /// Has the store been told in vain for too long? Then it is not told any more.
+    pub(crate) fn leaves_too_long(&mut self, now: Millis) -> bool {
+        let late = self.leaving.is_some_and(|leaving| leaving.until <= now);
+        if late {
+            tracing::warn!(session = ?self.id, "that a session is gone was not written in time");
+            self.part();
+        }
+        late
+    }
+
+    /// The session is another owner's, or over: nothing may be said for it any more.
+    pub(crate) fn depose(&mut self) {
+        if self.leaving.is_none() {
+            self.say_goodbye(End::Deposed);
+        }
+        self.part();
+    }
+
+    /// The session cannot go on, whatever state it is in: it is ended.
+    pub(crate) fn abandon(&mut self, end: End) {
+        if self.over {
+            return;
+        }
+        if self.leaving.is_none() {
+            self.say_goodbye(end);
+        }
+        let token = self.keeper.as_ref().map_or(self.token, |keeper| keeper.token());
+        let (enrolled, seat) = (self.enrolled.take(), self.seat.take());
+        // A record that could not be made may be there all the same.
+        let is_recorded = self.draft.is_none() || end == End::Unrecorded;
+        self.part();
+        if !is_recorded {
+            return;
+        }
+        let ended = Box::pin(record::end(
+            Arc::clone(&self.node.store),
+            self.id.clone(),
+            token,
+            self.node.settings.tombstone_ttl(),
+            (enrolled, seat),
+        ));
+        if let Err(ended) = at_once(ended) {
+            actix_rt::spawn(ended);
+        }
+    }
+
+    /// Nothing more is done, and nothing is left behind.
+    pub(crate) fn part(&mut self) {
+        self.over = true;
+        self.count_exchanges();
+        self.keeper = None;
+        self.enrolled = None;
+        self.seat = None;
+    }
+
+    /// Lets everyone go who waits or listens.
+    fn say_goodbye(&mut self, end: End) {
+        metrics::ended(end);
+        tracing::debug!(session = ?self.id, ?end, "a session ended");
+        let moves = matches!(end, End::Deposed | End::Over(Cause::Asleep | Cause::Moved));
+        self.door.close(if moves { Standing::Leaving } else { Standing::Over });
+        self.recorded = None;
+        self.link = None;
+        self.following.clear();
+        self.held.clear();
+        let is_known = self.draft.is_none() && end != End::Unrecorded;
+        let refusal = if is_known { Refusal::UnknownSession } else { Refusal::Unavailable };
+        for sink in self.sinks.drain(..) {
+            // What it came for may have been done, and is to be asked for elsewhere.
+            if moves { sink.finish(Ending::Moved) } else { sink.abandon(refusal.clone()) }
+        }
+        let refusal = if moves { Refusal::Moved } else { refusal };
+        for (_, sink) in std::mem::take(&mut self.mail) {
+            sink.into_iter().for_each(|sink| sink.abandon(refusal.clone()));
+        }
+    }
+}

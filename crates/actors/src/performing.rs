@@ -1,0 +1,173 @@
+//! What a session asks for, done: connections are told, the server is sent, the store is
+//! given to keep.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use backends::SendError;
+use cluster::tenure::Tenure;
+use conversation::{Answer, Effect, Event, Millis, SinkId};
+use store::{Error, State};
+
+use crate::clock;
+use crate::keeper::Keeper;
+use crate::metrics::{self, End};
+use crate::record;
+use crate::session_actor::{Creation, SessionActor};
+use crate::sink::{self, Sink};
+
+/// Most effects a quiet session keeps room for.
+const EFFECTS_KEPT_MAX: usize = 16;
+
+impl SessionActor {
+    pub(crate) fn step(&mut self, now: Millis, event: Event) {
+        let mut effects = std::mem::take(&mut self.effects);
+        self.session.step(now, event, &mut effects);
+        if self.draft.is_some() && effects.iter().any(needs_record) {
+            self.record();
+            if self.creation.is_some() {
+                self.held = effects;
+                return;
+            }
+        }
+        for effect in effects.drain(..) {
+            self.perform(effect);
+        }
+        if effects.capacity() <= EFFECTS_KEPT_MAX {
+            self.effects = effects;
+        }
+    }
+
+    pub(crate) fn perform(&mut self, effect: Effect) {
+        if self.over || self.leaving.is_some() {
+            return;
+        }
+        match effect {
+            Effect::Answer { sink, answer } => {
+                if let Some(sink) = self.take_sink(sink) {
+                    sink.answer(answer);
+                }
+            }
+            Effect::Open { sink, welcome, at } => self.write(sink, |sink| sink.open(welcome, at)),
+            Effect::Write { sink, frame } => self.write(sink, |sink| sink.write(frame)),
+            Effect::Finish { sink, ending } => {
+                if let Some(sink) = self.take_sink(sink) {
+                    sink.finish(ending);
+                }
+            }
+            Effect::OpenLink => self.open_link(),
+            // What the old link still has to say is dropped with it.
+            Effect::CloseLink => self.link = None,
+            Effect::Send(message) => self.send(message),
+            Effect::Append { first, floor, entries } => {
+                if let Some(keeper) = &mut self.keeper {
+                    keeper.push(first, floor, entries);
+                    self.keep_at_once();
+                }
+            }
+            Effect::Save { version, state } => {
+                if let Some(keeper) = &mut self.keeper {
+                    keeper.save(State { version, bytes: state });
+                    self.keep_at_once();
+                }
+            }
+            Effect::Over { cause } => self.leave(End::Over(cause)),
+            Effect::Tell(fact) => metrics::tell(&fact),
+        }
+    }
+
+    fn write(&mut self, id: SinkId, write: impl FnOnce(&Sink) -> sink::Wrote) {
+        let Some(sink) = self.sinks.iter().find(|sink| sink.id == id) else { return };
+        if write(sink) == sink::Wrote::Cut {
+            self.take_sink(id);
+            self.following.push_back(Event::SinkClosed { sink: id });
+        }
+    }
+
+    fn take_sink(&mut self, id: SinkId) -> Option<Sink> {
+        let index = self.sinks.iter().position(|sink| sink.id == id)?;
+        Some(self.sinks.swap_remove(index))
+    }
+
+    fn open_link(&mut self) {
+        match self.node.backends.of(&self.tenant) {
+            Some(backend) => {
+                self.link = Some(backend.open(&self.id));
+                self.deaf = false;
+            }
+            None => {
+                let reason = "the tenant has no server; configure a backend for it".to_owned();
+                self.following.push_back(Event::LinkDown { reason });
+            }
+        }
+    }
+
+    fn send(&mut self, message: protocol::Message) {
+        let Some(link) = &self.link else { return };
+        match link.sender.send(message.clone()) {
+            Ok(()) => {}
+            Err(SendError::Full) => self.following.push_back(Event::Unsent { message }),
+            // What the server said before it went comes first, its last word included.
+            Err(SendError::Down) => self.deaf = true,
+        }
+    }
+
+    /// Makes the record: before anyone learns that there is a session.
+    pub(crate) fn record(&mut self) {
+        let Some(draft) = &self.draft else { return };
+        let record = draft.record(self.session.revision());
+        let settings = &self.node.settings;
+        let creation: Creation = Box::pin(record::create(
+            Arc::clone(&self.node.store),
+            self.id.clone(),
+            record,
+            settings.record_ttl(),
+            Duration::from_secs(settings.store_wait_secs),
+        ));
+        match at_once(creation) {
+            Ok(came) => self.recorded(came),
+            Err(creation) => self.creation = Some(creation),
+        }
+    }
+
+    pub(crate) fn recorded(&mut self, came: Result<(), Error>) {
+        if let Err(error) = came {
+            tracing::error!(session = ?self.id, %error, "a session could not be recorded");
+            self.abandon(End::Unrecorded);
+            return;
+        }
+        let Some(draft) = self.draft.take() else { return };
+        if let Some(recorded) = self.recorded.take() {
+            // Whoever does not wait any more has left the connection, too.
+            let _ = recorded.send(());
+        }
+        let settings = &self.node.settings;
+        let record = draft.record(self.session.revision());
+        let (ttl, now) = (settings.record_ttl(), clock::now().0);
+        let tenure = Tenure::new(self.id.clone(), record, self.epoch, ttl, now);
+        let (store, lifetimes) = (Arc::clone(&self.node.store), settings.lifetimes());
+        self.keeper = Some(Keeper::new(store, self.id.clone(), tenure, lifetimes, draft.random));
+    }
+}
+
+/// Whoever sees this effect performed knows of the session.
+fn needs_record(effect: &Effect) -> bool {
+    matches!(
+        effect,
+        Effect::Answer { answer: Answer::Welcome(_), .. }
+            | Effect::Open { welcome: true, .. }
+            | Effect::Append { .. }
+            | Effect::Save { .. }
+    )
+}
+
+/// What a future comes to, if that takes no waiting; else the future, to be polled again.
+pub(crate) fn at_once<F: Future + Unpin>(mut future: F) -> Result<F::Output, F> {
+    match Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Ok(output),
+        Poll::Pending => Err(future),
+    }
+}

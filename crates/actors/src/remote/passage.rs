@@ -1,0 +1,346 @@
+//! One client's connection, for as long as the client holds it: whoever owns the session,
+//! and however often that changes.
+//!
+//! Here it is only waited and carried; what follows from what is decided in [`Course`].
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use cluster::{CallError, Calling, Peer};
+use conversation::{Frame, Refusal};
+use tokio::time::{Instant, Sleep};
+
+use super::course::{Course, Next};
+use super::{Call, Errand, told};
+use crate::handle::{Entry, Node};
+use crate::inflow::Local;
+use crate::metrics::{self, Hold, Hop};
+use crate::seeking::Place;
+use crate::{Told, Visit};
+
+/// The waits between attempts to find the session, in milliseconds; the last one repeats.
+const WAITS_MS: [u64; 7] = [0, 20, 50, 100, 200, 400, 500];
+
+/// How long a call goes on by itself whose client left before the owner had said anything,
+/// so that it arrives although its owner may just be changing.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What a client is told to wait before it comes back to another node, in milliseconds.
+const RETRY_MS: std::ops::RangeInclusive<u32> = 500..=1_500;
+
+type Seeking = Pin<Box<dyn Future<Output = Result<Place, Refusal>> + Send>>;
+type Leaving = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A client's connection on its way. Dropping it tells the owner that the client is gone;
+/// what the client had posted arrives all the same.
+pub(crate) struct Passage {
+    node: Arc<Node>,
+    visit: Visit,
+    course: Course,
+    state: State,
+    /// What is left to tell; then it is over.
+    rest: VecDeque<Told>,
+    /// It holds its client's request, since then and in so many attempts.
+    held: Option<Held>,
+    tries: usize,
+    /// Ready when the node leaves. Made when the connection becomes a stream.
+    leaving: Option<Leaving>,
+    /// Its client has left; it goes on for a moment.
+    lingers: bool,
+}
+
+enum State {
+    Seeking(Seeking),
+    Waiting(Pin<Box<Sleep>>),
+    Here(Local),
+    There(Calling),
+    /// Only the rest is told.
+    Over,
+}
+
+impl Passage {
+    /// Asks the session, if it is here at once, or begins to look for it.
+    pub(crate) fn begin(node: &Arc<Node>, visit: &Visit, errand: Errand) -> Self {
+        let mut passage = Self {
+            node: Arc::clone(node),
+            visit: visit.clone(),
+            course: Course::new(errand),
+            state: State::Over,
+            rest: VecDeque::new(),
+            held: None,
+            tries: 0,
+            leaving: None,
+            lingers: false,
+        };
+        passage.enter(false);
+        passage
+    }
+
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Told>> {
+        loop {
+            if let Some(told) = self.rest.pop_front() {
+                return Poll::Ready(Some(told));
+            }
+            if self.is_leaving(context) {
+                continue;
+            }
+            let next = match &mut self.state {
+                State::Over => return Poll::Ready(None),
+                State::Seeking(seeking) => match ready!(seeking.as_mut().poll(context)) {
+                    Ok(Place::Here) => {
+                        self.enter(true);
+                        continue;
+                    }
+                    Ok(Place::There(peer)) => {
+                        self.call(&peer, false);
+                        continue;
+                    }
+                    Ok(Place::Nowhere) => match self.node.willing_peer() {
+                        Some(peer) => {
+                            self.call(&peer, true);
+                            continue;
+                        }
+                        None => Next::Wait,
+                    },
+                    Err(Refusal::UnknownSession) => {
+                        Next::Last(self.course.refused(Refusal::UnknownSession))
+                    }
+                    Err(_) => Next::Wait,
+                },
+                State::Waiting(sleep) => {
+                    ready!(sleep.as_mut().poll(context));
+                    if let Some(sign) = self.sign_of_life() {
+                        return Poll::Ready(Some(sign));
+                    }
+                    self.seek();
+                    continue;
+                }
+                State::Here(local) => match ready!(local.poll_next(context)) {
+                    Some(told) => self.course.told(told),
+                    None => self.course.ended(),
+                },
+                State::There(calling) => match ready!(calling.poll_next(context)) {
+                    Some(Ok(reply)) => match told::decode(reply) {
+                        Some(told) => {
+                            if !self.course.is_open() {
+                                metrics::hop(Hop::Answered);
+                            }
+                            self.course.told(told)
+                        }
+                        None => {
+                            tracing::error!("a peer replied what this version does not understand");
+                            self.course.lost()
+                        }
+                    },
+                    Some(Err(CallError::NotStarted)) => {
+                        metrics::hop(Hop::NotStarted);
+                        self.course.not_started()
+                    }
+                    Some(Err(CallError::Lost)) => {
+                        metrics::hop(Hop::Lost);
+                        self.course.lost()
+                    }
+                    None => self.course.ended(),
+                },
+            };
+            if let Some(told) = self.take(next) {
+                return Poll::Ready(Some(told));
+            }
+        }
+    }
+
+    /// Does what follows.
+    fn take(&mut self, next: Next) -> Option<Told> {
+        match next {
+            Next::Tell(told) => {
+                self.arrived();
+                return Some(told);
+            }
+            Next::Nothing => self.arrived(),
+            Next::Seek | Next::Wait => self.wait(),
+            Next::Last(rest) => {
+                self.arrived();
+                self.state = State::Over;
+                self.rest = rest;
+            }
+        }
+        None
+    }
+
+    /// The owner has spoken: nothing is held any more.
+    fn arrived(&mut self) {
+        if self.held.take().is_some() {
+            metrics::held(Hold::Reached);
+        }
+        self.tries = 0;
+        if self.leaving.is_none() && self.course.is_open() && self.node.can_leave() {
+            self.leaving = Some(self.node.leaving());
+        }
+    }
+
+    /// Asks the session on this node.
+    fn enter(&mut self, sought: bool) {
+        let visit = &self.visit;
+        let errand = self.course.errand().clone();
+        match self.node.enter(&visit.tenant.name, &visit.principal, &visit.session, errand) {
+            Entry::Entered(local) => self.state = State::Here(local),
+            Entry::Refused(refusal @ (Refusal::Busy | Refusal::Moved)) => {
+                let told = Told::Answer(conversation::Answer::Refused(refusal));
+                let next = self.course.told(told);
+                self.take(next);
+            }
+            Entry::Refused(refusal) => {
+                self.state = State::Over;
+                self.rest = self.course.refused(refusal);
+            }
+            Entry::Absent(_) if sought => self.wait(),
+            Entry::Absent(_) => self.seek(),
+        }
+    }
+
+    /// Asks the session through another node.
+    fn call(&mut self, peer: &Peer, claims: bool) {
+        let call = Call::encode(&self.visit, self.course.errand(), claims);
+        self.state = State::There(peer.call(call));
+    }
+
+    fn seek(&mut self) {
+        let (node, visit) = (Arc::clone(&self.node), self.visit.clone());
+        let fresh = self.tries > 0;
+        self.state = State::Seeking(Box::pin(async move {
+            node.seek(&visit.tenant.name, &visit.principal, &visit.session, fresh).await
+        }));
+    }
+
+    /// Looks for the session again, in a moment; or not any more.
+    fn wait(&mut self) {
+        // What is left of the old owner's is never told.
+        self.state = State::Over;
+        let wait = Duration::from_millis(WAITS_MS[self.tries.min(WAITS_MS.len() - 1)]);
+        self.tries += 1;
+        let hold = self.node.settings.hold();
+        if self.held.is_none() && self.tries > 1 {
+            self.held = Held::new(&self.node);
+            if self.held.is_none() {
+                self.rest = self.course.gave_up(0);
+                return;
+            }
+        }
+        let since = self.held.as_ref().map(|held| held.since);
+        if since.is_some_and(|since| since.elapsed() >= hold) {
+            metrics::held(Hold::Expired);
+            self.held = None;
+            self.rest = self.course.gave_up(hold.as_secs());
+            return;
+        }
+        if wait.is_zero() {
+            self.seek();
+        } else {
+            self.state = State::Waiting(Box::pin(tokio::time::sleep(wait)));
+        }
+    }
+
+    /// A client that waits on an open stream is told so now and then.
+    fn sign_of_life(&mut self) -> Option<Told> {
+        let open = self.course.is_open();
+        let held = self.held.as_mut()?;
+        let every = Duration::from_secs(self.node.settings.session.keepalive_secs.max(1));
+        if !open || held.told_at.elapsed() < every {
+            return None;
+        }
+        held.told_at = Instant::now();
+        self.seek();
+        Some(Told::Frame(Frame::KeepAlive))
+    }
+
+    /// Ends a stream that can be gone on with elsewhere, where this node leaves.
+    fn is_leaving(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(leaving) = &mut self.leaving else { return false };
+        if leaving.as_mut().poll(context).is_pending() {
+            return false;
+        }
+        self.leaving = None;
+        let retry = RETRY_MS.start() + jitter() % (RETRY_MS.end() - RETRY_MS.start() + 1);
+        let Some(rest) = self.course.leave(retry) else { return false };
+        self.state = State::Over;
+        self.rest = rest;
+        true
+    }
+}
+
+/// So that clients that are sent away together do not come back together.
+fn jitter() -> u32 {
+    getrandom::u32().unwrap_or_default()
+}
+
+impl Drop for Passage {
+    fn drop(&mut self) {
+        let underway =
+            matches!(self.state, State::Seeking(_) | State::Waiting(_) | State::There(_));
+        if self.lingers || !underway || !self.course.lingers() {
+            return;
+        }
+        // Outside a runtime nothing can be waited for.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let mut rest = Self {
+            node: Arc::clone(&self.node),
+            visit: self.visit.clone(),
+            course: std::mem::replace(
+                &mut self.course,
+                // It is never asked for anything.
+                Course::new(Errand::Listen { after: None }),
+            ),
+            state: std::mem::replace(&mut self.state, State::Over),
+            rest: VecDeque::new(),
+            held: self.held.take(),
+            tries: self.tries,
+            leaving: None,
+            lingers: true,
+        };
+        // At most as many as the links take calls, each for a moment.
+        runtime.spawn(async move {
+            let begun = std::future::poll_fn(|context| rest.poll_next(context));
+            let _ = tokio::time::timeout(LINGER, begun).await;
+        });
+    }
+}
+
+impl fmt::Debug for Passage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Passage").field("session", &self.visit.session).finish_non_exhaustive()
+    }
+}
+
+/// A request that is held until its session is found. Bounded in number and time.
+struct Held {
+    node: Arc<Node>,
+    since: Instant,
+    told_at: Instant,
+}
+
+impl Held {
+    /// `None` where the node holds as many as it may.
+    fn new(node: &Arc<Node>) -> Option<Self> {
+        if node.held.fetch_add(1, Ordering::Relaxed) >= node.settings.held_max {
+            node.held.fetch_sub(1, Ordering::Relaxed);
+            metrics::held(Hold::Refused);
+            return None;
+        }
+        metrics::HELD.inc();
+        let now = Instant::now();
+        Some(Self { node: Arc::clone(node), since: now, told_at: now })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.node.held.fetch_sub(1, Ordering::Relaxed);
+        metrics::HELD.dec();
+    }
+}

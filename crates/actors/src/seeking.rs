@@ -1,0 +1,344 @@
+//! Finding a session, wherever it is; and taking it up where it is nowhere.
+//!
+//! A session is claimed by whoever its client comes to. On one node there is one claim of a
+//! session at a time: whoever else asks for it waits for that one, so that a session never
+//! begins twice here.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use cluster::{Cause, Error, Peer, Whereabouts};
+use conversation::Refusal;
+use protocol::{Revision, SessionId};
+use store::{Claimed, Expected, Owner, Record, Standing};
+use tenants::Principal;
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+
+use crate::birth::{self, Claim};
+use crate::door;
+use crate::handle::Node;
+use crate::metrics::{self, Failure};
+use crate::registry::{Found, Seat};
+
+/// Most sessions that are claimed at once; whoever comes for a further one tries again.
+const CLAIMS_MAX: usize = 4_096;
+/// How long a claim may take: longer than the store's own patience.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a session that is just leaving is waited for.
+const LEAVING_PATIENCE: Duration = Duration::from_secs(2);
+/// How often a session is looked for that changes hands meanwhile.
+const LOOKS: usize = 3;
+
+/// Where a session is.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// On this node, in its registry.
+    Here,
+    /// On another.
+    There(Peer),
+    /// Nowhere, and this node takes no session up any more. Another will.
+    Nowhere,
+}
+
+/// Who comes for a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visitor<'a> {
+    pub(crate) tenant: &'a str,
+    pub(crate) principal: &'a Principal,
+}
+
+/// What came of a claim. Cheap to clone: every waiter gets it.
+type Came = Result<(), Refusal>;
+type Waiting = watch::Receiver<Option<Came>>;
+
+/// The claims that are under way. At most [`CLAIMS_MAX`].
+#[derive(Default)]
+pub(crate) struct Claims(Mutex<HashMap<SessionId, Waiting>>);
+
+impl Claims {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Waiting>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Node {
+    /// Finds a session for a visitor. Where it is nowhere it is claimed and goes on here,
+    /// unless it is not the visitor's: then it is unknown, and nothing was done.
+    ///
+    /// [`Refusal::Unavailable`] may be something else a moment later. `fresh`: nothing that
+    /// is remembered is believed.
+    pub(crate) async fn seek(
+        self: &Arc<Self>,
+        tenant: &str,
+        principal: &Principal,
+        session: &SessionId,
+        fresh: bool,
+    ) -> Result<Place, Refusal> {
+        let visitor = Visitor { tenant, principal };
+        let mut fresh = fresh;
+        for _ in 0..LOOKS {
+            if self.is_here(visitor, session).await? {
+                return Ok(Place::Here);
+            }
+            // In a statement of its own, so that the lock is not held while waiting.
+            let under_way = self.claims.lock().get(session).cloned();
+            let waiting = match under_way {
+                Some(waiting) => waiting,
+                None => match self.locate(session, fresh).await? {
+                    Located::There(peer) => return Ok(Place::There(peer)),
+                    Located::Ownerless(record, cause) => {
+                        self.check(visitor, &record)?;
+                        if self.registry.is_closed() {
+                            return Ok(Place::Nowhere);
+                        }
+                        match self.begin_claim(principal, session, *record, cause)? {
+                            Some(waiting) => waiting,
+                            None => continue,
+                        }
+                    }
+                },
+            };
+            match wait(waiting).await {
+                Ok(()) => {}
+                Err(Refusal::Moved) => fresh = true,
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Err(Refusal::Unavailable)
+    }
+
+    /// Is the session here, for this visitor? One that is just leaving is waited for.
+    async fn is_here(&self, visitor: Visitor<'_>, session: &SessionId) -> Result<bool, Refusal> {
+        let until = tokio::time::Instant::now() + LEAVING_PATIENCE;
+        loop {
+            let gone = self.registry.gone();
+            tokio::pin!(gone);
+            gone.as_mut().enable();
+            let door = match self.registry.find(visitor.tenant, visitor.principal, session) {
+                Found::Here(door) => door,
+                Found::Foreign => return Err(Refusal::UnknownSession),
+                Found::Absent => return Ok(false),
+            };
+            match door.standing() {
+                door::Standing::Open => return Ok(true),
+                door::Standing::Over => return Err(Refusal::UnknownSession),
+                door::Standing::Leaving => {}
+            }
+            drop(door);
+            if tokio::time::timeout_at(until, gone).await.is_err() {
+                return Err(Refusal::Unavailable);
+            }
+        }
+    }
+
+    /// Whose is it not learns nothing of it (SES-04).
+    fn check(&self, visitor: Visitor<'_>, record: &Record) -> Result<(), Refusal> {
+        let is_theirs =
+            *record.tenant == *visitor.tenant && record.principal.0 == visitor.principal.digest();
+        // A duplex session ended with its connection; only its tombstone is missing.
+        if is_theirs && !record.initialize.is_empty() {
+            Ok(())
+        } else {
+            Err(Refusal::UnknownSession)
+        }
+    }
+
+    async fn locate(&self, session: &SessionId, fresh: bool) -> Result<Located, Refusal> {
+        let Some(cluster) = self.cluster() else { return self.locate_alone(session).await };
+        match cluster.locate(session, fresh).await {
+            Ok(Whereabouts::There(peer)) => Ok(Located::There(peer)),
+            Ok(Whereabouts::Here(record)) => Ok(Located::Ownerless(record, Cause::Own)),
+            Ok(Whereabouts::Ownerless(record, cause)) => Ok(Located::Ownerless(record, cause)),
+            Ok(Whereabouts::Unknown) => Err(Refusal::UnknownSession),
+            Err(error) => {
+                tracing::warn!(?session, %error, "nobody can say where a session is");
+                Err(Refusal::Unavailable)
+            }
+        }
+    }
+
+    /// For a node on its own: sessions that sleep, or that it lost sight of. Those of other
+    /// nodes, or of its own former lives, are none of its business: without a lease nobody
+    /// can tell whether they live.
+    async fn locate_alone(&self, session: &SessionId) -> Result<Located, Refusal> {
+        let record = self.store.read(session).await.map_err(|error| {
+            tracing::warn!(?session, %error, "a session could not be looked up");
+            Refusal::Unavailable
+        })?;
+        let record = record.ok_or(Refusal::UnknownSession)?;
+        let cause = match record.standing {
+            Standing::Released => Cause::Released,
+            Standing::Owned if record.owner.node == self.incarnation() => Cause::Own,
+            Standing::Owned | Standing::Ended => return Err(Refusal::UnknownSession),
+        };
+        Ok(Located::Ownerless(Box::new(record), cause))
+    }
+
+    /// Begins to claim a session, or joins who has begun. `None`: it is here meanwhile.
+    fn begin_claim(
+        self: &Arc<Self>,
+        principal: &Principal,
+        session: &SessionId,
+        record: Record,
+        cause: Cause,
+    ) -> Result<Option<Waiting>, Refusal> {
+        let mut claims = self.claims.lock();
+        let full = claims.len() >= CLAIMS_MAX;
+        let entry = match claims.entry(session.clone()) {
+            Entry::Occupied(under_way) => return Ok(Some(under_way.get().clone())),
+            Entry::Vacant(entry) => entry,
+        };
+        // A claim is forgotten only after its session is known, so looking here, under the
+        // lock, misses none.
+        if self.registry.knows(session) {
+            return Ok(None);
+        }
+        if full {
+            metrics::not_taken_over(Failure::NoRoom);
+            return Err(Refusal::Unavailable);
+        }
+        let (tell, waiting) = watch::channel(None);
+        entry.insert(waiting.clone());
+        drop(claims);
+        let under_way = UnderWay { node: Arc::clone(self), session: session.clone() };
+        let principal = principal.clone();
+        // By a task of its own: a visitor that goes away leaves no claim half done.
+        tokio::spawn(async move {
+            let claim = under_way.node.take_up(&under_way.session, principal, &record, cause);
+            let came = timeout(CLAIM_PATIENCE, claim).await.unwrap_or_else(|_| {
+                metrics::not_taken_over(Failure::NotNow);
+                Err(Refusal::Unavailable)
+            });
+            drop(under_way);
+            // Nobody may wait any more.
+            let _ = tell.send(Some(came));
+        });
+        Ok(Some(waiting))
+    }
+
+    /// Claims a session and lets it go on here.
+    async fn take_up(
+        self: &Arc<Self>,
+        session: &SessionId,
+        principal: Principal,
+        record: &Record,
+        cause: Cause,
+    ) -> Came {
+        let began = Instant::now();
+        // What this node could not serve is left to one that can.
+        let revision = Revision::named(&record.revision);
+        let (Some(revision), Some(_)) = (revision, self.backends.of(&record.tenant)) else {
+            metrics::not_taken_over(Failure::Unreadable);
+            tracing::error!(
+                ?session, tenant = %record.tenant, revision = %record.revision,
+                "this node does not know a session's tenant or revision"
+            );
+            return Err(Refusal::Unavailable);
+        };
+        let seat = self.seat_again(record)?;
+        let (claimed, epoch) = self.claim(session, record).await?;
+        let token = claimed.record.owner.token;
+        let claim = Claim { session: session.clone(), principal, revision, claimed, epoch, seat };
+        let (tell, told) = oneshot::channel();
+        let node = Arc::clone(self);
+        let is_begun = self.arbiters.spawn(move || {
+            // Whoever gave up waiting finds the session all the same.
+            let _ = tell.send(birth::go_on(&node, claim));
+        });
+        match told.await {
+            Ok(Ok(())) => {
+                metrics::taken_over(cause);
+                metrics::TAKEOVER_SECONDS.observe(began.elapsed().as_secs_f64());
+                tracing::info!(?session, ?cause, "a session was taken up");
+                return Ok(());
+            }
+            Ok(Err(error)) => tracing::error!(?session, %error, "a session cannot be taken up"),
+            Err(_) => tracing::error!(?session, is_begun, "no thread takes a claimed session"),
+        }
+        metrics::not_taken_over(Failure::Unreadable);
+        // Another node may know better.
+        let released = self.settings.lifetimes().released;
+        if let Err(error) = self.store.release(session, token, released).await {
+            tracing::warn!(?session, %error, "a session that cannot be served is not released");
+        }
+        Err(Refusal::Unavailable)
+    }
+
+    fn seat_again(&self, record: &Record) -> Result<Seat, Refusal> {
+        let seat = self.registry.seat_again(&record.tenant, self.settings.sessions_max);
+        // A client that has a session is never told to come back later: it is held, and
+        // another node may have room.
+        seat.map_err(|_| {
+            metrics::not_taken_over(Failure::NoRoom);
+            Refusal::Unavailable
+        })
+    }
+
+    /// Claims a session. Answers with the epoch of the lease that it was claimed in, too.
+    async fn claim(&self, session: &SessionId, record: &Record) -> Result<(Claimed, u64), Refusal> {
+        // Before the claim is sent: should the epoch change meanwhile, the session is claimed
+        // once more before anything is done for it.
+        let epoch = self.right().ok_or(Refusal::Unavailable)?;
+        let ttl = self.settings.record_ttl();
+        let came = match self.cluster() {
+            Some(cluster) => cluster.claim(session, record, ttl).await,
+            None => self.claim_alone(session, record).await,
+        };
+        match came {
+            Ok(claimed) => Ok((claimed, epoch)),
+            Err(Error::Taken) => {
+                metrics::not_taken_over(Failure::Taken);
+                Err(Refusal::Moved)
+            }
+            Err(error) => {
+                metrics::not_taken_over(Failure::NotNow);
+                tracing::warn!(?session, %error, "a session was not claimed");
+                Err(Refusal::Unavailable)
+            }
+        }
+    }
+
+    async fn claim_alone(&self, session: &SessionId, record: &Record) -> Result<Claimed, Error> {
+        let random = getrandom::u64()
+            .map_err(|error| Error::Settings(format!("the system has no random bits: {error}")))?;
+        let new = Owner { token: record.owner.token.next(random), node: self.incarnation() };
+        let expected = match record.standing {
+            Standing::Released => Expected::Released,
+            Standing::Owned | Standing::Ended => Expected::Token(record.owner.token),
+        };
+        let claim = self.store.claim(session, expected, new, self.settings.record_ttl());
+        claim.await.map_err(|error| match error {
+            store::Error::Unavailable(_) => Error::Store(error),
+            _ => Error::Taken,
+        })
+    }
+}
+
+/// Where a session is that is not here.
+enum Located {
+    There(Peer),
+    Ownerless(Box<Record>, Cause),
+}
+
+/// A claim of this node's that is under way. Forgotten when it is over, however it ends.
+struct UnderWay {
+    node: Arc<Node>,
+    session: SessionId,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.node.claims.lock().remove(&self.session);
+    }
+}
+
+async fn wait(mut waiting: Waiting) -> Came {
+    match waiting.wait_for(Option::is_some).await {
+        Ok(came) => came.clone().unwrap_or(Err(Refusal::Unavailable)),
+        // Whoever claimed it is gone.
+        Err(_) => Err(Refusal::Unavailable),
+    }
+}

@@ -1,0 +1,563 @@
+//! One session's ownership at its owner: which store operation is next, and what an answer means.
+//!
+//! A [`Tenure`] never waits, never reads a clock and performs nothing. Whoever holds it
+//! asks [`Tenure::next`] what to do, does that one thing, and brings back what came of it.
+//! It decides nothing about what a session says.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::SessionId;
+use store::{
+    Appended, Batch, Claimed, Error, Expected, Incarnation, Owner, Record, Standing, State, Token,
+};
+
+/// The wait after a first failure, in milliseconds; it doubles with each further one.
+const BACKOFF_MIN: u64 = 50;
+/// The longest wait between two attempts, in milliseconds.
+const BACKOFF_MAX: u64 = 2_000;
+/// The wait while a failover settles, in milliseconds.
+const SETTLING: u64 = 100;
+/// Most claims of its own whose outcome is not known that are remembered; the oldest goes.
+const ATTEMPTS_MAX: usize = 16;
+
+/// What the protocol keeps to, each rule to be switched off alone. For tests: all are on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// After a lapse of its node's lease the owner acts only once it has claimed anew.
+    pub claims_after_lapse: bool,
+    /// After a failover the owner writes record and ring anew, without being asked to.
+    pub reasserts_after_failover: bool,
+    /// A session that the store forgot is written anew.
+    pub reasserts_missing: bool,
+    /// A record that fell back to a token before its own is replaced.
+    pub reasserts_fallen_back: bool,
+    /// A record that names this node under another token is a late claim of its own.
+    pub knows_late_claims: bool,
+    /// A claim of unknown outcome is sent again as it was.
+    pub repeats_claims: bool,
+    /// What was not acknowledged is sent again whole, in order.
+    pub resends_whole: bool,
+    /// Whoever was deposed stops.
+    pub stops_when_deposed: bool,
+    /// Nothing is done after a release was sent.
+    pub release_is_last: bool,
+    /// Nothing is released while a failover settles.
+    pub releases_settled: bool,
+    /// A release waits until everything is held.
+    pub release_waits: bool,
+    /// In the first half of settling nothing is claimed: others re-assert first.
+    pub claims_late_in_settling: bool,
+    /// The end of a session is written anew where the store forgot it.
+    pub reasserts_end: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            claims_after_lapse: true,
+            reasserts_after_failover: true,
+            reasserts_missing: true,
+            reasserts_fallen_back: true,
+            knows_late_claims: true,
+            repeats_claims: true,
+            resends_whole: true,
+            stops_when_deposed: true,
+            release_is_last: true,
+            releases_settled: true,
+            release_waits: true,
+            claims_late_in_settling: true,
+            reasserts_end: true,
+        }
+    }
+}
+
+/// How far the node knows what the session's primary holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Settling {
+    /// It may have forgotten what others have yet to put back.
+    First,
+    /// They had time to.
+    Second,
+    /// All that will come back is back.
+    Done,
+}
+
+/// What the node knows at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// Milliseconds of the node's clock.
+    pub now: u64,
+    /// The epoch of its lease, where it may act.
+    pub right: Option<u64>,
+    /// Rises with each failover of the session's primary that was seen.
+    pub era: u64,
+    /// How far the newest failover has settled.
+    pub settling: Settling,
+}
+
+/// What to do next in the store.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Append to the log.
+    Append(Batch),
+    /// Write record and ring anew.
+    Reassert(Record, Batch),
+    /// Save the state.
+    Save {
+        /// The right to.
+        token: Token,
+        /// What to save.
+        state: State,
+    },
+    /// Claim the session.
+    Claim {
+        /// From whom.
+        expected: Expected,
+        /// As whom.
+        new: Owner,
+    },
+    /// Give the session up.
+    Release {
+        /// The right to.
+        token: Token,
+    },
+    /// End it.
+    End {
+        /// The right to.
+        token: Token,
+    },
+}
+
+/// What came of an operation.
+#[derive(Debug)]
+pub enum Came {
+    /// Of an append or a re-assertion.
+    Appended(Result<Appended, Error>),
+    /// Of saving.
+    Saved(Result<u64, Error>),
+    /// Of claiming.
+    Claimed(Result<Claimed, Error>),
+    /// Of a release or an end.
+    Done(Result<(), Error>),
+}
+
+/// What that means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The log holds everything up to this number.
+    Through(u64),
+    /// The record holds the state of this version.
+    Saved(u64),
+    /// The session is owned under another token of this node.
+    Reclaimed(Token),
+    /// The session is somebody else's, or over. Nothing may be done any more.
+    Deposed,
+    /// It is given up.
+    Released,
+    /// It is over.
+    Ended,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Under {
+    Append,
+    /// In which era it was sent, with which version of the state, up to which number.
+    Reassert {
+        era: u64,
+        version: u64,
+        through: Option<u64>,
+        ends: bool,
+    },
+    Save,
+    /// Under which right it was sent.
+    Claim {
+        right: u64,
+    },
+    Release,
+    End,
+}
+
+/// One session's ownership.
+#[derive(Debug)]
+pub struct Tenure {
+    session: SessionId,
+    record: Record,
+    ttl: Duration,
+    rules: Rules,
+    /// The epoch of the lease under which it was claimed.
+    epoch: u64,
+    /// The newest era in which it is known to be whole in the store.
+    era: Option<u64>,
+    /// What the log does not hold yet, oldest first, and the number of the first.
+    unheld: VecDeque<Bytes>,
+    first: u64,
+    floor: u64,
+    /// The version of the state that the record holds.
+    saved: u64,
+    under: Option<Under>,
+    failures: u32,
+    retry_at: u64,
+    refresh_at: u64,
+    refresh: bool,
+    /// The store forgot something: write all of it anew.
+    anew: bool,
+    /// A claim whose outcome is not known.
+    claiming: Option<(Expected, Owner)>,
+    /// The record names this node under this token.
+    late: Option<Token>,
+    attempts: VecDeque<Token>,
+    releasing: bool,
+    /// A release was sent.
+    released: bool,
+    ending: bool,
+    over: bool,
+}
+
+impl Tenure {
+    /// The ownership that a record states, written or claimed in this epoch of the lease.
+    pub fn new(session: SessionId, record: Record, epoch: u64, ttl: Duration, now: u64) -> Self {
+        Self {
+            session,
+            saved: record.state.version,
+            record,
+            ttl,
+            rules: Rules::default(),
+            epoch,
+            era: None,
+            unheld: VecDeque::new(),
+            first: 1,
+            floor: 1,
+            under: None,
+            failures: 0,
+            retry_at: 0,
+            refresh_at: refresh_at(now, ttl),
+            refresh: false,
+            anew: false,
+            claiming: None,
+            late: None,
+            attempts: VecDeque::new(),
+            releasing: false,
+            released: false,
+            ending: false,
+            over: false,
+        }
+    }
+
+    /// By other rules than the protocol's. For tests.
+    pub fn with_rules(self, rules: Rules) -> Self {
+        Self { rules, ..self }
+    }
+
+    /// The token that it is owned under.
+    pub fn token(&self) -> Token {
+        self.record.owner.token
+    }
+
+    /// Takes entries for the log.
+    pub fn push(&mut self, first: u64, floor: u64, entries: Vec<Bytes>) {
+        if self.unheld.is_empty() {
+            self.first = first;
+        }
+        // Nothing but a raised floor is news as well.
+        self.refresh |= entries.is_empty();
+        self.unheld.extend(entries);
+        self.floor = self.floor.max(floor);
+    }
+
+    /// Takes a state for the record.
+    pub fn save(&mut self, state: State) {
+        if state.version > self.record.state.version {
+            self.record.state = state;
+        }
+    }
+
+    /// Gives the session up, once everything is held.
+    pub fn release(&mut self) {
+        self.releasing = true;
+    }
+
+    /// Ends the session.
+    pub fn end(&mut self) {
+        self.ending = true;
+        self.record.standing = Standing::Ended;
+    }
+
+    /// May anything be done for the session now?
+    pub fn may_act(&self, moment: &Moment) -> bool {
+        let mine = moment.right.is_some_and(|right| self.is_claimed(right));
+        let gone = self.over || (self.released && self.rules.release_is_last);
+        mine && !gone && self.late.is_none()
+    }
+
+    fn is_claimed(&self, right: u64) -> bool {
+        right == self.epoch || !self.rules.claims_after_lapse
+    }
+
+    /// When to ask again what is next, if nothing happens before.
+    pub fn wake_at(&self) -> Option<u64> {
+        if self.over || self.under.is_some() {
+            return None;
+        }
+        Some(if self.retry_at > 0 { self.retry_at } else { self.refresh_at })
+    }
+
+    /// What to do next, if anything is to be done now; then it is under way. `ring` is
+    /// everything that can be replayed, and the number of its first entry.
+    pub fn next(
+        &mut self,
+        moment: &Moment,
+        ring: impl FnOnce() -> (u64, Vec<Bytes>),
+        random: u64,
+    ) -> Option<Op> {
+        if self.over || self.under.is_some() || moment.now < self.retry_at {
+            return None;
+        }
+        let right = moment.right?;
+        let seen = *self.era.get_or_insert(moment.era);
+        let forgotten = seen < moment.era && self.rules.reasserts_after_failover;
+        // Also where the lease has lapsed since: it claims nothing, and whoever came after
+        // this owner replaces it.
+        if self.late.is_none() && (self.anew || forgotten) {
+            return Some(self.reassert(moment.era, ring()));
+        }
+        if !self.is_claimed(right) || self.late.is_some() {
+            if moment.settling == Settling::First && self.rules.claims_late_in_settling {
+                // Whoever comes after this owner puts itself back first.
+                self.retry_at = moment.now + SETTLING;
+                return None;
+            }
+            return Some(self.claim(right, random));
+        }
+        if moment.now >= self.refresh_at {
+            self.refresh = true;
+        }
+        if !self.ending && (!self.unheld.is_empty() || self.refresh) {
+            return Some(self.append(moment.now));
+        }
+        if !self.ending && self.record.state.version > self.saved {
+            self.under = Some(Under::Save);
+            let state = self.record.state.clone();
+            return Some(Op::Save { token: self.token(), state });
+        }
+        if self.ending {
+            self.under = Some(Under::End);
+            return Some(Op::End { token: self.token() });
+        }
+        if self.releasing {
+            if moment.settling != Settling::Done && self.rules.releases_settled {
+                self.retry_at = moment.now + SETTLING;
+                return None;
+            }
+            self.released = true;
+            self.under = Some(Under::Release);
+            return Some(Op::Release { token: self.token() });
+        }
+        None
+    }
+
+    fn claim(&mut self, right: u64, random: u64) -> Op {
+        let mine = self.record.owner;
+        let from = self.late.unwrap_or(mine.token);
+        let again = self.claiming.filter(|(expected, _)| {
+            self.rules.repeats_claims && *expected == Expected::Token(from)
+        });
+        let (expected, new) = again.unwrap_or_else(|| {
+            let newest = if from.counter > mine.token.counter { from } else { mine.token };
+            let new = Owner { token: newest.next(random), node: mine.node };
+            (Expected::Token(from), new)
+        });
+        self.claiming = Some((expected, new));
+        if !self.attempts.contains(&new.token) {
+            if self.attempts.len() >= ATTEMPTS_MAX {
+                self.attempts.pop_front();
+            }
+            self.attempts.push_back(new.token);
+        }
+        self.under = Some(Under::Claim { right });
+        Op::Claim { expected, new }
+    }
+
+    fn reassert(&mut self, era: u64, (first, entries): (u64, Vec<Bytes>)) -> Op {
+        let version = self.record.state.version;
+        let end = first + entries.len() as u64;
+        let (through, ends) = (end.checked_sub(1), self.ending);
+        self.under = Some(Under::Reassert { era, version, through, ends });
+        let batch = self.batch(first, first, entries);
+        Op::Reassert(self.record.clone(), batch)
+    }
+
+    fn append(&mut self, now: u64) -> Op {
+        // What lies below the floor is not replayable, so nobody misses it.
+        while self.first < self.floor && self.unheld.pop_front().is_some() {
+            self.first += 1;
+        }
+        if self.unheld.is_empty() {
+            self.first = self.first.max(self.floor);
+        }
+        self.refresh = false;
+        self.refresh_at = refresh_at(now, self.ttl);
+        self.under = Some(Under::Append);
+        Op::Append(self.batch(self.first, self.floor, self.unheld.iter().cloned().collect()))
+    }
+
+    fn batch(&self, first: u64, floor: u64, entries: Vec<Bytes>) -> Batch {
+        Batch {
+            session: self.session.clone(),
+            token: self.token(),
+            first,
+            floor,
+            entries,
+            ttl: self.ttl,
+        }
+    }
+
+    /// Takes what came of the operation that was under way.
+    pub fn came(&mut self, moment: &Moment, came: Came) -> Vec<Outcome> {
+        let Some(under) = self.under.take() else { return Vec::new() };
+        let came = match came {
+            Came::Appended(Ok(appended)) => Ok(self.appended(under, appended)),
+            Came::Saved(Ok(version)) => {
+                self.saved = self.saved.max(version);
+                Ok(vec![Outcome::Saved(version)])
+            }
+            Came::Claimed(Ok(claimed)) => Ok(self.claimed(under, &claimed)),
+            Came::Done(Ok(())) => {
+                self.over = true;
+                let end = under == Under::End;
+                Ok(vec![if end { Outcome::Ended } else { Outcome::Released }])
+            }
+            Came::Appended(Err(error)) => Err(error),
+            Came::Saved(Err(error)) => Err(error),
+            Came::Claimed(Err(error)) => Err(error),
+            Came::Done(Err(error)) => Err(error),
+        };
+        match came {
+            Ok(outcomes) => {
+                self.failures = 0;
+                self.retry_at = 0;
+                outcomes
+            }
+            Err(error) => {
+                let outcome = self.failed(under, error);
+                if outcome.is_none() {
+                    self.wait(moment.now);
+                }
+                outcome.into_iter().collect()
+            }
+        }
+    }
+
+    fn wait(&mut self, now: u64) {
+        let doublings = self.failures.min(10);
+        self.failures = self.failures.saturating_add(1);
+        self.retry_at = now + (BACKOFF_MIN << doublings).min(BACKOFF_MAX);
+    }
+
+    fn appended(&mut self, under: Under, appended: Appended) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        if let Under::Reassert { era, version, through, ends } = under {
+            self.era = Some(era);
+            self.anew = false;
+            if ends {
+                self.over = true;
+                return vec![Outcome::Ended];
+            }
+            if version > self.saved {
+                self.saved = version;
+                outcomes.push(Outcome::Saved(version));
+            }
+            outcomes.extend(through.and_then(|through| self.held(through)));
+        } else {
+            outcomes.extend(appended.through.and_then(|through| self.held(through)));
+        }
+        outcomes
+    }
+
+    fn held(&mut self, through: u64) -> Option<Outcome> {
+        let held = through.checked_sub(self.first)?.saturating_add(1);
+        let held = usize::try_from(held).unwrap_or(usize::MAX).min(self.unheld.len());
+        if held == 0 {
+            return None;
+        }
+        self.unheld.drain(..held);
+        if self.unheld.is_empty() {
+            // An idle session keeps no buffer.
+            self.unheld = VecDeque::new();
+        }
+        self.first += held as u64;
+        Some(Outcome::Through(self.first - 1))
+    }
+
+    fn claimed(&mut self, under: Under, claimed: &Claimed) -> Vec<Outcome> {
+        let Under::Claim { right } = under else { return Vec::new() };
+        self.claiming = None;
+        self.late = None;
+        self.epoch = right;
+        self.record.owner = claimed.record.owner;
+        self.record.former.clone_from(&claimed.record.former);
+        self.saved = claimed.record.state.version.min(self.record.state.version);
+        if !self.ending {
+            self.record.standing = Standing::Owned;
+        }
+        // The log may have lost its end while others saw this node gone.
+        self.anew = true;
+        vec![Outcome::Reclaimed(self.token())]
+    }
+
+    fn failed(&mut self, under: Under, error: Error) -> Option<Outcome> {
+        match error {
+            Error::Unavailable(_) | Error::MarkedDead { .. } | Error::LeaseGone => None,
+            Error::Missing if self.ending && !self.rules.reasserts_end => self.gone(Outcome::Ended),
+            Error::Missing if self.rules.reasserts_missing => {
+                self.anew = true;
+                None
+            }
+            Error::Missing => self.gone(Outcome::Deposed),
+            Error::Hole { .. } => {
+                self.anew = true;
+                None
+            }
+            Error::Fenced(owner) => self.fenced(owner),
+            Error::Released if self.released || under == Under::Release => {
+                self.gone(Outcome::Released)
+            }
+            // A release under this token, which a former life of this tenure sent.
+            Error::Released => self.gone(Outcome::Deposed),
+            Error::Ended if self.ending => self.gone(Outcome::Ended),
+            Error::Ended => self.gone(Outcome::Deposed),
+        }
+    }
+
+    fn fenced(&mut self, owner: Owner) -> Option<Outcome> {
+        if self.record.came_after(owner.token) && self.rules.reasserts_fallen_back {
+            self.anew = true;
+            return None;
+        }
+        let mine: Incarnation = self.record.owner.node;
+        if owner.node == mine && self.rules.knows_late_claims {
+            // A claim of its own that was given up for lost.
+            if self.claiming.is_some_and(|(_, new)| new == owner) {
+                return None;
+            }
+            self.late = Some(owner.token);
+            self.claiming = None;
+            return None;
+        }
+        if !self.rules.stops_when_deposed {
+            return None;
+        }
+        self.gone(Outcome::Deposed)
+    }
+
+    fn gone(&mut self, outcome: Outcome) -> Option<Outcome> {
+        self.over = true;
+        Some(outcome)
+    }
+}
+
+/// Often enough that the record never expires under a session that lives.
+fn refresh_at(now: u64, ttl: Duration) -> u64 {
+    now.saturating_add(u64::try_from(ttl.as_millis() / 4).unwrap_or(u64::MAX))
+}

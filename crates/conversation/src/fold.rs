@@ -1,0 +1,171 @@
+//! What a log says: its streams, what each still owes, the graves of those that are no
+//! more, and the questions that are open.
+//!
+//! The live session knows the same at every moment; a test holds the two together.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use crate::carried::{Carried, OpenAsk};
+use crate::emitters::Emitters;
+use crate::log::{Log, Mark, What};
+use crate::session::Session;
+use crate::stream::{Owed, Stream, Tombstone};
+use crate::{Emitter, Millis, Ring, Unreadable, entry};
+
+/// What a log comes to.
+pub(crate) struct Folded {
+    pub(crate) log: Log,
+    pub(crate) streams: BTreeMap<u64, Stream>,
+    pub(crate) finished: VecDeque<Tombstone>,
+    pub(crate) asks: Vec<OpenAsk>,
+}
+
+/// Reads a log that `emitter` goes on with, after the `former` ones, newest first.
+pub(crate) fn fold(
+    log: &[(u64, Bytes)],
+    former: &[Emitter],
+    emitter: Emitter,
+    now: Millis,
+) -> Result<Folded, Unreadable> {
+    let first = log.first().map_or(1, |(number, _)| *number);
+    let next = first.checked_add(log.len() as u64).ok_or(Unreadable::LOG)?;
+    let whole = log.iter().map(|(number, _)| *number).eq(first..next);
+    if first == 0 || !whole {
+        return Err(Unreadable::LOG);
+    }
+    let entries: Vec<_> =
+        log.iter().map(|(_, entry)| entry::decode(entry)).collect::<Result<_, _>>()?;
+    let (checkpoint, mut carried) = last_checkpoint(first, &entries)?;
+    let mut seen = carried.emitters().ok_or(Unreadable::LOG)?;
+    for (number, (_, by, _)) in (first..).zip(&entries) {
+        if !seen.iter().any(|(known, _)| known == by) {
+            seen.push((*by, number));
+        }
+    }
+    let mut folding = Folding {
+        finished: carried.graves(now),
+        asks: carried.asks().ok_or(Unreadable::LOG)?,
+        streams: carried.streams(),
+    };
+    // A checkpoint says how its streams stood when it was written.
+    let told: Vec<u64> = folding.streams.keys().copied().collect();
+    for (number, (stream, _, what)) in (first..).zip(&entries) {
+        let is_told = number < checkpoint && told.binary_search(stream).is_ok();
+        folding.take(number, *stream, what, is_told)?;
+    }
+    let Folding { streams, finished, asks } = folding;
+    let emitters = Emitters::restored(seen, former, emitter, next);
+    let entries = entries.into_iter().map(|(stream, _, what)| (stream, what)).collect();
+    Ok(Folded { log: Log::restored(first, entries, emitters, now), streams, finished, asks })
+}
+
+/// What a session knows that its log says, too; for tests that hold the two together.
+fn outline(
+    streams: &BTreeMap<u64, Stream>,
+    finished: &VecDeque<Tombstone>,
+    asks: impl Iterator<Item = OpenAsk>,
+) -> String {
+    let owed = |requests: &[Owed]| -> Vec<_> {
+        let rerun = |owed: &Owed| owed.rerun.as_ref().map(|rerun| rerun.sure);
+        requests.iter().map(|owed| (owed.id.to_json(), owed.word, rerun(owed))).collect()
+    };
+    let mut outline = String::new();
+    for (number, Stream { requests, last, trimmed, closed, asked, .. }) in streams {
+        let requests = owed(requests);
+        outline += &format!("{number}: {last} {trimmed} {closed} {asked} {requests:?}\n");
+    }
+    for Tombstone { stream, last, requests, .. } in finished {
+        outline += &format!("{stream} was: {last} {:?}\n", owed(requests));
+    }
+    let mut asks: Vec<_> = asks.map(|(ask, stream, at)| (at, stream, ask.to_string())).collect();
+    asks.sort();
+    outline + &format!("{asks:?}")
+}
+
+impl Session {
+    /// What it knows of its streams and questions that its log says, too.
+    #[doc(hidden)]
+    pub fn outline(&self) -> String {
+        outline(&self.streams, &self.finished, self.open_asks())
+    }
+}
+
+impl Ring {
+    /// What the log alone says of the session's streams and questions.
+    #[doc(hidden)]
+    pub fn outline(&self) -> Result<String, Unreadable> {
+        let log: Vec<_> = (self.first..).zip(self.entries.iter().cloned()).collect();
+        let folded = fold(&log, &[], Emitter(0), Millis(0))?;
+        Ok(outline(&folded.streams, &folded.finished, folded.asks.into_iter()))
+    }
+}
+
+/// The newest checkpoint and its number. It carries everything that older ones carried.
+fn last_checkpoint(
+    first: u64,
+    entries: &[(u64, Emitter, What)],
+) -> Result<(u64, Carried), Unreadable> {
+    let newest = (first..).zip(entries).filter_map(|(number, (_, _, what))| match what {
+        What::Checkpoint(carried) => Some((number, carried)),
+        _ => None,
+    });
+    match newest.last() {
+        Some((number, carried)) => Ok((number, Carried::decode(carried)?)),
+        None => Ok((0, Carried::default())),
+    }
+}
+
+/// What the entries so far come to.
+struct Folding {
+    streams: BTreeMap<u64, Stream>,
+    finished: VecDeque<Tombstone>,
+    asks: Vec<OpenAsk>,
+}
+
+impl Folding {
+    fn take(
+        &mut self,
+        number: u64,
+        stream: u64,
+        what: &What,
+        is_told: bool,
+    ) -> Result<(), Unreadable> {
+        match what {
+            What::Event { mark: Mark::Ask(ask), .. } => self.asks.push((*ask, stream, number)),
+            What::Answered { ask } => self.asks.retain(|(open, ..)| open != ask),
+            What::Opened { requests } => {
+                if number != stream {
+                    return Err(Unreadable::LOG);
+                }
+                let owed = |opening: &crate::log::Opening| Owed {
+                    rerun: opening.rerun.clone(),
+                    ..Owed::new(opening.id.clone(), 0)
+                };
+                let requests = requests.iter().map(owed).collect();
+                self.streams.insert(number, Stream::new(number, requests, None));
+                return Ok(());
+            }
+            _ => {}
+        }
+        if is_told {
+            return Ok(());
+        }
+        let Some(stream) = self.streams.get_mut(&stream) else { return Ok(()) };
+        match what {
+            What::Event { mark, .. } => {
+                stream.last = number;
+                match mark {
+                    Mark::Word(id) => stream.settle(id, number),
+                    Mark::Ask(_) => stream.asked = true,
+                    Mark::Plain => {}
+                }
+            }
+            What::Cancelled { request } => stream.settle(request, number),
+            What::Closed => stream.closed = true,
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! Answers that are held back until what they stand for is held: what changes a session
+//! survives its owner once the client knows that it was taken.
+
+use crate::session::{Session, Turn};
+use crate::{Answer, Effect, Refusal, SinkId};
+
+/// Most answers held back. A further one becomes "busy": what it is about was done, and
+/// doing it again does no harm.
+const GATED_MAX: usize = 256;
+
+/// An answer that waits.
+pub(crate) struct Gated {
+    pub(crate) sink: SinkId,
+    answer: Answer,
+    /// The log must hold everything up to this number.
+    through: u64,
+    /// The record must hold this version of the state.
+    version: u64,
+}
+
+impl Session {
+    /// Answers once the log holds everything up to `through`, and the record the state as it is.
+    pub(crate) fn answer_when_held(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        answer: Answer,
+        through: u64,
+    ) {
+        let gated = Gated { sink, answer, through, version: self.version() };
+        if self.duplex.is_some() || self.is_through(&gated) {
+            let Gated { sink, answer, .. } = gated;
+            turn.effects.push(Effect::Answer { sink, answer });
+        } else if self.gated.len() >= GATED_MAX {
+            turn.effects.push(Effect::Answer { sink, answer: Answer::Refused(Refusal::Busy) });
+        } else {
+            self.gated.push(gated);
+        }
+    }
+
+    fn is_through(&self, gated: &Gated) -> bool {
+        gated.through <= self.log.acknowledged() && gated.version <= self.versions.held
+    }
+
+    /// Gives the answers whose time has come.
+    pub(crate) fn let_through(&mut self, turn: &mut Turn<'_>) {
+        if self.gated.is_empty() {
+            return;
+        }
+        let (through, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.gated).into_iter().partition(|gated| self.is_through(gated));
+        self.gated = waiting;
+        for Gated { sink, answer, .. } in through {
+            turn.effects.push(Effect::Answer { sink, answer });
+        }
+    }
+
+    /// Gives all answers, because nothing will be asked of this session any more.
+    pub(crate) fn open_gate(&mut self, turn: &mut Turn<'_>) {
+        for Gated { sink, answer, .. } in std::mem::take(&mut self.gated) {
+            turn.effects.push(Effect::Answer { sink, answer });
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Requests that may have been run already: which of them may be run a second time, and
+//! what becomes of each.
+//!
+//! A request that only reads may. A call of a tool may where the tool's author says that a
+//! second call changes nothing, or where the backend is configured so. What the authors
+//! say is learned from the lists that pass by; only where that does not tell, the server is asked.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use bytes::Bytes;
+use protocol::header_params::ToolsPage;
+use protocol::{Message, Method, Request, RequestId, Response, payload};
+
+use crate::exchange::{Call, CallId, Exchange, Form};
+use crate::log::{Mark, Opening, Rerunnable, What};
+use crate::session::{Rerun, Session, Turn};
+use crate::stream::Owed;
+use crate::{Answer, Effect, Ending, SinkId};
+
+/// Most tools remembered; calls of further ones are not run again.
+const TOOLS_MAX: usize = 1_000;
+
+/// What a request that nobody can answer any more gets.
+const LOST: &str = "the node that worked on this was lost; whether it was done is not known";
+
+/// What is known of the tools that may be called twice.
+#[derive(Default)]
+pub(crate) struct Tools {
+    /// Hashes of their names, sorted: names would cost every session kilobytes.
+    twice: Vec<u64>,
+    /// Are these all?
+    complete: bool,
+}
+
+/// May a request be run a second time?
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Verdict {
+    Yes,
+    No,
+    /// The server has not said.
+    Unknown,
+}
+
+impl Tools {
+    /// Learns from one page of the list.
+    pub(crate) fn learn(&mut self, page: &ToolsPage) {
+        for tool in &page.tools {
+            let (hash, harmless) = (hash(&tool.name), tool.is_read_only || tool.is_idempotent);
+            match self.twice.binary_search(&hash) {
+                Err(at) if harmless && self.twice.len() < TOOLS_MAX => self.twice.insert(at, hash),
+                Ok(at) if !harmless => {
+                    self.twice.remove(at);
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+        // Who reads a list reads it from its beginning. If not, a call too few is run again.
+        self.complete |= page.next_cursor.is_none();
+    }
+
+    /// The list has changed.
+    pub(crate) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    fn verdict(&self, name: &str) -> Verdict {
+        match self.twice.binary_search(&hash(name)) {
+            Ok(_) => Verdict::Yes,
+            Err(_) if self.complete => Verdict::No,
+            Err(_) => Verdict::Unknown,
+        }
+    }
+}
+
+fn hash(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Session {
+    fn verdict(&self, request: &Request) -> Verdict {
+        match (&request.method, self.rerun) {
+            (method, _) if method.only_reads() => Verdict::Yes,
+            (Method::ToolsCall, Rerun::Always) => Verdict::Yes,
+            (Method::ToolsCall, Rerun::Annotated) => {
+                let name = request.params().and_then(|params| payload::name_of(&params));
+                name.map_or(Verdict::No, |name| self.tools.verdict(&name))
+            }
+            _ => Verdict::No,
+        }
+    }
+
+    /// The request itself, where it may come to be written into the log.
+    pub(crate) fn keep(&self, request: &Request) -> Option<Bytes> {
+        let short = request.raw().len() <= (self.limits.log_bytes_max / 256).max(512);
+        let wanted = self.duplex.is_none() && short && self.verdict(request) != Verdict::No;
+        wanted.then(|| request.raw().clone())
+    }
+
+    /// What the log is told of a request when its answer becomes a stream.
+    pub(crate) fn opening(&self, exchange: &Exchange) -> Opening {
+        let rerun = exchange.raw.clone().and_then(|raw| {
+            let verdict = self.verdict(&read(&raw)?);
+            (verdict != Verdict::No).then_some(Rerunnable { raw, sure: verdict == Verdict::Yes })
+        });
+        Opening { id: exchange.id.clone(), rerun }
+    }
+
+    /// A page of tools passed by.
+    pub(crate) fn learn_of_tools(&mut self, page: &ToolsPage) {
+        if self.rerun == Rerun::Annotated && self.duplex.is_none() {
+            self.tools.learn(page);
+        }
+    }
+
+    /// Takes a request that may have been run already.
+    pub(crate) fn take_again(&mut self, turn: &mut Turn<'_>, call: CallId, request: Request) {
+        if self.ghosts.contains(&request.id) {
+            // Its client has cancelled it since.
+            self.no_last_word(turn, call, &request.id);
+            return;
+        }
+        let verdict = self.verdict(&request);
+        self.take_judged(turn, call, request, verdict);
+    }
+
+    fn take_judged(
+        &mut self,
+        turn: &mut Turn<'_>,
+        call: CallId,
+        request: Request,
+        verdict: Verdict,
+    ) {
+        if verdict == Verdict::No {
+            self.say_lost(turn, call, &request.id);
+        } else if verdict == Verdict::Yes {
+            self.take_request(turn, call, request);
+        } else if let Some(request) = self.begin_exchange(turn, call, request) {
+            // The server is asked first; the request waits like one that it was not sent.
+            self.link.undecided.push(request);
+            self.read_tools(turn);
+        }
+    }
+
+    fn say_lost(&mut self, turn: &mut Turn<'_>, call: CallId, id: &RequestId) {
+        let error = lost(id);
+        self.last_word(turn, call, Some(id), error.raw().clone());
+    }
+
+    /// The list of tools was read, as far as it could be: what waited for it goes on.
+    pub(crate) fn decide(&mut self, turn: &mut Turn<'_>) {
+        for request in std::mem::take(&mut self.link.undecided) {
+            if self.verdict(&request) == Verdict::Yes {
+                self.send(turn, request.into());
+                continue;
+            }
+            let named = |exchange: &Exchange| exchange.id == request.id;
+            if let Some(index) = self.exchanges.iter().position(named) {
+                let exchange = self.exchanges.swap_remove(index);
+                self.settle_taken(turn, exchange, lost(&request.id).raw().clone(), false);
+            }
+        }
+    }
+
+    /// Settles a stream of the log whose owner is gone: every request that it still owes
+    /// a word runs again, or gets one.
+    pub(crate) fn settle_stream(&mut self, turn: &mut Turn<'_>, number: u64) {
+        let Some(stream) = self.streams.get(&number) else { return };
+        let (asked, batch) = (stream.asked, stream.requests.len() > 1);
+        let owed: Vec<Owed> = stream.requests.iter().filter(|o| o.word == 0).cloned().collect();
+        if owed.is_empty() {
+            self.close_stream(turn, number);
+            return;
+        }
+        let form = Form::Stream(number);
+        let call = self.add_call(None, owed.len(), batch, form);
+        if let Some(stream) = self.streams.get_mut(&number) {
+            stream.call = Some(call);
+        }
+        for Owed { id, rerun, progress, .. } in owed {
+            // What has asked the client something would ask it again.
+            let again = rerun.filter(|_| !asked);
+            let again = again.and_then(|rerun| Some((read(&rerun.raw)?, rerun.sure)));
+            let Some((request, sure)) = again else {
+                self.say_lost(turn, call, &id);
+                continue;
+            };
+            let progress = progress.into_iter().chain(self.last_progress(number, &request));
+            let verdict = match self.verdict(&request) {
+                // The last owner knew what this one would have to ask for.
+                Verdict::Unknown if sure => Verdict::Yes,
+                verdict => verdict,
+            };
+            self.take_judged(turn, call, request, verdict);
+            self.go_on_from(&id, progress.reduce(f64::max));
+        }
+    }
+
+    /// The progress of a request that runs again must rise above what was told already.
+    fn go_on_from(&mut self, id: &RequestId, progress: Option<f64>) {
+        let exchange = self.exchanges.iter_mut().find(|exchange| exchange.id == *id);
+        if let Some((pace, progress)) = exchange.and_then(|e| e.progress.as_mut()).zip(progress) {
+            pace.go_on_from(progress);
+        }
+    }
+
+    /// The highest progress of a request that its stream's log holds.
+    fn last_progress(&self, stream: u64, request: &Request) -> Option<f64> {
+        let token = request.progress_token()?;
+        let told = self.log.replay(stream, 0).filter_map(|(_, what)| {
+            let What::Event { data, mark: Mark::Plain } = what else { return None };
+            let Ok(Message::Notification(notification)) = Message::parse(data.clone()) else {
+                return None;
+            };
+            let about = payload::progress_of(&notification.params()?)?;
+            (notification.method == Method::Progress && about.0 == token).then_some(about.1)
+        });
+        told.reduce(f64::max)
+    }
+
+    /// Attaches a POST that came again to what answers its request already. False where
+    /// nothing does.
+    pub(crate) fn rejoin(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: &RequestId) -> bool {
+        let answers = |requests: &[Owed]| requests.iter().any(|owed| owed.id == *id);
+        let mut streams = self.streams.iter().rev();
+        let stream = streams.find(|(_, s)| answers(&s.requests)).map(|(n, _)| *n);
+        if let Some(stream) = stream {
+            self.attach_from_the_beginning(turn, sink, stream);
+            return true;
+        }
+        let mut graves = self.finished.iter().rev();
+        if let Some(grave) = graves.find(|grave| answers(&grave.requests)) {
+            let requests = grave.requests.clone();
+            turn.effects.push(Effect::Open { sink, welcome: false, at: None });
+            self.write_trimmed(turn, sink, &requests, 0);
+            self.finish(turn, sink, Ending::Proper);
+            return true;
+        }
+        self.take_over_call(turn, sink, id) || self.take_over_parked(turn, sink, id)
+    }
+
+    /// Makes a POST that came again the one that waits for a call in flight.
+    fn take_over_call(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: &RequestId) -> bool {
+        let mut exchanges = self.exchanges.iter();
+        let exchange = exchanges.find(|e| e.id == *id && e.method != Method::Initialize);
+        let running = exchange.map(|exchange| exchange.call);
+        let holds = |call: &&mut Call| match &call.form {
+            Form::Held { answers, .. } => {
+                Some(call.id) == running || answers.iter().any(|word| word.id.as_ref() == Some(id))
+            }
+            _ => false,
+        };
+        let Some(call) = self.calls.iter_mut().find(holds) else { return false };
+        if let Some(sink) = call.sink.replace(sink) {
+            turn.effects.push(Effect::Answer { sink, answer: Answer::Nothing });
+        }
+        true
+    }
+}
+
+fn read(raw: &Bytes) -> Option<Request> {
+    match Message::parse(raw.clone()) {
+        Ok(Message::Request(request)) => Some(request),
+        _ => None,
+    }
+}
+
+fn lost(id: &RequestId) -> Response {
+    Response::error(Some(id.clone()), crate::REFUSED, LOST, None)
+}

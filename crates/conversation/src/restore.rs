@@ -1,0 +1,103 @@
+//! A session that another owner kept, from its record and its log.
+
+use bytes::Bytes;
+use protocol::{InitializeParams, Revision};
+
+use crate::carried::OpenAsk;
+use crate::fold::{Folded, fold};
+use crate::session::{Client, Phase, Session, Turn};
+use crate::state::State;
+use crate::stream::Stream;
+use crate::{Birth, Effect, Emitter, Millis};
+
+/// What is written of a session: its record and its log.
+#[derive(Clone, Debug)]
+pub struct Saved {
+    /// The revision agreed on.
+    pub revision: Revision,
+    /// The params of the client's `initialize`, as they came.
+    pub initialize: Bytes,
+    /// The newest state; empty where none was saved yet.
+    pub state: Bytes,
+    /// Its version.
+    pub version: u64,
+    /// Who emitted before, newest first.
+    pub former: Vec<Emitter>,
+    /// The log, by number.
+    pub log: Vec<(u64, Bytes)>,
+}
+
+/// Everything of a session's log that can be replayed, written down.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ring {
+    /// The number of the first entry; where there is none, of the next one. It is the floor, too.
+    pub first: u64,
+    /// The entries, without a hole.
+    pub entries: Vec<Bytes>,
+}
+
+/// What is written of a session makes no sense to this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the session's {0} cannot be read; serve the session with the version that wrote it")]
+pub struct Unreadable(&'static str);
+
+impl Unreadable {
+    pub(crate) const RECORD: Self = Self("record");
+    pub(crate) const STATE: Self = Self("state");
+    pub(crate) const LOG: Self = Self("log");
+}
+
+impl Session {
+    /// Goes on with a session that another owner kept. What was in flight there is run
+    /// again where that does no harm, and otherwise ends with an error.
+    ///
+    /// `birth.emitter` must be new, and is not among the former ones. A duplex session
+    /// ends with its connection, so it is never restored.
+    pub fn restore(
+        birth: Birth,
+        saved: Saved,
+        now: Millis,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Self, Unreadable> {
+        let mut turn = Turn { now, effects };
+        let Saved { revision, initialize, state, version, former, log } = saved;
+        let asked = InitializeParams::read(&initialize).map_err(|_| Unreadable::RECORD)?;
+        let state = State::read(&state)?;
+        let emitter = birth.emitter;
+        let mut session = Self::new(birth, now);
+        let Folded { log, streams, finished, asks } = fold(&log, &former, emitter, now)?;
+        (session.log, session.streams, session.finished) = (log, streams, finished);
+        session.phase = if state.initialized { Phase::Live } else { Phase::Answered };
+        session.versions.newest = version;
+        session.versions.held = version;
+        session.level = state.level();
+        session.client = Some(Box::new(Client {
+            revision,
+            capabilities: asked.capabilities,
+            params: protocol::with_protocol_version(&initialize, revision.asked_of_servers()),
+            server_lists: state.server_lists(),
+            server_has_tools: state.tools,
+        }));
+        session.subscriptions = state.subscriptions;
+        session.settle(&mut turn, asks);
+        session.finish_step(&mut turn);
+        Ok(session)
+    }
+
+    /// Ends what a lost owner had begun, or begins it anew. Standalone streams stay open:
+    /// their clients come back to them.
+    fn settle(&mut self, turn: &mut Turn<'_>, asks: Vec<OpenAsk>) {
+        // A question is withdrawn before the last word on what asked it.
+        asks.into_iter().for_each(|ask| self.withdraw_lost(turn, ask));
+        let is_open = |stream: &Stream| !stream.closed && !stream.is_standalone();
+        let open = self.streams.iter().filter(|(_, stream)| is_open(stream));
+        let open: Vec<u64> = open.map(|(number, _)| *number).collect();
+        open.into_iter().for_each(|number| self.settle_stream(turn, number));
+    }
+
+    /// Everything of the log that can be replayed, for writing it anew.
+    pub fn ring(&self) -> Ring {
+        let first = self.log.first();
+        Ring { first, entries: self.log.encoded(first) }
+    }
+}

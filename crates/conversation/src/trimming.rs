@@ -1,0 +1,215 @@
+//! What happens when the log is over a bound: its oldest entries go, a checkpoint carries
+//! what is still needed of them, and whoever comes back for what is gone is told so.
+//!
+//! It is trimmed in chunks, so that neither a checkpoint nor a rising floor is written for
+//! every message.
+
+use bytes::Bytes;
+use protocol::{ErrorCode, Notification, Response};
+
+use crate::carried::Carried;
+use crate::log::{Mark, What};
+use crate::session::{Session, Turn};
+use crate::stream::{Owed, Stream, Tombstone};
+use crate::{Effect, Ending, Frame, Millis, SinkId};
+
+/// Most tombstones kept; the oldest goes, and its stream's ids are unknown then.
+const TOMBSTONES_MAX: usize = 256;
+
+/// Most standalone streams kept that nobody listens to.
+const DESERTED_MAX: usize = 8;
+
+/// Why a request's last word is an error of ours.
+const TRIMMED: &str = "messages of this request were dropped before the client came back for them";
+const LOST: &str = "messages of this request were lost with the node that sent them";
+
+impl Session {
+    /// When entries are too old to be kept. A lone checkpoint is never too old itself, but
+    /// what it carries may be.
+    pub(crate) fn trims_at(&self) -> Option<Millis> {
+        if !self.log.is_lone_checkpoint() {
+            return self.log.expires_at(&self.limits);
+        }
+        let grave = self.finished.front()?;
+        self.log.is_held().then(|| grave.buried_at.plus(self.limits.replay_secs * 1_000))
+    }
+
+    /// Drops what is over a bound of the log, and remembers what is still needed of it.
+    pub(crate) fn trim(&mut self, turn: &mut Turn<'_>) {
+        let is_old = self.trims_at().is_some_and(|at| at <= turn.now);
+        if !is_old && !self.log.is_full(&self.limits) {
+            return;
+        }
+        let replay = self.limits.replay_secs * 1_000;
+        self.finished.retain(|grave| grave.buried_at.plus(replay) > turn.now);
+        let before = self.log.first();
+        if is_old && self.log.is_lone_checkpoint() {
+            self.log.take_oldest();
+        }
+        loop {
+            let floor = self.log.floor(&self.limits, turn.now);
+            if floor <= self.log.first() {
+                break;
+            }
+            while self.log.first() < floor {
+                self.trim_one(turn);
+            }
+        }
+        if self.log.first() > before
+            && let Some(carried) = self.carried()
+        {
+            self.log.push(0, What::Checkpoint(carried), turn.now);
+        }
+    }
+
+    fn trim_one(&mut self, turn: &mut Turn<'_>) {
+        let number = self.log.first();
+        let Some(entry) = self.log.take_oldest() else { return };
+        let id = entry.stream;
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let (standalone, closes) = (stream.is_standalone(), entry.what == What::Closed);
+        if entry.what.is_told() {
+            stream.trimmed = number;
+        } else if !closes {
+            return;
+        }
+        let untold = self.attachment(id).filter(|a| a.sent < number && !standalone);
+        if let Some(attachment) = untold {
+            // Somebody waits for what the log never held.
+            let (sink, open) = (attachment.sink, std::mem::replace(&mut attachment.open, true));
+            if !open {
+                turn.effects.push(Effect::Open { sink, welcome: false, at: None });
+            }
+            self.end_trimmed(turn, id);
+        }
+        if closes {
+            self.bury(turn, id);
+        }
+    }
+
+    /// What must be known of entries below the floor; none where that is nothing.
+    fn carried(&self) -> Option<Bytes> {
+        let floor = self.log.first();
+        let mut carried = Carried::default();
+        for (number, stream) in self.streams.range(..floor) {
+            carried.add_stream(*number, stream);
+            for exchange in self.exchanges.iter().filter(|e| Some(e.call) == stream.call) {
+                let progress = exchange.progress.as_ref().map(|pace| pace.last());
+                progress.into_iter().for_each(|p| carried.note_progress(&exchange.id, p));
+            }
+        }
+        self.finished.iter().for_each(|grave| carried.add_grave(grave));
+        let asks = self.open_asks().filter(|(_, _, number)| *number < floor);
+        asks.for_each(|ask| carried.add_ask(ask));
+        (!carried.is_empty()).then(|| carried.encode(self.log.emitters.all()))
+    }
+
+    /// Forgets a stream but for its tombstone.
+    fn bury(&mut self, turn: &mut Turn<'_>, number: u64) {
+        let Some(stream) = self.streams.remove(&number) else { return };
+        self.displace(turn, number);
+        if self.finished.len() >= TOMBSTONES_MAX {
+            self.finished.pop_front();
+        }
+        let Stream { last, mut requests, .. } = stream;
+        requests.iter_mut().for_each(|owed| (owed.rerun, owed.progress) = (None, None));
+        let buried_at = turn.now;
+        self.finished.push_back(Tombstone { stream: number, last, requests, buried_at });
+    }
+
+    /// A client left its standalone stream. It may come back; beyond the bound the oldest
+    /// stream that nobody listens to is closed, and who comes back for it starts afresh.
+    pub(crate) fn close_deserted(&mut self, turn: &Turn<'_>) {
+        let listened = |number: &u64| self.attachments.iter().any(|a| a.stream == *number);
+        let is_deserted = |(number, stream): &(&u64, &Stream)| {
+            stream.is_standalone() && !stream.closed && !listened(number)
+        };
+        let mut deserted = self.streams.iter().filter(is_deserted).map(|(number, _)| *number);
+        let oldest = deserted.next();
+        if deserted.count() >= DESERTED_MAX {
+            oldest.into_iter().for_each(|oldest| self.close_stream(turn, oldest));
+        }
+    }
+
+    /// Some of a stream is out of reach, and somebody still wants it. Never a silent hole:
+    /// its requests end with an error; a standalone stream goes on with what is left,
+    /// and its client is told to ask anew for whatever it may have missed. Returns
+    /// whether the stream goes on.
+    pub(crate) fn end_trimmed(&mut self, turn: &mut Turn<'_>, number: u64) -> bool {
+        self.give_up(turn, number, TRIMMED)
+    }
+
+    /// As [`Session::end_trimmed`], for what a former owner said and nobody holds.
+    pub(crate) fn end_lost(&mut self, turn: &mut Turn<'_>, number: u64) -> bool {
+        self.give_up(turn, number, LOST)
+    }
+
+    fn give_up(&mut self, turn: &mut Turn<'_>, number: u64, why: &str) -> bool {
+        let Some(stream) = self.streams.get(&number) else { return false };
+        if stream.is_standalone() {
+            for method in self.server_lists() {
+                let notification = Notification::new(method, None);
+                self.emit(turn, number, notification.raw().clone());
+            }
+            return true;
+        }
+        let requests = stream.requests.clone();
+        if !stream.closed {
+            let open: Vec<_> = requests.iter().filter(|owed| owed.word == 0).collect();
+            for Owed { id, .. } in open {
+                self.abandon_request(turn, id);
+                // Whoever else comes back finds the same last word.
+                let mark = Mark::Word(id.clone());
+                self.emit_marked(turn, number, error(id, why), mark);
+            }
+            self.close_stream(turn, number);
+        }
+        if let Some((sink, sent)) = self.attachment(number).map(|a| (a.sink, a.sent)) {
+            self.write_unheard(turn, sink, &requests, sent, why);
+            self.finish(turn, sink, Ending::Proper);
+        }
+        false
+    }
+
+    /// Writes the error that ends the requests of a buried stream whose last word did not
+    /// come before `sent`.
+    pub(crate) fn write_trimmed(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        requests: &[Owed],
+        sent: u64,
+    ) {
+        self.write_unheard(turn, sink, requests, sent, TRIMMED);
+    }
+
+    /// As [`Session::write_trimmed`], for what a former owner said and nobody holds.
+    pub(crate) fn write_lost(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        requests: &[Owed],
+        sent: u64,
+    ) {
+        self.write_unheard(turn, sink, requests, sent, LOST);
+    }
+
+    fn write_unheard(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: SinkId,
+        requests: &[Owed],
+        sent: u64,
+        why: &str,
+    ) {
+        let unheard = requests.iter().filter(|owed| owed.word == 0 || owed.word > sent);
+        for Owed { id, .. } in unheard {
+            self.write(turn, sink, Frame::Message { id: None, data: error(id, why) });
+        }
+    }
+}
+
+fn error(id: &protocol::RequestId, why: &str) -> Bytes {
+    let code = ErrorCode::InternalError.number();
+    Response::error(Some(id.clone()), code, why, None).raw().clone()
+}

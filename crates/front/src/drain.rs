@@ -1,0 +1,108 @@
+//! Is this server to be left, and does anybody still need it?
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+/// How long nobody may have asked anything before the server is taken for left. A balancer
+/// that sends nobody here any more is quiet for longer, and one that still does is not.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// What the responses of a server have to know of each other.
+#[derive(Debug, Default)]
+pub(crate) struct Drain {
+    begun: AtomicBool,
+    /// Requests that are being answered and streams that are open.
+    present: AtomicUsize,
+    /// Ever so many of them; it wraps.
+    came: AtomicUsize,
+    left: Notify,
+}
+
+impl Drain {
+    /// From now on clients are asked to go.
+    pub(crate) fn begin(&self) {
+        self.begun.store(true, Ordering::Relaxed);
+    }
+
+    /// Are clients asked to go?
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Ready when nobody is here and nobody came for a moment.
+    pub(crate) async fn over(&self) {
+        loop {
+            let left = self.left.notified();
+            let came = self.came.load(Ordering::Acquire);
+            if self.present.load(Ordering::Acquire) > 0 {
+                left.await;
+                continue;
+            }
+            tokio::time::sleep(QUIET).await;
+            if self.came.load(Ordering::Acquire) == came {
+                return;
+            }
+        }
+    }
+}
+
+/// Somebody who needs the server, for as long as this is held.
+#[derive(Debug)]
+pub(crate) struct Present(Arc<Drain>);
+
+impl Present {
+    /// One more.
+    pub(crate) fn new(drain: &Arc<Drain>) -> Self {
+        drain.came.fetch_add(1, Ordering::AcqRel);
+        drain.present.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(drain))
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        if self.0.present.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.left.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    /// When it is over, where `visits` come so long after the begin and stay so long.
+    async fn check(visits: &[(u64, u64)], over: u64) {
+        let drain = Arc::new(Drain::default());
+        let began = Instant::now();
+        let visitors = visits.iter().map(|&(after, stays)| {
+            let drain = Arc::clone(&drain);
+            tokio::spawn(async move {
+                sleep(Duration::from_millis(after)).await;
+                let present = Present::new(&drain);
+                sleep(Duration::from_millis(stays)).await;
+                drop(present);
+            })
+        });
+        let visitors: Vec<_> = visitors.collect();
+        drain.over().await;
+        let millis = began.elapsed().as_millis() as u64;
+        // A timer of tokio's is a millisecond late.
+        assert!((over..over + 10).contains(&millis), "over after {millis} ms");
+        visitors.into_iter().for_each(|visitor| visitor.abort());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_over_when_nobody_is_here_and_nobody_came_for_a_moment() {
+        check(&[], 1_000).await;
+        check(&[(0, 5_000)], 6_000).await;
+        check(&[(0, 5_000), (5_500, 10)], 7_000).await;
+        check(&[(500, 10), (900, 20), (1_800, 200)], 4_000).await;
+        check(&[(0, 10), (5, 3_000)], 4_005).await;
+    }
+}

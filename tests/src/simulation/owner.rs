@@ -1,0 +1,744 @@
+//! A session at its owner: the real [`Session`] and the real [`Tenure`], and what stands
+//! between them, their connections and the tenant's server.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use cluster::tenure::{Came, Moment, Op, Outcome, Settling, Tenure};
+use conversation::{
+    Answer, Birth, Cause, Effect, Emitter, Ending, Event, Frame, Limits, Millis, Refusal, Rerun,
+    Saved, Session, SinkId,
+};
+use protocol::{Body, Message, Request, RequestId, Revision, SessionId};
+use store::{Claimed, Digest, Error, Incarnation, Owner, Record, Standing, State, Token};
+
+use super::client::{ConnId, Errand, Told};
+use super::net::{Call, Peer, Said};
+use super::process::Purpose;
+use super::redis::{Answer as RedisAnswer, Command, TTL};
+use super::tools::{Did, Instance};
+use super::world::{Happening, Timer, World};
+
+/// How long a new session waits for its record.
+const BIRTH: u64 = 10_000;
+
+/// How long a node that drains goes on forwarding when its sessions have had their time.
+const LAST_WORDS: u64 = 10_000;
+
+/// A connection that a session speaks to.
+#[derive(Clone, Copy, Debug)]
+struct Sink {
+    id: SinkId,
+    from: Incarnation,
+    conn: ConnId,
+    attachment: u64,
+}
+
+/// A session at its owner.
+pub(super) struct Owned {
+    session: Session,
+    tenure: Option<Tenure>,
+    /// Under which right it acts.
+    owner: Owner,
+    sinks: Vec<Sink>,
+    instance: Option<Instance>,
+    /// An operation of the tenure is under way.
+    busy: bool,
+    /// What happened, and was not told to the session yet.
+    following: VecDeque<Event>,
+    /// What waits for the record.
+    held: Vec<Effect>,
+    born: u64,
+    creating: Option<Record>,
+    /// For when it set its clock.
+    armed: Option<u64>,
+    over: bool,
+    /// Whoever asked for the end, and waits until it is written.
+    ended: Vec<Sink>,
+    /// In which epoch of its node's lease the record became its own.
+    epoch: u64,
+    /// The connection that made it, and what its client asked.
+    begun_by: Option<(ConnId, Request)>,
+}
+
+impl World {
+    // ---- Coming to be ----
+
+    /// A session is born here.
+    pub(super) fn give_birth(&mut self, at: Incarnation, conn: ConnId, request: Request) {
+        let (token, id) = (Token::first(self.random()), self.random() % 0x1_0000);
+        let right = self.right_of(at);
+        let Some(process) = self.processes.get(&at) else { return };
+        let Some(epoch) = right.filter(|_| !process.draining) else {
+            let refused = Answer::Refused(Refusal::Unavailable);
+            self.answer_client(conn, Told::Answer(refused));
+            return;
+        };
+        let name = format!("s{id:04x}-n{}", process.slot);
+        let Some(id) = SessionId::parse(&name) else { return };
+        self.keep_newborn(at, conn, id.clone());
+        let birth = self.birth(token);
+        let now = self.clock_of(at);
+        let mut owned = Owned {
+            session: Session::new(birth, now),
+            tenure: None,
+            owner: Owner { token, node: at },
+            sinks: Vec::new(),
+            instance: None,
+            busy: false,
+            following: VecDeque::new(),
+            held: Vec::new(),
+            born: self.now,
+            creating: None,
+            armed: None,
+            over: false,
+            ended: Vec::new(),
+            epoch,
+            begun_by: Some((conn, request.clone())),
+        };
+        let sink = self.new_sink(at);
+        owned.sinks.push(Sink { id: sink, from: at, conn, attachment: 1 });
+        let body = Body::One(Message::Request(request));
+        let event = Event::Posted { sink, body, mirrored: None, again: false };
+        owned.following.push_back(event);
+        self.live(at, &id, owned);
+    }
+
+    fn birth(&mut self, token: Token) -> Birth {
+        let limits = Limits {
+            idle_secs: 3_000,
+            sleep_after_secs: self.plan.sleep_secs,
+            ask_secs: 12,
+            request_secs: 40,
+            log_events_max: self.plan.log_events,
+            ..Limits::default()
+        };
+        Birth {
+            limits: Arc::new(limits),
+            emitter: Emitter(token.random),
+            seed: self.random(),
+            duplex: None,
+            rerun: Rerun::default(),
+            idle_stop_secs: None,
+        }
+    }
+
+    fn clock_of(&self, at: Incarnation) -> Millis {
+        Millis(self.processes.get(&at).map_or(0, |process| process.clock(self.now)))
+    }
+
+    fn new_sink(&mut self, at: Incarnation) -> SinkId {
+        let Some(process) = self.processes.get_mut(&at) else { return SinkId(0) };
+        process.next_sink += 1;
+        SinkId(process.next_sink)
+    }
+
+    /// The session that a connection made.
+    pub(super) fn newborn(&self, at: Incarnation, conn: ConnId) -> Option<SessionId> {
+        let process = self.processes.get(&at)?;
+        let by = |owned: &Owned| owned.begun_by.as_ref().is_some_and(|(by, _)| *by == conn);
+        let born = process.sessions.iter().find(|(_, owned)| by(owned));
+        born.map(|(session, _)| session.clone())
+    }
+
+    /// The record of a newborn session is made, or cannot be.
+    pub(super) fn created(&mut self, at: Incarnation, id: &SessionId, came: Result<(), Error>) {
+        let Some(mut owned) = self.take(at, id) else { return };
+        let Some(record) = owned.creating.clone() else { return self.put(at, id, owned) };
+        match came {
+            Ok(()) => {
+                owned.creating = None;
+                let now = self.clock_of(at).0;
+                let tenure = Tenure::new(id.clone(), record, owned.epoch, TTL, now);
+                owned.tenure = Some(self.by_rules(tenure));
+                for effect in std::mem::take(&mut owned.held) {
+                    self.perform(at, id, &mut owned, effect);
+                }
+                self.live(at, id, owned);
+            }
+            Err(Error::Unavailable(_)) if self.now < owned.born + BIRTH => {
+                self.put(at, id, owned);
+                let create = Command::Create(id.clone(), record);
+                self.send_for(at, create, Purpose::Create(id.clone()));
+            }
+            Err(_) => {
+                let refused = Said::Answer(Answer::Refused(Refusal::Unavailable));
+                for sink in std::mem::take(&mut owned.sinks) {
+                    self.say(at, sink, refused.clone());
+                }
+            }
+        }
+    }
+
+    fn by_rules(&self, tenure: Tenure) -> Tenure {
+        tenure.with_rules(self.rules.tenure)
+    }
+
+    /// A session that was claimed.
+    pub(super) fn adopt(&mut self, at: Incarnation, id: &SessionId, claimed: Claimed, epoch: u64) {
+        let Claimed { record, log } = claimed;
+        self.checker.adopted(id, record.owner);
+        let now = self.clock_of(at);
+        let Some(revision) = Revision::named(&record.revision) else { return };
+        let saved = Saved {
+            revision,
+            initialize: record.initialize.clone(),
+            state: record.state.bytes.clone(),
+            version: record.state.version,
+            former: record.former.iter().map(|token| Emitter(token.random)).collect(),
+            log: log.clone(),
+        };
+        let mut effects = Vec::new();
+        let birth = self.birth(record.owner.token);
+        let session = match Session::restore(birth, saved, now, &mut effects) {
+            Ok(session) => session,
+            Err(unreadable) => {
+                self.checker.breaks(format!("{} is unreadable: {unreadable:?}", id.as_str()));
+                return;
+            }
+        };
+        let owner = record.owner;
+        let tenure = Tenure::new(id.clone(), record, epoch, TTL, now.0);
+        let mut owned = Owned {
+            session,
+            tenure: Some(self.by_rules(tenure)),
+            owner,
+            sinks: Vec::new(),
+            instance: None,
+            busy: false,
+            following: VecDeque::new(),
+            held: Vec::new(),
+            born: self.now,
+            creating: None,
+            armed: None,
+            over: false,
+            ended: Vec::new(),
+            epoch,
+            begun_by: None,
+        };
+        for effect in effects {
+            self.perform(at, id, &mut owned, effect);
+        }
+        if self.processes.get(&at).is_some_and(|process| process.draining) {
+            owned.following.push_back(Event::HandOver { at_once: false });
+        }
+        self.live(at, id, owned);
+    }
+
+    // ---- Living ----
+
+    fn take(&mut self, at: Incarnation, id: &SessionId) -> Option<Owned> {
+        self.processes.get_mut(&at)?.sessions.remove(id)
+    }
+
+    fn put(&mut self, at: Incarnation, id: &SessionId, owned: Owned) {
+        if let Some(process) = self.processes.get_mut(&at) {
+            process.sessions.insert(id.clone(), owned);
+        }
+    }
+
+    /// Something happened to a session.
+    fn happened(&mut self, at: Incarnation, id: &SessionId, event: Event) {
+        let Some(mut owned) = self.take(at, id) else { return };
+        owned.following.push_back(event);
+        self.live(at, id, owned);
+    }
+
+    /// May the session be acted for now?
+    fn may_act(&self, at: Incarnation, id: &SessionId, owned: &Owned) -> bool {
+        if !self.rules.acts_by_lease {
+            return true;
+        }
+        match &owned.tenure {
+            Some(tenure) => self.moment(at, id).is_some_and(|moment| tenure.may_act(&moment)),
+            None => self.right_of(at).is_some(),
+        }
+    }
+
+    /// Lives through what has happened, does what the tenure asks for, and sets its clock.
+    fn live(&mut self, at: Incarnation, id: &SessionId, mut owned: Owned) {
+        while owned.creating.is_none() && !owned.over && self.may_act(at, id, &owned) {
+            let now = self.clock_of(at);
+            let due = owned.session.deadline().is_some_and(|deadline| deadline <= now);
+            let event = match owned.following.pop_front() {
+                Some(event) => event,
+                None if due => Event::DeadlinePassed,
+                None => break,
+            };
+            let mut effects = Vec::new();
+            owned.session.step(now, event, &mut effects);
+            if owned.tenure.is_none() && effects.iter().any(needs_record) {
+                self.create(at, id, &mut owned, effects);
+                break;
+            }
+            for effect in effects {
+                self.perform(at, id, &mut owned, effect);
+            }
+            if owned.over && owned.tenure.is_none() {
+                // It never was.
+                self.retry_those_of(at, id);
+                return;
+            }
+        }
+        self.operate(at, id, &mut owned);
+        self.arm(at, id, &mut owned);
+        self.put(at, id, owned);
+    }
+
+    fn create(&mut self, at: Incarnation, id: &SessionId, owned: &mut Owned, held: Vec<Effect>) {
+        let params = owned.begun_by.as_ref().and_then(|(_, request)| request.params());
+        let record = Record {
+            owner: owned.owner,
+            former: Vec::new(),
+            tenant: "acme".into(),
+            principal: Digest([1; 32]),
+            revision: owned.session.revision().as_str().to_owned().into(),
+            initialize: params.unwrap_or_default(),
+            state: State::default(),
+            standing: Standing::Owned,
+        };
+        owned.held = held;
+        owned.creating = Some(record.clone());
+        let create = Command::Create(id.clone(), record);
+        self.send_for(at, create, Purpose::Create(id.clone()));
+    }
+
+    fn arm(&mut self, at: Incarnation, id: &SessionId, owned: &mut Owned) {
+        let now = self.clock_of(at).0;
+        let awake = owned.creating.is_none() && !owned.over && self.may_act(at, id, owned);
+        let deadline = owned.session.deadline().map(|at| at.0).filter(|_| awake);
+        let tenure = owned.tenure.as_ref().and_then(Tenure::wake_at).filter(|_| !owned.busy);
+        let Some(next) = deadline.into_iter().chain(tenure).min() else { return };
+        if owned.armed.is_some_and(|armed| armed <= next && armed > now) {
+            return;
+        }
+        owned.armed = Some(next.max(now + 1));
+        let wait = next.saturating_sub(now) * 101 / 100 + 1;
+        self.after(wait, Happening::Rings(at, Timer::Session(id.clone())));
+    }
+
+    /// The session's clock rang, or its node may do again what it could not.
+    pub(super) fn look_after(&mut self, at: Incarnation, id: &SessionId) {
+        let Some(mut owned) = self.take(at, id) else { return };
+        owned.armed = None;
+        self.live(at, id, owned);
+    }
+
+    pub(super) fn look_after_all(&mut self, at: Incarnation) {
+        let Some(process) = self.processes.get(&at) else { return };
+        let sessions: Vec<SessionId> = process.sessions.keys().cloned().collect();
+        for session in sessions {
+            self.look_after(at, &session);
+        }
+    }
+
+    // ---- What the session asks for ----
+
+    fn perform(&mut self, at: Incarnation, id: &SessionId, owned: &mut Owned, effect: Effect) {
+        match effect {
+            Effect::Answer { sink, answer } => {
+                let Some(sink) = owned.take_sink(sink) else { return };
+                if answer == Answer::Ended && self.rules.ends_before_word {
+                    owned.ended.push(sink);
+                    return;
+                }
+                if !matches!(answer, Answer::Refused(Refusal::Moved)) {
+                    self.acted(id, owned, "a client was answered");
+                }
+                self.say(at, sink, Said::Answer(answer));
+            }
+            Effect::Open { sink, at: cursor, .. } => {
+                let Some(sink) = owned.sink(sink) else { return };
+                self.acted(id, owned, "a stream was opened");
+                self.say(at, sink, Said::Open(cursor));
+            }
+            Effect::Write { sink, frame } => {
+                let Some(sink) = owned.sink(sink) else { return };
+                let owns = self.acted(id, owned, "a client was told something");
+                if let Frame::Message { id: Some(event), .. } = &frame
+                    && owns
+                {
+                    self.checker.told(id, *event);
+                }
+                self.say(at, sink, Said::Frame(frame));
+            }
+            Effect::Finish { sink, ending } => {
+                let Some(sink) = owned.take_sink(sink) else { return };
+                if ending != Ending::Moved {
+                    self.acted(id, owned, "a stream was ended");
+                }
+                self.say(at, sink, Said::Finish(ending));
+            }
+            Effect::OpenLink => {
+                let instance = self.random() % 1_000_000;
+                owned.instance = Some(Instance::new(instance));
+                let wait = self.rng.between(5, 60);
+                let timer = Timer::LinkUp(id.clone(), instance);
+                self.after(wait, Happening::Rings(at, timer));
+            }
+            Effect::CloseLink => owned.instance = None,
+            Effect::Send(message) => {
+                let mut did = Vec::new();
+                if let Some(instance) = &mut owned.instance {
+                    instance.hear(&message, &mut did);
+                }
+                self.instance_did(at, id, owned, did);
+            }
+            Effect::Append { first, floor, entries } => {
+                if let Some(tenure) = &mut owned.tenure {
+                    tenure.push(first, floor, entries);
+                }
+            }
+            Effect::Save { version, state } => {
+                if let Some(tenure) = &mut owned.tenure {
+                    tenure.save(State { version, bytes: state });
+                }
+            }
+            Effect::Over { cause } => {
+                owned.over = true;
+                owned.instance = None;
+                let name = self.name(at);
+                self.note(|| format!("{name} {} is over: {cause:?}", id.as_str()));
+                if let Some(tenure) = &mut owned.tenure {
+                    match cause {
+                        Cause::Moved | Cause::Asleep => tenure.release(),
+                        _ => tenure.end(),
+                    }
+                }
+            }
+            Effect::Tell(_) => {}
+        }
+    }
+
+    fn acted(&mut self, id: &SessionId, owned: &Owned, what: &str) -> bool {
+        self.checker.acts(self.now, id, owned.owner, &self.plan, what)
+    }
+
+    /// Says something to a connection, here or elsewhere.
+    fn say(&mut self, at: Incarnation, sink: Sink, said: Said) {
+        let Sink { from, conn, attachment, .. } = sink;
+        if from == at {
+            self.after(0, Happening::Here { at, conn, attachment, said });
+        } else {
+            self.peer_send(at, from, Peer::Said { conn, attachment, said });
+        }
+    }
+
+    // ---- What the tenure asks for ----
+
+    /// What the node knows now about the store that holds the session.
+    fn moment(&self, at: Incarnation, _id: &SessionId) -> Option<Moment> {
+        let process = self.processes.get(&at)?;
+        let now = process.clock(self.now);
+        let since = now.saturating_sub(process.settles_from);
+        let settling = match self.rules.settles {
+            true if since < self.plan.settle / 2 => Settling::First,
+            true if since < self.plan.settle => Settling::Second,
+            _ => Settling::Done,
+        };
+        Some(Moment { now, right: process.right(self.now), era: process.era, settling })
+    }
+
+    fn operate(&mut self, at: Incarnation, id: &SessionId, owned: &mut Owned) {
+        let random = self.random();
+        let Some(moment) = self.moment(at, id) else { return };
+        if owned.busy {
+            return;
+        }
+        let Some(tenure) = &mut owned.tenure else { return };
+        let session = &owned.session;
+        let ring = || {
+            let ring = session.ring();
+            (ring.first, ring.entries)
+        };
+        let Some(op) = tenure.next(&moment, ring, random) else { return };
+        owned.busy = true;
+        let command = match op {
+            Op::Append(batch) => Command::Append(batch),
+            Op::Reassert(record, batch) => Command::Reassert(record, batch),
+            Op::Save { token, state } => Command::Save(id.clone(), token, state),
+            Op::Claim { expected, new } => Command::Claim(id.clone(), expected, new),
+            Op::Release { token } => Command::Release(id.clone(), token),
+            Op::End { token } => Command::End(id.clone(), token),
+        };
+        self.send_for(at, command, Purpose::Tenure(id.clone()));
+    }
+
+    /// What came of an operation of the tenure.
+    pub(super) fn tenure_came(&mut self, at: Incarnation, id: &SessionId, answer: RedisAnswer) {
+        let Some(mut owned) = self.take(at, id) else { return };
+        owned.busy = false;
+        let came = match answer {
+            RedisAnswer::Appended(came) => Came::Appended(came),
+            RedisAnswer::Saved(came) => Came::Saved(came),
+            RedisAnswer::Claimed(came) => Came::Claimed(came),
+            RedisAnswer::Done(came) => Came::Done(came),
+            _ => return self.put(at, id, owned),
+        };
+        let Some(moment) = self.moment(at, id) else { return };
+        let Some(tenure) = &mut owned.tenure else { return };
+        for outcome in tenure.came(&moment, came) {
+            match outcome {
+                Outcome::Through(through) => {
+                    owned.following.push_back(Event::Appended { through });
+                }
+                Outcome::Saved(version) => owned.following.push_back(Event::Saved { version }),
+                Outcome::Reclaimed(token) => {
+                    owned.owner.token = token;
+                    let emitter = Emitter(token.random);
+                    // Before anything that happens under it.
+                    owned.following.push_front(Event::Reclaimed { emitter });
+                }
+                Outcome::Deposed | Outcome::Released | Outcome::Ended => {
+                    let name = self.name(at);
+                    self.note(|| format!("{name} {}: {outcome:?}", id.as_str()));
+                    self.let_go(at, id, owned, matches!(outcome, Outcome::Ended));
+                    return;
+                }
+            }
+        }
+        self.live(at, id, owned);
+    }
+
+    /// The session is not here any more.
+    fn let_go(&mut self, at: Incarnation, id: &SessionId, owned: Owned, ended: bool) {
+        for sink in owned.ended {
+            let said = if ended { Said::Answer(Answer::Ended) } else { Said::Lost };
+            self.say(at, sink, said);
+        }
+        for sink in owned.sinks {
+            self.say(at, sink, Said::Lost);
+        }
+        for event in owned.following {
+            let (Event::Posted { .. } | Event::Listened { .. } | Event::Deleted { .. }) = event
+            else {
+                continue;
+            };
+        }
+        self.retry_those_of(at, id);
+    }
+
+    // ---- The tenant's server ----
+
+    pub(super) fn link_up(&mut self, at: Incarnation, id: &SessionId, instance: u64) {
+        let Some(owned) = self.owned(at, id) else { return };
+        if owned.instance.as_ref().is_none_or(|other| other.number != instance) {
+            return;
+        }
+        self.happened(at, id, Event::LinkUp);
+        if self.plan.chat > 0 {
+            let wait = self.plan.chat;
+            self.after(wait, Happening::Rings(at, Timer::Chat(id.clone(), instance)));
+        }
+    }
+
+    fn owned(&self, at: Incarnation, id: &SessionId) -> Option<&Owned> {
+        self.processes.get(&at)?.sessions.get(id)
+    }
+
+    pub(super) fn instance_goes_on(
+        &mut self,
+        at: Incarnation,
+        id: &SessionId,
+        number: u64,
+        request: &RequestId,
+    ) {
+        self.with_instance(at, id, number, |instance, did| instance.go_on(request, did));
+    }
+
+    pub(super) fn instance_chats(&mut self, at: Incarnation, id: &SessionId, number: u64) {
+        if self.now >= self.plan.calm_at {
+            return;
+        }
+        let spoke = self.with_instance(at, id, number, Instance::chat);
+        if spoke {
+            let wait = self.plan.chat;
+            self.after(wait, Happening::Rings(at, Timer::Chat(id.clone(), number)));
+        }
+    }
+
+    fn with_instance(
+        &mut self,
+        at: Incarnation,
+        id: &SessionId,
+        number: u64,
+        act: impl FnOnce(&mut Instance, &mut Vec<Did>),
+    ) -> bool {
+        let Some(mut owned) = self.take(at, id) else { return false };
+        let mut did = Vec::new();
+        let instance = owned.instance.as_mut().filter(|instance| instance.number == number);
+        let there = instance.is_some();
+        if let Some(instance) = instance {
+            act(instance, &mut did);
+        }
+        self.instance_did(at, id, &mut owned, did);
+        self.live(at, id, owned);
+        there
+    }
+
+    fn instance_did(&mut self, at: Incarnation, id: &SessionId, owned: &mut Owned, did: Vec<Did>) {
+        let Some(instance) = &owned.instance else { return };
+        let (number, level) = (instance.number, instance.level.clone());
+        for did in did {
+            match did {
+                Did::Say(message, about) => {
+                    owned.following.push_back(Event::Said { message, about });
+                }
+                Did::Later(request, millis) => {
+                    let timer = Timer::Step(id.clone(), number, request);
+                    self.after(millis, Happening::Rings(at, timer));
+                }
+                Did::Ran(job) => {
+                    let owns = self.acted(id, owned, "a tool was run");
+                    let client = self.clients.iter().find(|c| c.session.as_ref() == Some(id));
+                    self.checker.ran(id, &job, client);
+                    if let Some(client) = client
+                        && owns
+                        && !client.may_have(level.as_deref())
+                    {
+                        let text = format!("a tool was run at log level {level:?}");
+                        self.checker.forgotten(id, &text);
+                    }
+                }
+                Did::Misled(text) => self.checker.breaks(text),
+            }
+        }
+    }
+
+    // ---- Its connections ----
+
+    /// An errand for a session comes to this node.
+    pub(super) fn hear_call(&mut self, at: Incarnation, from: Incarnation, call: Call) {
+        let Some(mut owned) = self.take(at, &call.session) else {
+            self.not_started(at, from, &call);
+            let Some(process) = self.processes.get(&at) else { return };
+            let mine = !process.claims.contains_key(&call.session);
+            if from != at && mine && (self.rules.self_claims || call.claim) {
+                // The record may name this node, or nobody: see for itself.
+                self.seek_for_peer(at, &call.session);
+            }
+            return;
+        };
+        let numbered = self.rules.numbers_attachments;
+        let newer = |sink: &Sink| {
+            (sink.from, sink.conn) == (from, call.conn) && sink.attachment >= call.attachment
+        };
+        if numbered && owned.sinks.iter().any(newer) {
+            return self.put(at, &call.session, owned);
+        }
+        if owned.over || !self.may_act(at, &call.session, &owned) {
+            self.not_started(at, from, &call);
+            // There is now a reason to claim it.
+            return self.live(at, &call.session, owned);
+        }
+        let id = self.new_sink(at);
+        let Call { conn, attachment, session, errand, again, .. } = call;
+        owned.sinks.push(Sink { id, from, conn, attachment });
+        let event = match errand {
+            Errand::Begin(_) => return self.put(at, &session, owned),
+            Errand::Post(message) => {
+                Event::Posted { sink: id, body: Body::One(message), mirrored: None, again }
+            }
+            Errand::Listen(after) => Event::Listened { sink: id, after },
+            Errand::Delete => Event::Deleted { sink: id },
+        };
+        owned.following.push_back(event);
+        self.live(at, &session, owned);
+    }
+
+    fn not_started(&mut self, at: Incarnation, from: Incarnation, call: &Call) {
+        let (conn, attachment) = (call.conn, call.attachment);
+        if from == at {
+            self.hear_not_started(at, conn, attachment);
+        } else {
+            self.peer_send(at, from, Peer::NotStarted { conn, attachment });
+        }
+    }
+
+    /// A connection is gone, or attached anew.
+    pub(super) fn hear_gone(
+        &mut self,
+        at: Incarnation,
+        from: Incarnation,
+        conn: ConnId,
+        attachment: u64,
+    ) {
+        let gone =
+            |sink: &Sink| (sink.from, sink.conn, sink.attachment) == (from, conn, attachment);
+        self.close_sinks(at, gone);
+    }
+
+    /// Every connection that came over a link that broke.
+    pub(super) fn lose_callers(&mut self, at: Incarnation, peer: Incarnation) {
+        self.close_sinks(at, |sink| sink.from == peer);
+    }
+
+    fn close_sinks(&mut self, at: Incarnation, gone: impl Fn(&Sink) -> bool) {
+        let Some(process) = self.processes.get(&at) else { return };
+        let mut closing = Vec::new();
+        for (session, owned) in &process.sessions {
+            let sinks = owned.sinks.iter().filter(|sink| gone(sink));
+            closing.extend(sinks.map(|sink| (session.clone(), sink.id)));
+        }
+        for (session, sink) in closing {
+            let Some(mut owned) = self.take(at, &session) else { continue };
+            owned.sinks.retain(|other| other.id != sink);
+            owned.following.push_back(Event::SinkClosed { sink });
+            self.live(at, &session, owned);
+        }
+    }
+
+    // ---- Going ----
+
+    pub(super) fn hand_over_all(&mut self, at: Incarnation, at_once: bool) {
+        let Some(process) = self.processes.get(&at) else { return };
+        let sessions: Vec<SessionId> = process.sessions.keys().cloned().collect();
+        for session in sessions {
+            self.happened(at, &session, Event::HandOver { at_once });
+        }
+    }
+
+    /// What is in flight has had its time.
+    pub(super) fn drain_now(&mut self, at: Incarnation) {
+        self.hand_over_all(at, true);
+        self.end_primed(at);
+        self.after(500, Happening::Rings(at, Timer::Leave));
+    }
+
+    /// The drained process ends, as soon as nobody needs it any more.
+    pub(super) fn leave(&mut self, at: Incarnation) {
+        let Some(process) = self.processes.get(&at) else { return };
+        let slot = process.slot;
+        if self.now >= process.draining_since + self.plan.drain + LAST_WORDS {
+            self.give_up_all(at);
+        } else if !process.sessions.is_empty() || !process.keepers.is_empty() {
+            self.hand_over_all(at, true);
+            self.end_primed(at);
+            self.after(500, Happening::Rings(at, Timer::Leave));
+            return;
+        }
+        self.kill(at, 2);
+        self.after(200, Happening::Starts(slot));
+    }
+}
+
+impl Owned {
+    fn sink(&self, id: SinkId) -> Option<Sink> {
+        self.sinks.iter().find(|sink| sink.id == id).copied()
+    }
+
+    fn take_sink(&mut self, id: SinkId) -> Option<Sink> {
+        let index = self.sinks.iter().position(|sink| sink.id == id)?;
+        Some(self.sinks.remove(index))
+    }
+}
+
+/// Whoever sees this effect performed knows of the session.
+fn needs_record(effect: &Effect) -> bool {
+    matches!(
+        effect,
+        Effect::Answer { answer: Answer::Welcome(_), .. }
+            | Effect::Open { welcome: true, .. }
+            | Effect::Append { .. }
+    )
+}

@@ -1,0 +1,44 @@
+//! Where the simulation's chance comes from: one seed, and nothing else.
+
+/// SplitMix64. Good enough spread, and the same on every machine.
+#[derive(Clone, Debug)]
+pub(super) struct Rng(u64);
+
+impl Rng {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number of `0..below`; 0 where that is empty.
+    pub(super) fn below(&mut self, below: u64) -> u64 {
+        if below == 0 { 0 } else { self.next() % below }
+    }
+
+    /// A number of `low..=high`.
+    pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high - low + 1)
+    }
+
+    /// Yes, in `percent` of a hundred cases.
+    pub(super) fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of them.
+    pub(super) fn pick<T: Clone>(&mut self, of: &[T]) -> Option<T> {
+        of.get(self.below(of.len() as u64) as usize).cloned()
+    }
+
+    /// A generator of its own, so that what one part draws shifts nothing elsewhere.
+    pub(super) fn fork(&mut self) -> Self {
+        Self(self.next())
+    }
+}
