@@ -220,14 +220,14 @@ impl Handle {
         }
     }
 
-    /// Takes no new session and gives up those that are here, so that any other node can
-    /// take them up: each once none of its requests is in flight, and after `grace` with an
-    /// error as the last word on what is. Sessions that cannot go on elsewhere end as by
-    /// [`Handle::stop`]; on a node on its own all do. Returns when none is left, at most
-    /// moments after `grace` is over. Connections are served on, by other nodes' sessions.
+    /// Gives up the sessions that are here, so that any other node can take them up: each
+    /// once none of its requests is in flight, and after `grace` with an error as the last
+    /// word on what is. Sessions that cannot go on elsewhere end as by [`Handle::stop`]; on
+    /// a node on its own all do. Returns when none is left, at most moments after `grace` is
+    /// over. Connections are served on, by other nodes' sessions; a session that is opened
+    /// here meanwhile is given up like the others, until [`Handle::close`].
     pub async fn drain(&self, grace: Duration) {
         let Some(cluster) = self.node.cluster() else { return self.stop(grace).await };
-        self.node.registry.close();
         self.node.departing.send_replace(true);
         cluster.set_draining(true);
         let sessions = self.sessions();
@@ -244,9 +244,9 @@ impl Handle {
         }
     }
 
-    /// Does the node take no new session, because it drains or stops?
-    pub fn is_draining(&self) -> bool {
-        self.node.registry.is_closed()
+    /// Refuses new sessions from now on.
+    pub fn close(&self) {
+        self.node.registry.close();
     }
 
     async fn all_gone(&self, tell: impl Fn(&Door)) {
@@ -337,6 +337,11 @@ impl Node {
     /// How a tenant's server is looked after.
     pub(crate) fn care(&self, tenant: &str) -> Care {
         self.cares.get().and_then(|cares| cares.get(tenant)).copied().unwrap_or_default()
+    }
+
+    /// Does this node give its sessions to others, or end them?
+    pub(crate) fn is_departing(&self) -> bool {
+        *self.departing.borrow() || self.registry.is_closed()
     }
 
     /// Can a session leave this node and go on, elsewhere or later?

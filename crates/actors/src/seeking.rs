@@ -91,7 +91,8 @@ impl Node {
                     Located::There(peer) => return Ok(Place::There(peer)),
                     Located::Ownerless(record, cause) => {
                         self.check(visitor, &record)?;
-                        if self.registry.is_closed() {
+                        // What the record says is here nobody else may claim.
+                        if self.is_departing() && cause != Cause::Own {
                             return Ok(Place::Nowhere);
                         }
                         match self.begin_claim(principal, session, *record, cause)? {

@@ -67,7 +67,9 @@ impl Node {
         let doubts = self.right.doubts();
         let renewed = self.renew_sent(sent).await;
         // Where the store does not answer, it takes nobody's word that this node is dead.
-        self.right.dispel(doubts);
+        if self.right.dispel(doubts) {
+            self.tell_of_change();
+        }
         renewed
     }
 

@@ -86,8 +86,9 @@ impl Right {
     }
 
     /// The store was asked, and had no mark of this node's death, or nobody can ask it.
-    pub(crate) fn dispel(&self, doubts: u64) {
-        self.dispelled.fetch_max(doubts, Ordering::AcqRel);
+    /// Answers whether anything that was not to be done meanwhile may be done again.
+    pub(crate) fn dispel(&self, doubts: u64) -> bool {
+        self.dispelled.fetch_max(doubts, Ordering::AcqRel) < doubts
     }
 
     /// The node gives its lease up.

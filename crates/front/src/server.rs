@@ -84,7 +84,6 @@ fn client_server(
     let factory = move || {
         // Sessions that are taken up may be brought to this worker.
         front.handle.register();
-        eprintln!("ARB {:?}", actix_rt::Arbiter::try_current().is_some());
         let front = Rc::new(front.clone());
         fn_service(move |request: Request| {
             let front = Rc::clone(&front);

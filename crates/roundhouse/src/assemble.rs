@@ -27,7 +27,11 @@ const SWEEP: Duration = Duration::from_secs(10);
 impl Plan {
     /// The node's sessions.
     pub(crate) fn handle(&self) -> Handle {
-        Handle::new(self.settings.sessions.clone(), Arc::clone(&self.store), self.backends.clone())
+        let settings = self.settings.sessions.clone();
+        let handle = Handle::new(settings, Arc::clone(&self.store), self.backends.clone());
+        let tenants = self.settings.tenants.iter();
+        handle.look_after(tenants.map(|(name, tenant)| (Arc::from(name.as_str()), tenant.care)));
+        handle
     }
 
     /// Waits until no child process is left, or for as long as makes sense.
@@ -71,10 +75,26 @@ impl Plan {
         let sweeping = actix_rt::spawn(sweep(Arc::clone(&self.store)));
         readiness.clear("starting");
         started(&running);
-        stop.await;
+        let dead = tokio::select! {
+            () = stop => false,
+            () = peers.marked_dead() => true,
+        };
         readiness.hold("stopping");
         running.drain();
-        handle.stop(self.drain()).await;
+        if dead {
+            // Others act for its sessions already: nothing more may be said here.
+            running.stop(Duration::ZERO).await;
+            return Err(Error::MarkedDead);
+        }
+        if peers.is_alone() {
+            handle.stop(self.drain()).await;
+        } else {
+            // Clients are served on until their balancer has sent them elsewhere.
+            let served = tokio::time::timeout(self.drain(), running.served());
+            let _ = tokio::join!(handle.drain(self.drain()), served);
+            handle.close();
+            handle.drain(Duration::ZERO).await;
+        }
         running.stop(LAST_WORDS).await;
         // Peers were told the last words of their clients' streams by the link.
         peers.leave().await;

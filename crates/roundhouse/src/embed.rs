@@ -26,6 +26,9 @@ pub enum Error {
     /// The cluster cannot be joined.
     #[error("the cluster cannot be joined")]
     Cluster(#[from] cluster::Error),
+    /// Other nodes took this process for dead; a new one may start at once.
+    #[error("other nodes took this process for dead; start it again")]
+    MarkedDead,
     /// The system gives no thread or no signals.
     #[error("the node gets no thread or no signals from the system")]
     System(#[from] io::Error),
@@ -122,8 +125,7 @@ impl Roundhouse {
     pub async fn serve(self) -> Result<(), Error> {
         let stop = Signals::new()?;
         let node = self.start().await?;
-        stop.stop_in_order(node).await;
-        Ok(())
+        if stop.stop_in_order(node).await { Ok(()) } else { Err(Error::MarkedDead) }
     }
 
     pub(crate) fn plan(self) -> Result<Plan, Problems> {

@@ -56,6 +56,12 @@ impl Node {
         &self.tenants
     }
 
+    /// Returns when the node has ended by itself, which it does only where others took it
+    /// for dead; its log says why.
+    pub async fn ended(&mut self) {
+        let _ = (&mut self.stopped).await;
+    }
+
     /// Ends every session in order and stops. Requests in flight may finish within
     /// `node.drain_secs`.
     pub async fn stop(self) {

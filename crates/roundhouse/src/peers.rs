@@ -12,8 +12,14 @@ use telemetry::Readiness;
 /// ask for themselves, each time.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// So many looks in a row must find the lease lost.
+const LOOKS_WITHOUT: u32 = 2;
+
 /// Why a node whose lease is lost should be sent nothing.
 const REASON: &str = "the lease is lost";
+
+/// Why a node that does not know yet what its store has forgotten should be sent nothing.
+const SETTLING: &str = "the store failed over, or this node has just started: it settles";
 
 /// The cluster as a running node has it; none for a node on its own.
 pub(crate) struct Peers(Option<Joined>);
@@ -40,6 +46,19 @@ impl Peers {
         Ok(Self(Some(Joined { cluster, watching })))
     }
 
+    /// Is there nobody who could take a session over?
+    pub(crate) fn is_alone(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Returns when others have taken this process for dead, which they do only once.
+    pub(crate) async fn marked_dead(&self) {
+        match &self.0 {
+            Some(joined) => joined.cluster.marked_dead().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Gives the lease up. To be done when no session is left.
     pub(crate) async fn leave(self) {
         if let Some(joined) = self.0 {
@@ -52,9 +71,20 @@ impl Peers {
 async fn watch(cluster: Cluster, readiness: Readiness) {
     let mut next = tokio::time::interval(LOOK);
     let mut could_act = true;
+    let mut missed: u32 = 0;
+    let mut was_settled = true;
     loop {
         next.tick().await;
-        let can_act = cluster.may_act();
+        let is_settled = cluster.is_settled();
+        match (was_settled, is_settled) {
+            (true, false) => readiness.hold(SETTLING),
+            (false, true) => readiness.clear(SETTLING),
+            _ => {}
+        }
+        was_settled = is_settled;
+        // For a moment it may not act whenever a peer is lost; that is nobody's business.
+        missed = if cluster.may_act() { 0 } else { missed.saturating_add(1) };
+        let can_act = missed < LOOKS_WITHOUT;
         match (could_act, can_act) {
             (true, false) => {
                 tracing::warn!("{REASON}; sessions of this node wait until it is renewed");

@@ -43,7 +43,9 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
         tracing::warn!(address = %node.address(), "open to everyone who can reach this address");
     }
     print(&endpoints(&node))?;
-    signals.stop_in_order(node).await;
+    if !signals.stop_in_order(node).await {
+        bail!("other nodes took this process for dead; start it again");
+    }
     tracing::info!("stopped");
     Ok(())
 }

@@ -37,11 +37,15 @@ impl Signals {
         }
     }
 
-    /// Waits for the first one and then stops the node.
-    pub(crate) async fn stop_in_order(mut self, node: Node) {
-        self.next().await;
+    /// Waits for the first one and then stops the node. False where the node ended before.
+    pub(crate) async fn stop_in_order(mut self, mut node: Node) -> bool {
+        tokio::select! {
+            () = self.next() => {}
+            () = node.ended() => return false,
+        }
         tracing::info!("stopping; once more stops at once");
         self.unless_again(node.stop()).await;
+        true
     }
 
     /// Waits for `work`; another signal ends the process at once. Servers that still run

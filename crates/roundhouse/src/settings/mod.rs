@@ -70,6 +70,9 @@ pub struct TenantSettings {
     /// Who may use the endpoint, and how much.
     #[serde(flatten)]
     pub tenant: tenants::Settings,
+    /// How the tenant's server is looked after.
+    #[serde(flatten)]
+    pub care: actors::Care,
     /// `[tenants.X.backends.Y]`; exactly one for now.
     pub backends: BTreeMap<String, BackendSettings>,
 }
@@ -82,6 +85,7 @@ impl Settings {
         shape::leaves("", &Self::default(), &mut keys);
         keys.remove("tenants");
         shape::leaves("tenants.*", &tenants::Settings::default(), &mut keys);
+        shape::leaves("tenants.*", &actors::Care::default(), &mut keys);
         keys.insert("tenants.*.backends.*.kind".into(), serde_json::Value::Null);
         shape::leaves("tenants.*.backends.*", &backend::stdio(), &mut keys);
         shape::leaves("tenants.*.backends.*", &NativeSettings::default(), &mut keys);
@@ -90,7 +94,10 @@ impl Settings {
 
     fn shape() -> Shape {
         let backends = Shape::Named(Box::new(Shape::Kinds(BackendSettings::shapes())));
-        let tenant = Shape::of(&tenants::Settings::default()).with("backends", backends);
+        let tenant = Shape::of(&tenants::Settings::default())
+            .with("rerun", Shape::Text)
+            .with("idle_stop_secs", Shape::Number)
+            .with("backends", backends);
         Shape::of(&Self::default()).with("tenants", Shape::Named(Box::new(tenant)))
     }
 }
