@@ -5,6 +5,8 @@
 //! product's codec cannot hide in its own mirror.
 
 pub mod check;
+pub mod conformance;
+pub mod deployment;
 pub mod mcp;
 pub mod metrics;
 pub mod node;

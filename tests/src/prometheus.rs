@@ -26,7 +26,8 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one that scrapes these admin addresses, `http://host:port`, each second.
+    /// Starts one that scrapes these admin addresses, `http://host:port`, each second, and
+    /// waits until it does.
     pub async fn start(nodes: &[&str]) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let shipped = tools::root().join("deploy/prometheus");
@@ -50,6 +51,12 @@ impl Prometheus {
         let (http, base) = (reqwest::Client::new(), format!("http://127.0.0.1:{port}"));
         let prometheus = Self { process, http, base, _dir: dir, _leash };
         prometheus.wait_until_ready().await?;
+        let up = format!("count(up == 1) == {}", nodes.len());
+        let until = Instant::now() + START;
+        while prometheus.now(&up).await?.is_empty() {
+            ensure!(Instant::now() < until, "Prometheus does not scrape the nodes");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         Ok(prometheus)
     }
 

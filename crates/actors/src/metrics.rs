@@ -285,19 +285,29 @@ pub(crate) fn tell(fact: &Fact) {
 
 /// Shows every metric from the start, so that a rate is right from the first event on.
 pub(crate) fn show() {
-    for gauge in [&SESSIONS, &EXCHANGES, &SINKS_OPEN] {
+    for gauge in [&SESSIONS, &EXCHANGES, &SINKS_OPEN, &HELD] {
         LazyLock::force(gauge);
     }
     let counters = [&SESSIONS_OPENED, &SESSIONS_REFUSED, &SINKS_OVERFLOWED, &BUSY, &LOG_ENTRIES];
     for counter in counters.into_iter().chain([&LOG_RETRIES, &STRAY, &DROPPED, &SERVED]) {
         LazyLock::force(counter);
     }
+    for counter in [&RECLAIMED, &RELEASED, &HANDOVERS_FORCED] {
+        LazyLock::force(counter);
+    }
+    for counters in [&HOLDS, &HOPS] {
+        LazyLock::force(counters);
+    }
+    LazyLock::force(&TAKEOVERS);
+    LazyLock::force(&TAKEOVER_SECONDS);
+    for reason in ["taken", "not_now", "no_room", "unreadable"] {
+        TAKEOVERS_FAILED.with_label_values(&[reason]);
+    }
     LazyLock::force(&REQUESTS);
-    LazyLock::force(&HOPS);
     for cause in ["deleted", "not_born", "idle", "disconnected", "stopping"] {
         SESSIONS_ENDED.with_label_values(&[cause]);
     }
-    for cause in ["deposed", "unrecorded", "panicked"] {
+    for cause in ["asleep", "moved", "deposed", "unrecorded", "panicked"] {
         SESSIONS_ENDED.with_label_values(&[cause]);
     }
     for outcome in ["replayed", "trimmed", "finished", "unknown"] {

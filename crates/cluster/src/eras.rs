@@ -64,6 +64,8 @@ impl Eras {
             metrics::FAILOVERS.inc();
             tracing::warn!("the store has another primary; sessions are written anew");
         }
+        let settled = |known| self.settled(known, now) == Settling::Done;
+        metrics::SETTLING.set((!state.known.iter().all(settled)).into());
         any_new
     }
 

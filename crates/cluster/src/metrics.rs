@@ -49,6 +49,11 @@ pub(crate) static FAILOVERS: LazyLock<IntCounter> = LazyLock::new(|| {
     counter("roundhouse_store_failovers_total", "How often the store was seen with a new primary.")
 });
 
+/// Is a failover of the store still settling?
+pub(crate) static SETTLING: LazyLock<IntGauge> = LazyLock::new(|| {
+    gauge("roundhouse_settling", "1 while a new primary of the store settles, else 0.")
+});
+
 /// Nodes that hold a lease.
 pub(crate) static NODES: LazyLock<IntGauge> =
     LazyLock::new(|| gauge("roundhouse_nodes", "Nodes that hold a lease, as this node knows."));
@@ -127,10 +132,11 @@ pub(crate) fn lease_age(age: Duration) {
 pub(crate) fn show(lease_span: Duration) {
     LEASE_SPAN.set(lease_span.as_secs_f64());
     LazyLock::force(&LEASE_AGE);
-    for gauge in [&NODES, &LINKS, &CALLS_OPEN] {
+    for gauge in [&NODES, &LINKS, &CALLS_OPEN, &SETTLING] {
         LazyLock::force(gauge);
     }
-    for counter in [&RENEWALS_FAILED, &LEASES_LOST, &LINKS_BROKEN, &LINKS_REFUSED, &MARKED] {
+    let counters = [&RENEWALS_FAILED, &LEASES_LOST, &LINKS_BROKEN, &LINKS_REFUSED, &MARKED];
+    for counter in counters.into_iter().chain([&CLAIMS, &FAILOVERS]) {
         LazyLock::force(counter);
     }
     LazyLock::force(&OUTCOMES);

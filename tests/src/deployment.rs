@@ -1,0 +1,240 @@
+//! A whole cluster as `deploy/local/cluster` starts it: Redis, nodes, and nginx in round
+//! robin before them.
+//!
+//! Everything goes through that script, and what runs is read from its `cluster.json`:
+//! what a story sees is what whoever types the commands sees.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::tools;
+
+/// Longest that any one command of the script may take; each has bounds of its own.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// What a deployment is made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    nodes: usize,
+    config: Option<String>,
+    env: Vec<(String, String)>,
+}
+
+impl Plan {
+    /// Three nodes that serve the built-in demo: the fixture in process.
+    pub fn demo() -> Self {
+        Self { nodes: 3, config: None, env: Vec::new() }
+    }
+
+    /// Three nodes that host the fixture as a program of its own.
+    pub fn fixture() -> Self {
+        let command = tools::built("everything").display().to_string();
+        let toml = format!(
+            "[tenants.demo]\nauth = \"open\"\n[tenants.demo.backends.fixture]\nkind = \"stdio\"\n\
+             command = {command:?}\n"
+        );
+        Self { config: Some(toml), ..Self::demo() }
+    }
+
+    /// What each node's configuration file says.
+    pub fn config(mut self, toml: impl Into<String>) -> Self {
+        self.config = Some(toml.into());
+        self
+    }
+
+    /// How many nodes.
+    pub fn nodes(mut self, nodes: usize) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// One setting of every node, over those of the file: `("sessions.idle_secs", 3)`.
+    pub fn with(self, key: &str, value: impl ToString) -> Self {
+        let key = format!("ROUNDHOUSE__{}", key.to_uppercase().replace('.', "__"));
+        self.env(&key, &value.to_string())
+    }
+
+    /// A variable of the script's environment, and of all that it starts.
+    pub fn env(mut self, key: &str, value: &str) -> Self {
+        self.env.push((key.into(), value.into()));
+        self
+    }
+
+    /// Starts it, and waits until all of it is ready.
+    pub async fn start(&self) -> Result<Deployment> {
+        let folder = tempfile::Builder::new().prefix("cluster-").tempdir()?;
+        let mut up: Vec<String> =
+            ["up", "--nodes", &self.nodes.to_string(), "--until", &std::process::id().to_string()]
+                .map(Into::into)
+                .into();
+        if let Some(config) = &self.config {
+            let file = folder.path().join("roundhouse.toml");
+            std::fs::write(&file, config)?;
+            up.extend(["--config".into(), file.display().to_string()]);
+        }
+        let mut deployment = Deployment { lb: String::new(), folder, env: self.env.clone() };
+        deployment.run(&up.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+        deployment.lb = deployment.read()?["lb"].as_str().context("no lb")?.to_owned();
+        Ok(deployment)
+    }
+}
+
+/// A running deployment. It goes down with this value, and with this process however that
+/// ends.
+#[derive(Debug)]
+pub struct Deployment {
+    /// Where clients come: nginx.
+    pub lb: String,
+    folder: TempDir,
+    env: Vec<(String, String)>,
+}
+
+/// One of its nodes, as it is now.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// `node1`, `node2`, …
+    pub name: String,
+    /// The process id; that of the process before, where it was killed.
+    pub pid: u32,
+    /// Where the balancer reaches it.
+    pub url: String,
+    /// Where operators come.
+    pub admin: String,
+}
+
+impl Deployment {
+    /// The Streamable HTTP endpoint of a tenant, behind the balancer.
+    pub fn mcp(&self, tenant: &str) -> String {
+        format!("{}/{tenant}/mcp", self.lb)
+    }
+
+    /// The endpoint of the tenant `demo`.
+    pub fn demo(&self) -> String {
+        self.mcp("demo")
+    }
+
+    /// The nodes, as they are now.
+    pub fn members(&self) -> Result<Vec<Member>> {
+        let cluster = self.read()?;
+        let nodes = cluster["nodes"].as_array().context("no nodes")?;
+        nodes.iter().map(|node| member(node).with_context(|| format!("no node: {node}"))).collect()
+    }
+
+    /// The pid and the URL of its Redis.
+    pub fn redis(&self) -> Result<(u32, String)> {
+        let cluster = self.read()?;
+        let pid = cluster["redis"]["pid"].as_u64().context("no pid")?;
+        let url = cluster["redis"]["url"].as_str().context("no url")?;
+        Ok((pid.try_into()?, url.to_owned()))
+    }
+
+    /// All of `cluster.json`.
+    pub fn read(&self) -> Result<Value> {
+        let text = std::fs::read_to_string(self.folder().join("cluster.json"))?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// Where it keeps everything: `cluster.json`, and a log for each process.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What a process printed: `node1`, `redis` or `nginx`.
+    pub fn output(&self, name: &str) -> String {
+        let log = std::fs::read(self.folder().join(format!("{name}.log"))).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
+    /// Tells the balancer, stops a node in order, starts it anew; also `redis`.
+    pub async fn restart(&self, name: &str) -> Result<()> {
+        self.run(&["restart", name]).await
+    }
+
+    /// Tells the balancer, then the node that it gets no more work.
+    pub async fn drain(&self, name: &str) -> Result<()> {
+        self.run(&["drain", name]).await
+    }
+
+    /// Kills a node as a crash would; the balancer is not told.
+    pub async fn kill(&self, name: &str) -> Result<()> {
+        self.run(&["kill", name]).await
+    }
+
+    /// Starts what was killed or drained, where it was.
+    pub async fn start(&self, name: &str) -> Result<()> {
+        self.run(&["start", name]).await
+    }
+
+    /// Stops all of it in order.
+    pub async fn down(&self) -> Result<()> {
+        self.run(&["down"]).await
+    }
+
+    /// One command of the script; fails with what it said.
+    pub async fn run(&self, words: &[&str]) -> Result<()> {
+        let mut command = Command::new(script());
+        command.args(words).arg("--dir").arg(self.folder());
+        command.env("ROUNDHOUSE_BIN", tools::built("roundhouse")).env("PATH", tools::path());
+        command.envs(self.env.iter().map(|(key, value)| (key, value))).stdin(Stdio::null());
+        let run = tokio::time::timeout(PATIENCE, command.output()).await;
+        let output = run.with_context(|| format!("`cluster {}` hangs", words.join(" ")))??;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            bail!("`cluster {}` fails: {}\n{said}", words.join(" "), output.status);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Deployment {
+    fn drop(&mut self) {
+        let mut command = std::process::Command::new(script());
+        command.args(["down", "--now", "--dir"]).arg(self.folder()).stdin(Stdio::null());
+        let _status = command.status();
+        // Through `print!`, so that the test harness shows it with the failure only.
+        #[allow(clippy::print_stdout)]
+        if std::thread::panicking() {
+            println!("{}", self.tails(40));
+        }
+    }
+}
+
+impl Deployment {
+    /// The last lines of every log.
+    pub fn tails(&self, lines: usize) -> String {
+        let mut names: Vec<String> = std::fs::read_dir(self.folder())
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".log")?.to_owned()))
+            .collect();
+        names.sort();
+        let tail = |name: &String| {
+            let output = self.output(name);
+            let all: Vec<&str> = output.lines().collect();
+            let tail = all[all.len().saturating_sub(lines)..].join("\n");
+            format!("{name}'s last lines:\n{tail}\n")
+        };
+        names.iter().map(tail).collect()
+    }
+}
+
+/// The script.
+pub fn script() -> std::path::PathBuf {
+    tools::root().join("deploy/local/cluster")
+}
+
+fn member(node: &Value) -> Option<Member> {
+    Some(Member {
+        name: node["name"].as_str()?.to_owned(),
+        pid: node["pid"].as_u64()?.try_into().ok()?,
+        url: node["url"].as_str()?.to_owned(),
+        admin: node["admin"].as_str()?.to_owned(),
+    })
+}
