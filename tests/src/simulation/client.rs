@@ -650,10 +650,11 @@ impl Client {
         };
         if let Some(last) = last {
             let again = data.is_some() && id.number <= last.number;
+            let other = id.emitter != last.emitter;
             let back = id.number < last.number;
             // A standalone stream may begin anew; a call's never does.
             let same = id.stream == last.stream;
-            if same && back && id.emitter != last.emitter || data.is_none() && same && back {
+            if same && (again || back) && (other || data.is_none()) {
                 // Where owners were lost one after another, a stream goes back to what is left.
                 does.push(Does::Forgotten("a stream went back"));
             } else if (call.is_some() && !same) || (same && (again || back)) {
