@@ -84,6 +84,18 @@ impl Eras {
         state.known.iter().all(|known| self.settled(known, now) == Settling::Done)
     }
 
+    /// Does a lease that is not there prove that its node may not act? Not before the one
+    /// who keeps the leases has kept them for as long as one lasts: it may have forgotten
+    /// the last renewals, or its clock may be ahead of the one before.
+    pub(crate) fn lapse_proves(&self, now: u64, lease: Duration) -> bool {
+        let lease = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
+        let state = self.state();
+        let keeper = state.known.iter().find(|known| known.primary.holds_leases());
+        keeper.is_some_and(|keeper| {
+            keeper.primary.id == IN_PROCESS || now.saturating_sub(keeper.since) >= lease
+        })
+    }
+
     fn leases(&self, state: &State, now: u64) -> Settling {
         let keeper = state.known.iter().find(|known| known.primary.holds_leases());
         keeper.map_or(Settling::First, |keeper| self.settled(keeper, now))
@@ -138,6 +150,16 @@ mod tests {
         assert!(eras.observe(primary(8), 20_000));
         assert_eq!(eras.of(&session(), 20_000), (2, Settling::First));
         assert!(!eras.is_settled(22_000) && eras.is_settled(23_000));
+    }
+
+    #[test]
+    fn a_lease_that_is_gone_proves_nothing_before_a_lease_has_passed() {
+        let (eras, lease) = (eras(), Duration::from_secs(6));
+        assert!(!eras.lapse_proves(99_000, lease));
+        eras.observe(primary(7), 10_000);
+        assert!(!eras.lapse_proves(15_999, lease) && eras.lapse_proves(16_000, lease));
+        eras.observe(primary(8), 20_000);
+        assert!(!eras.lapse_proves(25_999, lease) && eras.lapse_proves(26_000, lease));
     }
 
     #[test]
