@@ -121,6 +121,9 @@ async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<W
         }
         // A node that was away cannot say who is gone: it may be itself that is. So its
         // own lease must hold when it asks and when it is answered, and between.
+        Presence::Gone if !node.eras.lapse_proves(node.right.now(), node.settings.lease()) => {
+            Err(Error::Settling)
+        }
         Presence::Gone if node.holds_on(right).await => {
             node.members.forget(owner);
             Ok(Whereabouts::Ownerless(record, Cause::Lapsed))
