@@ -16,6 +16,8 @@ use support::{STEPS, World, all, messages, next, text, until};
 
 const REVISIONS: [&str; 3] = ["2025-03-26", "2025-06-18", "2025-11-25"];
 
+/// Whoever calls before a death is noticed may have been heard by the dead, so a story in
+/// which that is so lets its calls be made twice.
 fn always() -> Care {
     Care { rerun: Rerun::Always, ..Care::default() }
 }
@@ -130,7 +132,6 @@ async fn a_stream_goes_on_where_it_is_when_its_owner_is_killed() {
         assert_eq!(numbers(&seen), (0..10).collect::<Vec<_>>(), "{revision}");
         ids_differ(&seen);
         assert!(dark < Duration::from_secs(1), "{revision}: dark for {dark:?}");
-        println!("{revision}: dark for {dark:?}");
 
         // What was told is what is written, no more and no less.
         let after = seen[0].0.clone();
@@ -144,7 +145,8 @@ async fn a_stream_goes_on_where_it_is_when_its_owner_is_killed() {
 
 #[actix_rt::test]
 async fn a_stream_outlives_two_owners_in_a_row() {
-    let [mut first, mut second, last] = Common::default().nodes().await;
+    let [mut first, mut second, last] =
+        Common { care: always(), ..Common::default() }.nodes().await;
     let visit = first.session_of("2025-11-25").await;
     let mut inflow = listening(&last, &visit).await;
     let mut elsewhere = listening(&second, &visit).await;
@@ -255,7 +257,7 @@ async fn a_batch_that_nothing_was_said_of_ends_with_an_error_for_each_request() 
 
 #[actix_rt::test]
 async fn whatever_comes_after_a_death_is_done_by_whoever_it_comes_to() {
-    let [mut owner, one, other] = Common::default().nodes().await;
+    let [mut owner, one, other] = Common { care: always(), ..Common::default() }.nodes().await;
     let mut visits = Vec::new();
     for _ in 0..4 {
         visits.push(owner.session_of("2025-11-25").await);
@@ -281,7 +283,7 @@ async fn whatever_comes_after_a_death_is_done_by_whoever_it_comes_to() {
 
 #[actix_rt::test]
 async fn many_clients_at_two_nodes_take_a_session_over_once() {
-    let [mut owner, one, other] = Common::default().nodes().await;
+    let [mut owner, one, other] = Common { care: always(), ..Common::default() }.nodes().await;
     let visit = owner.session_of("2025-11-25").await;
     one.works(&visit, 1).await;
     owner.kill();
@@ -335,7 +337,8 @@ async fn who_leaves_a_killed_owner_gets_a_word_when_nobody_can_take_the_session(
 #[actix_rt::test]
 async fn a_request_is_held_until_somebody_has_room() {
     let settings = Settings { sessions_max: 1, ..Settings::default() };
-    let [mut owner, other] = Common { settings, ..Common::default() }.nodes().await;
+    let common = Common { settings, care: always(), ..Common::default() };
+    let [mut owner, other] = common.nodes().await;
     let visit = owner.session_of("2025-11-25").await;
     let own = other.session_of("2025-11-25").await;
     let mut stream = listening(&other, &visit).await;

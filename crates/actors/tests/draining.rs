@@ -1,0 +1,192 @@
+//! A node drains: its sessions go on elsewhere, and its clients are sent there.
+
+mod support;
+
+use std::time::Duration;
+
+use actors::{Answer, Frame, Inflow, Refusal, Told, Visit};
+use backends::LinkEvent;
+use protocol::{Method, Notification};
+use support::nodes::{Common, MOMENT, Node};
+use support::{PATIENCE, STEPS, World, all, messages, next, text, until};
+
+/// Streams of the first begin with a cursor, those of the others do not.
+const REVISIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
+
+/// Begins to drain, and does not wait for the end of it.
+fn drain(node: &Node, grace: Duration) -> tokio::task::JoinHandle<()> {
+    let handle = node.handle.clone();
+    tokio::spawn(async move { handle.drain(grace).await })
+}
+
+async fn drained(draining: tokio::task::JoinHandle<()>) {
+    tokio::time::timeout(PATIENCE, draining).await.expect("drained in time").unwrap();
+}
+
+async fn listening(node: &World, visit: &Visit, after: Option<String>) -> Inflow {
+    let mut inflow = node.handle.listen(visit, after).await.unwrap();
+    let told = next(&mut inflow).await;
+    assert!(matches!(told, Some(Told::Open { welcome: false, .. })), "{told:?}");
+    inflow
+}
+
+/// A call that has said something, and what it said.
+async fn stepping(node: &World, visit: &Visit) -> (Inflow, Vec<(Option<String>, String)>) {
+    let mut inflow = node.call(visit, 1, "steps").await.unwrap();
+    let mut told = Vec::new();
+    while messages(&told).len() < STEPS {
+        told.push(next(&mut inflow).await.expect("the stream ended"));
+    }
+    (inflow, messages(&told))
+}
+
+/// What a client is told last, cursors and signs of life left out.
+async fn rest(inflow: Inflow) -> Vec<Told> {
+    let mut told = all(inflow).await;
+    told.retain(|told| !matches!(told, Told::Frame(Frame::Cursor { .. } | Frame::KeepAlive)));
+    told
+}
+
+#[track_caller]
+fn sends_away(told: &[Told]) {
+    assert!(matches!(told, [Told::Frame(Frame::Retry(500..=1_500))]), "{told:?}");
+}
+
+#[actix_rt::test]
+async fn streams_that_clients_come_back_to_end_and_go_on_elsewhere() {
+    let [leaving, other] = Common::default().nodes().await;
+    let visit = leaving.session_of(REVISIONS[0]).await;
+    let listens = listening(&leaving, &visit, None).await;
+    let (call, seen) = stepping(&leaving, &visit).await;
+    let draining = drain(&leaving, Duration::from_secs(30));
+    sends_away(&rest(listens).await);
+    sends_away(&rest(call).await);
+
+    let after = seen.last().unwrap().0.clone();
+    let resumed = listening(&other, &visit, after).await;
+    tokio::time::sleep(MOMENT).await;
+    assert!(!draining.is_finished(), "the call may finish");
+    other.script.gate.notify_one();
+    let last = messages(&rest(resumed).await);
+    assert!(matches!(&last[..], [(Some(_), last)] if last.contains("done")), "{last:?}");
+    drained(draining).await;
+    other.works(&visit, 2).await;
+    assert_eq!((leaving.handle.sessions(), other.handle.sessions()), (0, 1));
+}
+
+#[actix_rt::test]
+async fn streams_that_clients_come_back_to_only_when_they_break_are_broken_or_left_alone() {
+    for revision in &REVISIONS[1..] {
+        let [leaving, other] = Common::default().nodes().await;
+        let visit = leaving.session_of(revision).await;
+        let listens = listening(&leaving, &visit, None).await;
+        let (mut call, _) = stepping(&leaving, &visit).await;
+        let draining = drain(&leaving, Duration::from_secs(30));
+        let told = rest(listens).await;
+        assert!(matches!(&told[..], [Told::Abort]), "{revision}: {told:?}");
+        let more = tokio::time::timeout(MOMENT, call.next()).await;
+        assert!(more.is_err(), "{revision}: the call is left alone: {more:?}");
+        other.script.gate.notify_one();
+        let last = messages(&rest(call).await);
+        assert!(matches!(&last[..], [(Some(_), last)] if last.contains("done")), "{last:?}");
+        drained(draining).await;
+    }
+}
+
+#[actix_rt::test]
+async fn streams_at_other_nodes_go_on_where_they_are() {
+    let [leaving, one, other] = Common::default().nodes().await;
+    let visit = leaving.session_of(REVISIONS[0]).await;
+    let mut streams = [
+        listening(&one, &visit, None).await,
+        listening(&other, &visit, None).await,
+        listening(&other, &visit, None).await,
+    ];
+    drained(drain(&leaving, Duration::from_secs(30))).await;
+    // One for each time the session came to a node.
+    let links = || leaving.script.voices.lock().unwrap().len();
+    let mut told = Vec::new();
+    // Whoever of them reads takes it up.
+    loop {
+        tokio::select! {
+            one = any(&mut streams) => told.push(one),
+            () = until(|| links() == 2) => break,
+        }
+    }
+    let message = Notification::new(Method::ToolsListChanged, None).into();
+    let voice = leaving.script.voices.lock().unwrap().last().cloned().unwrap();
+    voice.say(LinkEvent::Said { message, about: None }).await.unwrap();
+    while messages(&told).is_empty() {
+        told.push(any(&mut streams).await);
+    }
+    assert!(messages(&told)[0].1.contains("list_changed"), "{told:?}");
+    assert_eq!(one.handle.sessions() + other.handle.sessions(), 1);
+}
+
+/// The next thing that any of these streams is told; none ends.
+async fn any(streams: &mut [Inflow]) -> Told {
+    let nexts = streams.iter_mut().map(|stream| Box::pin(next(stream)));
+    let (told, _, _) = futures_util::future::select_all(nexts).await;
+    let told = told.expect("no stream ends");
+    assert!(matches!(told, Told::Frame(_)), "{told:?}");
+    told
+}
+
+#[actix_rt::test]
+async fn a_draining_node_has_its_sessions_taken_up_by_another_and_serves_on() {
+    let [leaving, other] = Common::default().nodes().await;
+    let visit = leaving.session_of(REVISIONS[0]).await;
+    let foreign = other.session_of(REVISIONS[0]).await;
+    leaving.works(&visit, 1).await;
+    drained(drain(&leaving, Duration::from_secs(30))).await;
+    assert!(leaving.handle.is_draining());
+    // Nobody has come to another node yet.
+    leaving.works(&visit, 2).await;
+    leaving.works(&foreign, 3).await;
+    assert_eq!((leaving.handle.sessions(), other.handle.sessions()), (0, 2));
+    let begun = leaving.inside(|world| async move { world.begin().await.err() }).await;
+    assert_eq!(begun, Some(Refusal::Stopping));
+    let ended = all(leaving.handle.delete(&visit).await.unwrap()).await;
+    assert!(matches!(&ended[..], [Told::Answer(Answer::Ended)]), "{ended:?}");
+}
+
+#[actix_rt::test]
+async fn calls_that_come_while_a_session_leaves_are_made_where_it_goes() {
+    let [leaving, other] = Common::default().nodes().await;
+    let visit = leaving.session_of(REVISIONS[0]).await;
+    let mut draining = None;
+    for id in 0..200 {
+        if id == 50 {
+            draining = Some(drain(&leaving, Duration::from_secs(30)));
+        }
+        if id % 2 == 0 { &leaving } else { &other }.works(&visit, id).await;
+    }
+    drained(draining.unwrap()).await;
+    let calls = leaving.script.calls.load(std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(calls, 200, "each was made once");
+    assert_eq!((leaving.handle.sessions(), other.handle.sessions()), (0, 1));
+}
+
+#[actix_rt::test]
+async fn what_does_not_finish_in_time_ends_with_one_error() {
+    for revision in REVISIONS {
+        let [leaving, other] = Common::default().nodes().await;
+        let visit = leaving.session_of(revision).await;
+        let (stream, _) = stepping(&other, &visit).await;
+        let silent = leaving.session_of(revision).await;
+        let mut held = other.call(&silent, 2, "hang").await.unwrap();
+        let heard = || leaving.script.calls.load(std::sync::atomic::Ordering::SeqCst) == 2;
+        tokio::select! {
+            told = held.next() => panic!("{told:?}"),
+            () = until(heard) => {}
+        }
+        drained(drain(&leaving, Duration::from_millis(100))).await;
+        let last = messages(&rest(stream).await);
+        assert!(matches!(&last[..], [(Some(_), e)] if e.contains(r#""id":1,"error""#)), "{last:?}");
+        let told = all(held).await;
+        let [Told::Answer(Answer::Json(error))] = &told[..] else { panic!("{told:?}") };
+        assert!(text(error).contains(r#""id":2,"error""#), "{told:?}");
+        other.works(&visit, 3).await;
+        other.works(&silent, 3).await;
+    }
+}
