@@ -82,6 +82,15 @@ fn prometheus_finds_nothing_wrong_with_its_configuration() -> Result<()> {
     promtool(&["check", "config"], &tools::root().join("deploy/prometheus/prometheus.yml"))
 }
 
+#[test]
+fn alerts_go_off_where_they_should_and_nowhere_else() -> Result<()> {
+    let rules = tools::root().join("deploy/prometheus/rules.yml");
+    let story = read("tests/tests/watching/rules.yml")?;
+    let file = tempfile::NamedTempFile::new()?;
+    fs::write(&file, story.replace("RULES", &rules.display().to_string()))?;
+    promtool(&["test", "rules"], file.path())
+}
+
 /// The dashboard's panels, and of each its expressions.
 fn panels() -> Result<Vec<(String, Vec<String>)>> {
     let dashboard: Value = serde_json::from_str(&read("deploy/grafana/cluster.json")?)?;
