@@ -180,7 +180,10 @@ impl Course {
     fn resume_answered(&mut self, answer: &Answer) -> Next {
         match answer {
             Answer::Refused(Refusal::Moved) => Next::Seek,
-            Answer::Refused(Refusal::Busy) => Next::Wait,
+            // To resume twice does no harm.
+            Answer::Refused(Refusal::Busy | Refusal::Unavailable | Refusal::Stopping) => {
+                Next::Wait
+            }
             Answer::Refused(Refusal::NothingMore) => last([]),
             _ => self.end_lost(),
         }
