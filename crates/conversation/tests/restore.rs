@@ -245,6 +245,26 @@ fn what_changes_a_session_is_answered_when_it_is_held() {
 }
 
 #[test]
+fn what_is_changed_before_initialized_is_held_too() {
+    let mut world = World::with(Limits::default(), Rerun::Annotated, None);
+    world.initialize(NEW, ELICITS);
+    assert_eq!(world.state.0, 0, "the handshake alone changes nothing");
+    let level = world
+        .post(r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}"#);
+    world.say(Response::result(2.into(), b"{}"));
+    assert_eq!(world.gist(level), ["2 result"]);
+    world.restore(0);
+    let before = world.sent.len();
+    world.post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    world.call(3);
+    start(&mut world);
+    assert_eq!(
+        world.sent_methods()[before..],
+        ["initialize", "notifications/initialized", "logging/setLevel", "tools/call"]
+    );
+}
+
+#[test]
 fn a_streamed_answer_to_what_changes_a_session_waits_for_its_record() {
     let mut world = live();
     world.prompt_log = false;
