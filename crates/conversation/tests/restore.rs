@@ -386,6 +386,20 @@ fn a_request_posted_again_after_it_was_cancelled_is_not_run() {
 }
 
 #[test]
+fn a_cancellation_that_comes_late_is_accepted_when_the_last_word_is_held() {
+    let mut world = harmless();
+    world.call(1);
+    world.progress(1, 1);
+    world.prompt_log = false;
+    world.answer(1, "done");
+    let late = world
+        .post(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#);
+    assert_eq!(world.connections[&late].answer, None);
+    world.acknowledge();
+    assert!(accepted(&world, late));
+}
+
+#[test]
 fn initialized_posted_again_is_said_to_the_server_once() {
     let mut world = live();
     let again = world.post_again(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
