@@ -331,8 +331,9 @@ impl Session {
         let Some(client) = &mut self.client else { return };
         let lists = read.capabilities.list_changed_methods();
         let has_tools = read.capabilities.tools();
-        self.versions.changed |=
-            client.server_lists != lists || client.server_has_tools != has_tools;
+        // What the first handshake told is written down when the client says `initialized`.
+        self.versions.changed |= self.phase != Phase::Shaking
+            && (client.server_lists != lists || client.server_has_tools != has_tools);
         (client.server_lists, client.server_has_tools) = (lists, has_tools);
         if self.phase == Phase::Shaking {
             let result = protocol::with_protocol_version(&result, client.revision);

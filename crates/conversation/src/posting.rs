@@ -36,10 +36,10 @@ impl Session {
             Body::Batch(members) => self.posted_batch(turn, sink, members, again),
         };
         let answer = match posted {
-            Ok(Posted::Accepted) => {
+            Ok(Posted::Accepted { through }) => {
                 // What it changed is held before the client is told that it was taken.
                 let wrote = self.log.next() > before;
-                let through = if wrote { self.log.next() - 1 } else { 0 };
+                let through = if wrote { self.log.next() - 1 } else { through };
                 self.answer_when_held(turn, sink, Answer::Accepted, through);
                 return;
             }
@@ -75,12 +75,12 @@ impl Session {
                 Ok(Posted::Called)
             }
             Message::Notification(notification) => {
-                self.take_notification(turn, notification);
-                Ok(Posted::Accepted)
+                let through = self.take_notification(turn, notification);
+                Ok(Posted::Accepted { through })
             }
             Message::Response(response) => {
                 self.answered(turn, &response)?;
-                Ok(Posted::Accepted)
+                Ok(Posted::Accepted { through: 0 })
             }
         }
     }
@@ -156,7 +156,7 @@ impl Session {
                 (Ok(Message::Request(_)) | Err(_), None) => {}
             }
         }
-        Ok(if open > 0 { Posted::Called } else { Posted::Accepted })
+        Ok(if open > 0 { Posted::Called } else { Posted::Accepted { through: 0 } })
     }
 
     /// A session is initialized once (SES-11).
@@ -273,7 +273,8 @@ impl Session {
         })
     }
 
-    fn take_notification(&mut self, turn: &mut Turn<'_>, notification: Notification) {
+    /// Takes a notification. Returns the entry that it stands on, if any.
+    fn take_notification(&mut self, turn: &mut Turn<'_>, notification: Notification) -> u64 {
         match notification.method {
             Method::Initialized => {
                 self.initialized(turn, notification);
@@ -283,10 +284,19 @@ impl Session {
                     notification.params().and_then(|params| payload::cancelled_request_id(&params));
                 if let Some(id) = id {
                     self.cancelled(turn, &id, notification);
+                    // Were its last word lost with this owner, the next one would run it again.
+                    return self.word_on(&id);
                 }
             }
             _ => self.send(turn, notification.into()),
         }
+        0
+    }
+
+    /// The entry that holds the last word on a request; 0 for none.
+    fn word_on(&self, id: &RequestId) -> u64 {
+        let owed = self.streams.values().flat_map(|stream| &stream.requests);
+        owed.filter(|owed| owed.id == *id).map(|owed| owed.word).max().unwrap_or(0)
     }
 
     /// The client no longer wants an answer (CAN-01). Unknown and finished requests, and
@@ -365,7 +375,10 @@ impl Session {
 /// What became of a POST.
 enum Posted {
     /// It asked for nothing.
-    Accepted,
+    Accepted {
+        /// The entry that must be held before the client is told so.
+        through: u64,
+    },
     /// Its requests will be answered.
     Called,
 }

@@ -7,7 +7,7 @@ use protocol::Method;
 use protocol::payload::LogLevel;
 use serde::{Deserialize, Serialize};
 
-use crate::session::{Phase, Session, Turn};
+use crate::session::{Session, Turn};
 use crate::{Effect, Unreadable};
 
 /// The format that this version writes. It reads no later one.
@@ -86,8 +86,8 @@ impl Session {
         self.versions.newest + u64::from(self.is_to_be_saved())
     }
 
-    /// Writes down what has changed, once for each step. Before the handshake is done
-    /// there is nothing to keep, and a duplex session lives as long as its connection.
+    /// Writes down what has changed, once for each step. A duplex session lives as long as
+    /// its connection, so nothing of it is kept.
     pub(crate) fn save(&mut self, turn: &mut Turn<'_>) {
         if self.is_to_be_saved() {
             self.versions.changed = false;
@@ -98,6 +98,6 @@ impl Session {
     }
 
     fn is_to_be_saved(&self) -> bool {
-        self.versions.changed && self.phase == Phase::Live && self.duplex.is_none()
+        self.versions.changed && self.is_shaken() && !self.is_over() && self.duplex.is_none()
     }
 }

@@ -245,6 +245,26 @@ fn what_changes_a_session_is_answered_when_it_is_held() {
 }
 
 #[test]
+fn what_is_changed_before_initialized_is_held_too() {
+    let mut world = World::with(Limits::default(), Rerun::Annotated, None);
+    world.initialize(NEW, ELICITS);
+    assert_eq!(world.state.0, 0, "the handshake alone changes nothing");
+    let level = world
+        .post(r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}"#);
+    world.say(Response::result(2.into(), b"{}"));
+    assert_eq!(world.gist(level), ["2 result"]);
+    world.restore(0);
+    let before = world.sent.len();
+    world.post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    world.call(3);
+    start(&mut world);
+    assert_eq!(
+        world.sent_methods()[before..],
+        ["initialize", "notifications/initialized", "logging/setLevel", "tools/call"]
+    );
+}
+
+#[test]
 fn a_streamed_answer_to_what_changes_a_session_waits_for_its_record() {
     let mut world = live();
     world.prompt_log = false;
@@ -363,6 +383,20 @@ fn a_request_posted_again_after_it_was_cancelled_is_not_run() {
     let again = world.post_again(POSTED);
     assert_eq!(world.connections[&again].answer, Some(Answer::Nothing));
     assert_eq!(called(&world), 1);
+}
+
+#[test]
+fn a_cancellation_that_comes_late_is_accepted_when_the_last_word_is_held() {
+    let mut world = harmless();
+    world.call(1);
+    world.progress(1, 1);
+    world.prompt_log = false;
+    world.answer(1, "done");
+    let late = world
+        .post(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#);
+    assert_eq!(world.connections[&late].answer, None);
+    world.acknowledge();
+    assert!(accepted(&world, late));
 }
 
 #[test]
