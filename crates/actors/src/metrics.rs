@@ -113,6 +113,14 @@ pub(crate) fn held(hold: Hold) {
     HOLDS[hold as usize].inc();
 }
 
+/// Streams that outlived an owner.
+pub(crate) static STREAMS_REATTACHED: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter(
+        "roundhouse_streams_reattached_total",
+        "Streams that went on at another owner, upon the same connection.",
+    )
+});
+
 /// The label is looked up once, not per take-over.
 static TAKEOVERS: LazyLock<[IntCounter; 4]> = LazyLock::new(|| {
     let help = "Sessions taken up that another owner, or nobody, had.";

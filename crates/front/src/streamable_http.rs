@@ -157,7 +157,9 @@ async fn tell(
             let body = SseBody::new(inflow, Present::new(&front.drain));
             Ok(events(body, session.filter(|_| welcome)))
         }
-        Some(Told::Frame(_) | Told::Abort | Told::Moved) | None => Err(no_answer()),
+        // Of a session that goes before it was ever answered.
+        Some(Told::Moved) => Err(Refusal::Moved),
+        Some(Told::Frame(_) | Told::Abort) | None => Err(no_answer()),
     }
 }
 

@@ -265,3 +265,6 @@ fn last<const N: usize>(told: [Told; N]) -> Next {
 fn error(id: RequestId, words: &str) -> Bytes {
     Response::error(Some(id), ErrorCode::Refused.number(), words, None).raw().clone()
 }
+
+#[cfg(test)]
+mod tests;

@@ -122,7 +122,10 @@ impl Passage {
                     continue;
                 }
                 State::Here(local) => match ready!(local.poll_next(context)) {
-                    Some(told) => self.course.told(told),
+                    Some(told) => {
+                        note_going_on(&self.course, &told);
+                        self.course.told(told)
+                    }
                     None => self.course.ended(),
                 },
                 State::There(calling) => match ready!(calling.poll_next(context)) {
@@ -131,6 +134,7 @@ impl Passage {
                             if !self.course.is_open() {
                                 metrics::hop(Hop::Answered);
                             }
+                            note_going_on(&self.course, &told);
                             self.course.told(told)
                         }
                         None => {
@@ -271,6 +275,13 @@ impl Passage {
         self.state = State::Over;
         self.rest = rest;
         true
+    }
+}
+
+/// Counts a stream that was open before its present owner had it.
+fn note_going_on(course: &Course, told: &Told) {
+    if course.is_open() && matches!(told, Told::Open { .. }) {
+        metrics::STREAMS_REATTACHED.inc();
     }
 }
 
