@@ -4,12 +4,17 @@
 //! its sockets. The SSE reader is written anew on purpose, so that a mistake in the
 //! product's codec cannot hide in its own mirror.
 
+pub mod chance;
 pub mod check;
 pub mod conformance;
 pub mod deployment;
+pub mod history;
+pub mod load;
 pub mod mcp;
 pub mod metrics;
 pub mod node;
+pub mod nodes;
+pub mod partition;
 pub mod processes;
 pub mod program;
 pub mod prometheus;

@@ -43,6 +43,12 @@ impl Client {
         }
     }
 
+    /// Another client of the same session.
+    pub fn twin(&self) -> Self {
+        let twin = Self::new(self.url.clone(), &self.revision);
+        Self { session: self.session.clone(), welcome: self.welcome.clone(), ..twin }
+    }
+
     /// A session without capabilities.
     pub async fn open(url: impl Into<String>, revision: &str) -> Result<Self> {
         Self::open_with(url, revision, json!({})).await

@@ -26,6 +26,7 @@ pub struct Setup {
     command: Vec<String>,
     env: Vec<(String, String)>,
     folder: Option<PathBuf>,
+    listen: Option<String>,
 }
 
 impl Setup {
@@ -61,6 +62,12 @@ impl Setup {
         self
     }
 
+    /// Where clients come, instead of a port that was free.
+    pub fn listen(mut self, address: impl Into<String>) -> Self {
+        self.listen = Some(address.into());
+        self
+    }
+
     /// One setting over those of the file: `("sessions.idle_secs", 3)`.
     pub fn with(mut self, key: &str, value: impl ToString) -> Self {
         let key = format!("ROUNDHOUSE__{}", key.to_uppercase().replace('.', "__"));
@@ -86,7 +93,8 @@ impl Node {
     pub fn start(setup: &Setup) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let mut command = Command::new(tools::built("roundhouse"));
-        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        let listen = setup.listen.as_deref().unwrap_or("127.0.0.1:0");
+        command.args(["serve", "--listen", listen, "--admin", "127.0.0.1:0"]);
         if let Some(config) = &setup.config {
             let file = folder.path().join("roundhouse.toml");
             std::fs::write(&file, config)?;
@@ -169,7 +177,8 @@ impl Node {
         Ok(())
     }
 
-    fn signal(&self, signal: Signal) -> Result<()> {
+    /// Sends the process a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_raw(self.child.id().cast_signed()).context("no pid")?;
         Ok(rustix::process::kill_process(pid, signal)?)
     }

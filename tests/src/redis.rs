@@ -1,10 +1,12 @@
 //! A Redis of a story's own.
 
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::tools;
 
@@ -16,6 +18,10 @@ const START: Duration = Duration::from_secs(20);
 pub struct Redis {
     process: Child,
     port: u16,
+    arguments: Vec<String>,
+    server: Pid,
+    /// What it keeps is here, if anything.
+    folder: Option<tempfile::TempDir>,
     /// The server lives until this closes.
     _leash: ChildStdin,
 }
@@ -35,6 +41,43 @@ impl Redis {
         Self::start_at(port, &[&["--port", "0", "--tls-port", &at], arguments].concat())
     }
 
+    /// Starts one that keeps what it was told over a restart.
+    pub fn start_durable() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        // Not one that the system may give away meanwhile.
+        let port = crate::nodes::port()?;
+        let (at, dir) = (port.to_string(), folder.path().display().to_string());
+        let mut redis =
+            Self::start_at(port, &["--port", &at, "--dir", &dir, "--appendonly", "yes"])?;
+        redis.folder = Some(folder);
+        Ok(redis)
+    }
+
+    /// Kills it and starts it again at its port.
+    pub fn restart(&mut self) -> Result<()> {
+        self.end();
+        let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
+        let mut again = Self::start_at(self.port, &arguments)?;
+        again.folder = self.folder.take();
+        *self = again;
+        Ok(())
+    }
+
+    /// Stops the process where it is.
+    pub fn freeze(&self) -> Result<()> {
+        Ok(kill_process(self.server, Signal::STOP)?)
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) -> Result<()> {
+        Ok(kill_process(self.server, Signal::CONT)?)
+    }
+
+    /// The answer to a command, as it is on the wire.
+    pub fn ask(&self, command: &str) -> Result<String> {
+        ask(self.port, command)
+    }
+
     fn start_at(port: u16, arguments: &[&str]) -> Result<Self> {
         let mut process = Command::new(tools::root().join("deploy/local/redis-test"))
             .args(["run", "redis-server", "--bind", "127.0.0.1"])
@@ -45,12 +88,14 @@ impl Redis {
             .spawn()
             .context("starting Redis; tests/setup installs it")?;
         let _leash = process.stdin.take().context("no pipe to Redis")?;
-        let redis = Self { process, port, _leash };
+        let arguments = arguments.iter().map(ToString::to_string).collect();
+        let mut redis = Self { process, port, arguments, server: Pid::INIT, folder: None, _leash };
         let until = Instant::now() + START;
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             ensure!(Instant::now() < until, "Redis did not start");
             std::thread::sleep(Duration::from_millis(20));
         }
+        redis.server = server(redis.process.id())?;
         Ok(redis)
     }
 
@@ -65,11 +110,33 @@ fn free_port() -> Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
+/// The server that a keeper keeps.
+fn server(keeper: u32) -> Result<Pid> {
+    let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"))?;
+    let server = children.split_whitespace().next().context("Redis has ended")?;
+    Pid::from_raw(server.parse()?).context("no pid")
+}
+
+/// Asks inline, and reads until the server hangs up.
+fn ask(port: u16, command: &str) -> Result<String> {
+    let mut wire = std::net::TcpStream::connect(("127.0.0.1", port))?;
+    wire.set_read_timeout(Some(Duration::from_secs(5)))?;
+    wire.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())?;
+    let mut answer = String::new();
+    wire.read_to_string(&mut answer)?;
+    Ok(answer.trim_end_matches("+OK\r\n").to_owned())
+}
+
+impl Redis {
+    fn end(&mut self) {
+        // Its keeper ends it when it is asked to end.
+        let _gone = kill_process(Pid::from_child(&self.process), Signal::TERM);
+        let _status = self.process.wait();
+    }
+}
+
 impl Drop for Redis {
     fn drop(&mut self) {
-        // Its keeper ends it when it is asked to end.
-        let pid = rustix::process::Pid::from_child(&self.process);
-        let _gone = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let _status = self.process.wait();
+        self.end();
     }
 }

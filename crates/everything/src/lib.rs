@@ -3,7 +3,8 @@
 //! One [`Everything`] is one session of the handshake revisions (2024-11-05 to
 //! 2025-11-25). It is written with `rmcp` alone and knows nothing of Roundhouse, so
 //! that it can be mounted in a node or run as a program and must behave the same.
-//! It never reads a file or opens a socket.
+//! It never reads a file or opens a socket, and writes only to the file that
+//! `EVERYTHING_RECORD` names.
 
 #![expect(deprecated, reason = "rmcp deprecates logging, sampling and roots of these revisions")]
 

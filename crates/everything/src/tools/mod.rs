@@ -3,6 +3,7 @@
 mod content;
 mod conversation;
 mod probes;
+mod record;
 mod schemas;
 
 use std::sync::{Arc, LazyLock};
@@ -26,6 +27,7 @@ static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
     tools.extend(conversation::tools());
     tools.extend(schemas::tools());
     tools.extend(probes::tools());
+    tools.extend(record::tools());
     tools
 });
 
@@ -77,6 +79,7 @@ async fn run(name: &str, call: Call<'_>) -> Outcome {
         "test_reconnection" => conversation::reconnection(call).await,
         "json_schema_2020_12_tool" => schemas::contact(&call),
         "test_custom_header" => schemas::custom_header(&call),
+        "rh_record" | "rh_record_again" => record::run(call).await,
         "rh_dynamic" if call.server.session.has_dynamic_tool() => text("dynamic"),
         _ => match probes::run(name, call).await {
             Some(outcome) => outcome,

@@ -15,7 +15,7 @@ use crate::ask::{self, Stop};
 use crate::resources::WATCHED;
 
 /// Most steps one call may take; more are refused.
-const STEPS_MAX: u32 = 100_000;
+pub(super) const STEPS_MAX: u32 = 100_000;
 /// Largest text one call may ask for; a larger one is refused.
 const BIG_BYTES_MAX: usize = 64 << 20;
 
@@ -184,7 +184,11 @@ fn big(call: &Call<'_>) -> Outcome {
     text("x".repeat(bytes))
 }
 
-fn within<T: PartialOrd + std::fmt::Display>(name: &str, asked: T, max: T) -> Result<(), Stop> {
+pub(super) fn within<T: PartialOrd + std::fmt::Display>(
+    name: &str,
+    asked: T,
+    max: T,
+) -> Result<(), Stop> {
     if asked <= max {
         return Ok(());
     }

@@ -1,0 +1,44 @@
+//! Where a story's chance comes from: one seed, which it prints.
+
+/// A generator that is the same on every machine (SplitMix64).
+#[derive(Clone, Debug)]
+pub struct Chance(u64);
+
+impl Chance {
+    /// One that begins at a seed.
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The seed that `SEED` names, else one of this moment.
+    pub fn seed() -> u64 {
+        let named = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+        named.unwrap_or_else(|| {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            now.map_or(0, |now| u64::from(now.subsec_nanos()) ^ now.as_secs())
+        })
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number of `low..=high`.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.draw() % (high - low + 1)
+    }
+
+    /// Yes, in `percent` of a hundred cases.
+    pub fn is(&mut self, percent: u64) -> bool {
+        self.draw() % 100 < percent
+    }
+
+    /// One of them; there has to be one.
+    pub fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+        let at = usize::try_from(self.draw() % of.len() as u64).unwrap_or(0);
+        of[at].clone()
+    }
+}

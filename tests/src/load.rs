@@ -1,0 +1,447 @@
+//! Clients that use a cluster as people's clients do: calls, streams, questions, resumes at
+//! other nodes, also after cuts of their own making. All they see goes into a history.
+//!
+//! A POST without any byte of an answer is never repeated, as today's clients do not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use reqwest::{Method, Response};
+use serde_json::{Value, json};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use crate::chance::Chance;
+use crate::history::{Asked, History, Key, Says, What};
+use crate::mcp::{Client, is_response};
+use crate::nodes::Balancer;
+use crate::sse::Events;
+
+/// How long a client waits for the head of an answer, or the next event of a stream. Longer
+/// than a node holds what it cannot serve yet.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// How often a stream is resumed before its client gives up.
+const RESUMES_MAX: usize = 20;
+/// A client waits no longer before a resume, whatever it was told.
+const RETRY_MS_MAX: u64 = 1_000;
+/// Mixed as they are in the field; each session has one of them.
+const REVISIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-11-25", "2025-03-26"];
+
+/// Clients at work.
+#[derive(Debug)]
+pub struct Load {
+    clients: JoinSet<()>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Load {
+    /// Starts so many clients, one session each at a time.
+    pub fn start(clients: u64, seed: u64, balancer: &Arc<Balancer>, history: &History) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut tasks = JoinSet::new();
+        for number in 0..clients {
+            let visitor = Visitor {
+                name: format!("c{number}"),
+                client: Client::new("", REVISIONS[0]),
+                listener: None,
+                is_quiet: false,
+                keys: 0,
+                chance: Chance::new(seed.wrapping_mul(1_000).wrapping_add(number)),
+                balancer: Arc::clone(balancer),
+                history: history.clone(),
+                is_over: Arc::clone(&is_over),
+            };
+            tasks.spawn(visitor.work());
+        }
+        Self { clients: tasks, is_over }
+    }
+
+    /// Lets every client finish what it has begun.
+    pub async fn finish(mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        while let Some(client) = self.clients.join_next().await {
+            client.expect("a client panicked");
+        }
+    }
+}
+
+/// One client.
+struct Visitor {
+    name: String,
+    client: Client,
+    listener: Option<JoinHandle<()>>,
+    is_quiet: bool,
+    keys: u64,
+    chance: Chance,
+    balancer: Arc<Balancer>,
+    history: History,
+    is_over: Arc<AtomicBool>,
+}
+
+/// How one connection with a stream ended.
+enum Ended {
+    Word,
+    Cut,
+    CutByUs,
+    Silent,
+}
+
+/// Where a stream has come to.
+struct Course {
+    key: Key,
+    cursor: Option<String>,
+    retry_ms: u64,
+}
+
+impl Visitor {
+    async fn work(mut self) {
+        while !self.is_over.load(Ordering::Relaxed) {
+            if self.client.session.is_none() && !self.enter().await {
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+            match self.chance.between(0, 99) {
+                0..=39 => self.call(0, 0).await,
+                40..=59 => self.count("rh_record").await,
+                60..=74 => self.count("rh_record_again").await,
+                75..=86 => {
+                    let asks = self.chance.between(1, 3);
+                    self.call(asks, 3).await;
+                }
+                87..=90 => self.set_level().await,
+                91..=94 => self.toggle().await,
+                95..=97 => self.cancel().await,
+                _ => self.leave().await,
+            }
+        }
+        self.leave().await;
+    }
+
+    fn note(&self, what: What) {
+        self.history.note(self.client.session.as_deref().unwrap_or_default(), what);
+    }
+
+    fn key(&mut self) -> Key {
+        self.keys += 1;
+        format!("{}-{}", self.name, self.keys)
+    }
+
+    /// A session of its own. What fails before there is one is tried again.
+    async fn enter(&mut self) -> bool {
+        let revision = self.chance.pick(&REVISIONS);
+        self.client = Client::new(self.balancer.url(self.balancer.next()), revision);
+        self.is_quiet = false;
+        let entered = timeout(PATIENCE, self.client.initialize(json!({ "elicitation": {} }))).await;
+        let message = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        let is_in = matches!(entered, Ok(Ok(())))
+            && matches!(self.post(&message).await, Ok((_, response)) if response.status() == 202);
+        if !is_in {
+            // Where its ingress died nobody knows whether it is one.
+            self.client.session = None;
+        } else if self.chance.is(50) {
+            let key = self.key();
+            let listener = self.listen(key);
+            self.listener = Some(tokio::spawn(listener));
+        }
+        is_in
+    }
+
+    /// Ends the session.
+    async fn leave(&mut self) {
+        if let Some(listener) = self.listener.take() {
+            listener.abort();
+        }
+        if self.client.session.is_some() {
+            let _whatever = self.ask(Method::DELETE, None, None).await;
+        }
+        self.client.session = None;
+    }
+
+    async fn ask(
+        &mut self,
+        method: Method,
+        message: Option<&Value>,
+        last_event_id: Option<&str>,
+    ) -> Result<(usize, Response), usize> {
+        ask(&mut self.client, &self.balancer, method, message, last_event_id).await
+    }
+
+    async fn post(&mut self, message: &Value) -> Result<(usize, Response), usize> {
+        self.ask(Method::POST, Some(message), None).await
+    }
+
+    /// A call that may not be run again, to its last word.
+    async fn call(&mut self, asks: u64, count: u64) {
+        let (key, message) = self.recorded("rh_record", asks, count, 10);
+        let asked = self.asked(count, false);
+        self.exchange(key, message, asked, 0).await;
+    }
+
+    /// A call that streams, with a cut or two of our own now and then.
+    async fn count(&mut self, tool: &str) {
+        let count = self.chance.between(5, 40);
+        let (key, message) = self.recorded(tool, 0, count, 30);
+        let asked = self.asked(count, tool == "rh_record_again");
+        let cuts = if self.chance.is(40) { self.chance.between(1, 2) } else { 0 };
+        self.exchange(key, message, asked, cuts).await;
+    }
+
+    fn asked(&self, count: u64, may_rerun: bool) -> Asked {
+        Asked { count, is_recorded: true, may_rerun, is_quiet: self.is_quiet }
+    }
+
+    fn recorded(&mut self, tool: &str, asks: u64, n: u64, interval_ms: u64) -> (Key, Value) {
+        let key = self.key();
+        let arguments = json!({ "key": key, "asks": asks, "n": n, "interval_ms": interval_ms });
+        let meta = json!({ "progressToken": key });
+        let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
+        let message = request(&key, "tools/call", params);
+        (key, message)
+    }
+
+    async fn set_level(&mut self) {
+        let key = self.key();
+        let is_quiet = !self.is_quiet;
+        let level = if is_quiet { "error" } else { "debug" };
+        let message = request(&key, "logging/setLevel", json!({ "level": level }));
+        if self.exchange(key, message, Asked::default(), 0).await {
+            self.is_quiet = is_quiet;
+        } else {
+            // Nobody knows which level holds now.
+            self.leave().await;
+        }
+    }
+
+    async fn toggle(&mut self) {
+        let key = self.key();
+        let message = request(&key, "tools/call", json!({ "name": "rh_toggle_tool" }));
+        self.exchange(key, message, Asked::default(), 0).await;
+    }
+
+    /// Begins a stream and wants it no more.
+    async fn cancel(&mut self) {
+        let (key, message) = self.recorded("rh_record", 0, 1_000, 30);
+        let asked = self.asked(1_000, false);
+        let Some((_, response)) = self.begin(&key, &message, asked).await else { return };
+        self.note(What::Dropped { on: key.clone() });
+        let Ok(mut events) = Events::of(response) else { return };
+        for _ in 0..3 {
+            let _whatever = events.next_within(PATIENCE).await;
+        }
+        let cancelled = json!({ "requestId": key });
+        let method = "notifications/cancelled";
+        let message = json!({ "jsonrpc": "2.0", "method": method, "params": cancelled });
+        self.accepted(&key, &message).await;
+    }
+
+    /// Posts what is only accepted. That is repeated where no answer came: twice does no
+    /// harm.
+    async fn accepted(&mut self, key: &Key, message: &Value) {
+        for _ in 0..RESUMES_MAX {
+            let Ok((_, response)) = self.post(message).await else { continue };
+            if response.status() != 202 {
+                self.refused(key, response, "").await;
+            }
+            return;
+        }
+    }
+
+    async fn refused(&mut self, key: &Key, response: Response, why: &str) {
+        let status = response.status().as_u16();
+        let text = response.text().await.unwrap_or_default();
+        self.note(What::Refused { on: key.clone(), status, text: format!("{why}{text}") });
+        if status == 404 {
+            // A session that is not known any more is of no further use.
+            self.leave().await;
+        }
+    }
+
+    /// Posts a request; gives its answer's head, unless there is none.
+    async fn begin(
+        &mut self,
+        key: &Key,
+        message: &Value,
+        asked: Asked,
+    ) -> Option<(usize, Response)> {
+        self.note(What::Sent { key: key.clone(), asked });
+        match self.post(message).await {
+            Ok((node, response)) if response.status() == 200 => return Some((node, response)),
+            Ok((_, response)) => self.refused(key, response, "").await,
+            Err(node) => self.note(What::Gone { on: key.clone(), node }),
+        }
+        None
+    }
+
+    /// A request, to its last word; whether it came to a result.
+    async fn exchange(&mut self, key: Key, message: Value, asked: Asked, cuts: u64) -> bool {
+        let Some((node, response)) = self.begin(&key, &message, asked).await else { return false };
+        let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok());
+        if kind.is_some_and(|kind| kind.starts_with("application/json")) {
+            match response.json::<Value>().await {
+                Ok(word) => return self.word(&key, None, &word),
+                Err(_) => self.note(What::Gone { on: key, node }),
+            }
+            return false;
+        }
+        let course = Course { key, cursor: None, retry_ms: 500 };
+        self.follow(course, node, response, cuts).await
+    }
+
+    /// Follows a stream over all its connections.
+    async fn follow(
+        &mut self,
+        mut course: Course,
+        mut node: usize,
+        mut response: Response,
+        mut cuts: u64,
+    ) -> bool {
+        for _ in 0..RESUMES_MAX {
+            let cut_after = (cuts > 0).then(|| self.chance.between(0, 8));
+            let (ended, has_result) = self.read(&mut course, response, cut_after).await;
+            let by_client = matches!(ended, Ended::CutByUs);
+            let key = course.key.clone();
+            match ended {
+                Ended::Word => return has_result,
+                Ended::Silent => break,
+                Ended::Cut | Ended::CutByUs => {
+                    cuts -= u64::from(by_client);
+                    let after = course.cursor.clone();
+                    self.note(What::Cut { on: key.clone(), after, by_client });
+                }
+            }
+            let Some(cursor) = course.cursor.clone() else {
+                self.note(What::Gone { on: key, node });
+                return false;
+            };
+            // A cut of our own is followed at once, so that the second may follow the first.
+            if !by_client {
+                sleep(Duration::from_millis(course.retry_ms.min(RETRY_MS_MAX))).await;
+            }
+            let Some(resumed) = self.resume(&key, &cursor).await else { return false };
+            (node, response) = resumed;
+        }
+        self.note(What::GaveUp { on: course.key });
+        false
+    }
+
+    async fn resume(&mut self, key: &Key, cursor: &str) -> Option<(usize, Response)> {
+        for _ in 0..RESUMES_MAX {
+            let Ok((node, response)) = self.ask(Method::GET, None, Some(cursor)).await else {
+                sleep(Duration::from_millis(RETRY_MS_MAX / 4)).await;
+                continue;
+            };
+            self.note(What::Resumed { on: key.clone(), after: cursor.to_owned(), node });
+            if response.status() == 200 {
+                return Some((node, response));
+            }
+            self.refused(key, response, &format!("after {cursor}: ")).await;
+            return None;
+        }
+        self.note(What::GaveUp { on: key.clone() });
+        None
+    }
+
+    /// Reads one connection: to its last word, its end, or the place where we cut it.
+    async fn read(
+        &mut self,
+        course: &mut Course,
+        response: Response,
+        cut_after: Option<u64>,
+    ) -> (Ended, bool) {
+        let Ok(mut events) = Events::of(response) else { return (Ended::Cut, false) };
+        let mut seen = 0;
+        loop {
+            if course.cursor.is_some() && cut_after.is_some_and(|after| seen >= after) {
+                return (Ended::CutByUs, false);
+            }
+            let block = match events.next_within(PATIENCE).await {
+                Ok(Some(Some(block))) => block,
+                Ok(None) => return (Ended::Silent, false),
+                Ok(Some(None)) | Err(_) => return (Ended::Cut, false),
+            };
+            course.retry_ms = block.retry.unwrap_or(course.retry_ms);
+            course.cursor = block.id.clone().or(course.cursor.take());
+            let Some(message) = block.message() else { continue };
+            seen += 1;
+            if is_response(&message) {
+                return (Ended::Word, self.word(&course.key, block.id, &message));
+            }
+            let says = Says::read(&message);
+            let is_question = matches!(says, Says::Question { .. });
+            self.note(What::Event { on: course.key.clone(), id: block.id, says });
+            if is_question {
+                let result = json!({ "action": "accept", "content": { "answer": "yes" } });
+                let answer = json!({ "jsonrpc": "2.0", "id": message["id"], "result": result });
+                let key = course.key.clone();
+                self.accepted(&key, &answer).await;
+            }
+        }
+    }
+
+    fn word(&self, key: &Key, id: Option<String>, word: &Value) -> bool {
+        let is_error = word.get("error").is_some();
+        let of = word["id"].as_str().unwrap_or_default().to_owned();
+        let text = if is_error { &word["error"] } else { &word["result"] }.to_string();
+        self.note(What::Word { on: key.clone(), id, of, is_error, text });
+        !is_error
+    }
+
+    /// The standalone stream, for as long as the session lasts.
+    fn listen(&self, key: Key) -> impl Future<Output = ()> + use<> {
+        let mut client = self.client.twin();
+        let (balancer, history) = (Arc::clone(&self.balancer), self.history.clone());
+        async move {
+            let session = client.session.clone().unwrap_or_default();
+            let mut cursor: Option<String> = None;
+            loop {
+                let asked = ask(&mut client, &balancer, Method::GET, None, cursor.as_deref()).await;
+                let Ok((_, response)) = asked else {
+                    sleep(Duration::from_millis(RETRY_MS_MAX / 4)).await;
+                    continue;
+                };
+                let Ok(mut events) = Events::of(response) else { return };
+                // It may be silent for as long as it likes.
+                while let Ok(Some(Some(block))) = events.next_within(PATIENCE * 10).await {
+                    cursor = block.id.clone().or(cursor);
+                    let Some(message) = block.message() else { continue };
+                    let says = Says::read(&message);
+                    history.note(&session, What::Event { on: key.clone(), id: block.id, says });
+                }
+                sleep(Duration::from_millis(RETRY_MS_MAX / 2)).await;
+            }
+        }
+    }
+}
+
+fn request(key: &Key, method: &str, params: Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": key, "method": method, "params": params })
+}
+
+/// Asks the next node; where nobody listens, the one after it. `Err`: no byte came of it.
+async fn ask(
+    client: &mut Client,
+    balancer: &Balancer,
+    method: Method,
+    message: Option<&Value>,
+    last_event_id: Option<&str>,
+) -> Result<(usize, Response), usize> {
+    let mut node = 0;
+    for _ in 0..200 {
+        node = balancer.next();
+        balancer.url(node).clone_into(&mut client.url);
+        let mut request = client.http(method.clone());
+        if let Some(message) = message {
+            request = request.json(message);
+        }
+        if let Some(id) = last_event_id {
+            request = request.header("Last-Event-ID", id);
+        }
+        match timeout(PATIENCE, request.send()).await {
+            Ok(Ok(response)) => return Ok((node, response)),
+            Ok(Err(error)) if error.is_connect() => sleep(Duration::from_millis(10)).await,
+            Ok(Err(_)) | Err(_) => break,
+        }
+    }
+    Err(node)
+}
