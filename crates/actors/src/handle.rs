@@ -23,7 +23,7 @@ use crate::birth::{self, Newborn};
 use crate::door::Door;
 use crate::inflow::Local;
 use crate::registry::{Found, Registry};
-use crate::remote::{Errand, Passage, Serving};
+use crate::remote::{self, Errand, Passage, Serving};
 use crate::seeking::Claims;
 use crate::sink::Bounds;
 use crate::{Care, Inflow, Settings, clock, metrics};
@@ -154,7 +154,7 @@ impl Handle {
     }
 
     /// Makes a session of Streamable HTTP; `request` is its `initialize`. The session
-    /// lives on the calling thread's arbiter.
+    /// lives on the calling thread's arbiter; a node that leaves has another make it.
     pub async fn initialize(
         &self,
         tenant: &Arc<Tenant>,
@@ -162,6 +162,11 @@ impl Handle {
         request: Request,
         mirrored: Option<Box<Mirrored>>,
     ) -> Result<Opened, Refusal> {
+        if self.is_draining()
+            && let Some(peer) = self.node.willing_peer()
+        {
+            return remote::open(&self.node, &peer, tenant, principal, request, mirrored).await;
+        }
         let params = request.params().unwrap_or_default();
         let body = Body::One(Message::Request(request));
         let post = Newborn::Posted { body, mirrored, params };

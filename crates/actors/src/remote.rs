@@ -8,12 +8,14 @@
 
 mod call;
 mod course;
+mod opening;
 mod passage;
 mod serving;
 mod told;
 mod wire;
 
 pub(crate) use call::{Call, Errand};
+pub(crate) use opening::open;
 pub(crate) use passage::Passage;
 pub(crate) use serving::Serving;
 

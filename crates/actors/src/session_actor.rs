@@ -139,7 +139,7 @@ pub(crate) struct Parts {
 pub(crate) enum Beginning {
     /// It is new.
     Newborn {
-        draft: Draft,
+        draft: Box<Draft>,
         first: Option<Event>,
         recorded: Option<oneshot::Sender<()>>,
         sink: Sink,
@@ -185,7 +185,7 @@ impl SessionActor {
             Beginning::Newborn { draft, first, recorded, mut sink } => {
                 sink.take();
                 actor.sinks.push(sink);
-                (actor.draft, actor.first, actor.recorded) = (Some(draft), first, recorded);
+                (actor.draft, actor.first, actor.recorded) = (Some(*draft), first, recorded);
             }
             Beginning::Claimed { keeper, effects } => {
                 (actor.keeper, actor.held) = (Some(*keeper), effects);

@@ -3,7 +3,6 @@
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use actors::{Answer, Inflow, Refusal, Settings, Told, Visit};
@@ -271,7 +270,7 @@ async fn a_caller_that_leaves_another_node_at_once_has_called_all_the_same() {
 async fn a_node_that_stops_gives_clients_of_others_their_last_word() {
     let (owner, other) = two().await;
     let visit = owner.session().await;
-    let call = other.call(&visit, 1, "hang").await.unwrap();
+    let call = actix_rt::spawn(all(other.call(&visit, 1, "hang").await.unwrap()));
     let stream = {
         let mut inflow = other.call(&visit, 2, "flood").await.unwrap();
         opened(&mut inflow).await;
@@ -279,7 +278,7 @@ async fn a_node_that_stops_gives_clients_of_others_their_last_word() {
     };
     owner.heard(2).await;
     owner.handle.stop(Duration::from_millis(10)).await;
-    let told = all(call).await;
+    let told = call.await.unwrap();
     let said: String = match &told[..] {
         [Told::Answer(Answer::Json(json))] => text(json),
         told => messages(told).pop().unwrap().1,
@@ -289,23 +288,6 @@ async fn a_node_that_stops_gives_clients_of_others_their_last_word() {
     assert_eq!(messages(&told).len(), FLOOD + 1);
     other.cluster.leave().await;
     owner.cluster.leave().await;
-}
-
-#[actix_rt::test]
-async fn a_batch_whose_owner_is_lost_gets_an_error_for_each_of_its_requests() {
-    let (owner, other) = two().await;
-    let visit = old_session(&owner).await;
-    let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}},
-        {"jsonrpc":"2.0","method":"notifications/initialized"},
-        {"jsonrpc":"2.0","id":"two","method":"tools/call","params":{"name":"hang"}}]"#;
-    let batch = protocol::parse(batch.as_bytes().into(), &protocol::Limits::default()).unwrap();
-    let inflow = other.handle.post(&visit, batch, None).await.unwrap();
-    owner.heard(1).await;
-    owner.cluster.leave().await;
-    let told = all(inflow).await;
-    let [Told::Answer(Answer::Array(errors))] = &told[..] else { panic!("{told:?}") };
-    let errors: Vec<_> = errors.iter().map(text).collect();
-    assert!(errors[0].contains("\"id\":1,") && errors[1].contains("\"id\":\"two\","), "{errors:?}");
 }
 
 #[actix_rt::test]
@@ -339,35 +321,17 @@ async fn what_is_posted_at_another_node_is_told_on_the_one_connection_of_a_duple
 }
 
 #[actix_rt::test]
-async fn a_call_whose_owner_is_lost_ends_with_an_error_and_is_never_made_twice() {
-    let (owner, other) = two().await;
-    let visit = owner.session().await;
-    let mut stream = other.handle.listen(&visit, None).await.unwrap();
-    opened(&mut stream).await;
-    let calls = [other.call(&visit, 1, "hang").await, other.call(&visit, 2, "hang").await];
-    owner.heard(2).await;
-    owner.cluster.leave().await;
-    for (lost, id) in calls.into_iter().zip(1..) {
-        let told = all(lost.unwrap()).await;
-        let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
-        let json = text(json);
-        assert!(json.contains(&format!("\"id\":{id}")) && json.contains("was lost"), "{json}");
-    }
-    let told = all(stream).await;
-    assert!(matches!(told.last(), Some(Told::Abort)), "{told:?}");
-    assert_eq!(owner.script.requests.load(Ordering::SeqCst), 2);
-}
-
-#[actix_rt::test]
-async fn a_session_whose_node_is_gone_is_unavailable_and_not_unknown() {
+async fn a_session_whose_node_has_left_is_taken_up_by_whoever_is_asked() {
     let (owner, other) = two().await;
     let visit = owner.session().await;
     other.works(&visit, 1).await;
     owner.cluster.leave().await;
-    assert_eq!(refusal(other.call(&visit, 2, "echo").await).await, Refusal::Unavailable);
-    // Nor does its own node act for it any more.
-    assert_eq!(refusal(owner.call(&visit, 3, "echo").await).await, Refusal::Unavailable);
+    other.works(&visit, 2).await;
+    assert_eq!(other.handle.sessions(), 1);
+    // Its own node does not act for it any more, and makes none.
     assert_eq!(owner.begin().await.err(), Some(Refusal::Unavailable));
+    let record = other.store.read(&visit.session).await.unwrap().unwrap();
+    assert_eq!(record.owner.node, other.cluster.incarnation());
 }
 
 #[actix_rt::test]

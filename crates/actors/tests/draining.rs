@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use actors::{Answer, Frame, Inflow, Refusal, Told, Visit};
 use backends::LinkEvent;
-use protocol::{Method, Notification};
+use protocol::{Method, Notification, Request};
 use support::nodes::{Common, MOMENT, Node};
 use support::{PATIENCE, STEPS, World, all, messages, next, text, until};
 
@@ -144,10 +144,33 @@ async fn a_draining_node_has_its_sessions_taken_up_by_another_and_serves_on() {
     leaving.works(&visit, 2).await;
     leaving.works(&foreign, 3).await;
     assert_eq!((leaving.handle.sessions(), other.handle.sessions()), (0, 2));
-    let begun = leaving.inside(|world| async move { world.begin().await.err() }).await;
-    assert_eq!(begun, Some(Refusal::Stopping));
     let ended = all(leaving.handle.delete(&visit).await.unwrap()).await;
     assert!(matches!(&ended[..], [Told::Answer(Answer::Ended)]), "{ended:?}");
+}
+
+#[actix_rt::test]
+async fn sessions_that_are_opened_at_a_draining_node_are_made_by_another() {
+    let [leaving, mut other] = Common::default().nodes().await;
+    drained(drain(&leaving, Duration::from_secs(30))).await;
+    for revision in REVISIONS {
+        let visit = leaving.session_of(revision).await;
+        leaving.works(&visit, 1).await;
+        other.works(&visit, 2).await;
+    }
+    assert_eq!((leaving.handle.sessions(), other.handle.sessions()), (0, 3));
+    let full =
+        Visit { tenant: support::tenant("acme", 3), ..leaving.session_of(REVISIONS[0]).await };
+    let request = || Request::new(0.into(), Method::Initialize, None);
+    let (tenant, principal) = (&full.tenant, &full.principal);
+    let refused = leaving.handle.initialize(tenant, principal, request(), None).await.err();
+    assert_eq!(refused, Some(Refusal::TooManySessions), "as it would say itself");
+    // Nobody is left who would.
+    drained(drain(&other, Duration::from_secs(30))).await;
+    until(|| other.cluster.nodes().iter().all(|lease| lease.draining)).await;
+    until(|| leaving.cluster.nodes().iter().all(|lease| lease.draining)).await;
+    let refused = leaving.handle.initialize(tenant, principal, request(), None).await.err();
+    assert_eq!(refused, Some(Refusal::Stopping));
+    other.kill();
 }
 
 #[actix_rt::test]

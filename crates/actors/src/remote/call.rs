@@ -147,7 +147,7 @@ fn capacity(errand: &Errand) -> usize {
     payload + 256
 }
 
-fn put_mirrored(writer: &mut Writer, mirrored: Option<&Mirrored>) {
+pub(super) fn put_mirrored(writer: &mut Writer, mirrored: Option<&Mirrored>) {
     let headers = || mirrored.into_iter().flat_map(Mirrored::headers);
     writer.number(headers().count() as u64);
     for (name, value) in headers() {
@@ -156,7 +156,7 @@ fn put_mirrored(writer: &mut Writer, mirrored: Option<&Mirrored>) {
     }
 }
 
-fn take_mirrored(reader: &mut Reader) -> Option<Option<Box<Mirrored>>> {
+pub(super) fn take_mirrored(reader: &mut Reader) -> Option<Option<Box<Mirrored>>> {
     let headers = reader.several(|reader| Some((reader.text()?, reader.bytes()?)))?;
     Some(Mirrored::from_headers(headers.iter().map(|(name, value)| (&**name, &**value))))
 }

@@ -24,6 +24,8 @@ pub(super) struct Course {
     owed: Vec<RequestId>,
     batch: bool,
     is_listening: bool,
+    /// The session was opened with this.
+    is_newborn: bool,
     /// The response's head has passed.
     open: bool,
     /// Where the stream is gone on with.
@@ -56,12 +58,18 @@ impl Course {
             owed: errand.requests(),
             batch,
             is_listening: matches!(errand, Errand::Listen { .. }),
+            is_newborn: false,
             errand,
             open: false,
             cursor: None,
             primed: false,
             last: None,
         }
+    }
+
+    /// The course of a connection that opened its session.
+    pub(super) fn of_newborn(errand: Errand) -> Self {
+        Self { is_newborn: true, ..Self::new(errand) }
     }
 
     /// What to ask of whoever has the session.
@@ -142,6 +150,10 @@ impl Course {
 
     /// The owner is gone, or the session from it: who knows how far it came.
     pub(super) fn lost(&mut self) -> Next {
+        if !self.open && self.is_newborn {
+            // Its client does not know it, and opens another.
+            return last([Told::Answer(Answer::Refused(Refusal::Unavailable))]);
+        }
         if !self.open && self.batch && !self.owed.is_empty() {
             // Some of it may have been done and some not, and nobody can tell which.
             return last([Told::Answer(self.errors(LOST))]);

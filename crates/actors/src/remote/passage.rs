@@ -67,19 +67,34 @@ enum State {
 impl Passage {
     /// Asks the session, if it is here at once, or begins to look for it.
     pub(crate) fn begin(node: &Arc<Node>, visit: &Visit, errand: Errand) -> Self {
-        let mut passage = Self {
+        let course = Course::new(errand);
+        let mut passage = Self::new(node, visit.clone(), course, State::Over);
+        passage.enter(false);
+        passage
+    }
+
+    /// Goes on with a call that has opened the session.
+    pub(super) fn of_newborn(
+        node: &Arc<Node>,
+        visit: Visit,
+        errand: Errand,
+        calling: Calling,
+    ) -> Self {
+        Self::new(node, visit, Course::of_newborn(errand), State::There(calling))
+    }
+
+    fn new(node: &Arc<Node>, visit: Visit, course: Course, state: State) -> Self {
+        Self {
             node: Arc::clone(node),
-            visit: visit.clone(),
-            course: Course::new(errand),
-            state: State::Over,
+            visit,
+            course,
+            state,
             rest: VecDeque::new(),
             held: None,
             tries: 0,
             leaving: None,
             lingers: false,
-        };
-        passage.enter(false);
-        passage
+        }
     }
 
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Told>> {

@@ -11,6 +11,7 @@ use cluster::{Replies, Serve};
 use conversation::{Answer, Refusal};
 
 use super::Call;
+use super::opening::Opening;
 use super::told;
 use crate::Told;
 use crate::handle::{Entry, Node};
@@ -24,6 +25,10 @@ pub(crate) struct Serving(pub(crate) Weak<Node>);
 impl Serve for Serving {
     fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>> {
         let node = self.0.upgrade()?;
+        if let Some(opening) = Opening::decode(call.clone()) {
+            metrics::SERVED.inc();
+            return Some(opening.serve(&node));
+        }
         let Some(call) = Call::decode(call) else {
             tracing::error!("a peer called in a way that this version does not understand");
             return Some(Box::new(Refused(Some(Refusal::Unavailable))));

@@ -1,0 +1,210 @@
+//! Sessions that clients open at a node that leaves: another node makes them.
+//!
+//! Whoever comes to a leaving node came through a balancer that does not know yet. No client
+//! repeats an `initialize`, so it is not refused while there is a node that would take it.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use cluster::{Calling, Peer, Replies};
+use conversation::{Answer, Refusal};
+use protocol::{Body, Message, Mirrored, Request, SessionId};
+use tenants::{Principal, Tenant};
+use tokio::sync::oneshot;
+
+use super::call::{put_mirrored, take_mirrored};
+use super::wire::{Reader, Writer};
+use super::{Errand, Passage, told};
+use crate::birth::{self, Newborn};
+use crate::handle::Node;
+use crate::{Inflow, Opened, Told, Visit};
+
+/// Where a call to a session says how often it was forwarded.
+const OPENING: u8 = 0xFF;
+/// What the first reply begins with where there is a session. No reply of a session does.
+const OPENED: u8 = 0xFF;
+
+/// Who opens a session, and with which `initialize`.
+#[derive(Debug)]
+pub(super) struct Opening {
+    tenant: Arc<Tenant>,
+    principal: Principal,
+    request: Request,
+    mirrored: Option<Box<Mirrored>>,
+}
+
+impl Opening {
+    fn encode(&self) -> Bytes {
+        let mut writer = Writer::new(self.request.raw().len() + 256);
+        writer.byte(OPENING);
+        writer.text(&self.tenant.name);
+        writer.number(self.tenant.sessions_max as u64);
+        writer.text(self.principal.name());
+        put_mirrored(&mut writer, self.mirrored.as_deref());
+        writer.bytes(self.request.raw());
+        writer.finish()
+    }
+
+    /// Reads what a peer sent; `None` where it is something else.
+    pub(super) fn decode(bytes: Bytes) -> Option<Self> {
+        let mut reader = Reader::new(bytes)?;
+        if reader.byte()? != OPENING {
+            return None;
+        }
+        let name = reader.text()?.into();
+        let sessions_max = usize::try_from(reader.number()?).ok()?;
+        let tenant = Arc::new(Tenant { name, allowed_origins: Vec::new(), sessions_max });
+        let principal = Principal::named(&reader.text()?);
+        let mirrored = take_mirrored(&mut reader)?;
+        let Ok(Message::Request(request)) = Message::parse(reader.bytes()?) else { return None };
+        reader.finish(Self { tenant, principal, request, mirrored })
+    }
+
+    fn body(&self) -> Body {
+        Body::One(Message::Request(self.request.clone()))
+    }
+
+    /// Makes the session on this node, for a peer's client.
+    pub(super) fn serve(self, node: &Arc<Node>) -> Box<dyn Replies> {
+        let (tell, told) = oneshot::channel();
+        let node = Arc::clone(node);
+        let arbiters = Arc::clone(&node);
+        // A session lives on a thread of its node's. Where none takes it, nobody tells.
+        arbiters.arbiters.spawn(move || {
+            let params = self.request.params().unwrap_or_default();
+            let newborn = Newborn::Posted { body: self.body(), mirrored: self.mirrored, params };
+            let _ = tell.send(birth::begin(&node, &self.tenant, &self.principal, newborn));
+        });
+        Box::new(Serving::Beginning(Box::pin(async move {
+            told.await.unwrap_or(Err(Refusal::Unavailable))
+        })))
+    }
+}
+
+/// Opens a session through another node.
+pub(crate) async fn open(
+    node: &Arc<Node>,
+    peer: &Peer,
+    tenant: &Arc<Tenant>,
+    principal: &Principal,
+    request: Request,
+    mirrored: Option<Box<Mirrored>>,
+) -> Result<Opened, Refusal> {
+    let (tenant, principal) = (Arc::clone(tenant), principal.clone());
+    let opening = Opening { tenant, principal, request, mirrored };
+    let mut calling = peer.call(opening.encode());
+    let session = opened(&mut calling).await?;
+    let errand = Errand::Post { body: opening.body(), mirrored: opening.mirrored, again: false };
+    let visit =
+        Visit { tenant: opening.tenant, principal: opening.principal, session: session.clone() };
+    Ok(Opened { session, inflow: Passage::of_newborn(node, visit, errand, calling).into() })
+}
+
+/// The new session's name, which comes before what its client is told.
+async fn opened(calling: &mut Calling) -> Result<SessionId, Refusal> {
+    let reply = match poll_fn(|context| calling.poll_next(context)).await {
+        Some(Ok(reply)) => reply,
+        // Whether it was made or not, nobody knows its name.
+        Some(Err(_)) | None => return Err(Refusal::Unavailable),
+    };
+    if let Some(session) = name_in(reply.clone()) {
+        return Ok(session);
+    }
+    match told::decode(reply) {
+        Some(Told::Answer(Answer::Refused(refusal))) => Err(refusal),
+        _ => Err(Refusal::Unavailable),
+    }
+}
+
+fn name(session: &SessionId) -> Bytes {
+    let mut writer = Writer::new(session.as_str().len() + 8);
+    writer.byte(OPENED);
+    writer.text(session.as_str());
+    writer.finish()
+}
+
+fn name_in(reply: Bytes) -> Option<SessionId> {
+    let mut reader = Reader::new(reply)?;
+    if reader.byte()? != OPENED {
+        return None;
+    }
+    let session = SessionId::parse(&reader.text()?)?;
+    reader.finish(session)
+}
+
+type Beginning = Pin<Box<dyn Future<Output = Result<Opened, Refusal>> + Send>>;
+
+/// What a peer's client is told that opens a session here.
+enum Serving {
+    Beginning(Beginning),
+    Telling(Inflow),
+    Over,
+}
+
+impl Replies for Serving {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        match self {
+            Self::Beginning(beginning) => {
+                let reply = match ready!(beginning.as_mut().poll(context)) {
+                    Ok(Opened { session, inflow }) => {
+                        *self = Self::Telling(inflow);
+                        name(&session)
+                    }
+                    Err(refusal) => {
+                        *self = Self::Over;
+                        told::encode(&Told::Answer(Answer::Refused(refusal)))
+                    }
+                };
+                Poll::Ready(Some(reply))
+            }
+            Self::Telling(inflow) => {
+                Poll::Ready(ready!(inflow.poll_next(context)).as_ref().map(told::encode))
+            }
+            Self::Over => Poll::Ready(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Call;
+    use super::*;
+
+    fn opening() -> Opening {
+        let request = br#"{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"a":1}}"#;
+        let Ok(Message::Request(request)) = Message::parse(Bytes::from_static(request)) else {
+            panic!("no request")
+        };
+        let tenant = Tenant { name: "acme".into(), allowed_origins: vec![], sessions_max: 300 };
+        let mirrored = Mirrored::from_headers([("Mcp-Method", &b"initialize"[..])].into_iter());
+        Opening { tenant: Arc::new(tenant), principal: Principal::named("ada"), request, mirrored }
+    }
+
+    #[test]
+    fn an_opening_arrives_as_it_was_sent_and_is_no_call() {
+        let sent = opening();
+        let arrived = Opening::decode(sent.encode()).unwrap();
+        assert_eq!(format!("{arrived:?}"), format!("{sent:?}"));
+        assert!(Call::decode(sent.encode()).is_none());
+    }
+
+    #[test]
+    fn an_opening_that_is_cut_or_goes_on_is_none() {
+        let bytes = opening().encode();
+        for length in 0..bytes.len() {
+            assert!(Opening::decode(bytes.slice(..length)).is_none(), "at {length}");
+        }
+        assert!(Opening::decode([&bytes[..], b"\0"].concat().into()).is_none());
+    }
+
+    #[test]
+    fn the_name_of_a_session_is_no_reply_of_one() {
+        let session = SessionId::parse("a-session").unwrap();
+        assert_eq!(name_in(name(&session)), Some(session.clone()));
+        assert!(told::decode(name(&session)).is_none());
+        assert!(name_in(told::encode(&Told::Abort)).is_none());
+    }
+}
