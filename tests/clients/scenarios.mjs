@@ -1,6 +1,9 @@
 // The scenarios of the TypeScript clients. Each prints what it saw, one JSON object a line.
 // What differs between the two SDKs comes in as `kit`.
 
+import { existsSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
+
 const saw = (kind, more = {}) => console.log(JSON.stringify({ saw: kind, ...more }));
 
 const error = (e) => saw('error', { code: e.code ?? null, name: e.name ?? null, message: String(e.message) });
@@ -82,7 +85,44 @@ const scenarios = {
         }
         saw('after', { cancelled });
     },
+
+    // Calls and streams in one session, for as long as the story wants.
+    async hold(client, kit) {
+        for (let turns = 0; goesOn(); turns++) {
+            const result = await client.callTool({ name: 'rh_echo', arguments: { turn: turns } });
+            if (result.content[0].text !== JSON.stringify({ turn: turns })) throw new Error(JSON.stringify(result));
+            await count(client, kit, { n: 10, interval_ms: 50 }, turns);
+            saw('turn', { turns: turns + 1 });
+        }
+    },
+
+    // A session that says nothing while the story goes on.
+    async idle(client) {
+        await client.callTool({ name: 'test_simple_text', arguments: {} });
+        saw('turn');
+        while (goesOn()) await sleep(50);
+        await after(client);
+    },
+
+    // One long stream; the session goes on, whatever the stream's last word.
+    async long(client, kit) {
+        try {
+            await count(client, kit, { n: 60, interval_ms: 50 });
+        } catch (e) {
+            error(e);
+        }
+        await after(client);
+    },
 };
+
+// Whether the story wants more: as long as the file that it named is there.
+const goesOn = () => existsSync(process.env.STORY_GOES_ON);
+
+async function after(client) {
+    let result;
+    for (let calls = 0; calls < 4; calls++) result = await client.callTool({ name: 'test_simple_text', arguments: {} });
+    saw('after', { text: result.content[0].text });
+}
 
 async function count(client, kit, args, who = null) {
     const onprogress = ({ progress, total, message }) => saw('progress', { progress, total, message, who });

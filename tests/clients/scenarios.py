@@ -5,6 +5,7 @@ few functions of the caller's.
 """
 
 import json
+import os
 
 import anyio
 
@@ -92,4 +93,44 @@ async def counted(session, arguments, who=None):
     saw("result", text=result.content[0].text, who=who)
 
 
-ALL = {play.__name__: play for play in (tour, count, two, sampling, elicitation, cancel)}
+def goes_on():
+    """Whether the story wants more: as long as the file that it named is there."""
+    return os.path.exists(os.environ["STORY_GOES_ON"])
+
+
+async def hold(session, kit):
+    """Calls and streams in one session, for as long as the story wants."""
+    turns = 0
+    while goes_on():
+        result = await session.call_tool("rh_echo", {"turn": turns})
+        assert json.loads(result.content[0].text) == {"turn": turns}, result
+        await counted(session, {"n": 10, "interval_ms": 50}, turns)
+        turns += 1
+        saw("turn", turns=turns)
+
+
+async def idle(session, kit):
+    """A session that says nothing while the story goes on."""
+    await session.call_tool("test_simple_text", {})
+    saw("turn")
+    while goes_on():
+        await anyio.sleep(0.05)
+    await after(session)
+
+
+async def long(session, kit):
+    """One long stream; the session goes on, whatever the stream's last word."""
+    try:
+        await counted(session, {"n": 60, "interval_ms": 50})
+    except kit.error as error:
+        failed(error)
+    await after(session)
+
+
+async def after(session):
+    for _ in range(4):
+        result = await session.call_tool("test_simple_text", {})
+    saw("after", text=result.content[0].text)
+
+
+ALL = {play.__name__: play for play in (tour, count, two, sampling, elicitation, cancel, hold, idle, long)}

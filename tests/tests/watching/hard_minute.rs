@@ -251,6 +251,37 @@ async fn says_what_the_page_says(nodes: &[Node]) -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn a_node_says_that_its_store_is_gone_and_stays_ready_while_it_holds_its_lease() -> Result<()>
+{
+    let redis = Redis::start()?;
+    let setup = Setup::demo()
+        .with("store.url", redis.url())
+        .with("cluster.listen", "127.0.0.1:0")
+        .with("cluster.secret", "known to this node alone")
+        .with("cluster.lease_ms", 60_000);
+    let node = Node::start(&setup)?;
+    says(&node, "ready\n").await?;
+    drop(redis);
+    says(&node, "ready\nremark: the store cannot be reached\n").await?;
+    ensure!(node.metric("roundhouse_redis_up").await? == Some(0.0));
+    ensure!(node.metric("roundhouse_ready").await? == Some(1.0));
+    Ok(())
+}
+
+/// Waits until `/readyz` says exactly this.
+async fn says(node: &Node, wanted: &str) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let text = reqwest::get(format!("{}/readyz", node.admin)).await?.text().await?;
+        if text == wanted {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "/readyz says {text}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 #[test]
 fn a_rule_is_asked_without_its_threshold() {
     let rule = r#"a{b!="c"} / d > 0.2 and e == 0"#;
