@@ -193,9 +193,7 @@ impl Course {
         match answer {
             Answer::Refused(Refusal::Moved) => Next::Seek,
             // To resume twice does no harm.
-            Answer::Refused(Refusal::Busy | Refusal::Unavailable | Refusal::Stopping) => {
-                Next::Wait
-            }
+            Answer::Refused(Refusal::Busy | Refusal::Unavailable | Refusal::Stopping) => Next::Wait,
             Answer::Refused(Refusal::NothingMore) => last([]),
             _ => self.end_lost(),
         }
