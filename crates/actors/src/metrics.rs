@@ -300,7 +300,7 @@ pub(crate) fn show() {
     for counter in counters.into_iter().chain([&LOG_RETRIES, &STRAY, &DROPPED, &SERVED]) {
         LazyLock::force(counter);
     }
-    for counter in [&RECLAIMED, &RELEASED, &HANDOVERS_FORCED] {
+    for counter in [&RECLAIMED, &RELEASED, &HANDOVERS_FORCED, &STREAMS_REATTACHED] {
         LazyLock::force(counter);
     }
     for counters in [&HOLDS, &HOPS] {
