@@ -140,7 +140,7 @@ pub(crate) enum Beginning {
     /// It is new.
     Newborn {
         draft: Box<Draft>,
-        first: Option<Event>,
+        first: Option<Box<Event>>,
         recorded: Option<oneshot::Sender<()>>,
         sink: Sink,
     },

@@ -450,7 +450,7 @@ impl World {
                 } else {
                     self.drop_keeper(at, conn);
                     let told = match answer {
-                        Answer::Welcome(data) => return self.welcome(conn, data, at),
+                        Answer::Welcome(_) => return self.welcome(conn, at),
                         other => Told::Answer(other),
                     };
                     self.answer_client(conn, told);
@@ -476,10 +476,10 @@ impl World {
         }
     }
 
-    fn welcome(&mut self, conn: ConnId, data: bytes::Bytes, at: Incarnation) {
+    fn welcome(&mut self, conn: ConnId, at: Incarnation) {
         let session = self.newborn(at, conn);
         if let Some(session) = session {
-            self.answer_client(conn, Told::Welcome(session, data));
+            self.answer_client(conn, Told::Welcome(session));
         }
     }
 

@@ -108,10 +108,6 @@ impl Process {
         self.waited.contains_key(&tag)
     }
 
-    pub(super) fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
     /// Its clock stood still since `at`, as that of a machine does which is frozen whole.
     pub(super) fn forget_time(&mut self, now: u64, at: u64) {
         self.shows = self.clock(at);

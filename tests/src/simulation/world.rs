@@ -622,7 +622,7 @@ pub(super) fn describe(errand: &Errand) -> String {
 
 fn describe_told(told: &Told) -> String {
     match told {
-        Told::Welcome(session, _) => format!("welcome to {}", session.as_str()),
+        Told::Welcome(session) => format!("welcome to {}", session.as_str()),
         Told::Answer(conversation::Answer::Json(data)) => {
             format!("json {}", String::from_utf8_lossy(data))
         }
