@@ -405,7 +405,7 @@ impl World {
         }
         // Reading the whole log each time would take most of the time.
         self.steps += 1;
-        if self.steps % 8 == 0 && !self.session.is_over() {
+        if self.steps.is_multiple_of(8) && !self.session.is_over() {
             let (known, said) = (self.session.outline(), self.session.ring().outline().unwrap());
             // A grave that was forgotten for its age is still in the log until that is trimmed.
             let forgotten = |line: &&str| line.contains(" was: ") && !known.contains(*line);
