@@ -1,5 +1,7 @@
 //! What the cluster costs its Redis.
 
+#![expect(clippy::print_stdout, reason = "the figures are what it is run for")]
+
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tests::mcp::Client;
@@ -33,7 +35,6 @@ fn weight(redis: &Redis, key: &str) -> Result<u64> {
 }
 
 /// Only the leases of the nodes go on meanwhile.
-// holds: SES-10
 #[tokio::test]
 async fn a_call_asks_redis_nothing_at_its_owner_nor_after_the_first_touch_elsewhere() -> Result<()>
 {
