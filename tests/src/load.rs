@@ -105,14 +105,16 @@ impl Visitor {
                 0..=39 => self.call(0, 0).await,
                 40..=59 => self.count("rh_record").await,
                 60..=74 => self.count("rh_record_again").await,
-                75..=86 => {
+                // Clients of 2025-03-26 cannot be asked.
+                75..=86 if self.client.revision.as_str() > "2025-03-26" => {
                     let asks = self.chance.between(1, 3);
                     self.call(asks, 3).await;
                 }
                 87..=90 => self.set_level().await,
                 91..=94 => self.toggle().await,
                 95..=97 => self.cancel().await,
-                _ => self.leave().await,
+                98..=99 => self.leave().await,
+                _ => self.call(0, 0).await,
             }
         }
         self.leave().await;

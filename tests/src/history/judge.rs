@@ -168,10 +168,10 @@ fn gaps(entries: &[Entry], requests: &BTreeMap<&str, Request<'_>>) -> Vec<u64> {
                 line.at <= killed && matches!(line.what, What::Event { id: Some(_), .. })
             });
             let next = request.lines.iter().find(|line| line.at > killed);
-            if let Some(next) = next.filter(|_| started) {
-                if matches!(next.what, What::Event { .. } | What::Word { .. }) {
-                    gaps.push(next.at - entry.at);
-                }
+            if let Some(next) = next.filter(|_| started)
+                && matches!(next.what, What::Event { .. } | What::Word { .. })
+            {
+                gaps.push(next.at - entry.at);
             }
         }
     }
