@@ -80,7 +80,12 @@ pub(crate) fn begin(
         tenant: Arc::clone(&tenant.name),
         token: owner.token,
         epoch,
-        beginning: Beginning::Newborn { draft: Box::new(draft), first, recorded, sink },
+        beginning: Beginning::Newborn {
+            draft: Box::new(draft),
+            first: first.map(Box::new),
+            recorded,
+            sink,
+        },
         enrolled,
         seat,
         now,

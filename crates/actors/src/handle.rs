@@ -162,7 +162,7 @@ impl Handle {
         request: Request,
         mirrored: Option<Box<Mirrored>>,
     ) -> Result<Opened, Refusal> {
-        if self.is_draining()
+        if self.node.is_departing()
             && let Some(peer) = self.node.willing_peer()
         {
             return remote::open(&self.node, &peer, tenant, principal, request, mirrored).await;

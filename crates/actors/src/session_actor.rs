@@ -185,7 +185,9 @@ impl SessionActor {
             Beginning::Newborn { draft, first, recorded, mut sink } => {
                 sink.take();
                 actor.sinks.push(sink);
-                (actor.draft, actor.first, actor.recorded) = (Some(*draft), first, recorded);
+                actor.draft = Some(*draft);
+                actor.first = first.map(|first| *first);
+                actor.recorded = recorded;
             }
             Beginning::Claimed { keeper, effects } => {
                 (actor.keeper, actor.held) = (Some(*keeper), effects);

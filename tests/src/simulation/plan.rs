@@ -89,7 +89,7 @@ impl Plan {
 
     /// Whatever the seed makes go wrong.
     pub(super) fn random(seed: u64) -> Self {
-        let mut rng = Rng::new(seed ^ 0x5EED_0F_F417);
+        let mut rng = Rng::new(seed ^ 0x005E_ED0F_F417);
         let mut plan = Self {
             nodes: if rng.chance(15) { 2 } else { 3 },
             clients: rng.between(1, 4) as usize,
