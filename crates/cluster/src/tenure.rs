@@ -4,6 +4,11 @@
 //! asks [`Tenure::next`] what to do, does that one thing, and brings back what came of it.
 //! It decides nothing about what a session says.
 
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -19,8 +24,8 @@ const BACKOFF_MIN: u64 = 50;
 const BACKOFF_MAX: u64 = 2_000;
 /// The wait while a failover settles, in milliseconds.
 const SETTLING: u64 = 100;
-/// Most claims of its own whose outcome is not known that are remembered; the oldest goes.
-const ATTEMPTS_MAX: usize = 16;
+/// The wait while the node holds no lease, in milliseconds. It ends when there is one.
+const AWAY: u64 = 500;
 
 /// What the protocol keeps to, each rule to be switched off alone. For tests: all are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,12 +167,15 @@ pub enum Outcome {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Under {
-    Append,
-    /// In which era it was sent, with which version of the state, up to which number.
+    /// Once it is done, nothing below this number is missing.
+    Append {
+        end: u64,
+    },
+    /// In which era it was sent, and with which version of the state; `end` as above.
     Reassert {
         era: u64,
         version: u64,
-        through: Option<u64>,
+        end: u64,
         ends: bool,
     },
     Save,
@@ -193,12 +201,16 @@ pub struct Tenure {
     /// What the log does not hold yet, oldest first, and the number of the first.
     unheld: VecDeque<Bytes>,
     first: u64,
+    /// Up to which number it was told that all is held, or is not to be any more.
+    told: u64,
     floor: u64,
     /// The version of the state that the record holds.
     saved: u64,
     under: Option<Under>,
     failures: u32,
     retry_at: u64,
+    /// That is only because the node held no lease.
+    away: bool,
     refresh_at: u64,
     refresh: bool,
     /// The store forgot something: write all of it anew.
@@ -207,7 +219,6 @@ pub struct Tenure {
     claiming: Option<(Expected, Owner)>,
     /// The record names this node under this token.
     late: Option<Token>,
-    attempts: VecDeque<Token>,
     releasing: bool,
     /// A release was sent.
     released: bool,
@@ -228,21 +239,28 @@ impl Tenure {
             era: None,
             unheld: VecDeque::new(),
             first: 1,
+            told: 0,
             floor: 1,
             under: None,
             failures: 0,
             retry_at: 0,
+            away: false,
             refresh_at: refresh_at(now, ttl),
             refresh: false,
             anew: false,
             claiming: None,
             late: None,
-            attempts: VecDeque::new(),
             releasing: false,
             released: false,
             ending: false,
             over: false,
         }
+    }
+
+    /// It was written or claimed in this era, or later: that of the moment before it was.
+    /// Where that is not said, a failover before [`Tenure::next`] is first asked goes unseen.
+    pub fn in_era(self, era: u64) -> Self {
+        Self { era: Some(era), ..self }
     }
 
     /// By other rules than the protocol's. For tests.
@@ -264,6 +282,9 @@ impl Tenure {
 
     /// Takes entries for the log.
     pub fn push(&mut self, first: u64, floor: u64, entries: Vec<Bytes>) {
+        if self.over {
+            return;
+        }
         if self.unheld.is_empty() {
             self.first = first;
         }
@@ -318,10 +339,25 @@ impl Tenure {
         ring: impl FnOnce() -> (u64, Vec<Bytes>),
         random: u64,
     ) -> Option<Op> {
-        if self.over || self.under.is_some() || moment.now < self.retry_at {
+        if self.over || self.under.is_some() {
             return None;
         }
-        let right = moment.right?;
+        if self.away && moment.right.is_some() {
+            (self.away, self.retry_at) = (false, 0);
+        }
+        if moment.now < self.retry_at {
+            return None;
+        }
+        if self.released && self.late.is_none() && self.rules.release_is_last {
+            // It may have been done, and then nothing is this owner's to do any more.
+            return self.give_up(moment, ring);
+        }
+        let Some(right) = moment.right else {
+            // Nothing is due while nothing may be done.
+            self.away = true;
+            self.retry_at = moment.now + AWAY;
+            return None;
+        };
         let seen = *self.era.get_or_insert(moment.era);
         let forgotten = seen < moment.era && self.rules.reasserts_after_failover;
         // Also where the lease has lapsed since: it claims nothing, and whoever came after
@@ -336,6 +372,9 @@ impl Tenure {
                 return None;
             }
             return Some(self.claim(right, random));
+        }
+        if self.releasing && !self.rules.release_waits {
+            return self.give_up(moment, ring);
         }
         if moment.now >= self.refresh_at {
             self.refresh = true;
@@ -353,15 +392,23 @@ impl Tenure {
             return Some(Op::End { token: self.token() });
         }
         if self.releasing {
-            if moment.settling != Settling::Done && self.rules.releases_settled {
-                self.retry_at = moment.now + SETTLING;
-                return None;
-            }
-            self.released = true;
-            self.under = Some(Under::Release);
-            return Some(Op::Release { token: self.token() });
+            return self.give_up(moment, ring);
         }
         None
+    }
+
+    fn give_up(&mut self, moment: &Moment, ring: impl FnOnce() -> (u64, Vec<Bytes>)) -> Option<Op> {
+        if moment.settling != Settling::Done && self.rules.releases_settled {
+            self.retry_at = moment.now + SETTLING;
+            return None;
+        }
+        if self.anew {
+            // The store forgot it, and the release with it.
+            return Some(self.reassert(moment.era, ring()));
+        }
+        self.released = true;
+        self.under = Some(Under::Release);
+        Some(Op::Release { token: self.token() })
     }
 
     fn claim(&mut self, right: u64, random: u64) -> Op {
@@ -376,12 +423,6 @@ impl Tenure {
             (Expected::Token(from), new)
         });
         self.claiming = Some((expected, new));
-        if !self.attempts.contains(&new.token) {
-            if self.attempts.len() >= ATTEMPTS_MAX {
-                self.attempts.pop_front();
-            }
-            self.attempts.push_back(new.token);
-        }
         self.under = Some(Under::Claim { right });
         Op::Claim { expected, new }
     }
@@ -389,8 +430,7 @@ impl Tenure {
     fn reassert(&mut self, era: u64, (first, entries): (u64, Vec<Bytes>)) -> Op {
         let version = self.record.state.version;
         let end = first + entries.len() as u64;
-        let (through, ends) = (end.checked_sub(1), self.ending);
-        self.under = Some(Under::Reassert { era, version, through, ends });
+        self.under = Some(Under::Reassert { era, version, end, ends: self.ending });
         let batch = self.batch(first, first, entries);
         Op::Reassert(self.record.clone(), batch)
     }
@@ -405,7 +445,8 @@ impl Tenure {
         }
         self.refresh = false;
         self.refresh_at = refresh_at(now, self.ttl);
-        self.under = Some(Under::Append);
+        let end = self.first + self.unheld.len() as u64;
+        self.under = Some(Under::Append { end });
         Op::Append(self.batch(self.first, self.floor, self.unheld.iter().cloned().collect()))
     }
 
@@ -424,7 +465,7 @@ impl Tenure {
     pub fn came(&mut self, moment: &Moment, came: Came) -> Vec<Outcome> {
         let Some(under) = self.under.take() else { return Vec::new() };
         let came = match came {
-            Came::Appended(Ok(appended)) => Ok(self.appended(under, appended)),
+            Came::Appended(Ok(_)) => Ok(self.appended(under)),
             Came::Saved(Ok(version)) => {
                 self.saved = self.saved.max(version);
                 Ok(vec![Outcome::Saved(version)])
@@ -447,60 +488,68 @@ impl Tenure {
                 outcomes
             }
             Err(error) => {
+                let is_known = !matches!(error, Error::Unavailable(_));
                 let outcome = self.failed(under, error);
                 if outcome.is_none() {
-                    self.wait(moment.now);
+                    self.wait(moment.now, is_known);
                 }
                 outcome.into_iter().collect()
             }
         }
     }
 
-    fn wait(&mut self, now: u64) {
-        let doublings = self.failures.min(10);
+    /// Waits before the next attempt; not where the store has said what is to be done, and
+    /// said so for the first time.
+    fn wait(&mut self, now: u64, is_known: bool) {
+        let wait = (BACKOFF_MIN << self.failures.min(10)).min(BACKOFF_MAX);
+        self.retry_at = if is_known && self.failures == 0 { 0 } else { now + wait };
         self.failures = self.failures.saturating_add(1);
-        self.retry_at = now + (BACKOFF_MIN << doublings).min(BACKOFF_MAX);
     }
 
-    fn appended(&mut self, under: Under, appended: Appended) -> Vec<Outcome> {
+    fn appended(&mut self, under: Under) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
-        if let Under::Reassert { era, version, through, ends } = under {
-            self.era = Some(era);
-            self.anew = false;
-            if ends {
+        match under {
+            Under::Reassert { ends: true, .. } => {
                 self.over = true;
-                return vec![Outcome::Ended];
+                outcomes.push(Outcome::Ended);
             }
-            if version > self.saved {
-                self.saved = version;
-                outcomes.push(Outcome::Saved(version));
+            Under::Reassert { era, version, end, .. } => {
+                self.era = Some(era);
+                self.anew = false;
+                if version > self.saved {
+                    self.saved = version;
+                    outcomes.push(Outcome::Saved(version));
+                }
+                outcomes.extend(self.held(end));
             }
-            outcomes.extend(through.and_then(|through| self.held(through)));
-        } else {
-            outcomes.extend(appended.through.and_then(|through| self.held(through)));
+            Under::Append { end } => outcomes.extend(self.held(end)),
+            Under::Save | Under::Claim { .. } | Under::Release | Under::End => {}
         }
         outcomes
     }
 
-    fn held(&mut self, through: u64) -> Option<Outcome> {
-        let held = through.checked_sub(self.first)?.saturating_add(1);
-        let held = usize::try_from(held).unwrap_or(usize::MAX).min(self.unheld.len());
-        if held == 0 {
-            return None;
-        }
+    /// Everything below `end` is in the log, or below its floor.
+    fn held(&mut self, end: u64) -> Option<Outcome> {
+        let held = usize::try_from(end.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        let held = held.min(self.unheld.len());
         self.unheld.drain(..held);
         if self.unheld.is_empty() {
             // An idle session keeps no buffer.
             self.unheld = VecDeque::new();
         }
         self.first += held as u64;
-        Some(Outcome::Through(self.first - 1))
+        let through = self.first.saturating_sub(1);
+        let is_news = through > self.told;
+        self.told = self.told.max(through);
+        is_news.then_some(Outcome::Through(through))
     }
 
     fn claimed(&mut self, under: Under, claimed: &Claimed) -> Vec<Outcome> {
         let Under::Claim { right } = under else { return Vec::new() };
         self.claiming = None;
         self.late = None;
+        // Not under this token.
+        self.released = false;
         self.epoch = right;
         self.record.owner = claimed.record.owner;
         self.record.former.clone_from(&claimed.record.former);
@@ -514,6 +563,9 @@ impl Tenure {
     }
 
     fn failed(&mut self, under: Under, error: Error) -> Option<Outcome> {
+        if let (Under::Append { end }, false) = (under, self.rules.resends_whole) {
+            self.held(end);
+        }
         match error {
             Error::Unavailable(_) | Error::MarkedDead { .. } | Error::LeaseGone => None,
             Error::Missing if self.ending && !self.rules.reasserts_end => self.gone(Outcome::Ended),
@@ -544,10 +596,7 @@ impl Tenure {
         }
         let mine: Incarnation = self.record.owner.node;
         if owner.node == mine && self.rules.knows_late_claims {
-            // A claim of its own that was given up for lost.
-            if self.claiming.is_some_and(|(_, new)| new == owner) {
-                return None;
-            }
+            // A claim of its own that was given up for lost, or whose outcome was not known.
             self.late = Some(owner.token);
             self.claiming = None;
             return None;
@@ -560,6 +609,7 @@ impl Tenure {
 
     fn gone(&mut self, outcome: Outcome) -> Option<Outcome> {
         self.over = true;
+        self.unheld = VecDeque::new();
         Some(outcome)
     }
 }
