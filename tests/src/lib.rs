@@ -21,6 +21,7 @@ pub mod prometheus;
 pub mod proxy;
 pub mod raw;
 pub mod redis;
+pub mod restless;
 pub mod simulation;
 pub mod sse;
 pub mod tools;
