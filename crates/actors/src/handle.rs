@@ -249,6 +249,11 @@ impl Handle {
         }
     }
 
+    /// Does this node give its sessions to others, or end them?
+    pub fn is_draining(&self) -> bool {
+        self.node.is_departing()
+    }
+
     /// Refuses new sessions from now on.
     pub fn close(&self) {
         self.node.registry.close();
