@@ -22,9 +22,9 @@ pub(crate) struct Drain {
 }
 
 impl Drain {
-    /// From now on clients are asked to go.
-    pub(crate) fn begin(&self) {
-        self.begun.store(true, Ordering::Relaxed);
+    /// From now on clients are asked to go. Answers whether they were before.
+    pub(crate) fn begin(&self) -> bool {
+        self.begun.swap(true, Ordering::Relaxed)
     }
 
     /// Are clients asked to go?

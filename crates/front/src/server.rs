@@ -16,6 +16,7 @@ use telemetry::Readiness;
 use tenants::Tenants;
 use tokio::net::TcpStream;
 
+use crate::admin::Operated;
 use crate::drain::Drain;
 use crate::front::Front;
 use crate::metrics::{self, CONNECTIONS, Held};
@@ -43,6 +44,7 @@ pub fn serve(
 ) -> Result<Running, Error> {
     metrics::show();
     let drain = Arc::new(Drain::default());
+    let operated = Operated { readiness, handle: handle.clone(), drain: Arc::clone(&drain) };
     let front = Front::new(settings, handle, tenants, Arc::clone(&drain))?;
     let (listener, address) = listen(settings.listen, "front.listen")?;
     let (admin_listener, admin_address) = listen(admin.listen, "admin.listen")?;
@@ -51,7 +53,7 @@ pub fn serve(
         setting: "front.listen",
         source,
     })?;
-    let operators = admin::server(admin_listener, readiness).map_err(|source| Error::Listen {
+    let operators = admin::server(admin_listener, operated).map_err(|source| Error::Listen {
         address: admin_address,
         setting: "admin.listen",
         source,

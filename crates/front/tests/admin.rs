@@ -45,3 +45,18 @@ async fn pages_and_writers_are_turned_away() {
     assert_eq!(ask(&running, "POST /metrics", "").await.status, 405);
     assert_eq!(ask(&running, "GET /", "").await.status, 404);
 }
+
+#[actix_rt::test]
+async fn a_node_that_is_told_to_drain_is_not_ready_and_asks_its_clients_to_go() {
+    let running = start_with(Backends::default(), Readiness::default(), |_| {});
+    assert_eq!(ask(&running, "POST /drain?secs=soon", "").await.status, 400);
+    assert_eq!(ask(&running, "GET /readyz", "").await.status, 200);
+    assert_eq!(ask(&running, "POST /drain", "Origin: http://localhost\r\n").await.status, 403);
+    for _ in 0..2 {
+        assert_eq!(ask(&running, "POST /drain?secs=1", "").await.status, 202);
+    }
+    let reply = ask(&running, "GET /readyz", "").await;
+    assert_eq!((reply.status, &*reply.body), (503, "not ready: draining\n"));
+    let reply = kit::ask(&running, "GET /demo/mcp", "", "").await;
+    assert_eq!(reply.header("connection"), Some("close"));
+}
