@@ -1,12 +1,15 @@
 //! Runs the small client programs of `tests/clients`, and reads what they saw.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use tokio::process::Command;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
 
 use crate::tools;
 
@@ -24,6 +27,8 @@ pub enum Program {
     Python1,
     /// The Python SDK, 2.x.
     Python2,
+    /// FastMCP's client.
+    FastMcp,
 }
 
 impl Program {
@@ -43,6 +48,32 @@ impl Program {
         Ok(Seen(lines.with_context(|| format!("{self:?} printed no JSON:\n{out}\n{err}"))?))
     }
 
+    /// Starts a scenario that goes on for as long as a file is there, and tells meanwhile
+    /// what the program sees.
+    pub fn start(self, url: &str, scenario: &str, goes_on: &Path) -> Result<Playing> {
+        let (program, script) = self.command();
+        let mut command = Command::new(program);
+        command.arg(script).args([url, scenario]).env("STORY_GOES_ON", goes_on);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.kill_on_drop(true).spawn()?;
+        let seen = Arc::<Mutex<Vec<Value>>>::default();
+        let mut lines = BufReader::new(process.stdout.take().context("no stdout")?).lines();
+        let diary = Arc::clone(&seen);
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                diary.lock().expect("nobody panics with it").push(line);
+            }
+        });
+        let mut stderr = process.stderr.take().context("no stderr")?;
+        let complaints = tokio::spawn(async move {
+            let mut text = Vec::new();
+            let _read = stderr.read_to_end(&mut text).await;
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        Ok(Playing { program: self, process, seen, complaints })
+    }
+
     fn command(self) -> (PathBuf, PathBuf) {
         let clients = tools::root().join("tests/clients");
         match self {
@@ -50,7 +81,48 @@ impl Program {
             Self::TypeScript2 => (tools::node(), clients.join("ts2/client.mjs")),
             Self::Python1 => (tools::python("py1"), clients.join("py1/client.py")),
             Self::Python2 => (tools::python("py2"), clients.join("py2/client.py")),
+            Self::FastMcp => (tools::python("fastmcp"), clients.join("fastmcp/client.py")),
         }
+    }
+}
+
+/// A scenario under way.
+#[derive(Debug)]
+pub struct Playing {
+    /// Who plays.
+    pub program: Program,
+    process: Child,
+    seen: Arc<Mutex<Vec<Value>>>,
+    complaints: JoinHandle<String>,
+}
+
+impl Playing {
+    /// What was seen so far.
+    pub fn seen(&self) -> Seen {
+        Seen(self.seen.lock().expect("nobody panics with it").clone())
+    }
+
+    /// Waits until so much more of a kind was seen.
+    pub async fn sees(&mut self, kind: &str, more: usize) -> Result<()> {
+        let due = self.seen().all(kind).len() + more;
+        let until = tokio::time::Instant::now() + PATIENCE;
+        while self.seen().all(kind).len() < due {
+            let ended = self.process.try_wait()?;
+            ensure!(ended.is_none(), "it ended early: {ended:?}, {:?}", self.seen().tail());
+            let late = tokio::time::Instant::now() > until;
+            ensure!(!late, "no {kind} for a long time: {:?}", self.seen().tail());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until it is over, which must be in order; gives all that was seen.
+    pub async fn end(mut self) -> Result<Seen> {
+        let ended = tokio::time::timeout(PATIENCE, self.process.wait()).await;
+        let status = ended.with_context(|| format!("it hangs: {:?}", self.seen().tail()))??;
+        let complaints = (&mut self.complaints).await?;
+        ensure!(status.success(), "{status}: {:?}\n{complaints}", self.seen().tail());
+        Ok(self.seen())
     }
 }
 
@@ -65,6 +137,11 @@ impl Seen {
             [one] => Ok(one),
             ref other => bail!("one {kind} was due, not {}: {:?}", other.len(), self.0),
         }
+    }
+
+    /// The last that was seen.
+    pub fn tail(&self) -> &[Value] {
+        &self.0[self.0.len().saturating_sub(12)..]
     }
 
     /// Everything of a kind, in order.

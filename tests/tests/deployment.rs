@@ -1,0 +1,265 @@
+//! What an operator deploys: the local cluster, nginx and HAProxy before it, and restarts
+//! that nobody notices.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tests::deployment::{Plan, script};
+use tests::mcp::{Client, REVISIONS};
+use tests::restless::Load;
+use tests::{processes, tools};
+
+#[tokio::test]
+async fn what_comes_up_goes_down_and_leaves_nothing() -> Result<()> {
+    let mark = processes::mark();
+    let cluster = Plan::fixture().env(processes::VARIABLE, &mark).start().await?;
+    let clients = [
+        Client::open(cluster.demo(), "2025-11-25").await?,
+        Client::open(cluster.demo(), "2025-06-18").await?,
+    ];
+    for client in &clients {
+        client.is_well().await?;
+    }
+    // Three nodes, and the watcher that ends it all with us. Redis and nginx overwrite their
+    // environment with their titles, so they are known by their pids.
+    ensure!(processes::marked(&mark, None).len() >= 4, "{:?}", processes::marked(&mark, None));
+    let redis = cluster.redis()?.0;
+    let nginx = cluster.read()?["nginx"]["pid"].as_u64().context("no nginx")?.try_into()?;
+    cluster.down().await?;
+    processes::all_gone(&mark, None, Duration::from_secs(5)).await?;
+    for pid in [redis, nginx] {
+        ensure!(processes::resident(pid).is_err(), "{pid} still runs");
+    }
+    ensure!(!cluster.folder().join("cluster.json").exists());
+    // Once more is no mistake.
+    cluster.down().await
+}
+
+#[tokio::test]
+async fn cluster_json_says_what_runs() -> Result<()> {
+    let cluster = Plan::demo().nodes(2).start().await?;
+    let json = cluster.read()?;
+    ensure!(json["lb"].as_str().is_some_and(|lb| lb.starts_with("http://127.0.0.1:")), "{json}");
+    ensure!(json["nodes"].as_array().is_some_and(|nodes| nodes.len() == 2), "{json}");
+    let (redis, url) = cluster.redis()?;
+    ensure!(processes::resident(redis)? > 0 && url.starts_with("redis://127.0.0.1:"));
+    for node in cluster.members()? {
+        ensure!(processes::resident(node.pid)? > 0);
+        ensure!(reqwest::get(format!("{}/readyz", node.admin)).await?.status() == 200);
+        Client::open(format!("{}/demo/mcp", node.url), "2025-11-25").await?.is_well().await?;
+    }
+    let before = cluster.members()?;
+    cluster.restart("node2").await?;
+    let after = cluster.members()?;
+    ensure!(before[0].pid == after[0].pid && before[1].pid != after[1].pid, "{after:?}");
+    ensure!(before[1].url == after[1].url && before[1].admin == after[1].admin, "{after:?}");
+    let secret = std::fs::metadata(cluster.folder().join("secret"))?;
+    ensure!(std::os::unix::fs::PermissionsExt::mode(&secret.permissions()) & 0o77 == 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_mistake_is_answered_with_its_remedy() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let said = |words: &[&str], bin: &str| -> Result<String> {
+        let mut command = Command::new(script());
+        command.args(words).arg("--dir").arg(folder.path()).env("ROUNDHOUSE_BIN", bin);
+        let output = command.stdin(Stdio::null()).output()?;
+        ensure!(!output.status.success(), "{words:?} succeeds");
+        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let bin = tools::built("roundhouse").display().to_string();
+    let wrong = said(&["up"], "/nowhere/roundhouse")?;
+    ensure!(wrong.contains("/nowhere/roundhouse") && wrong.contains("cargo build"), "{wrong}");
+    let wrong = said(&["restart", "node1"], &bin)?;
+    ensure!(wrong.contains("cluster up"), "{wrong}");
+    std::fs::write(folder.path().join("wrong.toml"), "[front]\nlisen = \"127.0.0.1:1\"\n")?;
+    let file = folder.path().join("wrong.toml").display().to_string();
+    let wrong = said(&["up", "--config", &file], &bin)?;
+    ensure!(wrong.contains("front.listen"), "{wrong}");
+    let cluster = Plan::demo().nodes(1).start().await?;
+    let wrong = cluster.run(&["up"]).await.expect_err("up twice").to_string();
+    ensure!(wrong.contains("cluster down"), "{wrong}");
+    let wrong = cluster.restart("node2").await.expect_err("no such node").to_string();
+    ensure!(wrong.contains("node1"), "{wrong}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_pid_that_was_given_to_somebody_else_is_left_alone() -> Result<()> {
+    let cluster = Plan::demo().nodes(1).start().await?;
+    let mut stranger = Command::new("sleep").arg("600").spawn()?;
+    let node = cluster.members()?[0].pid;
+    let file = cluster.folder().join("run/node1");
+    let since = std::fs::read_to_string(&file)?;
+    let since = since.split_whitespace().nth(1).context("no start time")?;
+    // The kernel gave the number of a dead node to a program of somebody's.
+    cluster.kill("node1").await?;
+    std::fs::write(&file, format!("{} {since}1\n", stranger.id()))?;
+    cluster.down().await?;
+    ensure!(stranger.try_wait()?.is_none(), "a stranger was killed");
+    stranger.kill()?;
+    stranger.wait()?;
+    ensure!(processes::resident(node).is_err(), "the node still runs");
+    Ok(())
+}
+
+#[tokio::test]
+async fn sessions_of_every_revision_live_behind_nginx() -> Result<()> {
+    let cluster = Plan::demo().start().await?;
+    for revision in REVISIONS {
+        lives(&cluster.demo(), revision).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn sessions_of_every_revision_live_behind_haproxy() -> Result<()> {
+    let cluster = Plan::demo().start().await?;
+    let shipped = std::fs::read_to_string(tools::root().join("deploy/haproxy/haproxy.cfg"))?;
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let socket = cluster.folder().join("haproxy.sock");
+    let mut text = shipped
+        .replace("bind :80", &format!("bind 127.0.0.1:{port}"))
+        .replace("/run/haproxy/admin.sock", &socket.display().to_string());
+    for (index, node) in cluster.members()?.iter().enumerate() {
+        let own = format!("10.0.0.{}:8080 port 9090", index + 4);
+        ensure!(text.contains(&own), "haproxy.cfg names no {own}");
+        let admin = node.admin.rsplit(':').next().context("no port")?;
+        text = text.replace(&own, &format!("{} port {admin}", &node.url["http://".len()..]));
+    }
+    let file = cluster.folder().join("haproxy.cfg");
+    std::fs::write(&file, text)?;
+    haproxy(&["-c"], &file)?;
+    let mut running = Running(haproxy_command(&["-db"], &file).spawn()?);
+    let base = format!("http://127.0.0.1:{port}");
+    let until = Instant::now() + Duration::from_secs(10);
+    while reqwest::get(&base).await.is_err() {
+        ensure!(
+            Instant::now() < until && running.0.try_wait()?.is_none(),
+            "HAProxy does not start"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let url = format!("{base}/demo/mcp");
+    for revision in REVISIONS {
+        lives(&url, revision).await?;
+    }
+    // It finds out by itself that a node is gone, and meanwhile tries another.
+    cluster.kill("node2").await?;
+    for revision in REVISIONS {
+        lives(&url, revision).await?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_shipped_for_the_balancers_is_valid() -> Result<()> {
+    let haproxy_cfg = tools::root().join("deploy/haproxy/haproxy.cfg");
+    haproxy(&["-c"], &haproxy_cfg)?;
+    let folder = tempfile::tempdir()?;
+    let shipped = tools::root().join("deploy/nginx/roundhouse.conf");
+    let (file, folder) = (folder.path().join("nginx.conf"), folder.path().display());
+    let main = format!(
+        "pid {folder}/pid;\nerror_log stderr;\nevents {{}}\nhttp {{\n\
+         access_log off;\ninclude {};\n}}\n",
+        shipped.display()
+    );
+    std::fs::write(&file, main)?;
+    let output = Command::new("nginx")
+        .env("PATH", format!("{}:/usr/sbin:/sbin", tools::path()))
+        .args(["-t", "-e", "stderr", "-c"])
+        .arg(&file)
+        .output()
+        .context("nginx does not start; tests/setup installs it")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    // Port 80 may be taken, or not be ours to take: the syntax is what counts.
+    ensure!(said.contains("syntax is ok") && !said.contains("[warn]"), "{said}");
+    Ok(())
+}
+
+// holds: SES-10
+#[tokio::test]
+async fn nobody_notices_a_rolling_restart_that_the_balancer_was_told_of() -> Result<()> {
+    let cluster = Plan::demo().start().await?;
+    let story = async {
+        let mut load = Load::start(&cluster.demo(), 6).await?;
+        for node in cluster.members()? {
+            load.more(12).await?;
+            cluster.restart(&node.name).await?;
+        }
+        load.more(12).await?;
+        load.end().await
+    };
+    story.await.with_context(|| cluster.tails(30)).map(drop)
+}
+
+#[tokio::test]
+async fn nobody_notices_that_one_node_after_another_is_drained() -> Result<()> {
+    let cluster = Plan::demo().start().await?;
+    let story = async {
+        let mut load = Load::start(&cluster.demo(), 6).await?;
+        for node in cluster.members()? {
+            load.more(12).await?;
+            cluster.drain(&node.name).await?;
+            load.more(12).await?;
+            cluster.start(&node.name).await?;
+        }
+        load.more(12).await?;
+        load.end().await
+    };
+    story.await.with_context(|| cluster.tails(30)).map(drop)
+}
+
+/// A session with a call, a stream that is cut and resumed, and an end.
+async fn lives(url: &str, revision: &str) -> Result<()> {
+    let client = Client::open(url, revision).await?;
+    for _ in 0..4 {
+        client.is_well().await?;
+    }
+    let call = client.call_with_progress(
+        "rh_count",
+        serde_json::json!({"n": 6, "interval_ms": 30}),
+        serde_json::json!("p"),
+    );
+    let mut events = client.stream(call).await?;
+    let (block, _) = events.message().await?.context("the stream ended")?;
+    drop(events);
+    let mut resumed = client.resume(&block.id.context("no event id")?).await?;
+    let mut last = None;
+    while let Some((_, message)) = resumed.message().await? {
+        last = Some(message);
+    }
+    let last = last.context("nothing came on the resumed stream")?;
+    ensure!(last.get("result").is_some(), "{revision}: {last}");
+    let ended = client.delete().await?.status();
+    ensure!(ended == 204, "DELETE is answered {ended}");
+    Ok(())
+}
+
+/// A program that ends with its story.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+fn haproxy_command(words: &[&str], file: &Path) -> Command {
+    let mut command = Command::new("haproxy");
+    command.env("PATH", format!("{}:/usr/sbin:/sbin", tools::path()));
+    command.args(words).arg("-f").arg(file).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+fn haproxy(words: &[&str], file: &Path) -> Result<()> {
+    let output = haproxy_command(words, file).stderr(Stdio::piped()).output();
+    let output = output.context("HAProxy does not start; tests/setup installs it")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && !said.contains("WARNING"), "{said}");
+    Ok(())
+}
