@@ -73,17 +73,7 @@ fn answer(request: &Request, operated: &Operated) -> Response<Body> {
         "/metrics" => text(StatusCode::OK, METRICS_CONTENT_TYPE, metrics_text()),
         // The process answers; whether it should get work is the next question.
         "/healthz" => text(StatusCode::OK, TEXT, "alive\n"),
-<<<<<<< HEAD
-        "/readyz" => ready(readiness),
-        _ => text(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz and /readyz\n"),
-    }
-}
-
-fn ready(readiness: &Readiness) -> Response<Body> {
-    let (reasons, remarks) = (readiness.reasons(), readiness.remarks());
-    let more: String = remarks.iter().map(|remark| format!("remark: {remark}\n")).collect();
-=======
-        "/readyz" => ready(&operated.readiness.reasons()),
+        "/readyz" => ready(&operated.readiness),
         _ => text(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz, /readyz\n"),
     }
 }
@@ -116,8 +106,9 @@ fn drain(operated: &Operated, query: &str) -> Response<Body> {
     text(StatusCode::ACCEPTED, TEXT, "draining\n")
 }
 
-fn ready(reasons: &[&str]) -> Response<Body> {
->>>>>>> takeover
+fn ready(readiness: &Readiness) -> Response<Body> {
+    let (reasons, remarks) = (readiness.reasons(), readiness.remarks());
+    let more: String = remarks.iter().map(|remark| format!("remark: {remark}\n")).collect();
     if reasons.is_empty() {
         return text(StatusCode::OK, TEXT, format!("ready\n{more}"));
     }
