@@ -1,5 +1,5 @@
 //! Clients that people use, behind nginx over three nodes, while nodes are replaced or die.
-//! rmcp's client is a story of its own, since it is no program.
+//! rmcp's client, which is no program, is not among them.
 
 use std::path::PathBuf;
 

@@ -18,8 +18,9 @@ const LOOKS_WITHOUT: u32 = 2;
 /// Why a node whose lease is lost should be sent nothing.
 const REASON: &str = "the lease is lost";
 
-/// Why a node that does not know yet what its store has forgotten should be sent nothing.
-const SETTLING: &str = "the store failed over, or this node has just started: it settles";
+/// Why a node that has just started should be sent nothing yet: it does not know what its
+/// store has forgotten, and takes no session up.
+const SETTLING: &str = "the store has another primary than before; sessions settle";
 
 /// The cluster as a running node has it; none for a node on its own.
 pub(crate) struct Peers(Option<Joined>);
@@ -72,16 +73,20 @@ async fn watch(cluster: Cluster, readiness: Readiness) {
     let mut next = tokio::time::interval(LOOK);
     let mut could_act = true;
     let mut missed: u32 = 0;
-    let mut was_settled = true;
+    let mut has_started = false;
     loop {
         next.tick().await;
         let is_settled = cluster.is_settled();
-        match (was_settled, is_settled) {
-            (true, false) => readiness.hold(SETTLING),
-            (false, true) => readiness.clear(SETTLING),
-            _ => {}
+        if has_started {
+            // All nodes settle at once, and hold what they cannot do: to send nobody here
+            // would send nobody anywhere.
+            readiness.remark(SETTLING, !is_settled);
+        } else if is_settled {
+            readiness.clear(SETTLING);
+            has_started = true;
+        } else {
+            readiness.hold(SETTLING);
         }
-        was_settled = is_settled;
         // For a moment it may not act whenever a peer is lost; that is nobody's business.
         missed = if cluster.may_act() { 0 } else { missed.saturating_add(1) };
         let can_act = missed < LOOKS_WITHOUT;
