@@ -132,6 +132,14 @@ impl Redis {
         // Its keeper ends it when it is asked to end.
         let _gone = kill_process(Pid::from_child(&self.process), Signal::TERM);
         let _status = self.process.wait();
+        // The system may take a moment to end what the keeper killed; till then nobody else
+        // can have the port.
+        let until = Instant::now() + START;
+        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+            && Instant::now() < until
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 

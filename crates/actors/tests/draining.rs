@@ -168,6 +168,7 @@ async fn sessions_that_are_opened_at_a_draining_node_are_made_by_another() {
     drained(drain(&other, Duration::from_secs(30))).await;
     until(|| other.cluster.nodes().iter().all(|lease| lease.draining)).await;
     until(|| leaving.cluster.nodes().iter().all(|lease| lease.draining)).await;
+    leaving.handle.close();
     let refused = leaving.handle.initialize(tenant, principal, request(), None).await.err();
     assert_eq!(refused, Some(Refusal::Stopping));
     other.kill();

@@ -28,8 +28,9 @@ use crate::{Told, Visit};
 const WAITS_MS: [u64; 7] = [0, 20, 50, 100, 200, 400, 500];
 
 /// How long a call goes on by itself whose client left before the owner had said anything,
-/// so that it arrives although its owner may just be changing.
-const LINGER: Duration = Duration::from_secs(1);
+/// so that it arrives although its owner may just be changing: longer than it takes to find
+/// out that a process was killed.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// What a client is told to wait before it comes back to another node, in milliseconds.
 const RETRY_MS: std::ops::RangeInclusive<u32> = 500..=1_500;

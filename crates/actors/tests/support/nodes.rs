@@ -126,6 +126,10 @@ async fn join(world: &World, care: Care) -> Cluster {
         // They settle soon after their start.
         renew_ms: 50,
         margin_ms: 100,
+        // A system that resets the links of what was killed is told from a firewall by what
+        // a living node would have done by now.
+        ping_ms: 100,
+        pong_ms: 300,
         ..cluster::Settings::default()
     };
     let serving = world.handle.serving();
