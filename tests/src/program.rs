@@ -105,6 +105,11 @@ impl Playing {
     /// Waits until so much more of a kind was seen.
     pub async fn sees(&mut self, kind: &str, more: usize) -> Result<()> {
         let due = self.seen().all(kind).len() + more;
+        self.has_seen(kind, due).await
+    }
+
+    /// Waits until so much of a kind was seen since it began.
+    pub async fn has_seen(&mut self, kind: &str, due: usize) -> Result<()> {
         let until = tokio::time::Instant::now() + PATIENCE;
         while self.seen().all(kind).len() < due {
             let ended = self.process.try_wait()?;

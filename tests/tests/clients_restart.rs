@@ -42,6 +42,15 @@ impl Stage {
         Ok(())
     }
 
+    /// Waits until every client has seen so much of a kind since it began.
+    async fn all_have_seen(&mut self, kind: &str, due: usize) -> Result<()> {
+        for playing in &mut self.playing {
+            let seen = playing.has_seen(kind, due).await;
+            seen.with_context(|| format!("{:?}\n{}", playing.program, self.cluster.tails(20)))?;
+        }
+        Ok(())
+    }
+
     /// Ends the story, and has what every client saw judged.
     async fn end(self, judge: impl Fn(&Seen) -> Result<()>) -> Result<()> {
         std::fs::remove_file(&self.goes_on)?;
@@ -59,7 +68,7 @@ impl Stage {
 #[tokio::test]
 async fn every_client_holds_its_session_through_a_rolling_restart() -> Result<()> {
     let mut stage = Stage::set("hold").await?;
-    stage.all_see("turn", 1).await?;
+    stage.all_have_seen("turn", 1).await?;
     for node in stage.cluster.members()? {
         stage.cluster.restart(&node.name).await?;
         stage.all_see("turn", 1).await?;
@@ -78,7 +87,7 @@ async fn every_client_holds_its_session_through_a_rolling_restart() -> Result<()
 #[tokio::test]
 async fn every_client_that_was_idle_holds_its_session_when_nodes_are_killed() -> Result<()> {
     let mut stage = Stage::set("idle").await?;
-    stage.all_see("turn", 1).await?;
+    stage.all_have_seen("turn", 1).await?;
     for name in ["node1", "node2"] {
         stage.cluster.kill(name).await?;
         stage.cluster.start(name).await?;
@@ -98,7 +107,7 @@ async fn every_client_on_a_stream_that_said_an_id_holds_its_session_when_a_node_
 -> Result<()> {
     for name in ["node1", "node2", "node3"] {
         let mut stage = Stage::set("long").await?;
-        stage.all_see("progress", 5).await?;
+        stage.all_have_seen("progress", 5).await?;
         stage.cluster.kill(name).await?;
         stage
             .end(|seen| {

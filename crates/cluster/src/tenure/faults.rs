@@ -157,7 +157,7 @@ impl World {
             former: Vec::new(),
             tenant: "acme".into(),
             principal: Digest([0; 32]),
-            revision: "2025-11-25".into(),
+            revision: "any revision".into(),
             initialize: Bytes::new(),
             state: State::default(),
             standing: Standing::Owned,
