@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use actix::{AsyncContext, Context};
-use bytes::Bytes;
 use cluster::tenure::Tenure;
 use conversation::{Birth, Emitter, Event, Refusal, Saved, Session, SinkId, Unreadable};
 use protocol::{Body, Mirrored, Revision, SessionId};
@@ -24,12 +23,7 @@ use crate::{Opened, clock, metrics};
 /// What a new session begins with.
 pub(crate) enum Newborn {
     /// An `initialize` was posted.
-    Posted {
-        body: Body,
-        mirrored: Option<Box<Mirrored>>,
-        /// The params of the `initialize`.
-        params: Bytes,
-    },
+    Posted { body: Body, mirrored: Option<Box<Mirrored>> },
     /// A duplex connection was made.
     Connected {
         /// Told when the session is recorded; dropped when it cannot be.
@@ -56,18 +50,18 @@ pub(crate) fn begin(
     let is_duplex = matches!(newborn, Newborn::Connected { .. });
     let (sink, queue) = door.sink(node.bounds, is_duplex);
     let birth = birth(node, &tenant.name, owner.token, random.seed, is_duplex.then_some(sink.id));
-    let (first, initialize, recorded) = match newborn {
-        Newborn::Connected { recorded } => (None, Bytes::new(), Some(recorded)),
-        Newborn::Posted { body, mirrored, params } => {
-            (Some(Event::Posted { sink: sink.id, body, mirrored, again: false }), params, None)
+    let (first, recorded) = match newborn {
+        Newborn::Connected { recorded } => (None, Some(recorded)),
+        Newborn::Posted { body, mirrored } => {
+            (Some(Event::Posted { sink: sink.id, body, mirrored, again: false }), None)
         }
     };
     let draft = Draft {
         owner,
         tenant: Arc::clone(&tenant.name),
         principal: Digest(principal.digest()),
-        initialize,
         random: random.next_token,
+        recorded,
     };
     let enrolled = node.registry.enroll(&session, &tenant.name, principal, Arc::clone(&door));
     let enrolled = enrolled.ok_or(Refusal::Unavailable)?;
@@ -80,12 +74,7 @@ pub(crate) fn begin(
         tenant: Arc::clone(&tenant.name),
         token: owner.token,
         epoch,
-        beginning: Beginning::Newborn {
-            draft: Box::new(draft),
-            first: first.map(Box::new),
-            recorded,
-            sink,
-        },
+        beginning: Beginning::Newborn { draft: Box::new(draft), first: first.map(Box::new), sink },
         enrolled,
         seat,
         now,

@@ -167,9 +167,8 @@ impl Handle {
         {
             return remote::open(&self.node, &peer, tenant, principal, request, mirrored).await;
         }
-        let params = request.params().unwrap_or_default();
         let body = Body::One(Message::Request(request));
-        let post = Newborn::Posted { body, mirrored, params };
+        let post = Newborn::Posted { body, mirrored };
         birth::begin(&self.node, tenant, principal, post)
     }
 

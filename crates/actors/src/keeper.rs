@@ -23,11 +23,29 @@ use crate::metrics;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifetimes {
     /// While it has an owner, who refreshes it well before.
-    pub(crate) owned: Duration,
+    pub(crate) owned: Seconds,
     /// After its owner gave it up.
-    pub(crate) released: Duration,
+    pub(crate) released: Seconds,
     /// As a tombstone.
-    pub(crate) ended: Duration,
+    pub(crate) ended: Seconds,
+}
+
+/// A time in whole seconds, begun ones included; beyond 136 years, as much as that. Each
+/// session keeps three, so they are small.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seconds(u32);
+
+impl From<Duration> for Seconds {
+    fn from(time: Duration) -> Self {
+        let begun = u64::from(time.subsec_nanos() > 0);
+        Self(u32::try_from(time.as_secs().saturating_add(begun)).unwrap_or(u32::MAX))
+    }
+}
+
+impl From<Seconds> for Duration {
+    fn from(Seconds(seconds): Seconds) -> Self {
+        Self::from_secs(seconds.into())
+    }
 }
 
 /// The one writer of a session's record and log.
@@ -199,15 +217,15 @@ fn perform(store: &Arc<dyn Store>, session: &SessionId, op: Op, lifetimes: Lifet
             Box::pin(async move { Came::Saved(store.save(&session, token, state).await) })
         }
         Op::Claim { expected, new } => Box::pin(async move {
-            Came::Claimed(store.claim(&session, expected, new, lifetimes.owned).await)
+            Came::Claimed(store.claim(&session, expected, new, lifetimes.owned.into()).await)
         }),
-        Op::Release { token } => {
-            Box::pin(
-                async move { Came::Done(store.release(&session, token, lifetimes.released).await) },
-            )
-        }
+        Op::Release { token } => Box::pin(async move {
+            Came::Done(store.release(&session, token, lifetimes.released.into()).await)
+        }),
         Op::End { token } => {
-            Box::pin(async move { Came::Done(store.end(&session, token, lifetimes.ended).await) })
+            Box::pin(
+                async move { Came::Done(store.end(&session, token, lifetimes.ended.into()).await) },
+            )
         }
     }
 }

@@ -48,7 +48,7 @@ impl SessionActor {
         let left = self.idle_left(end, now);
         match &mut self.keeper {
             Some(keeper) if moves => {
-                keeper.lifetimes.released = left;
+                keeper.lifetimes.released = left.into();
                 keeper.release();
             }
             Some(keeper) => keeper.end(),
@@ -132,7 +132,9 @@ impl SessionActor {
         tracing::debug!(session = ?self.id, ?end, "a session ended");
         let moves = matches!(end, End::Deposed | End::Over(Cause::Asleep | Cause::Moved));
         self.door.close(if moves { Standing::Leaving } else { Standing::Over });
-        self.recorded = None;
+        if let Some(draft) = &mut self.draft {
+            draft.recorded = None;
+        }
         self.link = None;
         self.following.clear();
         self.held.clear();

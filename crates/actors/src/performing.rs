@@ -1,6 +1,7 @@
 //! What a session asks for, done: connections are told, the server is sent, the store is
 //! given to keep.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,12 +20,17 @@ use crate::record;
 use crate::session_actor::{Creation, SessionActor};
 use crate::sink::{self, Sink};
 
-/// Most effects a quiet session keeps room for.
-const EFFECTS_KEPT_MAX: usize = 16;
+/// Most effects that a thread keeps room for.
+const EFFECTS_KEPT_MAX: usize = 64;
+
+thread_local! {
+    /// Room for the effects of one step, used by every session of the thread in turn.
+    static EFFECTS: Cell<Vec<Effect>> = const { Cell::new(Vec::new()) };
+}
 
 impl SessionActor {
     pub(crate) fn step(&mut self, now: Millis, event: Event) {
-        let mut effects = std::mem::take(&mut self.effects);
+        let mut effects = EFFECTS.take();
         self.session.step(now, event, &mut effects);
         if self.draft.is_some() && effects.iter().any(needs_record) {
             self.record();
@@ -37,7 +43,7 @@ impl SessionActor {
             self.perform(effect);
         }
         if effects.capacity() <= EFFECTS_KEPT_MAX {
-            self.effects = effects;
+            EFFECTS.set(effects);
         }
     }
 
@@ -118,7 +124,7 @@ impl SessionActor {
     /// Makes the record: before anyone learns that there is a session.
     pub(crate) fn record(&mut self) {
         let Some(draft) = &self.draft else { return };
-        let record = draft.record(self.session.revision());
+        let record = draft.record(self.session.revision(), self.session.initialize());
         let settings = &self.node.settings;
         let creation: Creation = Box::pin(record::create(
             Arc::clone(&self.node.store),
@@ -139,13 +145,13 @@ impl SessionActor {
             self.abandon(End::Unrecorded);
             return;
         }
-        let Some(draft) = self.draft.take() else { return };
-        if let Some(recorded) = self.recorded.take() {
+        let Some(mut draft) = self.draft.take() else { return };
+        if let Some(recorded) = draft.recorded.take() {
             // Whoever does not wait any more has left the connection, too.
             let _ = recorded.send(());
         }
         let settings = &self.node.settings;
-        let record = draft.record(self.session.revision());
+        let record = draft.record(self.session.revision(), self.session.initialize());
         let (ttl, now) = (settings.record_ttl(), clock::now().0);
         let tenure = Tenure::new(self.id.clone(), record, self.epoch, ttl, now);
         let (store, lifetimes) = (Arc::clone(&self.node.store), settings.lifetimes());

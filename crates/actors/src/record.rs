@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use protocol::{Revision, SessionId};
 use store::{Digest, Error, Owner, Record, Standing, State, Store, Token};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::registry::{Enrolled, Seat};
@@ -21,22 +22,22 @@ pub(crate) struct Draft {
     pub(crate) owner: Owner,
     pub(crate) tenant: Arc<str>,
     pub(crate) principal: Digest,
-    /// The params of `initialize`; empty on a duplex connection, where it is still to come:
-    /// such a session ends with its connection and is never taken over.
-    pub(crate) initialize: Bytes,
     /// For the token that a further claim may need.
     pub(crate) random: u64,
+    /// Who waits for the record before anyone is told of the session.
+    pub(crate) recorded: Option<oneshot::Sender<()>>,
 }
 
 impl Draft {
-    pub(crate) fn record(&self, revision: Revision) -> Record {
+    /// `initialize` is its params.
+    pub(crate) fn record(&self, revision: Revision, initialize: Bytes) -> Record {
         Record {
             owner: self.owner,
             former: Vec::new(),
             tenant: Arc::clone(&self.tenant),
             principal: self.principal,
             revision: Cow::Borrowed(revision.as_str()),
-            initialize: self.initialize.clone(),
+            initialize,
             state: State::default(),
             standing: Standing::Owned,
         }

@@ -261,7 +261,7 @@ impl Node {
         }
         metrics::not_taken_over(Failure::Unreadable);
         // Another node may know better.
-        let released = self.settings.lifetimes().released;
+        let released = self.settings.lifetimes().released.into();
         if let Err(error) = self.store.release(session, token, released).await {
             tracing::warn!(?session, %error, "a session that cannot be served is not released");
         }

@@ -21,7 +21,6 @@ use cluster::tenure::Outcome;
 use conversation::{Effect, Emitter, Event, Millis, Refusal, Session};
 use protocol::SessionId;
 use store::{Error, Token};
-use tokio::sync::oneshot;
 
 use crate::alarm::Alarm;
 use crate::clock;
@@ -79,11 +78,9 @@ pub(crate) struct SessionActor {
     /// The epoch of the node's lease in which that was.
     pub(crate) epoch: u64,
     /// What is to be recorded once the handshake has succeeded.
-    pub(crate) draft: Option<Draft>,
+    pub(crate) draft: Option<Box<Draft>>,
     /// What it begins with.
-    first: Option<Event>,
-    /// Who waits for the record before anyone is told of the session.
-    pub(crate) recorded: Option<oneshot::Sender<()>>,
+    first: Option<Box<Event>>,
     /// Unfinished connections. Few: the session bounds them.
     pub(crate) sinks: Vec<Sink>,
     pub(crate) link: Option<Link>,
@@ -92,8 +89,6 @@ pub(crate) struct SessionActor {
     /// From the record on.
     pub(crate) keeper: Option<Keeper>,
     pub(crate) alarm: Alarm,
-    /// Reused by every step.
-    pub(crate) effects: Vec<Effect>,
     /// What came of performing effects and of keeping. Bounded by them.
     pub(crate) following: VecDeque<Event>,
     /// Effects that wait until the record is made, or until the node owns the session;
@@ -138,12 +133,7 @@ pub(crate) struct Parts {
 /// How it begins here.
 pub(crate) enum Beginning {
     /// It is new.
-    Newborn {
-        draft: Box<Draft>,
-        first: Option<Box<Event>>,
-        recorded: Option<oneshot::Sender<()>>,
-        sink: Sink,
-    },
+    Newborn { draft: Box<Draft>, first: Option<Box<Event>>, sink: Sink },
     /// It was claimed, and this is to be done about what had begun.
     Claimed { keeper: Box<Keeper>, effects: Vec<Effect> },
 }
@@ -161,13 +151,11 @@ impl SessionActor {
             epoch: parts.epoch,
             draft: None,
             first: None,
-            recorded: None,
             sinks: Vec::new(),
             link: None,
             deaf: false,
             keeper: None,
             alarm: Alarm::new(parts.now),
-            effects: Vec::new(),
             following: VecDeque::new(),
             held: Vec::new(),
             mail: VecDeque::new(),
@@ -182,12 +170,10 @@ impl SessionActor {
             over: false,
         };
         match parts.beginning {
-            Beginning::Newborn { draft, first, recorded, mut sink } => {
+            Beginning::Newborn { draft, first, mut sink } => {
                 sink.take();
                 actor.sinks.push(sink);
-                actor.draft = Some(*draft);
-                actor.first = first.map(|first| *first);
-                actor.recorded = recorded;
+                (actor.draft, actor.first) = (Some(draft), first);
             }
             Beginning::Claimed { keeper, effects } => {
                 (actor.keeper, actor.held) = (Some(*keeper), effects);
@@ -336,7 +322,21 @@ impl SessionActor {
             }
         }
         self.count_exchanges();
+        self.give_back();
         self.alarm.ring_by(self.session.deadline(), now);
+    }
+
+    /// Room that a quiet session does not need.
+    fn give_back(&mut self) {
+        if self.following.is_empty() {
+            self.following = VecDeque::new();
+        }
+        if self.mail.is_empty() {
+            self.mail = VecDeque::new();
+        }
+        if self.sinks.is_empty() {
+            self.sinks = Vec::new();
+        }
     }
 
     pub(crate) fn count_exchanges(&mut self) {
@@ -460,7 +460,7 @@ impl Actor for SessionActor {
         let first = self.first.take();
         self.guarded(context, |actor| {
             if let Some(event) = first {
-                actor.step(clock::now(), event);
+                actor.step(clock::now(), *event);
             } else if actor.draft.is_some() {
                 // A duplex client learns the session's id before it says anything.
                 actor.record();

@@ -82,9 +82,9 @@ impl Settings {
     /// How long a session's record lives after each kind of writing.
     pub(crate) fn lifetimes(&self) -> Lifetimes {
         Lifetimes {
-            owned: self.record_ttl(),
-            released: Duration::from_secs(self.session.idle_secs).max(self.tombstone_ttl()),
-            ended: self.tombstone_ttl(),
+            owned: self.record_ttl().into(),
+            released: Duration::from_secs(self.session.idle_secs).max(self.tombstone_ttl()).into(),
+            ended: self.tombstone_ttl().into(),
         }
     }
 

@@ -216,7 +216,7 @@ pub struct Tenure {
     /// The store forgot something: write all of it anew.
     anew: bool,
     /// A claim whose outcome is not known.
-    claiming: Option<(Expected, Owner)>,
+    claiming: Option<Box<(Expected, Owner)>>,
     /// The record names this node under this token.
     late: Option<Token>,
     releasing: bool,
@@ -414,7 +414,7 @@ impl Tenure {
     fn claim(&mut self, right: u64, random: u64) -> Op {
         let mine = self.record.owner;
         let from = self.late.unwrap_or(mine.token);
-        let again = self.claiming.filter(|(expected, _)| {
+        let again = self.claiming.as_deref().copied().filter(|(expected, _)| {
             self.rules.repeats_claims && *expected == Expected::Token(from)
         });
         let (expected, new) = again.unwrap_or_else(|| {
@@ -422,7 +422,7 @@ impl Tenure {
             let new = Owner { token: newest.next(random), node: mine.node };
             (Expected::Token(from), new)
         });
-        self.claiming = Some((expected, new));
+        self.claiming = Some(Box::new((expected, new)));
         self.under = Some(Under::Claim { right });
         Op::Claim { expected, new }
     }

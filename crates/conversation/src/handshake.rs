@@ -181,7 +181,8 @@ impl Session {
         self.client = Some(Box::new(Client {
             revision,
             capabilities: asked.capabilities,
-            params: protocol::with_protocol_version(&params, revision.asked_of_servers()),
+            // Not a slice: that would keep the whole request.
+            params: Bytes::copy_from_slice(&params),
             server_lists: Vec::new(),
             server_has_tools: false,
         }));
@@ -276,7 +277,8 @@ impl Session {
         let (State::Opening { until }, Some(client)) = (self.link.state, &self.client) else {
             return;
         };
-        let params = client.params.clone();
+        let asked = client.revision.asked_of_servers();
+        let params = protocol::with_protocol_version(&client.params, asked);
         self.link.state = State::Shaking { until };
         self.send_own(turn, Method::Initialize, Some(&params));
     }

@@ -4,7 +4,7 @@
 //! session's server is up, and again when it says that they changed. Calls that come
 //! before the list is known wait for it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use protocol::{HeaderParams, Method, Mirrored, Rejection, Request, RequestId, Response};
 
@@ -17,7 +17,7 @@ const PAGES_MAX: u32 = 32;
 /// What is known of the tools' annotations.
 #[derive(Default)]
 pub(crate) struct Mirroring {
-    tools: HashMap<Box<str>, HeaderParams>,
+    tools: BTreeMap<Box<str>, HeaderParams>,
     /// How many pages were asked for, while the list is being read.
     reading: Option<u32>,
     /// Calls that wait for the list; bounded by `exchanges_max`.

@@ -74,7 +74,7 @@ impl Session {
         session.client = Some(Box::new(Client {
             revision,
             capabilities: asked.capabilities,
-            params: protocol::with_protocol_version(&initialize, revision.asked_of_servers()),
+            params: initialize,
             server_lists: state.server_lists(),
             server_has_tools: state.tools,
         }));

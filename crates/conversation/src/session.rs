@@ -134,7 +134,7 @@ pub(crate) enum Phase {
 pub(crate) struct Client {
     pub(crate) revision: Revision,
     pub(crate) capabilities: ClientCapabilities,
-    /// The parameters of its `initialize`, for every further handshake with the server.
+    /// The parameters of its `initialize` as they came, for every handshake with the server.
     pub(crate) params: Bytes,
     pub(crate) server_lists: Vec<protocol::Method>,
     pub(crate) server_has_tools: bool,
@@ -238,6 +238,18 @@ impl Session {
         self.save(turn);
         self.let_through(turn);
         self.leave(turn);
+        self.give_back();
+    }
+
+    /// What a quiet session needs no room for. Nearly all sessions are quiet nearly always,
+    /// and room for four exchanges and their calls is as much as a quarter of one.
+    fn give_back(&mut self) {
+        if self.exchanges.is_empty() {
+            self.exchanges = Vec::new();
+        }
+        if self.calls.is_empty() {
+            self.calls = Vec::new();
+        }
     }
 
     /// What it holds now, each within its bound.
@@ -276,6 +288,14 @@ impl Session {
     /// The revision that was negotiated; before that, the one that counts as assumed.
     pub fn revision(&self) -> Revision {
         self.client.as_ref().map_or(Revision::ASSUMED, |client| client.revision)
+    }
+
+    /// The params of its `initialize`, for the record: what another owner needs to go on.
+    /// Empty where there was none yet, and for a duplex session, which ends with its
+    /// connection and is never taken over.
+    pub fn initialize(&self) -> Bytes {
+        let client = self.client.as_ref().filter(|_| self.duplex.is_none());
+        client.map(|client| client.params.clone()).unwrap_or_default()
     }
 
     /// Is the handshake done?

@@ -78,7 +78,7 @@ impl Session {
             tools: self.client.as_ref().is_some_and(|client| client.server_has_tools),
         };
         // Writing strings and numbers to memory cannot fail.
-        serde_json::to_vec(&state).unwrap_or_default().into()
+        serde_json::to_vec(&state).unwrap_or_default().into_boxed_slice().into()
     }
 
     /// The version that holds everything that has changed so far.

@@ -44,7 +44,7 @@ async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Re
         return Err(Refused::accept("both application/json and text/event-stream"));
     }
     let raw = front.collect(asked).await?;
-    let Some(session) = asked.heads.session else { return begin(front, asked, &raw).await };
+    let Some(session) = asked.heads.session else { return begin(front, asked, raw).await };
 
     let again = raw.clone();
     let body = protocol::parse(raw, &protocol::Limits::default())?;
@@ -68,10 +68,8 @@ async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Re
 }
 
 /// A POST without a session: `initialize`, or a mistake.
-async fn begin(front: &Front, asked: &Asked<'_>, raw: &[u8]) -> Result<Response<Body>, Refused> {
-    // A session keeps its `initialize`. A copy of its own does not keep the whole buffer
-    // that it was read into.
-    let body = protocol::parse(Bytes::copy_from_slice(raw), &protocol::Limits::default())?;
+async fn begin(front: &Front, asked: &Asked<'_>, raw: Bytes) -> Result<Response<Body>, Refused> {
+    let body = protocol::parse(raw, &protocol::Limits::default())?;
     check_version(asked).map_err(|refused| refused.of(only_id(&body)))?;
     let request = match body {
         Posted::One(Message::Request(request))

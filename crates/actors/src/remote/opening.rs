@@ -74,8 +74,7 @@ impl Opening {
         let arbiters = Arc::clone(&node);
         // A session lives on a thread of its node's. Where none takes it, nobody tells.
         arbiters.arbiters.spawn(move || {
-            let params = self.request.params().unwrap_or_default();
-            let newborn = Newborn::Posted { body: self.body(), mirrored: self.mirrored, params };
+            let newborn = Newborn::Posted { body: self.body(), mirrored: self.mirrored };
             let _ = tell.send(birth::begin(&node, &self.tenant, &self.principal, newborn));
         });
         Box::new(Serving::Beginning(Box::pin(async move {

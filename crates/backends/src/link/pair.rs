@@ -1,7 +1,7 @@
 //! Two bounded queues between a session and whoever drives its server.
 //!
-//! A queue allocates nothing until it is used and gives back what a burst made it
-//! take: a node holds thousands of links, and nearly all of them are idle.
+//! A queue has room allocated only while something is in it: a node holds thousands of
+//! links, and nearly all of them are idle.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -13,9 +13,6 @@ use protocol::Message;
 use tokio::sync::Notify;
 
 use super::{LinkEvent, LinkLimits, SendError};
-
-/// What an empty queue may keep allocated, in slots.
-const IDLE_SLOTS_MAX: usize = 8;
 
 /// The session has dropped its half; nobody hears what is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,7 +80,7 @@ impl<T: Weigh> Queue<T> {
     fn pop(&mut self) -> Option<T> {
         let item = self.waiting.pop_front()?;
         self.bytes -= item.weight();
-        if self.waiting.is_empty() && self.waiting.capacity() > IDLE_SLOTS_MAX {
+        if self.waiting.is_empty() {
             self.waiting = VecDeque::new();
         }
         Some(item)

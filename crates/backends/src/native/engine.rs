@@ -29,7 +29,9 @@ pub(super) struct InPlace {
     line: Arc<Line>,
     end: ServerEnd,
     ear: Ear,
-    running: FuturesUnordered<Abortable<Running>>,
+    /// Made when a first call is not answered at once: empty, it would take as much as
+    /// most sessions' calls ever need.
+    running: Option<FuturesUnordered<Abortable<Running>>>,
     /// The running calls that can be cancelled.
     calls: HashMap<RequestId, AbortHandle>,
     is_up: bool,
@@ -39,8 +41,8 @@ pub(super) struct InPlace {
 
 impl InPlace {
     pub(super) fn new(served: Arc<dyn Served>, line: Arc<Line>, end: ServerEnd, ear: Ear) -> Self {
-        let (running, calls) = (FuturesUnordered::new(), HashMap::new());
-        Self { served, line, end, ear, running, calls, is_up: false, new_first: false }
+        let calls = HashMap::new();
+        Self { served, line, end, ear, running: None, calls, is_up: false, new_first: false }
     }
 
     /// Takes messages of the session's until one is answered at once.
@@ -65,7 +67,7 @@ impl InPlace {
         match request.method {
             Method::Initialize => return Some(self.initialized(&request)),
             Method::Ping => return Some(Response::result(request.id, b"{}")),
-            _ if self.running.len() >= CALLS_MAX => {
+            _ if self.in_flight() >= CALLS_MAX => {
                 let code = ErrorCode::Refused.number();
                 let busy = Error::new(code, "too many calls at once; try again later");
                 return Some(busy.answering(request.id));
@@ -91,7 +93,7 @@ impl InPlace {
     ) -> Option<Response> {
         if notification.method == Method::Cancelled {
             self.cancelled(&notification);
-        } else if self.running.len() < CALLS_MAX {
+        } else if self.in_flight() < CALLS_MAX {
             let notice = Notice { notification, line: Arc::clone(&self.line) };
             self.begin(Work::Notice(Arc::clone(&self.served).notified(notice)), context);
         }
@@ -112,20 +114,29 @@ impl InPlace {
         }
     }
 
+    fn in_flight(&self) -> usize {
+        self.running.as_ref().map_or(0, FuturesUnordered::len)
+    }
+
     fn begin(&mut self, work: Work, context: &mut Context<'_>) -> Begun {
         let mut running = Running(work);
         if let Poll::Ready(answer) = Pin::new(&mut running).poll(context) {
             return Begun::Done(answer);
         }
         let (handle, registration) = AbortHandle::new_pair();
-        self.running.push(Abortable::new(running, registration));
+        let running = Abortable::new(running, registration);
+        self.running.get_or_insert_default().push(running);
         Begun::Running(handle)
     }
 
     /// Lets what runs go on until some call is answered.
     fn poll_running(&mut self, context: &mut Context<'_>) -> Option<Response> {
-        while !self.running.is_empty() {
-            let Poll::Ready(Some(ended)) = self.running.poll_next_unpin(context) else { break };
+        while let Some(running) = &mut self.running {
+            let Poll::Ready(ended) = running.poll_next_unpin(context) else { break };
+            let Some(ended) = ended else {
+                self.running = None;
+                break;
+            };
             // An aborted call is answered by nobody (CAN-02), a notification neither.
             if let Ok(Some(response)) = ended {
                 if let Some(id) = &response.id {
@@ -173,7 +184,7 @@ impl Engine for InPlace {
 
 impl Drop for InPlace {
     fn drop(&mut self) {
-        self.running.clear();
+        self.running = None;
         self.line.end();
         if catch_unwind(AssertUnwindSafe(|| self.served.closed(&self.line.session))).is_err() {
             tracing::error!("a native handler panicked when a session was over");

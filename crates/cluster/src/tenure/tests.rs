@@ -92,7 +92,7 @@ impl Story {
     /// The claim that is under way succeeds.
     #[track_caller]
     fn claimed(&mut self) {
-        let (_, new) = self.tenure.claiming.expect("a claim is under way");
+        let (_, new) = **self.tenure.claiming.as_ref().expect("a claim is under way");
         let mut record = record();
         record.former.insert(0, self.tenure.token());
         record.owner = new;
@@ -235,10 +235,10 @@ fn a_claim_of_unknown_outcome_is_the_same_claim_again() {
     let mut story = story();
     story.moment.right = Some(1);
     story.does("claim 4 from 3");
-    let (_, first) = story.tenure.claiming.unwrap();
+    let (_, first) = **story.tenure.claiming.as_ref().unwrap();
     story.came(Came::Claimed(Err(unavailable())), []);
     story.at(50).does("claim 4 from 3");
-    assert_eq!(story.tenure.claiming.unwrap().1, first);
+    assert_eq!(story.tenure.claiming.as_ref().unwrap().1, first);
     // The first had succeeded, and is found by the second as its own.
     story.claimed();
     assert!(story.may_act());
