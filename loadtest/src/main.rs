@@ -1,149 +1,239 @@
-//! What an echo costs here beside what it costs in a bare HTTP handler.
+//! Measures MCP servers: what a call, a session, an event costs, and what clients see when
+//! something breaks. Any server that speaks Streamable HTTP, not only ours.
 //!
-//! `cargo run --release -p loadtest` starts two servers, one on each way of answering the
-//! same JSON, and calls them in turns: bare actix-web, which parses the body and echoes
-//! it, and a node with an echo on the `Handler` trait. It prints the server's CPU time per
-//! call, and the ratio of each pair of rounds: the ratios travel between machines, the
-//! times do not.
+//! `cargo run --release -p loadtest -- all` runs every scenario against ours and the peers
+//! and writes a page with plots; see `docs/performance.md`.
 
-mod client;
+mod compare;
+mod figures;
+mod mcp;
+mod ours;
+mod peers;
+mod process;
+mod report;
+mod scenarios;
 mod servers;
+mod target;
+mod wire;
 
-use std::io::{BufRead, BufReader, Write as _};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::io::Write as _;
+use std::path::PathBuf;
 
-use anyhow::{Context as _, bail};
-use clap::{Parser, Subcommand};
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand};
 
-use crate::client::Target;
+use crate::compare::Compared;
+use crate::figures::Figures;
+use crate::report::{Machine, Report};
+use crate::scenarios::{Load, Scenario};
+use crate::target::Target;
 
-/// Measures a node beside a bare HTTP handler.
+/// Measures MCP servers.
 #[derive(Parser)]
+#[command(about, long_about = None)]
 struct Arguments {
     #[command(subcommand)]
-    command: Option<Serve>,
-    /// How often each server is called in its turn.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// How long one turn lasts, in seconds.
-    #[arg(long, default_value_t = 3)]
-    secs: u64,
-    /// How many connections call at the same time.
-    #[arg(long, default_value_t = 16)]
-    connections: usize,
+    command: Command,
 }
 
-/// The servers, each a process of its own so that its CPU time is its own.
-#[derive(Subcommand, Clone, Copy)]
-enum Serve {
-    /// Bare actix-web.
-    Bare,
-    /// A node with an echo on the `Handler` trait.
-    Node,
+#[derive(Subcommand)]
+enum Command {
+    /// Runs one scenario.
+    Run(Run),
+    /// Runs every scenario against our server and the peers, in turns.
+    All(All),
+    /// Names what can be measured.
+    Targets,
+    /// Serves one of our own, for a measurement; ends when its input closes.
+    #[command(hide = true)]
+    Serve {
+        /// Which.
+        which: servers::Which,
+    },
+}
+
+#[derive(Args)]
+struct Run {
+    /// What to do.
+    scenario: Scenario,
+    /// Which servers: names that `targets` lists, `http://…` URLs of servers that run
+    /// (several nodes of one: with commas), or a `cluster.json`.
+    #[arg(required = true)]
+    targets: Vec<String>,
+    /// Runs two servers in turns and prints the ratio of each pair.
+    #[arg(long)]
+    compare: bool,
+    /// How many turns each of two compared servers gets; one more warms up.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// The process that serves a URL, so that its cost is measured, too; may be repeated.
+    #[arg(long)]
+    pid: Vec<u32>,
+    #[command(flatten)]
+    load: Load,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Args)]
+struct All {
+    /// Peers to measure beside ours; without any, all.
+    #[arg(long)]
+    peer: Vec<String>,
+    /// Everything short, to see that it works.
+    #[arg(long)]
+    smoke: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Args)]
+struct Output {
+    /// Writes what was found: `.json` for programs, `.html` for people; may be repeated.
+    #[arg(long, short)]
+    output: Vec<PathBuf>,
 }
 
 fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
-    match arguments.command {
-        Some(Serve::Bare) => servers::bare(),
-        Some(Serve::Node) => servers::node(),
-        None => compare(&arguments),
+    match Arguments::parse().command {
+        Command::Serve { which } => servers::serve(which),
+        Command::Targets => targets(),
+        Command::Run(run) => self::run(&run),
+        Command::All(all) => self::all(&all),
     }
 }
 
-fn compare(arguments: &Arguments) -> anyhow::Result<()> {
-    let bare = Server::start("bare", 0)?;
-    let node = Server::start("node", 0)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+fn targets() -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    let mut ratios = Vec::new();
-    writeln!(
-        out,
-        "{:>6} {:>22} {:>22} {:>7}",
-        "round", "bare: calls/s, µs CPU", "node: calls/s, µs CPU", "ratio"
-    )?;
-    for round in 0..=arguments.rounds {
-        let mut costs = [0.0; 2];
-        let mut rates = [0.0; 2];
-        for (index, server) in [&bare, &node].into_iter().enumerate() {
-            let target = Target { address: server.address.clone(), is_node: index == 1 };
-            let before = server.cpu()?;
-            let calls = runtime.block_on(client::call(
-                &target,
-                arguments.connections,
-                Duration::from_secs(arguments.secs),
-            ))?;
-            let spent = server.cpu()? - before;
-            costs[index] = spent.as_secs_f64() * 1e6 / calls as f64;
-            rates[index] = calls as f64 / arguments.secs as f64;
-        }
-        let ratio = costs[1] / costs[0];
-        let name = if round == 0 { "warm".to_owned() } else { round.to_string() };
-        writeln!(
-            out,
-            "{name:>6} {:>13.0} {:>8.2} {:>13.0} {:>8.2} {ratio:>7.2}",
-            rates[0], costs[0], rates[1], costs[1]
-        )?;
-        if round > 0 {
-            ratios.push(ratio);
-        }
+    for name in ours::names() {
+        writeln!(out, "{name:<16} {}", ours::told(name))?;
     }
-    ratios.sort_by(f64::total_cmp);
-    if let (Some(least), Some(most)) = (ratios.first(), ratios.last()) {
-        let median = ratios[ratios.len() / 2];
-        writeln!(
-            out,
-            "server CPU per call, node to bare: {median:.2} (median; {least:.2} to {most:.2})"
-        )?;
+    for name in peers::names()? {
+        writeln!(out, "{name:<16} a peer")?;
     }
     Ok(())
 }
 
-/// A server in a process of its own; it ends with this value.
-struct Server {
-    process: Child,
-    address: String,
-}
-
-impl Server {
-    /// Starts it, on one core where the machine lets us choose.
-    fn start(which: &str, core: usize) -> anyhow::Result<Self> {
-        let program = std::env::current_exe()?;
-        let mut command = Command::new("taskset");
-        command.args(["-c", &core.to_string()]).arg(program).arg(which);
-        let mut process = command
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("starting a server; `taskset` of util-linux is needed")?;
-        let stdout = process.stdout.take().context("the server's output")?;
-        let mut address = String::new();
-        BufReader::new(stdout).read_line(&mut address)?;
-        if address.trim().is_empty() {
-            bail!("the server `{which}` did not start");
+fn run(run: &Run) -> anyhow::Result<()> {
+    let runtime = runtime()?;
+    let mut report = empty_report();
+    if run.compare {
+        let [a, b] = run.targets.as_slice() else { anyhow::bail!("compare two servers") };
+        let pairs = pairs(&runtime, run, [a, b])?;
+        report.compared.extend(Compared::of(&pairs));
+        report.runs.extend(pairs.into_iter().flat_map(|(a, b)| [a, b]));
+    } else {
+        for name in &run.targets {
+            let opened = open(name, &run.pid)?;
+            report.runs.push(runtime.block_on(run.scenario.run(opened.target(), &run.load))?);
         }
-        Ok(Self { process, address: address.trim().to_owned() })
     }
+    tell(&report, &run.output)
+}
 
-    /// The CPU time it has spent.
-    fn cpu(&self) -> anyhow::Result<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id()))?;
-        // The name in parentheses may hold spaces; utime and stime are the 12th and 13th after it.
-        let fields = stat.rsplit_once(')').context("the process's stat")?.1;
-        let ticks: u64 = fields
-            .split_whitespace()
-            .skip(11)
-            .take(2)
-            .filter_map(|field| field.parse::<u64>().ok())
-            .sum();
-        // Linux counts in hundredths of a second for every program.
-        Ok(Duration::from_millis(ticks * 10))
+/// Both take turns; the first pair warms up and is forgotten.
+fn pairs(
+    runtime: &tokio::runtime::Runtime,
+    run: &Run,
+    names: [&str; 2],
+) -> anyhow::Result<Vec<(Figures, Figures)>> {
+    let [a, b] = [open(names[0], &run.pid)?, open(names[1], &run.pid)?];
+    let mut pairs = Vec::new();
+    for round in 0..=run.rounds {
+        let first = runtime.block_on(run.scenario.run(a.target(), &run.load))?;
+        let second = runtime.block_on(run.scenario.run(b.target(), &run.load))?;
+        if round > 0 {
+            pairs.push((first, second));
+        }
+    }
+    Ok(pairs)
+}
+
+fn all(all: &All) -> anyhow::Result<()> {
+    let runtime = runtime()?;
+    let peers = if all.peer.is_empty() { peers::names()? } else { all.peer.clone() };
+    let names = ours::names().into_iter().map(str::to_owned).chain(peers);
+    let mut report = empty_report();
+    for name in names {
+        for (scenario, load) in ours::plan(&name, all.smoke) {
+            // A server of its own for each scenario: none pays for what came before.
+            let opened = match open(&name, &[]) {
+                Ok(opened) => opened,
+                Err(error) => {
+                    writeln!(std::io::stderr(), "{name} is left out: {error:#}")?;
+                    break;
+                }
+            };
+            match runtime.block_on(scenario.run(opened.target(), &load)) {
+                Ok(figures) => report.runs.push(figures),
+                Err(error) => {
+                    writeln!(std::io::stderr(), "{name} cannot {}: {error:#}", scenario.name())?;
+                }
+            }
+        }
+    }
+    tell(&report, &all.output)
+}
+
+fn tell(report: &Report, output: &Output) -> anyhow::Result<()> {
+    for file in &output.output {
+        report.write(file).with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(std::io::stdout().write_all(report.table().as_bytes())?)
+}
+
+fn empty_report() -> Report {
+    let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    Report {
+        machine: Machine::this(),
+        command: format!("loadtest {command}"),
+        runs: Vec::new(),
+        compared: Vec::new(),
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _gone = self.process.kill();
-        let _status = self.process.wait();
+/// The load has one core, servers another, where there are two.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let mut cores = rustix::thread::CpuSet::new();
+    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) {
+        cores.set(1);
+        rustix::thread::sched_setaffinity(None, &cores)?;
     }
+    raise_file_limit();
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+/// Each held session is an open file.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _as_it_is = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// A server to measure: started here, or running already.
+enum Opened {
+    Started(target::Started),
+    Running(Target),
+}
+
+impl Opened {
+    fn target(&self) -> &Target {
+        match self {
+            Self::Started(started) => &started.target,
+            Self::Running(target) => target,
+        }
+    }
+}
+
+fn open(name: &str, pids: &[u32]) -> anyhow::Result<Opened> {
+    if name.starts_with("http://") {
+        return Ok(Opened::Running(ours::running(name, pids)?));
+    }
+    if name.ends_with(".json") {
+        return Ok(Opened::Running(ours::cluster(name)?));
+    }
+    if ours::names().contains(&name) {
+        return Ok(Opened::Started(ours::start(name, 0)?));
+    }
+    Ok(Opened::Started(peers::start(name, 0)?))
 }

@@ -1,0 +1,129 @@
+//! The page: what was run, on what, and what came of it, to be read without the source.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use super::{Report, number, plot};
+use crate::figures::Figures;
+
+const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:900px;margin:2rem auto;padding:0 1rem;color:#222}\
+table{border-collapse:collapse;width:100%;font-size:14px}th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #ddd}\
+th:nth-child(1),td:nth-child(1){text-align:left}svg{width:100%;margin:1rem 0;font:13px system-ui,sans-serif}\
+svg .t{font-weight:600;font-size:15px}svg .n{text-anchor:end}code{background:#f3f3f3;padding:0 .2rem}.note{color:#555}";
+
+/// What each scenario does, in the order of the page.
+const SCENARIOS: [(&str, &str); 7] = [
+    ("calls", "Each connection has a session of its own and calls a tool that echoes its arguments; the next call goes out when the last was answered."),
+    ("churn", "Sessions are opened, list the tools once, and are ended: four requests a session."),
+    ("progress", "Calls whose tool reports progress before it answers, on an SSE stream; one is counted when every event and the answer came."),
+    ("hold", "Sessions that each hold one open GET stream on which nothing happens."),
+    ("resume", "Streams with a call under way are all cut at the same moment, and come back with their last event id."),
+    ("tenants", "One tenant calls a hundred times a second, first alone, then while another calls as fast as it can."),
+    ("chaos", "Calls through a balancer while nodes are killed and restarted in turn."),
+];
+
+/// The whole page.
+pub(super) fn page(report: &Report) -> String {
+    let machine = &report.machine;
+    let mut page = format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
+         <title>Roundhouse load test</title><style>{STYLE}</style><h1>Load test</h1>\
+         <p>Run as <code>{}</code> on {} ({} cores, Linux {}).</p>\
+         <p class=\"note\">CPU is the server's own, in user and kernel mode, children included, by its processes' \
+         scheduler accounts. A shared machine changes rates and latencies from one minute to the next; ratios of \
+         runs that took turns hold far better.</p>",
+        text(&report.command), text(&machine.cpu), machine.cores, text(&machine.kernel)
+    );
+    for (scenario, told) in SCENARIOS {
+        let runs: Vec<&Figures> = report.runs.iter().filter(|run| run.scenario == scenario).collect();
+        if !runs.is_empty() {
+            section(&mut page, scenario, told, &runs);
+        }
+    }
+    if !report.compared.is_empty() {
+        page += "<h2>Compared</h2><p>Both took turns, several times; each pair gives a ratio.</p><ul>";
+        for compared in &report.compared {
+            let _ = write!(page, "<li>{}</li>", text(&compared.to_string()));
+        }
+        page += "</ul>";
+    }
+    page + "</html>\n"
+}
+
+fn section(page: &mut String, scenario: &str, told: &str, runs: &[&Figures]) {
+    let _ = write!(page, "<h2>{scenario}</h2><p>{told}</p>");
+    let of = |value: fn(&Figures) -> f64| -> Vec<(String, f64)> {
+        runs.iter().map(|run| (text(&run.target), value(run))).collect()
+    };
+    *page += &plot::bars("Server CPU for each", "µs", &of(|run| run.cpu_micros.unwrap_or(0.0)));
+    if !matches!(scenario, "hold" | "resume" | "tenants" | "chaos") {
+        *page += &plot::bars("Done each second", "1/s", &of(|run| run.per_sec));
+    }
+    *page += &plot::latencies("Latency", runs);
+    let names: BTreeSet<&String> = runs.iter().flat_map(|run| run.more.keys()).collect();
+    for name in &names {
+        let values: Vec<_> = runs
+            .iter()
+            .filter_map(|run| Some((text(&run.target), *run.more.get(*name)?)))
+            .collect();
+        let (title, unit) = titled(name);
+        *page += &plot::bars(&title, unit, &values);
+    }
+    table(page, runs, &names);
+}
+
+fn table(page: &mut String, runs: &[&Figures], names: &BTreeSet<&String>) {
+    *page += "<table><tr><th>server<th>done<th>failed<th>per s<th>CPU µs<th>p50 ms<th>p99 ms<th>max ms";
+    for name in names {
+        let _ = write!(page, "<th>{}", text(&name.replace('_', " ")));
+    }
+    for run in runs {
+        let millis = |micros: u64| number(micros as f64 / 1_000.0);
+        let latency = run.latency.as_ref();
+        let or_none = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
+        let _ = write!(
+            page,
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}",
+            text(&run.target),
+            run.done,
+            run.failed,
+            or_none((run.per_sec > 0.0).then(|| number(run.per_sec))),
+            or_none(run.cpu_micros.map(number)),
+            or_none(latency.map(|latency| millis(latency.p50))),
+            or_none(latency.map(|latency| millis(latency.p99))),
+            or_none(latency.map(|latency| millis(latency.max))),
+        );
+        for name in names {
+            let _ = write!(page, "<td>{}", or_none(run.more.get(*name).map(|value| number(*value))));
+        }
+    }
+    *page += "</table>";
+    for run in runs {
+        for (kind, count) in &run.failures {
+            let _ = write!(
+                page,
+                "<p class=\"note\">{}: failed {count} times: {}</p>",
+                text(&run.target),
+                text(kind)
+            );
+        }
+    }
+}
+
+/// A figure's name in words, and its unit.
+fn titled(name: &str) -> (String, &'static str) {
+    let unit = match name {
+        name if name.contains("micros") => "µs",
+        name if name.contains("kib") => "KiB",
+        name if name.contains("secs") => "s",
+        name if name.contains("percent") => "%",
+        name if name.contains("per_sec") => "1/s",
+        _ => "count",
+    };
+    (text(&name.replace('_', " ")), unit)
+}
+
+/// Text as HTML.
+fn text(raw: &str) -> String {
+    raw.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
