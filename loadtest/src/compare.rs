@@ -6,16 +6,44 @@ use serde::Serialize;
 
 use crate::figures::Figures;
 use crate::report::number;
+use crate::scenarios::{Load, Scenario};
+use crate::target::Target;
 
-/// How the second server compares with the first.
+/// Several servers that take turns.
+pub(crate) struct Turns<'a> {
+    pub(crate) scenario: Scenario,
+    pub(crate) load: &'a Load,
+    /// How many turns each gets; one more warms up and is forgotten.
+    pub(crate) rounds: usize,
+}
+
+impl Turns<'_> {
+    /// The runs of each server. One that fails gets no further turn.
+    pub(crate) async fn take(&self, targets: &[&Target]) -> Vec<anyhow::Result<Vec<Figures>>> {
+        let mut runs: Vec<_> = targets.iter().map(|_| Ok(Vec::new())).collect();
+        for round in 0..=self.rounds {
+            for (target, taken) in std::iter::zip(targets, &mut runs) {
+                let Ok(figures) = taken else { continue };
+                match self.scenario.run(target, self.load).await {
+                    Ok(run) if round > 0 => figures.push(run),
+                    Ok(_) => {}
+                    Err(error) => *taken = Err(error),
+                }
+            }
+        }
+        runs
+    }
+}
+
+/// How a server compares with the base.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Compared {
     pub(crate) scenario: String,
-    pub(crate) a: String,
-    pub(crate) b: String,
-    /// Server CPU for each, `b` to `a`.
+    pub(crate) server: String,
+    pub(crate) base: String,
+    /// Server CPU for each, to that of the base.
     pub(crate) cpu: Option<Spread>,
-    /// Done each second, `b` to `a`.
+    /// Done each second, to that of the base.
     pub(crate) rate: Option<Spread>,
 }
 
@@ -28,17 +56,18 @@ pub(crate) struct Spread {
 }
 
 impl Compared {
-    /// Compares pairs of runs, of which each took its turn right after the other.
-    pub(crate) fn of(pairs: &[(Figures, Figures)]) -> Option<Self> {
-        let (a, b) = pairs.first()?;
+    /// Compares runs of which each pair took its turns in one round.
+    pub(crate) fn of(runs: &[Figures], bases: &[Figures]) -> Option<Self> {
+        let (first, base) = (runs.first()?, bases.first()?);
         let ratio = |value: fn(&Figures) -> Option<f64>| {
-            Spread::of(pairs.iter().filter_map(|(a, b)| Some(value(b)? / value(a)?)).collect())
+            let pairs = std::iter::zip(runs, bases);
+            Spread::of(pairs.filter_map(|(run, base)| Some(value(run)? / value(base)?)).collect())
         };
         Some(Self {
-            scenario: a.scenario.clone(),
-            a: a.target.clone(),
-            b: b.target.clone(),
-            cpu: ratio(|figures| figures.cpu_micros),
+            scenario: first.scenario.clone(),
+            server: first.target.clone(),
+            base: base.target.clone(),
+            cpu: ratio(|figures| figures.cpu_micros.filter(|cpu| *cpu > 0.0)),
             rate: ratio(|figures| Some(figures.per_sec).filter(|rate| *rate > 0.0)),
         })
     }
@@ -52,15 +81,36 @@ impl Spread {
     }
 }
 
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { least, median, most } = self;
+        write!(f, "{} ({} to {})", number(*median), number(*least), number(*most))
+    }
+}
+
 impl fmt::Display for Compared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {} to {}:", self.scenario, self.b, self.a)?;
+        write!(f, "{}, {} to {}:", self.scenario, self.server, self.base)?;
         for (what, spread) in [("server CPU", &self.cpu), ("done per s", &self.rate)] {
-            if let Some(Spread { least, median, most }) = spread {
-                let (median, least, most) = (number(*median), number(*least), number(*most));
-                write!(f, " {what} {median} ({least} to {most});")?;
+            if let Some(spread) = spread {
+                write!(f, " {what} × {spread};")?;
             }
         }
         Ok(())
     }
+}
+
+/// The run that stands for several: the one of median CPU, or of median rate.
+pub(crate) fn median(mut runs: Vec<Figures>) -> Option<Figures> {
+    runs.sort_by(|a, b| {
+        let by = |figures: &Figures| figures.cpu_micros.unwrap_or(figures.per_sec);
+        by(a).total_cmp(&by(b))
+    });
+    let middle = runs.len() / 2;
+    runs.into_iter().nth(middle)
+}
+
+/// Whose runs they are.
+pub(crate) fn name_of(runs: &[Figures]) -> Option<&str> {
+    runs.first().map(|run| run.target.as_str())
 }

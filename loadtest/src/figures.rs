@@ -93,11 +93,16 @@ pub(crate) struct Stopwatch<'a> {
 
 impl<'a> Stopwatch<'a> {
     pub(crate) fn start(processes: &'a Processes) -> anyhow::Result<Self> {
-        let before = (!processes.0.is_empty()).then(|| processes.cost()).transpose()?;
+        let before = (!processes.is_empty()).then(|| processes.cost()).transpose()?;
         Ok(Self { processes, began: Instant::now(), before })
     }
 
-    pub(crate) fn stop(self, scenario: &str, target: &str, tally: Tally) -> anyhow::Result<Figures> {
+    pub(crate) fn stop(
+        self,
+        scenario: &str,
+        target: &str,
+        tally: Tally,
+    ) -> anyhow::Result<Figures> {
         let secs = self.began.elapsed().as_secs_f64();
         let spent = match self.before {
             Some(before) => Some(self.processes.cost()?.cpu.saturating_sub(before.cpu)),

@@ -2,10 +2,14 @@
 //! something breaks. Any server that speaks Streamable HTTP, not only ours.
 //!
 //! `cargo run --release -p loadtest -- all` runs every scenario against ours and the peers
-//! and writes a page with plots; see `docs/performance.md`.
+//! and writes a page with plots.
 
+mod cluster;
 mod compare;
+mod cores;
+mod everything;
 mod figures;
+mod local;
 mod mcp;
 mod ours;
 mod peers;
@@ -13,20 +17,26 @@ mod process;
 mod report;
 mod scenarios;
 mod servers;
+mod service;
 mod target;
 mod wire;
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 
-use crate::compare::Compared;
-use crate::figures::Figures;
-use crate::report::{Machine, Report};
+use crate::compare::{Compared, Turns};
+use crate::local::LocalCluster;
+use crate::report::Report;
 use crate::scenarios::{Load, Scenario};
 use crate::target::Target;
+
+/// That of the program `roundhouse`.
+#[cfg(feature = "jemalloc")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Measures MCP servers.
 #[derive(Parser)]
@@ -40,16 +50,13 @@ struct Arguments {
 enum Command {
     /// Runs one scenario.
     Run(Run),
-    /// Runs every scenario against our server and the peers, in turns.
+    /// Runs every scenario against our server and the peers.
     All(All),
     /// Names what can be measured.
     Targets,
     /// Serves one of our own, for a measurement; ends when its input closes.
     #[command(hide = true)]
-    Serve {
-        /// Which.
-        which: servers::Which,
-    },
+    Serve(servers::Serve),
 }
 
 #[derive(Args)]
@@ -60,10 +67,11 @@ struct Run {
     /// (several nodes of one: with commas), or a `cluster.json`.
     #[arg(required = true)]
     targets: Vec<String>,
-    /// Runs two servers in turns and prints the ratio of each pair.
+    /// Runs all of them in turns, and prints what each costs beside the last: the ratio of
+    /// each round, as median, least and most.
     #[arg(long)]
     compare: bool,
-    /// How many turns each of two compared servers gets; one more warms up.
+    /// How many turns each of several compared servers gets; one more warms up.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// The process that serves a URL, so that its cost is measured, too; may be repeated.
@@ -71,32 +79,27 @@ struct Run {
     pid: Vec<u32>,
     #[command(flatten)]
     load: Load,
-    #[command(flatten)]
-    output: Output,
+    /// A folder for `report.json`, `report.html` and the plots as SVG.
+    #[arg(long, short)]
+    output: Option<PathBuf>,
 }
 
 #[derive(Args)]
 struct All {
-    /// Peers to measure beside ours; without any, all.
+    /// Peers to measure beside ours; without any, all that there are.
     #[arg(long)]
     peer: Vec<String>,
-    /// Everything short, to see that it works.
+    /// Everything short, and no peer that is not named: to see that it works.
     #[arg(long)]
     smoke: bool,
-    #[command(flatten)]
-    output: Output,
-}
-
-#[derive(Args)]
-struct Output {
-    /// Writes what was found: `.json` for programs, `.html` for people; may be repeated.
-    #[arg(long, short)]
-    output: Vec<PathBuf>,
+    /// A folder for `report.json`, `report.html` and the plots as SVG.
+    #[arg(long, short, default_value = "target/loadtest")]
+    output: PathBuf,
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().command {
-        Command::Serve { which } => servers::serve(which),
+        Command::Serve(serve) => servers::serve(&serve),
         Command::Targets => targets(),
         Command::Run(run) => self::run(&run),
         Command::All(all) => self::all(&all),
@@ -108,6 +111,7 @@ fn targets() -> anyhow::Result<()> {
     for name in ours::names() {
         writeln!(out, "{name:<16} {}", ours::told(name))?;
     }
+    writeln!(out, "local-cluster    three nodes, Redis and nginx; nodes can be killed")?;
     for name in peers::names()? {
         writeln!(out, "{name:<16} a peer")?;
     }
@@ -116,89 +120,49 @@ fn targets() -> anyhow::Result<()> {
 
 fn run(run: &Run) -> anyhow::Result<()> {
     let runtime = runtime()?;
-    let mut report = empty_report();
+    let mut report = Report::new();
     if run.compare {
-        let [a, b] = run.targets.as_slice() else { anyhow::bail!("compare two servers") };
-        let pairs = pairs(&runtime, run, [a, b])?;
-        report.compared.extend(Compared::of(&pairs));
-        report.runs.extend(pairs.into_iter().flat_map(|(a, b)| [a, b]));
+        ensure!(run.targets.len() > 1, "compare at least two servers");
+        let opened = run.targets.iter().map(|name| open(name, &run.pid));
+        let opened = opened.collect::<anyhow::Result<Vec<_>>>()?;
+        let targets: Vec<_> = opened.iter().map(Opened::target).collect();
+        let turns = Turns { scenario: run.scenario, load: &run.load, rounds: run.rounds };
+        let runs = runtime.block_on(turns.take(&targets));
+        let runs = runs.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+        let (bases, others) = runs.split_last().context("no server")?;
+        report.compared = others.iter().filter_map(|runs| Compared::of(runs, bases)).collect();
+        report.runs = runs.into_iter().filter_map(compare::median).collect();
     } else {
         for name in &run.targets {
             let opened = open(name, &run.pid)?;
             report.runs.push(runtime.block_on(run.scenario.run(opened.target(), &run.load))?);
         }
     }
-    tell(&report, &run.output)
-}
-
-/// Both take turns; the first pair warms up and is forgotten.
-fn pairs(
-    runtime: &tokio::runtime::Runtime,
-    run: &Run,
-    names: [&str; 2],
-) -> anyhow::Result<Vec<(Figures, Figures)>> {
-    let [a, b] = [open(names[0], &run.pid)?, open(names[1], &run.pid)?];
-    let mut pairs = Vec::new();
-    for round in 0..=run.rounds {
-        let first = runtime.block_on(run.scenario.run(a.target(), &run.load))?;
-        let second = runtime.block_on(run.scenario.run(b.target(), &run.load))?;
-        if round > 0 {
-            pairs.push((first, second));
-        }
-    }
-    Ok(pairs)
+    tell(&report, run.output.as_deref())
 }
 
 fn all(all: &All) -> anyhow::Result<()> {
-    let runtime = runtime()?;
-    let peers = if all.peer.is_empty() { peers::names()? } else { all.peer.clone() };
-    let names = ours::names().into_iter().map(str::to_owned).chain(peers);
-    let mut report = empty_report();
-    for name in names {
-        for (scenario, load) in ours::plan(&name, all.smoke) {
-            // A server of its own for each scenario: none pays for what came before.
-            let opened = match open(&name, &[]) {
-                Ok(opened) => opened,
-                Err(error) => {
-                    writeln!(std::io::stderr(), "{name} is left out: {error:#}")?;
-                    break;
-                }
-            };
-            match runtime.block_on(scenario.run(opened.target(), &load)) {
-                Ok(figures) => report.runs.push(figures),
-                Err(error) => {
-                    writeln!(std::io::stderr(), "{name} cannot {}: {error:#}", scenario.name())?;
-                }
-            }
-        }
-    }
-    tell(&report, &all.output)
+    let peers = match all.peer.as_slice() {
+        [] if all.smoke => Vec::new(),
+        [] => peers::names()?,
+        named => named.to_vec(),
+    };
+    let report = everything::run(&runtime()?, &peers, all.smoke)?;
+    tell(&report, Some(&all.output))
 }
 
-fn tell(report: &Report, output: &Output) -> anyhow::Result<()> {
-    for file in &output.output {
-        report.write(file).with_context(|| format!("writing {}", file.display()))?;
+fn tell(report: &Report, folder: Option<&Path>) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(report.table().as_bytes())?;
+    if let Some(folder) = folder {
+        report.write(folder).with_context(|| format!("writing to {}", folder.display()))?;
+        writeln!(out, "{} tells more", folder.join("report.html").display())?;
     }
-    Ok(std::io::stdout().write_all(report.table().as_bytes())?)
+    Ok(())
 }
 
-fn empty_report() -> Report {
-    let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
-    Report {
-        machine: Machine::this(),
-        command: format!("loadtest {command}"),
-        runs: Vec::new(),
-        compared: Vec::new(),
-    }
-}
-
-/// The load has one core, servers another, where there are two.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    let mut cores = rustix::thread::CpuSet::new();
-    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) {
-        cores.set(1);
-        rustix::thread::sched_setaffinity(None, &cores)?;
-    }
+    cores::enter_load_core();
     raise_file_limit();
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
@@ -213,6 +177,7 @@ fn raise_file_limit() {
 /// A server to measure: started here, or running already.
 enum Opened {
     Started(target::Started),
+    Cluster(LocalCluster),
     Running(Target),
 }
 
@@ -220,6 +185,7 @@ impl Opened {
     fn target(&self) -> &Target {
         match self {
             Self::Started(started) => &started.target,
+            Self::Cluster(cluster) => &cluster.target,
             Self::Running(target) => target,
         }
     }
@@ -230,10 +196,18 @@ fn open(name: &str, pids: &[u32]) -> anyhow::Result<Opened> {
         return Ok(Opened::Running(ours::running(name, pids)?));
     }
     if name.ends_with(".json") {
-        return Ok(Opened::Running(ours::cluster(name)?));
+        return Ok(Opened::Running(ours::cluster(Path::new(name))?));
+    }
+    if name == "local-cluster" {
+        return Ok(Opened::Cluster(LocalCluster::start()?));
     }
     if ours::names().contains(&name) {
-        return Ok(Opened::Started(ours::start(name, 0)?));
+        return Ok(Opened::Started(ours::start(name)?));
     }
-    Ok(Opened::Started(peers::start(name, 0)?))
+    let peers = peers::names()?;
+    if peers.iter().any(|peer| peer == name) {
+        return Ok(Opened::Started(peers::start(name)?));
+    }
+    let ours = ours::names().join(", ");
+    bail!("there is no server `{name}`; there is: {ours}, local-cluster, {}", peers.join(", "))
 }

@@ -1,14 +1,19 @@
 //! MCP as far as a load needs it: a session, calls of one tool, streams that are come back to.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
+use tokio::time::timeout;
 
 use crate::wire::{Event, Events, Head, Wire};
 
 /// The revision that is asked for; a server may answer an older one.
 const REVISION: &str = "2025-11-25";
+
+/// How long a call may take; then it has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where a server listens.
 #[derive(Clone, Debug)]
@@ -118,7 +123,8 @@ impl Session {
     pub(crate) fn call(&mut self, tool: &Tool, progress: bool) -> (u64, String) {
         let id = self.next_id;
         self.next_id += 1;
-        let meta = if progress { format!(r#","_meta":{{"progressToken":{id}}}"#) } else { String::new() };
+        let meta =
+            if progress { format!(r#","_meta":{{"progressToken":{id}}}"#) } else { String::new() };
         let Tool { name, arguments } = tool;
         let body = format!(
             r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{name}","arguments":{arguments}{meta}}}}}"#
@@ -139,6 +145,10 @@ impl Session {
 
 /// Sends a call and reads what comes of it, whether JSON or a stream.
 pub(crate) async fn call(wire: &mut Wire, request: &str) -> anyhow::Result<(Head, Called)> {
+    timeout(PATIENCE, call_for_ever(wire, request)).await.context("a call was not answered")?
+}
+
+async fn call_for_ever(wire: &mut Wire, request: &str) -> anyhow::Result<(Head, Called)> {
     wire.send(request.as_bytes()).await?;
     let head = wire.head().await?;
     ensure!(head.status == 200, "a call was answered {}", head.status);
@@ -182,9 +192,11 @@ pub(crate) fn is_last_word(event: &Event) -> bool {
     !event.data.is_empty() && memchr::memmem::find(&event.data, b"\"method\"").is_none()
 }
 
+/// Did the tool answer? What is no MCP server echoes the call, and that counts, too.
 fn is_result(answer: &[u8]) -> bool {
-    memchr::memmem::find(answer, b"\"result\"").is_some()
-        || memchr::memmem::find(answer, b"\"params\"").is_some()
+    let has = |text: &[u8]| memchr::memmem::find(answer, text).is_some();
+    (has(b"\"result\"") && !has(b"\"isError\":true") && !has(b"\"isError\": true"))
+        || has(b"\"params\"")
 }
 
 /// The value of the first `"name":"…"` of a JSON text.

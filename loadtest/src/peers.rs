@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 
+use crate::cores;
 use crate::target::{self, Started};
 
 /// The folder of the peers' set-ups.
@@ -16,7 +17,8 @@ fn folder() -> PathBuf {
 /// Every peer that there is, in order of name.
 pub(crate) fn names() -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(folder()).context("the peers' folder")? {
+    let Ok(folder) = std::fs::read_dir(folder()) else { return Ok(names) };
+    for entry in folder {
         let entry = entry?;
         if entry.path().join("run").is_file() {
             names.extend(entry.file_name().into_string().ok());
@@ -26,13 +28,12 @@ pub(crate) fn names() -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Installs a peer where it is not yet, which may take a minute, and starts it on a core.
-pub(crate) fn start(name: &str, core: usize) -> anyhow::Result<Started> {
+/// Installs a peer where it is not yet, which may take a minute, and starts it.
+pub(crate) fn start(name: &str) -> anyhow::Result<Started> {
     let run = folder().join(name).join("run");
-    ensure!(run.is_file(), "there is no peer `{name}`; there is: {}", names()?.join(", "));
-    let installed = Command::new(&run).arg("install").status()?;
+    let installed = Command::new(&run).arg("install").stdout(std::io::stderr()).status()?;
     ensure!(installed.success(), "{} install failed", run.display());
-    let mut command = Command::new("taskset");
-    command.args(["-c", &core.to_string()]).arg(run).arg("serve");
+    let mut command = cores::on_server_core(run);
+    command.arg("serve");
     target::start(name, command)
 }

@@ -8,7 +8,11 @@ use anyhow::Context as _;
 
 /// The processes of one server: those it was started with, and all that descend from them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Processes(pub(crate) Vec<u32>);
+pub(crate) struct Processes {
+    roots: Vec<u32>,
+    /// Descendants that are not counted, and neither is what descends from them.
+    without: Vec<u32>,
+}
 
 /// What they have cost so far, or hold now.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,6 +24,20 @@ pub(crate) struct Cost {
 }
 
 impl Processes {
+    pub(crate) fn of(roots: impl IntoIterator<Item = u32>) -> Self {
+        Self { roots: roots.into_iter().collect(), without: Vec::new() }
+    }
+
+    /// Leaves out a process and all that descend from it.
+    pub(crate) fn without(&mut self, pid: u32) {
+        self.without.push(pid);
+    }
+
+    /// Is there any?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.roots.is_empty()
+    }
+
     /// What they cost now. Children that have ended count with the one that waited for them.
     pub(crate) fn cost(&self) -> anyhow::Result<Cost> {
         let mut total = Cost::default();
@@ -43,9 +61,9 @@ impl Processes {
             }
         }
         let mut all = BTreeSet::new();
-        let mut next = self.0.clone();
+        let mut next = self.roots.clone();
         while let Some(pid) = next.pop() {
-            if all.insert(pid) {
+            if !self.without.contains(&pid) && all.insert(pid) {
                 next.extend(children.get(&pid).into_iter().flatten());
             }
         }
@@ -55,23 +73,27 @@ impl Processes {
 
 fn cost_of(pid: u32) -> anyhow::Result<Cost> {
     let fields = stat(pid)?;
-    // utime, stime, cutime and cstime, in hundredths of a second on every Linux.
-    let ticks: u64 = fields.iter().skip(11).take(4).filter_map(|f| f.parse::<u64>().ok()).sum();
+    // In hundredths of a second on every Linux.
+    let ticks = |from: usize| {
+        let ticks = fields.iter().skip(from).take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
+        Duration::from_millis(10).saturating_mul(u64::try_into(ticks).unwrap_or(u32::MAX))
+    };
+    let (own, children) = (ticks(11), ticks(13));
     let statm = fs::read_to_string(format!("/proc/{pid}/statm"))?;
     let pages: u64 = statm.split(' ').nth(1).context("statm has no second field")?.parse()?;
     let rss_bytes = pages * rustix::param::page_size() as u64;
-    Ok(Cost { cpu: precise(pid).unwrap_or(Duration::from_millis(ticks * 10)), rss_bytes })
+    Ok(Cost { cpu: own.max(threads(pid)) + children, rss_bytes })
 }
 
 /// The time that the scheduler counted for each live thread, in nanoseconds. Threads that
-/// ended are not in it, so it serves for servers that keep theirs.
-fn precise(pid: u32) -> Option<Duration> {
-    let mut nanos = 0;
-    for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
-        let text = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
-        nanos += text.split(' ').next()?.parse::<u64>().ok()?;
-    }
-    Some(Duration::from_nanos(nanos))
+/// ended are not in it; where there were any, the coarser account of the process is larger.
+fn threads(pid: u32) -> Duration {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Duration::ZERO };
+    let nanos = threads.flatten().filter_map(|thread| {
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(nanos.sum())
 }
 
 /// The fields of `/proc/PID/stat` after the name, which may hold spaces itself.

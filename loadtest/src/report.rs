@@ -20,6 +20,16 @@ pub(crate) struct Report {
     pub(crate) runs: Vec<Figures>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) compared: Vec<Compared>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) left_out: Vec<LeftOut>,
+}
+
+/// A server that did not take part.
+#[derive(Debug, Serialize)]
+pub(crate) struct LeftOut {
+    pub(crate) scenario: String,
+    pub(crate) server: String,
+    pub(crate) why: String,
 }
 
 /// What it was measured on.
@@ -31,11 +41,13 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn this() -> Self {
+    fn this() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let cpu = read("/proc/cpuinfo")
             .lines()
-            .find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name.to_owned()))
+            .find_map(|line| {
+                line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name.to_owned())
+            })
             .unwrap_or_else(|| "unknown".to_owned());
         let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
         Self { cpu, cores: std::thread::available_parallelism().map_or(1, usize::from), kernel }
@@ -43,6 +55,18 @@ impl Machine {
 }
 
 impl Report {
+    /// One in which nothing was found yet.
+    pub(crate) fn new() -> Self {
+        let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+        Self {
+            machine: Machine::this(),
+            command: format!("loadtest {command}"),
+            runs: Vec::new(),
+            compared: Vec::new(),
+            left_out: Vec::new(),
+        }
+    }
+
     /// The summary that is printed.
     pub(crate) fn table(&self) -> String {
         let mut table = format!(
@@ -65,14 +89,16 @@ impl Report {
         table
     }
 
-    /// Writes it as JSON, or as a page where the file's name ends in `.html`.
-    pub(crate) fn write(&self, file: &Path) -> anyhow::Result<()> {
-        let text = if file.extension().is_some_and(|extension| extension == "html") {
-            page::page(self)
-        } else {
-            serde_json::to_string_pretty(self)?
-        };
-        Ok(std::fs::write(file, text)?)
+    /// Writes it to a folder: JSON for programs, a page for people, and each plot by itself
+    /// for whoever writes about it.
+    pub(crate) fn write(&self, folder: &Path) -> anyhow::Result<()> {
+        std::fs::create_dir_all(folder)?;
+        std::fs::write(folder.join("report.json"), serde_json::to_string_pretty(self)?)?;
+        std::fs::write(folder.join("report.html"), page::page(self))?;
+        for plot in page::plots(self) {
+            std::fs::write(folder.join(plot.name + ".svg"), plot.svg)?;
+        }
+        Ok(())
     }
 }
 

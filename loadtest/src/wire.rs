@@ -74,7 +74,9 @@ impl Wire {
             socket.set_reuseaddr(true)?;
             socket.bind(SocketAddr::new(source, 0))?;
         }
-        let stream = timeout(CONNECT, socket.connect(to)).await.context("connecting")??;
+        let connected = timeout(CONNECT, socket.connect(to)).await.context("it takes too long");
+        let stream = connected.and_then(|connected| Ok(connected?));
+        let stream = stream.with_context(|| format!("connecting to {to}"))?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, unread: BytesMut::new() })
     }

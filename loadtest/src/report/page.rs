@@ -13,12 +13,24 @@ svg .t{font-weight:600;font-size:15px}svg .n{text-anchor:end}code{background:#f3
 
 /// What each scenario does, in the order of the page.
 const SCENARIOS: [(&str, &str); 7] = [
-    ("calls", "Each connection has a session of its own and calls a tool that echoes its arguments; the next call goes out when the last was answered."),
+    (
+        "calls",
+        "Each connection has a session of its own and calls a tool that echoes its arguments; the next call goes out when the last was answered.",
+    ),
     ("churn", "Sessions are opened, list the tools once, and are ended: four requests a session."),
-    ("progress", "Calls whose tool reports progress before it answers, on an SSE stream; one is counted when every event and the answer came."),
+    (
+        "progress",
+        "Calls whose tool reports progress before it answers, on an SSE stream; one is counted when every event and the answer came.",
+    ),
     ("hold", "Sessions that each hold one open GET stream on which nothing happens."),
-    ("resume", "Streams with a call under way are all cut at the same moment, and come back with their last event id."),
-    ("tenants", "One tenant calls a hundred times a second, first alone, then while another calls as fast as it can."),
+    (
+        "resume",
+        "Streams with a call under way are all cut at the same moment, and come back with their last event id.",
+    ),
+    (
+        "tenants",
+        "One tenant calls a hundred times a second, first alone, then while another calls as fast as it can.",
+    ),
     ("chaos", "Calls through a balancer while nodes are killed and restarted in turn."),
 ];
 
@@ -32,16 +44,20 @@ pub(super) fn page(report: &Report) -> String {
          <p class=\"note\">CPU is the server's own, in user and kernel mode, children included, by its processes' \
          scheduler accounts. A shared machine changes rates and latencies from one minute to the next; ratios of \
          runs that took turns hold far better.</p>",
-        text(&report.command), text(&machine.cpu), machine.cores, text(&machine.kernel)
+        text(&report.command),
+        text(&machine.cpu),
+        machine.cores,
+        text(&machine.kernel)
     );
     for (scenario, told) in SCENARIOS {
-        let runs: Vec<&Figures> = report.runs.iter().filter(|run| run.scenario == scenario).collect();
+        let runs = runs_of(report, scenario);
         if !runs.is_empty() {
             section(&mut page, scenario, told, &runs);
         }
     }
     if !report.compared.is_empty() {
-        page += "<h2>Compared</h2><p>Both took turns, several times; each pair gives a ratio.</p><ul>";
+        page +=
+            "<h2>Compared</h2><p>Both took turns, several times; each pair gives a ratio.</p><ul>";
         for compared in &report.compared {
             let _ = write!(page, "<li>{}</li>", text(&compared.to_string()));
         }
@@ -50,30 +66,61 @@ pub(super) fn page(report: &Report) -> String {
     page + "</html>\n"
 }
 
+/// A plot, which can stand by itself.
+pub(super) struct Plot {
+    /// The name of its file, without an ending.
+    pub(super) name: String,
+    pub(super) svg: String,
+}
+
+/// Every plot of the page.
+pub(super) fn plots(report: &Report) -> Vec<Plot> {
+    SCENARIOS
+        .iter()
+        .flat_map(|(scenario, _)| of_scenario(scenario, &runs_of(report, scenario)))
+        .collect()
+}
+
+fn runs_of<'a>(report: &'a Report, scenario: &str) -> Vec<&'a Figures> {
+    report.runs.iter().filter(|run| run.scenario == scenario).collect()
+}
+
+fn of_scenario(scenario: &str, runs: &[&Figures]) -> Vec<Plot> {
+    let mut plots = Vec::new();
+    let mut add = |name: &str, svg: Option<String>| {
+        plots.extend(svg.map(|svg| Plot { name: format!("{scenario}-{name}"), svg }));
+    };
+    let values = |value: &dyn Fn(&Figures) -> Option<f64>| -> Vec<(String, f64)> {
+        runs.iter().filter_map(|run| Some((text(&run.target), value(run)?))).collect()
+    };
+    add("cpu", plot::bars("Server CPU for each", "µs", &values(&|run| run.cpu_micros)));
+    if matches!(scenario, "calls" | "churn" | "progress") {
+        add("rate", plot::bars("Done each second", "1/s", &values(&|run| Some(run.per_sec))));
+    }
+    add("latency", plot::latencies("Latency", runs));
+    for name in names(runs) {
+        let (title, unit) = titled(name);
+        add(name, plot::bars(&title, unit, &values(&|run| run.more.get(name).copied())));
+    }
+    plots
+}
+
+/// The names of what only this scenario knows.
+fn names<'a>(runs: &[&'a Figures]) -> BTreeSet<&'a String> {
+    runs.iter().flat_map(|run| run.more.keys()).collect()
+}
+
 fn section(page: &mut String, scenario: &str, told: &str, runs: &[&Figures]) {
     let _ = write!(page, "<h2>{scenario}</h2><p>{told}</p>");
-    let of = |value: fn(&Figures) -> f64| -> Vec<(String, f64)> {
-        runs.iter().map(|run| (text(&run.target), value(run))).collect()
-    };
-    *page += &plot::bars("Server CPU for each", "µs", &of(|run| run.cpu_micros.unwrap_or(0.0)));
-    if !matches!(scenario, "hold" | "resume" | "tenants" | "chaos") {
-        *page += &plot::bars("Done each second", "1/s", &of(|run| run.per_sec));
+    for plot in of_scenario(scenario, runs) {
+        *page += &plot.svg;
     }
-    *page += &plot::latencies("Latency", runs);
-    let names: BTreeSet<&String> = runs.iter().flat_map(|run| run.more.keys()).collect();
-    for name in &names {
-        let values: Vec<_> = runs
-            .iter()
-            .filter_map(|run| Some((text(&run.target), *run.more.get(*name)?)))
-            .collect();
-        let (title, unit) = titled(name);
-        *page += &plot::bars(&title, unit, &values);
-    }
-    table(page, runs, &names);
+    table(page, runs, &names(runs));
 }
 
 fn table(page: &mut String, runs: &[&Figures], names: &BTreeSet<&String>) {
-    *page += "<table><tr><th>server<th>done<th>failed<th>per s<th>CPU µs<th>p50 ms<th>p99 ms<th>max ms";
+    *page +=
+        "<table><tr><th>server<th>done<th>failed<th>per s<th>CPU µs<th>p50 ms<th>p99 ms<th>max ms";
     for name in names {
         let _ = write!(page, "<th>{}", text(&name.replace('_', " ")));
     }
@@ -94,7 +141,8 @@ fn table(page: &mut String, runs: &[&Figures], names: &BTreeSet<&String>) {
             or_none(latency.map(|latency| millis(latency.max))),
         );
         for name in names {
-            let _ = write!(page, "<td>{}", or_none(run.more.get(*name).map(|value| number(*value))));
+            let _ =
+                write!(page, "<td>{}", or_none(run.more.get(*name).map(|value| number(*value))));
         }
     }
     *page += "</table>";

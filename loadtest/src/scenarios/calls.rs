@@ -8,7 +8,11 @@ use crate::mcp::{self, Session};
 use crate::target::Target;
 use crate::wire::Wire;
 
-pub(crate) async fn run(target: &Target, load: &Load, bar: &ProgressBar) -> anyhow::Result<Figures> {
+pub(crate) async fn run(
+    target: &Target,
+    load: &Load,
+    bar: &ProgressBar,
+) -> anyhow::Result<Figures> {
     bar.set_length(load.secs as u64);
     // Sessions are opened before the watch starts: only calls are measured.
     let mut callers = Vec::new();

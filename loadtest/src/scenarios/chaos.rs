@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use super::resume::progress_of;
 use super::{Load, on_many};
 use crate::figures::{Figures, Stopwatch, Tally};
+use crate::local::SCRIPT;
 use crate::mcp::{self, Endpoint, Session, Tool};
 use crate::target::Target;
 use crate::wire::{Event, Events, Wire};
@@ -31,8 +32,13 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How often a client comes back to one stream before it gives up.
 const RESUMES_MAX: usize = 5;
 
-pub(crate) async fn run(target: &Target, load: &Load, bar: &ProgressBar) -> anyhow::Result<Figures> {
-    let file = target.cluster.as_deref().context("chaos needs a local cluster")?;
+pub(crate) async fn run(
+    target: &Target,
+    load: &Load,
+    bar: &ProgressBar,
+) -> anyhow::Result<Figures> {
+    let file =
+        target.cluster.as_deref().context("its nodes cannot be killed; take local-cluster")?;
     bar.set_length(load.kills as u64 * 2);
     let nodes = nodes(file)?;
     ensure!(nodes.len() > 1, "chaos needs at least two nodes");
@@ -42,8 +48,12 @@ pub(crate) async fn run(target: &Target, load: &Load, bar: &ProgressBar) -> anyh
     let watch = Stopwatch::start(&target.processes)?;
     let clients = on_many(load.connections, |number| {
         let endpoint = target.endpoints[number % target.endpoints.len()].clone();
-        let mut client =
-            Client { endpoint, tool: tool.clone(), is_over: is_over.clone(), seen: Seen::default() };
+        let mut client = Client {
+            endpoint,
+            tool: tool.clone(),
+            is_over: is_over.clone(),
+            seen: Seen::default(),
+        };
         let all = Arc::clone(&all);
         async move {
             let tally = client.live().await?;
@@ -65,7 +75,12 @@ pub(crate) async fn run(target: &Target, load: &Load, bar: &ProgressBar) -> anyh
 }
 
 /// Kills a node and starts it again, drains the next one and starts it again, in turns.
-async fn trouble(file: &Path, nodes: &[String], kills: usize, bar: &ProgressBar) -> anyhow::Result<()> {
+async fn trouble(
+    file: &Path,
+    nodes: &[String],
+    kills: usize,
+    bar: &ProgressBar,
+) -> anyhow::Result<()> {
     let folder = file.parent().context("cluster.json is in no folder")?;
     for turn in 0..kills {
         tokio::time::sleep(CALM).await;
@@ -73,7 +88,7 @@ async fn trouble(file: &Path, nodes: &[String], kills: usize, bar: &ProgressBar)
         tell(folder, "kill", node).await?;
         bar.inc(1);
         tokio::time::sleep(CALM).await;
-        tell(folder, "restart", node).await?;
+        tell(folder, "start", node).await?;
         tell(folder, "restart", &nodes[(turn + 1) % nodes.len()]).await?;
         bar.inc(1);
     }
@@ -82,11 +97,10 @@ async fn trouble(file: &Path, nodes: &[String], kills: usize, bar: &ProgressBar)
 }
 
 async fn tell(folder: &Path, what: &str, node: &str) -> anyhow::Result<()> {
-    let script = std::env::var("ROUNDHOUSE_CLUSTER").unwrap_or_else(|_| "deploy/local/cluster".into());
-    let told = Command::new(&script).args([what, node, "--dir"]).arg(folder).output().await;
-    let told = told.with_context(|| format!("{script} does not start; run this from the checkout"))?;
+    let told = Command::new(SCRIPT).args([what, node, "--dir"]).arg(folder).output().await;
+    let told = told.context("deploy/local/cluster")?;
     if !told.status.success() {
-        bail!("{script} {what} {node}: {}", String::from_utf8_lossy(&told.stderr));
+        bail!("deploy/local/cluster {what} {node}: {}", String::from_utf8_lossy(&told.stderr));
     }
     Ok(())
 }

@@ -10,12 +10,16 @@ use super::Load;
 use crate::figures::{Figures, Stopwatch, Tally};
 use crate::mcp::{self, Session};
 use crate::target::Target;
-use crate::wire::{Events, Wire};
+use crate::wire::Wire;
 
 /// Sessions that are being opened at the same time.
 const OPENING_MAX: usize = 32;
 
-pub(crate) async fn run(target: &Target, load: &Load, bar: &ProgressBar) -> anyhow::Result<Figures> {
+pub(crate) async fn run(
+    target: &Target,
+    load: &Load,
+    bar: &ProgressBar,
+) -> anyhow::Result<Figures> {
     bar.set_length(load.sessions as u64);
     let before = target.processes.cost()?;
     let mut tally = Tally::new()?;
@@ -45,15 +49,14 @@ pub(crate) async fn run(target: &Target, load: &Load, bar: &ProgressBar) -> anyh
     Ok(figures)
 }
 
-/// A session with its open stream.
-pub(super) struct Held {
-    pub(super) session: Session,
-    pub(super) wire: Wire,
-    pub(super) events: Events,
+/// A session with its open stream, which ends with this value.
+struct Held {
+    _session: Session,
+    _wire: Wire,
 }
 
 /// Opens so many sessions, each with a GET stream; some may fail, which is counted.
-pub(super) async fn open(
+async fn open(
     target: &Target,
     sessions: usize,
     bar: &ProgressBar,
@@ -89,5 +92,5 @@ async fn listen(target: &Target, number: usize) -> anyhow::Result<Held> {
     wire.send(session.get(None).as_bytes()).await?;
     let head = wire.head().await?;
     anyhow::ensure!(head.status == 200, "a GET was answered {}", head.status);
-    Ok(Held { session, events: Events::of(&head), wire })
+    Ok(Held { _session: session, _wire: wire })
 }

@@ -10,7 +10,11 @@ use crate::mcp::{self, Session, Tool};
 use crate::target::Target;
 use crate::wire::Wire;
 
-pub(crate) async fn run(target: &Target, load: &Load, bar: &ProgressBar) -> anyhow::Result<Figures> {
+pub(crate) async fn run(
+    target: &Target,
+    load: &Load,
+    bar: &ProgressBar,
+) -> anyhow::Result<Figures> {
     bar.set_length(load.secs as u64);
     let tool = target.count(load.events, load.interval_ms)?;
     let mut callers = Vec::new();

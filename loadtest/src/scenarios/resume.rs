@@ -24,7 +24,11 @@ const INTERVAL_MS: u64 = 1_000;
 /// How long all may take to be live again; what is not by then counts as failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) async fn run(target: &Target, load: &Load, bar: &ProgressBar) -> anyhow::Result<Figures> {
+pub(crate) async fn run(
+    target: &Target,
+    load: &Load,
+    bar: &ProgressBar,
+) -> anyhow::Result<Figures> {
     bar.set_length(load.sessions as u64 * 2);
     // Long enough to be under way in every session when the last one has begun.
     let tool = target.count(load.sessions as u64 / 100 + 60, INTERVAL_MS)?;

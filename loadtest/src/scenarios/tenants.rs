@@ -14,7 +14,11 @@ use crate::target::Target;
 /// Calls of the quiet tenant, each second.
 const QUIET_RATE: f64 = 100.0;
 
-pub(crate) async fn run(target: &Target, load: &Load, bar: &ProgressBar) -> anyhow::Result<Figures> {
+pub(crate) async fn run(
+    target: &Target,
+    load: &Load,
+    bar: &ProgressBar,
+) -> anyhow::Result<Figures> {
     bar.set_length(load.secs as u64 * 2);
     let neighbour = target.neighbour.as_deref().context("the server has no second tenant")?;
     let alone = quiet(target, load, bar).await?;

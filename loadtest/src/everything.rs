@@ -1,0 +1,129 @@
+//! Every scenario against every server: what `all` does.
+
+use std::io::Write as _;
+
+use tokio::runtime::Runtime;
+
+use crate::compare::{self, Compared, Turns};
+use crate::report::{LeftOut, Report};
+use crate::scenarios::{Load, Scenario};
+use crate::{Opened, open};
+
+/// One scenario, and who takes part.
+struct Step {
+    scenario: Scenario,
+    load: Load,
+    /// How many turns each server gets. Without any, each has the machine for itself: no
+    /// other server runs.
+    rounds: usize,
+    servers: Vec<String>,
+    /// The servers that all others are compared with.
+    bases: &'static [&'static str],
+}
+
+/// Runs everything. A server that does not start, or cannot do a scenario, is left out of
+/// it, which the report says.
+pub(crate) fn run(runtime: &Runtime, peers: &[String], smoke: bool) -> anyhow::Result<Report> {
+    let mut report = Report::new();
+    for step in plan(peers, smoke) {
+        let together = if step.rounds > 0 { step.servers.len() } else { 1 };
+        for servers in step.servers.chunks(together) {
+            step.run(runtime, servers, &mut report)?;
+        }
+    }
+    Ok(report)
+}
+
+impl Step {
+    fn run(&self, runtime: &Runtime, names: &[String], report: &mut Report) -> anyhow::Result<()> {
+        let mut opened = Vec::new();
+        for name in names {
+            match open(name, &[]) {
+                Ok(server) => opened.push(server),
+                Err(error) => self.leave_out(name, &error, report)?,
+            }
+        }
+        let targets: Vec<_> = opened.iter().map(Opened::target).collect();
+        let runs = if self.rounds > 0 {
+            let turns = Turns { scenario: self.scenario, load: &self.load, rounds: self.rounds };
+            runtime.block_on(turns.take(&targets))
+        } else {
+            let run = |target| runtime.block_on(self.scenario.run(target, &self.load));
+            targets.iter().map(|target| run(target).map(|figures| vec![figures])).collect()
+        };
+        let mut kept = Vec::new();
+        for (target, runs) in std::iter::zip(&targets, runs) {
+            match runs {
+                Ok(runs) => kept.push(runs),
+                Err(error) => self.leave_out(&target.name, &error, report)?,
+            }
+        }
+        let named = |runs: &Vec<_>, name| compare::name_of(runs) == Some(name);
+        for base in self.bases {
+            let Some(bases) = kept.iter().find(|runs| named(runs, base)) else { continue };
+            let others = kept.iter().filter(|runs| !named(runs, base));
+            report.compared.extend(others.filter_map(|runs| Compared::of(runs, bases)));
+        }
+        report.runs.extend(kept.into_iter().filter_map(compare::median));
+        Ok(())
+    }
+
+    fn leave_out(
+        &self,
+        server: &str,
+        error: &anyhow::Error,
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
+        let scenario = self.scenario.name();
+        writeln!(std::io::stderr(), "{server} is left out of {scenario}: {error:#}")?;
+        report.left_out.push(LeftOut {
+            scenario: scenario.to_owned(),
+            server: server.to_owned(),
+            why: format!("{error:#}"),
+        });
+        Ok(())
+    }
+}
+
+fn plan(peers: &[String], smoke: bool) -> Vec<Step> {
+    let load = Load {
+        secs: if smoke { 0.3 } else { 3.0 },
+        connections: 16,
+        // Some peers start a process for each session.
+        sessions: if smoke { 20 } else { 50 },
+        rate: None,
+        interval_ms: 0,
+        events: 10,
+        kills: 1,
+    };
+    let many = |sessions| Load { sessions: if smoke { 20 } else { sessions }, ..load.clone() };
+    let rounds = if smoke { 1 } else { 5 };
+    let names = |ours: &[&str], peers: &[String]| -> Vec<String> {
+        ours.iter().map(|name| (*name).to_owned()).chain(peers.iter().cloned()).collect()
+    };
+    let step = |scenario, load: &Load, rounds, servers, bases| Step {
+        scenario,
+        load: load.clone(),
+        rounds,
+        servers,
+        bases,
+    };
+    let rmcp = ["handler", "rmcp-mounted", "rmcp-own"];
+    let with_redis = [&rmcp[..], &["handler-redis", "cluster"]].concat();
+    let and = |bare: &'static str| [&with_redis[..], &[bare]].concat();
+    let calls = ["bare-json", "rmcp-own", "handler"].as_slice();
+    let at_a_rate = Load { rate: Some(200.0), ..load.clone() };
+    let apart = Load { interval_ms: 50, connections: 64, ..load.clone() };
+    vec![
+        step(Scenario::Calls, &load, rounds, names(&and("bare-json"), peers), calls),
+        step(Scenario::Calls, &at_a_rate, 1, names(&with_redis, peers), &[]),
+        step(Scenario::Churn, &load, rounds, names(&with_redis, peers), &["handler"]),
+        step(Scenario::Progress, &load, rounds, names(&and("bare-sse"), peers), &["handler"]),
+        step(Scenario::Progress, &apart, 1, names(&with_redis, peers), &[]),
+        step(Scenario::Hold, &many(19_000), 0, names(&rmcp, &[]), &[]),
+        step(Scenario::Hold, &load, 0, names(&[], peers), &[]),
+        step(Scenario::Resume, &many(10_000), 0, names(&["handler", "cluster"], &[]), &[]),
+        step(Scenario::Tenants, &load, 0, names(&["handler"], &[]), &[]),
+        step(Scenario::Chaos, &load, 0, names(&["local-cluster"], &[]), &[]),
+    ]
+}
