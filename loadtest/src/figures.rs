@@ -29,8 +29,13 @@ impl Tally {
 
     /// Something succeeded that was due at `due`: what it waited for its turn counts.
     pub(crate) fn done(&mut self, due: Instant) {
+        self.took(due.elapsed());
+    }
+
+    /// Something succeeded and took so long.
+    pub(crate) fn took(&mut self, time: Duration) {
         self.done += 1;
-        let micros = u64::try_from(due.elapsed().as_micros()).unwrap_or(LATENCY_MAX);
+        let micros = u64::try_from(time.as_micros()).unwrap_or(LATENCY_MAX);
         self.latency.saturating_record(micros.max(1));
     }
 

@@ -328,8 +328,8 @@ mod tests {
     async fn events_are_read_from_chunks_and_comments_say_nothing() {
         let mut wire = wire(&[
             "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n",
-            "1c\r\n: hello\n\nid: 1\nretry: 20\ndata\r\n",
-            "3\r\n:\n\n\r\n13\r\ndata: {}\r\n\r\nid: 2\n\r\n",
+            "1d\r\n: hello\n\nid: 1\nretry: 20\ndata\r\n",
+            "3\r\n:\n\n\r\n12\r\ndata: {}\r\n\r\nid: 2\n\r\n",
             "8\r\ndata: x\n\r\n1\r\n\n\r\n0\r\n\r\n",
         ])
         .await;

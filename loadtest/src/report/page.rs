@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::{Report, number, plot};
+use super::{LeftOut, Report, number, plot};
+use crate::compare::{Compared, Spread};
 use crate::figures::Figures;
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:900px;margin:2rem auto;padding:0 1rem;color:#222}\
@@ -12,16 +13,21 @@ th:nth-child(1),td:nth-child(1){text-align:left}svg{width:100%;margin:1rem 0;fon
 svg .t{font-weight:600;font-size:15px}svg .n{text-anchor:end}code{background:#f3f3f3;padding:0 .2rem}.note{color:#555}";
 
 /// What each scenario does, in the order of the page.
-const SCENARIOS: [(&str, &str); 7] = [
+const SCENARIOS: [(&str, &str); 9] = [
     (
         "calls",
         "Each connection has a session of its own and calls a tool that echoes its arguments; the next call goes out when the last was answered.",
+    ),
+    (
+        "calls-at-a-rate",
+        "The same at a fixed rate, whatever the server does: latency counts from when a call was due, so that a call which had to wait for one before it is late, too.",
     ),
     ("churn", "Sessions are opened, list the tools once, and are ended: four requests a session."),
     (
         "progress",
         "Calls whose tool reports progress before it answers, on an SSE stream; one is counted when every event and the answer came.",
     ),
+    ("progress-apart", "The same with a pause between events, so that each is written by itself."),
     ("hold", "Sessions that each hold one open GET stream on which nothing happens."),
     (
         "resume",
@@ -55,15 +61,44 @@ pub(super) fn page(report: &Report) -> String {
             section(&mut page, scenario, told, &runs);
         }
     }
-    if !report.compared.is_empty() {
-        page +=
-            "<h2>Compared</h2><p>Both took turns, several times; each pair gives a ratio.</p><ul>";
-        for compared in &report.compared {
-            let _ = write!(page, "<li>{}</li>", text(&compared.to_string()));
-        }
-        page += "</ul>";
-    }
+    compared(&mut page, &report.compared);
+    left_out(&mut page, &report.left_out);
     page + "</html>\n"
+}
+
+fn compared(page: &mut String, all: &[Compared]) {
+    if all.is_empty() {
+        return;
+    }
+    *page += "<h2>Ratios</h2><p>Servers took turns, several times. Each round gives a ratio: what \
+        the server needs or does, divided by what its base does. The median of the rounds, and the \
+        least and the most in brackets.</p>\
+        <table><tr><th>server<th>base<th>scenario<th>server CPU<th>done per s";
+    for one in all {
+        let spread = |spread: Option<Spread>| spread.map_or("–".to_owned(), |s| s.to_string());
+        let _ = write!(
+            page,
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}",
+            text(&one.server),
+            text(&one.base),
+            text(&one.scenario),
+            spread(one.cpu),
+            spread(one.rate)
+        );
+    }
+    *page += "</table>";
+}
+
+fn left_out(page: &mut String, all: &[LeftOut]) {
+    if all.is_empty() {
+        return;
+    }
+    *page += "<h2>Left out</h2><ul>";
+    for LeftOut { scenario, server, why } in all {
+        let (server, why) = (text(server), text(why));
+        let _ = write!(page, "<li>{server}, of {scenario}: {why}</li>");
+    }
+    *page += "</ul>";
 }
 
 /// A plot, which can stand by itself.

@@ -32,7 +32,8 @@ pub(crate) async fn run(
         }
     });
     let tally = tally.await?;
-    watch.stop("calls", &target.name, tally)
+    let name = if load.rate.is_some() { "calls-at-a-rate" } else { "calls" };
+    watch.stop(name, &target.name, tally)
 }
 
 /// One connection with a session of its own. Where the target has several endpoints, each

@@ -15,12 +15,18 @@ use crate::wire::Wire;
 /// Sessions that are being opened at the same time.
 const OPENING_MAX: usize = 32;
 
+/// Sessions that are opened before it begins.
+const WARMING: usize = 10;
+
 pub(crate) async fn run(
     target: &Target,
     load: &Load,
     bar: &ProgressBar,
 ) -> anyhow::Result<Figures> {
     bar.set_length(load.sessions as u64);
+    // What a server needs once, for its first sessions, is no session's cost.
+    let few = load.sessions.min(WARMING);
+    drop(open(target, few, &ProgressBar::hidden(), &mut Tally::new()?).await?);
     let before = target.processes.cost()?;
     let mut tally = Tally::new()?;
     let held = open(target, load.sessions, bar, &mut tally).await?;

@@ -40,8 +40,9 @@ pub(crate) async fn run(
     });
     let tally = tally.await?;
     let calls = tally.done;
-    let stored = stores.stop("progress", &target.name, Tally::new()?)?;
-    let mut figures = watch.stop("progress", &target.name, tally)?;
+    let name = if load.interval_ms > 0 { "progress-apart" } else { "progress" };
+    let stored = stores.stop(name, &target.name, Tally::new()?)?;
+    let mut figures = watch.stop(name, &target.name, tally)?;
     let events = (calls * load.events).max(1) as f64;
     figures.more.insert("events_per_sec".to_owned(), events / figures.secs);
     if let Some(cpu) = figures.cpu_micros {

@@ -1,5 +1,5 @@
-//! Streams that are all cut at once and come back at once: how long until all are live
-//! again, and whether anything was lost.
+//! Streams that are all cut at once and come back at once: how long until all are taken up
+//! again, until each has had a new event, and whether anything was lost.
 //!
 //! Each session has a call under way that counts slowly, so every stream has a next
 //! event, and every number that a client sees tells whether one was lost before it.
@@ -44,14 +44,15 @@ pub(crate) async fn run(
             resumed.await.context("a stream was not live again in time")?
         });
     }
-    let mut all_live = Duration::ZERO;
+    let (mut all_attached, mut all_live) = (Duration::ZERO, Duration::ZERO);
     let mut lost = 0;
     while let Some(resumed) = resuming.join_next().await {
         match resumed? {
-            Ok(missing) => {
-                tally.done(began);
-                lost += missing;
-                all_live = began.elapsed();
+            Ok(back) => {
+                tally.took(back.attached - began);
+                lost += back.lost;
+                all_attached = all_attached.max(back.attached - began);
+                all_live = all_live.max(back.live - began);
             }
             Err(error) => tally.failed(&error),
         }
@@ -59,6 +60,7 @@ pub(crate) async fn run(
     }
     let mut figures = watch.stop("resume", &target.name, tally)?;
     figures.more = BTreeMap::from([
+        ("all_attached_secs".to_owned(), all_attached.as_secs_f64()),
         ("all_live_secs".to_owned(), all_live.as_secs_f64()),
         ("events_lost".to_owned(), lost as f64),
     ]);
@@ -72,6 +74,16 @@ struct Cut {
     cursor: Box<str>,
     /// The last number that was seen.
     seen: u64,
+}
+
+/// A stream that goes on.
+struct Back {
+    /// When the server had taken it up again.
+    attached: Instant,
+    /// When its first new event came, which is up to [`INTERVAL_MS`] later.
+    live: Instant,
+    /// Events that never came.
+    lost: u64,
 }
 
 async fn begin(
@@ -131,9 +143,8 @@ impl Cut {
         missing
     }
 
-    /// Comes back at another endpoint, and waits for the first event that is new. Answers
-    /// how many events were lost on the way.
-    async fn resume(mut self, target: &Target, number: usize) -> anyhow::Result<u64> {
+    /// Comes back at another endpoint, and waits for the first event that is new.
+    async fn resume(mut self, target: &Target, number: usize) -> anyhow::Result<Back> {
         let endpoint = &target.endpoints[(number + 1) % target.endpoints.len()];
         let session = self.session.at(endpoint);
         let source = mcp::source(number / target.endpoints.len());
@@ -141,6 +152,7 @@ impl Cut {
         wire.send(session.get(Some(&self.cursor)).as_bytes()).await?;
         let head = wire.head().await?;
         ensure!(head.status == 200, "a resume was answered {}", head.status);
+        let attached = Instant::now();
         let mut events = Events::of(&head);
         let before = self.seen;
         let mut lost = 0;
@@ -148,7 +160,7 @@ impl Cut {
             let event = wire.event(&mut events).await?.context("a resumed stream ended")?;
             lost += self.see(&event);
         }
-        Ok(lost)
+        Ok(Back { attached, live: Instant::now(), lost })
     }
 }
 
