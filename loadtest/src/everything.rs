@@ -17,8 +17,8 @@ struct Step {
     /// other server runs.
     rounds: usize,
     servers: Vec<String>,
-    /// The servers that all others are compared with.
-    bases: &'static [&'static str],
+    /// Which are compared, each with its base.
+    pairs: Vec<(String, String)>,
 }
 
 /// Runs everything. A server that does not start, or cannot do a scenario, is left out of
@@ -58,11 +58,10 @@ impl Step {
                 Err(error) => self.leave_out(&target.name, &error, report)?,
             }
         }
-        let named = |runs: &Vec<_>, name| compare::name_of(runs) == Some(name);
-        for base in self.bases {
-            let Some(bases) = kept.iter().find(|runs| named(runs, base)) else { continue };
-            let others = kept.iter().filter(|runs| !named(runs, base));
-            report.compared.extend(others.filter_map(|runs| Compared::of(runs, bases)));
+        let of = |name| kept.iter().find(|runs| compare::name_of(runs) == Some(name));
+        for (server, base) in &self.pairs {
+            let compared = of(server).zip(of(base)).and_then(|(a, b)| Compared::of(a, b));
+            report.compared.extend(compared);
         }
         report.runs.extend(kept.into_iter().filter_map(compare::median));
         Ok(())
@@ -97,33 +96,43 @@ fn plan(peers: &[String], smoke: bool) -> Vec<Step> {
         kills: 1,
     };
     let many = |sessions| Load { sessions: if smoke { 20 } else { sessions }, ..load.clone() };
-    let rounds = if smoke { 1 } else { 5 };
-    let names = |ours: &[&str], peers: &[String]| -> Vec<String> {
+    let of = |ours: &[&str], peers: &[String]| -> Vec<String> {
         ours.iter().map(|name| (*name).to_owned()).chain(peers.iter().cloned()).collect()
     };
-    let step = |scenario, load: &Load, rounds, servers, bases| Step {
-        scenario,
-        load: load.clone(),
-        rounds,
-        servers,
-        bases,
+    let to = |base: &str, servers: Vec<String>| -> Vec<(String, String)> {
+        servers.into_iter().map(|server| (server, base.to_owned())).collect()
     };
-    let rmcp = ["handler", "rmcp-mounted", "rmcp-own"];
-    let with_redis = [&rmcp[..], &["handler-redis", "cluster"]].concat();
-    let and = |bare: &'static str| [&with_redis[..], &[bare]].concat();
-    let calls = ["bare-json", "rmcp-own", "handler"].as_slice();
+    let nodes = ["handler", "rmcp-mounted", "handler-redis", "cluster", "rmcp-own"];
+    let and = |bare| of(&[&nodes[..], &[bare]].concat(), peers);
+    let others = to("handler", of(&nodes[1..], peers));
+    let calls = [to("bare-json", of(&nodes, peers)), others.clone()].concat();
+    let rmcp = to("rmcp-mounted", of(&["rmcp-own"], &[]));
     let at_a_rate = Load { rate: Some(200.0), ..load.clone() };
     let apart = Load { interval_ms: 50, connections: 64, ..load.clone() };
+    let in_turns = |scenario, load: &Load, servers, pairs| Step {
+        scenario,
+        load: load.clone(),
+        rounds: if smoke { 1 } else { 5 },
+        servers,
+        pairs,
+    };
+    let alone = |scenario, load: &Load, servers| Step {
+        scenario,
+        load: load.clone(),
+        rounds: 0,
+        servers,
+        pairs: Vec::new(),
+    };
     vec![
-        step(Scenario::Calls, &load, rounds, names(&and("bare-json"), peers), calls),
-        step(Scenario::Calls, &at_a_rate, 1, names(&with_redis, peers), &[]),
-        step(Scenario::Churn, &load, rounds, names(&with_redis, peers), &["handler"]),
-        step(Scenario::Progress, &load, rounds, names(&and("bare-sse"), peers), &["handler"]),
-        step(Scenario::Progress, &apart, 1, names(&with_redis, peers), &[]),
-        step(Scenario::Hold, &many(19_000), 0, names(&rmcp, &[]), &[]),
-        step(Scenario::Hold, &load, 0, names(&[], peers), &[]),
-        step(Scenario::Resume, &many(10_000), 0, names(&["handler", "cluster"], &[]), &[]),
-        step(Scenario::Tenants, &load, 0, names(&["handler"], &[]), &[]),
-        step(Scenario::Chaos, &load, 0, names(&["local-cluster"], &[]), &[]),
+        in_turns(Scenario::Calls, &load, and("bare-json"), [calls, rmcp].concat()),
+        alone(Scenario::Calls, &at_a_rate, of(&nodes, peers)),
+        in_turns(Scenario::Churn, &load, of(&nodes, peers), others.clone()),
+        in_turns(Scenario::Progress, &load, and("bare-sse"), others),
+        alone(Scenario::Progress, &apart, of(&nodes, peers)),
+        alone(Scenario::Hold, &many(19_000), of(&["handler", "rmcp-mounted", "rmcp-own"], &[])),
+        alone(Scenario::Hold, &load, of(&[], peers)),
+        alone(Scenario::Resume, &many(10_000), of(&["handler", "cluster"], &[])),
+        alone(Scenario::Tenants, &load, of(&["handler"], &[])),
+        alone(Scenario::Chaos, &load, of(&["local-cluster"], &[])),
     ]
 }

@@ -40,7 +40,7 @@ impl Tally {
     }
 
     pub(crate) fn failed(&mut self, error: &anyhow::Error) {
-        let mut kind = error.to_string();
+        let mut kind = format!("{error:#}");
         if self.failures.len() >= FAILURES_MAX && !self.failures.contains_key(&kind) {
             kind = "others".to_owned();
         }
@@ -109,11 +109,8 @@ impl<'a> Stopwatch<'a> {
         tally: Tally,
     ) -> anyhow::Result<Figures> {
         let secs = self.began.elapsed().as_secs_f64();
-        let spent = match self.before {
-            Some(before) => Some(self.processes.cost()?.cpu.saturating_sub(before.cpu)),
-            None => None,
-        };
-        let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / tally.done.max(1) as f64;
+        let spent = self.spent()?;
+        let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / tally.done as f64;
         Ok(Figures {
             scenario: scenario.to_owned(),
             target: target.to_owned(),
@@ -122,7 +119,7 @@ impl<'a> Stopwatch<'a> {
             failed: tally.failures.values().sum(),
             failures: tally.failures,
             per_sec: tally.done as f64 / secs,
-            cpu_micros: spent.map(each),
+            cpu_micros: spent.filter(|_| tally.done > 0).map(each),
             latency: latency(&tally.latency),
             more: BTreeMap::new(),
         })

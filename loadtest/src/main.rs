@@ -23,6 +23,7 @@ mod wire;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Parser, Subcommand};
@@ -97,8 +98,19 @@ struct All {
     output: PathBuf,
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().command {
+fn main() -> ExitCode {
+    match done(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Where nobody reads standard error, the exit code has to do.
+            let _ = writeln!(std::io::stderr(), "loadtest: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn done(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Serve(serve) => servers::serve(&serve),
         Command::Targets => targets(),
         Command::Run(run) => self::run(&run),

@@ -54,7 +54,7 @@ pub(crate) struct Session {
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Called {
-    /// Events that came before the last word.
+    /// How often progress came before the last word.
     pub(crate) events: u64,
     /// Did the tool answer, or was there an error?
     pub(crate) is_result: bool,
@@ -144,17 +144,17 @@ impl Session {
 }
 
 /// Sends a call and reads what comes of it, whether JSON or a stream.
-pub(crate) async fn call(wire: &mut Wire, request: &str) -> anyhow::Result<(Head, Called)> {
+pub(crate) async fn call(wire: &mut Wire, request: &str) -> anyhow::Result<Called> {
     timeout(PATIENCE, call_for_ever(wire, request)).await.context("a call was not answered")?
 }
 
-async fn call_for_ever(wire: &mut Wire, request: &str) -> anyhow::Result<(Head, Called)> {
+async fn call_for_ever(wire: &mut Wire, request: &str) -> anyhow::Result<Called> {
     wire.send(request.as_bytes()).await?;
     let head = wire.head().await?;
     ensure!(head.status == 200, "a call was answered {}", head.status);
     if !head.is_stream {
         let answer = wire.body(&head).await?;
-        return Ok((head, Called { events: 0, is_result: is_result(&answer) }));
+        return Ok(Called { events: 0, is_result: is_result(&answer) });
     }
     let mut events = Events::of(&head);
     let mut called = None;
@@ -162,11 +162,11 @@ async fn call_for_ever(wire: &mut Wire, request: &str) -> anyhow::Result<(Head, 
     while let Some(event) = wire.event(&mut events).await? {
         if is_last_word(&event) {
             called = Some(Called { events: count, is_result: is_result(&event.data) });
-        } else if !event.data.is_empty() {
+        } else if memchr::memmem::find(&event.data, b"notifications/progress").is_some() {
             count += 1;
         }
     }
-    Ok((head, called.context("a stream ended without a last word")?))
+    called.context("a stream ended without a last word")
 }
 
 /// The one message of an answer, be it JSON or a stream.

@@ -24,6 +24,10 @@ const READ_BYTES: usize = 16 << 10;
 pub(crate) struct Wire {
     stream: TcpStream,
     unread: BytesMut,
+    to: SocketAddr,
+    source: Option<IpAddr>,
+    /// The server ends the connection after the last response.
+    closes: bool,
 }
 
 /// What a response begins with.
@@ -35,7 +39,7 @@ pub(crate) struct Head {
     /// Is it an SSE stream?
     pub(crate) is_stream: bool,
     /// Does the server end the connection after it?
-    pub(crate) closes: bool,
+    closes: bool,
     rest: Rest,
 }
 
@@ -78,11 +82,14 @@ impl Wire {
         let stream = connected.and_then(|connected| Ok(connected?));
         let stream = stream.with_context(|| format!("connecting to {to}"))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, unread: BytesMut::new() })
+        Ok(Self { stream, unread: BytesMut::new(), to, source, closes: false })
     }
 
-    /// Sends a whole request.
+    /// Sends a whole request, on a new connection where the server wanted that.
     pub(crate) async fn send(&mut self, request: &[u8]) -> anyhow::Result<()> {
+        if self.closes {
+            *self = Self::connect(self.to, self.source).await?;
+        }
         Ok(self.stream.write_all(request).await?)
     }
 
@@ -91,6 +98,7 @@ impl Wire {
         loop {
             if let Some((head, length)) = parse_head(&self.unread)? {
                 self.unread.advance(length);
+                self.closes = head.closes;
                 return Ok(head);
             }
             ensure!(self.unread.len() < HEAD_BYTES_MAX, "the head of a response is too long");
@@ -320,7 +328,7 @@ mod tests {
         assert_eq!((head.status, head.session.as_deref()), (200, Some("abc")));
         assert_eq!(wire.body(&head).await.unwrap(), "hello");
         let head = wire.head().await.unwrap();
-        assert!(head.status == 202 && head.closes);
+        assert_eq!((head.status, head.closes), (202, true));
         assert_eq!(wire.body(&head).await.unwrap(), "");
     }
 

@@ -70,13 +70,7 @@ impl Caller {
             let entry = self.turn % self.wires.len();
             let (_, request) = self.sessions[entry].call(&self.tool, false);
             match mcp::call(&mut self.wires[entry], &request).await {
-                Ok((head, called)) if called.is_result => {
-                    tally.done(due);
-                    if head.closes {
-                        let address = self.sessions[entry].endpoint().address;
-                        self.wires[entry] = Wire::connect(address, None).await?;
-                    }
-                }
+                Ok(called) if called.is_result => tally.done(due),
                 Ok(_) => tally.failed(&anyhow::anyhow!("a call was answered with an error")),
                 Err(error) => {
                     tally.failed(&error);

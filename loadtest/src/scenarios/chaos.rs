@@ -23,7 +23,7 @@ use crate::target::Target;
 use crate::wire::{Event, Events, Wire};
 
 /// Between two things that are done to nodes.
-const CALM: Duration = Duration::from_secs(3);
+const CALM: Duration = Duration::from_secs(2);
 /// Progress events of one call, and how far they are apart.
 const EVENTS: u64 = 40;
 const INTERVAL_MS: u64 = 50;
@@ -118,7 +118,7 @@ struct Seen {
     lost: u64,
     doubled: u64,
     resumes: u64,
-    /// Longest wait between two events of a stream.
+    /// Longest wait between two events of a stream, resumes included.
     longest: Duration,
 }
 
@@ -193,8 +193,8 @@ impl Client {
         let mut reading = Reading { events: Events::of(&head), wire, cursor: None, retry: RETRY };
         let mut counted = 0;
         let mut resumes = 0;
+        let mut last = Instant::now();
         loop {
-            let began = Instant::now();
             match reading.next().await {
                 Ok(Some(event)) if mcp::is_last_word(&event) => {
                     let error = memchr::memmem::find(&event.data, b"\"error\"").is_some();
@@ -202,7 +202,11 @@ impl Client {
                     self.seen.lost += EVENTS.saturating_sub(counted);
                     return Ok(());
                 }
-                Ok(Some(event)) => self.see(&event, &mut counted, began),
+                Ok(Some(event)) => {
+                    self.seen.longest = self.seen.longest.max(last.elapsed());
+                    last = Instant::now();
+                    self.see(&event, &mut counted);
+                }
                 // Cut, or told to come back.
                 Ok(None) | Err(_) => {
                     ensure!(resumes < RESUMES_MAX, "a stream could not be resumed");
@@ -218,10 +222,9 @@ impl Client {
         }
     }
 
-    fn see(&mut self, event: &Event, counted: &mut u64, began: Instant) {
+    fn see(&mut self, event: &Event, counted: &mut u64) {
         let Some(number) = progress_of(event) else { return };
         self.seen.events += 1;
-        self.seen.longest = self.seen.longest.max(began.elapsed());
         if number <= *counted {
             self.seen.doubled += 1;
         } else {

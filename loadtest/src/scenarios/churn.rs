@@ -53,7 +53,7 @@ async fn churn(
 async fn one_life(endpoint: &Endpoint, wire: &mut Wire) -> anyhow::Result<()> {
     let session = mcp::Session::open(endpoint, wire).await?;
     let list = session.post(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#);
-    let (_, called) = mcp::call(wire, &list).await?;
+    let called = mcp::call(wire, &list).await?;
     anyhow::ensure!(called.is_result, "`tools/list` was answered with an error");
     session.close(wire).await
 }

@@ -39,18 +39,17 @@ pub(crate) async fn run(
         }
     });
     let tally = tally.await?;
-    let calls = tally.done;
+    let stored = stores.spent()?;
     let name = if load.interval_ms > 0 { "progress-apart" } else { "progress" };
-    let stored = stores.stop(name, &target.name, Tally::new()?)?;
     let mut figures = watch.stop(name, &target.name, tally)?;
-    let events = (calls * load.events).max(1) as f64;
-    figures.more.insert("events_per_sec".to_owned(), events / figures.secs);
+    let each = load.events as f64;
+    figures.more.insert("events_per_sec".to_owned(), figures.per_sec * each);
     if let Some(cpu) = figures.cpu_micros {
-        figures.more.insert("cpu_micros_event".to_owned(), cpu * calls as f64 / events);
+        figures.more.insert("cpu_micros_event".to_owned(), cpu / each);
     }
-    if let Some(cpu) = stored.cpu_micros {
-        // Of an empty tally it is the whole.
-        figures.more.insert("redis_cpu_micros_event".to_owned(), cpu / events);
+    if let Some(cpu) = stored.filter(|_| figures.done > 0) {
+        let events = figures.done as f64 * each;
+        figures.more.insert("redis_cpu_micros_event".to_owned(), cpu.as_secs_f64() * 1e6 / events);
     }
     Ok(figures)
 }
@@ -68,8 +67,8 @@ async fn count(
     while let Some(due) = pace.turn().await {
         let (_, request) = session.call(&tool, true);
         match mcp::call(&mut wire, &request).await {
-            Ok((_, called)) if called.is_result && called.events == events => tally.done(due),
-            Ok((_, called)) => {
+            Ok(called) if called.is_result && called.events == events => tally.done(due),
+            Ok(called) => {
                 tally.failed(&anyhow::anyhow!("{} events came of {events}", called.events));
             }
             Err(error) => {
