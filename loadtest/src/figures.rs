@@ -102,6 +102,12 @@ impl<'a> Stopwatch<'a> {
         Ok(Self { processes, began: Instant::now(), before })
     }
 
+    /// What the processes did meanwhile, where any are known.
+    pub(crate) fn spent(&self) -> anyhow::Result<Option<Duration>> {
+        let Some(before) = self.before else { return Ok(None) };
+        Ok(Some(self.processes.cost()?.cpu.saturating_sub(before.cpu)))
+    }
+
     pub(crate) fn stop(
         self,
         scenario: &str,
