@@ -1,149 +1,225 @@
-//! What an echo costs here beside what it costs in a bare HTTP handler.
+//! Measures MCP servers: what a call, a session, an event costs, and what clients see when
+//! something breaks. Any server that speaks Streamable HTTP, not only ours.
 //!
-//! `cargo run --release -p loadtest` starts two servers, one on each way of answering the
-//! same JSON, and calls them in turns: bare actix-web, which parses the body and echoes
-//! it, and a node with an echo on the `Handler` trait. It prints the server's CPU time per
-//! call, and the ratio of each pair of rounds: the ratios travel between machines, the
-//! times do not.
+//! `cargo run --release -p loadtest -- all` runs every scenario against ours and the peers
+//! and writes a page with plots.
 
-mod client;
+mod cluster;
+mod compare;
+mod cores;
+mod everything;
+mod figures;
+mod local;
+mod mcp;
+mod ours;
+mod peers;
+mod process;
+mod report;
+mod scenarios;
 mod servers;
+mod service;
+mod target;
+mod wire;
 
-use std::io::{BufRead, BufReader, Write as _};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
-use clap::{Parser, Subcommand};
+use anyhow::{Context as _, bail, ensure};
+use clap::{Args, Parser, Subcommand};
 
-use crate::client::Target;
+use crate::compare::{Compared, Turns};
+use crate::local::LocalCluster;
+use crate::report::Report;
+use crate::scenarios::{Load, Scenario};
+use crate::target::Target;
 
-/// Measures a node beside a bare HTTP handler.
+/// That of the program `roundhouse`.
+#[cfg(feature = "jemalloc")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Measures MCP servers.
 #[derive(Parser)]
+#[command(about, long_about = None)]
 struct Arguments {
     #[command(subcommand)]
-    command: Option<Serve>,
-    /// How often each server is called in its turn.
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs one scenario.
+    Run(Run),
+    /// Runs every scenario against our server and the peers.
+    All(All),
+    /// Names what can be measured.
+    Targets,
+    /// Serves one of our own, for a measurement; ends when its input closes.
+    #[command(hide = true)]
+    Serve(servers::Serve),
+}
+
+#[derive(Args)]
+struct Run {
+    /// What to do.
+    scenario: Scenario,
+    /// Which servers: names that `targets` lists, `http://…` URLs of servers that run
+    /// (several nodes of one: with commas), or a `cluster.json`.
+    #[arg(required = true)]
+    targets: Vec<String>,
+    /// Runs all of them in turns, and prints what each costs beside the last: the ratio of
+    /// each round, as median, least and most.
+    #[arg(long)]
+    compare: bool,
+    /// How many turns each of several compared servers gets; one more warms up.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How long one turn lasts, in seconds.
-    #[arg(long, default_value_t = 3)]
-    secs: u64,
-    /// How many connections call at the same time.
-    #[arg(long, default_value_t = 16)]
-    connections: usize,
+    /// The process that serves a URL, so that its cost is measured, too; may be repeated.
+    #[arg(long)]
+    pid: Vec<u32>,
+    #[command(flatten)]
+    load: Load,
+    /// A folder for `report.json`, `report.html` and the plots as SVG.
+    #[arg(long, short)]
+    output: Option<PathBuf>,
 }
 
-/// The servers, each a process of its own so that its CPU time is its own.
-#[derive(Subcommand, Clone, Copy)]
-enum Serve {
-    /// Bare actix-web.
-    Bare,
-    /// A node with an echo on the `Handler` trait.
-    Node,
+#[derive(Args)]
+struct All {
+    /// Peers to measure beside ours; without any, all that there are.
+    #[arg(long)]
+    peer: Vec<String>,
+    /// Everything short, and no peer that is not named: to see that it works.
+    #[arg(long)]
+    smoke: bool,
+    /// A folder for `report.json`, `report.html` and the plots as SVG.
+    #[arg(long, short, default_value = "target/loadtest")]
+    output: PathBuf,
 }
 
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
-    match arguments.command {
-        Some(Serve::Bare) => servers::bare(),
-        Some(Serve::Node) => servers::node(),
-        None => compare(&arguments),
+fn main() -> ExitCode {
+    match done(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Where nobody reads standard error, the exit code has to do.
+            let _ = writeln!(std::io::stderr(), "loadtest: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
 
-fn compare(arguments: &Arguments) -> anyhow::Result<()> {
-    let bare = Server::start("bare", 0)?;
-    let node = Server::start("node", 0)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+fn done(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Serve(serve) => servers::serve(&serve),
+        Command::Targets => targets(),
+        Command::Run(run) => self::run(&run),
+        Command::All(all) => self::all(&all),
+    }
+}
+
+fn targets() -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    let mut ratios = Vec::new();
-    writeln!(
-        out,
-        "{:>6} {:>22} {:>22} {:>7}",
-        "round", "bare: calls/s, µs CPU", "node: calls/s, µs CPU", "ratio"
-    )?;
-    for round in 0..=arguments.rounds {
-        let mut costs = [0.0; 2];
-        let mut rates = [0.0; 2];
-        for (index, server) in [&bare, &node].into_iter().enumerate() {
-            let target = Target { address: server.address.clone(), is_node: index == 1 };
-            let before = server.cpu()?;
-            let calls = runtime.block_on(client::call(
-                &target,
-                arguments.connections,
-                Duration::from_secs(arguments.secs),
-            ))?;
-            let spent = server.cpu()? - before;
-            costs[index] = spent.as_secs_f64() * 1e6 / calls as f64;
-            rates[index] = calls as f64 / arguments.secs as f64;
-        }
-        let ratio = costs[1] / costs[0];
-        let name = if round == 0 { "warm".to_owned() } else { round.to_string() };
-        writeln!(
-            out,
-            "{name:>6} {:>13.0} {:>8.2} {:>13.0} {:>8.2} {ratio:>7.2}",
-            rates[0], costs[0], rates[1], costs[1]
-        )?;
-        if round > 0 {
-            ratios.push(ratio);
-        }
+    for name in ours::names() {
+        writeln!(out, "{name:<16} {}", ours::told(name))?;
     }
-    ratios.sort_by(f64::total_cmp);
-    if let (Some(least), Some(most)) = (ratios.first(), ratios.last()) {
-        let median = ratios[ratios.len() / 2];
-        writeln!(
-            out,
-            "server CPU per call, node to bare: {median:.2} (median; {least:.2} to {most:.2})"
-        )?;
+    writeln!(out, "local-cluster    three nodes, Redis and nginx; nodes can be killed")?;
+    for name in peers::names()? {
+        writeln!(out, "{name:<16} a peer")?;
     }
     Ok(())
 }
 
-/// A server in a process of its own; it ends with this value.
-struct Server {
-    process: Child,
-    address: String,
-}
-
-impl Server {
-    /// Starts it, on one core where the machine lets us choose.
-    fn start(which: &str, core: usize) -> anyhow::Result<Self> {
-        let program = std::env::current_exe()?;
-        let mut command = Command::new("taskset");
-        command.args(["-c", &core.to_string()]).arg(program).arg(which);
-        let mut process = command
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("starting a server; `taskset` of util-linux is needed")?;
-        let stdout = process.stdout.take().context("the server's output")?;
-        let mut address = String::new();
-        BufReader::new(stdout).read_line(&mut address)?;
-        if address.trim().is_empty() {
-            bail!("the server `{which}` did not start");
+fn run(run: &Run) -> anyhow::Result<()> {
+    let runtime = runtime()?;
+    let mut report = Report::new();
+    if run.compare {
+        ensure!(run.targets.len() > 1, "compare at least two servers");
+        let opened = run.targets.iter().map(|name| open(name, &run.pid));
+        let opened = opened.collect::<anyhow::Result<Vec<_>>>()?;
+        let targets: Vec<_> = opened.iter().map(Opened::target).collect();
+        let turns = Turns { scenario: run.scenario, load: &run.load, rounds: run.rounds };
+        let runs = runtime.block_on(turns.take(&targets));
+        let runs = runs.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+        let (bases, others) = runs.split_last().context("no server")?;
+        report.compared = others.iter().filter_map(|runs| Compared::of(runs, bases)).collect();
+        report.runs = runs.into_iter().filter_map(compare::median).collect();
+    } else {
+        for name in &run.targets {
+            let opened = open(name, &run.pid)?;
+            report.runs.push(runtime.block_on(run.scenario.run(opened.target(), &run.load))?);
         }
-        Ok(Self { process, address: address.trim().to_owned() })
     }
+    tell(&report, run.output.as_deref())
+}
 
-    /// The CPU time it has spent.
-    fn cpu(&self) -> anyhow::Result<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id()))?;
-        // The name in parentheses may hold spaces; utime and stime are the 12th and 13th after it.
-        let fields = stat.rsplit_once(')').context("the process's stat")?.1;
-        let ticks: u64 = fields
-            .split_whitespace()
-            .skip(11)
-            .take(2)
-            .filter_map(|field| field.parse::<u64>().ok())
-            .sum();
-        // Linux counts in hundredths of a second for every program.
-        Ok(Duration::from_millis(ticks * 10))
+fn all(all: &All) -> anyhow::Result<()> {
+    let peers = match all.peer.as_slice() {
+        [] if all.smoke => Vec::new(),
+        [] => peers::names()?,
+        named => named.to_vec(),
+    };
+    let report = everything::run(&runtime()?, &peers, all.smoke)?;
+    tell(&report, Some(&all.output))
+}
+
+fn tell(report: &Report, folder: Option<&Path>) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(report.table().as_bytes())?;
+    if let Some(folder) = folder {
+        report.write(folder).with_context(|| format!("writing to {}", folder.display()))?;
+        writeln!(out, "{} tells more", folder.join("report.html").display())?;
+    }
+    Ok(())
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    cores::enter_load_core();
+    raise_file_limit();
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+/// Each held session is an open file.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _as_it_is = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// A server to measure: started here, or running already.
+enum Opened {
+    Started(target::Started),
+    Cluster(LocalCluster),
+    Running(Target),
+}
+
+impl Opened {
+    fn target(&self) -> &Target {
+        match self {
+            Self::Started(started) => &started.target,
+            Self::Cluster(cluster) => &cluster.target,
+            Self::Running(target) => target,
+        }
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _gone = self.process.kill();
-        let _status = self.process.wait();
+fn open(name: &str, pids: &[u32]) -> anyhow::Result<Opened> {
+    if name.starts_with("http://") {
+        return Ok(Opened::Running(ours::running(name, pids)?));
     }
+    if name.ends_with(".json") {
+        return Ok(Opened::Running(ours::cluster(Path::new(name))?));
+    }
+    if name == "local-cluster" {
+        return Ok(Opened::Cluster(LocalCluster::start()?));
+    }
+    if ours::names().contains(&name) {
+        return Ok(Opened::Started(ours::start(name)?));
+    }
+    let peers = peers::names()?;
+    if peers.iter().any(|peer| peer == name) {
+        return Ok(Opened::Started(peers::start(name)?));
+    }
+    let ours = ours::names().join(", ");
+    bail!("there is no server `{name}`; there is: {ours}, local-cluster, {}", peers.join(", "))
 }

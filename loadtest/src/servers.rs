@@ -1,62 +1,154 @@
-//! The servers that are measured. Each prints its address and serves until it is killed.
+//! The servers of ours that are measured. Each prints its URLs and serves until its input
+//! closes.
 
-use std::io::Write as _;
+use std::borrow::Cow;
+use std::io::{Read as _, Write as _};
+use std::time::Duration;
 
 use actix_web::{App, HttpResponse, HttpServer, web};
-use roundhouse::native::{Call, Error, Handler, Info};
-use roundhouse::{Bytes, Roundhouse};
-use serde::Deserialize;
+use clap::{Args, ValueEnum};
+use futures_util::stream;
+use roundhouse::native::{Call, Error, Handler, Info, json};
+use roundhouse::{Bytes, Node, Roundhouse};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// Bare actix-web: parses the body and echoes it.
-pub(crate) fn bare() -> anyhow::Result<()> {
+use crate::{cluster, service};
+
+/// What `serve` is told.
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// Which.
+    which: Which,
+    /// The Redis of a cluster's member.
+    #[arg(long, default_value = "")]
+    store: String,
+}
+
+/// One of our own servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Which {
+    /// Bare actix-web, JSON.
+    BareJson,
+    /// Bare actix-web, SSE.
+    BareSse,
+    /// A node with a handler.
+    Handler,
+    /// A node with a handler, and a Redis for its records and logs.
+    HandlerRedis,
+    /// A node with a mounted rmcp service.
+    RmcpMounted,
+    /// rmcp's own server.
+    RmcpOwn,
+    /// Three nodes on a Redis.
+    Cluster,
+    /// One of several nodes, started by the one above.
+    Member,
+}
+
+/// Serves it.
+pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
+    // Whoever started this holds the other end, and is gone when it closes.
+    std::thread::spawn(|| {
+        let _closed = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    match serve.which {
+        Which::BareJson => bare(|| web::post().to(echo)),
+        Which::BareSse => bare(|| web::post().to(ten_events)),
+        Which::Handler => nodes(async {
+            let node = Roundhouse::new()
+                .open_tenant("quiet", roundhouse::native(Echo))
+                .open_tenant("noisy", roundhouse::native(Echo));
+            let node = node.on_free_ports().start().await?;
+            Ok(([node.url("quiet"), node.url("noisy")].join(" "), vec![node]))
+        }),
+        Which::RmcpMounted => nodes(async {
+            let node =
+                Roundhouse::new().open_tenant("demo", roundhouse::rmcp(service::Service::default));
+            let node = node.on_free_ports().start().await?;
+            Ok((node.url("demo"), vec![node]))
+        }),
+        Which::RmcpOwn => service::serve(),
+        Which::HandlerRedis => cluster::serve(1),
+        Which::Cluster => cluster::serve(3),
+        Which::Member => nodes(cluster::member(&serve.store)),
+    }
+}
+
+/// Bare actix-web with one route.
+fn bare(route: fn() -> actix_web::Route) -> anyhow::Result<()> {
     actix_web::rt::System::new().block_on(async {
-        let server = HttpServer::new(|| {
-            App::new().route(
-                "/",
-                web::post().to(async |body: web::Json<serde_json::Value>| {
-                    HttpResponse::Ok().json(body.into_inner())
-                }),
-            )
-        })
-        .workers(1)
-        .bind(("127.0.0.1", 0))?;
-        if let Some(address) = server.addrs().first() {
-            say(&address.to_string())?;
+        let server = HttpServer::new(move || App::new().route("/", route()))
+            .workers(1)
+            .bind(("127.0.0.1", 0))?;
+        for address in server.addrs() {
+            say(&format!("http://{address}/"))?;
         }
         Ok(server.run().await?)
     })
 }
 
-/// A node with an echo.
-pub(crate) fn node() -> anyhow::Result<()> {
+/// The least that a server must do: parse the body, and write it again.
+async fn echo(body: web::Json<serde_json::Value>) -> HttpResponse {
+    HttpResponse::Ok().json(body.into_inner())
+}
+
+/// The least that a stream costs: ten events of the size of a progress notification and an
+/// answer, each written by itself.
+async fn ten_events(_body: web::Json<serde_json::Value>) -> HttpResponse {
+    let events = (1..=10).map(|number| {
+        format!(
+            "data: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{{\"progressToken\":1,\"progress\":{number}}}}}\n\n"
+        )
+    });
+    let answer = "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[]}}\n\n";
+    let all = events.chain([answer.to_owned()]);
+    let all = all.map(|event| Ok::<_, std::convert::Infallible>(Bytes::from(event)));
+    HttpResponse::Ok().content_type("text/event-stream").streaming(stream::iter(all))
+}
+
+/// Runs the nodes that `start` starts, and says where they are.
+fn nodes(start: impl Future<Output = anyhow::Result<(String, Vec<Node>)>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let node = Roundhouse::new()
-            .open_tenant("echo", roundhouse::native(Echo))
-            .on_free_ports()
-            .start()
-            .await?;
-        say(&node.address().to_string())?;
+        let (urls, _nodes) = start.await?;
+        say(&urls)?;
         std::future::pending::<()>().await;
         Ok(())
     })
 }
 
-fn say(address: &str) -> std::io::Result<()> {
+/// Tells whoever started this.
+pub(crate) fn say(urls: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout();
-    writeln!(out, "{address}")?;
+    writeln!(out, "{urls}")?;
     out.flush()
 }
 
-/// Answers a tool call with its arguments.
-struct Echo;
+/// The tools that every measured server has, on the `Handler` trait.
+pub(crate) struct Echo;
 
 #[derive(Deserialize)]
 struct Params<'a> {
+    name: &'a str,
     #[serde(borrow)]
     arguments: &'a RawValue,
 }
+
+#[derive(Deserialize)]
+struct Said<'a> {
+    #[serde(borrow)]
+    message: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct Count {
+    n: u32,
+    interval_ms: u64,
+}
+
+const TOOLS: &[u8] = br#"{"tools":[{"name":"echo","description":"Answers with the message","inputSchema":{"type":"object","properties":{"message":{"type":"string"}},"required":["message"]}},{"name":"count","description":"Counts to n and reports each number as progress","inputSchema":{"type":"object","properties":{"n":{"type":"integer"},"interval_ms":{"type":"integer"}},"required":["n","interval_ms"]}}]}"#;
 
 impl Handler for Echo {
     fn info(&self) -> Info {
@@ -64,10 +156,51 @@ impl Handler for Echo {
     }
 
     async fn call(&self, call: Call) -> Result<Bytes, Error> {
-        let params = call.params().unwrap_or_default();
-        let params: Params<'_> = serde_json::from_slice(&params)
-            .map_err(|_| Error::invalid_params("`arguments` is missing"))?;
-        let arguments = params.arguments.get();
-        Ok(Bytes::from(format!(r#"{{"content":[],"structuredContent":{arguments}}}"#)))
+        match call.method().as_str() {
+            "tools/list" => Ok(Bytes::from_static(TOOLS)),
+            "tools/call" => self.tool(&call).await,
+            _ => Err(Error::method_not_found(call.method())),
+        }
     }
+}
+
+impl Echo {
+    async fn tool(&self, call: &Call) -> Result<Bytes, Error> {
+        let params = call.params().unwrap_or_default();
+        let Params { name, arguments } = read(&params)?;
+        match name {
+            "echo" => answer(&read::<Said<'_>>(arguments.get().as_bytes())?.message),
+            "count" => {
+                let Count { n, interval_ms } = read(arguments.get().as_bytes())?;
+                let peer = call.peer();
+                for number in 1..=n {
+                    if interval_ms > 0 {
+                        tokio::time::sleep(Duration::from_millis(interval_ms)).await;
+                    }
+                    let told = peer.progress(number.into(), None, None).await;
+                    told.map_err(|_| Error::internal("the session is over"))?;
+                }
+                answer(&format!("counted to {n}"))
+            }
+            _ => Err(Error::invalid_params("there is no such tool")),
+        }
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, Error> {
+    serde_json::from_slice(json).map_err(|error| Error::invalid_params(error.to_string()))
+}
+
+/// The result of a tool that says one thing.
+fn answer(text: &str) -> Result<Bytes, Error> {
+    #[derive(Serialize)]
+    struct Answer<'a> {
+        content: [Content<'a>; 1],
+    }
+    #[derive(Serialize)]
+    struct Content<'a> {
+        r#type: &'static str,
+        text: &'a str,
+    }
+    json(&Answer { content: [Content { r#type: "text", text }] })
 }

@@ -1,0 +1,103 @@
+//! Three nodes on one Redis, each a process of its own, and this one above them.
+//!
+//! All share the core that their parent was given: what is asked is what they cost
+//! together, not how fast three machines are.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use roundhouse::{Node, Roundhouse, Settings};
+
+use crate::servers::{Echo, say};
+
+/// How long Redis may take to start.
+const START: Duration = Duration::from_secs(20);
+/// Known to the nodes of a measurement, which listen on loopback for a minute.
+const SECRET: &str = "known to the nodes of one measurement";
+
+/// Starts Redis and so many nodes, says where they are, and waits for ever. The processes
+/// end with this one.
+pub(crate) fn serve(count: usize) -> anyhow::Result<()> {
+    let redis = Redis::start()?;
+    let nodes =
+        (0..count).map(|_| Member::start(&redis.url)).collect::<anyhow::Result<Vec<_>>>()?;
+    let urls: Vec<_> = nodes.iter().map(|node| node.url.as_str()).collect();
+    say(&format!("{} store={}", urls.join(" "), redis.process.id()))?;
+    loop {
+        std::thread::park();
+    }
+}
+
+/// One of the nodes, in a process of its own.
+pub(crate) async fn member(store: &str) -> anyhow::Result<(String, Vec<Node>)> {
+    let mut settings = Settings::default();
+    settings.store.url = store.into();
+    settings.cluster.listen = "127.0.0.1:0".to_owned();
+    settings.cluster.secret = SECRET.to_owned();
+    let node = Roundhouse::from_settings(settings)
+        .open_tenant("demo", roundhouse::native(Echo))
+        .on_free_ports()
+        .start()
+        .await?;
+    Ok((node.url("demo"), vec![node]))
+}
+
+/// A node that was started. It ends when its input closes.
+struct Member {
+    url: String,
+    _process: Child,
+}
+
+impl Member {
+    fn start(store: &str) -> anyhow::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["serve", "member", "--store", store]);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let output = process.stdout.take().context("the node's output")?;
+        let mut url = String::new();
+        BufReader::new(output).read_line(&mut url)?;
+        ensure!(url.starts_with("http://"), "a node of the cluster did not start");
+        Ok(Self { url: url.trim_end().to_owned(), _process: process })
+    }
+}
+
+/// A Redis that keeps nothing on disk.
+struct Redis {
+    url: String,
+    process: Child,
+    /// The server lives until this closes.
+    _leash: ChildStdin,
+}
+
+impl Redis {
+    fn start() -> anyhow::Result<Self> {
+        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/local/redis-test");
+        let mut process = Command::new(script)
+            .args([
+                "run",
+                "redis-server",
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ])
+            .args(["--port", &port.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("starting Redis; tests/setup installs it")?;
+        let _leash = process.stdin.take().context("no pipe to Redis")?;
+        let until = Instant::now() + START;
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            ensure!(Instant::now() < until, "Redis did not start; tests/setup installs it");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(Self { url: format!("redis://127.0.0.1:{port}"), process, _leash })
+    }
+}

@@ -1,0 +1,116 @@
+//! Two servers in turns, so that whatever else the machine does, it does to both.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::figures::Figures;
+use crate::report::number;
+use crate::scenarios::{Load, Scenario};
+use crate::target::Target;
+
+/// Several servers that take turns.
+pub(crate) struct Turns<'a> {
+    pub(crate) scenario: Scenario,
+    pub(crate) load: &'a Load,
+    /// How many turns each gets; one more warms up and is forgotten.
+    pub(crate) rounds: usize,
+}
+
+impl Turns<'_> {
+    /// The runs of each server. One that fails gets no further turn.
+    pub(crate) async fn take(&self, targets: &[&Target]) -> Vec<anyhow::Result<Vec<Figures>>> {
+        let mut runs: Vec<_> = targets.iter().map(|_| Ok(Vec::new())).collect();
+        for round in 0..=self.rounds {
+            for (target, taken) in std::iter::zip(targets, &mut runs) {
+                let Ok(figures) = taken else { continue };
+                match self.scenario.run(target, self.load).await {
+                    Ok(run) if round > 0 => figures.push(run),
+                    Ok(_) => {}
+                    Err(error) => *taken = Err(error),
+                }
+            }
+        }
+        runs
+    }
+}
+
+/// How a server compares with the base.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Compared {
+    pub(crate) scenario: String,
+    pub(crate) server: String,
+    pub(crate) base: String,
+    /// Server CPU for each, to that of the base.
+    pub(crate) cpu: Option<Spread>,
+    /// Done each second, to that of the base.
+    pub(crate) rate: Option<Spread>,
+}
+
+/// A ratio, as it was found in several rounds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) least: f64,
+    pub(crate) median: f64,
+    pub(crate) most: f64,
+}
+
+impl Compared {
+    /// Compares runs of which each pair took its turns in one round.
+    pub(crate) fn of(runs: &[Figures], bases: &[Figures]) -> Option<Self> {
+        let (first, base) = (runs.first()?, bases.first()?);
+        let ratio = |value: fn(&Figures) -> Option<f64>| {
+            let pairs = std::iter::zip(runs, bases);
+            Spread::of(pairs.filter_map(|(run, base)| Some(value(run)? / value(base)?)).collect())
+        };
+        Some(Self {
+            scenario: first.scenario.clone(),
+            server: first.target.clone(),
+            base: base.target.clone(),
+            cpu: ratio(|figures| figures.cpu_micros.filter(|cpu| *cpu > 0.0)),
+            rate: ratio(|figures| Some(figures.per_sec).filter(|rate| *rate > 0.0)),
+        })
+    }
+}
+
+impl Spread {
+    fn of(mut ratios: Vec<f64>) -> Option<Self> {
+        ratios.sort_by(f64::total_cmp);
+        let (least, most) = (*ratios.first()?, *ratios.last()?);
+        Some(Self { least, median: ratios[ratios.len() / 2], most })
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { least, median, most } = self;
+        write!(f, "{} ({} to {})", number(*median), number(*least), number(*most))
+    }
+}
+
+impl fmt::Display for Compared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} to {}:", self.scenario, self.server, self.base)?;
+        for (what, spread) in [("server CPU", &self.cpu), ("done per s", &self.rate)] {
+            if let Some(spread) = spread {
+                write!(f, " {what} × {spread};")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The run that stands for several: the one of median CPU, or of median rate.
+pub(crate) fn median(mut runs: Vec<Figures>) -> Option<Figures> {
+    runs.sort_by(|a, b| {
+        let by = |figures: &Figures| figures.cpu_micros.unwrap_or(figures.per_sec);
+        by(a).total_cmp(&by(b))
+    });
+    let middle = runs.len() / 2;
+    runs.into_iter().nth(middle)
+}
+
+/// Whose runs they are.
+pub(crate) fn name_of(runs: &[Figures]) -> Option<&str> {
+    runs.first().map(|run| run.target.as_str())
+}

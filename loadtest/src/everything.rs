@@ -1,0 +1,138 @@
+//! Every scenario against every server: what `all` does.
+
+use std::io::Write as _;
+
+use tokio::runtime::Runtime;
+
+use crate::compare::{self, Compared, Turns};
+use crate::report::{LeftOut, Report};
+use crate::scenarios::{Load, Scenario};
+use crate::{Opened, open};
+
+/// One scenario, and who takes part.
+struct Step {
+    scenario: Scenario,
+    load: Load,
+    /// How many turns each server gets. Without any, each has the machine for itself: no
+    /// other server runs.
+    rounds: usize,
+    servers: Vec<String>,
+    /// Which are compared, each with its base.
+    pairs: Vec<(String, String)>,
+}
+
+/// Runs everything. A server that does not start, or cannot do a scenario, is left out of
+/// it, which the report says.
+pub(crate) fn run(runtime: &Runtime, peers: &[String], smoke: bool) -> anyhow::Result<Report> {
+    let mut report = Report::new();
+    for step in plan(peers, smoke) {
+        let together = if step.rounds > 0 { step.servers.len() } else { 1 };
+        for servers in step.servers.chunks(together) {
+            step.run(runtime, servers, &mut report)?;
+        }
+    }
+    Ok(report)
+}
+
+impl Step {
+    fn run(&self, runtime: &Runtime, names: &[String], report: &mut Report) -> anyhow::Result<()> {
+        let mut opened = Vec::new();
+        for name in names {
+            match open(name, &[]) {
+                Ok(server) => opened.push(server),
+                Err(error) => self.leave_out(name, &error, report)?,
+            }
+        }
+        let targets: Vec<_> = opened.iter().map(Opened::target).collect();
+        let runs = if self.rounds > 0 {
+            let turns = Turns { scenario: self.scenario, load: &self.load, rounds: self.rounds };
+            runtime.block_on(turns.take(&targets))
+        } else {
+            let run = |target| runtime.block_on(self.scenario.run(target, &self.load));
+            targets.iter().map(|target| run(target).map(|figures| vec![figures])).collect()
+        };
+        let mut kept = Vec::new();
+        for (target, runs) in std::iter::zip(&targets, runs) {
+            match runs {
+                Ok(runs) => kept.push(runs),
+                Err(error) => self.leave_out(&target.name, &error, report)?,
+            }
+        }
+        let of = |name| kept.iter().find(|runs| compare::name_of(runs) == Some(name));
+        for (server, base) in &self.pairs {
+            let compared = of(server).zip(of(base)).and_then(|(a, b)| Compared::of(a, b));
+            report.compared.extend(compared);
+        }
+        report.runs.extend(kept.into_iter().filter_map(compare::median));
+        Ok(())
+    }
+
+    fn leave_out(
+        &self,
+        server: &str,
+        error: &anyhow::Error,
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
+        let scenario = self.scenario.name();
+        writeln!(std::io::stderr(), "{server} is left out of {scenario}: {error:#}")?;
+        report.left_out.push(LeftOut {
+            scenario: scenario.to_owned(),
+            server: server.to_owned(),
+            why: format!("{error:#}"),
+        });
+        Ok(())
+    }
+}
+
+fn plan(peers: &[String], smoke: bool) -> Vec<Step> {
+    let load = Load {
+        secs: if smoke { 0.3 } else { 3.0 },
+        connections: 16,
+        // Some peers start a process for each session.
+        sessions: if smoke { 20 } else { 50 },
+        rate: None,
+        interval_ms: 0,
+        events: 10,
+        kills: 1,
+    };
+    let many = |sessions| Load { sessions: if smoke { 20 } else { sessions }, ..load.clone() };
+    let of = |ours: &[&str], peers: &[String]| -> Vec<String> {
+        ours.iter().map(|name| (*name).to_owned()).chain(peers.iter().cloned()).collect()
+    };
+    let to = |base: &str, servers: Vec<String>| -> Vec<(String, String)> {
+        servers.into_iter().map(|server| (server, base.to_owned())).collect()
+    };
+    let nodes = ["handler", "rmcp-mounted", "handler-redis", "cluster", "rmcp-own"];
+    let and = |bare| of(&[&nodes[..], &[bare]].concat(), peers);
+    let others = to("handler", of(&nodes[1..], peers));
+    let calls = [to("bare-json", of(&nodes, peers)), others.clone()].concat();
+    let rmcp = to("rmcp-mounted", of(&["rmcp-own"], &[]));
+    let at_a_rate = Load { rate: Some(200.0), ..load.clone() };
+    let apart = Load { interval_ms: 50, connections: 64, ..load.clone() };
+    let in_turns = |scenario, load: &Load, servers, pairs| Step {
+        scenario,
+        load: load.clone(),
+        rounds: if smoke { 1 } else { 5 },
+        servers,
+        pairs,
+    };
+    let alone = |scenario, load: &Load, servers| Step {
+        scenario,
+        load: load.clone(),
+        rounds: 0,
+        servers,
+        pairs: Vec::new(),
+    };
+    vec![
+        in_turns(Scenario::Calls, &load, and("bare-json"), [calls, rmcp].concat()),
+        alone(Scenario::Calls, &at_a_rate, of(&nodes, peers)),
+        in_turns(Scenario::Churn, &load, of(&nodes, peers), others.clone()),
+        in_turns(Scenario::Progress, &load, and("bare-sse"), others),
+        alone(Scenario::Progress, &apart, of(&nodes, peers)),
+        alone(Scenario::Hold, &many(19_000), of(&["handler", "rmcp-mounted", "rmcp-own"], &[])),
+        alone(Scenario::Hold, &load, of(&[], peers)),
+        alone(Scenario::Resume, &many(10_000), of(&["handler", "cluster"], &[])),
+        alone(Scenario::Tenants, &load, of(&["handler"], &[])),
+        alone(Scenario::Chaos, &load, of(&["local-cluster"], &[])),
+    ]
+}

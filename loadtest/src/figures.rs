@@ -1,0 +1,150 @@
+//! What one run of a scenario found.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::process::{Cost, Processes};
+
+/// Longest latency that is told apart, in microseconds.
+const LATENCY_MAX: u64 = 600_000_000;
+/// Kinds of failures that are told apart; further ones count as one kind.
+const FAILURES_MAX: usize = 16;
+
+/// Counts and times while a scenario runs.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    pub(crate) done: u64,
+    failures: BTreeMap<String, u64>,
+    latency: Histogram<u64>,
+}
+
+impl Tally {
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let latency = Histogram::new_with_bounds(1, LATENCY_MAX, 3)?;
+        Ok(Self { done: 0, failures: BTreeMap::new(), latency })
+    }
+
+    /// Something succeeded that was due at `due`: what it waited for its turn counts.
+    pub(crate) fn done(&mut self, due: Instant) {
+        self.took(due.elapsed());
+    }
+
+    /// Something succeeded and took so long.
+    pub(crate) fn took(&mut self, time: Duration) {
+        self.done += 1;
+        let micros = u64::try_from(time.as_micros()).unwrap_or(LATENCY_MAX);
+        self.latency.saturating_record(micros.max(1));
+    }
+
+    pub(crate) fn failed(&mut self, error: &anyhow::Error) {
+        let mut kind = format!("{error:#}");
+        if self.failures.len() >= FAILURES_MAX && !self.failures.contains_key(&kind) {
+            kind = "others".to_owned();
+        }
+        *self.failures.entry(kind).or_default() += 1;
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.done += other.done;
+        for (kind, count) in &other.failures {
+            *self.failures.entry(kind.clone()).or_default() += count;
+        }
+        // Both have the same bounds.
+        let _same = self.latency.add(&other.latency);
+    }
+}
+
+/// How long things took, in microseconds.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Latency {
+    pub(crate) p50: u64,
+    pub(crate) p90: u64,
+    pub(crate) p99: u64,
+    pub(crate) p999: u64,
+    pub(crate) max: u64,
+    /// Quantile and value, for a plot.
+    pub(crate) curve: Vec<(f64, u64)>,
+}
+
+/// What one run found.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figures {
+    pub(crate) scenario: String,
+    pub(crate) target: String,
+    /// How long it took, in seconds.
+    pub(crate) secs: f64,
+    pub(crate) done: u64,
+    pub(crate) failed: u64,
+    pub(crate) failures: BTreeMap<String, u64>,
+    pub(crate) per_sec: f64,
+    /// Server CPU for each, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_micros: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) latency: Option<Latency>,
+    /// What only this scenario knows, by name with unit.
+    pub(crate) more: BTreeMap<String, f64>,
+}
+
+/// Begins when made; tells what happened since.
+pub(crate) struct Stopwatch<'a> {
+    processes: &'a Processes,
+    began: Instant,
+    before: Option<Cost>,
+}
+
+impl<'a> Stopwatch<'a> {
+    pub(crate) fn start(processes: &'a Processes) -> anyhow::Result<Self> {
+        let before = (!processes.is_empty()).then(|| processes.cost()).transpose()?;
+        Ok(Self { processes, began: Instant::now(), before })
+    }
+
+    /// What the processes did meanwhile, where any are known.
+    pub(crate) fn spent(&self) -> anyhow::Result<Option<Duration>> {
+        let Some(before) = self.before else { return Ok(None) };
+        Ok(Some(self.processes.cost()?.cpu.saturating_sub(before.cpu)))
+    }
+
+    pub(crate) fn stop(
+        self,
+        scenario: &str,
+        target: &str,
+        tally: Tally,
+    ) -> anyhow::Result<Figures> {
+        let secs = self.began.elapsed().as_secs_f64();
+        let spent = self.spent()?;
+        let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / tally.done as f64;
+        Ok(Figures {
+            scenario: scenario.to_owned(),
+            target: target.to_owned(),
+            secs,
+            done: tally.done,
+            failed: tally.failures.values().sum(),
+            failures: tally.failures,
+            per_sec: tally.done as f64 / secs,
+            cpu_micros: spent.filter(|_| tally.done > 0).map(each),
+            latency: latency(&tally.latency),
+            more: BTreeMap::new(),
+        })
+    }
+}
+
+fn latency(histogram: &Histogram<u64>) -> Option<Latency> {
+    if histogram.is_empty() {
+        return None;
+    }
+    let at = |quantile| histogram.value_at_quantile(quantile);
+    // Denser towards the end, as such curves are read.
+    let quantiles = (0..=40).map(|step| 1.0 - 10_f64.powf(-f64::from(step) / 10.0));
+    Some(Latency {
+        p50: at(0.5),
+        p90: at(0.9),
+        p99: at(0.99),
+        p999: at(0.999),
+        max: histogram.max(),
+        curve: quantiles.map(|quantile| (quantile, at(quantile))).collect(),
+    })
+}

@@ -1,0 +1,213 @@
+//! MCP as far as a load needs it: a session, calls of one tool, streams that are come back to.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use bytes::Bytes;
+use tokio::time::timeout;
+
+use crate::wire::{Event, Events, Head, Wire};
+
+/// The revision that is asked for; a server may answer an older one.
+const REVISION: &str = "2025-11-25";
+
+/// How long a call may take; then it has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where a server listens.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) address: SocketAddr,
+    /// What requests say in `Host`.
+    host: String,
+    path: String,
+}
+
+impl Endpoint {
+    /// Reads `http://host:port/path`.
+    pub(crate) fn parse(url: &str) -> anyhow::Result<Self> {
+        let rest = url.strip_prefix("http://").context("the URL must begin with http://")?;
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let named = if host.contains(':') { host.to_owned() } else { format!("{host}:80") };
+        let address = named.to_socket_addrs()?.next().context("the URL's host has no address")?;
+        Ok(Self { address, host: host.to_owned(), path: format!("/{path}") })
+    }
+}
+
+/// What is called: the tool's name, and its arguments as JSON.
+#[derive(Clone, Debug)]
+pub(crate) struct Tool {
+    pub(crate) name: String,
+    pub(crate) arguments: String,
+}
+
+/// A session, or a server that has none.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    endpoint: Endpoint,
+    /// The header lines that name it, each with its end.
+    named: String,
+    next_id: u64,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Called {
+    /// How often progress came before the last word.
+    pub(crate) events: u64,
+    /// Did the tool answer, or was there an error?
+    pub(crate) is_result: bool,
+}
+
+impl Session {
+    /// Opens one, with the two posts that it takes.
+    pub(crate) async fn open(endpoint: &Endpoint, wire: &mut Wire) -> anyhow::Result<Self> {
+        let mut session = Self::none(endpoint);
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{REVISION}","capabilities":{{}},"clientInfo":{{"name":"loadtest","version":"1"}}}}}}"#
+        );
+        wire.send(session.post(&body).as_bytes()).await?;
+        let head = wire.head().await?;
+        ensure!(head.status == 200, "`initialize` was answered {}", head.status);
+        let answer = whole(wire, &head).await?;
+        let revision = text_of(&answer, "protocolVersion").unwrap_or_else(|| REVISION.to_owned());
+        session.named = format!("MCP-Protocol-Version: {revision}\r\n");
+        if let Some(id) = &head.session {
+            session.named += &format!("Mcp-Session-Id: {id}\r\n");
+        }
+        let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+        wire.send(session.post(initialized).as_bytes()).await?;
+        let head = wire.head().await?;
+        wire.body(&head).await?;
+        ensure!(head.status == 202 || head.status == 200, "`initialized`: {}", head.status);
+        Ok(session)
+    }
+
+    /// Calls that belong to no session, for what is no MCP server.
+    pub(crate) fn none(endpoint: &Endpoint) -> Self {
+        Self { endpoint: endpoint.clone(), named: String::new(), next_id: 1 }
+    }
+
+    /// The same session, entered elsewhere.
+    pub(crate) fn at(&self, endpoint: &Endpoint) -> Self {
+        Self { endpoint: endpoint.clone(), ..self.clone() }
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// A whole request that posts `body`.
+    pub(crate) fn post(&self, body: &str) -> String {
+        let Endpoint { host, path, .. } = &self.endpoint;
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\n{}Content-Length: {}\r\n\r\n{body}",
+            self.named,
+            body.len()
+        )
+    }
+
+    /// A whole request for a stream: a new one, or one that goes on after an event.
+    pub(crate) fn get(&self, after: Option<&str>) -> String {
+        let Endpoint { host, path, .. } = &self.endpoint;
+        let after = after.map(|id| format!("Last-Event-ID: {id}\r\n")).unwrap_or_default();
+        format!(
+            "GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: text/event-stream\r\n{}{after}\r\n",
+            self.named
+        )
+    }
+
+    /// The next call of a tool as a whole request, with a progress token where progress is wanted.
+    pub(crate) fn call(&mut self, tool: &Tool, progress: bool) -> (u64, String) {
+        let id = self.next_id;
+        self.next_id += 1;
+        let meta =
+            if progress { format!(r#","_meta":{{"progressToken":{id}}}"#) } else { String::new() };
+        let Tool { name, arguments } = tool;
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{name}","arguments":{arguments}{meta}}}}}"#
+        );
+        (id, self.post(&body))
+    }
+
+    /// Ends the session.
+    pub(crate) async fn close(&self, wire: &mut Wire) -> anyhow::Result<()> {
+        let Endpoint { host, path, .. } = &self.endpoint;
+        let request = format!("DELETE {path} HTTP/1.1\r\nHost: {host}\r\n{}\r\n", self.named);
+        wire.send(request.as_bytes()).await?;
+        let head = wire.head().await?;
+        wire.body(&head).await?;
+        Ok(())
+    }
+}
+
+/// Sends a call and reads what comes of it, whether JSON or a stream.
+pub(crate) async fn call(wire: &mut Wire, request: &str) -> anyhow::Result<Called> {
+    timeout(PATIENCE, call_for_ever(wire, request)).await.context("a call was not answered")?
+}
+
+async fn call_for_ever(wire: &mut Wire, request: &str) -> anyhow::Result<Called> {
+    wire.send(request.as_bytes()).await?;
+    let head = wire.head().await?;
+    ensure!(head.status == 200, "a call was answered {}", head.status);
+    if !head.is_stream {
+        let answer = wire.body(&head).await?;
+        return Ok(Called { events: 0, is_result: is_result(&answer) });
+    }
+    let mut events = Events::of(&head);
+    let mut called = None;
+    let mut count = 0;
+    while let Some(event) = wire.event(&mut events).await? {
+        if is_last_word(&event) {
+            called = Some(Called { events: count, is_result: is_result(&event.data) });
+        } else if memchr::memmem::find(&event.data, b"notifications/progress").is_some() {
+            count += 1;
+        }
+    }
+    called.context("a stream ended without a last word")
+}
+
+/// The one message of an answer, be it JSON or a stream.
+async fn whole(wire: &mut Wire, head: &Head) -> anyhow::Result<Bytes> {
+    if !head.is_stream {
+        return wire.body(head).await;
+    }
+    let mut events = Events::of(head);
+    let mut message = None;
+    while let Some(event) = wire.event(&mut events).await? {
+        if !event.data.is_empty() {
+            message = Some(event.data);
+        }
+    }
+    match message {
+        Some(message) => Ok(message),
+        None => bail!("a stream ended without a message"),
+    }
+}
+
+/// Is it the response to a request? What a tool or a notification carries lies deeper.
+pub(crate) fn is_last_word(event: &Event) -> bool {
+    !event.data.is_empty() && memchr::memmem::find(&event.data, b"\"method\"").is_none()
+}
+
+/// Did the tool answer? What is no MCP server echoes the call, and that counts, too.
+fn is_result(answer: &[u8]) -> bool {
+    let has = |text: &[u8]| memchr::memmem::find(answer, text).is_some();
+    (has(b"\"result\"") && !has(b"\"isError\":true") && !has(b"\"isError\": true"))
+        || has(b"\"params\"")
+}
+
+/// The value of the first `"name":"…"` of a JSON text.
+fn text_of(json: &[u8], name: &str) -> Option<String> {
+    let value: serde_json::Value = serde_json::from_slice(json).ok()?;
+    value.pointer(&format!("/result/{name}"))?.as_str().map(str::to_owned)
+}
+
+/// The addresses that a load comes from: each has ports of its own.
+pub(crate) fn source(number: usize) -> Option<IpAddr> {
+    // 28,000 ephemeral ports an address; some are left for others.
+    let block = u8::try_from(number / 20_000).ok()?;
+    (block > 0).then(|| IpAddr::from([127, 0, 0, 1 + block]))
+}

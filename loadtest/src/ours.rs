@@ -1,0 +1,70 @@
+//! Our own servers, and the bare ones that show what HTTP alone costs.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use crate::cores;
+use crate::mcp::Endpoint;
+use crate::process::Processes;
+use crate::servers::Which;
+use crate::target::{self, Counts, Started, Target};
+
+/// Each with what it is.
+const ALL: [(&str, Which, &str); 7] = [
+    ("bare-json", Which::BareJson, "bare actix-web: parses a body and echoes it as JSON"),
+    ("bare-sse", Which::BareSse, "bare actix-web: ten events and an answer as SSE"),
+    ("handler", Which::Handler, "a node with an echo on the Handler trait"),
+    ("handler-redis", Which::HandlerRedis, "the same, with its records and logs in a Redis"),
+    ("rmcp-mounted", Which::RmcpMounted, "a node with the same rmcp service as rmcp-own, mounted"),
+    ("rmcp-own", Which::RmcpOwn, "rmcp's own Streamable HTTP server"),
+    ("cluster", Which::Cluster, "three nodes on a Redis, every request to another node"),
+];
+
+pub(crate) fn names() -> Vec<&'static str> {
+    ALL.iter().map(|(name, _, _)| *name).collect()
+}
+
+pub(crate) fn told(name: &str) -> &'static str {
+    ALL.iter().find(|(other, _, _)| *other == name).map_or("", |(_, _, told)| told)
+}
+
+/// Starts one.
+pub(crate) fn start(name: &str) -> anyhow::Result<Started> {
+    let (_, which, _) =
+        ALL.iter().find(|(other, _, _)| *other == name).context("no such server")?;
+    let mut command = cores::on_server_core(std::env::current_exe()?);
+    command.args(["serve", name]);
+    let mut started = target::start(name, command)?;
+    let target = &mut started.target;
+    target.is_bare = matches!(which, Which::BareJson | Which::BareSse);
+    if matches!(which, Which::Handler) {
+        // The node prints the quiet tenant's endpoint, and then the noisy one's.
+        let neighbour = target.endpoints.split_off(1);
+        target.neighbour = Some(Box::new(Target { endpoints: neighbour, ..target.clone() }));
+    }
+    Ok(started)
+}
+
+/// A server that runs already: one URL, or those of several nodes with commas between.
+pub(crate) fn running(urls: &str, pids: &[u32]) -> anyhow::Result<Target> {
+    let endpoints = urls.split(',').map(Endpoint::parse).collect::<anyhow::Result<_>>()?;
+    let processes = Processes::of(pids.iter().copied());
+    Ok(Target { endpoints, processes, ..target::nowhere(urls) })
+}
+
+/// A local cluster, entered through its balancer.
+pub(crate) fn cluster(file: &Path) -> anyhow::Result<Target> {
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(file)?)?;
+    let lb = json["lb"].as_str().context("cluster.json names no balancer")?;
+    let pid = |value: &serde_json::Value| value["pid"].as_u64().and_then(|pid| pid.try_into().ok());
+    let nodes = json["nodes"].as_array().context("cluster.json names no nodes")?;
+    let nodes: Vec<u32> = nodes.iter().filter_map(pid).collect();
+    let mut target = running(&format!("{lb}/demo/mcp"), &nodes)?;
+    target.name = "local-cluster".to_owned();
+    target.stores = Processes::of(pid(&json["redis"]));
+    target.echo.name = "rh_echo".to_owned();
+    target.counts = target.counts.map(|counts| Counts { name: "rh_count".into(), ..counts });
+    target.cluster = Some(file.into());
+    Ok(target)
+}

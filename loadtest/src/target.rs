@@ -1,0 +1,167 @@
+//! What is measured, and how it is started: our own servers, the peers, and anything by URL.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use crate::mcp::{Endpoint, Session, Tool};
+use crate::process::Processes;
+use crate::wire::Wire;
+
+/// How long a server may take to start.
+const START: Duration = Duration::from_secs(60);
+/// How long it may take to stop; then it is killed.
+const STOP: Duration = Duration::from_secs(5);
+
+/// A server that runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    /// Every way in; a load without affinity uses them all.
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) processes: Processes,
+    /// Its Redis, where it has one.
+    pub(crate) stores: Processes,
+    /// It speaks HTTP, but no MCP: every post is echoed.
+    pub(crate) is_bare: bool,
+    pub(crate) echo: Tool,
+    /// A tool that reports progress: its name, and the names of its arguments for how
+    /// often and how long between, in milliseconds.
+    pub(crate) counts: Option<Counts>,
+    /// Another tenant of the same server.
+    pub(crate) neighbour: Option<Box<Target>>,
+    /// `cluster.json` of a local cluster, whose nodes may be killed.
+    pub(crate) cluster: Option<PathBuf>,
+}
+
+/// How a tool that reports progress is called.
+#[derive(Clone, Debug)]
+pub(crate) struct Counts {
+    pub(crate) name: String,
+    pub(crate) times: String,
+    pub(crate) interval_ms: String,
+}
+
+impl Target {
+    /// A session, or what stands for one at a server that has none.
+    pub(crate) async fn session(
+        &self,
+        endpoint: &Endpoint,
+        wire: &mut Wire,
+    ) -> anyhow::Result<Session> {
+        if self.is_bare {
+            return Ok(Session::none(endpoint));
+        }
+        Session::open(endpoint, wire).await
+    }
+
+    /// The tool that reports progress so often.
+    pub(crate) fn count(&self, times: u64, interval_ms: u64) -> anyhow::Result<Tool> {
+        let counts =
+            self.counts.as_ref().context("the server has no tool that reports progress")?;
+        let Counts { name, times: times_key, interval_ms: interval_key } = counts;
+        let arguments = format!(r#"{{"{times_key}":{times},"{interval_key}":{interval_ms}}}"#);
+        Ok(Tool { name: name.clone(), arguments })
+    }
+}
+
+/// A server that was started for a measurement; it ends with this value.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) target: Target,
+    process: Child,
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // Ours ends by itself when its input closes; a peer's command is asked to.
+        drop(self.process.stdin.take());
+        self.signal(rustix::process::Signal::TERM);
+        let until = Instant::now() + STOP;
+        while matches!(self.process.try_wait(), Ok(None)) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Also what it left behind in its group.
+        self.signal(rustix::process::Signal::KILL);
+        let _status = self.process.wait();
+    }
+}
+
+impl Started {
+    fn signal(&self, signal: rustix::process::Signal) {
+        if let Some(group) = rustix::process::Pid::from_raw(self.process.id().cast_signed()) {
+            let _gone = rustix::process::kill_process_group(group, signal);
+        }
+    }
+}
+
+/// A server of which only the name is known, with the tools that all have.
+pub(crate) fn nowhere(name: &str) -> Target {
+    Target {
+        name: name.to_owned(),
+        endpoints: Vec::new(),
+        processes: Processes::default(),
+        stores: Processes::default(),
+        is_bare: false,
+        echo: echo(),
+        counts: Some(counts()),
+        neighbour: None,
+        cluster: None,
+    }
+}
+
+/// What a load calls where nobody says otherwise.
+fn echo() -> Tool {
+    Tool {
+        name: "echo".to_owned(),
+        arguments: r#"{"message":"The quick brown fox jumps over the lazy dog"}"#.to_owned(),
+    }
+}
+
+/// The progress tool that our own servers and the peers have.
+fn counts() -> Counts {
+    Counts { name: "count".into(), times: "n".into(), interval_ms: "interval_ms".into() }
+}
+
+/// Starts a command, in a process group of its own. The first line that it prints names its
+/// URLs, separated by spaces, and perhaps the process of its Redis, as `store=PID`.
+pub(crate) fn start(name: &str, mut command: Command) -> anyhow::Result<Started> {
+    use std::os::unix::process::CommandExt as _;
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+    let process = command.spawn().with_context(|| format!("starting {name}"))?;
+    let target = Target { processes: Processes::of([process.id()]), ..nowhere(name) };
+    let mut started = Started { target, process };
+    let output = started.process.stdout.take().context("the server's output")?;
+    let line = first_line(output).with_context(|| format!("{name} did not start"))?;
+    for word in line.split_whitespace() {
+        match word.strip_prefix("store=") {
+            Some(pid) => {
+                let pid = pid.parse()?;
+                started.target.stores = Processes::of([pid]);
+                started.target.processes.without(pid);
+            }
+            None => started.target.endpoints.push(Endpoint::parse(word)?),
+        }
+    }
+    if started.target.endpoints.is_empty() {
+        bail!("{name} did not start; it printed no URL");
+    }
+    Ok(started)
+}
+
+/// The first line that a server prints. What it prints later is read and forgotten, as a
+/// server may stop when nobody does.
+fn first_line(output: ChildStdout) -> anyhow::Result<String> {
+    let (said, saying) = mpsc::sync_channel(1);
+    std::thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut line = String::new();
+        let _said = said.send(output.read_line(&mut line).map(|_| line));
+        let _over = std::io::copy(&mut output, &mut std::io::sink());
+    });
+    Ok(saying.recv_timeout(START).context("it says nothing")??)
+}

@@ -1,0 +1,143 @@
+//! The load driver against servers of which everything is known: it must count what they
+//! were asked, see what they do wrong, and say what is wrong with what it was told.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use actix_web::{App, HttpResponse, HttpServer, web};
+use serde_json::{Value, json};
+
+/// A server with sessions and one tool, on one thread.
+#[derive(Default)]
+struct Known {
+    calls: AtomicU64,
+    ended: AtomicU64,
+    /// Every so many calls, one is refused.
+    refuses: u64,
+    /// At this call everything stops.
+    stalls_at: u64,
+    stall: Duration,
+}
+
+impl Known {
+    /// Serves it until the process ends, and returns its URL.
+    fn serve(self: &Arc<Self>) -> String {
+        let (known, (said, saying)) = (Arc::clone(self), std::sync::mpsc::sync_channel(1));
+        std::thread::spawn(move || {
+            actix_web::rt::System::new().block_on(async move {
+                let known = web::Data::from(known);
+                let app = move || {
+                    App::new()
+                        .app_data(known.clone())
+                        .route("/mcp", web::post().to(post))
+                        .route("/mcp", web::delete().to(delete))
+                };
+                let server = HttpServer::new(app).workers(1).bind(("127.0.0.1", 0)).unwrap();
+                said.send(format!("http://{}/mcp", server.addrs()[0])).unwrap();
+                server.run().await.unwrap();
+            });
+        });
+        saying.recv().unwrap()
+    }
+}
+
+async fn post(known: web::Data<Known>, body: web::Json<Value>) -> HttpResponse {
+    let (id, method) = (&body["id"], body["method"].as_str().unwrap());
+    let result = match method {
+        "initialize" => json!({ "protocolVersion": "2025-11-25", "capabilities": {} }),
+        "notifications/initialized" => return HttpResponse::Accepted().finish(),
+        "tools/call" => {
+            let call = known.calls.fetch_add(1, Ordering::Relaxed) + 1;
+            if call == known.stalls_at {
+                std::thread::sleep(known.stall);
+            }
+            if known.refuses > 0 && call.is_multiple_of(known.refuses) {
+                let error = json!({ "code": -32603, "message": "refused" });
+                return HttpResponse::Ok()
+                    .json(json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+            }
+            json!({ "content": [{ "type": "text", "text": "yes" }] })
+        }
+        other => panic!("nobody asks for {other}"),
+    };
+    let answer = json!({ "jsonrpc": "2.0", "id": id, "result": result });
+    HttpResponse::Ok().insert_header(("Mcp-Session-Id", "one")).json(answer)
+}
+
+async fn delete(known: web::Data<Known>) -> HttpResponse {
+    known.ended.fetch_add(1, Ordering::Relaxed);
+    HttpResponse::Ok().finish()
+}
+
+fn loadtest(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_loadtest")).args(arguments).output().unwrap()
+}
+
+/// Runs `calls` and returns what was found.
+fn calls(url: &str, arguments: &[&str]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().to_str().unwrap();
+    let ran = loadtest(&[&["run", "calls", url, "-o", output], arguments].concat());
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    report(folder.path())["runs"][0].clone()
+}
+
+fn report(folder: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(folder.join("report.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn it_counts_what_the_server_was_asked() {
+    let known = Arc::new(Known::default());
+    let found = calls(&known.serve(), &["--secs", "0.5", "-c", "3"]);
+    assert_eq!(found["done"], known.calls.load(Ordering::Relaxed));
+    assert_eq!(found["failed"], 0);
+    assert!(found["done"].as_u64().unwrap() > 10, "{found}");
+    assert_eq!(known.ended.load(Ordering::Relaxed), 3, "each connection ends its session");
+}
+
+#[test]
+fn an_error_is_no_call_that_was_done() {
+    let known = Arc::new(Known { refuses: 3, ..Known::default() });
+    let found = calls(&known.serve(), &["--secs", "0.3", "-c", "1"]);
+    let asked = known.calls.load(Ordering::Relaxed);
+    assert_eq!(found["failed"], asked / 3);
+    assert_eq!(found["done"], asked - asked / 3);
+}
+
+#[test]
+fn an_open_loop_shows_a_stall_to_all_that_was_due_meanwhile() {
+    let stall = Duration::from_millis(300);
+    let known = Arc::new(Known { stalls_at: 50, stall, ..Known::default() });
+    let found = calls(&known.serve(), &["--secs", "1.5", "-c", "4", "--rate", "200"]);
+    let micros = |name: &str| found["latency"][name].as_u64().unwrap();
+    assert!(micros("max") >= 290_000, "{found}");
+    // 60 of 300 calls were due while it stood. Who waits with the next call for the answer
+    // to the last one sees four.
+    assert!(micros("p90") >= 100_000, "{found}");
+    assert!(micros("p50") < 100_000, "{found}");
+    // Nothing that was due is left out.
+    assert_eq!(found["done"], 300);
+}
+
+#[test]
+fn what_is_wrong_with_a_target_is_said() {
+    let failed = |arguments: &[&str]| {
+        let ran = loadtest(arguments);
+        assert!(!ran.status.success());
+        String::from_utf8(ran.stderr).unwrap()
+    };
+    let nobody = failed(&["run", "calls", "http://127.0.0.1:9/mcp"]);
+    assert!(nobody.contains("127.0.0.1:9"), "{nobody}");
+    let known = Arc::new(Known::default());
+    let wrong = known.serve().replace("/mcp", "/elsewhere");
+    let elsewhere = failed(&["run", "calls", &wrong]);
+    assert!(elsewhere.contains("`initialize` was answered 404"), "{elsewhere}");
+    let unknown = failed(&["run", "calls", "nonsense"]);
+    assert!(unknown.contains("nonsense") && unknown.contains("handler"), "{unknown}");
+    let many = failed(&["run", "progress", &known.serve(), "--events", "0"]);
+    assert!(many.contains("--events"), "{many}");
+}
