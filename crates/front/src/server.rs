@@ -22,9 +22,11 @@ use crate::front::Front;
 use crate::metrics::{self, CONNECTIONS, Held};
 use crate::{AdminSettings, Error, Settings, admin};
 
-/// Connections that the kernel holds for us while all workers are at their bound; beyond
-/// it, a client's connecting fails.
-const BACKLOG: u32 = 1_024;
+/// Connections that the kernel holds for us while they wait to be accepted; beyond it, a
+/// client's connecting is tried again by its kernel after a second or more. When another
+/// node has died, its clients come all at once. As much as Linux grants by default
+/// (`net.core.somaxconn`).
+const BACKLOG: u32 = 4_096;
 
 /// How long a connection that is answered before its body was read is read on, so that the
 /// client gets to the answer; then it is closed whatever it still sends.
@@ -89,7 +91,8 @@ fn client_server(
         let front = Rc::new(front.clone());
         fn_service(move |request: Request| {
             let front = Rc::clone(&front);
-            async move { front.answer(request).await }
+            // Boxed, since an idle connection has room for it all the time, twice over.
+            Box::pin(async move { front.answer(request).await })
         })
     };
     let server = HttpServer::new(factory)

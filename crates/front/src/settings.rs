@@ -57,7 +57,7 @@ impl Default for Settings {
             body_bytes_max: 4 << 20,
             bodies_bytes_max: 256 << 20,
             header_bytes_max: 32 << 10,
-            connections_max: 10_000,
+            connections_max: 25_000,
             keep_alive_secs: 75,
             head_timeout_secs: 10,
             body_timeout_secs: 30,

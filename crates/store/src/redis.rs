@@ -13,6 +13,7 @@ mod client;
 mod cluster;
 mod dial;
 mod doubts;
+mod gather;
 mod index;
 mod keys;
 mod layout;
@@ -32,6 +33,7 @@ use tokio::runtime::Handle;
 
 use self::answer::{bytes, nonsense, outcome, unavailable};
 use self::client::{Call, Client, Terms};
+use self::gather::Gather;
 use self::keys::{Keys, slot};
 use self::script::Name;
 pub use self::settings::{Invalid, Secret, Settings};
@@ -45,6 +47,7 @@ use crate::{
 pub struct Redis {
     client: Client,
     keys: Keys,
+    gather: Gather,
 }
 
 impl Redis {
@@ -58,7 +61,8 @@ impl Redis {
     /// Outside a tokio runtime.
     pub fn open(settings: Settings) -> Result<Self, Invalid> {
         let keys = Keys::new(&settings.prefix);
-        Ok(Self { client: Client::new(settings, &Handle::current())?, keys })
+        let client = Client::new(settings, &Handle::current())?;
+        Ok(Self { client, keys, gather: Gather::new() })
     }
 
     /// A script on a session's record and log.
@@ -197,6 +201,7 @@ impl Store for Redis {
     }
 
     async fn append(&self, batch: Batch) -> Result<Appended, Error> {
+        self.gather.wait().await;
         outcome(self.client.call(self.append_call(&batch)).await?.value).map(|_| taken(&batch))
     }
 
