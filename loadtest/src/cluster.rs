@@ -9,9 +9,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use roundhouse::{Node, Roundhouse, Settings};
+use roundhouse::{Node, Settings};
 
-use crate::servers::{Echo, say};
+use crate::servers::{self, Echo, say};
 
 /// How long Redis may take to start.
 const START: Duration = Duration::from_secs(20);
@@ -37,11 +37,8 @@ pub(crate) async fn member(store: &str) -> anyhow::Result<(String, Vec<Node>)> {
     settings.store.url = store.into();
     settings.cluster.listen = "127.0.0.1:0".to_owned();
     settings.cluster.secret = SECRET.to_owned();
-    let node = Roundhouse::from_settings(settings)
-        .open_tenant("demo", roundhouse::native(Echo))
-        .on_free_ports()
-        .start()
-        .await?;
+    let node = servers::node(settings).tenant("demo", servers::open(), roundhouse::native(Echo));
+    let node = node.start().await?;
     Ok((node.url("demo"), vec![node]))
 }
 

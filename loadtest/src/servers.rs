@@ -9,11 +9,14 @@ use actix_web::{App, HttpResponse, HttpServer, web};
 use clap::{Args, ValueEnum};
 use futures_util::stream;
 use roundhouse::native::{Call, Error, Handler, Info, json};
-use roundhouse::{Bytes, Node, Roundhouse};
+use roundhouse::{Bytes, Node, Roundhouse, Settings};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::{cluster, service};
+
+/// Sessions and connections of a node that is measured.
+const SESSIONS_MAX: usize = 25_000;
 
 /// What `serve` is told.
 #[derive(Args)]
@@ -57,16 +60,15 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
         Which::BareJson => bare(|| web::post().to(echo)),
         Which::BareSse => bare(|| web::post().to(ten_events)),
         Which::Handler => nodes(async {
-            let node = Roundhouse::new()
-                .open_tenant("quiet", roundhouse::native(Echo))
-                .open_tenant("noisy", roundhouse::native(Echo));
-            let node = node.on_free_ports().start().await?;
+            let node = node(Settings::default())
+                .tenant("quiet", open(), roundhouse::native(Echo))
+                .tenant("noisy", open(), roundhouse::native(Echo));
+            let node = node.start().await?;
             Ok(([node.url("quiet"), node.url("noisy")].join(" "), vec![node]))
         }),
         Which::RmcpMounted => nodes(async {
-            let node =
-                Roundhouse::new().open_tenant("demo", roundhouse::rmcp(service::Service::default));
-            let node = node.on_free_ports().start().await?;
+            let service = roundhouse::rmcp(service::Service::default);
+            let node = node(Settings::default()).tenant("demo", open(), service).start().await?;
             Ok((node.url("demo"), vec![node]))
         }),
         Which::RmcpOwn => service::serve(),
@@ -74,6 +76,20 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
         Which::Cluster => cluster::serve(3),
         Which::Member => nodes(cluster::member(&serve.store)),
     }
+}
+
+/// A node as anyone would have it, but for its bounds: it takes as many sessions as a
+/// process here may open files.
+pub(crate) fn node(mut settings: Settings) -> Roundhouse {
+    settings.front.connections_max = SESSIONS_MAX;
+    settings.sessions.sessions_max = SESSIONS_MAX;
+    Roundhouse::from_settings(settings).on_free_ports()
+}
+
+/// A tenant for anyone, with as many sessions as its node.
+pub(crate) fn open() -> tenants::Settings {
+    let limits = tenants::Limits { sessions_max: SESSIONS_MAX };
+    tenants::Settings { limits, ..tenants::Settings::open() }
 }
 
 /// Bare actix-web with one route.

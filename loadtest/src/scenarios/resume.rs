@@ -17,8 +17,8 @@ use crate::mcp::{self, Session, Tool};
 use crate::target::Target;
 use crate::wire::{Event, Events, Wire};
 
-/// Calls that are being begun at the same time.
-const BEGINNING_MAX: usize = 64;
+/// Calls that are being begun at the same time. Each takes until its first progress.
+const BEGINNING_MAX: usize = 1_000;
 /// How often each call reports progress.
 const INTERVAL_MS: u64 = 1_000;
 /// How long all may take to be live again; what is not by then counts as failed.
