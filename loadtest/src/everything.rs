@@ -90,6 +90,7 @@ fn plan(peers: &[String], smoke: bool) -> Vec<Step> {
         connections: 16,
         // Some peers start a process for each session.
         sessions: if smoke { 20 } else { 50 },
+        idle: false,
         rate: None,
         interval_ms: 0,
         events: 10,
@@ -108,6 +109,7 @@ fn plan(peers: &[String], smoke: bool) -> Vec<Step> {
     let calls = [to("bare-json", of(&nodes, peers)), others.clone()].concat();
     let rmcp = to("rmcp-mounted", of(&["rmcp-own"], &[]));
     let at_a_rate = Load { rate: Some(200.0), ..load.clone() };
+    let idle = Load { idle: true, ..many(19_000) };
     let apart = Load { interval_ms: 50, connections: 64, ..load.clone() };
     let in_turns = |scenario, load: &Load, servers, pairs| Step {
         scenario,
@@ -125,12 +127,15 @@ fn plan(peers: &[String], smoke: bool) -> Vec<Step> {
     };
     vec![
         in_turns(Scenario::Calls, &load, and("bare-json"), [calls, rmcp].concat()),
+        alone(Scenario::Calls, &load, of(&["stdio"], &[])),
         alone(Scenario::Calls, &at_a_rate, of(&nodes, peers)),
         in_turns(Scenario::Churn, &load, of(&nodes, peers), others.clone()),
         in_turns(Scenario::Progress, &load, and("bare-sse"), others),
         alone(Scenario::Progress, &apart, of(&nodes, peers)),
         alone(Scenario::Hold, &many(19_000), of(&["handler", "rmcp-mounted", "rmcp-own"], &[])),
+        alone(Scenario::Hold, &many(50_000), of(&["cluster"], &[])),
         alone(Scenario::Hold, &load, of(&[], peers)),
+        alone(Scenario::Hold, &idle, of(&["handler", "rmcp-mounted", "rmcp-own"], &[])),
         alone(Scenario::Resume, &many(10_000), of(&["handler", "cluster"], &[])),
         alone(Scenario::Tenants, &load, of(&["handler"], &[])),
         alone(Scenario::Chaos, &load, of(&["local-cluster"], &[])),

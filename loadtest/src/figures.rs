@@ -47,11 +47,21 @@ impl Tally {
         *self.failures.entry(kind).or_default() += 1;
     }
 
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.done += other.done;
-        for (kind, count) in &other.failures {
-            *self.failures.entry(kind.clone()).or_default() += count;
+    /// Kinds of failures, and how often each was seen.
+    pub(crate) fn failures(&self) -> &BTreeMap<String, u64> {
+        &self.failures
+    }
+
+    /// What another process counted. It keeps its latencies.
+    pub(crate) fn elsewhere(&mut self, done: u64, failures: BTreeMap<String, u64>) {
+        self.done += done;
+        for (kind, count) in failures {
+            *self.failures.entry(kind).or_default() += count;
         }
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.elsewhere(other.done, other.failures.clone());
         // Both have the same bounds.
         let _same = self.latency.add(&other.latency);
     }

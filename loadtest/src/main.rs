@@ -4,6 +4,7 @@
 //! `cargo run --release -p loadtest -- all` runs every scenario against ours and the peers
 //! and writes a page with plots.
 
+mod child;
 mod cluster;
 mod compare;
 mod cores;
@@ -31,6 +32,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::compare::{Compared, Turns};
 use crate::local::LocalCluster;
 use crate::report::Report;
+use crate::scenarios::parts::{self, Part};
 use crate::scenarios::{Load, Scenario};
 use crate::target::Target;
 
@@ -58,6 +60,9 @@ enum Command {
     /// Serves one of our own, for a measurement; ends when its input closes.
     #[command(hide = true)]
     Serve(servers::Serve),
+    /// Holds some of many sessions, for another process of this program.
+    #[command(hide = true)]
+    Part(Part),
 }
 
 #[derive(Args)]
@@ -99,6 +104,7 @@ struct All {
 }
 
 fn main() -> ExitCode {
+    roundhouse::guard::enter();
     match done(Arguments::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -112,6 +118,7 @@ fn main() -> ExitCode {
 fn done(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve(serve) => servers::serve(&serve),
+        Command::Part(part) => runtime()?.block_on(parts::hold(&part)),
         Command::Targets => targets(),
         Command::Run(run) => self::run(&run),
         Command::All(all) => self::all(&all),

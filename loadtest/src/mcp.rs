@@ -1,5 +1,6 @@
 //! MCP as far as a load needs it: a session, calls of one tool, streams that are come back to.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
@@ -32,6 +33,13 @@ impl Endpoint {
         let named = if host.contains(':') { host.to_owned() } else { format!("{host}:80") };
         let address = named.to_socket_addrs()?.next().context("the URL's host has no address")?;
         Ok(Self { address, host: host.to_owned(), path: format!("/{path}") })
+    }
+}
+
+/// The URL.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}{}", self.host, self.path)
     }
 }
 

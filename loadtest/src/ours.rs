@@ -11,14 +11,19 @@ use crate::servers::Which;
 use crate::target::{self, Counts, Started, Target};
 
 /// Each with what it is.
-const ALL: [(&str, Which, &str); 7] = [
+const ALL: [(&str, Which, &str); 8] = [
     ("bare-json", Which::BareJson, "bare actix-web: parses a body and echoes it as JSON"),
     ("bare-sse", Which::BareSse, "bare actix-web: ten events and an answer as SSE"),
     ("handler", Which::Handler, "a node with an echo on the Handler trait"),
     ("handler-redis", Which::HandlerRedis, "the same, with its records and logs in a Redis"),
     ("rmcp-mounted", Which::RmcpMounted, "a node with the same rmcp service as rmcp-own, mounted"),
     ("rmcp-own", Which::RmcpOwn, "rmcp's own Streamable HTTP server"),
-    ("cluster", Which::Cluster, "three nodes on a Redis, every request to another node"),
+    (
+        "stdio",
+        Which::Stdio,
+        "a node with a program that speaks over its standard streams; only the node's CPU counts",
+    ),
+    ("cluster", Which::Cluster, "three nodes on a Redis, every request to the next of them"),
 ];
 
 pub(crate) fn names() -> Vec<&'static str> {
@@ -38,7 +43,10 @@ pub(crate) fn start(name: &str) -> anyhow::Result<Started> {
     let mut started = target::start(name, command)?;
     let target = &mut started.target;
     target.is_bare = matches!(which, Which::BareJson | Which::BareSse);
-    if matches!(which, Which::Handler) {
+    if *which == Which::Stdio {
+        target.processes.without_children();
+    }
+    if *which == Which::Handler {
         // The node prints the quiet tenant's endpoint, and then the noisy one's.
         let neighbour = target.endpoints.split_off(1);
         target.neighbour = Some(Box::new(Target { endpoints: neighbour, ..target.clone() }));

@@ -12,6 +12,8 @@ pub(crate) struct Processes {
     roots: Vec<u32>,
     /// Descendants that are not counted, and neither is what descends from them.
     without: Vec<u32>,
+    /// No descendants count.
+    alone: bool,
 }
 
 /// What they have cost so far, or hold now.
@@ -25,12 +27,17 @@ pub(crate) struct Cost {
 
 impl Processes {
     pub(crate) fn of(roots: impl IntoIterator<Item = u32>) -> Self {
-        Self { roots: roots.into_iter().collect(), without: Vec::new() }
+        Self { roots: roots.into_iter().collect(), ..Self::default() }
     }
 
     /// Leaves out a process and all that descend from it.
     pub(crate) fn without(&mut self, pid: u32) {
         self.without.push(pid);
+    }
+
+    /// Leaves out all that descend from them.
+    pub(crate) fn without_children(&mut self) {
+        self.alone = true;
     }
 
     /// Is there any?
@@ -43,14 +50,17 @@ impl Processes {
         let mut total = Cost::default();
         for pid in self.all()? {
             // One that ends meanwhile costs nothing more.
-            let Ok(cost) = cost_of(pid) else { continue };
-            total.cpu += cost.cpu;
+            let Ok((cost, children)) = cost_of(pid) else { continue };
+            total.cpu += cost.cpu + if self.alone { Duration::ZERO } else { children };
             total.rss_bytes += cost.rss_bytes;
         }
         Ok(total)
     }
 
     fn all(&self) -> anyhow::Result<BTreeSet<u32>> {
+        if self.alone {
+            return Ok(self.roots.iter().copied().collect());
+        }
         let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
         for entry in fs::read_dir("/proc")? {
             let name = entry?.file_name();
@@ -71,7 +81,8 @@ impl Processes {
     }
 }
 
-fn cost_of(pid: u32) -> anyhow::Result<Cost> {
+/// What a process costs, and what children cost it that have ended.
+fn cost_of(pid: u32) -> anyhow::Result<(Cost, Duration)> {
     let fields = stat(pid)?;
     // In hundredths of a second on every Linux.
     let ticks = |from: usize| {
@@ -82,7 +93,7 @@ fn cost_of(pid: u32) -> anyhow::Result<Cost> {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm"))?;
     let pages: u64 = statm.split(' ').nth(1).context("statm has no second field")?.parse()?;
     let rss_bytes = pages * rustix::param::page_size() as u64;
-    Ok(Cost { cpu: own.max(threads(pid)) + children, rss_bytes })
+    Ok((Cost { cpu: own.max(threads(pid)), rss_bytes }, children))
 }
 
 /// The time that the scheduler counted for each live thread, in nanoseconds. Threads that

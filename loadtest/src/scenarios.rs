@@ -4,6 +4,7 @@ mod calls;
 mod chaos;
 mod churn;
 mod hold;
+pub(crate) mod parts;
 mod progress;
 mod resume;
 mod tenants;
@@ -48,6 +49,9 @@ pub(crate) struct Load {
     /// Sessions that are held or cut at once (`hold`, `resume`).
     #[arg(long, default_value_t = 1_000)]
     pub(crate) sessions: usize,
+    /// Sessions without a stream (`hold`).
+    #[arg(long)]
+    pub(crate) idle: bool,
     /// Calls each second in all, whatever the server does: an open loop. Without it, each
     /// connection calls again when it was answered.
     #[arg(long)]

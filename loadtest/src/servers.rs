@@ -8,12 +8,14 @@ use std::time::Duration;
 use actix_web::{App, HttpResponse, HttpServer, web};
 use clap::{Args, ValueEnum};
 use futures_util::stream;
-use roundhouse::native::{Call, Error, Handler, Info, json};
+use roundhouse::native::{self, Call, Error, Handler, Info};
+use roundhouse::settings::TenantSettings;
 use roundhouse::{Bytes, Node, Roundhouse, Settings};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use serde_json::value::RawValue;
 
-use crate::{cluster, service};
+use crate::{child, cluster, service};
 
 /// Sessions and connections of a node that is measured.
 const SESSIONS_MAX: usize = 25_000;
@@ -45,12 +47,19 @@ pub(crate) enum Which {
     RmcpOwn,
     /// Three nodes on a Redis.
     Cluster,
-    /// One of several nodes, started by the one above.
+    /// A node with a program that speaks over its standard streams.
+    Stdio,
+    /// One of several nodes, started by `cluster`.
     Member,
+    /// The program of `stdio`.
+    Child,
 }
 
 /// Serves it.
 pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
+    if serve.which == Which::Child {
+        return child::serve();
+    }
     // Whoever started this holds the other end, and is gone when it closes.
     std::thread::spawn(|| {
         let _closed = std::io::stdin().read_to_end(&mut Vec::new());
@@ -74,8 +83,22 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
         Which::RmcpOwn => service::serve(),
         Which::HandlerRedis => cluster::serve(1),
         Which::Cluster => cluster::serve(3),
+        Which::Stdio => nodes(stdio()),
+        Which::Child => child::serve(),
         Which::Member => nodes(cluster::member(&serve.store)),
     }
+}
+
+/// A node with this very program as its server.
+async fn stdio() -> anyhow::Result<(String, Vec<Node>)> {
+    let command = std::env::current_exe()?;
+    let backend = json!({ "kind": "stdio", "command": command, "args": ["serve", "child"] });
+    let backends = [("echo".to_owned(), serde_json::from_value(backend)?)].into();
+    let tenant = TenantSettings { tenant: open(), backends, ..TenantSettings::default() };
+    let mut settings = Settings::default();
+    settings.tenants.insert("demo".to_owned(), tenant);
+    let node = node(settings).start().await?;
+    Ok((node.url("demo"), vec![node]))
 }
 
 /// A node as anyone would have it, but for its bounds: it takes as many sessions as a
@@ -164,7 +187,8 @@ struct Count {
     interval_ms: u64,
 }
 
-const TOOLS: &[u8] = br#"{"tools":[{"name":"echo","description":"Answers with the message","inputSchema":{"type":"object","properties":{"message":{"type":"string"}},"required":["message"]}},{"name":"count","description":"Counts to n and reports each number as progress","inputSchema":{"type":"object","properties":{"n":{"type":"integer"},"interval_ms":{"type":"integer"}},"required":["n","interval_ms"]}}]}"#;
+/// The answer to `tools/list`.
+pub(crate) const TOOLS: &[u8] = br#"{"tools":[{"name":"echo","description":"Answers with the message","inputSchema":{"type":"object","properties":{"message":{"type":"string"}},"required":["message"]}},{"name":"count","description":"Counts to n and reports each number as progress","inputSchema":{"type":"object","properties":{"n":{"type":"integer"},"interval_ms":{"type":"integer"}},"required":["n","interval_ms"]}}]}"#;
 
 impl Handler for Echo {
     fn info(&self) -> Info {
@@ -218,5 +242,5 @@ fn answer(text: &str) -> Result<Bytes, Error> {
         r#type: &'static str,
         text: &'a str,
     }
-    json(&Answer { content: [Content { r#type: "text", text }] })
+    native::json(&Answer { content: [Content { r#type: "text", text }] })
 }

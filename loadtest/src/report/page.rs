@@ -13,7 +13,7 @@ th:nth-child(1),td:nth-child(1){text-align:left}svg{width:100%;margin:1rem 0;fon
 svg .t{font-weight:600;font-size:15px}svg .n{text-anchor:end}code{background:#f3f3f3;padding:0 .2rem}.note{color:#555}";
 
 /// What each scenario does, in the order of the page.
-const SCENARIOS: [(&str, &str); 9] = [
+const SCENARIOS: [(&str, &str); 10] = [
     (
         "calls",
         "Each connection has a session of its own and calls a tool that echoes its arguments; the next call goes out when the last was answered.",
@@ -29,6 +29,7 @@ const SCENARIOS: [(&str, &str); 9] = [
     ),
     ("progress-apart", "The same with a pause between events, so that each is written by itself."),
     ("hold", "Sessions that each hold one open GET stream on which nothing happens."),
+    ("hold-idle", "Sessions that were opened and left alone: no stream, no connection."),
     (
         "resume",
         "Streams with a call under way are all cut at the same moment, and come back with their last event id.",
