@@ -138,6 +138,7 @@ fn plan(peers: &[String], smoke: bool) -> Vec<Step> {
         alone(Scenario::Hold, &idle, of(&["handler", "rmcp-mounted", "rmcp-own"], &[])),
         alone(Scenario::Resume, &many(10_000), of(&["handler", "cluster"], &[])),
         alone(Scenario::Tenants, &load, of(&["handler"], &[])),
+        alone(Scenario::Start, &load, of(&["handler"], &[])),
         alone(Scenario::Chaos, &load, of(&["local-cluster"], &[])),
     ]
 }

@@ -7,6 +7,7 @@ mod hold;
 pub(crate) mod parts;
 mod progress;
 mod resume;
+mod start;
 mod tenants;
 
 use std::time::{Duration, Instant};
@@ -35,6 +36,8 @@ pub(crate) enum Scenario {
     Chaos,
     /// A quiet tenant beside a noisy one.
     Tenants,
+    /// A server of ours that is started anew, until it is ready.
+    Start,
 }
 
 /// How hard, and for how long.
@@ -83,6 +86,7 @@ impl Scenario {
             Self::Resume => "resume",
             Self::Chaos => "chaos",
             Self::Tenants => "tenants",
+            Self::Start => "start",
         }
     }
 
@@ -97,6 +101,7 @@ impl Scenario {
             Self::Resume => resume::run(target, load, &bar).await,
             Self::Chaos => chaos::run(target, load, &bar).await,
             Self::Tenants => tenants::run(target, load, &bar).await,
+            Self::Start => start::run(target, &bar),
         };
         bar.finish_and_clear();
         figures

@@ -13,7 +13,7 @@ th:nth-child(1),td:nth-child(1){text-align:left}svg{width:100%;margin:1rem 0;fon
 svg .t{font-weight:600;font-size:15px}svg .n{text-anchor:end}code{background:#f3f3f3;padding:0 .2rem}.note{color:#555}";
 
 /// What each scenario does, in the order of the page.
-const SCENARIOS: [(&str, &str); 10] = [
+const SCENARIOS: [(&str, &str); 11] = [
     (
         "calls",
         "Each connection has a session of its own and calls a tool that echoes its arguments; the next call goes out when the last was answered.",
@@ -38,6 +38,7 @@ const SCENARIOS: [(&str, &str); 10] = [
         "tenants",
         "One tenant calls a hundred times a second, first alone, then while another calls as fast as it can.",
     ),
+    ("start", "A process is started, until it says where it listens."),
     ("chaos", "Calls through a balancer while nodes are killed and restarted in turn."),
 ];
 
