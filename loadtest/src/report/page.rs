@@ -148,7 +148,7 @@ fn names<'a>(runs: &[&'a Figures]) -> BTreeSet<&'a String> {
 }
 
 fn section(page: &mut String, scenario: &str, told: &str, runs: &[&Figures]) {
-    let _ = write!(page, "<h2>{scenario}</h2><p>{told}</p>");
+    let _ = write!(page, "<h2>{}</h2><p>{told}</p>", scenario.replace('-', " "));
     for plot in of_scenario(scenario, runs) {
         *page += &plot.svg;
     }
@@ -159,7 +159,8 @@ fn table(page: &mut String, runs: &[&Figures], names: &BTreeSet<&String>) {
     *page +=
         "<table><tr><th>server<th>done<th>failed<th>per s<th>CPU µs<th>p50 ms<th>p99 ms<th>max ms";
     for name in names {
-        let _ = write!(page, "<th>{}", text(&name.replace('_', " ")));
+        let (title, unit) = titled(name);
+        let _ = write!(page, "<th>{title}, {unit}");
     }
     for run in runs {
         let millis = |micros: u64| number(micros as f64 / 1_000.0);
@@ -197,15 +198,23 @@ fn table(page: &mut String, runs: &[&Figures], names: &BTreeSet<&String>) {
 
 /// A figure's name in words, and its unit.
 fn titled(name: &str) -> (String, &'static str) {
-    let unit = match name {
-        name if name.contains("micros") => "µs",
-        name if name.contains("kib") => "KiB",
-        name if name.contains("secs") => "s",
-        name if name.contains("percent") => "%",
-        name if name.contains("per_sec") => "1/s",
-        _ => "count",
+    let (title, unit) = match name {
+        "all_attached_secs" => ("Until the last one was taken up again", "s"),
+        "all_live_secs" => ("Until the last one had a new event", "s"),
+        "cpu_micros_event" => ("Server CPU for each event", "µs"),
+        "events_per_sec" => ("Events each second", "1/s"),
+        "held" => ("Sessions held", "count"),
+        "idle_cpu_percent" => ("CPU while nothing happens", "% of a core"),
+        "longest_wait_secs" => ("Longest wait between two events", "s"),
+        "noisy_calls_per_sec" => ("Calls of the noisy tenant", "1/s"),
+        "open_cpu_micros_each" => ("Server CPU to open one", "µs"),
+        "p99_alone_micros" => ("Slowest of a hundred calls, alone", "µs"),
+        "p99_beside_micros" => ("Slowest of a hundred calls, beside the noisy tenant", "µs"),
+        "redis_cpu_micros_event" => ("Redis CPU for each event", "µs"),
+        "rss_kib_each" => ("Memory of each session", "KiB"),
+        other => return (text(&other.replace('_', " ")), "count"),
     };
-    (text(&name.replace('_', " ")), unit)
+    (title.to_owned(), unit)
 }
 
 /// Text as HTML.
