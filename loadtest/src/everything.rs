@@ -86,7 +86,7 @@ impl Step {
 
 fn plan(peers: &[String], smoke: bool) -> Vec<Step> {
     let load = Load {
-        secs: if smoke { 0.3 } else { 3.0 },
+        secs: if smoke { 0.2 } else { 3.0 },
         connections: 16,
         // Some peers start a process for each session.
         sessions: if smoke { 20 } else { 50 },
