@@ -38,7 +38,7 @@ impl Step {
     fn run(&self, runtime: &Runtime, names: &[String], report: &mut Report) -> anyhow::Result<()> {
         let mut opened = Vec::new();
         for name in names {
-            match open(name, &[]) {
+            match open(name) {
                 Ok(server) => opened.push(server),
                 Err(error) => self.leave_out(name, &error, report)?,
             }
@@ -140,7 +140,7 @@ fn plan(peers: &[String], smoke: bool) -> Vec<Step> {
         alone(Scenario::Hold, &many(19_000), of(&rmcp_and_ours, &[])),
         alone(Scenario::Hold, &many(50_000), of(&["cluster"], &[])),
         alone(Scenario::Hold, &load, of(&[], peers)),
-        alone(Scenario::Hold, &idle, of(&rmcp_and_ours, &[])),
+        alone(Scenario::Hold, &idle, of(&rmcp_and_ours, &["handler-sleepy".to_owned()])),
         alone(Scenario::Resume, &many(10_000), of(&["handler", "cluster"], &[])),
         alone(Scenario::Tenants, &load, of(&["handler"], &[])),
         alone(Scenario::Start, &load, of(&["handler"], &[])),

@@ -69,8 +69,9 @@ enum Command {
 struct Run {
     /// What to do.
     scenario: Scenario,
-    /// Which servers: names that `targets` lists, `http://…` URLs of servers that run
-    /// (several nodes of one: with commas), or a `cluster.json`.
+    /// Which servers: names that `targets` lists, `http://…` URLs of servers that run,
+    /// or a `cluster.json`. Several nodes of one server have commas between, as has `pid=` for
+    /// each process whose cost is to be measured.
     #[arg(required = true)]
     targets: Vec<String>,
     /// Runs all of them in turns, and prints what each costs beside the last: the ratio of
@@ -80,9 +81,6 @@ struct Run {
     /// How many turns each of several compared servers gets; one more warms up.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// The process that serves a URL, so that its cost is measured, too; may be repeated.
-    #[arg(long)]
-    pid: Vec<u32>,
     #[command(flatten)]
     load: Load,
     /// A folder for `report.json`, `report.html` and the plots as SVG.
@@ -142,7 +140,7 @@ fn run(run: &Run) -> anyhow::Result<()> {
     let mut report = Report::new();
     if run.compare {
         ensure!(run.targets.len() > 1, "compare at least two servers");
-        let opened = run.targets.iter().map(|name| open(name, &run.pid));
+        let opened = run.targets.iter().map(|name| open(name));
         let opened = opened.collect::<anyhow::Result<Vec<_>>>()?;
         let targets: Vec<_> = opened.iter().map(Opened::target).collect();
         let turns = Turns { scenario: run.scenario, load: &run.load, rounds: run.rounds };
@@ -153,7 +151,7 @@ fn run(run: &Run) -> anyhow::Result<()> {
         report.runs = runs.into_iter().filter_map(compare::median).collect();
     } else {
         for name in &run.targets {
-            let opened = open(name, &run.pid)?;
+            let opened = open(name)?;
             report.runs.push(runtime.block_on(run.scenario.run(opened.target(), &run.load))?);
         }
     }
@@ -210,9 +208,9 @@ impl Opened {
     }
 }
 
-fn open(name: &str, pids: &[u32]) -> anyhow::Result<Opened> {
+fn open(name: &str) -> anyhow::Result<Opened> {
     if name.starts_with("http://") {
-        return Ok(Opened::Running(ours::running(name, pids)?));
+        return Ok(Opened::Running(ours::running(name)?));
     }
     if name.ends_with(".json") {
         return Ok(Opened::Running(ours::cluster(Path::new(name))?));

@@ -113,3 +113,28 @@ fn stat(pid: u32) -> anyhow::Result<Vec<String>> {
     let (_, fields) = stat.rsplit_once(") ").context("stat has no name")?;
     Ok(fields.split(' ').map(str::to_owned).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn children_count_with_their_parent_also_when_they_have_ended() {
+        let busy = "timeout 0.3 sh -c 'while :; do :; done'; echo done; read end";
+        let mut parent = Command::new("sh");
+        parent.args(["-c", busy]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut parent = parent.spawn().unwrap();
+        let mut all = Processes::of([parent.id()]);
+        BufReader::new(parent.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        let cost = all.cost().unwrap();
+        assert!(cost.cpu >= Duration::from_millis(30), "{cost:?}");
+        assert!(cost.rss_bytes > 0);
+        all.without_children();
+        assert!(all.cost().unwrap().cpu < cost.cpu);
+        drop(parent.stdin.take());
+        parent.wait().unwrap();
+    }
+}

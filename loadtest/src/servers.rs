@@ -28,6 +28,9 @@ pub(crate) struct Serve {
     /// The Redis of a cluster's member.
     #[arg(long, default_value = "")]
     store: String,
+    /// A second of quiet puts a session of a cluster's member to sleep.
+    #[arg(long)]
+    sleepy: bool,
 }
 
 /// One of our own servers.
@@ -45,6 +48,8 @@ pub(crate) enum Which {
     RmcpMounted,
     /// rmcp's own server.
     RmcpOwn,
+    /// The same, where sessions fall asleep.
+    HandlerSleepy,
     /// Three nodes on a Redis.
     Cluster,
     /// A node with a program that speaks over its standard streams.
@@ -81,11 +86,12 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
             Ok((node.url("demo"), vec![node]))
         }),
         Which::RmcpOwn => service::serve(),
-        Which::HandlerRedis => cluster::serve(1),
-        Which::Cluster => cluster::serve(3),
+        Which::HandlerRedis => cluster::serve(1, false),
+        Which::HandlerSleepy => cluster::serve(1, true),
+        Which::Cluster => cluster::serve(3, false),
         Which::Stdio => nodes(stdio()),
         Which::Child => child::serve(),
-        Which::Member => nodes(cluster::member(&serve.store)),
+        Which::Member => nodes(cluster::member(&serve.store, serve.sleepy)),
     }
 }
 
@@ -93,12 +99,16 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
 async fn stdio() -> anyhow::Result<(String, Vec<Node>)> {
     let command = std::env::current_exe()?;
     let backend = json!({ "kind": "stdio", "command": command, "args": ["serve", "child"] });
-    let backends = [("echo".to_owned(), serde_json::from_value(backend)?)].into();
-    let tenant = TenantSettings { tenant: open(), backends, ..TenantSettings::default() };
     let mut settings = Settings::default();
-    settings.tenants.insert("demo".to_owned(), tenant);
+    settings.tenants.insert("demo".to_owned(), tenant(backend)?);
     let node = node(settings).start().await?;
     Ok((node.url("demo"), vec![node]))
+}
+
+/// A tenant for anyone, of settings as an operator writes them.
+pub(crate) fn tenant(backend: serde_json::Value) -> anyhow::Result<TenantSettings> {
+    let backends = [("echo".to_owned(), serde_json::from_value(backend)?)].into();
+    Ok(TenantSettings { tenant: open(), backends, ..TenantSettings::default() })
 }
 
 /// A node as anyone would have it, but for its bounds: it takes as many sessions as a
