@@ -87,17 +87,31 @@ prepare() { :; }
 # Where the server answers.
 path=/mcp
 
-# end GROUP...: ends process groups, and does not return before they are gone.
+descendants() {
+    local pid
+    for pid in $(cat "/proc/$1"/task/*/children 2>/dev/null); do
+        echo "$pid"
+        descendants "$pid"
+    done
+}
+
+# end GROUP...: ends process groups and whatever left them for a group of its own, and
+# does not return before all are gone.
 end() {
-    local group
-    for group in "$@"; do kill -TERM -- "-$group" 2>/dev/null || true; done
+    local group all=()
+    for group in "$@"; do
+        local pid
+        all+=("-$group")
+        for pid in $(descendants "$group"); do all+=("$pid"); done
+        kill -TERM -- "-$group" 2>/dev/null || true
+    done
     for _ in $(seq 50); do
         local left=0
-        for group in "$@"; do ! kill -0 -- "-$group" 2>/dev/null || left=1; done
+        for pid in "${all[@]}"; do ! kill -0 -- "$pid" 2>/dev/null || left=1; done
         [ "$left" = 0 ] && return
         sleep 0.1
     done
-    for group in "$@"; do kill -KILL -- "-$group" 2>/dev/null || true; done
+    for pid in "${all[@]}"; do kill -KILL -- "$pid" 2>/dev/null || true; done
 }
 
 # start COMMAND...: runs it in a group of its own, so that its children end with it.
