@@ -9,9 +9,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use roundhouse::{Node, Roundhouse, Settings};
+use roundhouse::{Node, Settings};
+use serde_json::json;
 
-use crate::servers::{Echo, say};
+use crate::servers::{self, Echo, say};
 
 /// How long Redis may take to start.
 const START: Duration = Duration::from_secs(20);
@@ -20,10 +21,11 @@ const SECRET: &str = "known to the nodes of one measurement";
 
 /// Starts Redis and so many nodes, says where they are, and waits for ever. The processes
 /// end with this one.
-pub(crate) fn serve(count: usize) -> anyhow::Result<()> {
+pub(crate) fn serve(count: usize, sleepy: bool) -> anyhow::Result<()> {
     let redis = Redis::start()?;
-    let nodes =
-        (0..count).map(|_| Member::start(&redis.url)).collect::<anyhow::Result<Vec<_>>>()?;
+    let nodes = (0..count)
+        .map(|_| Member::start(&redis.url, sleepy))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let urls: Vec<_> = nodes.iter().map(|node| node.url.as_str()).collect();
     say(&format!("{} store={}", urls.join(" "), redis.process.id()))?;
     loop {
@@ -32,16 +34,18 @@ pub(crate) fn serve(count: usize) -> anyhow::Result<()> {
 }
 
 /// One of the nodes, in a process of its own.
-pub(crate) async fn member(store: &str) -> anyhow::Result<(String, Vec<Node>)> {
+pub(crate) async fn member(store: &str, sleepy: bool) -> anyhow::Result<(String, Vec<Node>)> {
     let mut settings = Settings::default();
     settings.store.url = store.into();
     settings.cluster.listen = "127.0.0.1:0".to_owned();
     settings.cluster.secret = SECRET.to_owned();
-    let node = Roundhouse::from_settings(settings)
-        .open_tenant("demo", roundhouse::native(Echo))
-        .on_free_ports()
-        .start()
-        .await?;
+    let mut tenant = servers::tenant(json!({ "kind": "native", "name": "echo" }))?;
+    if sleepy {
+        settings.sessions.session.sleep_after_secs = 1;
+        tenant.care.idle_stop_secs = Some(1);
+    }
+    settings.tenants.insert("demo".to_owned(), tenant);
+    let node = servers::node(settings).handler("echo", roundhouse::native(Echo)).start().await?;
     Ok((node.url("demo"), vec![node]))
 }
 
@@ -52,9 +56,10 @@ struct Member {
 }
 
 impl Member {
-    fn start(store: &str) -> anyhow::Result<Self> {
+    fn start(store: &str, sleepy: bool) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["serve", "member", "--store", store]);
+        command.args(sleepy.then_some("--sleepy"));
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let output = process.stdout.take().context("the node's output")?;
         let mut url = String::new();

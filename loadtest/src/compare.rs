@@ -114,3 +114,15 @@ pub(crate) fn median(mut runs: Vec<Figures>) -> Option<Figures> {
 pub(crate) fn name_of(runs: &[Figures]) -> Option<&str> {
     runs.first().map(|run| run.target.as_str())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ratios_of_rounds_are_told_as_median_least_and_most() {
+        let spread = Spread::of(vec![3.0, 1.0, 2.5]).unwrap();
+        assert_eq!(spread.to_string(), "2.50 (1 to 3)");
+        assert!(Spread::of(Vec::new()).is_none());
+    }
+}

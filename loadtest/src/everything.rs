@@ -38,7 +38,7 @@ impl Step {
     fn run(&self, runtime: &Runtime, names: &[String], report: &mut Report) -> anyhow::Result<()> {
         let mut opened = Vec::new();
         for name in names {
-            match open(name, &[]) {
+            match open(name) {
                 Ok(server) => opened.push(server),
                 Err(error) => self.leave_out(name, &error, report)?,
             }
@@ -86,16 +86,21 @@ impl Step {
 
 fn plan(peers: &[String], smoke: bool) -> Vec<Step> {
     let load = Load {
-        secs: if smoke { 0.3 } else { 3.0 },
+        secs: if smoke { 0.2 } else { 3.0 },
         connections: 16,
         // Some peers start a process for each session.
         sessions: if smoke { 20 } else { 50 },
+        idle: false,
         rate: None,
         interval_ms: 0,
         events: 10,
-        kills: 1,
+        kills: if smoke { 1 } else { 3 },
     };
-    let many = |sessions| Load { sessions: if smoke { 20 } else { sessions }, ..load.clone() };
+    // Long enough for what happens to idle connections now and then.
+    let many = |sessions| match smoke {
+        true => load.clone(),
+        false => Load { sessions, secs: 30.0, ..load.clone() },
+    };
     let of = |ours: &[&str], peers: &[String]| -> Vec<String> {
         ours.iter().map(|name| (*name).to_owned()).chain(peers.iter().cloned()).collect()
     };
@@ -103,16 +108,18 @@ fn plan(peers: &[String], smoke: bool) -> Vec<Step> {
         servers.into_iter().map(|server| (server, base.to_owned())).collect()
     };
     let nodes = ["handler", "rmcp-mounted", "handler-redis", "cluster", "rmcp-own"];
+    let rmcp_and_ours = ["handler", "rmcp-mounted", "rmcp-own"];
     let and = |bare| of(&[&nodes[..], &[bare]].concat(), peers);
     let others = to("handler", of(&nodes[1..], peers));
     let calls = [to("bare-json", of(&nodes, peers)), others.clone()].concat();
     let rmcp = to("rmcp-mounted", of(&["rmcp-own"], &[]));
-    let at_a_rate = Load { rate: Some(200.0), ..load.clone() };
+    let at_a_rate = Load { rate: Some(200.0), secs: load.secs * 2.0, ..load.clone() };
+    let idle = Load { idle: true, ..many(19_000) };
     let apart = Load { interval_ms: 50, connections: 64, ..load.clone() };
-    let in_turns = |scenario, load: &Load, servers, pairs| Step {
+    let turns = |rounds, scenario, load: &Load, servers, pairs| Step {
         scenario,
         load: load.clone(),
-        rounds: if smoke { 1 } else { 5 },
+        rounds: if smoke { 1 } else { rounds },
         servers,
         pairs,
     };
@@ -124,15 +131,19 @@ fn plan(peers: &[String], smoke: bool) -> Vec<Step> {
         pairs: Vec::new(),
     };
     vec![
-        in_turns(Scenario::Calls, &load, and("bare-json"), [calls, rmcp].concat()),
-        alone(Scenario::Calls, &at_a_rate, of(&nodes, peers)),
-        in_turns(Scenario::Churn, &load, of(&nodes, peers), others.clone()),
-        in_turns(Scenario::Progress, &load, and("bare-sse"), others),
-        alone(Scenario::Progress, &apart, of(&nodes, peers)),
-        alone(Scenario::Hold, &many(19_000), of(&["handler", "rmcp-mounted", "rmcp-own"], &[])),
+        turns(5, Scenario::Calls, &load, and("bare-json"), [calls, rmcp].concat()),
+        turns(3, Scenario::Calls, &load, of(&["stdio"], &[]), Vec::new()),
+        turns(1, Scenario::Calls, &at_a_rate, of(&nodes, peers), Vec::new()),
+        turns(5, Scenario::Churn, &load, of(&nodes, peers), others.clone()),
+        turns(5, Scenario::Progress, &load, and("bare-sse"), others),
+        turns(1, Scenario::Progress, &apart, of(&nodes, peers), Vec::new()),
+        alone(Scenario::Hold, &many(19_000), of(&rmcp_and_ours, &[])),
+        alone(Scenario::Hold, &many(50_000), of(&["cluster"], &[])),
         alone(Scenario::Hold, &load, of(&[], peers)),
+        alone(Scenario::Hold, &idle, of(&rmcp_and_ours, &["handler-sleepy".to_owned()])),
         alone(Scenario::Resume, &many(10_000), of(&["handler", "cluster"], &[])),
         alone(Scenario::Tenants, &load, of(&["handler"], &[])),
+        alone(Scenario::Start, &load, of(&["handler"], &[])),
         alone(Scenario::Chaos, &load, of(&["local-cluster"], &[])),
     ]
 }

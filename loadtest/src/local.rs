@@ -1,7 +1,7 @@
 //! A local cluster for a measurement: Redis, three nodes and nginx, as `deploy/local/cluster`
 //! starts them, whose nodes may be killed and drained.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, ensure};
@@ -21,22 +21,37 @@ pub(crate) struct LocalCluster {
 impl LocalCluster {
     /// Builds the program where nobody says which to take, and starts three nodes of it.
     pub(crate) fn start() -> anyhow::Result<Self> {
-        if std::env::var_os("ROUNDHOUSE_BIN").is_none() {
-            let mut cargo = Command::new("cargo");
-            cargo.args(["build", "--release", "--quiet", "-p", "roundhouse"]);
-            let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status()?;
-            ensure!(built.success(), "the program does not build");
-        }
+        let program = program()?;
         let this = std::process::id().to_string();
         let folder = std::env::temp_dir().join(format!("loadtest-{this}"));
         let mut up = cores::on_server_core(SCRIPT);
-        up.args(["up", "--nodes", "3", "--until", &this, "--dir"]).arg(&folder);
+        up.args(["up", "--nodes", "3", "--until", &this, "--bin"]).arg(program);
+        up.arg("--dir").arg(&folder);
         let started = up.stdout(Stdio::null()).status().context("deploy/local/cluster")?;
         let mut cluster = Self { target: target::nowhere("local-cluster"), folder };
         ensure!(started.success(), "deploy/local/cluster up failed");
         cluster.target = ours::cluster(&cluster.folder.join("cluster.json"))?;
         Ok(cluster)
     }
+}
+
+/// The program that the nodes run: the one that `ROUNDHOUSE_BIN` names, or one that is built
+/// now, as this one was.
+fn program() -> anyhow::Result<PathBuf> {
+    if let Some(program) = std::env::var_os("ROUNDHOUSE_BIN") {
+        return Ok(program.into());
+    }
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--quiet", "-p", "roundhouse"]).current_dir(root);
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    if profile == "release" {
+        cargo.arg("--release");
+    }
+    ensure!(cargo.status()?.success(), "the program does not build");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = target.unwrap_or_else(|| Path::new(root).join("target"));
+    Ok(target.join(profile).join("roundhouse"))
 }
 
 impl Drop for LocalCluster {

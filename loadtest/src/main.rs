@@ -4,6 +4,7 @@
 //! `cargo run --release -p loadtest -- all` runs every scenario against ours and the peers
 //! and writes a page with plots.
 
+mod child;
 mod cluster;
 mod compare;
 mod cores;
@@ -31,6 +32,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::compare::{Compared, Turns};
 use crate::local::LocalCluster;
 use crate::report::Report;
+use crate::scenarios::parts::{self, Part};
 use crate::scenarios::{Load, Scenario};
 use crate::target::Target;
 
@@ -58,14 +60,18 @@ enum Command {
     /// Serves one of our own, for a measurement; ends when its input closes.
     #[command(hide = true)]
     Serve(servers::Serve),
+    /// Holds some of many sessions, for another process of this program.
+    #[command(hide = true)]
+    Part(Part),
 }
 
 #[derive(Args)]
 struct Run {
     /// What to do.
     scenario: Scenario,
-    /// Which servers: names that `targets` lists, `http://…` URLs of servers that run
-    /// (several nodes of one: with commas), or a `cluster.json`.
+    /// Which servers: names that `targets` lists, `http://…` URLs of servers that run,
+    /// or a `cluster.json`. Several nodes of one server have commas between, as has `pid=` for
+    /// each process whose cost is to be measured.
     #[arg(required = true)]
     targets: Vec<String>,
     /// Runs all of them in turns, and prints what each costs beside the last: the ratio of
@@ -75,9 +81,6 @@ struct Run {
     /// How many turns each of several compared servers gets; one more warms up.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// The process that serves a URL, so that its cost is measured, too; may be repeated.
-    #[arg(long)]
-    pid: Vec<u32>,
     #[command(flatten)]
     load: Load,
     /// A folder for `report.json`, `report.html` and the plots as SVG.
@@ -99,6 +102,7 @@ struct All {
 }
 
 fn main() -> ExitCode {
+    roundhouse::guard::enter();
     match done(Arguments::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -112,6 +116,7 @@ fn main() -> ExitCode {
 fn done(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve(serve) => servers::serve(&serve),
+        Command::Part(part) => runtime()?.block_on(parts::hold(&part)),
         Command::Targets => targets(),
         Command::Run(run) => self::run(&run),
         Command::All(all) => self::all(&all),
@@ -135,7 +140,7 @@ fn run(run: &Run) -> anyhow::Result<()> {
     let mut report = Report::new();
     if run.compare {
         ensure!(run.targets.len() > 1, "compare at least two servers");
-        let opened = run.targets.iter().map(|name| open(name, &run.pid));
+        let opened = run.targets.iter().map(|name| open(name));
         let opened = opened.collect::<anyhow::Result<Vec<_>>>()?;
         let targets: Vec<_> = opened.iter().map(Opened::target).collect();
         let turns = Turns { scenario: run.scenario, load: &run.load, rounds: run.rounds };
@@ -146,7 +151,7 @@ fn run(run: &Run) -> anyhow::Result<()> {
         report.runs = runs.into_iter().filter_map(compare::median).collect();
     } else {
         for name in &run.targets {
-            let opened = open(name, &run.pid)?;
+            let opened = open(name)?;
             report.runs.push(runtime.block_on(run.scenario.run(opened.target(), &run.load))?);
         }
     }
@@ -203,9 +208,9 @@ impl Opened {
     }
 }
 
-fn open(name: &str, pids: &[u32]) -> anyhow::Result<Opened> {
+fn open(name: &str) -> anyhow::Result<Opened> {
     if name.starts_with("http://") {
-        return Ok(Opened::Running(ours::running(name, pids)?));
+        return Ok(Opened::Running(ours::running(name)?));
     }
     if name.ends_with(".json") {
         return Ok(Opened::Running(ours::cluster(Path::new(name))?));

@@ -11,14 +11,20 @@ use crate::servers::Which;
 use crate::target::{self, Counts, Started, Target};
 
 /// Each with what it is.
-const ALL: [(&str, Which, &str); 7] = [
+const ALL: [(&str, Which, &str); 9] = [
     ("bare-json", Which::BareJson, "bare actix-web: parses a body and echoes it as JSON"),
     ("bare-sse", Which::BareSse, "bare actix-web: ten events and an answer as SSE"),
     ("handler", Which::Handler, "a node with an echo on the Handler trait"),
     ("handler-redis", Which::HandlerRedis, "the same, with its records and logs in a Redis"),
+    ("handler-sleepy", Which::HandlerSleepy, "the same, whose sessions sleep after a second"),
     ("rmcp-mounted", Which::RmcpMounted, "a node with the same rmcp service as rmcp-own, mounted"),
     ("rmcp-own", Which::RmcpOwn, "rmcp's own Streamable HTTP server"),
-    ("cluster", Which::Cluster, "three nodes on a Redis, every request to another node"),
+    (
+        "stdio",
+        Which::Stdio,
+        "a node with a program that speaks over its standard streams; only the node's CPU counts",
+    ),
+    ("cluster", Which::Cluster, "three nodes on a Redis, every request to the next of them"),
 ];
 
 pub(crate) fn names() -> Vec<&'static str> {
@@ -38,7 +44,10 @@ pub(crate) fn start(name: &str) -> anyhow::Result<Started> {
     let mut started = target::start(name, command)?;
     let target = &mut started.target;
     target.is_bare = matches!(which, Which::BareJson | Which::BareSse);
-    if matches!(which, Which::Handler) {
+    if *which == Which::Stdio {
+        target.processes.without_children();
+    }
+    if *which == Which::Handler {
         // The node prints the quiet tenant's endpoint, and then the noisy one's.
         let neighbour = target.endpoints.split_off(1);
         target.neighbour = Some(Box::new(Target { endpoints: neighbour, ..target.clone() }));
@@ -46,11 +55,19 @@ pub(crate) fn start(name: &str) -> anyhow::Result<Started> {
     Ok(started)
 }
 
-/// A server that runs already: one URL, or those of several nodes with commas between.
-pub(crate) fn running(urls: &str, pids: &[u32]) -> anyhow::Result<Target> {
-    let endpoints = urls.split(',').map(Endpoint::parse).collect::<anyhow::Result<_>>()?;
-    let processes = Processes::of(pids.iter().copied());
-    Ok(Target { endpoints, processes, ..target::nowhere(urls) })
+/// A server that runs already: one URL, or those of several nodes, and `pid=` for each of its
+/// processes, all with commas between.
+pub(crate) fn running(words: &str) -> anyhow::Result<Target> {
+    let mut pids = Vec::new();
+    let mut target = target::nowhere(words);
+    for word in words.split(',') {
+        match word.strip_prefix("pid=") {
+            Some(pid) => pids.push(pid.parse().context("`pid=` is followed by a number")?),
+            None => target.endpoints.push(Endpoint::parse(word)?),
+        }
+    }
+    target.processes = Processes::of(pids);
+    Ok(target)
 }
 
 /// A local cluster, entered through its balancer.
@@ -60,7 +77,8 @@ pub(crate) fn cluster(file: &Path) -> anyhow::Result<Target> {
     let pid = |value: &serde_json::Value| value["pid"].as_u64().and_then(|pid| pid.try_into().ok());
     let nodes = json["nodes"].as_array().context("cluster.json names no nodes")?;
     let nodes: Vec<u32> = nodes.iter().filter_map(pid).collect();
-    let mut target = running(&format!("{lb}/demo/mcp"), &nodes)?;
+    let mut target = running(&format!("{lb}/demo/mcp"))?;
+    target.processes = Processes::of(nodes);
     target.name = "local-cluster".to_owned();
     target.stores = Processes::of(pid(&json["redis"]));
     target.echo.name = "rh_echo".to_owned();

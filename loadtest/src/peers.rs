@@ -32,7 +32,7 @@ pub(crate) fn names() -> anyhow::Result<Vec<String>> {
 pub(crate) fn start(name: &str) -> anyhow::Result<Started> {
     let run = folder().join(name).join("run");
     let installed = Command::new(&run).arg("install").stdout(std::io::stderr()).status()?;
-    ensure!(installed.success(), "{} install failed", run.display());
+    ensure!(installed.success(), "its `run install` failed");
     let mut command = cores::on_server_core(run);
     command.arg("serve");
     target::start(name, command)

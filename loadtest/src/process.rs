@@ -12,6 +12,8 @@ pub(crate) struct Processes {
     roots: Vec<u32>,
     /// Descendants that are not counted, and neither is what descends from them.
     without: Vec<u32>,
+    /// No descendants count.
+    alone: bool,
 }
 
 /// What they have cost so far, or hold now.
@@ -25,12 +27,17 @@ pub(crate) struct Cost {
 
 impl Processes {
     pub(crate) fn of(roots: impl IntoIterator<Item = u32>) -> Self {
-        Self { roots: roots.into_iter().collect(), without: Vec::new() }
+        Self { roots: roots.into_iter().collect(), ..Self::default() }
     }
 
     /// Leaves out a process and all that descend from it.
     pub(crate) fn without(&mut self, pid: u32) {
         self.without.push(pid);
+    }
+
+    /// Leaves out all that descend from them.
+    pub(crate) fn without_children(&mut self) {
+        self.alone = true;
     }
 
     /// Is there any?
@@ -41,16 +48,22 @@ impl Processes {
     /// What they cost now. Children that have ended count with the one that waited for them.
     pub(crate) fn cost(&self) -> anyhow::Result<Cost> {
         let mut total = Cost::default();
+        if self.is_empty() {
+            return Ok(total);
+        }
         for pid in self.all()? {
             // One that ends meanwhile costs nothing more.
-            let Ok(cost) = cost_of(pid) else { continue };
-            total.cpu += cost.cpu;
+            let Ok((cost, children)) = cost_of(pid) else { continue };
+            total.cpu += cost.cpu + if self.alone { Duration::ZERO } else { children };
             total.rss_bytes += cost.rss_bytes;
         }
         Ok(total)
     }
 
     fn all(&self) -> anyhow::Result<BTreeSet<u32>> {
+        if self.alone {
+            return Ok(self.roots.iter().copied().collect());
+        }
         let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
         for entry in fs::read_dir("/proc")? {
             let name = entry?.file_name();
@@ -71,7 +84,8 @@ impl Processes {
     }
 }
 
-fn cost_of(pid: u32) -> anyhow::Result<Cost> {
+/// What a process costs, and what children cost it that have ended.
+fn cost_of(pid: u32) -> anyhow::Result<(Cost, Duration)> {
     let fields = stat(pid)?;
     // In hundredths of a second on every Linux.
     let ticks = |from: usize| {
@@ -82,7 +96,7 @@ fn cost_of(pid: u32) -> anyhow::Result<Cost> {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm"))?;
     let pages: u64 = statm.split(' ').nth(1).context("statm has no second field")?.parse()?;
     let rss_bytes = pages * rustix::param::page_size() as u64;
-    Ok(Cost { cpu: own.max(threads(pid)) + children, rss_bytes })
+    Ok((Cost { cpu: own.max(threads(pid)), rss_bytes }, children))
 }
 
 /// The time that the scheduler counted for each live thread, in nanoseconds. Threads that
@@ -101,4 +115,29 @@ fn stat(pid: u32) -> anyhow::Result<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, fields) = stat.rsplit_once(") ").context("stat has no name")?;
     Ok(fields.split(' ').map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn children_count_with_their_parent_also_when_they_have_ended() {
+        let busy = "timeout 0.3 sh -c 'while :; do :; done'; echo done; read end";
+        let mut parent = Command::new("sh");
+        parent.args(["-c", busy]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut parent = parent.spawn().unwrap();
+        let mut all = Processes::of([parent.id()]);
+        BufReader::new(parent.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        let cost = all.cost().unwrap();
+        assert!(cost.cpu >= Duration::from_millis(30), "{cost:?}");
+        assert!(cost.rss_bytes > 0);
+        all.without_children();
+        assert!(all.cost().unwrap().cpu < cost.cpu);
+        drop(parent.stdin.take());
+        parent.wait().unwrap();
+    }
 }

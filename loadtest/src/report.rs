@@ -49,8 +49,10 @@ impl Machine {
                 line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name.to_owned())
             })
             .unwrap_or_else(|| "unknown".to_owned());
+        // This process may have been put on one of them.
+        let cores = read("/proc/cpuinfo").lines().filter(|l| l.starts_with("processor")).count();
         let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
-        Self { cpu, cores: std::thread::available_parallelism().map_or(1, usize::from), kernel }
+        Self { cpu, cores, kernel }
     }
 }
 

@@ -4,8 +4,10 @@ mod calls;
 mod chaos;
 mod churn;
 mod hold;
+pub(crate) mod parts;
 mod progress;
 mod resume;
+mod start;
 mod tenants;
 
 use std::time::{Duration, Instant};
@@ -34,6 +36,8 @@ pub(crate) enum Scenario {
     Chaos,
     /// A quiet tenant beside a noisy one.
     Tenants,
+    /// A server of ours that is started anew, until it is ready.
+    Start,
 }
 
 /// How hard, and for how long.
@@ -48,6 +52,9 @@ pub(crate) struct Load {
     /// Sessions that are held or cut at once (`hold`, `resume`).
     #[arg(long, default_value_t = 1_000)]
     pub(crate) sessions: usize,
+    /// Sessions without a stream (`hold`).
+    #[arg(long)]
+    pub(crate) idle: bool,
     /// Calls each second in all, whatever the server does: an open loop. Without it, each
     /// connection calls again when it was answered.
     #[arg(long)]
@@ -79,6 +86,7 @@ impl Scenario {
             Self::Resume => "resume",
             Self::Chaos => "chaos",
             Self::Tenants => "tenants",
+            Self::Start => "start",
         }
     }
 
@@ -93,6 +101,7 @@ impl Scenario {
             Self::Resume => resume::run(target, load, &bar).await,
             Self::Chaos => chaos::run(target, load, &bar).await,
             Self::Tenants => tenants::run(target, load, &bar).await,
+            Self::Start => start::run(target, &bar),
         };
         bar.finish_and_clear();
         figures
@@ -102,7 +111,7 @@ impl Scenario {
 /// Shown on a terminal; elsewhere it is silent.
 fn bar(name: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
-    let style = ProgressStyle::with_template("{prefix:>20} {wide_bar} {pos}/{len} {per_sec} {msg}");
+    let style = ProgressStyle::with_template("{prefix:>30} {wide_bar} {pos}/{len}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.set_prefix(name.to_owned());
     bar

@@ -8,12 +8,19 @@ use std::time::Duration;
 use actix_web::{App, HttpResponse, HttpServer, web};
 use clap::{Args, ValueEnum};
 use futures_util::stream;
-use roundhouse::native::{Call, Error, Handler, Info, json};
-use roundhouse::{Bytes, Node, Roundhouse};
+use roundhouse::native::{self, Call, Error, Handler, Info};
+use roundhouse::settings::TenantSettings;
+use roundhouse::{Bytes, Node, Roundhouse, Settings};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use serde_json::value::RawValue;
 
-use crate::{cluster, service};
+use crate::{child, cluster, service};
+
+/// Sessions of a node that is measured, and of its tenant.
+const SESSIONS_MAX: usize = 100_000;
+/// Its connections: more than a process here may open files.
+const CONNECTIONS_MAX: usize = 25_000;
 
 /// What `serve` is told.
 #[derive(Args)]
@@ -23,6 +30,9 @@ pub(crate) struct Serve {
     /// The Redis of a cluster's member.
     #[arg(long, default_value = "")]
     store: String,
+    /// A second of quiet puts a session of a cluster's member to sleep.
+    #[arg(long)]
+    sleepy: bool,
 }
 
 /// One of our own servers.
@@ -40,14 +50,23 @@ pub(crate) enum Which {
     RmcpMounted,
     /// rmcp's own server.
     RmcpOwn,
+    /// The same, where sessions fall asleep.
+    HandlerSleepy,
     /// Three nodes on a Redis.
     Cluster,
-    /// One of several nodes, started by the one above.
+    /// A node with a program that speaks over its standard streams.
+    Stdio,
+    /// One of several nodes, started by `cluster`.
     Member,
+    /// The program of `stdio`.
+    Child,
 }
 
 /// Serves it.
 pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
+    if serve.which == Which::Child {
+        return child::serve();
+    }
     // Whoever started this holds the other end, and is gone when it closes.
     std::thread::spawn(|| {
         let _closed = std::io::stdin().read_to_end(&mut Vec::new());
@@ -57,23 +76,54 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
         Which::BareJson => bare(|| web::post().to(echo)),
         Which::BareSse => bare(|| web::post().to(ten_events)),
         Which::Handler => nodes(async {
-            let node = Roundhouse::new()
-                .open_tenant("quiet", roundhouse::native(Echo))
-                .open_tenant("noisy", roundhouse::native(Echo));
-            let node = node.on_free_ports().start().await?;
+            let node = node(Settings::default())
+                .tenant("quiet", open(), roundhouse::native(Echo))
+                .tenant("noisy", open(), roundhouse::native(Echo));
+            let node = node.start().await?;
             Ok(([node.url("quiet"), node.url("noisy")].join(" "), vec![node]))
         }),
         Which::RmcpMounted => nodes(async {
-            let node =
-                Roundhouse::new().open_tenant("demo", roundhouse::rmcp(service::Service::default));
-            let node = node.on_free_ports().start().await?;
+            let service = roundhouse::rmcp(service::Service::default);
+            let node = node(Settings::default()).tenant("demo", open(), service).start().await?;
             Ok((node.url("demo"), vec![node]))
         }),
         Which::RmcpOwn => service::serve(),
-        Which::HandlerRedis => cluster::serve(1),
-        Which::Cluster => cluster::serve(3),
-        Which::Member => nodes(cluster::member(&serve.store)),
+        Which::HandlerRedis => cluster::serve(1, false),
+        Which::HandlerSleepy => cluster::serve(1, true),
+        Which::Cluster => cluster::serve(3, false),
+        Which::Stdio => nodes(stdio()),
+        Which::Child => child::serve(),
+        Which::Member => nodes(cluster::member(&serve.store, serve.sleepy)),
     }
+}
+
+/// A node with this very program as its server.
+async fn stdio() -> anyhow::Result<(String, Vec<Node>)> {
+    let command = std::env::current_exe()?;
+    let backend = json!({ "kind": "stdio", "command": command, "args": ["serve", "child"] });
+    let mut settings = Settings::default();
+    settings.tenants.insert("demo".to_owned(), tenant(backend)?);
+    let node = node(settings).start().await?;
+    Ok((node.url("demo"), vec![node]))
+}
+
+/// A tenant for anyone, of settings as an operator writes them.
+pub(crate) fn tenant(backend: serde_json::Value) -> anyhow::Result<TenantSettings> {
+    let backends = [("echo".to_owned(), serde_json::from_value(backend)?)].into();
+    Ok(TenantSettings { tenant: open(), backends, ..TenantSettings::default() })
+}
+
+/// A node as anyone would have it, but for its bounds.
+pub(crate) fn node(mut settings: Settings) -> Roundhouse {
+    settings.front.connections_max = CONNECTIONS_MAX;
+    settings.sessions.sessions_max = SESSIONS_MAX;
+    Roundhouse::from_settings(settings).on_free_ports()
+}
+
+/// A tenant for anyone, with as many sessions as its node.
+pub(crate) fn open() -> tenants::Settings {
+    let limits = tenants::Limits { sessions_max: SESSIONS_MAX };
+    tenants::Settings { limits, ..tenants::Settings::open() }
 }
 
 /// Bare actix-web with one route.
@@ -148,7 +198,8 @@ struct Count {
     interval_ms: u64,
 }
 
-const TOOLS: &[u8] = br#"{"tools":[{"name":"echo","description":"Answers with the message","inputSchema":{"type":"object","properties":{"message":{"type":"string"}},"required":["message"]}},{"name":"count","description":"Counts to n and reports each number as progress","inputSchema":{"type":"object","properties":{"n":{"type":"integer"},"interval_ms":{"type":"integer"}},"required":["n","interval_ms"]}}]}"#;
+/// The answer to `tools/list`.
+pub(crate) const TOOLS: &[u8] = br#"{"tools":[{"name":"echo","description":"Answers with the message","inputSchema":{"type":"object","properties":{"message":{"type":"string"}},"required":["message"]}},{"name":"count","description":"Counts to n and reports each number as progress","inputSchema":{"type":"object","properties":{"n":{"type":"integer"},"interval_ms":{"type":"integer"}},"required":["n","interval_ms"]}}]}"#;
 
 impl Handler for Echo {
     fn info(&self) -> Info {
@@ -202,5 +253,5 @@ fn answer(text: &str) -> Result<Bytes, Error> {
         r#type: &'static str,
         text: &'a str,
     }
-    json(&Answer { content: [Content { r#type: "text", text }] })
+    native::json(&Answer { content: [Content { r#type: "text", text }] })
 }

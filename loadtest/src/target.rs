@@ -15,7 +15,7 @@ use crate::wire::Wire;
 /// How long a server may take to start.
 const START: Duration = Duration::from_secs(60);
 /// How long it may take to stop; then it is killed.
-const STOP: Duration = Duration::from_secs(5);
+const STOP: Duration = Duration::from_secs(15);
 
 /// A server that runs.
 #[derive(Clone, Debug)]

@@ -73,7 +73,12 @@ async fn delete(known: web::Data<Known>) -> HttpResponse {
 }
 
 fn loadtest(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_loadtest")).args(arguments).output().unwrap()
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loadtest"));
+    // The programs that the other stories test, where the test command has built them.
+    if let Some(programs) = std::env::var_os("ROUNDHOUSE_PROGRAMS") {
+        command.env("ROUNDHOUSE_BIN", Path::new(&programs).join("roundhouse"));
+    }
+    command.args(arguments).output().unwrap()
 }
 
 /// Runs `calls` and returns what was found.
@@ -140,4 +145,45 @@ fn what_is_wrong_with_a_target_is_said() {
     assert!(unknown.contains("nonsense") && unknown.contains("handler"), "{unknown}");
     let many = failed(&["run", "progress", &known.serve(), "--events", "0"]);
     assert!(many.contains("--events"), "{many}");
+}
+
+#[test]
+fn everything_runs_and_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().to_str().unwrap();
+    let ran = loadtest(&["all", "--smoke", "-o", output]);
+    let told = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{told}");
+    let report = report(folder.path());
+    let runs = report["runs"].as_array().unwrap();
+    let ran = |scenario: &str| -> Vec<&Value> {
+        runs.iter().filter(|run| run["scenario"] == scenario).collect()
+    };
+    for scenario in ["calls", "calls-at-a-rate", "churn", "progress", "progress-apart"] {
+        let of = ran(scenario);
+        assert!(of.len() >= 5, "{scenario}: {told}");
+        for run in of {
+            assert_eq!(run["failed"], 0, "{run}");
+            assert!(run["done"].as_u64().unwrap() > 0, "{run}");
+            assert!(run["cpu_micros"].as_f64().unwrap() > 0.0, "{run}");
+        }
+    }
+    for (scenario, figure) in [("hold", "held"), ("resume", "all_live_secs")] {
+        let of = ran(scenario);
+        assert!(of.len() >= 2, "{scenario}: {told}");
+        for run in of {
+            assert_eq!(run["done"], 20, "{run}");
+            assert!(run["more"][figure].as_f64().unwrap() > 0.0, "{run}");
+        }
+    }
+    assert_eq!(ran("resume")[0]["more"]["events_lost"], 0.0);
+    assert_eq!(ran("tenants").len(), 1, "{told}");
+    let chaos = ran("chaos");
+    assert_eq!(chaos.len(), 1, "{told}");
+    assert!(chaos[0]["more"]["resumes"].as_f64().unwrap() > 0.0, "{}", chaos[0]);
+    assert_eq!(chaos[0]["more"]["events_lost"], 0.0, "{}", chaos[0]);
+    assert!(report["compared"].as_array().unwrap().len() > 10);
+    let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(page.contains("<svg") && !page.contains("<script"));
+    assert!(folder.path().join("calls-latency.svg").is_file());
 }

@@ -13,7 +13,7 @@ th:nth-child(1),td:nth-child(1){text-align:left}svg{width:100%;margin:1rem 0;fon
 svg .t{font-weight:600;font-size:15px}svg .n{text-anchor:end}code{background:#f3f3f3;padding:0 .2rem}.note{color:#555}";
 
 /// What each scenario does, in the order of the page.
-const SCENARIOS: [(&str, &str); 9] = [
+const SCENARIOS: [(&str, &str); 11] = [
     (
         "calls",
         "Each connection has a session of its own and calls a tool that echoes its arguments; the next call goes out when the last was answered.",
@@ -29,6 +29,7 @@ const SCENARIOS: [(&str, &str); 9] = [
     ),
     ("progress-apart", "The same with a pause between events, so that each is written by itself."),
     ("hold", "Sessions that each hold one open GET stream on which nothing happens."),
+    ("hold-idle", "Sessions that were opened and left alone: no stream, no connection."),
     (
         "resume",
         "Streams with a call under way are all cut at the same moment, and come back with their last event id.",
@@ -37,6 +38,7 @@ const SCENARIOS: [(&str, &str); 9] = [
         "tenants",
         "One tenant calls a hundred times a second, first alone, then while another calls as fast as it can.",
     ),
+    ("start", "A process is started, until it says where it listens."),
     ("chaos", "Calls through a balancer while nodes are killed and restarted in turn."),
 ];
 
@@ -146,7 +148,7 @@ fn names<'a>(runs: &[&'a Figures]) -> BTreeSet<&'a String> {
 }
 
 fn section(page: &mut String, scenario: &str, told: &str, runs: &[&Figures]) {
-    let _ = write!(page, "<h2>{scenario}</h2><p>{told}</p>");
+    let _ = write!(page, "<h2>{}</h2><p>{told}</p>", scenario.replace('-', " "));
     for plot in of_scenario(scenario, runs) {
         *page += &plot.svg;
     }
@@ -157,7 +159,8 @@ fn table(page: &mut String, runs: &[&Figures], names: &BTreeSet<&String>) {
     *page +=
         "<table><tr><th>server<th>done<th>failed<th>per s<th>CPU µs<th>p50 ms<th>p99 ms<th>max ms";
     for name in names {
-        let _ = write!(page, "<th>{}", text(&name.replace('_', " ")));
+        let (title, unit) = titled(name);
+        let _ = write!(page, "<th>{title}, {unit}");
     }
     for run in runs {
         let millis = |micros: u64| number(micros as f64 / 1_000.0);
@@ -195,15 +198,24 @@ fn table(page: &mut String, runs: &[&Figures], names: &BTreeSet<&String>) {
 
 /// A figure's name in words, and its unit.
 fn titled(name: &str) -> (String, &'static str) {
-    let unit = match name {
-        name if name.contains("micros") => "µs",
-        name if name.contains("kib") => "KiB",
-        name if name.contains("secs") => "s",
-        name if name.contains("percent") => "%",
-        name if name.contains("per_sec") => "1/s",
-        _ => "count",
+    let (title, unit) = match name {
+        "all_attached_secs" => ("Until the last one was taken up again", "s"),
+        "all_live_secs" => ("Until the last one had a new event", "s"),
+        "cpu_micros_event" => ("Server CPU for each event", "µs"),
+        "events_per_sec" => ("Events each second", "1/s"),
+        "held" => ("Sessions held", "count"),
+        "idle_cpu_percent" => ("CPU while nothing happens", "% of a core"),
+        "longest_wait_secs" => ("Longest wait between two events", "s"),
+        "noisy_calls_per_sec" => ("Calls of the noisy tenant", "1/s"),
+        "open_cpu_micros_each" => ("Server CPU to open one", "µs"),
+        "p99_alone_micros" => ("Slowest of a hundred calls, alone", "µs"),
+        "p99_beside_micros" => ("Slowest of a hundred calls, beside the noisy tenant", "µs"),
+        "redis_cpu_micros" => ("Redis CPU for each", "µs"),
+        "redis_cpu_micros_event" => ("Redis CPU for each event", "µs"),
+        "rss_kib_each" => ("Memory of each session", "KiB"),
+        other => return (text(&other.replace('_', " ")), "count"),
     };
-    (text(&name.replace('_', " ")), unit)
+    (title.to_owned(), unit)
 }
 
 /// Text as HTML.

@@ -74,7 +74,7 @@ pub(super) fn latencies(title: &str, runs: &[&Figures]) -> Option<String> {
         |value: f64| top + height - (value.log10() - decades.0) / (decades.1 - decades.0) * height;
     let mut svg = format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {}" role="img"><title>{title}</title>{STYLE}<text x="0" y="16" class="t">{title} (ms, by share of calls that were faster; both axes logarithmic)</text>"#,
-        height + 70.0
+        f64::max(height + 70.0, top + 20.0 * curves.len() as f64 + 10.0)
     );
     for decade in decades.0 as i32..=decades.1 as i32 {
         let at = y(10_f64.powi(decade));
@@ -101,6 +101,9 @@ pub(super) fn latencies(title: &str, runs: &[&Figures]) -> Option<String> {
     }
     for (index, (name, curve)) in curves.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
+        // Where colours come again, they are told apart by dashes.
+        let dashed = index >= COLOURS.len();
+        let dashes = if dashed { r#" stroke-dasharray="6 3""# } else { "" };
         let points: String = curve
             .iter()
             .map(|(q, value)| format!("{:.1},{:.1} ", x(*q), y((*value).max(1) as f64)))
@@ -108,9 +111,9 @@ pub(super) fn latencies(title: &str, runs: &[&Figures]) -> Option<String> {
         let legend = top + 14.0 + index as f64 * 20.0;
         let _ = write!(
             svg,
-            r#"<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/><rect x="{}" y="{}" width="12" height="12" fill="{colour}"/><text x="{}" y="{legend}">{name}</text>"#,
-            left + width + 16.0,
-            legend - 11.0,
+            r#"<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/><path d="M{},{}h15" stroke="{colour}" stroke-width="4"{dashes}/><text x="{}" y="{legend}">{name}</text>"#,
+            left + width + 14.0,
+            legend - 4.5,
             left + width + 34.0,
         );
     }

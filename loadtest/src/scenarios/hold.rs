@@ -1,4 +1,4 @@
-//! Sessions that only listen: what one costs while nothing happens in it.
+//! Sessions that only listen, or do not even that: what one costs while nothing happens in it.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -7,6 +7,7 @@ use indicatif::ProgressBar;
 use tokio::task::JoinSet;
 
 use super::Load;
+use super::parts::Parts;
 use crate::figures::{Figures, Stopwatch, Tally};
 use crate::mcp::{self, Session};
 use crate::target::Target;
@@ -14,7 +15,6 @@ use crate::wire::Wire;
 
 /// Sessions that are being opened at the same time.
 const OPENING_MAX: usize = 32;
-
 /// Sessions that are opened before it begins.
 const WARMING: usize = 10;
 
@@ -25,78 +25,89 @@ pub(crate) async fn run(
 ) -> anyhow::Result<Figures> {
     bar.set_length(load.sessions as u64);
     // What a server needs once, for its first sessions, is no session's cost.
-    let few = load.sessions.min(WARMING);
-    drop(open(target, few, &ProgressBar::hidden(), &mut Tally::new()?).await?);
+    let few = Held { sessions: load.sessions.min(WARMING), first: 0, idle: load.idle };
+    drop(few.open(target, &ProgressBar::hidden(), &mut Tally::new()?).await?);
     let before = target.processes.cost()?;
     let mut tally = Tally::new()?;
-    let held = open(target, load.sessions, bar, &mut tally).await?;
+    let (mine, mut parts) = Parts::start(target, load)?;
+    let held = Held { sessions: mine, first: 0, idle: load.idle };
+    let held = held.open(target, bar, &mut tally).await?;
+    let elsewhere = parts.opened(&mut tally).await?;
     let opened = target.processes.cost()?;
     // What it costs to keep them, keep-alives included.
     let idling = Instant::now();
     tokio::time::sleep(load.time()).await;
+    let secs = idling.elapsed().as_secs_f64();
     let idled = target.processes.cost()?;
-    let alive = held.len();
-    let watch = Stopwatch::start(&target.processes)?;
-    let mut figures = watch.stop("hold", &target.name, tally)?;
-    let each = |bytes: u64| bytes as f64 / alive.max(1) as f64 / 1_024.0;
-    let idle = idled.cpu.saturating_sub(opened.cpu).as_secs_f64() / idling.elapsed().as_secs_f64();
-    figures.secs = idling.elapsed().as_secs_f64();
-    figures.per_sec = 0.0;
-    figures.cpu_micros = None;
+    let alive = held.len() + elsewhere;
+    let watch = Stopwatch::start(target)?;
+    let name = if load.idle { "hold-idle" } else { "hold" };
+    let mut figures = watch.stop(name, tally)?;
+    (figures.secs, figures.per_sec, figures.cpu_micros) = (secs, 0.0, None);
+    let each = |all: f64| all / alive.max(1) as f64;
+    let rss = idled.rss_bytes.saturating_sub(before.rss_bytes) as f64;
+    let opening = opened.cpu.saturating_sub(before.cpu).as_secs_f64();
+    let idle = idled.cpu.saturating_sub(opened.cpu).as_secs_f64() / secs;
     figures.more = BTreeMap::from([
         ("held".to_owned(), alive as f64),
-        ("rss_kib_each".to_owned(), each(idled.rss_bytes.saturating_sub(before.rss_bytes))),
+        ("rss_kib_each".to_owned(), each(rss) / 1_024.0),
         ("idle_cpu_percent".to_owned(), idle * 100.0),
-        (
-            "open_cpu_micros_each".to_owned(),
-            opened.cpu.saturating_sub(before.cpu).as_secs_f64() * 1e6 / alive.max(1) as f64,
-        ),
+        ("open_cpu_micros_each".to_owned(), each(opening) * 1e6),
     ]);
     Ok(figures)
 }
 
-/// A session with its open stream, which ends with this value.
-struct Held {
-    _session: Session,
-    _wire: Wire,
+/// Sessions that are held by this process.
+pub(super) struct Held {
+    pub(super) sessions: usize,
+    /// The number of the first of them, where others are held elsewhere.
+    pub(super) first: usize,
+    /// Have they no stream?
+    pub(super) idle: bool,
 }
 
-/// Opens so many sessions, each with a GET stream; some may fail, which is counted.
-async fn open(
-    target: &Target,
-    sessions: usize,
-    bar: &ProgressBar,
-    tally: &mut Tally,
-) -> anyhow::Result<Vec<Held>> {
-    let mut held = Vec::with_capacity(sessions);
-    let mut opening = JoinSet::new();
-    let mut next = 0;
-    while next < sessions || !opening.is_empty() {
-        while next < sessions && opening.len() < OPENING_MAX {
-            let target = target.clone();
-            opening.spawn(async move { (Instant::now(), listen(&target, next).await) });
-            next += 1;
-        }
-        let Some(opened) = opening.join_next().await else { break };
-        match opened? {
-            (began, Ok(one)) => {
-                tally.done(began);
-                held.push(one);
+impl Held {
+    /// Opens them; some may fail, which is counted. Their streams end with what this returns.
+    pub(super) async fn open(
+        &self,
+        target: &Target,
+        bar: &ProgressBar,
+        tally: &mut Tally,
+    ) -> anyhow::Result<Vec<Option<Wire>>> {
+        let mut held = Vec::with_capacity(self.sessions);
+        let mut opening = JoinSet::new();
+        let mut numbers = self.first..self.first + self.sessions;
+        loop {
+            while opening.len() < OPENING_MAX
+                && let Some(number) = numbers.next()
+            {
+                let (target, idle) = (target.clone(), self.idle);
+                opening.spawn(async move { (Instant::now(), open(&target, number, idle).await) });
             }
-            (_, Err(error)) => tally.failed(&error),
+            let Some(opened) = opening.join_next().await else { return Ok(held) };
+            match opened? {
+                (began, Ok(one)) => {
+                    tally.done(began);
+                    held.push(one);
+                }
+                (_, Err(error)) => tally.failed(&error),
+            }
+            bar.inc(1);
         }
-        bar.inc(1);
     }
-    Ok(held)
 }
 
-async fn listen(target: &Target, number: usize) -> anyhow::Result<Held> {
+/// One session; its connection is kept where it has a stream on it.
+async fn open(target: &Target, number: usize, idle: bool) -> anyhow::Result<Option<Wire>> {
     let endpoint = &target.endpoints[number % target.endpoints.len()];
     let source = mcp::source(number / target.endpoints.len());
     let mut wire = Wire::connect(endpoint.address, source).await?;
-    let session = target.session(endpoint, &mut wire).await?;
+    let session: Session = target.session(endpoint, &mut wire).await?;
+    if idle {
+        return Ok(None);
+    }
     wire.send(session.get(None).as_bytes()).await?;
     let head = wire.head().await?;
     anyhow::ensure!(head.status == 200, "a GET was answered {}", head.status);
-    Ok(Held { _session: session, _wire: wire })
+    Ok(Some(wire))
 }

@@ -1,0 +1,28 @@
+//! From nothing to ready: how long a server takes until it says where it listens.
+
+use std::time::Instant;
+
+use indicatif::ProgressBar;
+
+use crate::figures::{Figures, Stopwatch, Tally};
+use crate::target::Target;
+use crate::{ours, target};
+
+/// How often it is started.
+const TIMES: u64 = 10;
+
+pub(crate) fn run(target: &Target, bar: &ProgressBar) -> anyhow::Result<Figures> {
+    bar.set_length(TIMES);
+    let name = target.name.as_str();
+    anyhow::ensure!(ours::names().contains(&name), "only servers of our own are started anew");
+    let mut tally = Tally::new()?;
+    let nothing = target::nowhere(name);
+    let watch = Stopwatch::start(&nothing)?;
+    for _ in 0..TIMES {
+        let began = Instant::now();
+        let _started: target::Started = ours::start(name)?;
+        tally.done(began);
+        bar.inc(1);
+    }
+    watch.stop("start", tally)
+}
