@@ -96,6 +96,15 @@ impl Chaos {
         self.chance.pick(&running)
     }
 
+    /// One figure of each node that runs, in their order.
+    pub async fn figures(&self, metric: &str) -> Result<Vec<f64>> {
+        let mut figures = Vec::new();
+        for node in self.nodes.running() {
+            figures.push(self.nodes.node(node)?.metric(metric).await?.unwrap_or(0.0));
+        }
+        Ok(figures)
+    }
+
     /// How many last words clients have had so far.
     pub fn words(&self) -> usize {
         let entries = self.history.entries();

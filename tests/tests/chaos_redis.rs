@@ -41,6 +41,8 @@ async fn a_failover_that_forgets_the_last_writes_is_noticed_by_no_client() -> Re
     redis.promoted().await?;
     chaos.nodes.restart(node).await?;
     sleep(SETTLED).await;
+    let seen = chaos.figures("roundhouse_store_failovers_total").await?;
+    ensure!(seen.iter().sum::<f64>() >= 2.0, "two nodes lived, which saw failovers: {seen:?}");
     // All that was forgotten is there again, for others than its owner, too.
     let node = chaos.any();
     chaos.nodes.kill(node)?;
@@ -65,10 +67,14 @@ async fn slots_move_under_their_sessions_and_a_primary_dies() -> Result<()> {
         chaos.nodes.note(None, "a slot moves");
         redis.move_slot(slot, to, rest).await?;
     }
+    let repeats = chaos.figures("roundhouse_redis_repeats_total").await?;
+    ensure!(repeats.iter().sum::<f64>() >= 3.0, "nobody met a slot on the move: {repeats:?}");
     chaos.nodes.note(None, "a primary dies");
     let primary = chaos.chance.pick(&[0, 1, 2]);
     redis.fail_over(primary).await?;
     sleep(SETTLED).await;
+    let seen = chaos.figures("roundhouse_store_failovers_total").await?;
+    ensure!(seen.iter().all(|seen| *seen >= 1.0), "nodes saw failovers: {seen:?}");
     let node = chaos.any();
     chaos.nodes.kill(node)?;
     chaos.wait(500, 1_000).await;
@@ -98,6 +104,9 @@ async fn pauses(kind: &str) -> Result<()> {
         sleep(pause).await;
         chaos.nodes.note(None, "Redis goes on");
         chaos.wait(1_000, 2_000).await;
+        let lost = chaos.figures("roundhouse_leases_lost_total").await?;
+        let is_long = !longer.is_zero();
+        ensure!(lost.iter().all(|lost| (*lost >= 1.0) == is_long), "leases lost: {lost:?}");
     }
     chaos.judge().await?;
     Ok(())
@@ -122,6 +131,10 @@ async fn a_node_that_redis_is_out_of_reach_for_beyond_its_lease_acts_no_more() -
     chaos.nodes.note(Some(0), "Redis is in reach");
     way.open();
     chaos.wait(2_000, 3_000).await;
+    let lost = chaos.figures("roundhouse_leases_lost_total").await?;
+    ensure!(lost == [1.0, 0.0, 0.0], "leases lost: {lost:?}");
+    let taken = chaos.figures("roundhouse_takeovers_total").await?;
+    ensure!(taken[1] + taken[2] >= 1.0, "nobody took a session over: {taken:?}");
     chaos.judge().await?;
     Ok(())
 }

@@ -10,7 +10,7 @@ pub struct Watched {
     primary: Redis,
     replica: Redis,
     sentinels: Vec<Redis>,
-    /// Where the Sentinels keep what they know.
+    /// Where all keep what they must.
     _folder: tempfile::TempDir,
 }
 
@@ -18,9 +18,11 @@ impl Watched {
     /// All five, once they know each other.
     pub async fn start() -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let primary = Redis::start_with(&["--repl-diskless-sync-delay", "0"])?;
+        // A replica keeps there what it was sent at first.
+        let dir = folder.path().display().to_string();
+        let primary = Redis::start_with(&["--dir", &dir, "--repl-diskless-sync-delay", "0"])?;
         let of = primary.port.to_string();
-        let replica = Redis::start_with(&["--replicaof", "127.0.0.1", &of])?;
+        let replica = Redis::start_with(&["--dir", &dir, "--replicaof", "127.0.0.1", &of])?;
         let sentinel = |number: i32| {
             let file = folder.path().join(format!("sentinel-{number}.conf"));
             std::fs::write(&file, watching(primary.port))?;
