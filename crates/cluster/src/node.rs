@@ -7,7 +7,7 @@ use std::time::Duration;
 use store::{Lease, Store};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::eras::Eras;
@@ -23,6 +23,13 @@ const PARTING: Duration = Duration::from_millis(1);
 
 /// How long a renewal after the loss of a link is waited for where nothing else is to do.
 const DOUBT: Duration = Duration::from_millis(500);
+
+/// How long a node that starts waits for a store that is out of reach: as long as a failover
+/// takes. Then it says why, and does not start.
+const COME_IN: Duration = Duration::from_secs(10);
+
+/// How long it waits before it tries again.
+const COME_IN_PAUSE: Duration = Duration::from_millis(200);
 
 /// How often this node tries to have a former life of its own marked dead.
 const TRIES_ON_FORMER_LIVES: usize = 20;
@@ -107,6 +114,26 @@ impl Node {
                 Err(error)
             }
         }
+    }
+
+    /// Takes the first lease, and learns who else is there.
+    pub(crate) async fn come_in(&self) -> Result<(), store::Error> {
+        let until = Instant::now() + COME_IN;
+        loop {
+            match self.try_to_come_in().await {
+                Err(store::Error::Unavailable(why)) if Instant::now() < until => {
+                    tracing::warn!(%why, "the store is out of reach; this node waits to start");
+                    sleep(COME_IN_PAUSE).await;
+                }
+                came => return came,
+            }
+        }
+    }
+
+    async fn try_to_come_in(&self) -> Result<(), store::Error> {
+        self.renew().await?;
+        self.look_at_primaries().await?;
+        self.look_around().await
     }
 
     /// Learns who keeps the store's data.
