@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use store::{Lease, Store};
+use store::{Lease, Presence, Store};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
@@ -149,12 +149,26 @@ impl Node {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// Learns which nodes there are.
+    /// Learns which nodes there are, and ends the links to those whose lease is over: what
+    /// waits for one of them on such a link, perhaps a node that cannot reach the store,
+    /// has to find somebody who may act.
     pub(crate) async fn look_around(&self) -> Result<(), store::Error> {
         let leases = self.store.nodes().await?;
-        self.members.refresh(leases);
+        for link in self.members.refresh(leases) {
+            if self.is_gone(link.incarnation).await? {
+                link.lapsed.notify_waiters();
+            }
+        }
         self.peers.retain(|peer| self.members.knows(peer));
         Ok(())
+    }
+
+    /// Is a node's lease over? By the same proof as for claims.
+    async fn is_gone(&self, peer: Incarnation) -> Result<bool, store::Error> {
+        let right = self.right().await;
+        let presence = self.store.presence(peer).await?;
+        let proves = self.eras.lapse_proves(self.right.now(), self.settings.lease());
+        Ok(presence == Presence::Gone && proves && self.holds_on(right).await)
     }
 
     /// Sees to it that there is a link to every node, so that the death of one is noticed
