@@ -98,12 +98,12 @@ async fn pauses(kind: &str) -> Result<()> {
     let redis = Redis::start_durable()?;
     let mut chaos = Chaos::start(3, &redis.url()).await?;
     for longer in [Duration::ZERO, LEASE] {
-        let pause = longer + Duration::from_millis(chaos.chance.between(300, 2_500));
+        let pause = longer + Duration::from_millis(chaos.chance.between(300, 1_500));
         chaos.nodes.note(None, "Redis pauses");
         redis.told(&format!("CLIENT PAUSE {} {kind}", pause.as_millis()))?;
         sleep(pause).await;
         chaos.nodes.note(None, "Redis goes on");
-        chaos.wait(1_000, 2_000).await;
+        chaos.wait(800, 1_300).await;
         let lost = chaos.figures("roundhouse_leases_lost_total").await?;
         let is_long = !longer.is_zero();
         ensure!(lost.iter().all(|lost| (*lost >= 1.0) == is_long), "leases lost: {lost:?}");
