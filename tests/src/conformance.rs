@@ -4,9 +4,10 @@
 //! inform, nothing else.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -53,19 +54,28 @@ const fn all(args: &'static [&'static str], scenarios: usize) -> Set {
 pub struct Report {
     /// How many scenarios reported.
     pub ran: usize,
-    /// Scenarios that complain, each with its complaints.
-    pub complaints: Vec<(String, String)>,
+    /// Scenarios that complain, in the order in which they ran: one after the other.
+    pub complaints: Vec<Complaint>,
     /// Whether the suite itself is content.
     pub is_content: bool,
     /// What it printed.
     pub said: String,
 }
 
+/// A scenario that is not content.
+#[derive(Debug)]
+pub struct Complaint {
+    /// Its name, and what is wrong.
+    pub text: String,
+    /// When it began, and when it had its report written.
+    pub ran: Range<SystemTime>,
+}
+
 impl Set {
     /// Runs the set against an endpoint, where nothing may be wrong.
     pub async fn passes(self, url: &str) -> Result<()> {
         let Report { ran, complaints, is_content, said } = self.run(url).await?;
-        let texts: Vec<String> = complaints.into_iter().map(|(_, text)| text).collect();
+        let texts: Vec<String> = complaints.into_iter().map(|complaint| complaint.text).collect();
         ensure!(texts.is_empty(), "{}\n{said}", texts.join("\n"));
         ensure!(is_content, "the suite fails: {said}");
         ensure!(ran >= self.scenarios, "{ran} scenarios ran, not {}\n{said}", self.scenarios);
@@ -79,24 +89,29 @@ impl Set {
         let mut command = Command::new(tools::node());
         command.arg(program).args(["server", "--url", url]).args(self.args);
         command.arg("-o").arg(folder.path()).stdin(Stdio::null()).kill_on_drop(true);
+        let began = SystemTime::now();
         let output =
             tokio::time::timeout(PATIENCE, command.output()).await.context("it hangs")??;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let (ran, complaints) = read(folder.path())?;
+        let (ran, complaints) = read(folder.path(), began)?;
         Ok(Report { ran, complaints, is_content: output.status.success(), said })
     }
 }
 
 /// How many scenarios reported, and what they complain about.
-fn read(folder: &Path) -> Result<(usize, Vec<(String, String)>)> {
-    let mut complaints = Vec::new();
-    let mut ran = 0;
+fn read(folder: &Path, began: SystemTime) -> Result<(usize, Vec<Complaint>)> {
+    let mut reports = Vec::new();
     for scenario in fs::read_dir(folder)? {
         let scenario = scenario?;
-        let name = scenario.file_name().to_string_lossy().into_owned();
-        let text = fs::read_to_string(scenario.path().join("checks.json")).context("no report")?;
-        let checks: Vec<Value> = serde_json::from_str(&text)?;
-        ran += 1;
+        let report = scenario.path().join("checks.json");
+        let ended = fs::metadata(&report).context("no report")?.modified()?;
+        reports.push((ended, scenario.file_name().to_string_lossy().into_owned(), report));
+    }
+    reports.sort();
+    let mut complaints = Vec::new();
+    let mut since = began;
+    for (ended, name, report) in &reports {
+        let checks: Vec<Value> = serde_json::from_str(&fs::read_to_string(report)?)?;
         // SKIPPED stands where a server need not offer something; ours offers all but
         // extensions, which the handshake revisions do not have.
         let is_fine =
@@ -106,9 +121,10 @@ fn read(folder: &Path) -> Result<(usize, Vec<(String, String)>)> {
             .filter(|check| !is_fine(check))
             .map(|c| format!("{name}: {c:#}"))
             .collect();
+        let ran = std::mem::replace(&mut since, *ended)..*ended;
         if !wrong.is_empty() {
-            complaints.push((name, wrong.join("\n")));
+            complaints.push(Complaint { text: wrong.join("\n"), ran });
         }
     }
-    Ok((ran, complaints))
+    Ok((reports.len(), complaints))
 }

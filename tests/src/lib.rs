@@ -5,6 +5,7 @@
 //! product's codec cannot hide in its own mirror.
 
 pub mod chance;
+pub mod chaos;
 pub mod check;
 pub mod conformance;
 pub mod deployment;

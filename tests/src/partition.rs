@@ -1,5 +1,5 @@
 //! A network between two nodes that fails: a TCP forwarder that can refuse, reset or
-//! swallow everything, and be well again.
+//! swallow everything, or what comes from one side, and be well again.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,6 +10,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
+/// One of the two that a connection is between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Who made it.
+    Caller,
+    /// Who accepted it, behind the gate.
+    Callee,
+}
+
 /// What becomes of what goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -18,6 +27,9 @@ enum State {
     Reset,
     /// Connections stay, and nothing arrives any more.
     Silent,
+    /// What comes from one side waits, its end included, and arrives when the gate opens.
+    /// What comes from the other goes through.
+    Held(Side),
 }
 
 /// A running forwarder; dropping it closes all its connections.
@@ -44,7 +56,14 @@ impl Gate {
         self.state.send_replace(if reset { State::Reset } else { State::Silent });
     }
 
-    /// Lets everything through. What was swallowed stays lost with its connection.
+    /// Holds back what comes from one side, as a network does that loses it and in which
+    /// it is sent again.
+    pub fn hold(&self, side: Side) {
+        self.state.send_replace(State::Held(side));
+    }
+
+    /// Lets everything through. What was swallowed stays lost with its connection; what was
+    /// held arrives.
     pub fn open(&self) {
         self.state.send_replace(State::Open);
     }
@@ -62,7 +81,7 @@ async fn accept(listener: TcpListener, upstream: Arc<str>, states: watch::Receiv
         let (upstream, mut states) = (Arc::clone(&upstream), states.clone());
         connections.spawn(async move {
             let now = *states.borrow_and_update();
-            if now == State::Open
+            if matches!(now, State::Open | State::Held(_))
                 && let Ok(server) = TcpStream::connect(&*upstream).await
             {
                 forward(client, server, states).await;
@@ -80,19 +99,43 @@ async fn forward(client: TcpStream, server: TcpStream, mut states: watch::Receiv
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     // They hold the sockets, also while nobody drives them.
-    let (mut there, mut back) =
-        (pin!(copy(from_client, to_server)), pin!(copy(from_server, to_client)));
+    let there = copy(from_client, to_server, Side::Caller, states.clone());
+    let back = copy(from_server, to_client, Side::Callee, states.clone());
+    let (mut there, mut back) = (pin!(there), pin!(back));
+    let is_closed = |state: &State| matches!(state, State::Reset | State::Silent);
+    let over = async {
+        // What is held arrives even where its sender has gone meanwhile.
+        tokio::select! {
+            () = &mut there => if is_held(&states, Side::Callee) { back.await },
+            () = &mut back => if is_held(&states, Side::Caller) { there.await },
+        }
+    };
+    let mut closing = states.clone();
     tokio::select! {
-        () = &mut there => return,
-        () = &mut back => return,
-        _ = states.wait_for(|state| *state != State::Open) => {}
+        () = over => return,
+        _ = closing.wait_for(is_closed) => {}
     }
     let _until_it_opens = states.wait_for(|state| *state != State::Silent).await;
 }
 
-async fn copy(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin) {
+fn is_held(states: &watch::Receiver<State>, side: Side) -> bool {
+    *states.borrow() == State::Held(side)
+}
+
+/// Forwards one way. The end of what comes is held back like the rest of it.
+async fn copy(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    side: Side,
+    mut states: watch::Receiver<State>,
+) {
     let mut piece = vec![0; 16 << 10];
-    while let Ok(length @ 1..) = from.read(&mut piece).await {
+    loop {
+        let read = from.read(&mut piece).await;
+        if states.wait_for(|state| *state != State::Held(side)).await.is_err() {
+            return;
+        }
+        let Ok(length @ 1..) = read else { return };
         if to.write_all(&piece[..length]).await.is_err() {
             return;
         }

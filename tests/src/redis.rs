@@ -1,4 +1,9 @@
-//! A Redis of a story's own.
+//! A Redis of a story's own: one server, or several that [watch one](sentinels) or
+//! [share the keys](clustered).
+
+pub mod clustered;
+mod reply;
+pub mod sentinels;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -53,11 +58,28 @@ impl Redis {
         Ok(redis)
     }
 
+    /// Starts one with these arguments in addition, which keeps nothing on disk.
+    fn start_with(arguments: &[&str]) -> Result<Self> {
+        let port = crate::nodes::port()?;
+        Self::start_at(port, &[&["--port", &port.to_string()], arguments].concat())
+    }
+
+    /// Starts one as a file says: with what it writes there, it knows again who it was.
+    fn start_by_file(file: &std::path::Path, arguments: &[&str]) -> Result<Self> {
+        let (port, file) = (crate::nodes::port()?, file.display().to_string());
+        Self::run(port, &[&[&file, "--port", &port.to_string()], arguments].concat())
+    }
+
+    /// Kills it as a crash would; it does not come back.
+    pub fn kill(&self) -> Result<()> {
+        Ok(kill_process(self.server, Signal::KILL)?)
+    }
+
     /// Kills it and starts it again at its port.
     pub fn restart(&mut self) -> Result<()> {
         self.end();
         let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
-        let mut again = Self::start_at(self.port, &arguments)?;
+        let mut again = Self::run(self.port, &arguments)?;
         again.folder = self.folder.take();
         *self = again;
         Ok(())
@@ -78,10 +100,31 @@ impl Redis {
         ask(self.port, command)
     }
 
+    /// The texts of the answer to a command, in order; an error if that is what it is.
+    pub fn told(&self, command: &str) -> Result<Vec<String>> {
+        reply::told(self.port, command).with_context(|| command.to_owned())
+    }
+
+    /// The answer to a command that is answered with one text.
+    pub fn word(&self, command: &str) -> Result<String> {
+        self.told(command)?.into_iter().next().context("no answer")
+    }
+
+    /// What stands for a name in a section of `INFO`.
+    fn info(&self, section: &str, name: &str) -> Result<String> {
+        let info = self.word(&format!("INFO {section}"))?;
+        let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        Ok(value.with_context(|| format!("no {name} in {info}"))?.trim_end().to_owned())
+    }
+
     fn start_at(port: u16, arguments: &[&str]) -> Result<Self> {
+        let always = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+        Self::run(port, &[&always, arguments].concat())
+    }
+
+    fn run(port: u16, arguments: &[&str]) -> Result<Self> {
         let mut process = Command::new(tools::root().join("deploy/local/redis-test"))
-            .args(["run", "redis-server", "--bind", "127.0.0.1"])
-            .args(["--save", "", "--appendonly", "no"])
+            .args(["run", "redis-server"])
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -101,7 +144,12 @@ impl Redis {
 
     /// Where it is.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://{}", self.address())
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 }
 
@@ -147,4 +195,18 @@ impl Drop for Redis {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Waits until something is so.
+async fn until(what: &str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
+    let until = Instant::now() + START;
+    // Who has just died or not yet come up cannot be asked.
+    while !matches!(is_so(), Ok(true)) {
+        if Instant::now() > until {
+            let last = is_so();
+            anyhow::bail!("not in time: {what}; at last {last:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
 }

@@ -1,7 +1,9 @@
 //! The public conformance suite through nginx, in round robin over three nodes.
 
+use std::convert::Infallible;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use tests::conformance::{self, Set};
@@ -32,6 +34,7 @@ async fn conform(plan: Plan) -> Result<()> {
 async fn they_conform_while_one_is_killed_and_another_drained_every_few_seconds() -> Result<()> {
     let cluster = Plan::demo().start().await?;
     let is_over = AtomicBool::new(false);
+    let deaths = Mutex::default();
     let story = async {
         let disturbed = async {
             let disturbed = disturb(&cluster).await;
@@ -40,14 +43,17 @@ async fn they_conform_while_one_is_killed_and_another_drained_every_few_seconds(
         };
         let passed = async {
             for set in conformance::ALL.into_iter().cycle() {
-                passes_but_for_the_dead(set, &cluster).await?;
+                passes_but_for_the_dead(set, &cluster, &deaths).await?;
                 if is_over.load(Ordering::Relaxed) {
                     break;
                 }
             }
             Ok(())
         };
-        tokio::try_join!(disturbed, passed).map(drop)
+        tokio::select! {
+            told = async { tokio::try_join!(disturbed, passed).map(drop) } => told,
+            never = watch_for_deaths(&cluster, &deaths) => match never {},
+        }
     };
     story.await.with_context(|| cluster.tails(30))
 }
@@ -70,31 +76,50 @@ async fn disturb(cluster: &Deployment) -> Result<()> {
     Ok(())
 }
 
-/// Runs a set until it passes: each time it may fail in no more scenarios than nginx saw
-/// requests die at a node that had them.
-async fn passes_but_for_the_dead(set: Set, cluster: &Deployment) -> Result<()> {
+/// How long after a request died it may take until that is seen.
+const SEEN_WITHIN: Duration = Duration::from_millis(300);
+
+/// Runs a set until it passes: each time a scenario may fail only where nginx saw a request
+/// die, in the time of that scenario, at a node that had it; and each death excuses one.
+async fn passes_but_for_the_dead(
+    set: Set,
+    cluster: &Deployment,
+    deaths: &Mutex<Vec<SystemTime>>,
+) -> Result<()> {
     const RUNS_MAX: usize = 5;
     for _ in 0..RUNS_MAX {
-        let before = died(cluster);
         let report = set.run(&cluster.demo()).await?;
         if report.complaints.is_empty() && report.is_content {
             return Ok(());
         }
-        let died = died(cluster) - before;
-        let wrong = &report.complaints;
-        ensure!(
-            wrong.len() <= died && died > 0,
-            "{set:?}: {died} requests died with their node, but {} scenarios failed: {wrong:?}\n{}",
-            wrong.len(),
-            report.said
-        );
+        tokio::time::sleep(SEEN_WITHIN).await;
+        let mut deaths = std::mem::take(&mut *deaths.lock().expect("a writer panicked"));
+        let mut unexcused = Vec::new();
+        for complaint in &report.complaints {
+            let during = complaint.ran.start..complaint.ran.end + SEEN_WITHIN;
+            match deaths.iter().position(|seen| during.contains(seen)) {
+                Some(excuse) => drop(deaths.remove(excuse)),
+                None => unexcused.push(&complaint.text),
+            }
+        }
+        let said = &report.said;
+        ensure!(unexcused.is_empty(), "{set:?}: no request died where this failed: {unexcused:?}");
+        ensure!(!report.complaints.is_empty(), "{set:?}: not content, of no reason: {said}");
     }
     anyhow::bail!("{set:?} did not pass in {RUNS_MAX} runs")
 }
 
-/// How many requests nginx had handed to a node that died before it answered.
-fn died(cluster: &Deployment) -> usize {
-    let log = cluster.output("nginx");
-    let is_death = |line: &&str| line.contains("while reading") && line.contains("upstream");
-    log.lines().filter(is_death).count()
+/// Notes when nginx says that it had handed a request to a node which died before it
+/// answered.
+async fn watch_for_deaths(cluster: &Deployment, deaths: &Mutex<Vec<SystemTime>>) -> Infallible {
+    let mut known = 0;
+    loop {
+        let log = cluster.output("nginx");
+        let is_death = |line: &&str| line.contains("while reading") && line.contains("upstream");
+        let died = log.lines().filter(is_death).count();
+        let new = vec![SystemTime::now(); died - known];
+        deaths.lock().expect("a reader panicked").extend(new);
+        known = died;
+        tokio::time::sleep(SEEN_WITHIN / 6).await;
+    }
 }

@@ -145,8 +145,8 @@ impl SessionActor {
             if moves { sink.finish(Ending::Moved) } else { sink.abandon(refusal.clone()) }
         }
         let refusal = if moves { Refusal::Moved } else { refusal };
-        for (_, sink) in std::mem::take(&mut self.mail) {
-            sink.into_iter().for_each(|sink| sink.abandon(refusal.clone()));
+        for letter in std::mem::take(&mut self.mail) {
+            letter.sink.into_iter().for_each(|sink| sink.abandon(refusal.clone()));
         }
     }
 }

@@ -37,6 +37,17 @@ use crate::sink::Sink;
 /// The shortest wait before the store is asked again, in milliseconds.
 const KEEPER_WAIT_MIN: u64 = 20;
 
+/// How long mail waits for the node to own the session again, in milliseconds. Then whoever
+/// brought it looks for an owner, and is held no longer than anybody else.
+const MAIL_WAIT: u64 = 500;
+
+/// What came while the node did not own the session.
+pub(crate) struct Letter {
+    event: Event,
+    pub(crate) sink: Option<Sink>,
+    came: Millis,
+}
+
 /// What comes through the door.
 pub(crate) enum Mail {
     /// Something happened; `sink` is the connection that the event names.
@@ -94,9 +105,9 @@ pub(crate) struct SessionActor {
     /// Effects that wait until the record is made, or until the node owns the session;
     /// meanwhile nothing else happens.
     pub(crate) held: Vec<Effect>,
-    /// What came while the node did not own the session. At most `mailbox_max`; more is
-    /// told to ask elsewhere.
-    pub(crate) mail: VecDeque<(Event, Option<Sink>)>,
+    /// What came while the node did not own the session, oldest first. At most
+    /// `mailbox_max`; more, and what has waited too long, is told to ask elsewhere.
+    pub(crate) mail: VecDeque<Letter>,
     pub(crate) creation: Option<Creation>,
     pub(crate) enrolled: Option<Enrolled>,
     pub(crate) seat: Option<Seat>,
@@ -290,9 +301,14 @@ impl SessionActor {
             self.due = true;
             self.stir();
             self.sinks.iter().for_each(Sink::keep_alive);
+            // Dropped unread, it says itself that nothing was done.
+            self.mail.retain(|letter| letter.sink.is_none() || letter.came.plus(MAIL_WAIT) > now);
             let next = now.plus(self.node.limits.keepalive_secs.max(1) * 1_000);
             let wake_at = self.keeper.as_ref().and_then(Keeper::wake_at).map(Millis);
-            let next = wake_at.map_or(next, |at| at.max(now.plus(KEEPER_WAIT_MIN)).min(next));
+            let oldest = self.mail.iter().find(|letter| letter.sink.is_some());
+            let wake_at =
+                wake_at.into_iter().chain(oldest.map(|letter| letter.came.plus(MAIL_WAIT)));
+            let next = wake_at.min().map_or(next, |at| at.max(now.plus(KEEPER_WAIT_MIN)).min(next));
             self.alarm.ring_by(Some(next), now);
             self.keep(context);
         }
@@ -311,7 +327,7 @@ impl SessionActor {
                 held.into_iter().for_each(|effect| self.perform(effect));
             } else if let Some(event) = self.following.pop_front() {
                 self.step(now, event);
-            } else if let Some((event, sink)) = self.mail.pop_front() {
+            } else if let Some(Letter { event, sink, .. }) = self.mail.pop_front() {
                 self.admit(event, sink, now);
             } else if self.door.has_any_left() {
                 self.miss_readers();
@@ -443,7 +459,8 @@ impl SessionActor {
             self.admit(event, sink, now);
             self.go_on(now);
         } else if self.mail.len() < self.node.settings.mailbox_max.max(1) {
-            self.mail.push_back((event, sink));
+            self.mail.push_back(Letter { event, sink, came: now });
+            self.alarm.ring_by(Some(now.plus(MAIL_WAIT)), now);
             self.stir();
             self.go_on(now);
         } else if let Some(sink) = sink {

@@ -184,9 +184,8 @@ async fn a_deposed_owner_stops_and_cuts_its_streams() {
     assert_eq!((record.owner, record.standing), (new, store::Standing::Owned));
 }
 
-#[actix_rt::test]
-async fn a_node_whose_lease_is_lost_does_not_act_until_it_is_renewed() {
-    let (world, store) = world(Troubled::default());
+/// Joins with a lease that is soon over where it is not renewed.
+async fn join(world: &World) -> cluster::Cluster {
     let settings = cluster::Settings {
         listen: "127.0.0.1:0".into(),
         secret: "no secret, only a test".into(),
@@ -198,6 +197,34 @@ async fn a_node_whose_lease_is_lost_does_not_act_until_it_is_renewed() {
     let serving = world.handle.serving();
     let joined = cluster::Cluster::join(settings, Arc::clone(&world.store), serving).await.unwrap();
     world.handle.join(joined.clone());
+    joined
+}
+
+/// Whether the lease comes back nobody knows, and a client may not wait for ever.
+#[actix_rt::test]
+async fn a_call_at_a_node_whose_lease_stays_lost_is_held_for_as_long_as_any_other() {
+    let store = Arc::new(Troubled::default());
+    let settings = Settings { hold_ms: 1, ..Settings::default() };
+    let world = World::on(settings, Script::default(), Arc::clone(&store) as Arc<dyn Store>);
+    let joined = join(&world).await;
+    let visit = world.session().await;
+    store.leaseless.store(true, Ordering::SeqCst);
+    until(|| !joined.may_act()).await;
+    let told = all(world.call(&visit, 1, "echo").await.unwrap()).await;
+    let [Told::Answer(Answer::Json(word))] = &told[..] else { panic!("{told:?}") };
+    let word = String::from_utf8_lossy(word);
+    assert!(word.contains("could not be reached"), "{word}");
+    assert_eq!(world.script.requests.load(Ordering::SeqCst), 0);
+
+    store.leaseless.store(false, Ordering::SeqCst);
+    until(|| joined.may_act()).await;
+    world.works(&visit, 2).await;
+}
+
+#[actix_rt::test]
+async fn a_node_whose_lease_is_lost_does_not_act_until_it_is_renewed() {
+    let (world, store) = world(Troubled::default());
+    let joined = join(&world).await;
     let visit = world.session().await;
     let before = store.memory.read(&visit.session).await.unwrap().unwrap().owner;
     store.leaseless.store(true, Ordering::SeqCst);

@@ -195,9 +195,7 @@ impl Cluster {
             runtime: Handle::current(),
             settings,
         });
-        node.renew().await.map_err(Error::Store)?;
-        node.look_at_primaries().await.map_err(Error::Store)?;
-        node.look_around().await.map_err(Error::Store)?;
+        node.come_in().await.map_err(Error::Store)?;
 
         let (leaving, left) = (CancellationToken::new(), CancellationToken::new());
         if let Some((listener, _)) = listener {

@@ -1,9 +1,11 @@
 //! The nodes that hold leases, as this one knows them.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use store::Lease;
+use tokio::sync::Notify;
 
 use crate::link::calls::{Calls, Limits};
 use crate::link::dial::Link;
@@ -31,14 +33,24 @@ impl Members {
         Self { limits, state: Mutex::default() }
     }
 
-    /// Takes the leases that are live now.
-    pub(crate) fn refresh(&self, leases: Vec<Lease>) {
+    /// Takes the leases that are live now. Answers with the links to nodes that hold none
+    /// and were not about to leave.
+    pub(crate) fn refresh(&self, leases: Vec<Lease>) -> Vec<Arc<Link>> {
         metrics::NODES.set(i64::try_from(leases.len()).unwrap_or(i64::MAX));
         let leases = leases.into_iter().take(MEMBERS_MAX).map(|lease| (lease.incarnation, lease));
         let mut state = self.state();
         state.leases = leases.collect();
         let State { leases, links } = &mut *state;
         links.retain(|node, link| leases.contains_key(node) || !link.calls.is_down());
+        let mut without = Vec::new();
+        for (node, link) in links {
+            match leases.get(node) {
+                Some(lease) => link.parts.store(lease.draining, Ordering::Relaxed),
+                None if link.parts.load(Ordering::Relaxed) => {}
+                None => without.push(link.clone()),
+            }
+        }
+        without
     }
 
     /// Is its lease known?
@@ -94,7 +106,13 @@ impl Members {
     }
 
     fn link(&self, state: &mut State, incarnation: Incarnation, address: Arc<str>) -> Arc<Link> {
-        let make = || Link { incarnation, address, calls: Calls::new(self.limits) };
+        let make = || Link {
+            incarnation,
+            address,
+            calls: Calls::new(self.limits),
+            lapsed: Notify::new(),
+            parts: false.into(),
+        };
         state.links.entry(incarnation).or_insert_with(|| Arc::new(make())).clone()
     }
 

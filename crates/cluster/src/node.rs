@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use store::{Lease, Store};
+use store::{Lease, Presence, Store};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::eras::Eras;
@@ -23,6 +23,13 @@ const PARTING: Duration = Duration::from_millis(1);
 
 /// How long a renewal after the loss of a link is waited for where nothing else is to do.
 const DOUBT: Duration = Duration::from_millis(500);
+
+/// How long a node that starts waits for a store that is out of reach: as long as a failover
+/// takes. Then it says why, and does not start.
+const COME_IN: Duration = Duration::from_secs(10);
+
+/// How long it waits before it tries again.
+const COME_IN_PAUSE: Duration = Duration::from_millis(200);
 
 /// How often this node tries to have a former life of its own marked dead.
 const TRIES_ON_FORMER_LIVES: usize = 20;
@@ -109,6 +116,26 @@ impl Node {
         }
     }
 
+    /// Takes the first lease, and learns who else is there.
+    pub(crate) async fn come_in(&self) -> Result<(), store::Error> {
+        let until = Instant::now() + COME_IN;
+        loop {
+            match self.try_to_come_in().await {
+                Err(store::Error::Unavailable(why)) if Instant::now() < until => {
+                    tracing::warn!(%why, "the store is out of reach; this node waits to start");
+                    sleep(COME_IN_PAUSE).await;
+                }
+                came => return came,
+            }
+        }
+    }
+
+    async fn try_to_come_in(&self) -> Result<(), store::Error> {
+        self.renew().await?;
+        self.look_at_primaries().await?;
+        self.look_around().await
+    }
+
     /// Learns who keeps the store's data.
     pub(crate) async fn look_at_primaries(&self) -> Result<(), store::Error> {
         let primaries = self.store.primaries().await?;
@@ -122,12 +149,26 @@ impl Node {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// Learns which nodes there are.
+    /// Learns which nodes there are, and ends the links to those whose lease is over: what
+    /// waits for one of them on such a link, perhaps a node that cannot reach the store,
+    /// has to find somebody who may act.
     pub(crate) async fn look_around(&self) -> Result<(), store::Error> {
         let leases = self.store.nodes().await?;
-        self.members.refresh(leases);
+        for link in self.members.refresh(leases) {
+            if self.is_gone(link.incarnation).await? {
+                link.lapsed.notify_waiters();
+            }
+        }
         self.peers.retain(|peer| self.members.knows(peer));
         Ok(())
+    }
+
+    /// Is a node's lease over? By the same proof as for claims.
+    async fn is_gone(&self, peer: Incarnation) -> Result<bool, store::Error> {
+        let right = self.right().await;
+        let presence = self.store.presence(peer).await?;
+        let proves = self.eras.lapse_proves(self.right.now(), self.settings.lease());
+        Ok(presence == Presence::Gone && proves && self.holds_on(right).await)
     }
 
     /// Sees to it that there is a link to every node, so that the death of one is noticed

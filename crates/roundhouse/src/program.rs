@@ -27,7 +27,7 @@ fn on_this_thread<T>(work: impl Future<Output = T>) -> io::Result<T> {
 }
 
 async fn serve(serve: Serve) -> anyhow::Result<()> {
-    let signals = Signals::new().context("the system gives no signals")?;
+    let mut signals = Signals::new().context("the system gives no signals")?;
     let mut settings =
         demo::settings(serve.config.as_deref(), &serve.command, &Environment::of_process())?;
     if let Some(listen) = serve.listen {
@@ -38,7 +38,11 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
     }
     telemetry::init(&settings.log)?;
     raise_file_limit();
-    let node = Roundhouse::from_settings(settings).start().await?;
+    let node = tokio::select! {
+        started = Roundhouse::from_settings(settings).start() => started?,
+        // It may be waiting for its store.
+        () = signals.next() => return Ok(()),
+    };
     if serve.config.is_none() && !node.address().ip().is_loopback() {
         tracing::warn!(address = %node.address(), "open to everyone who can reach this address");
     }

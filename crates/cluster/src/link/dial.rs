@@ -2,14 +2,16 @@
 
 use std::error::Error as _;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::Stream;
 use http::uri::PathAndQuery;
 use store::{Marking, Presence};
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
@@ -44,6 +46,10 @@ pub(crate) struct Link {
     pub(crate) incarnation: Incarnation,
     pub(crate) address: Arc<str>,
     pub(crate) calls: Calls,
+    /// The peer's lease is over: it does nothing of what it was asked.
+    pub(crate) lapsed: Notify,
+    /// The peer was about to leave when its lease was last seen, and ends the link itself.
+    pub(crate) parts: AtomicBool,
 }
 
 /// Why there is no link.
@@ -60,6 +66,8 @@ enum Failure {
 enum Ended {
     /// The peer ended it on purpose.
     Parted,
+    /// The peer may not act any more. Others may, for what was its own.
+    Lapsed,
     Broken,
 }
 
@@ -117,7 +125,7 @@ async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
         let failure = match timeout(node.settings.connect(), meet(node, link)).await {
             Ok(Ok(established)) => {
                 match run(node, link, established).await {
-                    Ended::Parted => return,
+                    Ended::Parted | Ended::Lapsed => return,
                     Ended::Broken => {}
                 }
                 suspicion = suspect(node);
@@ -199,8 +207,17 @@ async fn run(node: &Arc<Node>, link: &Link, established: Established) -> Ended {
     let linked = Linked::new(node, link.incarnation, fate.clone());
     let counted = Counted::new();
     link.calls.up();
+    let mut lapsed = pin!(link.lapsed.notified());
     let ended = loop {
-        match incoming.message().await {
+        let message = tokio::select! {
+            biased;
+            message = incoming.message() => message,
+            () = &mut lapsed => {
+                tracing::warn!(node = %link.incarnation, "a peer's lease is over");
+                break Ended::Lapsed;
+            }
+        };
+        match message {
             Ok(Some(frame)) => {
                 if !link.calls.take(frame) {
                     tracing::warn!(node = %link.incarnation, "a peer said what no peer says");
@@ -215,7 +232,7 @@ async fn run(node: &Arc<Node>, link: &Link, established: Established) -> Ended {
             }
         }
     };
-    if !matches!(ended, Ended::Parted) {
+    if matches!(ended, Ended::Broken) {
         metrics::LINKS_BROKEN.inc();
     }
     link.calls.broke(true);

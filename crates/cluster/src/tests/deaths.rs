@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use store::{Memory, Presence, Store};
 
+use super::leases::Away;
 use super::support::{TestNode, call, next, own, settings, until};
 use crate::{CallError, Settings, Whereabouts};
 
@@ -60,6 +61,35 @@ async fn a_node_that_fell_silent_is_noticed_within_a_second_and_not_taken_for_de
     // The other end notices as well, and lets go of the call.
     let dropped = other.answers.dropped.clone();
     until("the call is dropped", || dropped.load(Ordering::SeqCst) == 1).await;
+}
+
+/// It lives, and its link is well; only the store is out of its reach.
+#[tokio::test]
+async fn a_call_to_a_node_whose_lease_is_over_is_lost() {
+    let store = Arc::new(Memory::default());
+    let away = Away::from(&store);
+    let short = Settings { lease_ms: 600, margin_ms: 100, ..settings() };
+    let one = TestNode::start_with(short.clone(), store.clone()).await;
+    let other = TestNode::start_with(short, away.clone()).await;
+    let peer = one.peer(&store, &other).await;
+    let mut calling = peer.call(Bytes::from_static(b"silence"));
+    other.begun(1).await;
+
+    away.away.store(true, Ordering::SeqCst);
+    let lost = Instant::now();
+    assert_eq!(next(&mut calling).await, Some(Err(CallError::Lost)));
+    assert!(lost.elapsed() > Duration::from_millis(400), "{:?}", lost.elapsed());
+    assert!(!other.cluster.may_act());
+    // `peer` made a session of this name there.
+    let session = other.cluster.incarnation().to_string();
+    let found = one.find(&session).await;
+    assert!(matches!(found, Whereabouts::Ownerless(..)), "{found:?}");
+
+    away.away.store(false, Ordering::SeqCst);
+    until("it is back", || one.cluster.nodes().len() == 2).await;
+    let found = one.find(&session).await;
+    let Whereabouts::There(peer) = found else { panic!("found it {found:?}") };
+    assert_eq!(call(&peer, "echo hello").await, [Ok("hello".to_owned())]);
 }
 
 #[tokio::test]

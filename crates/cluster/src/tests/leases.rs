@@ -19,13 +19,18 @@ use crate::{Cluster, Settings, Whereabouts};
 /// A store that can be out of reach, and counts what it is asked for.
 #[derive(Default)]
 pub(super) struct Away {
-    pub(super) memory: Memory,
+    pub(super) memory: Arc<Memory>,
     pub(super) away: AtomicBool,
     reads: AtomicU64,
     renewals: AtomicU64,
 }
 
 impl Away {
+    /// A way to a store that others have ways to as well.
+    pub(super) fn from(memory: &Arc<Memory>) -> Arc<Self> {
+        Arc::new(Self { memory: memory.clone(), ..Self::default() })
+    }
+
     fn reach(&self) -> Result<&Memory, Error> {
         if self.away.load(Ordering::SeqCst) {
             return Err(Error::Unavailable(io::ErrorKind::TimedOut.into()));
@@ -110,6 +115,27 @@ pub(super) async fn node(store: &Arc<Away>, settings: Settings) -> (Cluster, Arc
 /// Renews ten times in the time of a blink, by a lease that lasts 6 s.
 fn quick() -> Settings {
     Settings { renew_ms: 5, ..settings() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_starts_while_its_store_is_away_waits_for_it() {
+    let store = Arc::new(Away::default());
+    store.away.store(true, Ordering::SeqCst);
+    let comes_back = async {
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        store.away.store(false, Ordering::SeqCst);
+    };
+    let ((cluster, _), ()) = tokio::join!(node(&store, quick()), comes_back);
+    assert!(cluster.may_act());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_store_stays_away_says_so_instead_of_starting() {
+    let store = Arc::new(Away::default());
+    store.away.store(true, Ordering::SeqCst);
+    let serve = Arc::new(Answers::default());
+    let joined = Cluster::join(quick(), store.clone(), serve).await;
+    assert!(matches!(joined, Err(crate::Error::Store(Error::Unavailable(_)))));
 }
 
 #[tokio::test]

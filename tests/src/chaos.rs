@@ -1,0 +1,124 @@
+//! Nodes under load, to which things happen, and the verdict on what their clients saw: what
+//! the stories of chaos have in common.
+//!
+//! `SEED=…` draws the same chances again; `CLIENTS=…` sets how many are at work.
+
+#![expect(clippy::print_stdout, reason = "the figures are what it is run for")]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::sleep;
+
+use crate::chance::Chance;
+use crate::history::{History, Verdict, What};
+use crate::load::Load;
+use crate::node::Setup;
+use crate::nodes::{Nodes, port};
+
+/// A lease is 6 s, and a node stops acting 1 s before its end.
+pub const LEASE: Duration = Duration::from_secs(6);
+
+/// Clients, where nobody says how many.
+const CLIENTS: u64 = 10;
+
+/// Nodes, clients at work, and the history of both.
+#[derive(Debug)]
+pub struct Chaos {
+    /// What faults happen to.
+    pub nodes: Nodes,
+    /// What was seen so far.
+    pub history: History,
+    /// Where the story draws from.
+    pub chance: Chance,
+    load: Load,
+    runs: PathBuf,
+    seed: u64,
+    _folder: tempfile::TempDir,
+}
+
+/// The stories of a program take turns: each wants the whole machine.
+pub async fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    TURN.lock().await
+}
+
+/// A node over the Redis at a URL, whose peers come to this port.
+pub fn at(port: u16, redis: &str) -> Setup {
+    Setup::demo().with("store.url", redis).with("cluster.listen", format!("127.0.0.1:{port}"))
+}
+
+/// A number that the environment names.
+pub fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+impl Chaos {
+    /// So many nodes over the Redis at a URL, under load.
+    pub async fn start(nodes: usize, redis: &str) -> Result<Self> {
+        let setup = |_| -> Result<Setup> { Ok(at(port()?, redis)) };
+        Self::start_with((0..nodes).map(setup).collect::<Result<_>>()?).await
+    }
+
+    /// These nodes, each of which knows its Redis, under load.
+    pub async fn start_with(setups: Vec<Setup>) -> Result<Self> {
+        let seed = Chance::seed();
+        println!("SEED={seed}");
+        let folder = tempfile::tempdir()?;
+        let runs = folder.path().join("runs");
+        let of_all = |setup: Setup| {
+            setup
+                .with("cluster.secret", "known to these nodes alone")
+                .with("node.drain_secs", 5)
+                .env("EVERYTHING_RECORD", &runs.display().to_string())
+        };
+        let setups = setups.into_iter().map(of_all).collect();
+        let history = History::default();
+        let nodes = Nodes::start(setups, history.clone()).await?;
+        let clients = number("CLIENTS").unwrap_or(CLIENTS);
+        let load = Load::start(clients, seed, &nodes.balancer, &history);
+        // Sessions are born while a new process still waits before its first claim.
+        sleep(Duration::from_secs(4)).await;
+        let chance = Chance::new(seed);
+        Ok(Self { nodes, history, chance, load, runs, seed, _folder: folder })
+    }
+
+    /// Waits for a time drawn from this range.
+    pub async fn wait(&mut self, low_ms: u64, high_ms: u64) {
+        sleep(Duration::from_millis(self.chance.between(low_ms, high_ms))).await;
+    }
+
+    /// A node that runs, by chance.
+    pub fn any(&mut self) -> usize {
+        let running = self.nodes.running();
+        self.chance.pick(&running)
+    }
+
+    /// One figure of each node that runs, in their order.
+    pub async fn figures(&self, metric: &str) -> Result<Vec<f64>> {
+        let mut figures = Vec::new();
+        for node in self.nodes.running() {
+            figures.push(self.nodes.node(node)?.metric(metric).await?.unwrap_or(0.0));
+        }
+        Ok(figures)
+    }
+
+    /// How many last words clients have had so far.
+    pub fn words(&self) -> usize {
+        let entries = self.history.entries();
+        entries.iter().filter(|entry| matches!(entry.what, What::Word { .. })).count()
+    }
+
+    /// Lets the clients finish and reads the history.
+    pub async fn judge(self) -> Result<Verdict> {
+        self.load.finish().await;
+        self.history.add_runs(&std::fs::read_to_string(&self.runs)?);
+        let verdict = self.history.judge();
+        println!("SEED={}: {verdict}", self.seed);
+        ensure!(verdict.figures.results > 50, "hardly any load");
+        ensure!(verdict.violations.is_empty(), "SEED={} shows violations", self.seed);
+        Ok(verdict)
+    }
+}

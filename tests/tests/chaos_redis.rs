@@ -1,0 +1,140 @@
+//! What goes wrong between nodes and their Redis, or inside it: failovers that forget, slots
+//! on the move, a Redis that stalls, a way there that is cut. Clients are at work all the
+//! time, and a checker reads what they saw and what the tools did.
+//!
+//! `SEED=… cargo test -p tests --test chaos_redis` draws the same chances again.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tests::chaos::{Chaos, LEASE, at, turn};
+use tests::nodes::port;
+use tests::partition::Gate;
+use tests::redis::Redis;
+use tests::redis::clustered::Clustered;
+use tests::redis::sentinels::Watched;
+use tokio::time::sleep;
+
+/// Longer than a failover takes to settle, and so long that a node that was not there before
+/// it may claim as well.
+const SETTLED: Duration = Duration::from_secs(4);
+
+/// How long after a node's death somebody has claimed each of its sessions that is in use.
+const CLAIMED: Duration = Duration::from_millis(2_500);
+
+/// The primary dies with all that was written for a while: events, sessions, and the claims
+/// on what a killed node had. Whoever wrote it lives and has it still.
+#[tokio::test]
+async fn a_failover_that_forgets_the_last_writes_is_noticed_by_no_client() -> Result<()> {
+    let _turn = turn().await;
+    let redis = Watched::start().await?;
+    let mut chaos = Chaos::start(3, &redis.url()).await?;
+    redis.part()?;
+    chaos.wait(0, 500).await;
+    let node = chaos.any();
+    chaos.nodes.kill(node)?;
+    sleep(CLAIMED).await;
+    chaos.wait(0, 500).await;
+    chaos.nodes.note(None, "Redis fails over");
+    let forgotten = redis.kill_primary()?;
+    ensure!(forgotten > 10_000, "only {forgotten} bytes were not replicated");
+    redis.promoted().await?;
+    chaos.nodes.restart(node).await?;
+    sleep(SETTLED).await;
+    let seen = chaos.figures("roundhouse_store_failovers_total").await?;
+    ensure!(seen.iter().sum::<f64>() >= 2.0, "two nodes lived, which saw failovers: {seen:?}");
+    // All that was forgotten is there again, for others than its owner, too.
+    let node = chaos.any();
+    chaos.nodes.kill(node)?;
+    chaos.wait(500, 1_000).await;
+    chaos.judge().await?;
+    Ok(())
+}
+
+/// Slots of live sessions, and the one in which all leases are.
+#[tokio::test]
+async fn slots_move_under_their_sessions_and_a_primary_dies() -> Result<()> {
+    let _turn = turn().await;
+    let redis = Clustered::start().await?;
+    let mut chaos = Chaos::start(3, &redis.url()).await?;
+    for turn in 0..8 {
+        let slot = match turn {
+            3 => redis.slot_of_leases()?,
+            _ => chaos.chance.pick(&redis.live_slots()?),
+        };
+        let to = (redis.home_of(slot)? + usize::from(chaos.chance.is(50)) + 1) % 3;
+        let rest = Duration::from_millis(chaos.chance.between(5, 150));
+        chaos.nodes.note(None, "a slot moves");
+        redis.move_slot(slot, to, rest).await?;
+    }
+    let repeats = chaos.figures("roundhouse_redis_repeats_total").await?;
+    ensure!(repeats.iter().sum::<f64>() >= 3.0, "nobody met a slot on the move: {repeats:?}");
+    chaos.nodes.note(None, "a primary dies");
+    let primary = chaos.chance.pick(&[0, 1, 2]);
+    redis.fail_over(primary).await?;
+    sleep(SETTLED).await;
+    let seen = chaos.figures("roundhouse_store_failovers_total").await?;
+    ensure!(seen.iter().all(|seen| *seen >= 1.0), "nodes saw failovers: {seen:?}");
+    let node = chaos.any();
+    chaos.nodes.kill(node)?;
+    chaos.wait(500, 1_000).await;
+    chaos.judge().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn redis_answers_nobody_for_a_while_and_then_beyond_a_lease() -> Result<()> {
+    pauses("ALL").await
+}
+
+/// Leases can be read, and nobody can renew one.
+#[tokio::test]
+async fn redis_takes_no_writes_for_a_while_and_then_beyond_a_lease() -> Result<()> {
+    pauses("WRITE").await
+}
+
+async fn pauses(kind: &str) -> Result<()> {
+    let _turn = turn().await;
+    let redis = Redis::start_durable()?;
+    let mut chaos = Chaos::start(3, &redis.url()).await?;
+    for longer in [Duration::ZERO, LEASE] {
+        let pause = longer + Duration::from_millis(chaos.chance.between(300, 1_500));
+        chaos.nodes.note(None, "Redis pauses");
+        redis.told(&format!("CLIENT PAUSE {} {kind}", pause.as_millis()))?;
+        sleep(pause).await;
+        chaos.nodes.note(None, "Redis goes on");
+        chaos.wait(800, 1_300).await;
+        let lost = chaos.figures("roundhouse_leases_lost_total").await?;
+        let is_long = !longer.is_zero();
+        ensure!(lost.iter().all(|lost| (*lost >= 1.0) == is_long), "leases lost: {lost:?}");
+    }
+    chaos.judge().await?;
+    Ok(())
+}
+
+/// The others hold their leases and take its sessions over; it finds that out and goes on.
+#[tokio::test]
+async fn a_node_that_redis_is_out_of_reach_for_beyond_its_lease_acts_no_more() -> Result<()> {
+    let _turn = turn().await;
+    let redis = Redis::start_durable()?;
+    let way = Gate::start(&redis.address()).await?;
+    let mut setups = vec![at(port()?, &format!("redis://{}", way.address))];
+    setups.extend([at(port()?, &redis.url()), at(port()?, &redis.url())]);
+    let mut chaos = Chaos::start_with(setups).await?;
+    chaos.nodes.note(Some(0), "Redis is out of reach");
+    way.close(chaos.chance.is(50));
+    sleep(LEASE).await;
+    let before = chaos.words();
+    chaos.wait(1_500, 3_500).await;
+    let words = chaos.words() - before;
+    ensure!(words >= 5, "{words} last words at the nodes that Redis is in reach of");
+    chaos.nodes.note(Some(0), "Redis is in reach");
+    way.open();
+    chaos.wait(2_000, 3_000).await;
+    let lost = chaos.figures("roundhouse_leases_lost_total").await?;
+    ensure!(lost == [1.0, 0.0, 0.0], "leases lost: {lost:?}");
+    let taken = chaos.figures("roundhouse_takeovers_total").await?;
+    ensure!(taken[1] + taken[2] >= 1.0, "nobody took a session over: {taken:?}");
+    chaos.judge().await?;
+    Ok(())
+}
