@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cluster::tenure::{Came, Moment, Op, Outcome, Settling, Tenure};
 use protocol::SessionId;
-use store::{State, Store, Token};
+use store::{Record, State, Store, Token};
 
 use crate::metrics;
 
@@ -105,6 +105,11 @@ impl Keeper {
     pub(crate) fn end(&mut self) {
         self.tenure.end();
         self.stirred = true;
+    }
+
+    /// What says that the session is over, and the era of the store in which that was written.
+    pub(crate) fn tombstone(&self) -> (Record, u64) {
+        (self.tenure.tombstone(), self.tenure.era())
     }
 
     /// When to poll again, if nothing happens before.
