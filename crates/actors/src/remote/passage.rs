@@ -114,7 +114,10 @@ impl Passage {
                         continue;
                     }
                     Ok(Place::There(peer)) => {
-                        self.call(&peer, false);
+                        // Where the record names a node that said it lacks the session, that
+                        // node alone may claim it: the answer to a claim of its own was lost.
+                        let claims = self.tries > 0;
+                        self.call(&peer, claims);
                         continue;
                     }
                     Ok(Place::Nowhere) => match self.node.willing_peer() {
