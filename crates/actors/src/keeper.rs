@@ -6,6 +6,9 @@
 //! again is safe. The session bounds what waits here: it raises the floor of its log when
 //! too much does.
 
+#[cfg(test)]
+mod tests;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
