@@ -181,12 +181,17 @@ impl Handle {
 
     /// Makes a session whose every message goes to one connection (HTTP+SSE, stdio):
     /// the returned one, open from the start. It ends with that connection. Whatever node
-    /// its client comes to next finds the session recorded.
+    /// its client comes to next finds the session recorded. A node that leaves has another make it.
     pub async fn connect(
         &self,
         tenant: &Arc<Tenant>,
         principal: &Principal,
     ) -> Result<Opened, Refusal> {
+        if self.node.is_departing()
+            && let Some(peer) = self.node.willing_peer()
+        {
+            return remote::connect(&self.node, &peer, tenant, principal).await;
+        }
         let (recorded, is_recorded) = oneshot::channel();
         let opened = birth::begin(&self.node, tenant, principal, Newborn::Connected { recorded })?;
         is_recorded.await.map_err(|_| Refusal::Unavailable)?;

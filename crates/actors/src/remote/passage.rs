@@ -84,6 +84,11 @@ impl Passage {
         Self::new(node, visit, Course::of_newborn(errand), State::There(calling))
     }
 
+    /// Goes on with a call that has opened a session of one connection, this one.
+    pub(super) fn of_duplex(node: &Arc<Node>, visit: Visit, calling: Calling) -> Self {
+        Self::new(node, visit, Course::of_duplex(), State::There(calling))
+    }
+
     fn new(node: &Arc<Node>, visit: Visit, course: Course, state: State) -> Self {
         Self {
             node: Arc::clone(node),
