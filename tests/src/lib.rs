@@ -13,6 +13,7 @@ pub mod history;
 pub mod load;
 pub mod mcp;
 pub mod metrics;
+pub mod monitor;
 pub mod node;
 pub mod nodes;
 pub mod partition;

@@ -6,7 +6,7 @@ mod reply;
 pub mod sentinels;
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -117,6 +117,11 @@ impl Redis {
         Ok(value.with_context(|| format!("no {name} in {info}"))?.trim_end().to_owned())
     }
 
+    /// A connection of one's own.
+    pub(crate) fn connect(&self) -> Result<TcpStream> {
+        Ok(TcpStream::connect(("127.0.0.1", self.port))?)
+    }
+
     fn start_at(port: u16, arguments: &[&str]) -> Result<Self> {
         let always = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
         Self::run(port, &[&always, arguments].concat())
@@ -134,7 +139,7 @@ impl Redis {
         let arguments = arguments.iter().map(ToString::to_string).collect();
         let mut redis = Self { process, port, arguments, server: Pid::INIT, folder: None, _leash };
         let until = Instant::now() + START;
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
             ensure!(Instant::now() < until, "Redis did not start");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -167,7 +172,7 @@ fn server(keeper: u32) -> Result<Pid> {
 
 /// Asks inline, and reads until the server hangs up.
 fn ask(port: u16, command: &str) -> Result<String> {
-    let mut wire = std::net::TcpStream::connect(("127.0.0.1", port))?;
+    let mut wire = TcpStream::connect(("127.0.0.1", port))?;
     wire.set_read_timeout(Some(Duration::from_secs(5)))?;
     wire.write_all(format!("{command}\r\nQUIT\r\n").as_bytes())?;
     let mut answer = String::new();
@@ -183,9 +188,7 @@ impl Redis {
         // The system may take a moment to end what the keeper killed; till then nobody else
         // can have the port.
         let until = Instant::now() + START;
-        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()
-            && Instant::now() < until
-        {
+        while TcpStream::connect(("127.0.0.1", self.port)).is_ok() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -1,5 +1,5 @@
 //! Clients that people use, behind nginx over three nodes, while nodes are replaced or die.
-//! rmcp's client, which is no program, is not among them.
+//! rmcp's client, which is no program, has stories of its own (`clients_rmcp`).
 
 use std::path::PathBuf;
 

@@ -1,10 +1,12 @@
-//! rmcp's client, against one node.
+//! rmcp's client, against one node, and behind nginx over three that are replaced or die.
 #![expect(deprecated, reason = "rmcp deprecates sampling and logging of these revisions")]
 
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig,
     ClientRequest, CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams,
@@ -13,8 +15,10 @@ use rmcp::model::{
 };
 use rmcp::service::{NotificationContext, PeerRequestOptions, RequestContext, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::{ClientHandler, ErrorData, RoleClient, ServiceExt};
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::{ClientHandler, ErrorData, RoleClient, ServiceError, ServiceExt};
 use serde_json::{Value, json};
+use tests::deployment::Plan;
 use tests::proxy::{Cut, Proxy};
 use tests::sse::PATIENCE;
 use tests::{Node, Setup};
@@ -94,8 +98,113 @@ async fn a_cut_in_mid_call_loses_and_doubles_nothing() -> Result<()> {
     Ok(())
 }
 
+// holds: SES-10, SSE-07
+#[tokio::test]
+async fn it_holds_its_session_through_a_rolling_restart() -> Result<()> {
+    let cluster = Plan::demo().start().await?;
+    let client = connect(&cluster.demo()).await?;
+    let turns = AtomicUsize::new(0);
+    let work = async {
+        loop {
+            let turn = json!({ "turn": turns.load(Ordering::Relaxed) });
+            let echo = client.call_tool(call("rh_echo", turn.clone()));
+            let echo = tokio::time::timeout(PATIENCE, echo).await??;
+            ensure!(serde_json::from_str::<Value>(text(&echo))? == turn, "{echo:?}");
+            count(&client).await?;
+            turns.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let restarts = async {
+        for node in cluster.members()? {
+            cluster.restart(&node.name).await?;
+            let done = turns.load(Ordering::Relaxed);
+            while turns.load(Ordering::Relaxed) < done + 2 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        anyhow::Ok(())
+    };
+    let worked: Result<Infallible> = tokio::select! {
+        worked = work => worked,
+        restarted = restarts => {
+            restarted?;
+            client.cancel().await?;
+            return Ok(());
+        }
+    };
+    worked.map(drop).with_context(|| cluster.tails(20))
+}
+
+#[tokio::test]
+async fn it_holds_a_session_in_which_it_was_idle_when_nodes_are_killed() -> Result<()> {
+    let cluster = Plan::demo().start().await?;
+    let client = connect(&cluster.demo()).await?;
+    count(&client).await?;
+    for name in ["node1", "node2"] {
+        cluster.kill(name).await?;
+        cluster.start(name).await?;
+    }
+    cluster.kill("node3").await?;
+    still_there(&client).await.with_context(|| cluster.tails(20))?;
+    client.cancel().await?;
+    Ok(())
+}
+
+/// It repeats no POST: a call whose stream has said no id when it is cut fails, and so does
+/// one that waits for a head from a node that dies. So each call here is past its first step.
+#[tokio::test]
+async fn it_holds_its_session_on_a_stream_that_said_an_id_when_a_node_is_killed() -> Result<()> {
+    for name in ["node1", "node2", "node3"] {
+        let cluster = Plan::demo().start().await?;
+        let client = connect(&cluster.demo()).await?;
+        let kill = async {
+            until("five steps", || client.service().read().0.len() >= 5).await?;
+            cluster.kill(name).await
+        };
+        let (counted, killed) = tokio::join!(count_to(&client, 60, 50), kill);
+        killed?;
+        if let Err(error) = counted {
+            // What ran on that node is not run again: its tool did not say that it may be.
+            let told = error.downcast_ref();
+            let is_told =
+                matches!(told, Some(ServiceError::McpError(told)) if told.code.0 == -32000);
+            ensure!(is_told, "{error:?}\n{}", cluster.tails(20));
+        }
+        still_there(&client).await.with_context(|| cluster.tails(20))?;
+        client.cancel().await?;
+    }
+    Ok(())
+}
+
+/// The session goes on; rmcp makes no new one in silence.
+async fn still_there(client: &Client) -> Result<()> {
+    for _ in 0..4 {
+        let call = client.call_tool(CallToolRequestParams::new("test_simple_text"));
+        let result = tokio::time::timeout(PATIENCE, call).await??;
+        ensure!(text(&result) == "This is a simple text response for testing.", "{result:?}");
+    }
+    Ok(())
+}
+
+/// As anybody connects, but that a session which is gone is an error.
 async fn connect(url: &str) -> Result<Client> {
-    Ok(Diary::default().serve(StreamableHttpClientTransport::from_uri(url)).await?)
+    let config =
+        StreamableHttpClientTransportConfig::with_uri(url).reinit_on_expired_session(false);
+    let transport = StreamableHttpClientTransport::from_config(config);
+    let client = Diary::default().serve(transport).await?;
+    let revision = client.peer_info().context("no welcome")?.protocol_version.to_string();
+    ensure!(revision == "2025-11-25", "{revision} may have no sessions");
+    Ok(client)
+}
+
+/// Waits for what must come.
+async fn until(what: &str, has_come: impl Fn() -> bool) -> Result<()> {
+    let until = tokio::time::Instant::now() + PATIENCE;
+    while !has_come() {
+        ensure!(tokio::time::Instant::now() < until, "no {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
 }
 
 fn call(tool: &'static str, arguments: Value) -> CallToolRequestParams {
@@ -107,15 +216,22 @@ fn text(result: &CallToolResult) -> &str {
     result.content[0].as_text().map_or("", |text| text.text.as_str())
 }
 
-/// Counts to ten: every step and every log line comes once, the steps in order.
+/// Counts to ten.
 async fn count(client: &Client) -> Result<()> {
-    let request = CallToolRequest::new(call("rh_count", json!({"n": 10, "interval_ms": 30})));
+    count_to(client, 10, 30).await
+}
+
+/// Counts: every step and every log line comes once, the steps in order.
+async fn count_to(client: &Client, n: u32, interval_ms: u64) -> Result<()> {
+    client.service().begin();
+    let arguments = json!({"n": n, "interval_ms": interval_ms});
+    let request = CallToolRequest::new(call("rh_count", arguments));
     let request = ClientRequest::CallToolRequest(request);
     let handle = client.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
     let response = tokio::time::timeout(PATIENCE, handle.await_response()).await??;
     let ServerResult::CallToolResult(result) = response else { anyhow::bail!("{response:?}") };
-    ensure!(text(&result) == "counted to 10", "{result:?}");
-    let all: Vec<f64> = (1..=10).map(f64::from).collect();
+    ensure!(text(&result) == format!("counted to {n}"), "{result:?}");
+    let all: Vec<f64> = (1..=n).map(f64::from).collect();
     // rmcp hands notifications over beside the response, so the last ones may come after it.
     let until = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -125,7 +241,10 @@ async fn count(client: &Client) -> Result<()> {
             return Ok(());
         }
         let late = tokio::time::Instant::now() > until;
-        ensure!(!late && steps.len() <= 10 && lines.len() <= 10, "{steps:?} {lines:?}");
+        ensure!(
+            !late && steps.len() <= all.len() && lines.len() <= all.len(),
+            "{steps:?} {lines:?}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -138,6 +257,12 @@ struct Diary {
 }
 
 impl Diary {
+    /// Begins a new page.
+    fn begin(&self) {
+        self.steps.lock().expect("whole").clear();
+        self.lines.lock().expect("whole").clear();
+    }
+
     fn read(&self) -> (Vec<f64>, Vec<f64>) {
         (self.steps.lock().expect("whole").clone(), self.lines.lock().expect("whole").clone())
     }

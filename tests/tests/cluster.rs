@@ -123,3 +123,29 @@ async fn when_a_node_dies_its_clients_are_told_and_the_others_go_on() -> Result<
     let other = Client::open(cluster.nodes[1].demo(), "2025-11-25").await?;
     other.is_well().await
 }
+
+/// Redis is given the session back as it was, and then another life: so a replica that had
+/// not heard of the end would come up.
+// holds: SES-07
+#[tokio::test]
+async fn a_deleted_session_stays_gone_where_a_failover_forgot_its_end() -> Result<()> {
+    let mut redis = Redis::start_durable()?;
+    let setup = Setup::demo()
+        .with("store.url", redis.url())
+        .with("cluster.listen", "127.0.0.1:0")
+        .with("cluster.secret", "known to these two nodes");
+    let nodes = [Node::start(&setup)?, Node::start(&setup)?];
+    let mut client = Client::open(nodes[0].demo(), "2025-11-25").await?;
+    client.is_well().await?;
+    let key = format!("rh:{{{}}}", client.session.as_deref().context("no session")?);
+    ensure!(redis.ask(&format!("COPY {key} as-it-was"))?.starts_with(":1"), "no record");
+    check::status(&client.delete().await?, 204)?;
+    ensure!(redis.ask(&format!("COPY as-it-was {key} REPLACE"))?.starts_with(":1"), "no copy");
+    redis.restart()?;
+    // They are held until the failover has settled.
+    for node in &nodes {
+        client.url = node.demo();
+        check::status(&client.send(client.message("tools/list", json!({}))).await?, 404)?;
+    }
+    Ok(())
+}

@@ -2,13 +2,18 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are what it is run for")]
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tests::mcp::Client;
+use tests::monitor::Monitor;
 use tests::redis::Redis;
+use tests::sse::PATIENCE;
 use tests::{Node, Setup};
+use tokio::time::sleep;
 
-/// Calls that are counted: many more than what nodes say to Redis of their own meanwhile.
+/// Calls that are counted.
 const CALLS: u64 = 1_000;
 /// Sessions that are weighed together.
 const SESSIONS: u64 = 50;
@@ -21,35 +26,89 @@ fn cluster(redis: &Redis) -> Result<[Node; 2]> {
     Ok([Node::start(&setup)?, Node::start(&setup)?])
 }
 
-/// How many commands Redis has been asked so far.
-fn commands(redis: &Redis) -> Result<u64> {
-    let stats = redis.ask("INFO stats")?;
-    let line = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
-    Ok(line.context("no count of commands")?.trim().parse()?)
-}
-
 /// What a key takes, in bytes; nothing where there is none.
 fn weight(redis: &Redis, key: &str) -> Result<u64> {
     let answer = redis.ask(&format!("MEMORY USAGE {key} SAMPLES 0"))?;
     Ok(answer.trim().strip_prefix(':').map_or(Ok(0), str::parse)?)
 }
 
-/// Only the leases of the nodes go on meanwhile.
+/// What is asked about nodes, their leases and who is there, names no session.
 #[tokio::test]
 async fn a_call_asks_redis_nothing_at_its_owner_nor_after_the_first_touch_elsewhere() -> Result<()>
 {
     let redis = Redis::start()?;
     let nodes = cluster(&redis)?;
     let mut client = Client::open(nodes[0].demo(), "2025-11-25").await?;
-    for node in &nodes {
+    let session = client.session.clone().context("no session")?;
+    let mut monitor = Monitor::start(&redis)?;
+    for (node, touches) in nodes.iter().zip([0, 1]) {
         client.url = node.demo();
         client.tool("rh_echo", json!({})).await?;
-        let before = commands(&redis)?;
+        let touched = monitor.heard(&session)?;
+        ensure!(touched.len() == touches, "the first touch asks {touched:?}");
         for number in 0..CALLS {
             client.tool("rh_echo", json!({ "number": number })).await?;
         }
-        let asked = commands(&redis)? - before;
-        ensure!(asked < CALLS / 2, "{asked} commands during {CALLS} calls");
+        let asked = monitor.heard(&session)?;
+        ensure!(asked.is_empty(), "{} commands during {CALLS} calls: {asked:?}", asked.len());
+    }
+    Ok(())
+}
+
+/// The claim brings back record and log. Before it the node that was asked looks up whose the
+/// session is: once where the owner is known to be gone, else until it is.
+#[tokio::test]
+async fn a_take_over_is_one_round_trip() -> Result<()> {
+    let redis = Redis::start()?;
+    let mut nodes = cluster(&redis)?;
+    let (first, first_session) = touched_elsewhere(&nodes).await?;
+    let (second, second_session) = touched_elsewhere(&nodes).await?;
+    metric(&nodes[1], "roundhouse_settling", 0.0).await?;
+    let mut monitor = Monitor::start(&redis)?;
+    nodes[0].kill()?;
+    first.tool("rh_echo", json!({})).await?;
+    let asked = monitor.heard(&first_session)?;
+    let (claim, looks) = asked.split_last().context("nothing was asked")?;
+    ensure!(is_claim(claim) && looks.iter().all(|look| is_look(look)), "{asked:#?}");
+
+    metric(&nodes[1], "roundhouse_nodes_marked_dead_total", 1.0).await?;
+    let mut monitor = Monitor::start(&redis)?;
+    second.tool("rh_echo", json!({})).await?;
+    let asked = monitor.heard(&second_session)?;
+    ensure!(asked.len() == 2 && is_look(&asked[0]) && is_claim(&asked[1]), "{asked:#?}");
+    for (client, session) in [(&first, &first_session), (&second, &second_session)] {
+        client.tool("rh_echo", json!({})).await?;
+        let more = monitor.heard(session)?;
+        ensure!(more.is_empty(), "after the take-over: {more:#?}");
+    }
+    Ok(())
+}
+
+/// A session of the first node that the second has found, and its id.
+async fn touched_elsewhere(nodes: &[Node; 2]) -> Result<(Client, String)> {
+    let mut client = Client::open(nodes[0].demo(), "2025-11-25").await?;
+    client.url = nodes[1].demo();
+    client.tool("rh_echo", json!({})).await?;
+    let session = client.session.clone().context("no session")?;
+    Ok((client, session))
+}
+
+/// One script over record and log.
+fn is_claim(command: &str) -> bool {
+    command.starts_with("\"EVALSHA\"") && command.contains(":log\"")
+}
+
+/// The record is read.
+fn is_look(command: &str) -> bool {
+    command.starts_with("\"GET\"")
+}
+
+/// Waits until a node's metric says so.
+async fn metric(node: &Node, name: &str, due: f64) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while node.metric(name).await? != Some(due) {
+        ensure!(Instant::now() < until, "{name} never is {due}");
+        sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }

@@ -26,6 +26,7 @@ use crate::registry::{Found, Registry};
 use crate::remote::{self, Errand, Passage, Serving};
 use crate::seeking::Claims;
 use crate::sink::Bounds;
+use crate::tombstones::{self, Tombstones};
 use crate::{Care, Inflow, Settings, clock, metrics};
 
 /// How often a session that was too busy to hear that the node stops is told again.
@@ -70,6 +71,8 @@ pub(crate) struct Node {
     pub(crate) registry: Arc<Registry>,
     /// Sessions that are being taken up.
     pub(crate) claims: Claims,
+    /// Sessions that ended here a short while ago.
+    pub(crate) tombstones: Arc<Tombstones>,
     /// Threads that they may be brought to.
     pub(crate) arbiters: Arbiters,
     /// How each tenant's server is looked after; the others' as by default.
@@ -110,6 +113,7 @@ impl Handle {
             backends,
             registry: Arc::new(Registry::new()),
             claims: Claims::default(),
+            tombstones: Arc::default(),
             arbiters: Arbiters::default(),
             cares: OnceLock::new(),
             incarnation,
@@ -136,7 +140,9 @@ impl Handle {
             tracing::error!("the node has joined a cluster already");
             return;
         }
-        tokio::spawn(tell_of_changes(Arc::downgrade(&self.node), changes));
+        let (node, tombstones) = (Arc::downgrade(&self.node), Arc::clone(&self.node.tombstones));
+        tokio::spawn(tombstones::stand_for(node.clone(), tombstones, changes.clone()));
+        tokio::spawn(tell_of_changes(node, changes));
     }
 
     /// How these tenants' servers are looked after. To be called before the first session
@@ -174,12 +180,17 @@ impl Handle {
 
     /// Makes a session whose every message goes to one connection (HTTP+SSE, stdio):
     /// the returned one, open from the start. It ends with that connection. Whatever node
-    /// its client comes to next finds the session recorded.
+    /// its client comes to next finds the session recorded. A node that leaves has another make it.
     pub async fn connect(
         &self,
         tenant: &Arc<Tenant>,
         principal: &Principal,
     ) -> Result<Opened, Refusal> {
+        if self.node.is_departing()
+            && let Some(peer) = self.node.willing_peer()
+        {
+            return remote::connect(&self.node, &peer, tenant, principal).await;
+        }
         let (recorded, is_recorded) = oneshot::channel();
         let opened = birth::begin(&self.node, tenant, principal, Newborn::Connected { recorded })?;
         is_recorded.await.map_err(|_| Refusal::Unavailable)?;

@@ -6,6 +6,9 @@
 //! again is safe. The session bounds what waits here: it raises the floor of its log when
 //! too much does.
 
+#[cfg(test)]
+mod tests;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cluster::tenure::{Came, Moment, Op, Outcome, Settling, Tenure};
 use protocol::SessionId;
-use store::{State, Store, Token};
+use store::{Record, State, Store, Token};
 
 use crate::metrics;
 
@@ -123,6 +126,11 @@ impl Keeper {
     pub(crate) fn end(&mut self) {
         self.tenure.end();
         self.stirred = true;
+    }
+
+    /// What says that the session is over, and the era of the store in which that was written.
+    pub(crate) fn tombstone(&self) -> (Record, u64) {
+        (self.tenure.tombstone(), self.tenure.era())
     }
 
     /// When to poll again, if nothing happens before.

@@ -14,9 +14,10 @@ use crate::metrics::{self, End};
 use crate::performing::at_once;
 use crate::record;
 use crate::session_actor::SessionActor;
+use crate::tombstones::Tombstone;
 
-/// How long a session that is over tries to say so, in milliseconds. Then its record is left
-/// to expire, or to be claimed.
+/// How long a session that is over tries to say so, in milliseconds. Then one that was given
+/// up is left to be claimed, and for one that ended the node goes on trying.
 const PATIENCE_MS: u64 = 10_000;
 
 /// A session on its way out.
@@ -76,9 +77,23 @@ impl SessionActor {
         let late = self.leaving.is_some_and(|leaving| leaving.until <= now);
         if late {
             tracing::warn!(session = ?self.id, "that a session is gone was not written in time");
+            if self.leaving.is_some_and(|leaving| !leaving.moves) {
+                self.stand_for_end(false);
+            }
             self.part();
         }
         late
+    }
+
+    /// Sees to it that the end is not forgotten. `is_told`: the store knows of it now.
+    pub(crate) fn stand_for_end(&self, is_told: bool) {
+        // A store that is one node's own forgets nothing.
+        let (Some(keeper), Some(_)) = (&self.keeper, self.node.cluster()) else { return };
+        let (now, (record, era)) = (clock::now(), keeper.tombstone());
+        let lasts = u64::try_from(keeper.lifetimes.ended.as_millis()).unwrap_or(u64::MAX);
+        let era = is_told.then_some(era);
+        let tombstone = Tombstone::new(self.id.clone(), record, era, now.plus(lasts));
+        self.node.tombstones.keep(tombstone, now);
     }
 
     /// The session is another owner's, or over: nothing may be said for it any more.
@@ -98,6 +113,7 @@ impl SessionActor {
             self.say_goodbye(end);
         }
         let token = self.keeper.as_ref().map_or(self.token, |keeper| keeper.token());
+        self.stand_for_end(false);
         let (enrolled, seat) = (self.enrolled.take(), self.seat.take());
         // A record that could not be made may be there all the same.
         let is_recorded = self.draft.is_none() || end == End::Unrecorded;

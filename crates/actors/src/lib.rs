@@ -27,6 +27,7 @@ mod seeking;
 mod session_actor;
 mod settings;
 mod sink;
+mod tombstones;
 
 pub use care::Care;
 pub use conversation::{Answer, Frame, Refusal, Rerun};

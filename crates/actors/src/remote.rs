@@ -15,7 +15,7 @@ mod told;
 mod wire;
 
 pub(crate) use call::{Call, Errand};
-pub(crate) use opening::open;
+pub(crate) use opening::{connect, open};
 pub(crate) use passage::Passage;
 pub(crate) use serving::Serving;
 

@@ -91,7 +91,7 @@ impl Node {
                     Located::There(peer) => return Ok(Place::There(peer)),
                     Located::Ownerless(record, cause) => {
                         self.check(visitor, &record)?;
-                        // What the record says is here nobody else may claim.
+                        // What the record says is here nobody else may claim: it is passed on.
                         if self.is_departing() && cause != Cause::Own {
                             return Ok(Place::Nowhere);
                         }
@@ -239,6 +239,9 @@ impl Node {
             );
             return Err(Refusal::Unavailable);
         };
+        if cause == Cause::Own && self.is_departing() && self.can_leave() {
+            return self.pass_on(session, record).await;
+        }
         let seat = self.seat_again(record)?;
         let (claimed, epoch) = self.claim(session, record).await?;
         let token = claimed.record.owner.token;
@@ -266,6 +269,20 @@ impl Node {
             tracing::warn!(?session, %error, "a session that cannot be served is not released");
         }
         Err(Refusal::Unavailable)
+    }
+
+    /// Claims from itself what the record says is here, and gives it up at once: this node
+    /// leaves, and nobody else may claim it. What had begun is settled by whoever does next.
+    async fn pass_on(&self, session: &SessionId, record: &Record) -> Came {
+        let (claimed, _) = self.claim(session, record).await?;
+        let (token, lasts) = (claimed.record.owner.token, self.settings.lifetimes().released);
+        if let Err(error) = self.store.release(session, token, lasts).await {
+            tracing::warn!(?session, %error, "a session was not passed on; it is tried again");
+            return Err(Refusal::Unavailable);
+        }
+        metrics::RELEASED.inc();
+        tracing::info!(?session, "a session was passed on");
+        Err(Refusal::Moved)
     }
 
     fn seat_again(&self, record: &Record) -> Result<Seat, Refusal> {

@@ -435,7 +435,11 @@ impl SessionActor {
                     self.following.push_back(Event::Reclaimed { emitter });
                 }
                 Outcome::Deposed => self.depose(),
-                Outcome::Released | Outcome::Ended => self.part(),
+                Outcome::Released => self.part(),
+                Outcome::Ended => {
+                    self.stand_for_end(true);
+                    self.part();
+                }
             }
         }
     }

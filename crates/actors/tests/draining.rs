@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use actors::{Answer, Frame, Inflow, Refusal, Told, Visit};
 use backends::LinkEvent;
-use protocol::{Method, Notification, Request};
+use protocol::{Body, Method, Notification, Request};
 use support::nodes::{Common, MOMENT, Node};
 use support::{PATIENCE, STEPS, World, all, messages, next, text, until};
 
@@ -212,5 +212,41 @@ async fn what_does_not_finish_in_time_ends_with_one_error() {
         assert!(text(error).contains(r#""id":2,"error""#), "{told:?}");
         other.works(&visit, 3).await;
         other.works(&silent, 3).await;
+    }
+}
+
+/// Posts what is accepted, and told on the one connection of its session.
+async fn posts(node: &World, visit: &Visit, message: protocol::Message) {
+    let told = all(node.handle.post(visit, Body::One(message), None).await.unwrap()).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Accepted)]), "{told:?}");
+}
+
+#[actix_rt::test]
+async fn a_session_of_one_connection_that_is_opened_at_a_draining_node_is_made_by_another() {
+    let [leaving, mut other] = Common::default().nodes().await;
+    drained(drain(&leaving, Duration::from_secs(30))).await;
+    for is_left in [true, false] {
+        let opened = leaving.handle.connect(&leaving.tenant, &leaving.principal).await.unwrap();
+        let (visit, mut pipe) = (leaving.visit(&opened.session), opened.inflow);
+        assert_eq!((leaving.handle.sessions(), other.handle.sessions()), (0, 1));
+        let params = br#"{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
+        let initialize = Request::new(0.into(), Method::Initialize, Some(params));
+        posts(&leaving, &visit, initialize.into()).await;
+        let told = messages(&[next(&mut pipe).await.unwrap()]);
+        assert!(told[0].1.contains("2024-11-05"), "{told:?}");
+        posts(&other, &visit, Notification::new(Method::Initialized, None).into()).await;
+        let echo = br#"{"name":"echo"}"#;
+        posts(&other, &visit, Request::new(1.into(), Method::ToolsCall, Some(echo)).into()).await;
+        let told = messages(&[next(&mut pipe).await.unwrap()]);
+        assert!(told[0].1.contains(r#""ok":true"#), "{told:?}");
+        if is_left {
+            drop(pipe);
+            until(|| other.handle.sessions() == 0).await;
+        } else {
+            // It is over with whoever has it, as it would be at home.
+            other.kill();
+            assert!(matches!(next(&mut pipe).await, Some(Told::Abort)));
+            assert!(next(&mut pipe).await.is_none());
+        }
     }
 }

@@ -33,13 +33,14 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use settings::Settings;
+pub use settings::{Settings, Tls};
 
 use self::clock::Clock;
 use self::eras::Eras;
 use self::link::calls::Limits;
 use self::link::dial::{self, Link};
 use self::link::listen::listen;
+use self::link::tls::Trust;
 use self::members::Members;
 use self::node::Node;
 use self::right::Right;
@@ -175,12 +176,14 @@ impl Cluster {
             window: settings.window,
         };
         let span = Duration::from_millis(settings.lease_ms - settings.margin_ms);
+        let trust = settings.tls.as_ref().map(Trust::of).transpose()?;
         let node = Arc::new(Node {
             incarnation: Incarnation(random),
             name: name.as_str().into(),
             address: address.as_str().into(),
             store,
             serve,
+            trust,
             right: Right::new(clock, span),
             eras: Eras::new(settings.settle()),
             changes: watch::Sender::new(0),

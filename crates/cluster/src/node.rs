@@ -12,6 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::eras::Eras;
 use crate::link::dial;
+use crate::link::tls::Trust;
 use crate::members::Members;
 use crate::peers::Peers;
 use crate::right::Right;
@@ -43,6 +44,8 @@ pub(crate) struct Node {
     pub(crate) address: Arc<str>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) serve: Arc<dyn Serve>,
+    /// Where links are encrypted.
+    pub(crate) trust: Option<Trust>,
     pub(crate) right: Right,
     pub(crate) eras: Eras,
     /// Rises when sessions have something to do: the lease's epoch or a primary changed, or

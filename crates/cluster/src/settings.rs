@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Error;
+use crate::link::tls::Trust;
 
 /// Shortest secret that is accepted, in bytes.
 const SECRET_BYTES_MIN: usize = 16;
@@ -20,11 +21,14 @@ pub struct Settings {
     /// The address that peers are told; empty for `listen`. No two nodes may share one:
     /// whoever answers at an address is taken for proof that its former node is dead.
     pub advertise: String,
-    /// What every node of the cluster knows and nobody else does, at least 16 bytes.
-    /// Peers prove to each other that they know it. It does not encrypt what they say:
-    /// keep the link in a private network until it has mutual TLS.
+    /// What every node of the cluster knows and nobody else does, at least 16 bytes; may be
+    /// empty with mutual TLS. Peers prove to each other that they know it. It does not
+    /// encrypt what they say: without mutual TLS keep the link in a private network.
     #[serde(serialize_with = "redacted")]
     pub secret: String,
+    /// What mutual TLS takes; `None`: what peers say is not encrypted.
+    #[serde(skip)]
+    pub tls: Option<Tls>,
     /// This node's name, for people; empty for the address that peers are told.
     pub name: String,
     /// How long a lease lasts without renewal, in milliseconds. A node that vanishes
@@ -55,12 +59,32 @@ pub struct Settings {
     pub whereabouts_max: usize,
 }
 
+/// How a node proves to its peers which cluster it is of. All PEM.
+#[derive(Clone, PartialEq)]
+pub struct Tls {
+    /// Certificates of those who vouch for nodes, and for nobody else.
+    pub ca: String,
+    /// This node's certificate. It names the host that peers call, and is good for either
+    /// end of a connection.
+    pub certificate: String,
+    /// Its key.
+    pub key: String,
+}
+
+/// The key is not told.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("ca", &self.ca).finish_non_exhaustive()
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
             listen: String::new(),
             advertise: String::new(),
             secret: String::new(),
+            tls: None,
             name: String::new(),
             lease_ms: 6_000,
             renew_ms: 1_000,
@@ -109,10 +133,14 @@ impl Settings {
         if self.listen.is_empty() {
             return Ok(());
         }
-        if self.secret.len() < SECRET_BYTES_MIN {
+        if let Some(tls) = &self.tls {
+            Trust::of(tls)?;
+        }
+        let may_lack = self.tls.is_some() && self.secret.is_empty();
+        if self.secret.len() < SECRET_BYTES_MIN && !may_lack {
             return wrong(
                 "cluster.secret must have at least 16 bytes, the same on every node; \
-                 set it, or leave cluster.listen empty",
+                 set it, or write [cluster.tls], or leave cluster.listen empty",
             );
         }
         Ok(())
@@ -189,6 +217,42 @@ mod tests {
         ] {
             settings(text).check().unwrap_err();
         }
+    }
+
+    /// What an authority says of a node at 127.0.0.1.
+    fn tls() -> Tls {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec!["127.0.0.1".into()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        Tls { ca: certificate.clone(), certificate, key: key.serialize_pem() }
+    }
+
+    #[test]
+    fn with_certificates_a_secret_may_be_left_out_and_may_not_be_short() {
+        let mut settings = settings("listen = '127.0.0.1:0'");
+        settings.tls = Some(tls());
+        settings.check().unwrap();
+        settings.secret = "short".into();
+        settings.check().unwrap_err();
+    }
+
+    #[test]
+    fn certificates_that_cannot_work_are_refused_by_name_and_no_key_is_shown() {
+        let (whole, other) = (tls(), tls());
+        let none = String::new;
+        for (tls, named) in [
+            (Tls { ca: none(), ..whole.clone() }, "ca_file"),
+            (Tls { certificate: "junk".into(), ..whole.clone() }, "cert_file"),
+            (Tls { key: none(), ..whole.clone() }, "key_file"),
+            (Tls { key: other.key, ..whole.clone() }, "key_file"),
+        ] {
+            let mut settings = settings("listen = '127.0.0.1:0'");
+            settings.tls = Some(tls);
+            let said = settings.check().unwrap_err().to_string();
+            assert!(said.contains(&format!("cluster.tls.{named}")), "{said}");
+            assert!(!said.contains("PRIVATE") && !format!("{settings:?}").contains("PRIVATE"));
+        }
+        assert!(!format!("{whole:?}").contains("PRIVATE"));
     }
 
     #[test]

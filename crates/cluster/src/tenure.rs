@@ -280,6 +280,11 @@ impl Tenure {
         Record { standing: Standing::Ended, ..self.record.clone() }
     }
 
+    /// The newest era in which the store is known to hold what it was told of the session.
+    pub fn era(&self) -> u64 {
+        self.era.unwrap_or(0)
+    }
+
     /// Takes entries for the log.
     pub fn push(&mut self, first: u64, floor: u64, entries: Vec<Bytes>) {
         if self.over {

@@ -55,7 +55,7 @@ impl Plan {
     ) -> Result<(), Error> {
         let readiness = Readiness::waiting_for("starting");
         let handle = self.handle();
-        let peers = Peers::join(&self.settings.cluster, &self.store, &handle, &readiness).await?;
+        let peers = Peers::join(&self.cluster, &self.store, &handle, &readiness).await?;
         let running = front::serve(
             &self.settings.front,
             &self.settings.admin,

@@ -29,6 +29,8 @@ pub(crate) fn built_in() -> Named {
 /// Everything that a node needs.
 pub(crate) struct Plan {
     pub(crate) settings: Settings,
+    /// `settings.cluster`, its files read.
+    pub(crate) cluster: cluster::Settings,
     pub(crate) tenants: Tenants,
     pub(crate) backends: Backends,
     pub(crate) children: Children,
@@ -64,20 +66,20 @@ impl Plan {
         }
         problems.note(settings.front.check());
         problems.note(settings.log.check());
-        problems.note(settings.cluster.check());
+        let cluster = problems.note(settings.cluster.read()).unwrap_or_default();
         let records = match store {
             Some(store) => Some(Records::brought(store)),
             None => problems.note(Records::open(&settings.store)),
         };
         let Some(Records { store, shared }) = records else { return Err(problems) };
-        if !settings.cluster.listen.is_empty() && !shared {
+        if !cluster.listen.is_empty() && !shared {
             problems.add(
                 "`cluster.listen` is set, but no other node can see the records of this one; \
                  give `store.url` a store that all nodes share, or leave `cluster.listen` empty",
             );
         }
         let (tenants, backends) = (Tenants::new(tenants), Backends::new(backends));
-        problems.or(Self { settings, tenants, backends, children, store })
+        problems.or(Self { settings, cluster, tenants, backends, children, store })
     }
 }
 

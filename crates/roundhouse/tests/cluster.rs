@@ -26,8 +26,8 @@ impl Handler for Named {
 
 fn settings() -> Settings {
     let mut settings = Settings::default();
-    settings.cluster.listen = "127.0.0.1:0".into();
-    settings.cluster.secret = "no secret, only a test".into();
+    settings.cluster.peers.listen = "127.0.0.1:0".into();
+    settings.cluster.peers.secret = "no secret, only a test".into();
     settings
 }
 
@@ -94,7 +94,7 @@ async fn a_listener_for_peers_needs_a_secret_and_a_store_that_they_can_see() {
     assert!(refused.contains("`cluster.listen` is set") && refused.contains("store.url"));
 
     let mut settings = settings();
-    settings.cluster.secret.clear();
+    settings.cluster.peers.secret.clear();
     let roundhouse = Roundhouse::from_settings(settings).store(Arc::new(Memory::default()));
     let roundhouse = roundhouse.open_tenant("acme", roundhouse::native(Named("one")));
     let refused = roundhouse.on_free_ports().start().await.unwrap_err().to_string();

@@ -80,8 +80,8 @@ pub(crate) struct Call {
     pub(crate) principal: Principal,
     pub(crate) session: SessionId,
     pub(crate) errand: Errand,
-    /// Its sender leaves the cluster: whoever receives it claims the session, where it has
-    /// no owner.
+    /// Whoever receives it claims the session where it has no owner, or where the receiver
+    /// itself is said to be that: its sender leaves the cluster, or asked in vain before.
     pub(crate) claims: bool,
 }
 

@@ -72,6 +72,12 @@ impl Course {
         Self { is_newborn: true, ..Self::new(errand) }
     }
 
+    /// The course of the one connection of a session: open from the start, and over with
+    /// whoever has the session.
+    pub(super) fn of_duplex() -> Self {
+        Self { open: true, ..Self::new(Errand::Listen { after: None }) }
+    }
+
     /// What to ask of whoever has the session.
     pub(super) fn errand(&self) -> &Errand {
         &self.errand

@@ -27,24 +27,26 @@ const OPENING: u8 = 0xFF;
 /// What the first reply begins with where there is a session. No reply of a session does.
 const OPENED: u8 = 0xFF;
 
-/// Who opens a session, and with which `initialize`.
+/// Who opens a session, and how.
 #[derive(Debug)]
 pub(super) struct Opening {
     tenant: Arc<Tenant>,
     principal: Principal,
-    request: Request,
+    /// The `initialize`; none where every message of the session goes to one connection.
+    request: Option<Request>,
     mirrored: Option<Box<Mirrored>>,
 }
 
 impl Opening {
     fn encode(&self) -> Bytes {
-        let mut writer = Writer::new(self.request.raw().len() + 256);
+        let raw = self.request.as_ref().map_or(&[][..], |request| request.raw());
+        let mut writer = Writer::new(raw.len() + 256);
         writer.byte(OPENING);
         writer.text(&self.tenant.name);
         writer.number(self.tenant.sessions_max as u64);
         writer.text(self.principal.name());
         put_mirrored(&mut writer, self.mirrored.as_deref());
-        writer.bytes(self.request.raw());
+        writer.bytes(raw);
         writer.finish()
     }
 
@@ -59,12 +61,13 @@ impl Opening {
         let tenant = Arc::new(Tenant { name, allowed_origins: Vec::new(), sessions_max });
         let principal = Principal::named(&reader.text()?);
         let mirrored = take_mirrored(&mut reader)?;
-        let Ok(Message::Request(request)) = Message::parse(reader.bytes()?) else { return None };
+        let raw = reader.bytes()?;
+        let request = match Message::parse(raw.clone()) {
+            _ if raw.is_empty() => None,
+            Ok(Message::Request(request)) => Some(request),
+            _ => return None,
+        };
         reader.finish(Self { tenant, principal, request, mirrored })
-    }
-
-    fn body(&self) -> Body {
-        Body::One(Message::Request(self.request.clone()))
     }
 
     /// Makes the session on this node, for a peer's client.
@@ -74,13 +77,44 @@ impl Opening {
         let arbiters = Arc::clone(&node);
         // A session lives on a thread of its node's. Where none takes it, nobody tells.
         arbiters.arbiters.spawn(move || {
-            let newborn = Newborn::Posted { body: self.body(), mirrored: self.mirrored };
-            let _ = tell.send(birth::begin(&node, &self.tenant, &self.principal, newborn));
+            let Self { tenant, principal, request, mirrored } = self;
+            let (recorded, is_recorded) = oneshot::channel();
+            let (newborn, is_recorded) = match request {
+                Some(request) => (posted(request, mirrored), None),
+                None => (Newborn::Connected { recorded }, Some(is_recorded)),
+            };
+            let opened = birth::begin(&node, &tenant, &principal, newborn);
+            let _ = tell.send(opened.map(|opened| (opened, is_recorded)));
         });
         Box::new(Serving::Beginning(Box::pin(async move {
-            told.await.unwrap_or(Err(Refusal::Unavailable))
+            let (opened, is_recorded) = told.await.unwrap_or(Err(Refusal::Unavailable))?;
+            if let Some(is_recorded) = is_recorded {
+                is_recorded.await.map_err(|_| Refusal::Unavailable)?;
+            }
+            Ok(opened)
         })))
     }
+}
+
+fn posted(request: Request, mirrored: Option<Box<Mirrored>>) -> Newborn {
+    Newborn::Posted { body: Body::One(request.into()), mirrored }
+}
+
+/// Opens a session through another node whose every message goes to one connection, here.
+/// It ends with that connection, and with either node.
+pub(crate) async fn connect(
+    node: &Arc<Node>,
+    peer: &Peer,
+    tenant: &Arc<Tenant>,
+    principal: &Principal,
+) -> Result<Opened, Refusal> {
+    let (tenant, principal) = (Arc::clone(tenant), principal.clone());
+    let opening = Opening { tenant, principal, request: None, mirrored: None };
+    let mut calling = peer.call(opening.encode());
+    let session = opened(&mut calling).await?;
+    let Opening { tenant, principal, .. } = opening;
+    let visit = Visit { tenant, principal, session: session.clone() };
+    Ok(Opened { session, inflow: Passage::of_duplex(node, visit, calling).into() })
 }
 
 /// Opens a session through another node.
@@ -93,10 +127,11 @@ pub(crate) async fn open(
     mirrored: Option<Box<Mirrored>>,
 ) -> Result<Opened, Refusal> {
     let (tenant, principal) = (Arc::clone(tenant), principal.clone());
-    let opening = Opening { tenant, principal, request, mirrored };
+    let body = Body::One(request.clone().into());
+    let opening = Opening { tenant, principal, request: Some(request), mirrored };
     let mut calling = peer.call(opening.encode());
     let session = opened(&mut calling).await?;
-    let errand = Errand::Post { body: opening.body(), mirrored: opening.mirrored, again: false };
+    let errand = Errand::Post { body, mirrored: opening.mirrored, again: false };
     let visit =
         Visit { tenant: opening.tenant, principal: opening.principal, session: session.clone() };
     Ok(Opened { session, inflow: Passage::of_newborn(node, visit, errand, calling).into() })
@@ -179,15 +214,21 @@ mod tests {
         };
         let tenant = Tenant { name: "acme".into(), allowed_origins: vec![], sessions_max: 300 };
         let mirrored = Mirrored::from_headers([("Mcp-Method", &b"initialize"[..])].into_iter());
-        Opening { tenant: Arc::new(tenant), principal: Principal::named("ada"), request, mirrored }
+        let (tenant, principal) = (Arc::new(tenant), Principal::named("ada"));
+        Opening { tenant, principal, request: Some(request), mirrored }
+    }
+
+    fn duplex() -> Opening {
+        Opening { request: None, mirrored: None, ..opening() }
     }
 
     #[test]
     fn an_opening_arrives_as_it_was_sent_and_is_no_call() {
-        let sent = opening();
-        let arrived = Opening::decode(sent.encode()).unwrap();
-        assert_eq!(format!("{arrived:?}"), format!("{sent:?}"));
-        assert!(Call::decode(sent.encode()).is_none());
+        for sent in [opening(), duplex()] {
+            let arrived = Opening::decode(sent.encode()).unwrap();
+            assert_eq!(format!("{arrived:?}"), format!("{sent:?}"));
+            assert!(Call::decode(sent.encode()).is_none());
+        }
     }
 
     #[test]

@@ -84,6 +84,11 @@ impl Passage {
         Self::new(node, visit, Course::of_newborn(errand), State::There(calling))
     }
 
+    /// Goes on with a call that has opened a session of one connection, this one.
+    pub(super) fn of_duplex(node: &Arc<Node>, visit: Visit, calling: Calling) -> Self {
+        Self::new(node, visit, Course::of_duplex(), State::There(calling))
+    }
+
     fn new(node: &Arc<Node>, visit: Visit, course: Course, state: State) -> Self {
         Self {
             node: Arc::clone(node),
@@ -114,7 +119,10 @@ impl Passage {
                         continue;
                     }
                     Ok(Place::There(peer)) => {
-                        self.call(&peer, false);
+                        // Where the record names a node that said it lacks the session, that
+                        // node alone may claim it: the answer to a claim of its own was lost.
+                        let claims = self.tries > 0;
+                        self.call(&peer, claims);
                         continue;
                     }
                     Ok(Place::Nowhere) => match self.node.willing_peer() {

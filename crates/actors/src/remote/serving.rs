@@ -70,7 +70,7 @@ impl Replies for Telling {
 
 type Seeking = Pin<Box<dyn Future<Output = Result<Local, Refusal>> + Send>>;
 
-/// A connection of a peer's that leaves, whose session this node claims.
+/// A connection of a peer's whose session this node claims.
 enum Claiming {
     Seeking(Seeking),
     Telling(Telling),

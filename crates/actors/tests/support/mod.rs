@@ -1,6 +1,7 @@
 //! A node with a scripted server, and a client that reads what it is told.
 #![allow(dead_code, reason = "each story uses its part")]
 
+pub(crate) mod forgetful;
 pub(crate) mod nodes;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,5 @@
 //! Makes and keeps the link to one peer, and finds out when it is dead.
 
-use std::error::Error as _;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -22,6 +21,7 @@ use super::frame::{Frame, Greeting, Kind};
 use super::proof::{self, Role};
 use super::socket::{Connector, Fate};
 use super::suspicion::{Look, Suspicion};
+use super::tls::{REMEDY, Trust};
 use super::{Codec, FLOW_BYTES, FRAME_OVERHEAD_BYTES, PATH};
 use crate::node::Node;
 use crate::peers::Linked;
@@ -243,10 +243,9 @@ async fn run(node: &Arc<Node>, link: &Link, established: Established) -> Ended {
 /// Connects and shakes hands.
 async fn meet(node: &Node, link: &Arc<Link>) -> Result<Established, Failure> {
     let (endpoint, fate) = (endpoint(node, &link.address)?, Fate::default());
-    let connecting = endpoint.connect_with_connector(Connector(fate.clone()));
-    let channel = connecting.await.map_err(|error| {
-        if is_refusal(&error) { Failure::Refused } else { Failure::Other(error.to_string()) }
-    })?;
+    let tls = node.trust.as_ref().map(Trust::connector);
+    let connecting = endpoint.connect_with_connector(Connector { fate: fate.clone(), tls });
+    let channel = connecting.await.map_err(|error| unconnected(&error))?;
     let frame_bytes = node.settings.message_bytes_max.saturating_add(FRAME_OVERHEAD_BYTES);
     let mut grpc = Grpc::new(channel.clone())
         .max_decoding_message_size(frame_bytes)
@@ -306,18 +305,29 @@ fn refused(status: &Status) -> Failure {
             "it does not accept this node; give all nodes the same cluster.secret".to_owned(),
         );
     }
+    // The callee judges a certificate when its caller believes to be connected already.
+    if causes(status).any(|cause| cause.to_string().contains("received fatal alert")) {
+        metrics::LINKS_REFUSED.inc();
+        return Failure::Other(format!("it does not trust this node's certificate; {REMEDY}"));
+    }
     Failure::Other(format!("it ended the link: {}", status.code()))
 }
 
-fn is_refusal(error: &tonic::transport::Error) -> bool {
-    let mut source = error.source();
-    while let Some(error) = source {
-        if let Some(error) = error.downcast_ref::<io::Error>() {
-            return error.kind() == io::ErrorKind::ConnectionRefused;
+fn unconnected(error: &tonic::transport::Error) -> Failure {
+    match causes(error).find_map(|cause| cause.downcast_ref::<io::Error>()) {
+        Some(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => Failure::Refused,
+        Some(cause) if cause.kind() == io::ErrorKind::PermissionDenied => {
+            metrics::LINKS_REFUSED.inc();
+            Failure::Other(cause.to_string())
         }
-        source = error.source();
+        _ => Failure::Other(error.to_string()),
     }
-    false
+}
+
+fn causes<'e>(
+    error: &'e (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'e (dyn std::error::Error + 'static)> {
+    std::iter::successors(error.source(), |error| error.source())
 }
 
 /// Has the store note that an incarnation is dead. No while another peer is linked to it,

@@ -1,10 +1,11 @@
 //! Connections that others made to this node, and how long strangers may stay.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use futures_util::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -14,7 +15,10 @@ use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
 
 use super::socket::{Fate, Socket};
+use super::tls;
+use super::wire::Wire;
 use crate::metrics;
+use crate::node::Node;
 
 /// Most connections of those who have not proven themselves; one more is closed at once.
 const STRANGERS_MAX: usize = 64;
@@ -22,13 +26,17 @@ const STRANGERS_MAX: usize = 64;
 /// The connections that are made to this node, for as long as it listens.
 pub(crate) struct Guests {
     listener: TcpListener,
+    node: Arc<Node>,
     strangers: Arc<Semaphore>,
-    patience: Duration,
+    /// That one was refused was said, and none was taken since: it is not said again.
+    said: Arc<AtomicBool>,
 }
 
 /// A connection that somebody made to this node.
 pub(crate) struct Guest {
-    socket: Socket,
+    wire: Wire,
+    from: SocketAddr,
+    said: Arc<AtomicBool>,
     visit: Visit,
     /// Until then it has to be proven who it is.
     until: Option<Pin<Box<Sleep>>>,
@@ -43,9 +51,10 @@ pub(crate) struct Visit {
 }
 
 impl Guests {
-    /// Strangers may stay so long.
-    pub(crate) fn new(listener: TcpListener, patience: Duration) -> Self {
-        Self { listener, strangers: Arc::new(Semaphore::new(STRANGERS_MAX)), patience }
+    /// Strangers may stay for as long as the node's settings say.
+    pub(crate) fn new(listener: TcpListener, node: Arc<Node>) -> Self {
+        let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
+        Self { listener, node, strangers, said: Arc::default() }
     }
 }
 
@@ -67,12 +76,14 @@ impl Stream for Guests {
             let _ = stream.set_nodelay(true);
             let fate = Fate::default();
             let visit = Visit { fate: fate.clone(), place: Arc::new(Mutex::new(Some(place))) };
-            let until = Some(Box::pin(sleep(self.patience)));
-            return Poll::Ready(Some(Ok(Guest {
-                socket: Socket::new(stream, fate),
-                visit,
-                until,
-            })));
+            let until = Some(Box::pin(sleep(self.node.settings.connect())));
+            let socket = Socket::new(stream, fate);
+            let wire = match &self.node.trust {
+                Some(trust) => Wire::Accepting(Box::new(trust.accept(socket))),
+                None => Wire::Plain(socket),
+            };
+            let said = self.said.clone();
+            return Poll::Ready(Some(Ok(Guest { wire, from, said, visit, until })));
         }
     }
 }
@@ -90,6 +101,37 @@ impl Visit {
     /// How its connection ended.
     pub(crate) fn fate(&self) -> &Fate {
         &self.fate
+    }
+}
+
+impl Guest {
+    /// Returns when the other end may be listened to.
+    fn poll_known(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match ready!(self.wire.poll_known(context)) {
+            Ok(is_news) => {
+                if is_news {
+                    self.said.store(false, Ordering::Relaxed);
+                }
+                Poll::Ready(Ok(()))
+            }
+            Err(error) => {
+                self.refuse(&error);
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+
+    fn refuse(&self, error: &io::Error) {
+        if !tls::is_distrust(error) {
+            return;
+        }
+        metrics::LINKS_REFUSED.inc();
+        let from = self.from;
+        if self.said.swap(true, Ordering::Relaxed) {
+            tracing::debug!(%from, %error, "refused a peer");
+        } else {
+            tracing::warn!(%from, %error, "refused a peer; {}", tls::REMEDY);
+        }
     }
 }
 
@@ -115,7 +157,8 @@ impl AsyncRead for Guest {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
         }
-        Pin::new(&mut self.socket).poll_read(context, buffer)
+        ready!(self.poll_known(context))?;
+        Pin::new(&mut self.wire).poll_read(context, buffer)
     }
 }
 
@@ -125,7 +168,8 @@ impl AsyncWrite for Guest {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(context, bytes)
+        ready!(self.poll_known(context))?;
+        Pin::new(&mut self.wire).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -133,18 +177,20 @@ impl AsyncWrite for Guest {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(context, slices)
+        ready!(self.poll_known(context))?;
+        Pin::new(&mut self.wire).poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
+        self.wire.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(context)
+        ready!(self.poll_known(context))?;
+        Pin::new(&mut self.wire).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(context)
+        Pin::new(&mut self.wire).poll_shutdown(context)
     }
 }

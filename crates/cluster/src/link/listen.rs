@@ -24,7 +24,7 @@ const LINKS_PER_CONNECTION_MAX: u32 = 2;
 
 /// Listens until the node closes its links.
 pub(crate) async fn listen(node: Arc<Node>, listener: TcpListener) {
-    let incoming = Guests::new(listener, node.settings.connect());
+    let incoming = Guests::new(listener, node.clone());
     let closing = node.closing.clone();
     let served = Server::builder()
         .http2_keepalive_interval(Some(node.settings.ping()))

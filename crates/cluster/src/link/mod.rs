@@ -10,6 +10,8 @@ pub(crate) mod listen;
 mod proof;
 pub(crate) mod socket;
 mod suspicion;
+pub(crate) mod tls;
+mod wire;
 
 use bytes::Bytes;
 use tonic_prost::ProstCodec;

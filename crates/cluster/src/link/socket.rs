@@ -10,7 +10,11 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 use tower_service::Service;
+
+use super::tls;
+use super::wire::Wire;
 
 /// How a connection ended, for whoever made it.
 #[derive(Clone, Debug, Default)]
@@ -36,10 +40,14 @@ impl Socket {
 }
 
 /// Makes one connection, whose fate is told.
-pub(crate) struct Connector(pub(crate) Fate);
+pub(crate) struct Connector {
+    pub(crate) fate: Fate,
+    /// Where links are encrypted.
+    pub(crate) tls: Option<TlsConnector>,
+}
 
 impl Service<Uri> for Connector {
-    type Response = TokioIo<Socket>;
+    type Response = TokioIo<Wire>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, io::Error>> + Send>>;
 
@@ -48,12 +56,15 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let fate = self.0.clone();
+        let (fate, tls) = (self.fate.clone(), self.tls.clone());
         Box::pin(async move {
             let address = uri.authority().map_or("", |authority| authority.as_str());
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
-            Ok(TokioIo::new(Socket::new(stream, fate)))
+            let socket = Socket::new(stream, fate);
+            let Some(tls) = tls else { return Ok(TokioIo::new(Wire::Plain(socket))) };
+            let stream = tls::meet(&tls, uri.host().unwrap_or_default(), socket).await?;
+            Ok(TokioIo::new(Wire::Tls(Box::new(stream))))
         })
     }
 }

@@ -4,6 +4,7 @@
 //! keys that nobody owns. It opens nothing and starts nothing.
 
 mod backend;
+mod cluster;
 mod problems;
 mod read;
 mod shape;
@@ -16,6 +17,7 @@ use backends::stdio::ChildrenSettings;
 use serde::{Deserialize, Serialize};
 
 pub use backend::{BackendSettings, NativeSettings};
+pub use cluster::ClusterSettings;
 pub use problems::Problems;
 pub use read::Environment;
 pub use store::StoreSettings;
@@ -36,7 +38,7 @@ pub struct Settings {
     /// `[store]`: what all nodes must agree on.
     pub store: StoreSettings,
     /// `[cluster]`: how this node meets the others.
-    pub cluster: cluster::Settings,
+    pub cluster: ClusterSettings,
     /// `[sessions]`: the bounds of each session.
     pub sessions: actors::Settings,
     /// `[log]`: what is logged, and in what shape.

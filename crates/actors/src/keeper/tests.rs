@@ -1,0 +1,265 @@
+//! How a keeper performs what the tenure says, on a store that lets each operation through
+//! when it is told to.
+
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
+
+use store::{
+    Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
+    Presence, Record, Renewed, Standing,
+};
+use tokio::sync::Semaphore;
+
+use super::*;
+
+const OWNED: Duration = Duration::from_secs(100);
+const RELEASED: Duration = Duration::from_secs(30);
+const ENDED: Duration = Duration::from_secs(60);
+
+/// Writes down what it is asked, and waits before it does that.
+struct Gated {
+    memory: Memory,
+    gate: Semaphore,
+    asked: Mutex<Vec<String>>,
+    /// So many operations are done, and then said to have failed.
+    failing: AtomicUsize,
+}
+
+impl Gated {
+    async fn passes(&self, what: String) {
+        self.asked.lock().unwrap().push(what);
+        self.gate.acquire().await.unwrap().forget();
+    }
+
+    fn answer<T>(&self, came: Result<T, Error>) -> Result<T, Error> {
+        let one_less = |failing: usize| failing.checked_sub(1);
+        match self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) {
+            Ok(_) => Err(Error::Unavailable(io::ErrorKind::TimedOut.into())),
+            Err(_) => came,
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Store for Gated {
+    async fn create(&self, s: &SessionId, r: Record, t: Duration) -> Result<(), Error> {
+        self.memory.create(s, r, t).await
+    }
+    async fn read(&self, s: &SessionId) -> Result<Option<Record>, Error> {
+        self.memory.read(s).await
+    }
+    async fn read_log(&self, s: &SessionId) -> Result<Vec<(u64, Bytes)>, Error> {
+        self.memory.read_log(s).await
+    }
+    async fn claim(
+        &self,
+        s: &SessionId,
+        e: Expected,
+        n: Owner,
+        t: Duration,
+    ) -> Result<Claimed, Error> {
+        let random = n.token.random;
+        self.passes(format!("claim {random} for {} s", t.as_secs())).await;
+        self.answer(self.memory.claim(s, e, n, t).await)
+    }
+    async fn append(&self, b: Batch) -> Result<Appended, Error> {
+        self.passes(format!("append {} from {}", b.entries.len(), b.first)).await;
+        self.answer(self.memory.append(b).await)
+    }
+    async fn reassert(&self, r: Record, b: Batch) -> Result<Appended, Error> {
+        self.passes(format!("reassert {} from {}", b.entries.len(), b.first)).await;
+        self.answer(self.memory.reassert(r, b).await)
+    }
+    async fn save(&self, s: &SessionId, t: Token, st: State) -> Result<u64, Error> {
+        self.passes(format!("save {}", st.version)).await;
+        self.answer(self.memory.save(s, t, st).await)
+    }
+    async fn release(&self, s: &SessionId, t: Token, d: Duration) -> Result<(), Error> {
+        self.passes(format!("release for {} s", d.as_secs())).await;
+        self.answer(self.memory.release(s, t, d).await)
+    }
+    async fn end(&self, s: &SessionId, t: Token, d: Duration) -> Result<(), Error> {
+        self.passes(format!("end for {} s", d.as_secs())).await;
+        self.answer(self.memory.end(s, t, d).await)
+    }
+    async fn sessions_of(&self, t: &str, max: usize) -> Result<Vec<SessionId>, Error> {
+        self.memory.sessions_of(t, max).await
+    }
+    async fn count_of(&self, t: &str) -> Result<usize, Error> {
+        self.memory.count_of(t).await
+    }
+    async fn renew(&self, l: Lease, t: Duration) -> Result<Renewed, Error> {
+        self.memory.renew(l, t).await
+    }
+    async fn nodes(&self) -> Result<Vec<Lease>, Error> {
+        self.memory.nodes().await
+    }
+    async fn presence(&self, i: Incarnation) -> Result<Presence, Error> {
+        self.memory.presence(i).await
+    }
+    async fn mark_dead(
+        &self,
+        i: Incarnation,
+        by: Incarnation,
+        t: Duration,
+    ) -> Result<Marking, Error> {
+        self.memory.mark_dead(i, by, t).await
+    }
+}
+
+/// A keeper of a session that its store knows.
+struct Scene {
+    keeper: Keeper,
+    store: Arc<Gated>,
+    moment: Moment,
+    /// How often ring and moment were asked for.
+    looks: AtomicUsize,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let record = Record {
+            owner: Owner { token: Token::first(1), node: Incarnation(1) },
+            former: Vec::new(),
+            tenant: "acme".into(),
+            principal: Digest([7; 32]),
+            revision: "2025-11-25".into(),
+            initialize: Bytes::from_static(b"{}"),
+            state: State::default(),
+            standing: Standing::Owned,
+        };
+        let session = SessionId::parse("a-session").unwrap();
+        let memory = Memory::default();
+        memory.create(&session, record.clone(), OWNED).await.unwrap();
+        let (gate, asked) = (Semaphore::new(0), Mutex::default());
+        let store = Arc::new(Gated { memory, gate, asked, failing: AtomicUsize::new(0) });
+        let tenure = Tenure::new(session.clone(), record, 0, OWNED, 0);
+        let lifetimes = Lifetimes { owned: OWNED, released: RELEASED, ended: ENDED };
+        let shared: Arc<dyn Store> = Arc::clone(&store) as _;
+        let keeper = Keeper::new(shared, session, tenure, lifetimes, 42);
+        let moment = Moment { now: 0, right: Some(0), era: 0, settling: Settling::Done };
+        Self { keeper, store, moment, looks: AtomicUsize::new(0) }
+    }
+
+    fn push(&mut self, first: u64, entries: usize) {
+        self.keeper.push(first, 1, vec![Bytes::from_static(b"x"); entries]);
+    }
+
+    /// Lets so many operations through.
+    fn poll(&mut self, through: usize) -> Vec<Outcome> {
+        self.store.gate.add_permits(through);
+        let (moment, looks) = (self.moment, &self.looks);
+        let moment = || {
+            looks.fetch_add(1, Ordering::SeqCst);
+            moment
+        };
+        let ring = || (1, vec![Bytes::from_static(b"x"); 2]);
+        let mut outcomes = Vec::new();
+        let mut context = Context::from_waker(Waker::noop());
+        self.keeper.poll(&mut context, moment, ring, &mut outcomes);
+        outcomes
+    }
+
+    /// What the store was asked since the last time.
+    #[track_caller]
+    fn asked(&self, expected: &[&str]) {
+        assert_eq!(std::mem::take(&mut *self.store.asked.lock().unwrap()), expected);
+    }
+}
+
+#[tokio::test]
+async fn what_comes_while_something_is_under_way_goes_with_the_next() {
+    let mut scene = Scene::new().await;
+    scene.push(1, 1);
+    assert_eq!(scene.poll(0), []);
+    assert!(scene.keeper.is_busy());
+    scene.push(2, 1);
+    scene.push(3, 2);
+    assert_eq!(scene.poll(0), []);
+    scene.asked(&["append 1 from 1"]);
+    assert_eq!(scene.poll(1), [Outcome::Through(1)]);
+    scene.asked(&["append 3 from 2"]);
+    assert_eq!(scene.poll(1), [Outcome::Through(4)]);
+    assert!(!scene.keeper.is_busy());
+}
+
+#[tokio::test]
+async fn where_nothing_is_to_be_done_nothing_is_asked_for() {
+    let mut scene = Scene::new().await;
+    assert_eq!(scene.poll(0), []);
+    let looks = scene.looks.load(Ordering::SeqCst);
+    assert!(!scene.keeper.is_stirred());
+    assert_eq!(scene.poll(9), []);
+    assert_eq!(scene.looks.load(Ordering::SeqCst), looks);
+    scene.asked(&[]);
+}
+
+#[tokio::test]
+async fn what_failed_is_sent_again_whole_when_its_time_has_come() {
+    let mut scene = Scene::new().await;
+    scene.store.failing.store(1, Ordering::SeqCst);
+    scene.push(1, 2);
+    assert_eq!(scene.poll(1), []);
+    scene.push(3, 1);
+    assert_eq!(scene.poll(9), []);
+    scene.asked(&["append 2 from 1"]);
+    scene.moment.now = scene.keeper.wake_at().expect("a time");
+    scene.keeper.stir();
+    assert_eq!(scene.poll(0), [Outcome::Through(3)]);
+    scene.asked(&["append 3 from 1"]);
+}
+
+#[tokio::test]
+async fn a_release_comes_after_everything_and_an_end_before_it() {
+    let mut scene = Scene::new().await;
+    scene.push(1, 1);
+    scene.keeper.save(State { version: 5, bytes: Bytes::new() });
+    scene.keeper.release();
+    let all = [Outcome::Through(1), Outcome::Saved(5), Outcome::Released];
+    assert_eq!(scene.poll(9), all);
+    scene.asked(&["append 1 from 1", "save 5", "release for 30 s"]);
+
+    let mut scene = Scene::new().await;
+    scene.push(1, 1);
+    scene.keeper.end();
+    assert_eq!(scene.poll(9), [Outcome::Ended]);
+    scene.asked(&["end for 60 s"]);
+    let (tombstone, _) = scene.keeper.tombstone();
+    assert_eq!(tombstone.standing, Standing::Ended);
+}
+
+#[tokio::test]
+async fn each_claim_is_made_under_a_token_of_its_own() {
+    let mut scene = Scene::new().await;
+    let mut randoms = Vec::new();
+    for right in 1..4 {
+        // The lease lapsed, and came back.
+        scene.moment.right = Some(right);
+        scene.keeper.stir();
+        assert!(!scene.keeper.may_act(Some(right)));
+        let [Outcome::Reclaimed(token), ..] = scene.poll(9)[..] else { panic!("not claimed") };
+        assert!(scene.keeper.may_act(Some(right)));
+        assert_eq!(scene.keeper.token(), token);
+        let claim = format!("claim {} for 100 s", token.random);
+        scene.asked(&[&claim, "reassert 2 from 1"]);
+        randoms.push(token.random);
+    }
+    assert_eq!(randoms[0], 42, "what it was given comes first");
+    randoms.sort_unstable();
+    randoms.dedup();
+    assert_eq!(randoms.len(), 3);
+}
+
+#[tokio::test]
+async fn a_claim_of_unknown_outcome_is_repeated_under_its_token() {
+    let mut scene = Scene::new().await;
+    scene.moment.right = Some(1);
+    scene.store.failing.store(1, Ordering::SeqCst);
+    assert_eq!(scene.poll(1), []);
+    scene.moment.now = scene.keeper.wake_at().expect("a time");
+    scene.keeper.stir();
+    assert!(matches!(scene.poll(9)[..], [Outcome::Reclaimed(token), ..] if token.random == 42));
+    scene.asked(&["claim 42 for 100 s", "claim 42 for 100 s", "reassert 2 from 1"]);
+}

@@ -1,0 +1,122 @@
+//! A store that fails over to one that was told less.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::SessionId;
+use store::{
+    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
+    Presence, Primary, PrimaryId, Record, Renewed, State, Store, Token,
+};
+
+/// The store of a whole cluster.
+pub(crate) struct Forgetful {
+    primary: RwLock<Arc<Memory>>,
+    life: AtomicU64,
+    /// Sessions are not written anew.
+    pub(crate) is_away: AtomicBool,
+    /// How often that was tried.
+    pub(crate) reassertions: AtomicUsize,
+}
+
+impl Default for Forgetful {
+    fn default() -> Self {
+        Self {
+            primary: RwLock::default(),
+            life: AtomicU64::new(1),
+            is_away: AtomicBool::new(false),
+            reassertions: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Forgetful {
+    /// Another takes its place, which knows nothing but this record.
+    pub(crate) async fn fail_over(&self, session: &SessionId, record: Record) {
+        let next = Arc::new(Memory::default());
+        next.create(session, record, Duration::from_secs(600)).await.unwrap();
+        *self.primary.write().unwrap() = next;
+        self.life.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn memory(&self) -> Arc<Memory> {
+        Arc::clone(&self.primary.read().unwrap())
+    }
+}
+
+fn unavailable() -> Error {
+    Error::Unavailable(io::Error::from(io::ErrorKind::TimedOut))
+}
+
+#[async_trait::async_trait]
+impl Store for Forgetful {
+    async fn create(&self, s: &SessionId, r: Record, t: Duration) -> Result<(), Error> {
+        self.memory().create(s, r, t).await
+    }
+    async fn read(&self, s: &SessionId) -> Result<Option<Record>, Error> {
+        self.memory().read(s).await
+    }
+    async fn read_log(&self, s: &SessionId) -> Result<Vec<(u64, Bytes)>, Error> {
+        self.memory().read_log(s).await
+    }
+    async fn claim(
+        &self,
+        s: &SessionId,
+        e: Expected,
+        n: Owner,
+        t: Duration,
+    ) -> Result<Claimed, Error> {
+        self.memory().claim(s, e, n, t).await
+    }
+    async fn append(&self, batch: Batch) -> Result<Appended, Error> {
+        self.memory().append(batch).await
+    }
+    async fn reassert(&self, r: Record, b: Batch) -> Result<Appended, Error> {
+        let away = self.is_away.load(Ordering::SeqCst);
+        let came = if away { Err(unavailable()) } else { self.memory().reassert(r, b).await };
+        self.reassertions.fetch_add(1, Ordering::SeqCst);
+        came
+    }
+    async fn save(&self, s: &SessionId, t: Token, st: State) -> Result<u64, Error> {
+        self.memory().save(s, t, st).await
+    }
+    async fn release(&self, s: &SessionId, t: Token, d: Duration) -> Result<(), Error> {
+        self.memory().release(s, t, d).await
+    }
+    async fn end(&self, s: &SessionId, t: Token, d: Duration) -> Result<(), Error> {
+        self.memory().end(s, t, d).await
+    }
+    async fn sessions_of(&self, t: &str, max: usize) -> Result<Vec<SessionId>, Error> {
+        self.memory().sessions_of(t, max).await
+    }
+    async fn count_of(&self, t: &str) -> Result<usize, Error> {
+        self.memory().count_of(t).await
+    }
+    async fn renew(&self, l: Lease, t: Duration) -> Result<Renewed, Error> {
+        self.memory().renew(l, t).await
+    }
+    async fn nodes(&self) -> Result<Vec<Lease>, Error> {
+        self.memory().nodes().await
+    }
+    async fn presence(&self, i: Incarnation) -> Result<Presence, Error> {
+        self.memory().presence(i).await
+    }
+    async fn lease_left(&self, i: Incarnation) -> Result<Option<Duration>, Error> {
+        self.memory().lease_left(i).await
+    }
+    async fn mark_dead(
+        &self,
+        i: Incarnation,
+        by: Incarnation,
+        t: Duration,
+    ) -> Result<Marking, Error> {
+        self.memory().mark_dead(i, by, t).await
+    }
+    async fn primaries(&self) -> Result<Vec<Primary>, Error> {
+        let life = self.life.load(Ordering::SeqCst);
+        Ok(vec![Primary::of_everything(PrimaryId(life.into()))])
+    }
+}

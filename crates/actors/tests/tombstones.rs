@@ -1,0 +1,79 @@
+//! What has ended stays ended, also where a failover of the store forgot the end.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use actors::{Answer, Refusal, Told, Visit};
+use store::{Record, Standing, Store};
+use support::forgetful::Forgetful;
+use support::nodes::{Common, Node};
+use support::{PATIENCE, all, until};
+
+/// Two nodes, a session that lived at the first, and its record from before it was ended.
+async fn ended() -> ([Node; 2], Arc<Forgetful>, Visit, Record) {
+    let store = Arc::new(Forgetful::default());
+    let shared: Arc<dyn Store> = Arc::clone(&store) as _;
+    let nodes = Common { store: Some(shared), ..Common::default() }.nodes().await;
+    let [owner, other] = &nodes;
+    let visit = owner.session_of("2025-11-25").await;
+    let record = store.read(&visit.session).await.unwrap().expect("a record");
+    let told = all(other.handle.delete(&visit).await.unwrap()).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Ended)]), "{told:?}");
+    owner.is_empty().await;
+    (nodes, store, visit, record)
+}
+
+/// Waits until the store says that the session is over.
+async fn is_over(store: &Forgetful, visit: &Visit) {
+    let over = tokio::time::timeout(PATIENCE, async {
+        while store.read(&visit.session).await.unwrap().unwrap().standing != Standing::Ended {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    over.await.expect("the session stays as it was before its end");
+}
+
+async fn is_unknown(nodes: &[Node], visit: &Visit) {
+    for node in nodes {
+        let told = all(node.call(visit, 1, "echo").await.unwrap()).await;
+        let unknown = Answer::Refused(Refusal::UnknownSession);
+        assert!(matches!(&told[..], [Told::Answer(answer)] if *answer == unknown), "{told:?}");
+    }
+}
+
+#[actix_rt::test]
+async fn a_session_that_a_failover_brought_back_is_ended_again() {
+    let (nodes, store, visit, record) = ended().await;
+    for _ in 0..2 {
+        store.fail_over(&visit.session, record.clone()).await;
+        is_over(&store, &visit).await;
+    }
+    is_unknown(&nodes, &visit).await;
+}
+
+#[actix_rt::test]
+async fn a_store_that_is_away_after_its_failover_is_told_when_it_is_back() {
+    let (nodes, store, visit, record) = ended().await;
+    store.is_away.store(true, Ordering::SeqCst);
+    store.fail_over(&visit.session, record).await;
+    until(|| store.reassertions.load(Ordering::SeqCst) >= 2).await;
+    assert_eq!(store.read(&visit.session).await.unwrap().unwrap().standing, Standing::Owned);
+    store.is_away.store(false, Ordering::SeqCst);
+    is_over(&store, &visit).await;
+    is_unknown(&nodes, &visit).await;
+}
+
+#[actix_rt::test]
+async fn an_end_that_a_failover_forgot_does_not_end_what_is_anothers_since() {
+    let (nodes, store, visit, mut record) = ended().await;
+    let owner = record.owner;
+    record.former.insert(0, owner.token);
+    record.owner.token = owner.token.next(42);
+    record.owner.node = nodes[1].cluster.incarnation();
+    store.fail_over(&visit.session, record.clone()).await;
+    until(|| store.reassertions.load(Ordering::SeqCst) >= 1).await;
+    assert_eq!(store.read(&visit.session).await.unwrap(), Some(record));
+}

@@ -1,0 +1,111 @@
+//! Mutual TLS between nodes: who the other end is, and that nobody else hears what is said.
+//!
+//! Either end shows a certificate and takes only one that the cluster's own authority vouches
+//! for; whoever calls also looks whether it names the host that was called.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::{Accept, TlsAcceptor, TlsConnector, TlsStream};
+
+use super::socket::Socket;
+use crate::{Error, Tls};
+
+/// What peers speak over it.
+const ALPN: &[u8] = b"h2";
+
+/// What to do about a peer that is not trusted.
+pub(crate) const REMEDY: &str = "give every node a certificate for its own host that the cluster.tls.ca_file of all vouches for";
+
+/// Whom this node trusts, and how it is trusted.
+pub(crate) struct Trust {
+    connector: TlsConnector,
+    acceptor: TlsAcceptor,
+}
+
+impl Trust {
+    /// Says which file is wrong, if one is.
+    pub(crate) fn of(tls: &Tls) -> Result<Self, Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates("ca_file", &tls.ca)? {
+            roots.add(certificate).map_err(|error| wrong("ca_file", &error))?;
+        }
+        let roots = Arc::new(roots);
+        let chain = certificates("cert_file", &tls.certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(tls.key.as_bytes())
+            .map_err(|_| wrong("key_file", &"there is no key in it"))?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
+            .build()
+            .map_err(|error| wrong("ca_file", &error))?;
+        let mut accepts = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|error| wrong("cert_file", &error))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain.clone(), key.clone_key())
+            .map_err(|error| wrong("key_file", &error))?;
+        accepts.alpn_protocols = vec![ALPN.to_vec()];
+        let mut connects = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|error| wrong("cert_file", &error))?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)
+            .map_err(|error| wrong("key_file", &error))?;
+        connects.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Self { connector: Arc::new(connects).into(), acceptor: Arc::new(accepts).into() })
+    }
+
+    /// To make a connection with.
+    pub(crate) fn connector(&self) -> TlsConnector {
+        self.connector.clone()
+    }
+
+    /// Begins to find out who has made a connection.
+    pub(crate) fn accept(&self, socket: Socket) -> Accept<Socket> {
+        self.acceptor.accept(socket)
+    }
+}
+
+/// Finds out who is at the other end of a connection to this host.
+pub(crate) async fn meet(
+    connector: &TlsConnector,
+    host: &str,
+    socket: Socket,
+) -> io::Result<TlsStream<Socket>> {
+    // An IPv6 address stands in brackets there.
+    let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "no name to verify"))?;
+    match connector.connect(name, socket).await {
+        Ok(stream) => Ok(stream.into()),
+        Err(error) if is_distrust(&error) => {
+            let why = format!("its certificate is not trusted ({error}); {REMEDY}");
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Was it TLS that failed, and not the connection under it?
+pub(crate) fn is_distrust(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|error| error.is::<rustls::Error>())
+}
+
+fn certificates(file: &str, pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
+    match certificates {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        _ => Err(wrong(file, &"there is no certificate in it")),
+    }
+}
+
+fn wrong(file: &str, why: &dyn std::fmt::Display) -> Error {
+    Error::Settings(format!(
+        "cluster.tls.{file}: {why}; it must be PEM, as ca_file, cert_file and \
+                             key_file are, all three or none"
+    ))
+}
