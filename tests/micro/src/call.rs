@@ -15,16 +15,17 @@ const BETWEEN_CALLS_MS: u64 = 10_000;
 /// Calls until then, made before the first that counts.
 const WARM_UP: u64 = 64;
 
-const PARAMS: &[u8] = br#"{"name":"echo","arguments":{"text":"hello there"}}"#;
-const RESULT: &[u8] = br#"{"content":[{"type":"text","text":"hello there"}]}"#;
-
 /// A live session, its client and its server. The log holds at once what it is given.
 pub(crate) struct Calls {
     session: Session,
     now: Millis,
-    next: u64,
-    /// Progress notifications that the server sends before it answers.
-    progress: u64,
+    next_sink: u64,
+    /// What the client posts each time: an id may be used again once it is answered.
+    call: Message,
+    /// What the server says to it, each time.
+    said: Vec<Message>,
+    /// What comes of it, each time.
+    expected: Seen,
     effects: Vec<Effect>,
     seen: Seen,
 }
@@ -49,8 +50,20 @@ impl Calls {
         };
         let now = Millis(1_000);
         let session = Session::new(birth, now);
-        let effects = Vec::new();
-        let mut calls = Self { session, now, next: 1, progress, effects, seen: Seen::default() };
+        let (call, said) = script(progress);
+        let is_stream = progress > 0;
+        let messages = if is_stream { progress + 1 } else { 0 };
+        let expected = Seen { sent: 1, answers: u64::from(!is_stream), messages };
+        let mut calls = Self {
+            session,
+            now,
+            next_sink: 0,
+            call,
+            said,
+            expected,
+            effects: Vec::new(),
+            seen: Seen::default(),
+        };
         calls.shake_hands();
         (0..WARM_UP).for_each(|_| calls.make_one());
         calls
@@ -72,33 +85,20 @@ impl Calls {
         assert_eq!(self.seen.answers, 2, "`initialize` and `initialized` are answered");
     }
 
-    /// A call, as many progress notifications as there are to be, and its answer.
+    /// A call, and all that is said to it.
     pub(crate) fn make_one(&mut self) {
         self.seen = Seen::default();
         self.now = self.now.plus(BETWEEN_CALLS_MS);
-        let id = self.next as i64;
-        self.next += 1;
-        if self.progress == 0 {
-            self.post(Request::new(id.into(), Method::ToolsCall, Some(PARAMS)).into());
-        } else {
-            let params = format!(r#"{{"name":"slow","_meta":{{"progressToken":{id}}}}}"#);
-            let params = Some(params.as_bytes());
-            self.post(Request::new(id.into(), Method::ToolsCall, params).into());
-            for step in 1..=self.progress {
-                let params = format!(r#"{{"progressToken":{id},"progress":{step},"total":10}}"#);
-                self.say(Notification::new(Method::Progress, Some(params.as_bytes())).into());
-            }
+        self.post(self.call.clone());
+        for said in 0..self.said.len() {
+            self.say(self.said[said].clone());
         }
-        self.say(Response::result(id.into(), RESULT).into());
-        let is_stream = self.progress > 0;
-        let messages = if is_stream { self.progress + 1 } else { 0 };
-        let expected = Seen { sent: 1, answers: u64::from(!is_stream), messages };
-        assert_eq!(self.seen, expected, "of call {id}");
+        assert_eq!(self.seen, self.expected);
     }
 
     fn post(&mut self, message: Message) {
-        let sink = SinkId(self.next << 1 | u64::from(matches!(message, Message::Notification(_))));
-        let body = Body::One(message);
+        let (sink, body) = (SinkId(self.next_sink), Body::One(message));
+        self.next_sink += 1;
         self.step(Event::Posted { sink, body, mirrored: None, again: false });
     }
 
@@ -137,4 +137,18 @@ impl Calls {
         black_box(self.session.deadline());
         held.into_iter().for_each(|event| self.step(event));
     }
+}
+
+/// A call, and what the server says to it: so many progress notifications, and the answer.
+fn script(progress: u64) -> (Message, Vec<Message>) {
+    let params =
+        br#"{"name":"echo","arguments":{"text":"hello there"},"_meta":{"progressToken":17}}"#;
+    let result = br#"{"content":[{"type":"text","text":"hello there"}]}"#;
+    let call = Request::new(17.into(), Method::ToolsCall, Some(params)).into();
+    let progress = (1..=progress).map(|step| {
+        let params = format!(r#"{{"progressToken":17,"progress":{step},"total":10}}"#);
+        Notification::new(Method::Progress, Some(params.as_bytes())).into()
+    });
+    let answer = Response::result(17.into(), result).into();
+    (call, progress.chain([answer]).collect())
 }
