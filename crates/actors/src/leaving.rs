@@ -90,7 +90,8 @@ impl SessionActor {
         // A store that is one node's own forgets nothing.
         let (Some(keeper), Some(_)) = (&self.keeper, self.node.cluster()) else { return };
         let (now, (record, era)) = (clock::now(), keeper.tombstone());
-        let lasts = u64::try_from(keeper.lifetimes.ended.as_millis()).unwrap_or(u64::MAX);
+        let lasts = Duration::from(keeper.lifetimes.ended).as_millis();
+        let lasts = u64::try_from(lasts).unwrap_or(u64::MAX);
         let era = is_told.then_some(era);
         let tombstone = Tombstone::new(self.id.clone(), record, era, now.plus(lasts));
         self.node.tombstones.keep(tombstone, now);

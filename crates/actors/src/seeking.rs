@@ -275,7 +275,8 @@ impl Node {
     /// leaves, and nobody else may claim it. What had begun is settled by whoever does next.
     async fn pass_on(&self, session: &SessionId, record: &Record) -> Came {
         let (claimed, _) = self.claim(session, record).await?;
-        let (token, lasts) = (claimed.record.owner.token, self.settings.lifetimes().released);
+        let token = claimed.record.owner.token;
+        let lasts = self.settings.lifetimes().released.into();
         if let Err(error) = self.store.release(session, token, lasts).await {
             tracing::warn!(?session, %error, "a session was not passed on; it is tried again");
             return Err(Refusal::Unavailable);
