@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::process::{Cost, Processes};
+use crate::process::Processes;
+use crate::target::Target;
 
 /// Longest latency that is told apart, in microseconds.
 const LATENCY_MAX: u64 = 600_000_000;
@@ -101,43 +102,38 @@ pub(crate) struct Figures {
 
 /// Begins when made; tells what happened since.
 pub(crate) struct Stopwatch<'a> {
-    processes: &'a Processes,
+    target: &'a Target,
     began: Instant,
-    before: Option<Cost>,
+    server: Duration,
+    store: Duration,
 }
 
 impl<'a> Stopwatch<'a> {
-    pub(crate) fn start(processes: &'a Processes) -> anyhow::Result<Self> {
-        let before = (!processes.is_empty()).then(|| processes.cost()).transpose()?;
-        Ok(Self { processes, began: Instant::now(), before })
+    pub(crate) fn start(target: &'a Target) -> anyhow::Result<Self> {
+        let (server, store) = (target.processes.cost()?.cpu, target.stores.cost()?.cpu);
+        Ok(Self { target, began: Instant::now(), server, store })
     }
 
-    /// What the processes did meanwhile, where any are known.
-    pub(crate) fn spent(&self) -> anyhow::Result<Option<Duration>> {
-        let Some(before) = self.before else { return Ok(None) };
-        Ok(Some(self.processes.cost()?.cpu.saturating_sub(before.cpu)))
-    }
-
-    pub(crate) fn stop(
-        self,
-        scenario: &str,
-        target: &str,
-        tally: Tally,
-    ) -> anyhow::Result<Figures> {
+    pub(crate) fn stop(self, scenario: &str, tally: Tally) -> anyhow::Result<Figures> {
         let secs = self.began.elapsed().as_secs_f64();
-        let spent = self.spent()?;
-        let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / tally.done as f64;
+        let each = |processes: &Processes, before| -> anyhow::Result<Option<f64>> {
+            let known = !processes.is_empty() && tally.done > 0;
+            let spent = processes.cost()?.cpu.saturating_sub(before).as_secs_f64();
+            Ok(known.then_some(spent * 1e6 / tally.done as f64))
+        };
+        let cpu_micros = each(&self.target.processes, self.server)?;
+        let redis = each(&self.target.stores, self.store)?;
         Ok(Figures {
             scenario: scenario.to_owned(),
-            target: target.to_owned(),
+            target: self.target.name.clone(),
             secs,
             done: tally.done,
             failed: tally.failures.values().sum(),
-            failures: tally.failures,
             per_sec: tally.done as f64 / secs,
-            cpu_micros: spent.filter(|_| tally.done > 0).map(each),
+            cpu_micros,
             latency: latency(&tally.latency),
-            more: BTreeMap::new(),
+            more: redis.map(|micros| ("redis_cpu_micros".to_owned(), micros)).into_iter().collect(),
+            failures: tally.failures,
         })
     }
 }

@@ -2,18 +2,17 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
-use tokio::time::timeout;
 
 use crate::wire::{Event, Events, Head, Wire};
 
 /// The revision that is asked for; a server may answer an older one.
 const REVISION: &str = "2025-11-25";
 
-/// How long a call may take; then it has failed.
+/// How long a call may take that is answered with a stream; then it has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where a server listens.
@@ -153,10 +152,7 @@ impl Session {
 
 /// Sends a call and reads what comes of it, whether JSON or a stream.
 pub(crate) async fn call(wire: &mut Wire, request: &str) -> anyhow::Result<Called> {
-    timeout(PATIENCE, call_for_ever(wire, request)).await.context("a call was not answered")?
-}
-
-async fn call_for_ever(wire: &mut Wire, request: &str) -> anyhow::Result<Called> {
+    let began = Instant::now();
     wire.send(request.as_bytes()).await?;
     let head = wire.head().await?;
     ensure!(head.status == 200, "a call was answered {}", head.status);
@@ -168,6 +164,7 @@ async fn call_for_ever(wire: &mut Wire, request: &str) -> anyhow::Result<Called>
     let mut called = None;
     let mut count = 0;
     while let Some(event) = wire.event(&mut events).await? {
+        ensure!(began.elapsed() < PATIENCE, "a call was not answered");
         if is_last_word(&event) {
             called = Some(Called { events: count, is_result: is_result(&event.data) });
         } else if memchr::memmem::find(&event.data, b"notifications/progress").is_some() {

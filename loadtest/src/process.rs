@@ -48,6 +48,9 @@ impl Processes {
     /// What they cost now. Children that have ended count with the one that waited for them.
     pub(crate) fn cost(&self) -> anyhow::Result<Cost> {
         let mut total = Cost::default();
+        if self.is_empty() {
+            return Ok(total);
+        }
         for pid in self.all()? {
             // One that ends meanwhile costs nothing more.
             let Ok((cost, children)) = cost_of(pid) else { continue };

@@ -111,7 +111,7 @@ impl Scenario {
 /// Shown on a terminal; elsewhere it is silent.
 fn bar(name: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
-    let style = ProgressStyle::with_template("{prefix:>20} {wide_bar} {pos}/{len} {per_sec} {msg}");
+    let style = ProgressStyle::with_template("{prefix:>30} {wide_bar} {pos}/{len}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.set_prefix(name.to_owned());
     bar

@@ -17,8 +17,10 @@ use serde_json::value::RawValue;
 
 use crate::{child, cluster, service};
 
-/// Sessions and connections of a node that is measured.
-const SESSIONS_MAX: usize = 25_000;
+/// Sessions of a node that is measured, and of its tenant.
+const SESSIONS_MAX: usize = 100_000;
+/// Its connections: more than a process here may open files.
+const CONNECTIONS_MAX: usize = 25_000;
 
 /// What `serve` is told.
 #[derive(Args)]
@@ -111,10 +113,9 @@ pub(crate) fn tenant(backend: serde_json::Value) -> anyhow::Result<TenantSetting
     Ok(TenantSettings { tenant: open(), backends, ..TenantSettings::default() })
 }
 
-/// A node as anyone would have it, but for its bounds: it takes as many sessions as a
-/// process here may open files.
+/// A node as anyone would have it, but for its bounds.
 pub(crate) fn node(mut settings: Settings) -> Roundhouse {
-    settings.front.connections_max = SESSIONS_MAX;
+    settings.front.connections_max = CONNECTIONS_MAX;
     settings.sessions.sessions_max = SESSIONS_MAX;
     Roundhouse::from_settings(settings).on_free_ports()
 }

@@ -16,6 +16,8 @@ const HEAD_BYTES_MAX: usize = 32 << 10;
 const BODY_BYTES_MAX: usize = 64 << 20;
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(10);
+/// How long a server may be silent while something is waited for; then that has failed.
+const SILENCE: Duration = Duration::from_secs(60);
 /// How much is read at once; idle connections keep none of it.
 const READ_BYTES: usize = 16 << 10;
 
@@ -157,8 +159,7 @@ impl Wire {
                     return Ok(true);
                 }
                 Rest::UntilClosed => {
-                    self.unread.reserve(READ_BYTES);
-                    if self.stream.read_buf(&mut self.unread).await? == 0 {
+                    if self.read().await? == 0 {
                         events.rest = Rest::Nothing;
                     }
                 }
@@ -178,17 +179,23 @@ impl Wire {
     }
 
     async fn fill(&mut self) -> anyhow::Result<()> {
-        if self.unread.is_empty() {
-            // A connection that waits keeps no buffer; thousands of them may wait.
-            self.unread = BytesMut::new();
-            self.stream.readable().await?;
-        }
-        self.unread.reserve(READ_BYTES);
-        let read = self.stream.read_buf(&mut self.unread).await?;
-        if read == 0 {
+        if self.read().await? == 0 {
             bail!("the server closed the connection");
         }
         Ok(())
+    }
+
+    async fn read(&mut self) -> anyhow::Result<usize> {
+        let reading = async {
+            if self.unread.is_empty() {
+                // A connection that waits keeps no buffer; thousands of them may wait.
+                self.unread = BytesMut::new();
+                self.stream.readable().await?;
+            }
+            self.unread.reserve(READ_BYTES);
+            self.stream.read_buf(&mut self.unread).await
+        };
+        Ok(timeout(SILENCE, reading).await.context("the server is silent")??)
     }
 }
 

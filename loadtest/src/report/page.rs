@@ -210,6 +210,7 @@ fn titled(name: &str) -> (String, &'static str) {
         "open_cpu_micros_each" => ("Server CPU to open one", "µs"),
         "p99_alone_micros" => ("Slowest of a hundred calls, alone", "µs"),
         "p99_beside_micros" => ("Slowest of a hundred calls, beside the noisy tenant", "µs"),
+        "redis_cpu_micros" => ("Redis CPU for each", "µs"),
         "redis_cpu_micros_event" => ("Redis CPU for each event", "µs"),
         "rss_kib_each" => ("Memory of each session", "KiB"),
         other => return (text(&other.replace('_', " ")), "count"),

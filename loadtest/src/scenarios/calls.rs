@@ -19,7 +19,7 @@ pub(crate) async fn run(
     for number in 0..load.connections {
         callers.push(Caller::new(target, number).await?);
     }
-    let watch = Stopwatch::start(&target.processes)?;
+    let watch = Stopwatch::start(target)?;
     let mut callers = callers.into_iter();
     let tally = on_many(load.connections, |task| {
         let caller = callers.next();
@@ -33,7 +33,7 @@ pub(crate) async fn run(
     });
     let tally = tally.await?;
     let name = if load.rate.is_some() { "calls-at-a-rate" } else { "calls" };
-    watch.stop(name, &target.name, tally)
+    watch.stop(name, tally)
 }
 
 /// One connection with a session of its own. Where the target has several endpoints, each

@@ -45,7 +45,7 @@ pub(crate) async fn run(
     let tool = target.count(EVENTS, INTERVAL_MS)?;
     let (over, is_over) = watch::channel(false);
     let all = Arc::new(Mutex::new(Seen::default()));
-    let watch = Stopwatch::start(&target.processes)?;
+    let watch = Stopwatch::start(target)?;
     let clients = on_many(load.connections, |number| {
         let endpoint = target.endpoints[number % target.endpoints.len()].clone();
         let mut client = Client {
@@ -68,7 +68,7 @@ pub(crate) async fn run(
     };
     let (tally, came) = tokio::join!(clients, trouble);
     came?;
-    let mut figures = watch.stop("chaos", &target.name, tally?)?;
+    let mut figures = watch.stop("chaos", tally?)?;
     figures.cpu_micros = None;
     figures.more = all.lock().unwrap_or_else(PoisonError::into_inner).figures();
     Ok(figures)

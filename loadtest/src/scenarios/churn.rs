@@ -16,14 +16,14 @@ pub(crate) async fn run(
     bar: &ProgressBar,
 ) -> anyhow::Result<Figures> {
     bar.set_length(load.secs as u64);
-    let watch = Stopwatch::start(&target.processes)?;
+    let watch = Stopwatch::start(target)?;
     let tally = on_many(load.connections, |task| {
         let endpoint = target.endpoints[task % target.endpoints.len()].clone();
         let pace = Pace::new(load, task, load.connections);
         churn(endpoint, pace, bar.clone(), task == 0)
     });
     let tally = tally.await?;
-    watch.stop("churn", &target.name, tally)
+    watch.stop("churn", tally)
 }
 
 async fn churn(

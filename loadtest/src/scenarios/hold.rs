@@ -40,9 +40,9 @@ pub(crate) async fn run(
     let secs = idling.elapsed().as_secs_f64();
     let idled = target.processes.cost()?;
     let alive = held.len() + elsewhere;
-    let watch = Stopwatch::start(&target.processes)?;
+    let watch = Stopwatch::start(target)?;
     let name = if load.idle { "hold-idle" } else { "hold" };
-    let mut figures = watch.stop(name, &target.name, tally)?;
+    let mut figures = watch.stop(name, tally)?;
     (figures.secs, figures.per_sec, figures.cpu_micros) = (secs, 0.0, None);
     let each = |all: f64| all / alive.max(1) as f64;
     let rss = idled.rss_bytes.saturating_sub(before.rss_bytes) as f64;

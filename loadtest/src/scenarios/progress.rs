@@ -24,8 +24,7 @@ pub(crate) async fn run(
         let session = target.session(endpoint, &mut wire).await?;
         callers.push((wire, session));
     }
-    let watch = Stopwatch::start(&target.processes)?;
-    let stores = Stopwatch::start(&target.stores)?;
+    let watch = Stopwatch::start(target)?;
     let mut callers = callers.into_iter();
     let tally = on_many(load.connections, |task| {
         let caller = callers.next();
@@ -39,17 +38,15 @@ pub(crate) async fn run(
         }
     });
     let tally = tally.await?;
-    let stored = stores.spent()?;
     let name = if load.interval_ms > 0 { "progress-apart" } else { "progress" };
-    let mut figures = watch.stop(name, &target.name, tally)?;
+    let mut figures = watch.stop(name, tally)?;
     let each = load.events as f64;
     figures.more.insert("events_per_sec".to_owned(), figures.per_sec * each);
     if let Some(cpu) = figures.cpu_micros {
         figures.more.insert("cpu_micros_event".to_owned(), cpu / each);
     }
-    if let Some(cpu) = stored.filter(|_| figures.done > 0) {
-        let events = figures.done as f64 * each;
-        figures.more.insert("redis_cpu_micros_event".to_owned(), cpu.as_secs_f64() * 1e6 / events);
+    if let Some(cpu) = figures.more.remove("redis_cpu_micros") {
+        figures.more.insert("redis_cpu_micros_event".to_owned(), cpu / each);
     }
     Ok(figures)
 }

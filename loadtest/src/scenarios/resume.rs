@@ -4,7 +4,6 @@
 //! Each session has a call under way that counts slowly, so every stream has a next
 //! event, and every number that a client sees tells whether one was lost before it.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -34,7 +33,7 @@ pub(crate) async fn run(
     let tool = target.count(load.sessions as u64 / 100 + 60, INTERVAL_MS)?;
     let mut tally = Tally::new()?;
     let cut = begin(target, load.sessions, &tool, bar, &mut tally).await?;
-    let watch = Stopwatch::start(&target.processes)?;
+    let watch = Stopwatch::start(target)?;
     let began = Instant::now();
     let mut resuming = JoinSet::new();
     for (number, cut) in cut.into_iter().enumerate() {
@@ -58,8 +57,8 @@ pub(crate) async fn run(
         }
         bar.inc(1);
     }
-    let mut figures = watch.stop("resume", &target.name, tally)?;
-    figures.more = BTreeMap::from([
+    let mut figures = watch.stop("resume", tally)?;
+    figures.more.extend([
         ("all_attached_secs".to_owned(), all_attached.as_secs_f64()),
         ("all_live_secs".to_owned(), all_live.as_secs_f64()),
         ("events_lost".to_owned(), lost as f64),

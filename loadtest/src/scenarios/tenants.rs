@@ -55,7 +55,7 @@ pub(crate) async fn run(
 async fn quiet(target: &Target, load: &Load, bar: &ProgressBar) -> anyhow::Result<Figures> {
     let load = Load { rate: Some(QUIET_RATE), connections: 1, ..load.clone() };
     let caller = Caller::new(target, 0).await?;
-    let watch = Stopwatch::start(&target.processes)?;
+    let watch = Stopwatch::start(target)?;
     let tally = caller.call_until_over(Pace::new(&load, 0, 1), true, bar).await?;
-    watch.stop("tenants", &target.name, tally)
+    watch.stop("tenants", tally)
 }
