@@ -84,6 +84,11 @@ free_port() {
 
 # What a peer does after its server accepts connections and before it is used.
 prepare() { :; }
+# Of a server of several processes: `store=PID` for one that is not counted as its own.
+also=
+# What is gone after the server: a folder that `scratch` makes.
+scratch=
+scratch() { scratch=$(mktemp -d); }
 # Where the server answers.
 path=/mcp
 
@@ -134,10 +139,17 @@ accepting() {
     fail "the server accepted no connection for 60 s"
 }
 
+ended() {
+    trap "" TERM INT HUP
+    kill "${reader:-}" 2>/dev/null || true
+    end "${groups[@]}"
+    [ -z "$scratch" ] || rm -rf "$scratch"
+}
+
 run_server() {
     local port
     port=$(free_port)
-    trap 'trap "" TERM INT HUP; kill ${reader:-} 2>/dev/null || true; end "${groups[@]}"' EXIT
+    trap ended EXIT
     trap 'exit 0' TERM INT HUP
     # Ends when our input does. Started before there are groups, as one that reads a
     # terminal from a group of its own is stopped.
@@ -147,7 +159,7 @@ run_server() {
     serve "$port"
     accepting "$port"
     prepare "$port"
-    echo "http://127.0.0.1:$port$path"
+    echo "http://127.0.0.1:$port$path${also:+ $also}"
     # Until one of them ends: the server, or our input.
     wait -n || true
     kill -0 "${groups[-1]}" 2>/dev/null || fail "the server ended by itself"
