@@ -37,8 +37,8 @@ pub(crate) fn serve(count: usize, sleepy: bool) -> anyhow::Result<()> {
 pub(crate) async fn member(store: &str, sleepy: bool) -> anyhow::Result<(String, Vec<Node>)> {
     let mut settings = Settings::default();
     settings.store.url = store.into();
-    settings.cluster.listen = "127.0.0.1:0".to_owned();
-    settings.cluster.secret = SECRET.to_owned();
+    settings.cluster.peers.listen = "127.0.0.1:0".to_owned();
+    settings.cluster.peers.secret = SECRET.to_owned();
     let mut tenant = servers::tenant(json!({ "kind": "native", "name": "echo" }))?;
     if sleepy {
         settings.sessions.session.sleep_after_secs = 1;
