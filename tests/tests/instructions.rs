@@ -122,9 +122,9 @@ fn build() -> Result<PathBuf> {
     cargo.args(["--bin", "instructions", "--message-format", "json-render-diagnostics"]);
     let told = output(&mut cargo)?;
     let built = told.lines().filter_map(|line| serde_json::from_str(line).ok());
-    let mut program =
-        built.filter_map(|line: serde_json::Value| line["executable"].as_str().map(PathBuf::from));
-    program.next_back().context("cargo names no program")
+    let executable = |line: serde_json::Value| line["executable"].as_str().map(PathBuf::from);
+    let mut programs = built.filter_map(executable);
+    programs.next().context("cargo names no program")
 }
 
 /// How many instructions a run with so many repetitions takes, from start to end.

@@ -1,5 +1,6 @@
 //! What a call costs between the edge and the tenant's handler, on one thread: the
 //! mailbox, the machine, the link and the connection's queue. No socket, no parsing.
+//! `cargo bench -p actors`.
 #![allow(missing_docs, reason = "criterion makes undocumented functions")]
 
 use std::sync::Arc;
@@ -63,7 +64,7 @@ fn round_trip(criterion: &mut Criterion) {
     let system = actix_rt::System::new();
     let (handle, visit) = system.block_on(session());
     let mut next = 1;
-    criterion.bench_function("actor_round_trip", |bencher| {
+    criterion.bench_function("actor/round_trip", |bencher| {
         bencher.iter_custom(|iterations| {
             let first = next;
             next += i64::try_from(iterations).unwrap();
@@ -77,7 +78,7 @@ fn round_trip(criterion: &mut Criterion) {
             })
         });
     });
-    criterion.bench_function("actor_round_trip_of_16_at_once", |bencher| {
+    criterion.bench_function("actor/round_trip_of_16_at_once", |bencher| {
         bencher.iter_custom(|iterations| {
             let mut elapsed = Duration::ZERO;
             for _ in 0..iterations {
@@ -102,7 +103,7 @@ fn round_trip(criterion: &mut Criterion) {
 
 fn birth(criterion: &mut Criterion) {
     let system = actix_rt::System::new();
-    criterion.bench_function("session_birth_and_end", |bencher| {
+    criterion.bench_function("actor/birth_and_end", |bencher| {
         let (handle, visit) = system.block_on(session());
         bencher.iter(|| {
             system.block_on(async {
