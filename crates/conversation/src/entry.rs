@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::log::{AskId, Mark, Opening, Rerunnable, What};
 use crate::{Emitter, Unreadable};
 
-/// The first line.
-#[derive(Default, Serialize, Deserialize)]
+/// The first line, as it is read.
+#[derive(Deserialize)]
 struct Head {
     /// The kind.
     k: String,
@@ -20,13 +20,13 @@ struct Head {
     /// Who emitted it, in hexadecimal: JSON numbers end at 53 bits.
     e: String,
     /// What an `opened` answers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     r: Option<Vec<Asked>>,
     /// Whose last word an `event` is; whom a `cancelled` is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     w: Option<RequestId>,
     /// What an `event` asks the client, or an `answered` settles.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     a: Option<String>,
 }
 
@@ -42,47 +42,84 @@ struct Asked {
     u: bool,
 }
 
-/// Writes an entry down.
+/// Writes an entry down. By hand, since this is done for every event; nothing in the first
+/// line but ids needs escaping, and those write themselves.
 pub(crate) fn encode(stream: u64, emitter: Emitter, what: &What) -> Bytes {
-    let mut head = Head { s: stream, e: emitter.to_string(), ..Head::default() };
-    let mut payload: Vec<&Bytes> = Vec::new();
-    head.k = match what {
+    let payload = payload(what);
+    let size = payload.clone().map(Bytes::len).sum::<usize>();
+    let mut entry = BytesMut::with_capacity(96 + size);
+    entry.put_slice(b"{\"k\":\"");
+    entry.put_slice(kind(what).as_bytes());
+    entry.put_slice(b"\",\"s\":");
+    put_decimal(&mut entry, stream);
+    entry.put_slice(b",\"e\":\"");
+    entry.put_slice(&hexadecimal(emitter.0));
+    entry.put_u8(b'"');
+    match what {
         What::Opened { requests } => {
-            payload.extend(requests.iter().filter_map(|o| o.rerun.as_ref().map(|r| &r.raw)));
-            head.r = Some(requests.iter().map(Asked::of).collect());
-            "opened"
+            let asked: Vec<Asked> = requests.iter().map(Asked::of).collect();
+            // Writing numbers and strings to memory cannot fail.
+            put_member(&mut entry, "r", &serde_json::to_vec(&asked).unwrap_or_default());
         }
-        What::Event { data, mark } => {
-            payload.push(data);
-            match mark {
-                Mark::Plain => {}
-                Mark::Word(id) => head.w = Some(id.clone()),
-                Mark::Ask(ask) => head.a = Some(ask.to_string()),
-            }
-            "event"
+        What::Event { mark: Mark::Word(id), .. } | What::Cancelled { request: id } => {
+            put_member(&mut entry, "w", id.to_json().as_bytes());
         }
-        What::Cancelled { request } => {
-            head.w = Some(request.clone());
-            "cancelled"
+        What::Event { mark: Mark::Ask(ask), .. } | What::Answered { ask } => {
+            put_member(&mut entry, "a", format!("\"{ask}\"").as_bytes());
         }
-        What::Answered { ask } => {
-            head.a = Some(ask.to_string());
-            "answered"
-        }
+        What::Event { mark: Mark::Plain, .. } | What::Closed | What::Checkpoint(_) => {}
+    }
+    entry.put_slice(b"}\n");
+    payload.for_each(|part| entry.put_slice(part));
+    entry.freeze()
+}
+
+fn kind(what: &What) -> &'static str {
+    match what {
+        What::Opened { .. } => "opened",
+        What::Event { .. } => "event",
+        What::Cancelled { .. } => "cancelled",
+        What::Answered { .. } => "answered",
         What::Closed => "closed",
-        What::Checkpoint(carried) => {
-            payload.push(carried);
-            "checkpoint"
+        What::Checkpoint(_) => "checkpoint",
+    }
+}
+
+/// What follows the first line, in pieces.
+fn payload(what: &What) -> impl Iterator<Item = &Bytes> + Clone {
+    let (requests, only) = match what {
+        What::Opened { requests } => (requests.as_slice(), None),
+        What::Event { data, .. } => (&[][..], Some(data)),
+        What::Checkpoint(carried) => (&[][..], Some(carried)),
+        What::Cancelled { .. } | What::Answered { .. } | What::Closed => (&[][..], None),
+    };
+    requests.iter().filter_map(|opening| opening.rerun.as_ref().map(|r| &r.raw)).chain(only)
+}
+
+fn put_member(entry: &mut BytesMut, name: &str, value: &[u8]) {
+    entry.put_slice(b",\"");
+    entry.put_slice(name.as_bytes());
+    entry.put_slice(b"\":");
+    entry.put_slice(value);
+}
+
+fn put_decimal(entry: &mut BytesMut, mut number: u64) {
+    // As many digits as 2^64 has.
+    let mut digits = [0; 20];
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
         }
     }
-    .to_owned();
-    let size = payload.iter().map(|part| part.len()).sum::<usize>();
-    let mut entry = BytesMut::with_capacity(64 + size);
-    // Writing numbers and strings to memory cannot fail.
-    entry.put_slice(&serde_json::to_vec(&head).unwrap_or_default());
-    entry.put_u8(b'\n');
-    payload.into_iter().for_each(|part| entry.put_slice(part));
-    entry.freeze()
+    entry.put_slice(&digits[first..]);
+}
+
+fn hexadecimal(number: u64) -> [u8; 16] {
+    std::array::from_fn(|place| b"0123456789abcdef"[(number >> (60 - 4 * place)) as usize & 0xF])
 }
 
 /// Reads an entry: its stream, who emitted it, and what it says.
@@ -169,6 +206,18 @@ mod tests {
             let emitter = Emitter(u64::MAX - 1);
             assert_eq!(decode(&encode(3, emitter, &what)), Ok((3, emitter, what)));
         }
+    }
+
+    #[test]
+    fn the_first_line_is_json_that_names_stream_and_emitter() {
+        let closed = |stream, emitter| encode(stream, Emitter(emitter), &What::Closed);
+        assert_eq!(&closed(0, 10)[..], b"{\"k\":\"closed\",\"s\":0,\"e\":\"000000000000000a\"}\n");
+        let most = b"{\"k\":\"closed\",\"s\":18446744073709551615,\"e\":\"ffffffffffffffff\"}\n";
+        assert_eq!(&closed(u64::MAX, u64::MAX)[..], most);
+        let word = RequestId::from("say \"so\"\n");
+        let data = Bytes::from_static(b"{}");
+        let entry = encode(1, Emitter(1), &What::Event { data, mark: Mark::Word(word) });
+        assert!(entry.ends_with(b",\"w\":\"say \\\"so\\\"\\n\"}\n{}"), "{entry:?}");
     }
 
     #[test]

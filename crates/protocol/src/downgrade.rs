@@ -123,7 +123,7 @@ fn single_blocks(revision: Revision, params: &[u8]) -> Option<Bytes> {
         let says = |block: &str| {
             let older = older_block(revision, block);
             let content = older.as_deref().unwrap_or(block);
-            let members = read.members.iter().map(|(key, value)| match key.as_str() {
+            let members = read.members.iter().map(|(key, value)| match &**key {
                 "content" => ("content", content),
                 key => (key, value.get()),
             });

@@ -1,6 +1,7 @@
 //! JSON text as members that keep their bytes: for looking into a payload, and for
 //! changing one part of it without rebuilding the rest.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
@@ -11,7 +12,7 @@ use serde_json::value::RawValue;
 /// An object's members in their order, each value as the text it came as.
 #[derive(Default)]
 pub(crate) struct Object<'a> {
-    pub(crate) members: Vec<(String, &'a RawValue)>,
+    pub(crate) members: Vec<(Cow<'a, str>, &'a RawValue)>,
 }
 
 impl<'a> Object<'a> {
@@ -61,13 +62,35 @@ impl<'de> Deserialize<'de> for Object<'de> {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'de>, A::Error> {
                 let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
+                while let Some((Name(name), value)) = map.next_entry()? {
+                    members.push((name, value));
                 }
                 Ok(Object { members })
             }
         }
         deserializer.deserialize_map(Members)
+    }
+}
+
+/// A member's name: nearly always as it stands in the text, a copy where it is escaped.
+struct Name<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Name<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl<'de> Visitor<'de> for Text {
+            type Value = Name<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name")
+            }
+            fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Borrowed(name)))
+            }
+            fn visit_str<E>(self, name: &str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Owned(name.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(Text)
     }
 }
 
