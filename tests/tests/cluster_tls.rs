@@ -118,6 +118,29 @@ async fn a_node_that_another_authority_vouches_for_is_refused_and_both_sides_say
     client.is_well().await
 }
 
+/// It would take them, and learns why they do not take it only after it believed to be in.
+#[tokio::test]
+async fn a_node_that_trusts_the_others_and_is_not_trusted_says_so() -> Result<()> {
+    let (redis, ours, theirs) = (Redis::start()?, tempfile::tempdir()?, tempfile::tempdir()?);
+    vouch(ours.path(), "127.0.0.1")?;
+    vouch(theirs.path(), "127.0.0.1")?;
+    let both = [ours.path(), theirs.path()].map(|dir| std::fs::read_to_string(dir.join("ca")));
+    let [first, second] = both;
+    std::fs::write(theirs.path().join("ca"), first? + &second?)?;
+    let node = Node::start(&setup(&redis, ours.path()))?;
+    let stranger = Node::start(&setup(&redis, theirs.path()))?;
+    let until = Instant::now() + PATIENCE;
+    while !stranger.output().contains("it does not trust this node's certificate") {
+        ensure!(Instant::now() < until, "it does not say why: {}", stranger.output());
+        sleep(Duration::from_millis(20)).await;
+    }
+    for node in [&node, &stranger] {
+        has_refused(node, 1.0).await?;
+        ensure!(node.metric("roundhouse_peer_links").await? == Some(0.0), "they are linked");
+    }
+    Ok(())
+}
+
 /// An authority that may sign for others only vouches for whoever it named.
 #[tokio::test]
 async fn a_node_whose_certificate_names_another_host_is_not_called() -> Result<()> {

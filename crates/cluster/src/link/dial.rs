@@ -1,5 +1,6 @@
 //! Makes and keeps the link to one peer, and finds out when it is dead.
 
+use std::error::Error as _;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use super::frame::{Frame, Greeting, Kind};
 use super::proof::{self, Role};
 use super::socket::{Connector, Fate};
 use super::suspicion::{Look, Suspicion};
-use super::tls::{REMEDY, Trust};
+use super::tls::Trust;
 use super::{Codec, FLOW_BYTES, FRAME_OVERHEAD_BYTES, PATH};
 use crate::node::Node;
 use crate::peers::Linked;
@@ -305,16 +306,12 @@ fn refused(status: &Status) -> Failure {
             "it does not accept this node; give all nodes the same cluster.secret".to_owned(),
         );
     }
-    // The callee judges a certificate when its caller believes to be connected already.
-    if causes(status).any(|cause| cause.to_string().contains("received fatal alert")) {
-        metrics::LINKS_REFUSED.inc();
-        return Failure::Other(format!("it does not trust this node's certificate; {REMEDY}"));
-    }
     Failure::Other(format!("it ended the link: {}", status.code()))
 }
 
 fn unconnected(error: &tonic::transport::Error) -> Failure {
-    match causes(error).find_map(|cause| cause.downcast_ref::<io::Error>()) {
+    let mut causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    match causes.find_map(|cause| cause.downcast_ref::<io::Error>()) {
         Some(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => Failure::Refused,
         Some(cause) if cause.kind() == io::ErrorKind::PermissionDenied => {
             metrics::LINKS_REFUSED.inc();
@@ -322,12 +319,6 @@ fn unconnected(error: &tonic::transport::Error) -> Failure {
         }
         _ => Failure::Other(error.to_string()),
     }
-}
-
-fn causes<'e>(
-    error: &'e (dyn std::error::Error + 'static),
-) -> impl Iterator<Item = &'e (dyn std::error::Error + 'static)> {
-    std::iter::successors(error.source(), |error| error.source())
 }
 
 /// Has the store note that an incarnation is dead. No while another peer is linked to it,

@@ -11,6 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::AsyncBufReadExt as _;
 use tokio_rustls::{Accept, TlsAcceptor, TlsConnector, TlsStream};
 
 use super::socket::Socket;
@@ -80,14 +81,23 @@ pub(crate) async fn meet(
     // An IPv6 address stands in brackets there.
     let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "no name to verify"))?;
-    match connector.connect(name, socket).await {
-        Ok(stream) => Ok(stream.into()),
-        Err(error) if is_distrust(&error) => {
-            let why = format!("its certificate is not trusted ({error}); {REMEDY}");
-            Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
-        }
-        Err(error) => Err(error),
+    let mut stream = connector
+        .connect(name, socket)
+        .await
+        .map_err(|error| explained(error, "this node does not trust its certificate"))?;
+    // It judges this node's certificate when this one believes to be connected, and speaks
+    // first if it takes it.
+    let said = stream.fill_buf().await.map(drop);
+    said.map_err(|error| explained(error, "it does not trust this node's certificate"))?;
+    Ok(stream.into())
+}
+
+/// The error, and what to do about it where trust is what lacks.
+fn explained(error: io::Error, what: &str) -> io::Error {
+    if !is_distrust(&error) {
+        return error;
     }
+    io::Error::new(io::ErrorKind::PermissionDenied, format!("{what} ({error}); {REMEDY}"))
 }
 
 /// Was it TLS that failed, and not the connection under it?
