@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tokio::sync::{Mutex, MutexGuard};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::chance::Chance;
 use crate::history::{History, Verdict, What};
@@ -20,6 +20,9 @@ use crate::nodes::{Nodes, port};
 
 /// A lease is 6 s, and a node stops acting 1 s before its end.
 pub const LEASE: Duration = Duration::from_secs(6);
+
+/// How long clients may take to finish what they have begun.
+const FINISH: Duration = Duration::from_secs(90);
 
 /// Clients, where nobody says how many.
 const CLIENTS: u64 = 10;
@@ -113,12 +116,14 @@ impl Chaos {
 
     /// Lets the clients finish and reads the history.
     pub async fn judge(self) -> Result<Verdict> {
-        self.load.finish().await;
+        // Whoever has not finished then has requests without a last word, which are shown.
+        let finished = timeout(FINISH, self.load.finish()).await.is_ok();
         self.history.add_runs(&std::fs::read_to_string(&self.runs)?);
         let verdict = self.history.judge();
         println!("SEED={}: {verdict}", self.seed);
         ensure!(verdict.figures.results > 50, "hardly any load");
         ensure!(verdict.violations.is_empty(), "SEED={} shows violations", self.seed);
+        ensure!(finished, "SEED={}: a client did not finish", self.seed);
         Ok(verdict)
     }
 }

@@ -153,7 +153,7 @@ async fn a_node_that_the_other_does_not_hear_has_nothing_done_twice() -> Result<
         gates[unheard].hold(Side::Callee);
         chaos.wait(low, high).await;
         gates.iter().for_each(Gate::open);
-        chaos.wait(1_500, 2_500).await;
+        chaos.wait(800, 1_500).await;
     }
     let broken = chaos.figures("roundhouse_peer_links_broken_total").await?;
     ensure!(broken.iter().sum::<f64>() >= 1.0, "no link broke: {broken:?}");

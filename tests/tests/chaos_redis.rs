@@ -20,7 +20,7 @@ use tokio::time::sleep;
 const SETTLED: Duration = Duration::from_secs(4);
 
 /// How long after a node's death somebody has claimed each of its sessions that is in use.
-const CLAIMED: Duration = Duration::from_millis(2_500);
+const CLAIMED: Duration = Duration::from_millis(2_200);
 
 /// The primary dies with all that was written for a while: events, sessions, and the claims
 /// on what a killed node had. Whoever wrote it lives and has it still.
@@ -98,12 +98,12 @@ async fn pauses(kind: &str) -> Result<()> {
     let redis = Redis::start_durable()?;
     let mut chaos = Chaos::start(3, &redis.url()).await?;
     for longer in [Duration::ZERO, LEASE] {
-        let pause = longer + Duration::from_millis(chaos.chance.between(300, 1_500));
+        let pause = longer + Duration::from_millis(chaos.chance.between(300, 1_200));
         chaos.nodes.note(None, "Redis pauses");
         redis.told(&format!("CLIENT PAUSE {} {kind}", pause.as_millis()))?;
         sleep(pause).await;
         chaos.nodes.note(None, "Redis goes on");
-        chaos.wait(800, 1_300).await;
+        chaos.wait(500, 900).await;
         let lost = chaos.figures("roundhouse_leases_lost_total").await?;
         let is_long = !longer.is_zero();
         ensure!(lost.iter().all(|lost| (*lost >= 1.0) == is_long), "leases lost: {lost:?}");
@@ -130,7 +130,7 @@ async fn a_node_that_redis_is_out_of_reach_for_beyond_its_lease_acts_no_more() -
     ensure!(words >= 5, "{words} last words at the nodes that Redis is in reach of");
     chaos.nodes.note(Some(0), "Redis is in reach");
     way.open();
-    chaos.wait(2_000, 3_000).await;
+    chaos.wait(1_500, 2_000).await;
     let lost = chaos.figures("roundhouse_leases_lost_total").await?;
     ensure!(lost == [1.0, 0.0, 0.0], "leases lost: {lost:?}");
     let taken = chaos.figures("roundhouse_takeovers_total").await?;
