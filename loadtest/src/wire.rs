@@ -2,7 +2,7 @@
 //! is kept open, answers read as they come, and nothing copied that is not needed.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::{Buf as _, Bytes, BytesMut};
@@ -18,6 +18,8 @@ const BODY_BYTES_MAX: usize = 64 << 20;
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long a server may be silent while something is waited for; then that has failed.
 const SILENCE: Duration = Duration::from_secs(60);
+/// A connection that was idle for so long is asked whether it still is one.
+const ASKED_AFTER: Duration = Duration::from_secs(1);
 /// How much is read at once; idle connections keep none of it.
 const READ_BYTES: usize = 16 << 10;
 
@@ -30,6 +32,8 @@ pub(crate) struct Wire {
     source: Option<IpAddr>,
     /// The server ends the connection after the last response.
     closes: bool,
+    /// When something was last sent.
+    used: Instant,
 }
 
 /// What a response begins with.
@@ -84,15 +88,24 @@ impl Wire {
         let stream = connected.and_then(|connected| Ok(connected?));
         let stream = stream.with_context(|| format!("connecting to {to}"))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, unread: BytesMut::new(), to, source, closes: false })
+        let (unread, used) = (BytesMut::new(), Instant::now());
+        Ok(Self { stream, unread, to, source, closes: false, used })
     }
 
     /// Sends a whole request, on a new connection where the server wanted that.
     pub(crate) async fn send(&mut self, request: &[u8]) -> anyhow::Result<()> {
-        if self.closes {
+        if self.closes || self.is_gone() {
             *self = Self::connect(self.to, self.source).await?;
         }
         Ok(self.stream.write_all(request).await?)
+    }
+
+    /// Has the server ended the connection since? Many do after five seconds without a
+    /// request, and every client copes with it.
+    fn is_gone(&mut self) -> bool {
+        let idle = self.used.elapsed();
+        self.used = Instant::now();
+        idle > ASKED_AFTER && matches!(self.stream.try_read_buf(&mut self.unread), Ok(0))
     }
 
     /// Reads the head of the next response.
