@@ -51,22 +51,25 @@ install_pip() {
     "$home/venv/bin/pip" install --quiet --disable-pip-version-check -r "$here/requirements.txt" >&2
 }
 
-# Installs once, and again when a pin, a script or the place changes: a moved virtual
-# environment does not work.
+# Installs once, and again when a pin, its own script or the place changes: a moved
+# virtual environment does not work.
 installed() {
     mkdir -p "$home"
     exec 9>"$home/.lock"
     flock 9
     local stamp
-    stamp=$(cd "$here" && { echo "$home"; cat "$peers/shared.sh" ./*; } | sha256sum | cut -d' ' -f1)
+    stamp=$({
+        echo "$home"
+        cat "$here"/{run,requirements.txt,package.json,package-lock.json} 2>/dev/null || true
+    } | sha256sum | cut -d' ' -f1)
     if [ "$(cat "$home/stamp" 2>/dev/null)" != "$stamp" ]; then
         rm -f "$home/stamp"
         echo "$name: installing into $home" >&2
         install
-        # Node looks for packages beside the program.
-        find "$here" -maxdepth 1 -name '*.mjs' -exec cp {} "$home/" \;
         echo "$stamp" >"$home/stamp"
     fi
+    # Node looks for packages beside the program.
+    find "$here" -maxdepth 1 -name '*.mjs' -exec cp {} "$home/" \;
     exec 9>&-
 }
 
