@@ -25,7 +25,7 @@ const FOREIGN_PERCENT: u64 = 25;
 /// first touch of everything are in both.
 const COUNTS: [u64; 2] = [500, 2_500];
 
-/// What every count begins with, and who decides it beside our sources.
+/// The counts of one toolchain, as the file has them.
 #[derive(Debug, PartialEq)]
 struct Kept {
     toolchain: String,
@@ -120,6 +120,8 @@ fn build() -> Result<PathBuf> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root()).args(["build", "--quiet", "--release", "--package", "micro"]);
     cargo.args(["--bin", "instructions", "--message-format", "json-render-diagnostics"]);
+    // Somebody's flags for his own processor would make other instructions.
+    cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     let told = output(&mut cargo)?;
     let built = told.lines().filter_map(|line| serde_json::from_str(line).ok());
     let executable = |line: serde_json::Value| line["executable"].as_str().map(PathBuf::from);
