@@ -363,11 +363,10 @@ impl Tenure {
             self.retry_at = moment.now + AWAY;
             return None;
         };
-        let seen = *self.era.get_or_insert(moment.era);
-        let forgotten = seen < moment.era && self.rules.reasserts_after_failover;
+        self.era.get_or_insert(moment.era);
         // Also where the lease has lapsed since: it claims nothing, and whoever came after
         // this owner replaces it.
-        if self.late.is_none() && (self.anew || forgotten) {
+        if self.late.is_none() && (self.anew || self.is_forgotten(moment)) {
             return Some(self.reassert(moment.era, ring()));
         }
         if !self.is_claimed(right) || self.late.is_some() {
@@ -402,13 +401,19 @@ impl Tenure {
         None
     }
 
+    /// Has the store failed over since it was last known to hold everything?
+    fn is_forgotten(&self, moment: &Moment) -> bool {
+        self.era.is_some_and(|seen| seen < moment.era) && self.rules.reasserts_after_failover
+    }
+
     fn give_up(&mut self, moment: &Moment, ring: impl FnOnce() -> (u64, Vec<Bytes>)) -> Option<Op> {
         if moment.settling != Settling::Done && self.rules.releases_settled {
             self.retry_at = moment.now + SETTLING;
             return None;
         }
-        if self.anew {
-            // The store forgot it, and the release with it.
+        if self.anew || self.is_forgotten(moment) {
+            // The store forgot it, and perhaps the release with it. Where it did not, it
+            // says so.
             return Some(self.reassert(moment.era, ring()));
         }
         self.released = true;

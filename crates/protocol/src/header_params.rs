@@ -58,12 +58,12 @@ impl HeaderParams {
         for (argument, schema) in properties.map(|object| object.members).unwrap_or_default() {
             let Some(header) = header_of(&argument, schema.get())? else { continue };
             if read.iter().any(|other| other.header.eq_ignore_ascii_case(&header)) {
-                return Err(Invalid::Twice(argument));
+                return Err(Invalid::Twice(argument.into_owned()));
             }
             if read.len() == ANNOTATIONS_MAX {
                 return Err(Invalid::TooMany);
             }
-            read.push(HeaderParam { header, argument });
+            read.push(HeaderParam { header, argument: argument.into_owned() });
         }
         Ok(Self(read))
     }

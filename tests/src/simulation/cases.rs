@@ -372,6 +372,55 @@ pub fn cases() -> Vec<Case> {
             },
         ),
         case(
+            10,
+            "a claim is answered when the claimant's lease is over and another has claimed",
+            story(
+                vec![
+                    (9_000, FAST, 1),
+                    (17_000, FAST, 2),
+                    (17_500, FAST, 2),
+                    (18_005, FAST, 1),
+                    (18_010, FAST, 1),
+                    (18_200, FAST, 1),
+                    (18_400, FAST, 2),
+                ],
+                vec![(8_000, Fault::Kill(0, 60_000)), (18_000, Fault::Heal)],
+            )
+            .on(vec![when("claim", 0, Fault::Pause(1, 9_000))]),
+        ),
+        case(
+            23,
+            "a node that stayed with a deposed primary is asked for a newer session",
+            Plan {
+                needs_replica: true,
+                ..story(
+                    vec![
+                        (9_000, FAST, 2),
+                        (10_000, FAST, 2),
+                        (11_000, FAST, 2),
+                        (12_000, FAST, 2),
+                        (13_000, FAST, 2),
+                    ],
+                    vec![(300, Fault::Split { lost: 0, node: 2, millis: 15_000 })],
+                )
+            },
+        ),
+        case(
+            15,
+            "a node drains for long whose claim was done and not answered",
+            Plan {
+                drain: 70_000,
+                ..story(
+                    vec![(8_100, FAST, 1), (12_000, FAST, 1), (14_000, FAST, 2)],
+                    vec![
+                        (7_000, Fault::Next("claim", Mishap::Unheard)),
+                        (8_000, Fault::Kill(0, 60_000)),
+                    ],
+                )
+                .on(vec![when("claim", 0, Fault::Drain(1))])
+            },
+        ),
+        case(
             23,
             "an owner is gone whose record was evicted",
             story(

@@ -64,3 +64,53 @@ impl Default for Rules {
         }
     }
 }
+
+/// Switches one rule off.
+type Off = fn(&mut Rules);
+
+impl Rules {
+    /// Every rule by its name.
+    pub const EACH: &[(&str, Off)] = &[
+        ("told_primary", |rules| rules.told_primary = false),
+        ("settles", |rules| rules.settles = false),
+        ("waits_out_leases", |rules| rules.waits_out_leases = false),
+        ("claims_by_lease", |rules| rules.claims_by_lease = false),
+        ("unknown_by_lease", |rules| rules.unknown_by_lease = false),
+        ("acts_by_lease", |rules| rules.acts_by_lease = false),
+        ("epochs", |rules| rules.epochs = false),
+        ("renews_on_loss", |rules| rules.renews_on_loss = false),
+        ("links_save", |rules| rules.links_save = false),
+        ("self_claims", |rules| rules.self_claims = false),
+        ("claims_own_draining", |rules| rules.claims_own_draining = false),
+        ("one_claim", |rules| rules.one_claim = false),
+        ("marks_again", |rules| rules.marks_again = false),
+        ("numbers_attachments", |rules| rules.numbers_attachments = false),
+        ("ends_before_word", |rules| rules.ends_before_word = false),
+        ("remembers_ends", |rules| rules.remembers_ends = false),
+        ("tenure.claims_after_lapse", |rules| rules.tenure.claims_after_lapse = false),
+        ("tenure.reasserts_after_failover", |rules| rules.tenure.reasserts_after_failover = false),
+        ("tenure.reasserts_missing", |rules| rules.tenure.reasserts_missing = false),
+        ("tenure.reasserts_fallen_back", |rules| rules.tenure.reasserts_fallen_back = false),
+        ("tenure.knows_late_claims", |rules| rules.tenure.knows_late_claims = false),
+        ("tenure.repeats_claims", |rules| rules.tenure.repeats_claims = false),
+        ("tenure.resends_whole", |rules| rules.tenure.resends_whole = false),
+        ("tenure.release_waits", |rules| rules.tenure.release_waits = false),
+        ("tenure.stops_when_deposed", |rules| rules.tenure.stops_when_deposed = false),
+        ("tenure.release_is_last", |rules| rules.tenure.release_is_last = false),
+        ("tenure.releases_settled", |rules| rules.tenure.releases_settled = false),
+        ("tenure.claims_late_in_settling", |rules| rules.tenure.claims_late_in_settling = false),
+        ("tenure.reasserts_end", |rules| rules.tenure.reasserts_end = false),
+    ];
+
+    /// All rules but these.
+    pub fn without(names: &[&str]) -> Self {
+        let mut rules = Self::default();
+        for name in names {
+            match Self::EACH.iter().find(|(each, _)| each == name) {
+                Some((_, off)) => off(&mut rules),
+                None => panic!("{name} is no rule"),
+            }
+        }
+        rules
+    }
+}

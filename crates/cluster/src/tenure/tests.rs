@@ -305,10 +305,33 @@ fn a_session_is_released_when_all_is_held_and_saved_and_settled_and_then_nothing
     story.came(Came::Done(Err(unavailable())), []);
     // Whatever happens, this alone is repeated.
     story.say("b");
-    (story.moment.era, story.moment.right) = (2, Some(1));
+    story.moment.right = Some(1);
     story.at(100_000).does("release 3");
     story.came(Came::Done(Ok(())), [Outcome::Released]);
     story.at(1_000_000).does("nothing");
+}
+
+#[test]
+fn a_release_of_unknown_outcome_is_not_repeated_on_a_log_that_a_failover_cut_short() {
+    for was_released in [false, true] {
+        let mut story = story();
+        story.say("a");
+        story.does("append 1a");
+        story.came(appended(1), [Outcome::Through(1)]);
+        story.tenure.release();
+        story.does("release 3");
+        story.came(Came::Done(Err(unavailable())), []);
+        story.moment.era = 2;
+        story.at(100).does("reassert 3 Owned 1a");
+        assert!(!story.may_act());
+        if was_released {
+            story.came(Came::Appended(Err(Error::Released)), [Outcome::Released]);
+        } else {
+            story.came(appended(1), []);
+            story.does("release 3");
+            story.came(Came::Done(Ok(())), [Outcome::Released]);
+        }
+    }
 }
 
 #[test]

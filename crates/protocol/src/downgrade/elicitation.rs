@@ -20,12 +20,12 @@ pub(super) fn older_form(params: &[u8]) -> Option<Bytes> {
     let mut changed = false;
     for (name, field) in &properties.members {
         match older_field(field.get()) {
-            Field::Same => kept.push((name.as_str(), field.get().to_owned())),
+            Field::Same => kept.push((&**name, field.get().to_owned())),
             Field::Changed(field) => {
                 changed = true;
-                kept.push((name.as_str(), field));
+                kept.push((&**name, field));
             }
-            Field::LeftOut => left_out.push(name.as_str()),
+            Field::LeftOut => left_out.push(&**name),
         }
     }
     if !changed && left_out.is_empty() {
@@ -35,7 +35,7 @@ pub(super) fn older_form(params: &[u8]) -> Option<Bytes> {
     let required = without(&schema, &left_out);
     // Edits go in the order of their places.
     for (key, value) in &schema.members {
-        match (key.as_str(), &required) {
+        match (&**key, &required) {
             ("properties", _) => edits.replace(params, value.get(), kept.clone()),
             ("required", Some(required)) => edits.replace(params, value.get(), required.clone()),
             _ => {}
@@ -71,7 +71,7 @@ fn older_field(schema: &str) -> Field {
     }
     let mut members = Vec::new();
     for (key, value) in &schema.members {
-        match (key.as_str(), &choices) {
+        match (&**key, &choices) {
             ("default", _) if !keeps_default => {}
             ("oneOf", Some((values, names))) => {
                 members.extend([("enum", values.as_str()), ("enumNames", names.as_str())]);
