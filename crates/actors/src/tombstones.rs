@@ -44,6 +44,8 @@ struct Kept {
     first: u64,
     /// All for the same time, so the oldest is over first.
     oldest_first: VecDeque<Tombstone>,
+    /// That there are too many was said since there were last none.
+    is_told: bool,
 }
 
 /// That a session has ended.
@@ -82,7 +84,10 @@ impl Tombstones {
         let mut kept = self.kept();
         kept.bury(now);
         if kept.oldest_first.len() == KEPT_MAX {
-            tracing::warn!("too many sessions ended at once: a failover may bring some back");
+            // Said once, not for each session that ends meanwhile.
+            if !std::mem::replace(&mut kept.is_told, true) {
+                tracing::warn!("too many sessions end at once: a failover may bring some back");
+            }
             kept.let_go();
         }
         kept.oldest_first.push_back(tombstone);
@@ -131,6 +136,7 @@ impl Kept {
         }
         if self.oldest_first.is_empty() {
             self.oldest_first = VecDeque::new();
+            self.is_told = false;
         }
     }
 

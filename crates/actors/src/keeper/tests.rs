@@ -136,7 +136,8 @@ impl Scene {
         let (gate, asked) = (Semaphore::new(0), Mutex::default());
         let store = Arc::new(Gated { memory, gate, asked, failing: AtomicUsize::new(0) });
         let tenure = Tenure::new(session.clone(), record, 0, OWNED, 0);
-        let lifetimes = Lifetimes { owned: OWNED, released: RELEASED, ended: ENDED };
+        let (owned, released, ended) = (OWNED.into(), RELEASED.into(), ENDED.into());
+        let lifetimes = Lifetimes { owned, released, ended };
         let shared: Arc<dyn Store> = Arc::clone(&store) as _;
         let keeper = Keeper::new(shared, session, tenure, lifetimes, 42);
         let moment = Moment { now: 0, right: Some(0), era: 0, settling: Settling::Done };
