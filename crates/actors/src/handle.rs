@@ -157,6 +157,7 @@ impl Handle {
     /// called on each thread whose connections are served, within its arbiter.
     pub fn register(&self) {
         self.node.arbiters.register();
+        cluster::batch_wakes();
     }
 
     /// Makes a session of Streamable HTTP; `request` is its `initialize`. The session

@@ -87,6 +87,11 @@ impl Local {
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Told>> {
         self.queue.poll_next(context)
     }
+
+    /// Has the last thing been told?
+    pub(crate) fn is_over(&self) -> bool {
+        self.queue.is_over()
+    }
 }
 
 impl Drop for Local {

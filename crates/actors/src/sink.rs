@@ -207,6 +207,12 @@ impl Queue {
         Poll::Pending
     }
 
+    /// Has the reader been told everything?
+    pub(crate) fn is_over(&self) -> bool {
+        let state = self.lock();
+        state.finished && state.head.is_none()
+    }
+
     /// The reader goes. Answers whether the session has yet to hear of it.
     pub(crate) fn leave(&self) -> bool {
         let mut state = self.lock();

@@ -4,6 +4,7 @@
 //! them. What a call says is its callers' business: here it is bytes. It claims sessions
 //! for whoever asks, and decides nothing about what they say.
 
+mod bell;
 mod claim;
 mod clock;
 mod eras;
@@ -33,6 +34,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+pub use bell::hang as batch_wakes;
 pub use settings::{Settings, Tls};
 
 use self::clock::Clock;
@@ -62,6 +64,12 @@ pub trait Replies: Send {
     /// The next reply; `None` after the last. Not asked while the caller has a whole
     /// window of replies that it did not take.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>>;
+
+    /// Was the reply just given the last, as far as is known? It then says so itself, and
+    /// nothing is asked any more.
+    fn is_over(&self) -> bool {
+        false
+    }
 }
 
 /// Where a session is.
@@ -198,6 +206,7 @@ impl Cluster {
             runtime: Handle::current(),
             settings,
         });
+        bell::hang();
         node.come_in().await.map_err(Error::Store)?;
 
         let (leaving, left) = (CancellationToken::new(), CancellationToken::new());

@@ -66,6 +66,10 @@ impl Replies for Telling {
         let told = ready!(self.0.poll_next(context));
         Poll::Ready(told.as_ref().map(told::encode))
     }
+
+    fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
 }
 
 type Seeking = Pin<Box<dyn Future<Output = Result<Local, Refusal>> + Send>>;
@@ -98,6 +102,14 @@ impl Replies for Claiming {
             }
         }
     }
+
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Seeking(_) => false,
+            Self::Telling(telling) => telling.is_over(),
+            Self::Over => true,
+        }
+    }
 }
 
 /// Why it is told nothing.
@@ -107,5 +119,9 @@ impl Replies for Refused {
     fn poll_next(&mut self, _context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let refused = |refusal| told::encode(&Told::Answer(Answer::Refused(refusal)));
         Poll::Ready(self.0.take().map(refused))
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_none()
     }
 }

@@ -20,7 +20,7 @@ use super::guests::Visit;
 use super::proof::{self, Role};
 use crate::node::Node;
 use crate::peers::Linked;
-use crate::{Incarnation, Replies, metrics};
+use crate::{Incarnation, Replies, bell, metrics};
 
 /// So many frames are taken before calls have their turn again.
 const TAKEN_IN_A_ROW: usize = 64;
@@ -167,9 +167,14 @@ where
             let kind = match call.replies.poll_next(&mut context) {
                 Poll::Pending => continue,
                 Poll::Ready(Some(body)) if body.len() <= self.node.settings.message_bytes_max => {
-                    call.credit -= 1;
-                    call.wakes.queue();
-                    return Some(Kind::Reply(Reply { id: wakes.id, body }).into());
+                    let last = call.replies.is_over();
+                    if last {
+                        self.calls.remove(&wakes.id);
+                    } else {
+                        call.credit -= 1;
+                        call.wakes.queue();
+                    }
+                    return Some(Kind::Reply(Reply { id: wakes.id, body, last }).into());
                 }
                 Poll::Ready(Some(body)) => {
                     tracing::warn!(
@@ -269,6 +274,8 @@ impl Wakes {
 impl Wake for Wakes {
     fn wake(self: Arc<Self>) {
         self.queue();
-        self.ready.link.wake();
+        if let Some(link) = self.ready.link.take() {
+            bell::ring(link);
+        }
     }
 }

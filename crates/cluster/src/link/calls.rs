@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 
 use super::frame::{Credit, Frame, Kind, Open, Reply};
-use crate::{CallError, metrics};
+use crate::{CallError, bell, metrics};
 
 /// What one node has to say to another.
 pub(crate) struct Calls {
@@ -123,8 +123,9 @@ impl Calls {
         if connect {
             state.phase = Phase::Connecting;
         }
-        state.wake_writer();
+        let writer = state.writer.take();
         drop(state);
+        wake(writer);
         metrics::CALLS_OPEN.inc();
         Some((id, connect))
     }
@@ -168,6 +169,7 @@ impl Calls {
     /// The caller is gone.
     pub(crate) fn forget(&self, id: u64) {
         let mut state = self.state();
+        let mut writer = None;
         let Some(call) = state.calls.remove(&id) else { return };
         match &call.progress {
             Progress::Waiting(body) => {
@@ -177,12 +179,13 @@ impl Calls {
             }
             Progress::Sent => {
                 state.waiting.push_back(Waiting::Cancel(id));
-                state.wake_writer();
+                writer = state.writer.take();
                 metrics::outcome(metrics::Outcome::Cancelled);
             }
             Progress::Over(_) => {}
         }
         drop(state);
+        wake(writer);
         metrics::CALLS_OPEN.dec();
     }
 
@@ -246,12 +249,15 @@ impl Calls {
         // A kind that is not known here comes from a newer node.
         let Some(kind) = frame.kind else { return true };
         match kind {
-            Kind::Reply(Reply { id, body }) => self.change(id, |call, window| {
+            Kind::Reply(Reply { id, body, last }) => self.change(id, |call, window| {
                 // No honest peer sends more than it was given credit for.
                 if call.replies.len() >= window {
                     return false;
                 };
                 call.replies.push_back(body);
+                if last {
+                    call.finish(Ok(()));
+                }
                 true
             }),
             Kind::End(id) => self.finish(id, Ok(())),
@@ -288,10 +294,7 @@ impl Calls {
 
     fn finish(&self, id: u64, result: Result<(), CallError>) -> bool {
         self.change(id, |call, _| {
-            if !matches!(call.progress, Progress::Over(_)) {
-                call.progress = Progress::Over(result);
-                metrics::outcome(result.into());
-            }
+            call.finish(result);
             true
         })
     }
@@ -304,14 +307,21 @@ impl Calls {
         let honest = change(call, self.limits.window as usize);
         let waker = call.waker.take();
         drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake(waker);
         honest
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Call {
+    fn finish(&mut self, result: Result<(), CallError>) {
+        if !matches!(self.progress, Progress::Over(_)) {
+            self.progress = Progress::Over(result);
+            metrics::outcome(result.into());
+        }
     }
 }
 
@@ -339,8 +349,58 @@ impl State {
     }
 
     fn wake_writer(&mut self) {
-        if let Some(writer) = self.writer.take() {
-            writer.wake();
+        wake(self.writer.take());
+    }
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        bell::ring(waker);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls() -> Calls {
+        let limits = Limits { calls: 4, waiting_bytes: 1_000, message_bytes: 1_000, window: 4 };
+        let calls = Calls::new(limits);
+        calls.up();
+        calls
+    }
+
+    fn written(calls: &Calls) -> Option<Kind> {
+        match calls.poll_frame(0, &mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(frame) => frame.expect("the link is the same").kind,
+            Poll::Pending => None,
         }
+    }
+
+    #[test]
+    fn who_goes_with_the_last_reply_leaves_nothing_to_cancel() {
+        for last in [true, false] {
+            let calls = calls();
+            let (id, _) = calls.open(Bytes::from_static(b"a call")).expect("there is room");
+            assert!(matches!(written(&calls), Some(Kind::Open(_))));
+            let body = Bytes::from_static(b"a reply");
+            assert!(calls.take(Kind::Reply(Reply { id, body, last }).into()));
+            calls.forget(id);
+            assert_eq!(written(&calls), (!last).then_some(Kind::Cancel(id)));
+        }
+    }
+
+    #[test]
+    fn after_the_last_reply_comes_nothing() {
+        let calls = calls();
+        let (id, _) = calls.open(Bytes::from_static(b"a call")).expect("there is room");
+        written(&calls);
+        let body = Bytes::from_static(b"a reply");
+        assert!(calls.take(Kind::Reply(Reply { id, body: body.clone(), last: true }).into()));
+        let mut context = Context::from_waker(Waker::noop());
+        assert_eq!(calls.poll_reply(id, &mut context), Poll::Ready(Some(Ok(body))));
+        assert_eq!(calls.poll_reply(id, &mut context), Poll::Ready(None));
+        calls.broke(true);
+        assert_eq!(calls.poll_reply(id, &mut context), Poll::Ready(None));
     }
 }

@@ -86,6 +86,9 @@ pub(crate) struct Reply {
     pub(crate) id: u64,
     #[prost(bytes = "bytes", tag = "2")]
     pub(crate) body: Bytes,
+    /// Nothing more will come of the call; no `End` follows.
+    #[prost(bool, tag = "3")]
+    pub(crate) last: bool,
 }
 
 /// So many more replies of a call may come.

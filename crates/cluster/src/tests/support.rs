@@ -21,7 +21,8 @@ use crate::{
 /// Longer than anything takes here that comes at all.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Answers by what a call says: `echo …`, `count N`, `silence`, `refuse`.
+/// Answers by what a call says: `echo …`, `count N`, `silence`, `refuse`. Who echoes says
+/// with its reply that it is the last, who counts says so after it.
 #[derive(Default)]
 pub(super) struct Answers {
     pub(super) calls: AtomicUsize,
@@ -45,13 +46,15 @@ impl Serve for Answers {
             _ => return None,
         };
         let (made, dropped) = (self.replies_made.clone(), self.dropped.clone());
-        Some(Box::new(Answer { replies, ends, made, dropped }))
+        let knows_the_last = what == "echo";
+        Some(Box::new(Answer { replies, ends, knows_the_last, made, dropped }))
     }
 }
 
 struct Answer {
     replies: VecDeque<Bytes>,
     ends: bool,
+    knows_the_last: bool,
     made: Arc<AtomicUsize>,
     dropped: Arc<AtomicUsize>,
 }
@@ -66,6 +69,10 @@ impl Replies for Answer {
             None if self.ends => Poll::Ready(None),
             None => Poll::Pending,
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.knows_the_last && self.replies.is_empty()
     }
 }
 
