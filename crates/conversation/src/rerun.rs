@@ -63,12 +63,18 @@ impl Tools {
         *self = Self::default();
     }
 
-    fn verdict(&self, name: &str) -> Verdict {
-        match self.twice.binary_search(&hash(name)) {
-            Ok(_) => Verdict::Yes,
-            Err(_) if self.complete => Verdict::No,
-            Err(_) => Verdict::Unknown,
+    /// May a call of a tool be run a second time?
+    fn verdict(&self, call: &Request) -> Verdict {
+        let of_others = if self.complete { Verdict::No } else { Verdict::Unknown };
+        // Then no name tells more, and it need not be read.
+        if self.twice.is_empty() {
+            return of_others;
         }
+        let name = call.params().and_then(|params| payload::name_of(&params));
+        name.map_or(Verdict::No, |name| match self.twice.binary_search(&hash(&name)) {
+            Ok(_) => Verdict::Yes,
+            Err(_) => of_others,
+        })
     }
 }
 
@@ -83,10 +89,7 @@ impl Session {
         match (&request.method, self.rerun) {
             (method, _) if method.only_reads() => Verdict::Yes,
             (Method::ToolsCall, Rerun::Always) => Verdict::Yes,
-            (Method::ToolsCall, Rerun::Annotated) => {
-                let name = request.params().and_then(|params| payload::name_of(&params));
-                name.map_or(Verdict::No, |name| self.tools.verdict(&name))
-            }
+            (Method::ToolsCall, Rerun::Annotated) => self.tools.verdict(request),
             _ => Verdict::No,
         }
     }

@@ -16,10 +16,19 @@ struct Taken {
     taken: bool,
 }
 
+/// How the SDKs ask for both; no other header makes less of these.
+const SDKS: [&str; 2] =
+    ["application/json, text/event-stream", "text/event-stream, application/json"];
+
 impl Accept {
     /// Reads one header's value: media ranges with parameters, in any order, extra ones ignored.
     pub(crate) fn add(&mut self, value: &str) {
         self.present = true;
+        if SDKS.contains(&value) {
+            let exactly = Taken { specificity: 3, taken: true };
+            (self.json, self.events) = (exactly, exactly);
+            return;
+        }
         for range in value.split(',') {
             let (name, parameters) = range.split_once(';').unwrap_or((range, ""));
             let taken = !parameters.split(';').any(is_zero_weight);
@@ -69,6 +78,10 @@ fn is_zero_weight(parameter: &str) -> bool {
 
 /// Is a body of this type JSON as we read it? A charset other than UTF-8 is not (POST-04).
 pub(crate) fn is_json(content_type: &str) -> bool {
+    // As nearly everybody writes it.
+    if content_type == "application/json" {
+        return true;
+    }
     let (name, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
     name.trim().eq_ignore_ascii_case("application/json")
         && parameters.split(';').all(|parameter| match parameter.split_once('=') {

@@ -7,8 +7,9 @@
 mod elicitation;
 
 use bytes::Bytes;
+use memchr::memmem::Finder;
 
-use crate::raw::{self, Edits, Object, may_hold, quoted};
+use crate::raw::{self, Edits, Needle, Object, may_hold, quoted};
 use crate::{Method, Revision};
 
 /// A result of the server's as a client of this revision may see it (TOOL-09, PRM-03):
@@ -71,8 +72,10 @@ pub fn result_for_server(revision: Revision, method: &Method, result: &[u8]) -> 
 }
 
 fn may_hold_newer_content(revision: Revision, json: &[u8]) -> bool {
+    static RESOURCE_LINK: Needle = Needle::new(|| Finder::new("resource_link"));
+    static AUDIO: Needle = Needle::new(|| Finder::new("audio"));
     !revision.has_resource_links()
-        && (may_hold(json, "resource_link") || !revision.has_audio() && may_hold(json, "audio"))
+        && (may_hold(json, &RESOURCE_LINK) || !revision.has_audio() && may_hold(json, &AUDIO))
 }
 
 fn edit_block(revision: Revision, whole: &[u8], block: &str, edits: &mut Edits) {

@@ -2,8 +2,9 @@
 //! mirrors in `Mcp-Param-*` headers (HDR-11, HDR-13..HDR-16).
 
 use bytes::Bytes;
+use memchr::memmem::Finder;
 
-use crate::raw::{self, Edits, Object};
+use crate::raw::{self, Edits, Needle, Object};
 
 /// Most annotations of one tool. No HTTP server of today takes many more headers than
 /// this, so a tool that has more could not be called; it is invalid.
@@ -11,6 +12,7 @@ const ANNOTATIONS_MAX: usize = 64;
 
 /// The annotation's keyword in a parameter's schema.
 const KEYWORD: &str = "x-mcp-header";
+static MENTIONED: Needle = Needle::new(|| Finder::new(KEYWORD));
 
 /// The annotated arguments of one tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,7 +52,7 @@ impl HeaderParams {
     /// Reads the annotations of a tool's `inputSchema`, given as JSON text. The draft says
     /// nothing of nested properties, so only those at the top count (HDR-14).
     pub fn read(input_schema: &[u8]) -> Result<Self, Invalid> {
-        if !raw::may_hold(input_schema, KEYWORD) {
+        if !raw::may_hold(input_schema, &MENTIONED) {
             return Ok(Self::default());
         }
         let properties = Object::read(input_schema).and_then(|schema| schema.object("properties"));
@@ -161,7 +163,7 @@ fn read_tool(tool: &str) -> Option<Tool> {
 /// A `tools/list` result without the tools whose annotations are invalid, and why each
 /// was dropped (HDR-16); every other tool keeps its bytes. `None` when all may stay.
 pub fn without_invalid_tools(result: &[u8]) -> Option<(Bytes, Vec<(String, Invalid)>)> {
-    if !raw::may_hold(result, KEYWORD) {
+    if !raw::may_hold(result, &MENTIONED) {
         return None;
     }
     let page = Object::read(result)?;

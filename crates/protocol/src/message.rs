@@ -10,8 +10,9 @@ pub use parse::{Limits, parse};
 use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use memchr::memmem::Finder;
 
-use crate::raw::{Object, may_hold, with_member};
+use crate::raw::{Needle, Object, may_hold, pick, with_member};
 use crate::{ErrorCode, Method, ProgressToken, Rejection, RequestId};
 
 /// What one HTTP body or one stdio line holds.
@@ -148,11 +149,14 @@ impl Request {
     /// `params._meta.progressToken`, where there is one (PRG-01).
     pub fn progress_token(&self) -> Option<ProgressToken> {
         let params = &self.raw[self.params.clone()?];
+        static PROGRESS_TOKEN: Needle = Needle::new(|| Finder::new("progressToken"));
         // Most requests have none.
-        if !may_hold(params, "progressToken") {
+        if !may_hold(params, &PROGRESS_TOKEN) {
             return None;
         }
-        Object::read(params)?.object("_meta")?.read_as("progressToken")
+        let [meta] = pick(params, ["_meta"])?;
+        let [token] = pick(meta?.as_bytes(), ["progressToken"])?;
+        serde_json::from_str(token?).ok()
     }
 
     /// The same request with another `params._meta.progressToken`; one without a token

@@ -73,7 +73,8 @@ pub fn log_level_of(params: &[u8]) -> Option<LogLevel> {
 
 /// Which request `notifications/cancelled` is about (CAN-01).
 pub fn cancelled_request_id(params: &[u8]) -> Option<RequestId> {
-    Object::read(params)?.read_as("requestId")
+    let [id] = raw::pick(params, ["requestId"])?;
+    serde_json::from_str(id?).ok()
 }
 
 /// The parameters of `notifications/cancelled` about another request, for the next hop
@@ -85,8 +86,8 @@ pub fn with_cancelled_request_id(params: &[u8], id: &RequestId) -> Option<Bytes>
 
 /// Whose progress `notifications/progress` tells, and how far it has come (PRG-01, PRG-02).
 pub fn progress_of(params: &[u8]) -> Option<(ProgressToken, f64)> {
-    let params = Object::read(params)?;
-    Some((params.read_as("progressToken")?, params.read_as("progress")?))
+    let [token, progress] = raw::pick(params, ["progressToken", "progress"])?;
+    Some((serde_json::from_str(token?).ok()?, serde_json::from_str(progress?).ok()?))
 }
 
 /// The parameters of `notifications/progress` under another token, for the next hop (PRG-04).
@@ -157,7 +158,8 @@ pub fn elicitation_id_of(params: &[u8]) -> Option<String> {
 }
 
 fn text(params: &[u8], key: &str) -> Option<String> {
-    Object::read(params)?.read_as(key)
+    let [text] = raw::pick(params, [key])?;
+    serde_json::from_str(text?).ok()
 }
 
 #[cfg(test)]

@@ -4,9 +4,11 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use memchr::memmem::Finder;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// An object's members in their order, each value as the text it came as.
@@ -18,7 +20,8 @@ pub(crate) struct Object<'a> {
 impl<'a> Object<'a> {
     /// `None` when `json` is not an object.
     pub(crate) fn read(json: &'a [u8]) -> Option<Self> {
-        serde_json::from_slice(json).ok()
+        // Once for all: from bytes, each member would be checked for itself.
+        serde_json::from_str(std::str::from_utf8(json).ok()?).ok()
     }
 
     /// The member's text. Of a member that is there twice the last one counts, as in most readers.
@@ -69,6 +72,40 @@ impl<'de> Deserialize<'de> for Object<'de> {
             }
         }
         deserializer.deserialize_map(Members)
+    }
+}
+
+/// The texts of some members of an object, as [`Object::get`] would give them, without
+/// keeping the others. `None` when `json` is not an object.
+pub(crate) fn pick<'a, const N: usize>(
+    json: &'a [u8],
+    keys: [&str; N],
+) -> Option<[Option<&'a str>; N]> {
+    let mut json = serde_json::Deserializer::from_str(std::str::from_utf8(json).ok()?);
+    let picked = json.deserialize_map(Pick { keys }).ok()?;
+    json.end().is_ok().then_some(picked)
+}
+
+struct Pick<'k, const N: usize> {
+    keys: [&'k str; N],
+}
+
+impl<'de, const N: usize> Visitor<'de> for Pick<'_, N> {
+    type Value = [Option<&'de str>; N];
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut picked = [None; N];
+        while let Some(Name(name)) = map.next_key()? {
+            match self.keys.iter().position(|key| *key == name) {
+                Some(at) => picked[at] = Some(map.next_value::<&RawValue>()?.get()),
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(picked)
     }
 }
 
@@ -177,16 +214,46 @@ pub(crate) fn floor_char_boundary(text: &str, bytes_max: usize) -> usize {
     end
 }
 
+/// A text that is looked for in many messages. Preparing the search costs more than the
+/// search does.
+pub(crate) type Needle = LazyLock<Finder<'static>>;
+
 /// May `json` hold the string `text`? Says no only where it surely does not, and costs a
 /// search instead of a parse: escapes can hide any text.
-pub(crate) fn may_hold(json: &[u8], text: &str) -> bool {
-    memchr::memmem::find(json, text.as_bytes()).is_some()
-        || memchr::memmem::find(json, b"\\u").is_some()
+pub(crate) fn may_hold(json: &[u8], text: &Needle) -> bool {
+    text.find(json).is_some() || memchr::memchr(b'\\', json).is_some_and(|at| escapes(&json[at..]))
+}
+
+/// Is any character written as its number?
+fn escapes(json: &[u8]) -> bool {
+    static ESCAPE: Needle = Needle::new(|| Finder::new("\\u"));
+    ESCAPE.find(json).is_some()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_picked_is_what_the_whole_object_has() {
+        for json in [
+            r#"{"a":1,"b":{"a":2},"c":"x"}"#,
+            r#" { "c" : [1, {"a":3}] , "a" : "y\u00fc" , "a" : null } "#,
+            r#"{"\u0061":1}"#,
+            "{}",
+            r#"["a"]"#,
+            r#"{"a":1} x"#,
+            r#"{"a":1,}"#,
+            r#"{"z":"\q","a":1}"#,
+            "{",
+            "",
+        ] {
+            let whole = Object::read(json.as_bytes());
+            let expected = whole.map(|object| ["a", "missing", "c"].map(|key| object.get(key)));
+            assert_eq!(pick(json.as_bytes(), ["a", "missing", "c"]), expected, "{json}");
+        }
+        assert_eq!(pick(b"{\"z\":\"\xFF\",\"a\":1}", ["a"]), None);
+    }
 
     #[test]
     fn replacing_a_member_leaves_every_other_byte() {

@@ -220,7 +220,7 @@ fn not_json(error: &serde_json::Error) -> Rejection {
 /// Is `json` nested deeper than `levels`? Most texts do not even have so many brackets,
 /// and those are quickly counted.
 fn deeper_than(json: &[u8], levels: usize) -> bool {
-    if json.iter().filter(|byte| matches!(byte, b'[' | b'{')).count() <= levels {
+    if memchr::memchr2_iter(b'[', b'{', json).nth(levels).is_none() {
         return false;
     }
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
