@@ -14,28 +14,35 @@ impl Session {
         if self.is_over() {
             return None;
         }
-        let calls = self.calls.iter().filter_map(|call| match call.form {
-            Form::Held { upgrade_at, .. } if call.sink.is_some() => Some(upgrade_at),
-            Form::Unlogged { keepalive_at } if call.sink.is_some() => Some(keepalive_at),
-            _ => None,
-        });
-        let exchanges = self.exchanges.iter().map(Exchange::deadline);
-        let paces =
-            self.exchanges.iter().filter_map(|e| e.progress.as_ref()?.deadline(&self.limits));
-        let attachments = self.attachments.iter().flat_map(|attachment| {
-            [Some(attachment.keepalive_at), attachment.ping_at, attachment.poll_at]
-        });
-        let asks = self.asks.iter().map(|ask| ask.deadline);
-        let others = [
-            self.link.deadline(),
-            self.duplex.map(|_| self.duplex_keepalive_at),
-            self.trims_at(),
-            self.idle_at(),
-            self.sleeps_at(),
-            self.link_idles_at(),
-        ];
-        let times = calls.chain(exchanges).chain(paces).chain(asks);
-        times.chain(attachments.chain(others).flatten()).filter(|at| at.0 < u64::MAX).min()
+        // After every step: a plain loop costs a third of what one chain of all would.
+        let mut first = Millis(u64::MAX);
+        let mut at = |time: Option<Millis>| first = time.map_or(first, |time| first.min(time));
+        for call in self.calls.iter().filter(|call| call.sink.is_some()) {
+            match call.form {
+                Form::Held { upgrade_at, .. } => at(Some(upgrade_at)),
+                Form::Unlogged { keepalive_at } => at(Some(keepalive_at)),
+                _ => {}
+            }
+        }
+        for exchange in &self.exchanges {
+            at(Some(exchange.deadline()));
+            at(exchange.progress.as_ref().and_then(|pace| pace.deadline(&self.limits)));
+        }
+        for attachment in &self.attachments {
+            at(Some(attachment.keepalive_at));
+            at(attachment.ping_at);
+            at(attachment.poll_at);
+        }
+        for ask in &self.asks {
+            at(Some(ask.deadline));
+        }
+        at(self.link.deadline());
+        at(self.duplex.map(|_| self.duplex_keepalive_at));
+        at(self.trims_at());
+        at(self.idle_at());
+        at(self.sleeps_at());
+        at(self.link_idles_at());
+        (first.0 < u64::MAX).then_some(first)
     }
 
     /// When the session is over if nothing happens in it.
