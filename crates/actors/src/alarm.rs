@@ -1,8 +1,9 @@
 //! The one timer of a session.
 //!
-//! It rings at or before the session's deadline, and a ring means no more than "ask
-//! again": a deadline that moves away leaves the timer as it is, so a call that is
-//! answered at once costs no timer at all.
+//! It rings about when the session's deadline is, or before, and a ring means no more than
+//! "ask again": a deadline that moves away leaves the timer as it is, so a call that is
+//! answered at once costs no timer at all. What is seconds away may be a moment late, so
+//! that a thread wakes up once for many sessions on which nothing happens.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -15,6 +16,10 @@ use crate::clock;
 /// A session without a deadline is asked once a day.
 const LONGEST_WAIT_MS: u64 = 24 * 60 * 60 * 1_000;
 
+/// A deadline that is so far away may be kept late, by less than a tick.
+const FAR_MS: u64 = 1_000;
+const TICK_MS: u64 = 50;
+
 pub(crate) struct Alarm {
     sleep: Pin<Box<Sleep>>,
     at: Millis,
@@ -26,13 +31,13 @@ impl Alarm {
         Self { sleep: Box::pin(tokio::time::sleep_until(clock::instant(at))), at }
     }
 
-    /// Sees to it that it rings no later than at the deadline.
+    /// Sees to it that it rings no later than at the deadline, or the tick after it.
     pub(crate) fn ring_by(&mut self, deadline: Option<Millis>, now: Millis) {
-        let deadline = deadline.unwrap_or(now.plus(LONGEST_WAIT_MS));
-        if deadline < self.at {
-            self.at = deadline;
+        let at = coarse(deadline.unwrap_or(now.plus(LONGEST_WAIT_MS)), now);
+        if at < self.at {
+            self.at = at;
             // Whoever waits for the old time is woken at the new one.
-            self.sleep.as_mut().reset(clock::instant(deadline));
+            self.sleep.as_mut().reset(clock::instant(at));
         }
     }
 
@@ -42,5 +47,29 @@ impl Alarm {
             return Poll::Pending;
         }
         self.sleep.as_mut().poll(context).map(|()| self.at = Millis(u64::MAX))
+    }
+}
+
+/// A deadline, or the tick after it where it is far away.
+fn coarse(deadline: Millis, now: Millis) -> Millis {
+    if deadline.0.saturating_sub(now.0) < FAR_MS {
+        return deadline;
+    }
+    Millis(deadline.0.checked_next_multiple_of(TICK_MS).unwrap_or(deadline.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_near_is_kept_to_the_millisecond_and_what_is_far_to_the_tick() {
+        let now = Millis(10_007);
+        for (deadline, at) in
+            [(0, 0), (10_008, 10_008), (11_006, 11_006), (11_007, 11_050), (25_000, 25_000)]
+        {
+            assert_eq!(coarse(Millis(deadline), now), Millis(at), "{deadline}");
+        }
+        assert_eq!(coarse(Millis(u64::MAX), now), Millis(u64::MAX));
     }
 }
