@@ -12,6 +12,7 @@ impl Client {
         does: &mut Vec<Does>,
     ) {
         let Some(what) = self.conns.get(&conn).cloned() else { return };
+        self.heard_at = now;
         let over = matches!(told, Told::Welcome(..) | Told::Answer(_) | Told::End | Told::Cut);
         if over {
             self.conns.remove(&conn);
@@ -338,6 +339,7 @@ impl Client {
     pub(super) fn settle(&mut self, number: u64, fate: Fate) {
         if let Some(call) = self.calls.get_mut(&number) {
             call.fate = fate;
+            call.until = self.heard_at;
         }
     }
 }
