@@ -1,6 +1,7 @@
 //! Clients' connections: which node the balancer gives them to, and what passes over them.
 
-use store::Incarnation;
+use conversation::Answer;
+use store::{Incarnation, Standing};
 
 use super::client::{ConnId, Does, Errand, Phase, Told, Wake};
 use super::world::{Happening, World};
@@ -110,6 +111,7 @@ impl World {
         if let (Some(holds), Some(session)) = (apart, self.clients[number].session.clone()) {
             self.checker.told_apart(session, &told, holds);
         }
+        let is_told = matches!(told, Told::Answer(Answer::Ended));
         let mut does = Vec::new();
         if let Some(client) = self.clients.get_mut(number) {
             let before = client.phase;
@@ -118,7 +120,12 @@ impl World {
                 && before != Phase::Ended
                 && let Some(session) = client.session.clone()
             {
-                self.checker.ended(self.now, session);
+                // Its owner says that it is unknown as soon as it was asked for the end.
+                let record = self.redis.record(now, &session);
+                let is_written = record.is_some_and(|r| r.standing == Standing::Ended);
+                if is_told || is_written {
+                    self.checker.ended(now, session);
+                }
             }
         }
         self.does(number, does);

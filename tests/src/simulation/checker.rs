@@ -36,7 +36,7 @@ pub(super) struct Checker {
     /// Sessions of which something may be lost, and why.
     pub(super) excused: BTreeMap<SessionId, &'static str>,
     vulnerable: BTreeMap<SessionId, Vulnerable>,
-    /// When what was evicted was last put back.
+    /// When what nobody could put back in time was last put back.
     mended: BTreeMap<SessionId, u64>,
     pub(super) evicted: BTreeSet<SessionId>,
     /// When Redis last forgot something, or another took its place.
@@ -94,8 +94,8 @@ impl Checker {
         if self.excused.contains_key(session) {
             return;
         }
-        let just_mended = self.mended.get(session).is_some_and(|at| now < at + 200);
-        if just_mended && self.evicted.contains(session) {
+        // It was put back while somebody was being told that it is not there.
+        if self.mended.get(session).is_some_and(|at| now < at + 200) {
             return;
         }
         let vulnerable = self.vulnerable.get(session).copied();
@@ -233,10 +233,12 @@ impl Checker {
                         .entry((ring.session.clone(), former.random))
                         .or_insert(superseded);
                 }
-                let mine = self.vulnerable.get(&ring.session);
-                if mine.is_some_and(|v| v.owner.node == record.owner.node) {
+                let mine = self.vulnerable.get(&ring.session).copied();
+                if let Some(vulnerable) = mine.filter(|v| v.owner.node == record.owner.node) {
                     self.vulnerable.remove(&ring.session);
-                    self.mended.insert(ring.session.clone(), now);
+                    if self.could_not(&ring.session, vulnerable) {
+                        self.mended.insert(ring.session.clone(), now);
+                    }
                 }
             }
             (Command::MarkDead(of, _), RedisAnswer::Marked(Ok(store::Marking::Dead))) => {
@@ -260,9 +262,13 @@ impl Checker {
             return true;
         };
         let marked = self.marked.get(&owner.node);
-        // Marked dead while it lives, it learns so with its next renewal.
-        let learns = plan.renew + 2 * plan.redis_patience;
-        let unaware = marked.is_some_and(|at| now <= at + learns);
+        // Marked dead while it lives, it learns so with its next renewal; or, where it cannot
+        // renew, by its lease, which ends.
+        let renews = plan.renew + 2 * plan.redis_patience;
+        let unaware = marked.is_some_and(|at| {
+            let cut_off = self.impaired.get(&owner.node).is_some_and(|until| until >= at);
+            now <= at + if cut_off { plan.lease } else { renews }
+        });
         let apart = self.split.contains(&owner.node) || self.frozen.contains(&owner.node);
         let apart = apart || self.diverged.contains(session);
         if now == superseded.at {
@@ -290,7 +296,13 @@ impl Checker {
     }
 
     /// A tool was run.
-    pub(super) fn ran(&mut self, session: &SessionId, job: &Job, client: Option<&Client>) {
+    pub(super) fn ran(
+        &mut self,
+        now: u64,
+        session: &SessionId,
+        job: &Job,
+        client: Option<&Client>,
+    ) {
         let ran = self.ran.entry(job.call).or_default();
         *ran += 1;
         if *ran == 1 {
@@ -300,11 +312,11 @@ impl Checker {
         if !job.idempotent {
             self.breaks(format!("call {} of {} was run twice", job.call, session.as_str()));
         }
-        // Of a call that is still in its JSON window nothing is written, nor that it is cancelled.
         let call = client.and_then(|client| client.calls.get(&job.call));
-        let cancelled = call.filter(|call| call.last.is_some()).and_then(|call| call.cancelled_at);
-        if cancelled.is_some() && !self.excused.contains_key(session) {
-            self.breaks(format!("call {} was run again after it was cancelled", job.call));
+        let cancelled = call.and_then(|call| call.cancelled_at);
+        if cancelled.is_some() {
+            let text = format!("call {} was run again after it was cancelled", job.call);
+            self.forgotten(now, session, &text);
         }
     }
 

@@ -142,7 +142,8 @@ pub(super) struct Call {
     cursor: Option<String>,
     conn: Option<ConnId>,
     progress: u64,
-    /// The cancellation was acknowledged.
+    /// The cancellation was acknowledged, of a call of which the client had seen an event: of
+    /// one that is still in its JSON window nothing is written, nor that it is cancelled.
     pub(super) cancelled_at: Option<u64>,
 }
 

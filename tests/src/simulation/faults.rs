@@ -224,7 +224,10 @@ impl World {
                 self.after(millis, Happening::Fault(Fault::Roomy));
             }
             Fault::Roomy => self.redis.full = false,
-            Fault::Move(millis) => self.redis.moves_until = self.now + millis,
+            Fault::Move(millis) => {
+                self.redis.moves_until = self.now + millis;
+                self.impair_all(millis);
+            }
             Fault::RestartEmpty => {
                 self.compare_redis(|world| world.redis.restart_empty());
             }

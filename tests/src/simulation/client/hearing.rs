@@ -45,6 +45,7 @@ impl Client {
             What::Cancel(number) => {
                 if let (Told::Answer(Answer::Accepted), Some(call)) =
                     (&told, self.calls.get_mut(&number))
+                    && call.last.is_some()
                 {
                     call.cancelled_at = Some(now);
                 }
@@ -224,7 +225,10 @@ impl Client {
                 }
                 None if !self.payloads.insert(data.clone()) => {
                     let text = String::from_utf8_lossy(data).into_owned();
-                    if !text.contains("list_changed") {
+                    if text.contains("its asker was lost") {
+                        // By each owner that finds the question, where one was forgotten.
+                        does.push(Does::Forgotten("a question was taken back twice"));
+                    } else if !text.contains("list_changed") {
                         does.push(Does::Complain(format!("{id} repeats a payload: {text}")));
                     }
                 }

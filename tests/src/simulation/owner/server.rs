@@ -93,7 +93,7 @@ impl World {
                     self.note(|| format!("{name} {} runs call {call}", id.as_str()));
                     let owns = self.acted(id, owned, "a tool was run");
                     let client = self.clients.iter().find(|c| c.session.as_ref() == Some(id));
-                    self.checker.ran(id, &job, client);
+                    self.checker.ran(self.now, id, &job, client);
                     if let Some(client) = client
                         && owns
                         && !client.may_have(level.as_deref())
