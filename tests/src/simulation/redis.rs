@@ -369,7 +369,7 @@ impl Redis {
         let begun = match command {
             Command::Append(batch) => Command::Append(half(batch)),
             Command::Reassert(record, batch) => Command::Reassert(record, half(batch)),
-            // All that is written is written at once, and last.
+            // Nothing can fail between what these write.
             _ => return,
         };
         server.execute(now, begun);
