@@ -98,17 +98,21 @@ fn schedules() {
     assert!(failed.is_empty(), "promises were broken:\n{failed}");
 }
 
-/// One run, told in full: of `SEED`, or of the `CASE` whose name begins so under that seed.
+/// One run, told in full: of `SEED`, or of the `CASE` whose name begins so under that seed;
+/// without the `RULES` that are named, as in `one+two`.
 #[test]
 #[ignore = "tells one run; name it by SEED, and CASE"]
 fn one() {
     let seed = number("SEED").unwrap_or(0);
+    let off = env::var("RULES").unwrap_or_default();
+    let off: Vec<_> = off.split('+').filter(|name| !name.is_empty()).collect();
+    let rules = Rules::without(&off);
     let run = match env::var("CASE") {
-        Err(_) => simulation::run_seed(seed, Rules::default(), true),
+        Err(_) => simulation::run_seed(seed, rules, true),
         Ok(name) => {
             let cases = simulation::cases();
             let case = cases.iter().find(|case| case.name.starts_with(&name));
-            schedule(case.expect("a case of that name"), seed, Rules::default(), true)
+            schedule(case.expect("a case of that name"), seed, rules, true)
         }
     };
     for line in &run.trace {

@@ -56,6 +56,8 @@ pub struct Rules {
     pub claims_late_in_settling: bool,
     /// The end of a session is written anew where the store forgot it.
     pub reasserts_end: bool,
+    /// What nobody writes to is refreshed before it expires.
+    pub refreshes: bool,
 }
 
 impl Default for Rules {
@@ -74,6 +76,7 @@ impl Default for Rules {
             release_waits: true,
             claims_late_in_settling: true,
             reasserts_end: true,
+            refreshes: true,
         }
     }
 }
@@ -381,7 +384,8 @@ impl Tenure {
             return self.give_up(moment, ring);
         }
         if moment.now >= self.refresh_at {
-            self.refresh = true;
+            self.refresh |= self.rules.refreshes;
+            self.refresh_at = refresh_at(moment.now, self.ttl);
         }
         if !self.ending && (!self.unheld.is_empty() || self.refresh) {
             return Some(self.append(moment.now));

@@ -1,6 +1,9 @@
 //! Answers that are held back until what they stand for is held: what changes a session
 //! survives its owner once the client knows that it was taken.
 
+use bytes::Bytes;
+use protocol::{Message, Response};
+
 use crate::session::{Session, Turn};
 use crate::{Answer, Effect, Refusal, SinkId};
 
@@ -81,10 +84,29 @@ impl Session {
         }
     }
 
-    /// Gives all answers, because nothing will be asked of this session any more.
-    pub(crate) fn open_gate(&mut self, turn: &mut Turn<'_>) {
+    /// Answers all, because nothing will be asked of this session any more. None is told
+    /// that it was done: it is not held, and where the end is lost, too, it was not.
+    pub(crate) fn open_gate(&mut self, turn: &mut Turn<'_>, words: &str) {
         for Gated { sink, answer, .. } in std::mem::take(&mut self.gated) {
+            let answer = match answer {
+                Answer::Json(data) => Answer::Json(undone(data, words)),
+                Answer::Array(all) => {
+                    Answer::Array(all.into_iter().map(|data| undone(data, words)).collect())
+                }
+                Answer::Accepted => Answer::Refused(Refusal::UnknownSession),
+                other => other,
+            };
             turn.effects.push(Effect::Answer { sink, answer });
         }
+    }
+}
+
+/// The error instead of a result.
+fn undone(data: Bytes, words: &str) -> Bytes {
+    match Message::parse(data.clone()) {
+        Ok(Message::Response(response)) if response.outcome().is_ok() => {
+            Response::error(response.id, crate::REFUSED, words, None).raw().clone()
+        }
+        _ => data,
     }
 }

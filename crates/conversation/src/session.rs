@@ -358,7 +358,7 @@ impl Session {
             Cause::Stopping => "the node is stopping; try again",
             _ => "the session has ended",
         };
-        self.open_gate(turn);
+        self.open_gate(turn, words);
         self.fail_parked(turn, &|id| Response::error(Some(id), crate::REFUSED, words, None));
         for exchange in std::mem::take(&mut self.exchanges) {
             let error = Response::error(Some(exchange.id), crate::REFUSED, words, None);

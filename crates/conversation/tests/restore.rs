@@ -245,6 +245,25 @@ fn what_changes_a_session_is_answered_when_it_is_held() {
 }
 
 #[test]
+fn what_is_not_held_when_the_session_ends_is_not_told_to_be_done() {
+    let mut world = live();
+    let call = world.call(1);
+    world.wait(300);
+    world.prompt_log = false;
+    let level = world
+        .post(r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}"#);
+    world.say(Response::result(2.into(), b"{}"));
+    let cancelled = world
+        .post(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#);
+    assert_eq!(world.connections[&cancelled].answer, None, "{:?}", world.gist(call));
+    let sink = world.sink();
+    world.step(Event::Deleted { sink });
+    // The end may yet be lost with its owner, and then the session lives on.
+    assert_eq!(world.gist(level), ["2 error -32000"]);
+    assert!(!accepted(&world, cancelled));
+}
+
+#[test]
 fn what_is_changed_before_initialized_is_held_too() {
     let mut world = World::with(Limits::default(), Rerun::Annotated, None);
     world.initialize(NEW, ELICITS);

@@ -3,11 +3,13 @@
 //! They are numbered as they were found. A case fixes what goes wrong and roughly when;
 //! the seed still decides every delay, so each is run under many seeds.
 
+mod guards;
+
 use super::client::Do;
 use super::faults::Fault;
 use super::plan::{Plan, Trigger};
 use super::tools::Kind;
-use super::world::{Mishap, Weather};
+use super::wire::{Mishap, Weather};
 
 /// One schedule.
 #[derive(Clone, Debug)]
@@ -50,7 +52,16 @@ fn story(script: Vec<(u64, Do, usize)>, faults: Vec<(u64, Fault)>) -> Plan {
 
 /// Every schedule that a simulation can tell.
 pub fn cases() -> Vec<Case> {
-    let case = |number, name, plan| Case { number, name, plan };
+    let mut cases = schedules();
+    cases.extend(guards::cases());
+    cases
+}
+
+fn case(number: u32, name: &'static str, plan: Plan) -> Case {
+    Case { number, name, plan }
+}
+
+fn schedules() -> Vec<Case> {
     vec![
         case(
             1,
@@ -409,7 +420,7 @@ pub fn cases() -> Vec<Case> {
             15,
             "a node drains for long whose claim was done and not answered",
             Plan {
-                drain: 70_000,
+                drain: 200_000,
                 ..story(
                     vec![(8_100, FAST, 1), (12_000, FAST, 1), (14_000, FAST, 2)],
                     vec![

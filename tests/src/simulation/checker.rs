@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use conversation::EventId;
+use conversation::{Answer, EventId, Refusal};
 use protocol::SessionId;
 use store::{Batch, Incarnation, Owner, Token};
 
 use super::client::{Client, Fate, Phase, Told};
 use super::plan::Plan;
 use super::process::Process;
-use super::redis::{Answer, Command, short};
+use super::redis::{Answer as RedisAnswer, Command, short};
 use super::tools::Job;
 
 /// Something of a session that Redis forgot, and that its owner has not put back yet.
@@ -36,9 +36,11 @@ pub(super) struct Checker {
     /// Sessions of which something may be lost, and why.
     pub(super) excused: BTreeMap<SessionId, &'static str>,
     vulnerable: BTreeMap<SessionId, Vulnerable>,
-    /// When what was evicted was last put back.
+    /// When what nobody could put back in time was last put back.
     mended: BTreeMap<SessionId, u64>,
     pub(super) evicted: BTreeSet<SessionId>,
+    /// When Redis last forgot something, or another took its place.
+    changed_at: Option<u64>,
     /// Until when processes are paused, cut off, or served badly by Redis.
     impaired: BTreeMap<Incarnation, u64>,
     /// Processes that stayed with a former primary.
@@ -92,8 +94,8 @@ impl Checker {
         if self.excused.contains_key(session) {
             return;
         }
-        let just_mended = self.mended.get(session).is_some_and(|at| now < at + 200);
-        if just_mended && self.evicted.contains(session) {
+        // It was put back while somebody was being told that it is not there.
+        if self.mended.get(session).is_some_and(|at| now < at + 200) {
             return;
         }
         let vulnerable = self.vulnerable.get(session).copied();
@@ -108,6 +110,22 @@ impl Checker {
     pub(super) fn impair(&mut self, process: Incarnation, until: u64) {
         let known = self.impaired.entry(process).or_default();
         *known = until.saturating_add(RECOVERY).max(*known);
+    }
+
+    /// Redis may have forgotten something.
+    pub(super) fn changed_at(&mut self, now: u64) {
+        self.changed_at = Some(now);
+    }
+
+    /// Did nothing keep the process from telling Redis of itself, nor Redis from knowing it?
+    pub(super) fn is_well(&self, now: u64, process: Incarnation) -> bool {
+        let impaired = self.impaired.get(&process).is_some_and(|until| now <= *until);
+        let changed = self.changed_at.is_some_and(|at| now <= at + RECOVERY);
+        !impaired && !changed && !self.split.contains(&process)
+    }
+
+    pub(super) fn is_marked(&self, process: Incarnation) -> bool {
+        self.marked.contains_key(&process)
     }
 
     /// Could nobody put back what Redis forgot?
@@ -131,15 +149,15 @@ impl Checker {
         now: u64,
         from: Incarnation,
         command: &Command,
-        answer: &Answer,
+        answer: &RedisAnswer,
     ) {
         let owner = match (command, answer) {
-            (Command::Create(_, record), Answer::Done(Ok(())))
-            | (Command::Reassert(record, _), Answer::Appended(Ok(_))) => record.owner,
-            (Command::Claim(_, _, new), Answer::Claimed(Ok(_))) => *new,
-            (Command::Append(Batch { token, .. }), Answer::Appended(Ok(_)))
-            | (Command::Save(_, token, _), Answer::Saved(Ok(_)))
-            | (Command::Release(_, token) | Command::End(_, token), Answer::Done(Ok(()))) => {
+            (Command::Create(_, record), RedisAnswer::Done(Ok(())))
+            | (Command::Reassert(record, _), RedisAnswer::Appended(Ok(_))) => record.owner,
+            (Command::Claim(_, _, new), RedisAnswer::Claimed(Ok(_))) => *new,
+            (Command::Append(Batch { token, .. }), RedisAnswer::Appended(Ok(_)))
+            | (Command::Save(_, token, _), RedisAnswer::Saved(Ok(_)))
+            | (Command::Release(_, token) | Command::End(_, token), RedisAnswer::Done(Ok(()))) => {
                 Owner { token: *token, node: from }
             }
             _ => return,
@@ -154,10 +172,11 @@ impl Checker {
         self.forgot(session, owner, true, now);
     }
 
-    /// A node that stays with a former primary tells a client something. That a session is
-    /// unknown it may say of one that was made since.
-    pub(super) fn told_apart(&mut self, session: SessionId, told: &Told) {
-        if let Told::Answer(conversation::Answer::Refused(_)) = told {
+    /// A node that stays with a former primary tells a client something. While its lease
+    /// `holds` it may say of a session that it is unknown, which was made since.
+    pub(super) fn told_apart(&mut self, session: SessionId, told: &Told, holds: bool) {
+        let Told::Answer(Answer::Refused(refusal)) = told else { return };
+        if holds || *refusal != Refusal::UnknownSession {
             self.excused.insert(session, "asked for at a node that stayed with a former primary");
         }
     }
@@ -177,9 +196,9 @@ impl Checker {
     }
 
     /// Redis has done something.
-    pub(super) fn executed(&mut self, now: u64, command: &Command, answer: &Answer) {
+    pub(super) fn executed(&mut self, now: u64, command: &Command, answer: &RedisAnswer) {
         match (command, answer) {
-            (Command::Claim(session, _, new), Answer::Claimed(Ok(claimed))) => {
+            (Command::Claim(session, _, new), RedisAnswer::Claimed(Ok(claimed))) => {
                 self.tally.claims += 1;
                 for former in &claimed.record.former {
                     let superseded = Superseded { at: now, by: new.token };
@@ -206,7 +225,7 @@ impl Checker {
                     ));
                 }
             }
-            (Command::Reassert(record, ring), Answer::Appended(Ok(_))) => {
+            (Command::Reassert(record, ring), RedisAnswer::Appended(Ok(_))) => {
                 self.tally.reasserts += 1;
                 for former in &record.former {
                     let superseded = Superseded { at: now, by: record.owner.token };
@@ -214,13 +233,15 @@ impl Checker {
                         .entry((ring.session.clone(), former.random))
                         .or_insert(superseded);
                 }
-                let mine = self.vulnerable.get(&ring.session);
-                if mine.is_some_and(|v| v.owner.node == record.owner.node) {
+                let mine = self.vulnerable.get(&ring.session).copied();
+                if let Some(vulnerable) = mine.filter(|v| v.owner.node == record.owner.node) {
                     self.vulnerable.remove(&ring.session);
-                    self.mended.insert(ring.session.clone(), now);
+                    if self.could_not(&ring.session, vulnerable) {
+                        self.mended.insert(ring.session.clone(), now);
+                    }
                 }
             }
-            (Command::MarkDead(of, _), Answer::Marked(Ok(store::Marking::Dead))) => {
+            (Command::MarkDead(of, _), RedisAnswer::Marked(Ok(store::Marking::Dead))) => {
                 self.marked.entry(*of).or_insert(now);
             }
             _ => {}
@@ -241,9 +262,13 @@ impl Checker {
             return true;
         };
         let marked = self.marked.get(&owner.node);
-        // Marked dead while it lives, it learns so with its next renewal.
-        let learns = plan.renew + 2 * plan.redis_patience;
-        let unaware = marked.is_some_and(|at| now <= at + learns);
+        // Marked dead while it lives, it learns so with its next renewal; or, where it cannot
+        // renew, by its lease, which ends.
+        let renews = plan.renew + 2 * plan.redis_patience;
+        let unaware = marked.is_some_and(|at| {
+            let cut_off = self.impaired.get(&owner.node).is_some_and(|until| until >= at);
+            now <= at + if cut_off { plan.lease } else { renews }
+        });
         let apart = self.split.contains(&owner.node) || self.frozen.contains(&owner.node);
         let apart = apart || self.diverged.contains(session);
         if now == superseded.at {
@@ -271,7 +296,13 @@ impl Checker {
     }
 
     /// A tool was run.
-    pub(super) fn ran(&mut self, session: &SessionId, job: &Job, client: Option<&Client>) {
+    pub(super) fn ran(
+        &mut self,
+        now: u64,
+        session: &SessionId,
+        job: &Job,
+        client: Option<&Client>,
+    ) {
         let ran = self.ran.entry(job.call).or_default();
         *ran += 1;
         if *ran == 1 {
@@ -281,11 +312,11 @@ impl Checker {
         if !job.idempotent {
             self.breaks(format!("call {} of {} was run twice", job.call, session.as_str()));
         }
-        // Of a call that is still in its JSON window nothing is written, nor that it is cancelled.
         let call = client.and_then(|client| client.calls.get(&job.call));
-        let cancelled = call.filter(|call| call.last.is_some()).and_then(|call| call.cancelled_at);
-        if cancelled.is_some() && !self.excused.contains_key(session) {
-            self.breaks(format!("call {} was run again after it was cancelled", job.call));
+        let cancelled = call.and_then(|call| call.cancelled_at);
+        if cancelled.is_some() {
+            let text = format!("call {} was run again after it was cancelled", job.call);
+            self.forgotten(now, session, &text);
         }
     }
 
@@ -343,6 +374,10 @@ impl Checker {
                 (call.fate, call.last, &session)
             {
                 self.check_told(client, session, last);
+            }
+            let took = call.until.saturating_sub(call.since);
+            if matches!(call.fate, Fate::Result | Fate::Error) && took > plan.answers_within {
+                self.breaks(format!("the last word on call {number} took {took} ms"));
             }
             if call.fate == Fate::Open {
                 self.breaks(format!("call {number} of {session:?} never got its last word"));

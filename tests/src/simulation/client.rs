@@ -135,12 +135,15 @@ pub(super) struct Call {
     pub(super) job: Job,
     pub(super) fate: Fate,
     pub(super) since: u64,
+    /// When it had its last word.
+    pub(super) until: u64,
     pub(super) last: Option<EventId>,
     /// The last id that it was told, as it came.
     cursor: Option<String>,
     conn: Option<ConnId>,
     progress: u64,
-    /// The cancellation was acknowledged.
+    /// The cancellation was acknowledged, of a call of which the client had seen an event: of
+    /// one that is still in its JSON window nothing is written, nor that it is cancelled.
     pub(super) cancelled_at: Option<u64>,
 }
 
@@ -177,6 +180,8 @@ pub(super) struct Client {
     /// It asked for the end once.
     asked_to_end: bool,
     primes: bool,
+    /// When it last heard something.
+    heard_at: u64,
     rng: Rng,
     next_conn: ConnId,
     next_call: u64,
@@ -221,6 +226,7 @@ impl Client {
             ending: false,
             asked_to_end: false,
             primes: directed || rng.chance(80),
+            heard_at: 0,
             rng,
             next_conn: (number as u64 + 1) << 32,
             next_call: 1 + number as u64 * 10_000,
@@ -384,6 +390,7 @@ impl Client {
             job,
             fate: Fate::Open,
             since: now,
+            until: now,
             last: None,
             cursor: None,
             conn: Some(conn),

@@ -6,7 +6,8 @@ use super::client::Wake;
 use super::plan::{PROBE, Plan};
 use super::redis::brief;
 use super::rng::Rng;
-use super::world::{Happening, Mishap, Timer, Weather, World};
+use super::wire::{Mishap, Weather};
+use super::world::{Happening, Timer, World};
 
 /// One thing that goes wrong. Nodes are named by their address, and milliseconds are how
 /// long it lasts.
@@ -28,6 +29,10 @@ pub(super) enum Fault {
     /// Nothing passes between two nodes.
     Part(usize, usize, u64),
     Join(usize, usize),
+    /// A firewall is loaded anew between two nodes: it resets their link, and for a time they
+    /// refuse each other's connections.
+    Reload(usize, usize, u64),
+    Loaded(usize, usize),
     /// A node cannot reach Redis.
     CutOff(usize, u64),
     /// Redis loses, delays and repeats.
@@ -53,6 +58,8 @@ pub(super) enum Fault {
     /// Redis is full for a time.
     Full(u64),
     Roomy,
+    /// The slots of all sessions of a Redis Cluster are on the move for a time.
+    Move(u64),
     RestartEmpty,
     /// A session's keys are evicted; perhaps only its log.
     Evict {
@@ -78,7 +85,8 @@ pub(super) fn random_faults(rng: &mut Rng, plan: &Plan) -> Vec<(u64, Fault)> {
             22..=33 => Fault::Pause(node, rng.between(200, 9_000)),
             34..=35 => Fault::Freeze(node, rng.between(200, 9_000)),
             36..=43 => Fault::Drain(node),
-            44..=49 => Fault::Reset(node, other),
+            44..=47 => Fault::Reset(node, other),
+            48..=49 => Fault::Reload(node, other, rng.between(100, 1_500)),
             50..=55 => Fault::Part(node, other, rng.between(200, 8_000)),
             56..=61 => Fault::CutOff(node, rng.between(500, 9_000)),
             62..=75 => {
@@ -105,7 +113,7 @@ pub(super) fn random_faults(rng: &mut Rng, plan: &Plan) -> Vec<(u64, Fault)> {
             95 => Fault::Full(rng.between(300, 5_000)),
             96..=97 => Fault::Evict { only_log: rng.chance(50) },
             98 => Fault::RestartEmpty,
-            _ => Fault::Kill(node, 100),
+            _ => Fault::Move(rng.between(300, 6_000)),
         };
         faults.push((at, fault));
         at += if rng.chance(40) { rng.between(0, 400) } else { rng.between(500, 7_000) };
@@ -176,6 +184,14 @@ impl World {
                 self.links.parted.remove(&(one.min(other), one.max(other)));
                 self.let_stalled_pass();
             }
+            Fault::Reload(one, other, millis) => {
+                self.links.refusing.insert((one.min(other), one.max(other)));
+                self.strike(Fault::Reset(one, other));
+                self.after(millis, Happening::Fault(Fault::Loaded(one, other)));
+            }
+            Fault::Loaded(one, other) => {
+                self.links.refusing.remove(&(one.min(other), one.max(other)));
+            }
             Fault::CutOff(slot, millis) => {
                 self.weather.cut_off = Some(slot);
                 self.impair(self.at_slot(slot), millis);
@@ -208,6 +224,10 @@ impl World {
                 self.after(millis, Happening::Fault(Fault::Roomy));
             }
             Fault::Roomy => self.redis.full = false,
+            Fault::Move(millis) => {
+                self.redis.moves_until = self.now + millis;
+                self.impair_all(millis);
+            }
             Fault::RestartEmpty => {
                 self.compare_redis(|world| world.redis.restart_empty());
             }
@@ -286,6 +306,7 @@ impl World {
             .map(|session| (self.redis.record(now, session), self.redis.log(session)))
             .collect();
         change(self);
+        self.checker.changed_at(now);
         for (session, (record, log)) in sessions.iter().chain(&tombstones).zip(before) {
             let after = (self.redis.record(now, session), self.redis.log(session));
             let Some(record) = record else { continue };
@@ -319,8 +340,10 @@ impl World {
         self.mishaps.clear();
         self.redis.full = false;
         self.redis.away_until = 0;
+        self.redis.moves_until = 0;
         self.heal();
         self.links.parted.clear();
+        self.links.refusing.clear();
         self.let_stalled_pass();
         for slot in 0..self.slots.len() {
             self.wake_node(slot, None);

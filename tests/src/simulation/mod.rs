@@ -6,6 +6,7 @@
 //! What surrounds them is a model: what the actors do with effects, how an ingress finds
 //! an owner, leases, links, and a Redis that may lose, delay, repeat and forget.
 
+mod balancer;
 mod cases;
 mod checker;
 mod client;
@@ -19,6 +20,7 @@ mod redis;
 mod rng;
 mod rules;
 mod tools;
+mod wire;
 mod world;
 
 pub use cases::{Case, cases};

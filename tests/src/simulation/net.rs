@@ -63,6 +63,7 @@ pub(super) enum Said {
 struct Link {
     epoch: LinkEpoch,
     up: bool,
+    since: u64,
     /// When the newest frame in each direction arrives.
     until: [u64; 2],
 }
@@ -73,6 +74,8 @@ pub(super) struct Links {
     links: BTreeMap<(Incarnation, Incarnation), Link>,
     /// Pairs of addresses between which nothing passes.
     pub(super) parted: BTreeSet<(usize, usize)>,
+    /// Pairs of addresses that refuse each other's connections.
+    pub(super) refusing: BTreeSet<(usize, usize)>,
     /// What waits for a partition to be over, in order.
     pub(super) stalled: Vec<Happening>,
 }
@@ -104,6 +107,19 @@ impl Links {
             _ => None,
         })
         .collect()
+    }
+
+    /// Whom a process has had a live link to since this time.
+    pub(super) fn since(&self, one: Incarnation, time: u64) -> Vec<Incarnation> {
+        let others = self.of(one).into_iter();
+        let lasts = |other: &Incarnation| {
+            self.links.get(&Self::pair(one, *other)).is_some_and(|link| link.since <= time)
+        };
+        others.filter(lasts).collect()
+    }
+
+    pub(super) fn refuses(&self, one: usize, other: usize) -> bool {
+        self.refusing.contains(&(one.min(other), one.max(other)))
     }
 
     pub(super) fn parts(&self, one: usize, other: usize) -> bool {
@@ -212,6 +228,9 @@ impl World {
         let (how, after) = match there {
             // A machine that is gone refuses nothing.
             _ if parted || address.is_some_and(|a| self.plan_gone(a)) => (Dialled::TimedOut, 1_000),
+            _ if address.is_some_and(|address| self.links.refuses(slot, address)) => {
+                (Dialled::Refused, self.rng.between(1, 5))
+            }
             Some(there) if there == peer && paused => (Dialled::TimedOut, 1_000),
             Some(there) if there == peer => (Dialled::Connected, self.rng.between(1, 5)),
             _ => (Dialled::Refused, self.rng.between(1, 5)),
@@ -229,9 +248,11 @@ impl World {
         let alive = self.processes.get(&peer).is_some_and(|peer| !peer.paused);
         match how {
             Dialled::Connected if alive => {
+                let now = self.now;
                 let link = self.links.link(at, peer);
                 if !link.up {
                     link.up = true;
+                    link.since = now;
                     link.epoch += 1;
                     link.until = [0; 2];
                 }

@@ -1,12 +1,15 @@
 //! A session at its owner: the real [`Session`] and the real [`Tenure`], and what stands
 //! between them, their connections and the tenant's server.
 
+mod keeping;
 mod peers;
+mod server;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use cluster::tenure::{Came, Moment, Op, Outcome, Settling, Tenure};
+use cluster::tenure::Tenure;
 use conversation::{
     Answer, Birth, Cause, Effect, Emitter, Ending, Event, Frame, Limits, Millis, Refusal, Rerun,
     Saved, Session, SinkId,
@@ -17,7 +20,7 @@ use store::{Claimed, Digest, Error, Incarnation, Owner, Record, Standing, State,
 use super::client::{ConnId, Errand, Told};
 use super::net::{Call, Peer, Said};
 use super::process::Purpose;
-use super::redis::{Answer as RedisAnswer, Command, TTL};
+use super::redis::{Answer as RedisAnswer, Command};
 use super::tools::{Did, Instance};
 use super::world::{Happening, Timer, World};
 
@@ -151,7 +154,8 @@ impl World {
             Ok(()) => {
                 owned.creating = None;
                 let now = self.clock_of(at).0;
-                let tenure = Tenure::new(id.clone(), record, owned.epoch, TTL, now);
+                let ttl = Duration::from_millis(self.plan.ttl);
+                let tenure = Tenure::new(id.clone(), record, owned.epoch, ttl, now);
                 owned.tenure = Some(self.by_rules(tenure));
                 for effect in std::mem::take(&mut owned.held) {
                     self.perform(at, id, &mut owned, effect);
@@ -200,7 +204,8 @@ impl World {
             }
         };
         let owner = record.owner;
-        let tenure = Tenure::new(id.clone(), record, epoch, TTL, now.0);
+        let ttl = Duration::from_millis(self.plan.ttl);
+        let tenure = Tenure::new(id.clone(), record, epoch, ttl, now.0);
         let mut owned = Owned {
             session,
             tenure: Some(self.by_rules(tenure)),
@@ -425,200 +430,6 @@ impl World {
             self.peer_send(at, from, Peer::Said { conn, attachment, said });
         }
     }
-
-    // ---- What the tenure asks for ----
-
-    /// What the node knows now about the store that holds the session.
-    fn moment(&self, at: Incarnation, _id: &SessionId) -> Option<Moment> {
-        let process = self.processes.get(&at)?;
-        let now = process.clock(self.now);
-        let since = now.saturating_sub(process.settles_from);
-        let settling = match self.rules.settles {
-            true if since < self.plan.settle / 2 => Settling::First,
-            true if since < self.plan.settle => Settling::Second,
-            _ => Settling::Done,
-        };
-        Some(Moment { now, right: process.right(self.now), era: process.era, settling })
-    }
-
-    fn operate(&mut self, at: Incarnation, id: &SessionId, owned: &mut Owned) {
-        let random = self.random();
-        let Some(moment) = self.moment(at, id) else { return };
-        if owned.busy {
-            return;
-        }
-        let Some(tenure) = &mut owned.tenure else { return };
-        let session = &owned.session;
-        let ring = || {
-            let ring = session.ring();
-            (ring.first, ring.entries)
-        };
-        let Some(op) = tenure.next(&moment, ring, random) else { return };
-        owned.busy = true;
-        let command = match op {
-            Op::Append(batch) => Command::Append(batch),
-            Op::Reassert(record, batch) => Command::Reassert(record, batch),
-            Op::Save { token, state } => Command::Save(id.clone(), token, state),
-            Op::Claim { expected, new } => Command::Claim(id.clone(), expected, new),
-            Op::Release { token } => Command::Release(id.clone(), token),
-            Op::End { token } => Command::End(id.clone(), token),
-        };
-        self.send_for(at, command, Purpose::Tenure(id.clone()));
-    }
-
-    /// What came of an operation of the tenure.
-    pub(super) fn tenure_came(&mut self, at: Incarnation, id: &SessionId, answer: RedisAnswer) {
-        let Some(mut owned) = self.take(at, id) else { return };
-        owned.busy = false;
-        let came = match answer {
-            RedisAnswer::Appended(came) => Came::Appended(came),
-            RedisAnswer::Saved(came) => Came::Saved(came),
-            RedisAnswer::Claimed(came) => Came::Claimed(came),
-            RedisAnswer::Done(came) => Came::Done(came),
-            _ => return self.put(at, id, owned),
-        };
-        let Some(moment) = self.moment(at, id) else { return };
-        let Some(tenure) = &mut owned.tenure else { return };
-        for outcome in tenure.came(&moment, came) {
-            match outcome {
-                Outcome::Through(through) => {
-                    owned.following.push_back(Event::Appended { through });
-                }
-                Outcome::Saved(version) => owned.following.push_back(Event::Saved { version }),
-                Outcome::Reclaimed(token) => {
-                    owned.owner.token = token;
-                    let emitter = Emitter(token.random);
-                    // Before anything that happens under it.
-                    owned.following.push_front(Event::Reclaimed { emitter });
-                }
-                Outcome::Deposed | Outcome::Released | Outcome::Ended => {
-                    let name = self.name(at);
-                    self.note(|| format!("{name} {}: {outcome:?}", id.as_str()));
-                    if outcome == Outcome::Ended
-                        && let Some(tenure) = &owned.tenure
-                    {
-                        let tombstone = tenure.tombstone();
-                        if let Some(process) = self.processes.get_mut(&at) {
-                            process.graves.insert(id.clone(), (tombstone, moment.era));
-                        }
-                    }
-                    self.let_go(at, id, owned, matches!(outcome, Outcome::Ended));
-                    return;
-                }
-            }
-        }
-        self.live(at, id, owned);
-    }
-
-    /// The session is not here any more.
-    fn let_go(&mut self, at: Incarnation, id: &SessionId, owned: Owned, ended: bool) {
-        for sink in owned.ended {
-            let said = if ended { Said::Answer(Answer::Ended) } else { Said::Lost };
-            self.say(at, sink, said);
-        }
-        for sink in owned.sinks {
-            self.say(at, sink, Said::Lost);
-        }
-        for event in owned.following {
-            let (Event::Posted { .. } | Event::Listened { .. } | Event::Deleted { .. }) = event
-            else {
-                continue;
-            };
-        }
-        self.retry_those_of(at, id);
-    }
-
-    // ---- The tenant's server ----
-
-    pub(super) fn link_up(&mut self, at: Incarnation, id: &SessionId, instance: u64) {
-        let Some(owned) = self.owned(at, id) else { return };
-        if owned.instance.as_ref().is_none_or(|other| other.number != instance) {
-            return;
-        }
-        self.happened(at, id, Event::LinkUp);
-        if self.plan.chat > 0 {
-            let wait = self.plan.chat;
-            self.after(wait, Happening::Rings(at, Timer::Chat(id.clone(), instance)));
-        }
-    }
-
-    fn owned(&self, at: Incarnation, id: &SessionId) -> Option<&Owned> {
-        self.processes.get(&at)?.sessions.get(id)
-    }
-
-    pub(super) fn instance_goes_on(
-        &mut self,
-        at: Incarnation,
-        id: &SessionId,
-        number: u64,
-        request: &RequestId,
-    ) {
-        self.with_instance(at, id, number, |instance, did| instance.go_on(request, did));
-    }
-
-    pub(super) fn instance_chats(&mut self, at: Incarnation, id: &SessionId, number: u64) {
-        if self.now >= self.plan.calm_at {
-            return;
-        }
-        let spoke = self.with_instance(at, id, number, Instance::chat);
-        if spoke {
-            let wait = self.plan.chat;
-            self.after(wait, Happening::Rings(at, Timer::Chat(id.clone(), number)));
-        }
-    }
-
-    fn with_instance(
-        &mut self,
-        at: Incarnation,
-        id: &SessionId,
-        number: u64,
-        act: impl FnOnce(&mut Instance, &mut Vec<Did>),
-    ) -> bool {
-        let Some(mut owned) = self.take(at, id) else { return false };
-        let mut did = Vec::new();
-        let instance = owned.instance.as_mut().filter(|instance| instance.number == number);
-        let there = instance.is_some();
-        if let Some(instance) = instance {
-            act(instance, &mut did);
-        }
-        self.instance_did(at, id, &mut owned, did);
-        self.live(at, id, owned);
-        there
-    }
-
-    fn instance_did(&mut self, at: Incarnation, id: &SessionId, owned: &mut Owned, did: Vec<Did>) {
-        let Some(instance) = &owned.instance else { return };
-        let (number, level) = (instance.number, instance.level.clone());
-        for did in did {
-            match did {
-                Did::Say(message, about) => {
-                    owned.following.push_back(Event::Said { message, about });
-                }
-                Did::Later(request, millis) => {
-                    let timer = Timer::Step(id.clone(), number, request);
-                    self.after(millis, Happening::Rings(at, timer));
-                }
-                Did::Ran(job) => {
-                    let name = self.name(at);
-                    let call = job.call;
-                    self.note(|| format!("{name} {} runs call {call}", id.as_str()));
-                    let owns = self.acted(id, owned, "a tool was run");
-                    let client = self.clients.iter().find(|c| c.session.as_ref() == Some(id));
-                    self.checker.ran(id, &job, client);
-                    if let Some(client) = client
-                        && owns
-                        && !client.may_have(level.as_deref())
-                    {
-                        let text = format!("a tool was run at log level {level:?}");
-                        self.checker.forgotten(self.now, id, &text);
-                    }
-                }
-                Did::Misled(text) => self.checker.breaks(text),
-            }
-        }
-    }
-
-    // ---- Its connections ----
 }
 
 impl Owned {

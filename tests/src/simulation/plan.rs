@@ -37,6 +37,10 @@ pub struct Plan {
     pub(super) sleep_secs: u64,
     /// Where clients begin; anywhere, where it is not said.
     pub(super) born_at: Option<usize>,
+    /// How long records and logs stand that nobody refreshes.
+    pub(super) ttl: u64,
+    /// How long a client waits at most for the last word on a call.
+    pub(super) answers_within: u64,
     /// How many entries of a log can be replayed.
     pub(super) log_events: usize,
     /// How often instances of the tenant's server say something unasked; 0 for never.
@@ -51,6 +55,9 @@ pub(super) struct Trigger {
     pub(super) after: u64,
     pub(super) fault: Fault,
 }
+
+/// How long the last word on a call may take, whatever goes wrong that seeds make go wrong.
+const ANSWERS_WITHIN: u64 = 75_000;
 
 /// How long a probe may take.
 pub(super) const PROBE: u64 = 4_000;
@@ -81,6 +88,8 @@ impl Plan {
             needs_replica: false,
             sleep_secs: 0,
             born_at: None,
+            ttl: 3_600_000,
+            answers_within: ANSWERS_WITHIN,
             log_events: 1_024,
             chat: 700,
         }

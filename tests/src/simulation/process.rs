@@ -23,6 +23,8 @@ pub(super) enum Purpose {
     Locate(ConnId, u64),
     /// Is the owner there, which the record names?
     Presence(ConnId, u64, Box<store::Record>, Option<u64>),
+    /// Is the lease of this peer over, while this node's own holds?
+    Lapsed(Incarnation, Option<u64>),
     Claim(SessionId),
     Tenure(SessionId),
     Create(SessionId),
@@ -30,6 +32,9 @@ pub(super) enum Purpose {
     Grave(SessionId),
     MarkDead(Incarnation),
 }
+
+/// How long something may be on its way to a client.
+const ON_ITS_WAY: u64 = 50;
 
 /// A command that is waited for.
 #[derive(Debug)]
@@ -102,6 +107,11 @@ impl Process {
     /// The epoch of its lease, where it may act.
     pub(super) fn right(&self, now: u64) -> Option<u64> {
         (self.clock(now) < self.until && !self.buried).then_some(self.epoch)
+    }
+
+    /// Did it hold a lease a moment ago, when it wrote what now arrives?
+    pub(super) fn held_a_lease(&self, now: u64) -> bool {
+        self.clock(now) < self.until + ON_ITS_WAY
     }
 
     pub(super) fn waits_for(&self, tag: Tag) -> bool {
@@ -209,6 +219,9 @@ impl World {
             }
             (Purpose::Presence(conn, attempt, record, right), Answer::Presence(came)) => {
                 self.presence_told(to, conn, attempt, &record, right, came);
+            }
+            (Purpose::Lapsed(peer, right), Answer::Presence(Ok(Presence::Gone))) => {
+                self.lapsed(to, peer, right);
             }
             (Purpose::Claim(session), Answer::Claimed(came)) => self.claimed(to, &session, came),
             (Purpose::Tenure(session), answer) => self.tenure_came(to, &session, answer),
@@ -355,7 +368,15 @@ impl World {
     }
 
     fn met(&mut self, at: Incarnation, leases: Vec<Lease>) {
+        let linked = self.links.of(at);
+        let right = self.right_of(at);
         let Some(process) = self.processes.get_mut(&at) else { return };
+        // Whoever is about to leave ends its links itself.
+        let leaves =
+            |peer: &Incarnation| process.members.get(peer).is_some_and(|lease| lease.draining);
+        let has_none = |peer: &Incarnation| leases.iter().all(|lease| lease.incarnation != *peer);
+        let lapsed: Vec<_> =
+            linked.into_iter().filter(|peer| has_none(peer) && !leaves(peer)).collect();
         process.members = leases
             .into_iter()
             .filter(|lease| lease.incarnation != at)
@@ -368,6 +389,10 @@ impl World {
             process.addresses.insert(*peer, address);
             peers.push((*peer, address));
         }
+        let lapsed = if self.rules.leaves_lapsed { lapsed } else { Vec::new() };
+        for peer in lapsed {
+            self.send_for(at, Command::Presence(peer), Purpose::Lapsed(peer, right));
+        }
         for (peer, address) in peers {
             if address == slot {
                 // It listens at its address, so whoever had it before is dead.
@@ -375,6 +400,15 @@ impl World {
             } else {
                 self.dial(at, peer);
             }
+        }
+    }
+
+    /// A peer may not act any more, and others may claim what was its own: what was brought
+    /// to it goes elsewhere. By the same proof as for claims.
+    fn lapsed(&mut self, at: Incarnation, peer: Incarnation, right: Option<u64>) {
+        let holds = right.is_some() && right == self.right_of(at);
+        if holds && self.lapse_proves(at) {
+            self.leave_owner(at, peer);
         }
     }
 

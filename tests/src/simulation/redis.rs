@@ -54,7 +54,7 @@ pub(super) enum Answer {
     Primaries(Result<PrimaryId, Error>),
 }
 
-/// How long records, tombstones and dead marks stand: longer than any run.
+/// How long tombstones and dead marks stand: longer than any run.
 pub(super) const TTL: Duration = Duration::from_secs(3_600);
 
 /// How long a primary without replica goes on taking writes where it must not.
@@ -213,23 +213,25 @@ struct Server {
     history: Vec<(u64, Command)>,
     /// From when on it has no replica that listens.
     alone_since: Option<u64>,
+    /// How long records and logs stand.
+    ttl: Duration,
 }
 
 impl Server {
-    fn new(id: PrimaryId, ahead: u64) -> Self {
+    fn new(id: PrimaryId, ahead: u64, ttl: Duration) -> Self {
         let clock = Arc::new(AtomicU64::new(0));
         let read = Arc::clone(&clock);
         let memory =
             Memory::with_clock(move || Duration::from_millis(read.load(Ordering::Relaxed)));
-        Self { id, memory, clock, ahead, history: Vec::new(), alone_since: None }
+        Self { id, memory, clock, ahead, history: Vec::new(), alone_since: None, ttl }
     }
 
     /// A server that has seen these writes. Expiry is replicated as a time of day, so what
     /// its own clock says about it counts only from now on.
-    fn replay(id: PrimaryId, ahead: u64, was_ahead: u64, history: Vec<(u64, Command)>) -> Self {
-        let mut server = Self::new(id, ahead);
+    fn replay(id: PrimaryId, ahead: u64, from: &Self, history: Vec<(u64, Command)>) -> Self {
+        let mut server = Self::new(id, ahead, from.ttl);
         for (at, command) in &history {
-            server.clock.store(at + was_ahead, Ordering::Relaxed);
+            server.clock.store(at + from.ahead, Ordering::Relaxed);
             server.perform(command.clone());
         }
         server.history = history;
@@ -244,15 +246,27 @@ impl Server {
         self.perform(command)
     }
 
+    /// Does a script name a key of a session that is not there? Who reads names one key.
+    fn lacks_a_key_of(&self, now: u64, command: &Command) -> bool {
+        let Some(session) = command.session().filter(|_| !matches!(command, Command::Read(_)))
+        else {
+            return false;
+        };
+        self.clock.store(now + self.ahead, Ordering::Relaxed);
+        let record = at_once(self.memory.read(session)).ok().flatten();
+        let log = at_once(self.memory.read_log(session)).unwrap_or_default();
+        record.is_none() || log.is_empty()
+    }
+
     fn perform(&mut self, command: Command) -> Answer {
         let memory = &self.memory;
         match command {
             Command::Create(session, record) => {
-                Answer::Done(at_once(memory.create(&session, record, TTL)))
+                Answer::Done(at_once(memory.create(&session, record, self.ttl)))
             }
             Command::Read(session) => Answer::Read(at_once(memory.read(&session))),
             Command::Claim(session, expected, new) => {
-                Answer::Claimed(at_once(memory.claim(&session, expected, new, TTL)))
+                Answer::Claimed(at_once(memory.claim(&session, expected, new, self.ttl)))
             }
             Command::Append(batch) => Answer::Appended(at_once(memory.append(batch))),
             Command::Reassert(record, ring) => {
@@ -262,7 +276,7 @@ impl Server {
                 Answer::Saved(at_once(memory.save(&session, token, state)))
             }
             Command::Release(session, token) => {
-                Answer::Done(at_once(memory.release(&session, token, TTL)))
+                Answer::Done(at_once(memory.release(&session, token, self.ttl)))
             }
             Command::End(session, token) => Answer::Done(at_once(memory.end(&session, token, TTL))),
             Command::Renew(lease, ttl) => {
@@ -292,6 +306,9 @@ pub(super) struct Redis {
     pub(super) needs_replica: bool,
     /// Nothing is executed before this time.
     pub(super) away_until: u64,
+    /// Until then the slots of all sessions are on the move.
+    pub(super) moves_until: u64,
+    ttl: Duration,
 }
 
 impl fmt::Debug for Redis {
@@ -301,15 +318,18 @@ impl fmt::Debug for Redis {
 }
 
 impl Redis {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(ttl: u64) -> Self {
         let id = PrimaryId(1);
+        let ttl = Duration::from_millis(ttl);
         Self {
-            servers: vec![Server::new(id, 0)],
+            servers: vec![Server::new(id, 0, ttl)],
             current: id,
             next_id: 2,
             full: false,
             needs_replica: false,
             away_until: 0,
+            moves_until: 0,
+            ttl,
         }
     }
 
@@ -322,6 +342,7 @@ impl Redis {
     /// more: nobody will ever answer.
     pub(super) fn execute(&mut self, now: u64, at: PrimaryId, command: Command) -> Option<Answer> {
         let (full, needs_replica) = (self.full, self.needs_replica);
+        let moves = now < self.moves_until;
         let server = self.servers.iter_mut().find(|server| server.id == at)?;
         if full && command.grows() {
             return Some(command.unanswered("OOM"));
@@ -330,7 +351,28 @@ impl Redis {
         if needs_replica && alone && command.writes() {
             return Some(command.unanswered("NOREPLICAS"));
         }
+        if moves && server.lacks_a_key_of(now, &command) {
+            // Neither side has all that is named.
+            return Some(command.unanswered("TRYAGAIN"));
+        }
         Some(server.execute(now, command))
+    }
+
+    /// Does a part of what was asked for, as a script does that fails half way: what it
+    /// writes first is written.
+    pub(super) fn break_off(&mut self, now: u64, at: PrimaryId, command: Command) {
+        let Some(server) = self.servers.iter_mut().find(|server| server.id == at) else { return };
+        let half = |batch: Batch| {
+            let entries = batch.entries[..batch.entries.len() / 2].to_vec();
+            Batch { entries, ..batch }
+        };
+        let begun = match command {
+            Command::Append(batch) => Command::Append(half(batch)),
+            Command::Reassert(record, batch) => Command::Reassert(record, half(batch)),
+            // Nothing can fail between what these write.
+            _ => return,
+        };
+        server.execute(now, begun);
     }
 
     /// A replica takes over that has not seen what was written after `seen_until`, and whose
@@ -341,7 +383,7 @@ impl Redis {
             return;
         };
         let seen = old.history.iter().filter(|(at, _)| *at <= seen_until).cloned().collect();
-        let server = Server::replay(id, ahead, old.ahead, seen);
+        let server = Server::replay(id, ahead, old, seen);
         old.alone_since = Some(now);
         if !lives_on {
             let gone = self.current;
@@ -360,7 +402,7 @@ impl Redis {
     /// It starts again with nothing.
     pub(super) fn restart_empty(&mut self) {
         let id = self.new_id();
-        self.servers = vec![Server::new(id, 0)];
+        self.servers = vec![Server::new(id, 0, self.ttl)];
         self.current = id;
     }
 
@@ -387,8 +429,8 @@ impl Redis {
                 other => Some((at, other)),
             }
         });
-        let (id, ahead) = (server.id, server.ahead);
-        *server = Server::replay(id, ahead, ahead, kept.collect());
+        let kept = kept.collect();
+        *server = Server::replay(server.id, server.ahead, server, kept);
     }
 
     /// The record that the current primary holds.

@@ -23,6 +23,8 @@ pub struct Rules {
     pub renews_on_loss: bool,
     /// Whoever still has a link to a node keeps it from being marked dead.
     pub links_save: bool,
+    /// Whoever holds a lease takes back what it brought to a node whose lease is over.
+    pub leaves_lapsed: bool,
     /// A node that the record names, and that has no such session, claims it from itself.
     pub self_claims: bool,
     /// A draining node does so as well, and gives the session up again.
@@ -53,6 +55,7 @@ impl Default for Rules {
             epochs: true,
             renews_on_loss: true,
             links_save: true,
+            leaves_lapsed: true,
             self_claims: true,
             claims_own_draining: true,
             one_claim: true,
@@ -80,6 +83,7 @@ impl Rules {
         ("epochs", |rules| rules.epochs = false),
         ("renews_on_loss", |rules| rules.renews_on_loss = false),
         ("links_save", |rules| rules.links_save = false),
+        ("leaves_lapsed", |rules| rules.leaves_lapsed = false),
         ("self_claims", |rules| rules.self_claims = false),
         ("claims_own_draining", |rules| rules.claims_own_draining = false),
         ("one_claim", |rules| rules.one_claim = false),
@@ -100,6 +104,7 @@ impl Rules {
         ("tenure.releases_settled", |rules| rules.tenure.releases_settled = false),
         ("tenure.claims_late_in_settling", |rules| rules.tenure.claims_late_in_settling = false),
         ("tenure.reasserts_end", |rules| rules.tenure.reasserts_end = false),
+        ("tenure.refreshes", |rules| rules.tenure.refreshes = false),
     ];
 
     /// All rules but these.

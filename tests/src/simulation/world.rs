@@ -9,15 +9,17 @@ use std::collections::{BTreeMap, BinaryHeap};
 use protocol::{RequestId, SessionId};
 use store::{Incarnation, PrimaryId};
 
+use super::balancer::Conn;
 use super::checker::Checker;
-use super::client::{Client, ConnId, Does, Errand, Phase, Told, Wake};
+use super::client::{Client, ConnId, Errand, Told, Wake};
 use super::faults::Fault;
 use super::net::{LinkEpoch, Links, Peer, Said};
-use super::plan::{Plan, Trigger};
+use super::plan::Plan;
 use super::process::Process;
 use super::redis::{Answer, Command, Redis, brief};
 use super::rng::Rng;
 use super::rules::Rules;
+use super::wire::{Mishap, Weather};
 
 /// Names one command that a process waits for.
 pub(super) type Tag = u64;
@@ -52,6 +54,8 @@ pub(super) enum Timer {
 pub(super) enum Happening {
     /// A command reaches the server that its connection leads to.
     Execute { from: Incarnation, tag: Tag, at: PrimaryId, command: Command, heard: bool },
+    /// It reaches the server, which fails half way.
+    BreaksOff { from: Incarnation, tag: Tag, at: PrimaryId, command: Command },
     /// An answer of Redis's reaches a process.
     Answered { to: Incarnation, tag: Tag, answer: Answer },
     /// A process waits for an answer no longer.
@@ -133,16 +137,6 @@ impl Ord for Planned {
     }
 }
 
-/// A connection of a client's, as the wire knows it.
-pub(super) struct Conn {
-    pub(super) client: usize,
-    pub(super) ingress: Incarnation,
-    /// Neither side has left it.
-    pub(super) whole: bool,
-    /// When the newest thing on its way to the client arrives.
-    tells_until: u64,
-}
-
 /// The world of one run.
 pub(super) struct World {
     pub(super) now: u64,
@@ -162,40 +156,11 @@ pub(super) struct World {
     pub(super) weather: Weather,
     /// What becomes of the next commands that begin so.
     pub(super) mishaps: Vec<(&'static str, Mishap)>,
-    next_tag: Tag,
+    pub(super) next_tag: Tag,
     /// A digest of everything that happened.
     pub(super) digest: u64,
     /// What happened, where somebody wants to read it.
     pub(super) trace: Option<Vec<String>>,
-}
-
-/// How commands to Redis fare now, in percent, and in milliseconds.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Weather {
-    /// Lost on the way there.
-    pub(super) lost: u64,
-    /// Done, and the answer is lost.
-    pub(super) unheard: u64,
-    /// Done up to `late_by` later.
-    pub(super) late: u64,
-    pub(super) late_by: u64,
-    /// Done twice.
-    pub(super) twice: u64,
-    /// The address from which Redis cannot be reached.
-    pub(super) cut_off: Option<usize>,
-}
-
-/// What becomes of one command.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Mishap {
-    /// It is never done.
-    Lost,
-    /// It is done, and the answer is lost.
-    Unheard,
-    /// It is done so much later; whoever sent it waits no longer.
-    Late(u64),
-    /// It is done, and done again so much later.
-    Twice(u64),
 }
 
 impl World {
@@ -204,7 +169,7 @@ impl World {
         let clients = (0..plan.clients)
             .map(|n| Client::new(n, !plan.script.is_empty(), rng.fork()))
             .collect();
-        let mut redis = Redis::new();
+        let mut redis = Redis::new(plan.ttl);
         redis.needs_replica = plan.needs_replica;
         let mut world = Self {
             now: 0,
@@ -314,6 +279,9 @@ impl World {
             Happening::Execute { from, tag, at, command, heard } => {
                 self.execute(from, tag, at, command, heard);
             }
+            Happening::BreaksOff { from, tag, at, command } => {
+                self.break_off(from, tag, at, command);
+            }
             Happening::Answered { to, tag, answer } => self.answered(to, tag, answer),
             Happening::GaveUp { to, tag } => self.gave_up(to, tag),
             Happening::Deliver { from, to, epoch, peer } => {
@@ -353,285 +321,10 @@ impl World {
         }
     }
 
-    // ---- Redis ----
-
-    /// A process sends a command. What comes of it is told to `answered` or `gave_up`.
-    pub(super) fn send(&mut self, from: Incarnation, command: Command) -> Tag {
-        self.next_tag += 1;
-        let tag = self.next_tag;
-        let Some(process) = self.processes.get_mut(&from) else { return tag };
-        let slot = process.slot;
-        let current = self.redis.current();
-        // A connection leads to the server that was there when it was made.
-        let at = process.connected.filter(|_| process.split).unwrap_or(current);
-        process.connected = Some(at);
-        let told = process.told == Some(at) || process.told.is_none();
-        if self.rules.told_primary && command.is_for_a_told_primary() && !told {
-            let answer = command.unanswered("another primary");
-            self.after(0, Happening::Answered { to: from, tag, answer });
-            return tag;
-        }
-        let weather = self.weather;
-        let cut_off = weather.cut_off == Some(slot);
-        self.after(self.plan.redis_patience, Happening::GaveUp { to: from, tag });
-        if cut_off || self.rng.chance(weather.lost) {
-            return tag;
-        }
-        let brief = command.brief();
-        let mishap = self.mishaps.iter().position(|(begins, _)| brief.starts_with(begins));
-        let mishap = mishap.map(|index| self.mishaps.remove(index).1);
-        let mut heard = !self.rng.chance(weather.unheard);
-        let mut there = self.rng.between(0, 2);
-        match mishap {
-            Some(Mishap::Lost) => return tag,
-            Some(Mishap::Unheard) => heard = false,
-            Some(Mishap::Late(millis)) => there += millis,
-            Some(Mishap::Twice(millis)) => {
-                let command = command.clone();
-                let again = self.now + millis;
-                self.at(again, Happening::Execute { from, tag, at, command, heard: false });
-            }
-            None => {}
-        }
-        if self.rng.chance(weather.late) {
-            there += self.rng.below(weather.late_by);
-        }
-        let there = (self.now + there).max(self.redis.away_until);
-        if self.rng.chance(weather.twice) {
-            let again = there + self.rng.below(weather.late_by.max(10));
-            let command = command.clone();
-            self.at(again, Happening::Execute { from, tag, at, command, heard: false });
-        }
-        self.at(there, Happening::Execute { from, tag, at, command, heard });
-        tag
-    }
-
-    fn execute(
-        &mut self,
-        from: Incarnation,
-        tag: Tag,
-        at: PrimaryId,
-        command: Command,
-        heard: bool,
-    ) {
-        if self.now < self.redis.away_until {
-            let until = self.redis.away_until;
-            self.at(until, Happening::Execute { from, tag, at, command, heard });
-            return;
-        }
-        let Some(answer) = self.redis.execute(self.now, at, command.clone()) else {
-            self.resend(from, tag, command);
-            return;
-        };
-        if at == self.redis.current() {
-            self.checker.executed(self.now, &command, &answer);
-        } else {
-            let alive = self.processes.contains_key(&from);
-            if alive {
-                self.checker.executed_apart(self.now, from, &command, &answer);
-            }
-        }
-        if !matches!(command, Command::Renew(..) | Command::Nodes | Command::Primaries) {
-            let (name, of) = (self.name(from), command.session().map(|s| s.as_str().to_owned()));
-            self.note(|| {
-                let of = of.unwrap_or_default();
-                format!("{name} redis {of} {}: {}", command.brief(), answer.brief())
-            });
-        }
-        if let Some(trigger) = self.plan.triggers.first()
-            && command.brief().starts_with(trigger.command)
-        {
-            let Trigger { after, fault, .. } = self.plan.triggers.remove(0);
-            self.after(after, Happening::Fault(fault));
-        }
-        // A told primary also covers that nobody is missing: see the store's `read`.
-        let answer = match (answer, self.processes.get(&from)) {
-            (Answer::Read(Ok(None)), Some(process))
-                if self.rules.told_primary && process.told.is_some_and(|told| told != at) =>
-            {
-                command.unanswered("another primary")
-            }
-            (answer, _) => answer,
-        };
-        if heard {
-            let back = self.rng.between(0, 2);
-            self.after(back, Happening::Answered { to: from, tag, answer });
-        }
-    }
-
-    /// The connection that a command was sent on is gone: the store's client sends it again
-    /// on a new one, if it may be done by a primary that its node was not told of.
-    fn resend(&mut self, from: Incarnation, tag: Tag, command: Command) {
-        let at = self.redis.current();
-        let waits = self.processes.get(&from).is_some_and(|process| {
-            process.waits_for(tag) && (!command.is_for_a_told_primary() || process.told == Some(at))
-        });
-        if waits {
-            let after = self.rng.between(5, 60);
-            self.after(after, Happening::Execute { from, tag, at, command, heard: true });
-        }
-    }
-
-    // ---- Clients ----
-
-    fn wakes(&mut self, number: usize, wake: Wake) {
-        let mut does = Vec::new();
-        if let Some(client) = self.clients.get_mut(number) {
-            client.wake(self.now, wake, &mut does);
-        }
-        self.does(number, does);
-    }
-
-    pub(super) fn does(&mut self, number: usize, does: Vec<Does>) {
-        for done in does {
-            match done {
-                Does::Connect(conn, errand, to) => self.connect(number, conn, errand, to),
-                Does::Wake(after, wake) => self.after(after, Happening::Wakes(number, wake)),
-                Does::HangUp(conn) => {
-                    let Some(conn_) = self.conns.get_mut(&conn) else { continue };
-                    conn_.whole = false;
-                    let at = conn_.ingress;
-                    self.note(|| format!("c{number} hangs up {conn:x}"));
-                    let after = self.rng.between(0, 5);
-                    self.after(after, Happening::HungUp { at, conn });
-                }
-                Does::Complain(text) => self.checker.breaks(format!("client {number}: {text}")),
-                Does::Forgotten(text) => {
-                    let Some(session) = self.clients[number].session.clone() else { continue };
-                    self.checker.forgotten(self.now, &session, &format!("client {number}: {text}"));
-                }
-            }
-        }
-    }
-
-    /// The balancer gives a connection to some node.
-    fn connect(&mut self, number: usize, conn: ConnId, errand: Errand, to: Option<usize>) {
-        let ready = |world: &Self, draining: bool| -> Vec<Incarnation> {
-            let there = world.slots.iter().flatten().copied();
-            there
-                .filter(|at| {
-                    let process = world.processes.get(at);
-                    process.is_some_and(|process| !process.out_of_rotation || draining)
-                })
-                .collect()
-        };
-        let mut nodes = ready(self, false);
-        if nodes.is_empty() {
-            nodes = ready(self, true);
-        }
-        let probing = self.plan.probe_of(self.now, number);
-        let to = to.or(self.plan.born_at.filter(|_| matches!(errand, Errand::Begin(_))));
-        let told = to.and_then(|slot| self.slots.get(slot).copied().flatten());
-        let picked = match probing {
-            _ if told.is_some() => told,
-            Some(turn) if !nodes.is_empty() => nodes.get(turn % nodes.len()).copied(),
-            _ => self.rng.pick(&nodes),
-        };
-        let session = self.clients[number].session.clone();
-        let Some(at) = picked else {
-            self.conns.insert(
-                conn,
-                Conn { client: number, ingress: Incarnation(0), whole: true, tells_until: 0 },
-            );
-            self.after(20, Happening::Tells { conn, told: Told::Cut });
-            return;
-        };
-        let session = session.filter(|_| !matches!(errand, Errand::Begin(_)));
-        let name = self.name(at);
-        let text = describe(&errand);
-        self.note(|| format!("c{number} {conn:x} -> {name} {text}"));
-        let whole = Conn { client: number, ingress: at, whole: true, tells_until: 0 };
-        self.conns.insert(conn, whole);
-        let after = self.rng.between(0, 5);
-        self.after(after, Happening::Arrives { at, conn, session, errand });
-    }
-
-    /// An ingress writes to a client's connection.
-    pub(super) fn tell(&mut self, conn: ConnId, told: Told) {
-        let wait = self.rng.between(0, 5);
-        let Some(wire) = self.conns.get_mut(&conn).filter(|wire| wire.whole) else { return };
-        let at = (self.now + wait).max(wire.tells_until);
-        wire.tells_until = at;
-        self.at(at, Happening::Tells { conn, told });
-    }
-
-    fn tells(&mut self, conn: ConnId, told: Told) {
-        let Some(wire) = self.conns.get_mut(&conn).filter(|wire| wire.whole) else { return };
-        let (number, ingress) = (wire.client, wire.ingress);
-        if matches!(told, Told::Answer(_) | Told::Welcome(..) | Told::End | Told::Cut) {
-            wire.whole = false;
-            self.conns.remove(&conn);
-        }
-        let apart = self.processes.get(&ingress).is_some_and(|process| process.split);
-        self.note(|| format!("c{number} {conn:x} <- {}", describe_told(&told)));
-        if apart && let Some(session) = self.clients[number].session.clone() {
-            self.checker.told_apart(session, &told);
-        }
-        let mut does = Vec::new();
-        if let Some(client) = self.clients.get_mut(number) {
-            let before = client.phase;
-            client.heard(self.now, conn, told, &mut does);
-            if client.phase == Phase::Ended
-                && before != Phase::Ended
-                && let Some(session) = client.session.clone()
-            {
-                self.checker.ended(self.now, session);
-            }
-        }
-        self.does(number, does);
-    }
-
-    /// Every connection to a process that is no more breaks.
-    pub(super) fn cut_clients_of(&mut self, incarnation: Incarnation, after: u64) {
-        let seen = self.now + after;
-        let gone: Vec<(ConnId, u64)> = self
-            .conns
-            .iter()
-            .filter(|(_, conn)| conn.ingress == incarnation && conn.whole)
-            // What was written before is still read.
-            .map(|(conn, wire)| (*conn, wire.tells_until.max(seen)))
-            .collect();
-        for (conn, at) in gone {
-            self.at(at, Happening::Tells { conn, told: Told::Cut });
-        }
-    }
-
     /// What must hold when all is calm again.
     fn check_end(&mut self) {
         for client in &self.clients {
             self.checker.check_client(client, &self.plan);
         }
-    }
-}
-
-/// An errand in few words.
-pub(super) fn describe(errand: &Errand) -> String {
-    match errand {
-        Errand::Begin(_) => "begin".to_owned(),
-        Errand::Post(message) => {
-            let raw = message.line();
-            let text = String::from_utf8_lossy(&raw);
-            let short: String = text.chars().skip(16).take(110).collect();
-            format!("POST {short}")
-        }
-        Errand::Listen(None) => "GET".to_owned(),
-        Errand::Listen(Some(after)) => format!("GET after {after}"),
-        Errand::Delete => "DELETE".to_owned(),
-    }
-}
-
-fn describe_told(told: &Told) -> String {
-    match told {
-        Told::Welcome(session) => format!("welcome to {}", session.as_str()),
-        Told::Answer(conversation::Answer::Json(data)) => {
-            format!("json {}", String::from_utf8_lossy(data))
-        }
-        Told::Answer(answer) => format!("{answer:?}"),
-        Told::Frame(conversation::Frame::Message { id, data }) => {
-            let id = id.map_or("-".to_owned(), |id| id.to_string());
-            format!("{id} {}", String::from_utf8_lossy(data))
-        }
-        Told::Frame(conversation::Frame::Cursor { id, .. }) => format!("cursor {id}"),
-        other => format!("{other:?}"),
     }
 }

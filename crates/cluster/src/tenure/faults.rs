@@ -525,7 +525,7 @@ fn goes_wrong(rules: Rules, lives: usize) -> Option<(usize, String)> {
 }
 
 /// Without a rule, what is promised breaks. Only what the simulator's `tests/tests/rules.rs`
-/// shows, and what it says is not shown, is left out.
+/// shows by itself is left out.
 #[test]
 fn each_rule_is_missed_by_somebody() {
     let needless: Vec<_> = MISSED

@@ -12,6 +12,7 @@ impl Client {
         does: &mut Vec<Does>,
     ) {
         let Some(what) = self.conns.get(&conn).cloned() else { return };
+        self.heard_at = now;
         let over = matches!(told, Told::Welcome(..) | Told::Answer(_) | Told::End | Told::Cut);
         if over {
             self.conns.remove(&conn);
@@ -44,6 +45,7 @@ impl Client {
             What::Cancel(number) => {
                 if let (Told::Answer(Answer::Accepted), Some(call)) =
                     (&told, self.calls.get_mut(&number))
+                    && call.last.is_some()
                 {
                     call.cancelled_at = Some(now);
                 }
@@ -223,7 +225,10 @@ impl Client {
                 }
                 None if !self.payloads.insert(data.clone()) => {
                     let text = String::from_utf8_lossy(data).into_owned();
-                    if !text.contains("list_changed") {
+                    if text.contains("its asker was lost") {
+                        // By each owner that finds the question, where one was forgotten.
+                        does.push(Does::Forgotten("a question was taken back twice"));
+                    } else if !text.contains("list_changed") {
                         does.push(Does::Complain(format!("{id} repeats a payload: {text}")));
                     }
                 }
@@ -338,6 +343,7 @@ impl Client {
     pub(super) fn settle(&mut self, number: u64, fate: Fate) {
         if let Some(call) = self.calls.get_mut(&number) {
             call.fate = fate;
+            call.until = self.heard_at;
         }
     }
 }
