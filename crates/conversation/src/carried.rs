@@ -1,14 +1,14 @@
 //! What a checkpoint carries over the floor, and how it is written down: the streams that
 //! trimmed entries opened, the graves, the questions, and who emitted what.
 
-use std::collections::{BTreeMap, VecDeque};
-
 use bytes::Bytes;
 use protocol::RequestId;
 use serde::{Deserialize, Serialize};
+use thin_vec::ThinVec;
 
 use crate::log::{AskId, Rerunnable};
 use crate::stream::{Owed, Stream, Tombstone};
+use crate::streams::Streams;
 use crate::{Emitter, Millis, Unreadable};
 
 /// A question that went out: its id, the stream it went on, and the entry that holds it.
@@ -119,7 +119,7 @@ impl Carried {
         self.asks.iter().map(read).collect()
     }
 
-    pub(crate) fn graves(&mut self, now: Millis) -> VecDeque<Tombstone> {
+    pub(crate) fn graves(&mut self, now: Millis) -> ThinVec<Tombstone> {
         std::mem::take(&mut self.graves)
             .into_iter()
             .map(|Grave { n, last, requests }| Tombstone {
@@ -131,7 +131,7 @@ impl Carried {
             .collect()
     }
 
-    pub(crate) fn streams(&mut self) -> BTreeMap<u64, Stream> {
+    pub(crate) fn streams(&mut self) -> Streams {
         std::mem::take(&mut self.streams)
             .into_iter()
             .map(|CarriedStream { n, last, trimmed, closed, asked, requests }| {

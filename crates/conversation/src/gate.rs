@@ -1,6 +1,8 @@
 //! Answers that are held back until what they stand for is held: what changes a session
 //! survives its owner once the client knows that it was taken.
 
+use thin_vec::ThinVec;
+
 use crate::session::{Session, Turn};
 use crate::{Answer, Effect, Refusal, SinkId};
 
@@ -25,7 +27,7 @@ pub(crate) struct HeldBack {
     /// The log holds everything up to this number.
     through: u64,
     /// Entries, each with the version that must be held before it is told.
-    words: Vec<(u64, u64)>,
+    words: ThinVec<(u64, u64)>,
 }
 
 impl Session {
@@ -73,11 +75,13 @@ impl Session {
         if self.gated.is_empty() {
             return;
         }
-        let (through, waiting): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.gated).into_iter().partition(|gated| self.is_through(gated));
-        self.gated = waiting;
-        for Gated { sink, answer, .. } in through {
-            turn.effects.push(Effect::Answer { sink, answer });
+        for gated in std::mem::take(&mut self.gated) {
+            if self.is_through(&gated) {
+                let Gated { sink, answer, .. } = gated;
+                turn.effects.push(Effect::Answer { sink, answer });
+            } else {
+                self.gated.push(gated);
+            }
         }
     }
 

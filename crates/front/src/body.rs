@@ -145,8 +145,8 @@ pub(crate) enum Body {
     /// and goes on reading for a bounded time after the answer, so that a client which
     /// still sends gets to read it instead of a reset (POST-19).
     Early { answer: Bytes, _unread: Payload },
-    /// A stream of events.
-    Events(SseBody),
+    /// A stream of events. Apart: every connection has room for a body, and most have none.
+    Events(Box<SseBody>),
 }
 
 impl MessageBody for Body {
