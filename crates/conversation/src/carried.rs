@@ -6,6 +6,7 @@ use protocol::RequestId;
 use serde::{Deserialize, Serialize};
 use thin_vec::ThinVec;
 
+use crate::emitters::Emitters;
 use crate::log::{AskId, Rerunnable};
 use crate::stream::{Owed, Stream, Tombstone};
 use crate::streams::Streams;
@@ -98,8 +99,8 @@ impl Carried {
         self.streams.is_empty() && self.graves.is_empty() && self.asks.is_empty()
     }
 
-    pub(crate) fn encode(mut self, emitters: &[(Emitter, u64)]) -> Bytes {
-        self.emitters = emitters.iter().map(|(e, from)| (e.to_string(), *from)).collect();
+    pub(crate) fn encode(mut self, emitters: &Emitters) -> Bytes {
+        self.emitters = emitters.all().map(|(e, from)| (e.to_string(), from)).collect();
         // Writing numbers and strings to memory cannot fail.
         serde_json::to_vec(&self).unwrap_or_default().into()
     }

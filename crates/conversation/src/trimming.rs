@@ -101,7 +101,7 @@ impl Session {
         self.finished.iter().for_each(|grave| carried.add_grave(grave));
         let asks = self.open_asks().filter(|(_, _, number)| *number < floor);
         asks.for_each(|ask| carried.add_ask(ask));
-        (!carried.is_empty()).then(|| carried.encode(self.log.emitters.all()))
+        (!carried.is_empty()).then(|| carried.encode(&self.log.emitters))
     }
 
     /// Forgets a stream but for its tombstone.
