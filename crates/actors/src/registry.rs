@@ -3,9 +3,9 @@
 //! An entry and a seat are given back by being dropped, so a session that ends in
 //! whatever way leaves neither behind.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::hash::{BuildHasher, RandomState};
+use std::borrow::Borrow;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conversation::Refusal;
@@ -22,7 +22,7 @@ const SHARDS: usize = 16;
 /// The node's sessions. Bounded by its seats.
 pub(crate) struct Registry {
     hasher: RandomState,
-    shards: [Mutex<HashMap<SessionId, Arc<Door>>>; SHARDS],
+    shards: [Mutex<HashSet<Known>>; SHARDS],
     census: Mutex<Census>,
     empty: Notify,
     /// Some session is not known any more.
@@ -38,6 +38,29 @@ pub(crate) enum Found {
     /// No such session on this node.
     Absent,
 }
+
+/// A session that is known, by its id.
+struct Known(Arc<Door>);
+
+impl Borrow<SessionId> for Known {
+    fn borrow(&self) -> &SessionId {
+        &self.0.session
+    }
+}
+
+impl Hash for Known {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.0.session.hash(hasher);
+    }
+}
+
+impl PartialEq for Known {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.session == other.0.session
+    }
+}
+
+impl Eq for Known {}
 
 #[derive(Default)]
 struct Census {
@@ -100,26 +123,23 @@ impl Registry {
 
     /// Makes the session behind a door known, in its seat; not if it is already.
     pub(crate) fn enroll(&self, door: &Arc<Door>, mut seat: Seat) -> Option<Enrolled> {
-        match self.shard(&door.session).entry(door.session.clone()) {
-            Entry::Occupied(_) => None,
-            Entry::Vacant(entry) => {
-                entry.insert(Arc::clone(door));
-                seat.is_passed_on = true;
-                Some(Enrolled { registry: Arc::clone(&seat.registry), door: Arc::clone(door) })
-            }
+        if !self.shard(&door.session).insert(Known(Arc::clone(door))) {
+            return None;
         }
+        seat.is_passed_on = true;
+        Some(Enrolled { registry: Arc::clone(&seat.registry), door: Arc::clone(door) })
     }
 
     /// Is the session here, whosever it is?
     pub(crate) fn knows(&self, session: &SessionId) -> bool {
-        self.shard(session).contains_key(session)
+        self.shard(session).contains(session)
     }
 
     /// The session, where the visitor may see it.
     pub(crate) fn find(&self, tenant: &str, principal: &Principal, session: &SessionId) -> Found {
         let shard = self.shard(session);
         match shard.get(session) {
-            Some(door) if door.admits(tenant, principal) => Found::Here(Arc::clone(door)),
+            Some(Known(door)) if door.admits(tenant, principal) => Found::Here(Arc::clone(door)),
             Some(_) => Found::Foreign,
             None => Found::Absent,
         }
@@ -143,7 +163,7 @@ impl Registry {
     /// Does something with every session that is known now.
     pub(crate) fn for_each(&self, act: impl Fn(&Door)) {
         for shard in &self.shards {
-            lock(shard).values().for_each(|door| act(door));
+            lock(shard).iter().for_each(|Known(door)| act(door));
         }
     }
 
@@ -175,7 +195,7 @@ impl Registry {
         }
     }
 
-    fn shard(&self, session: &SessionId) -> MutexGuard<'_, HashMap<SessionId, Arc<Door>>> {
+    fn shard(&self, session: &SessionId) -> MutexGuard<'_, HashSet<Known>> {
         lock(&self.shards[self.hasher.hash_one(session) as usize % SHARDS])
     }
 }
@@ -189,7 +209,7 @@ pub(crate) struct Enrolled {
 impl Drop for Enrolled {
     fn drop(&mut self) {
         let mut shard = self.registry.shard(&self.door.session);
-        let door = shard.remove(&self.door.session);
+        let door = shard.take(&self.door.session);
         // A burst of sessions leaves no empty table behind.
         if shard.len() * 4 < shard.capacity() && shard.capacity() > 64 {
             shard.shrink_to_fit();

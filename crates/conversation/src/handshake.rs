@@ -184,7 +184,7 @@ impl Session {
             capabilities: asked.capabilities,
             // A copy: a slice would keep the whole request.
             params: Arc::from(&params[..]),
-            server_lists: Vec::new(),
+            server_lists: ThinVec::new(),
             server_has_tools: false,
         }));
         self.phase = Phase::Shaking;
@@ -332,7 +332,7 @@ impl Session {
         self.link.revision =
             Revision::named(&read.protocol_version).unwrap_or(Revision::NEWEST_STABLE);
         let Some(client) = &mut self.client else { return };
-        let lists = read.capabilities.list_changed_methods();
+        let lists: ThinVec<_> = read.capabilities.list_changed_methods().into();
         let has_tools = read.capabilities.tools();
         // What the first handshake told is written down when the client says `initialized`.
         self.versions.changed |= self.phase != Phase::Shaking

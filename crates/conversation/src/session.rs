@@ -140,7 +140,7 @@ pub(crate) struct Client {
     pub(crate) capabilities: ClientCapabilities,
     /// The parameters of its `initialize` as they came, for every handshake with the server.
     pub(crate) params: Arc<[u8]>,
-    pub(crate) server_lists: Vec<protocol::Method>,
+    pub(crate) server_lists: ThinVec<protocol::Method>,
     pub(crate) server_has_tools: bool,
 }
 
@@ -322,7 +322,7 @@ impl Session {
     }
 
     /// What to notify of when the client may have missed something.
-    pub(crate) fn server_lists(&self) -> Vec<protocol::Method> {
+    pub(crate) fn server_lists(&self) -> ThinVec<protocol::Method> {
         self.client.as_ref().map(|client| client.server_lists.clone()).unwrap_or_default()
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use protocol::Method;
 use protocol::payload::LogLevel;
 use serde::{Deserialize, Serialize};
+use thin_vec::ThinVec;
 
 use crate::session::{Session, Turn};
 use crate::{Effect, Unreadable};
@@ -56,7 +57,7 @@ impl State {
         self.level.as_deref().and_then(LogLevel::named)
     }
 
-    pub(crate) fn server_lists(&self) -> Vec<Method> {
+    pub(crate) fn server_lists(&self) -> ThinVec<Method> {
         self.lists.iter().map(|name| Method::from(name.as_str())).collect()
     }
 }

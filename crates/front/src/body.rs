@@ -134,7 +134,7 @@ async fn next(payload: &mut Payload) -> Option<Result<Bytes, PayloadError>> {
     poll_fn(|context| Pin::new(&mut *payload).poll_next(context)).await
 }
 
-/// A response's body. Every connection has room for one, so what is long is apart.
+/// A response's body.
 pub(crate) enum Body {
     /// Nothing more, or nothing at all.
     Empty,
@@ -144,9 +144,9 @@ pub(crate) enum Body {
     /// HTTP layer knows that the connection cannot be used again: it says so in the head,
     /// and goes on reading for a bounded time after the answer, so that a client which
     /// still sends gets to read it instead of a reset (POST-19).
-    Early { answer: Bytes, _unread: Box<Payload> },
+    Early { answer: Bytes, _unread: Payload },
     /// A stream of events.
-    Events(Box<SseBody>),
+    Events(SseBody),
 }
 
 impl MessageBody for Body {

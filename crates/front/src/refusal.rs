@@ -125,7 +125,7 @@ impl Refused {
         let error = protocol::Response::rejecting(&self.rejection).raw().clone();
         let body = match self.unread {
             Payload::None => Body::Whole(error),
-            unread => Body::Early { answer: error, _unread: Box::new(unread) },
+            unread => Body::Early { answer: error, _unread: unread },
         };
         let mut response = Response::with_body(self.status, body);
         let headers = response.headers_mut();

@@ -188,7 +188,7 @@ fn answered(answer: Answer, session: Option<&SessionId>) -> Result<Response<Body
 
 /// An SSE response; `welcome` is the session that was just made.
 pub(crate) fn events(body: SseBody, welcome: Option<&SessionId>) -> Response<Body> {
-    let mut response = Response::with_body(StatusCode::OK, Body::Events(Box::new(body)));
+    let mut response = Response::with_body(StatusCode::OK, Body::Events(body));
     put_event_headers(&mut response);
     named(response, welcome)
 }
