@@ -16,6 +16,7 @@ use crate::{Effect, Emitter, Limits, Millis, entry};
 /// The replayable tail of the log, as this owner holds it in memory.
 pub(crate) struct Log {
     /// None while there are none.
+    #[allow(clippy::box_collection, reason = "a pointer while there is none")]
     held: Option<Box<VecDeque<Logged>>>,
     /// The number of the first of `entries`, or of the next one where there is none.
     first: u64,

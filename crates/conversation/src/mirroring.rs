@@ -19,6 +19,7 @@ const PAGES_MAX: u32 = 32;
 #[derive(Default)]
 pub(crate) struct Mirroring {
     /// None where nothing was listed.
+    #[allow(clippy::box_collection, reason = "a pointer while there is none")]
     tools: Option<Box<BTreeMap<Box<str>, HeaderParams>>>,
     /// How many pages were asked for, while the list is being read.
     reading: Option<u32>,

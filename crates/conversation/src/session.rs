@@ -91,6 +91,7 @@ pub struct Session {
     pub(crate) ghosts: ThinVec<RequestId>,
     pub(crate) level: Option<LogLevel>,
     /// None while there are none.
+    #[allow(clippy::box_collection, reason = "a pointer while there is none")]
     pub(crate) subscribed: Option<Box<BTreeSet<Box<str>>>>,
     pub(crate) mirroring: Mirroring,
     pub(crate) versions: Versions,

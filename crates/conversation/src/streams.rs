@@ -10,6 +10,7 @@ use crate::stream::Stream;
 /// Streams in the order of their numbers, in which they are opened. The oldest go first.
 /// A pointer while there is none. Bounded by the entries of the log.
 #[derive(Default)]
+#[allow(clippy::box_collection, reason = "a pointer while there is none")]
 pub(crate) struct Streams(Option<Box<VecDeque<(u64, Stream)>>>);
 
 impl Streams {
