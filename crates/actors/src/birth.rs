@@ -46,7 +46,9 @@ pub(crate) fn begin(
     let owner = Owner { token: Token::first(random.token), node: node.incarnation() };
 
     let context = mailbox(node);
-    let door = Arc::new(Door::new(context.address()));
+    let door =
+        Door::new(session.clone(), Arc::clone(&tenant.name), principal.clone(), context.address());
+    let door = Arc::new(door);
     let is_duplex = matches!(newborn, Newborn::Connected { .. });
     let (sink, queue) = door.sink(node.bounds, is_duplex);
     let birth = birth(node, &tenant.name, owner.token, random.seed, is_duplex.then_some(sink.id));
@@ -60,23 +62,20 @@ pub(crate) fn begin(
         owner,
         tenant: Arc::clone(&tenant.name),
         principal: Digest(principal.digest()),
+        epoch,
         random: random.next_token,
+        first,
+        creation: None,
         recorded,
     };
-    let enrolled = node.registry.enroll(&session, &tenant.name, principal, Arc::clone(&door));
-    let enrolled = enrolled.ok_or(Refusal::Unavailable)?;
+    let enrolled = node.registry.enroll(&door, seat).ok_or(Refusal::Unavailable)?;
     let now = clock::now();
     let actor = SessionActor::new(Parts {
-        id: session.clone(),
         node: Arc::clone(node),
         door: Arc::clone(&door),
         session: Session::new(birth, now),
-        tenant: Arc::clone(&tenant.name),
-        token: owner.token,
-        epoch,
-        beginning: Beginning::Newborn { draft: Box::new(draft), first: first.map(Box::new), sink },
+        beginning: Beginning::Newborn { draft: Box::new(draft), sink },
         enrolled,
-        seat,
         now,
     });
     context.run(actor);
@@ -119,25 +118,18 @@ pub(crate) fn go_on(node: &Arc<Node>, claim: Claim) -> Result<(), Unreadable> {
     let (ttl, lifetimes) = (node.settings.record_ttl(), node.settings.lifetimes());
     let tenure = Tenure::new(session.clone(), record, epoch, ttl, now.0);
     let next_token = random.map_or(seed, |random| random.next_token);
-    let store = Arc::clone(&node.store);
-    let keeper = Keeper::new(store, session.clone(), tenure, lifetimes, next_token);
+    let keeper = Keeper::new(tenure, lifetimes, next_token);
 
     let context = mailbox(node);
-    let door = Arc::new(Door::new(context.address()));
-    let enrolled = node.registry.enroll(&session, &tenant, &principal, Arc::clone(&door));
+    let door = Arc::new(Door::new(session, tenant, principal, context.address()));
     // Should it be here all the same, that one claims it from this claim.
-    let Some(enrolled) = enrolled else { return Ok(()) };
+    let Some(enrolled) = node.registry.enroll(&door, seat) else { return Ok(()) };
     let actor = SessionActor::new(Parts {
-        id: session,
         node: Arc::clone(node),
         door,
         session: machine,
-        tenant,
-        token,
-        epoch,
         beginning: Beginning::Claimed { keeper: Box::new(keeper), effects },
         enrolled,
-        seat,
         now,
     });
     context.run(actor);

@@ -7,13 +7,18 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use actix::Addr;
 use actix::dev::SendError;
 use conversation::{Event, Refusal, SinkId};
+use protocol::SessionId;
+use tenants::Principal;
 
 use crate::inflow::Local;
 use crate::session_actor::{Mail, SessionActor};
 use crate::sink::{Bounds, Queue, Sink};
 
-/// One session's mailbox, and what its connections share.
+/// One session's mailbox, who may come to it, and what its connections share.
 pub(crate) struct Door {
+    pub(crate) session: SessionId,
+    pub(crate) tenant: Arc<str>,
+    principal: Principal,
     mailbox: Addr<SessionActor>,
     sinks: AtomicU64,
     /// A [`Standing`].
@@ -37,8 +42,17 @@ pub(crate) enum Standing {
 }
 
 impl Door {
-    pub(crate) fn new(mailbox: Addr<SessionActor>) -> Self {
+    /// To a session that is open to this principal of its tenant.
+    pub(crate) fn new(
+        session: SessionId,
+        tenant: Arc<str>,
+        principal: Principal,
+        mailbox: Addr<SessionActor>,
+    ) -> Self {
         Self {
+            session,
+            tenant,
+            principal,
             mailbox,
             sinks: AtomicU64::new(0),
             standing: AtomicU8::new(Standing::Open as u8),
@@ -47,6 +61,11 @@ impl Door {
             told_to_go: AtomicBool::new(false),
             told_to_stop: AtomicBool::new(false),
         }
+    }
+
+    /// May this principal of a tenant come in?
+    pub(crate) fn admits(&self, tenant: &str, principal: &Principal) -> bool {
+        *self.tenant == *tenant && self.principal == *principal
     }
 
     /// A new connection of the session's.

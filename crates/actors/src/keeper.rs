@@ -53,8 +53,6 @@ impl From<Seconds> for Duration {
 
 /// The one writer of a session's record and log.
 pub(crate) struct Keeper {
-    store: Arc<dyn Store>,
-    session: SessionId,
     tenure: Tenure,
     pub(crate) lifetimes: Lifetimes,
     /// For the next token that it may have to make: never used before.
@@ -72,23 +70,8 @@ type Underway = Pin<Box<dyn Future<Output = Came> + Send>>;
 pub(crate) type Ring = (u64, Vec<Bytes>);
 
 impl Keeper {
-    pub(crate) fn new(
-        store: Arc<dyn Store>,
-        session: SessionId,
-        tenure: Tenure,
-        lifetimes: Lifetimes,
-        random: u64,
-    ) -> Self {
-        Self {
-            store,
-            session,
-            tenure,
-            lifetimes,
-            random,
-            underway: None,
-            stirred: true,
-            counted: None,
-        }
+    pub(crate) fn new(tenure: Tenure, lifetimes: Lifetimes, random: u64) -> Self {
+        Self { tenure, lifetimes, random, underway: None, stirred: true, counted: None }
     }
 
     /// May anything be done for the session now, given the epoch of the node's lease?
@@ -159,6 +142,7 @@ impl Keeper {
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
+        store: &Arc<dyn Store>,
         moment: impl Fn() -> Moment,
         ring: impl Fn() -> Ring,
         outcomes: &mut Vec<Outcome>,
@@ -176,7 +160,7 @@ impl Keeper {
                         // Where there is no randomness the same token is tried again.
                         self.random = getrandom::u64().unwrap_or(self.random);
                     }
-                    none.insert(perform(&self.store, &self.session, op, self.lifetimes))
+                    none.insert(perform(store, self.tenure.session(), op, self.lifetimes))
                 }
             };
             let Poll::Ready(came) = underway.as_mut().poll(context) else { return };
@@ -209,7 +193,7 @@ impl Keeper {
         };
         if let Some(error) = error {
             metrics::LOG_RETRIES.inc();
-            tracing::warn!(session = ?self.session, %error, "the session was not written");
+            tracing::warn!(session = ?self.tenure.session(), %error, "the session was not written");
         }
     }
 }

@@ -10,6 +10,7 @@ use conversation::{Cause, Ending, Millis, Refusal};
 
 use crate::clock;
 use crate::door::Standing;
+use crate::keeper::Keeper;
 use crate::metrics::{self, End};
 use crate::performing::at_once;
 use crate::record;
@@ -76,7 +77,7 @@ impl SessionActor {
     pub(crate) fn leaves_too_long(&mut self, now: Millis) -> bool {
         let late = self.leaving.is_some_and(|leaving| leaving.until <= now);
         if late {
-            tracing::warn!(session = ?self.id, "that a session is gone was not written in time");
+            tracing::warn!(session = ?self.door.session, "that a session is gone was not written in time");
             if self.leaving.is_some_and(|leaving| !leaving.moves) {
                 self.stand_for_end(false);
             }
@@ -93,7 +94,7 @@ impl SessionActor {
         let lasts = Duration::from(keeper.lifetimes.ended).as_millis();
         let lasts = u64::try_from(lasts).unwrap_or(u64::MAX);
         let era = is_told.then_some(era);
-        let tombstone = Tombstone::new(self.id.clone(), record, era, now.plus(lasts));
+        let tombstone = Tombstone::new(self.door.session.clone(), record, era, now.plus(lasts));
         self.node.tombstones.keep(tombstone, now);
     }
 
@@ -113,21 +114,20 @@ impl SessionActor {
         if self.leaving.is_none() {
             self.say_goodbye(end);
         }
-        let token = self.keeper.as_ref().map_or(self.token, |keeper| keeper.token());
+        let drafted = self.draft.as_ref().map(|draft| draft.owner.token);
+        let token = self.keeper.as_ref().map(Keeper::token).or(drafted);
         self.stand_for_end(false);
-        let (enrolled, seat) = (self.enrolled.take(), self.seat.take());
+        let enrolled = self.enrolled.take();
         // A record that could not be made may be there all the same.
         let is_recorded = self.draft.is_none() || end == End::Unrecorded;
         self.part();
-        if !is_recorded {
-            return;
-        }
+        let Some(token) = token.filter(|_| is_recorded) else { return };
         let ended = Box::pin(record::end(
             Arc::clone(&self.node.store),
-            self.id.clone(),
+            self.door.session.clone(),
             token,
             self.node.settings.tombstone_ttl(),
-            (enrolled, seat),
+            enrolled,
         ));
         if let Err(ended) = at_once(ended) {
             actix_rt::spawn(ended);
@@ -140,13 +140,12 @@ impl SessionActor {
         self.count_exchanges();
         self.keeper = None;
         self.enrolled = None;
-        self.seat = None;
     }
 
     /// Lets everyone go who waits or listens.
     fn say_goodbye(&mut self, end: End) {
         metrics::ended(end);
-        tracing::debug!(session = ?self.id, ?end, "a session ended");
+        tracing::debug!(session = ?self.door.session, ?end, "a session ended");
         let moves = matches!(end, End::Deposed | End::Over(Cause::Asleep | Cause::Moved));
         self.door.close(if moves { Standing::Leaving } else { Standing::Over });
         if let Some(draft) = &mut self.draft {

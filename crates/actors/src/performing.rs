@@ -16,8 +16,8 @@ use store::{Error, State};
 use crate::clock;
 use crate::keeper::Keeper;
 use crate::metrics::{self, End};
-use crate::record;
-use crate::session_actor::{Creation, SessionActor};
+use crate::record::{self, Creation};
+use crate::session_actor::SessionActor;
 use crate::sink::{self, Sink};
 
 /// Most effects that a thread keeps room for.
@@ -34,8 +34,9 @@ impl SessionActor {
         self.session.step(now, event, &mut effects);
         if self.draft.is_some() && effects.iter().any(needs_record) {
             self.record();
-            if self.creation.is_some() {
-                self.held = effects;
+            if self.is_being_recorded() {
+                self.held = effects.drain(..).collect();
+                EFFECTS.set(effects);
                 return;
             }
         }
@@ -89,7 +90,7 @@ impl SessionActor {
         let Some(sink) = self.sinks.iter().find(|sink| sink.id == id) else { return };
         if write(sink) == sink::Wrote::Cut {
             self.take_sink(id);
-            self.following.push_back(Event::SinkClosed { sink: id });
+            self.following.push(Event::SinkClosed { sink: id });
         }
     }
 
@@ -99,14 +100,14 @@ impl SessionActor {
     }
 
     fn open_link(&mut self) {
-        match self.node.backends.of(&self.tenant) {
+        match self.node.backends.of(&self.door.tenant) {
             Some(backend) => {
-                self.link = Some(backend.open(&self.id));
+                self.link = Some(backend.open(&self.door.session));
                 self.deaf = false;
             }
             None => {
                 let reason = "the tenant has no server; configure a backend for it".to_owned();
-                self.following.push_back(Event::LinkDown { reason });
+                self.following.push(Event::LinkDown { reason });
             }
         }
     }
@@ -115,7 +116,7 @@ impl SessionActor {
         let Some(link) = &self.link else { return };
         match link.sender.send(message.clone()) {
             Ok(()) => {}
-            Err(SendError::Full) => self.following.push_back(Event::Unsent { message }),
+            Err(SendError::Full) => self.following.push(Event::Unsent { message }),
             // What the server said before it went comes first, its last word included.
             Err(SendError::Down) => self.deaf = true,
         }
@@ -123,29 +124,29 @@ impl SessionActor {
 
     /// Makes the record: before anyone learns that there is a session.
     pub(crate) fn record(&mut self) {
-        let Some(draft) = &self.draft else { return };
+        let Some(draft) = &mut self.draft else { return };
         let record = draft.record(self.session.revision(), self.session.initialize());
         let settings = &self.node.settings;
         let creation: Creation = Box::pin(record::create(
             Arc::clone(&self.node.store),
-            self.id.clone(),
+            self.door.session.clone(),
             record,
             settings.record_ttl(),
             Duration::from_secs(settings.store_wait_secs),
         ));
         match at_once(creation) {
             Ok(came) => self.recorded(came),
-            Err(creation) => self.creation = Some(creation),
+            Err(creation) => draft.creation = Some(creation),
         }
     }
 
     pub(crate) fn recorded(&mut self, came: Result<(), Error>) {
         if let Err(error) = came {
-            tracing::error!(session = ?self.id, %error, "a session could not be recorded");
+            tracing::error!(session = ?self.door.session, %error, "a session could not be recorded");
             self.abandon(End::Unrecorded);
             return;
         }
-        let Some(mut draft) = self.draft.take() else { return };
+        let Some(draft) = &mut self.draft else { return };
         if let Some(recorded) = draft.recorded.take() {
             // Whoever does not wait any more has left the connection, too.
             let _ = recorded.send(());
@@ -153,9 +154,9 @@ impl SessionActor {
         let settings = &self.node.settings;
         let record = draft.record(self.session.revision(), self.session.initialize());
         let (ttl, now) = (settings.record_ttl(), clock::now().0);
-        let tenure = Tenure::new(self.id.clone(), record, self.epoch, ttl, now);
-        let (store, lifetimes) = (Arc::clone(&self.node.store), settings.lifetimes());
-        self.keeper = Some(Keeper::new(store, self.id.clone(), tenure, lifetimes, draft.random));
+        let tenure = Tenure::new(self.door.session.clone(), record, draft.epoch, ttl, now);
+        self.keeper = Some(Keeper::new(tenure, settings.lifetimes(), draft.random));
+        self.draft = None;
     }
 }
 

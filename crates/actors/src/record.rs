@@ -1,36 +1,47 @@
 //! How the store learns of a session, and that it is over.
 
 use std::borrow::Cow;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use conversation::Event;
 use protocol::{Revision, SessionId};
 use store::{Digest, Error, Owner, Record, Standing, State, Store, Token};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::registry::{Enrolled, Seat};
+use crate::registry::Enrolled;
 
 /// The wait between two attempts.
 const AGAIN: Duration = Duration::from_millis(100);
 /// How long a session that is over tries to say so.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
+/// The future of a record that is being made.
+pub(crate) type Creation = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
+
 /// A record that waits for the handshake: one that fails leaves nothing in the store.
 pub(crate) struct Draft {
     pub(crate) owner: Owner,
     pub(crate) tenant: Arc<str>,
     pub(crate) principal: Digest,
+    /// The epoch of the node's lease in which it is owned.
+    pub(crate) epoch: u64,
     /// For the token that a further claim may need.
     pub(crate) random: u64,
+    /// What the session begins with.
+    pub(crate) first: Option<Event>,
+    /// It is being recorded.
+    pub(crate) creation: Option<Creation>,
     /// Who waits for the record before anyone is told of the session.
     pub(crate) recorded: Option<oneshot::Sender<()>>,
 }
 
 impl Draft {
     /// `initialize` is its params.
-    pub(crate) fn record(&self, revision: Revision, initialize: Bytes) -> Record {
+    pub(crate) fn record(&self, revision: Revision, initialize: Arc<[u8]>) -> Record {
         Record {
             owner: self.owner,
             former: Vec::new(),
@@ -61,14 +72,14 @@ pub(crate) async fn create(
     }
 }
 
-/// Writes that the session is over, and then gives back what it was known by and its seat.
+/// Writes that the session is over, and then gives back what it was known by.
 /// What cannot be written expires by itself.
 pub(crate) async fn end(
     store: Arc<dyn Store>,
     session: SessionId,
     token: Token,
     tombstone: Duration,
-    held: (Option<Enrolled>, Option<Seat>),
+    held: Option<Enrolled>,
 ) {
     let until = Instant::now() + END_PATIENCE;
     let written = timeout_at(until, async {

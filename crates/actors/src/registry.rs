@@ -3,9 +3,9 @@
 //! An entry and a seat are given back by being dropped, so a session that ends in
 //! whatever way leaves neither behind.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry as Slot;
-use std::hash::{BuildHasher, RandomState};
+use std::borrow::Borrow;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conversation::Refusal;
@@ -22,7 +22,7 @@ const SHARDS: usize = 16;
 /// The node's sessions. Bounded by its seats.
 pub(crate) struct Registry {
     hasher: RandomState,
-    shards: [Mutex<HashMap<SessionId, Entry>>; SHARDS],
+    shards: [Mutex<HashSet<Known>>; SHARDS],
     census: Mutex<Census>,
     empty: Notify,
     /// Some session is not known any more.
@@ -39,11 +39,28 @@ pub(crate) enum Found {
     Absent,
 }
 
-struct Entry {
-    tenant: Arc<str>,
-    principal: Principal,
-    door: Arc<Door>,
+/// A session that is known, by its id.
+struct Known(Arc<Door>);
+
+impl Borrow<SessionId> for Known {
+    fn borrow(&self) -> &SessionId {
+        &self.0.session
+    }
 }
+
+impl Hash for Known {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.0.session.hash(hasher);
+    }
+}
+
+impl PartialEq for Known {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.session == other.0.session
+    }
+}
+
+impl Eq for Known {}
 
 #[derive(Default)]
 struct Census {
@@ -101,39 +118,28 @@ impl Registry {
         *census.by_tenant.entry(Arc::clone(tenant)).or_default() += 1;
         drop(census);
         metrics::SESSIONS.inc();
-        Ok(Seat { registry: Arc::clone(self), tenant: Arc::clone(tenant) })
+        Ok(Seat { registry: Arc::clone(self), tenant: Arc::clone(tenant), is_passed_on: false })
     }
 
-    /// Makes a session known; not if it is already.
-    pub(crate) fn enroll(
-        self: &Arc<Self>,
-        session: &SessionId,
-        tenant: &Arc<str>,
-        principal: &Principal,
-        door: Arc<Door>,
-    ) -> Option<Enrolled> {
-        let entry = Entry { tenant: Arc::clone(tenant), principal: principal.clone(), door };
-        match self.shard(session).entry(session.clone()) {
-            Slot::Occupied(_) => None,
-            Slot::Vacant(slot) => {
-                slot.insert(entry);
-                Some(Enrolled { registry: Arc::clone(self), session: session.clone() })
-            }
+    /// Makes the session behind a door known, in its seat; not if it is already.
+    pub(crate) fn enroll(&self, door: &Arc<Door>, mut seat: Seat) -> Option<Enrolled> {
+        if !self.shard(&door.session).insert(Known(Arc::clone(door))) {
+            return None;
         }
+        seat.is_passed_on = true;
+        Some(Enrolled { registry: Arc::clone(&seat.registry), door: Arc::clone(door) })
     }
 
     /// Is the session here, whosever it is?
     pub(crate) fn knows(&self, session: &SessionId) -> bool {
-        self.shard(session).contains_key(session)
+        self.shard(session).contains(session)
     }
 
     /// The session, where the visitor may see it.
     pub(crate) fn find(&self, tenant: &str, principal: &Principal, session: &SessionId) -> Found {
         let shard = self.shard(session);
         match shard.get(session) {
-            Some(entry) if *entry.tenant == *tenant && entry.principal == *principal => {
-                Found::Here(Arc::clone(&entry.door))
-            }
+            Some(Known(door)) if door.admits(tenant, principal) => Found::Here(Arc::clone(door)),
             Some(_) => Found::Foreign,
             None => Found::Absent,
         }
@@ -157,7 +163,7 @@ impl Registry {
     /// Does something with every session that is known now.
     pub(crate) fn for_each(&self, act: impl Fn(&Door)) {
         for shard in &self.shards {
-            lock(shard).values().for_each(|entry| act(&entry.door));
+            lock(shard).iter().for_each(|Known(door)| act(door));
         }
     }
 
@@ -171,28 +177,47 @@ impl Registry {
         self.gone.notified()
     }
 
-    fn shard(&self, session: &SessionId) -> MutexGuard<'_, HashMap<SessionId, Entry>> {
+    /// A seat is given back.
+    fn vacate(&self, tenant: &str) {
+        let mut census = lock(&self.census);
+        census.sessions -= 1;
+        if let Some(held) = census.by_tenant.get_mut(tenant) {
+            *held -= 1;
+            if *held == 0 {
+                census.by_tenant.remove(tenant);
+            }
+        }
+        let empty = census.sessions == 0;
+        drop(census);
+        metrics::SESSIONS.dec();
+        if empty {
+            self.empty.notify_waiters();
+        }
+    }
+
+    fn shard(&self, session: &SessionId) -> MutexGuard<'_, HashSet<Known>> {
         lock(&self.shards[self.hasher.hash_one(session) as usize % SHARDS])
     }
 }
 
-/// One session's being known. Given back when dropped.
+/// One session's being known, and its seat. Given back when dropped, in that order.
 pub(crate) struct Enrolled {
     registry: Arc<Registry>,
-    session: SessionId,
+    door: Arc<Door>,
 }
 
 impl Drop for Enrolled {
     fn drop(&mut self) {
-        let mut shard = self.registry.shard(&self.session);
-        let entry = shard.remove(&self.session);
+        let mut shard = self.registry.shard(&self.door.session);
+        let door = shard.take(&self.door.session);
         // A burst of sessions leaves no empty table behind.
         if shard.len() * 4 < shard.capacity() && shard.capacity() > 64 {
             shard.shrink_to_fit();
         }
         drop(shard);
-        drop(entry);
+        drop(door);
         self.registry.gone.notify_waiters();
+        self.registry.vacate(&self.door.tenant);
     }
 }
 
@@ -200,23 +225,14 @@ impl Drop for Enrolled {
 pub(crate) struct Seat {
     registry: Arc<Registry>,
     tenant: Arc<str>,
+    /// Whoever is enrolled in it gives it back.
+    is_passed_on: bool,
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut census = lock(&self.registry.census);
-        census.sessions -= 1;
-        if let Some(held) = census.by_tenant.get_mut(&self.tenant) {
-            *held -= 1;
-            if *held == 0 {
-                census.by_tenant.remove(&self.tenant);
-            }
-        }
-        let empty = census.sessions == 0;
-        drop(census);
-        metrics::SESSIONS.dec();
-        if empty {
-            self.registry.empty.notify_waiters();
+        if !self.is_passed_on {
+            self.registry.vacate(&self.tenant);
         }
     }
 }

@@ -8,10 +8,7 @@
 //! It acts only while this node owns the session. What comes at other times is kept, and
 //! lived through when the node does so again.
 
-use std::collections::VecDeque;
-use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -19,8 +16,7 @@ use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Handler, Message,
 use backends::{Link, LinkEvent};
 use cluster::tenure::Outcome;
 use conversation::{Effect, Emitter, Event, Millis, Refusal, Session};
-use protocol::SessionId;
-use store::{Error, Token};
+use thin_vec::ThinVec;
 
 use crate::alarm::Alarm;
 use crate::clock;
@@ -31,7 +27,7 @@ use crate::leaving::Leaving;
 use crate::metrics::{self, End};
 use crate::pump::Pump;
 use crate::record::Draft;
-use crate::registry::{Enrolled, Seat};
+use crate::registry::Enrolled;
 use crate::sink::Sink;
 
 /// The shortest wait before the store is asked again, in milliseconds.
@@ -74,43 +70,31 @@ impl Message for Mail {
     type Result = ();
 }
 
-/// The future of a record that is being made.
-pub(crate) type Creation = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
-
 /// One live session.
 pub(crate) struct SessionActor {
-    pub(crate) id: SessionId,
     pub(crate) node: Arc<Node>,
     pub(crate) door: Arc<Door>,
-    pub(crate) session: Session,
-    pub(crate) tenant: Arc<str>,
-    /// What it was made or claimed under; the keeper knows what it is owned under now.
-    pub(crate) token: Token,
-    /// The epoch of the node's lease in which that was.
-    pub(crate) epoch: u64,
+    /// Apart, so that neither it nor this is rounded up by a quarter for the other's sake.
+    pub(crate) session: Box<Session>,
     /// What is to be recorded once the handshake has succeeded.
     pub(crate) draft: Option<Box<Draft>>,
-    /// What it begins with.
-    first: Option<Box<Event>>,
     /// Unfinished connections. Few: the session bounds them.
-    pub(crate) sinks: Vec<Sink>,
+    pub(crate) sinks: ThinVec<Sink>,
     pub(crate) link: Option<Link>,
     /// The link takes nothing any more.
     pub(crate) deaf: bool,
-    /// From the record on.
+    /// From the record on until it is over.
     pub(crate) keeper: Option<Keeper>,
     pub(crate) alarm: Alarm,
     /// What came of performing effects and of keeping. Bounded by them.
-    pub(crate) following: VecDeque<Event>,
+    pub(crate) following: ThinVec<Event>,
     /// Effects that wait until the record is made, or until the node owns the session;
     /// meanwhile nothing else happens.
-    pub(crate) held: Vec<Effect>,
+    pub(crate) held: ThinVec<Effect>,
     /// What came while the node did not own the session, oldest first. At most
     /// `mailbox_max`; more, and what has waited too long, is told to ask elsewhere.
-    pub(crate) mail: VecDeque<Letter>,
-    pub(crate) creation: Option<Creation>,
+    pub(crate) mail: ThinVec<Letter>,
     pub(crate) enrolled: Option<Enrolled>,
-    pub(crate) seat: Option<Seat>,
     /// It ends as soon as no request is in flight.
     draining: bool,
     /// It has been due for something since the node ceased to own it.
@@ -128,23 +112,18 @@ pub(crate) struct SessionActor {
 
 /// What a session's actor is made of.
 pub(crate) struct Parts {
-    pub(crate) id: SessionId,
     pub(crate) node: Arc<Node>,
     pub(crate) door: Arc<Door>,
     pub(crate) session: Session,
-    pub(crate) tenant: Arc<str>,
-    pub(crate) token: Token,
-    pub(crate) epoch: u64,
     pub(crate) beginning: Beginning,
     pub(crate) enrolled: Enrolled,
-    pub(crate) seat: Seat,
     pub(crate) now: Millis,
 }
 
 /// How it begins here.
 pub(crate) enum Beginning {
     /// It is new.
-    Newborn { draft: Box<Draft>, first: Option<Box<Event>>, sink: Sink },
+    Newborn { draft: Box<Draft>, sink: Sink },
     /// It was claimed, and this is to be done about what had begun.
     Claimed { keeper: Box<Keeper>, effects: Vec<Effect> },
 }
@@ -152,27 +131,20 @@ pub(crate) enum Beginning {
 impl SessionActor {
     pub(crate) fn new(parts: Parts) -> Self {
         let mut actor = Self {
-            era: parts.node.moment(&parts.id).era,
-            id: parts.id,
+            era: parts.node.moment(&parts.door.session).era,
             node: parts.node,
             door: parts.door,
-            session: parts.session,
-            tenant: parts.tenant,
-            token: parts.token,
-            epoch: parts.epoch,
+            session: Box::new(parts.session),
             draft: None,
-            first: None,
-            sinks: Vec::new(),
+            sinks: ThinVec::new(),
             link: None,
             deaf: false,
             keeper: None,
             alarm: Alarm::new(parts.now),
-            following: VecDeque::new(),
-            held: Vec::new(),
-            mail: VecDeque::new(),
-            creation: None,
+            following: ThinVec::new(),
+            held: ThinVec::new(),
+            mail: ThinVec::new(),
             enrolled: Some(parts.enrolled),
-            seat: Some(parts.seat),
             draining: false,
             due: false,
             touched: parts.now,
@@ -181,13 +153,13 @@ impl SessionActor {
             over: false,
         };
         match parts.beginning {
-            Beginning::Newborn { draft, first, mut sink } => {
+            Beginning::Newborn { draft, mut sink } => {
                 sink.take();
                 actor.sinks.push(sink);
-                (actor.draft, actor.first) = (Some(draft), first);
+                actor.draft = Some(draft);
             }
             Beginning::Claimed { keeper, effects } => {
-                (actor.keeper, actor.held) = (Some(*keeper), effects);
+                (actor.keeper, actor.held) = (Some(*keeper), effects.into());
             }
         }
         actor
@@ -204,7 +176,7 @@ impl SessionActor {
             return;
         }
         if catch_unwind(AssertUnwindSafe(|| live(self))).is_err() {
-            tracing::error!(session = ?self.id, "a session panicked and was ended");
+            tracing::error!(session = ?self.door.session, "a session panicked and was ended");
             self.abandon(End::Panicked);
         }
         if self.over {
@@ -216,7 +188,8 @@ impl SessionActor {
 
     /// Takes nothing further until the record is made, if one is being made.
     fn await_record(&mut self, context: &mut actix::Context<Self>) {
-        let Some(creation) = self.creation.take() else { return };
+        let creation = self.draft.as_mut().and_then(|draft| draft.creation.take());
+        let Some(creation) = creation else { return };
         let made = creation.into_actor(self).map(|came, actor, context| {
             actor.guarded(context, |actor| {
                 actor.recorded(came);
@@ -259,7 +232,7 @@ impl SessionActor {
             self.poll_idly(context);
             return Poll::Pending;
         }
-        if let Some(event) = self.following.pop_front() {
+        if let Some(event) = take_first(&mut self.following) {
             return Poll::Ready(event);
         }
         if self.alarm.poll(context).is_ready() {
@@ -318,16 +291,21 @@ impl SessionActor {
         self.over
     }
 
+    /// Does it wait until its record is made?
+    pub(crate) fn is_being_recorded(&self) -> bool {
+        self.draft.as_ref().is_some_and(|draft| draft.creation.is_some())
+    }
+
     /// Lives through what follows from what has happened, as long as it may.
     pub(crate) fn go_on(&mut self, now: Millis) {
-        while !self.over && self.leaving.is_none() && self.creation.is_none() && self.may_act() {
+        while !self.over && self.leaving.is_none() && !self.is_being_recorded() && self.may_act() {
             self.due = false;
             if !self.held.is_empty() {
                 let held = std::mem::take(&mut self.held);
                 held.into_iter().for_each(|effect| self.perform(effect));
-            } else if let Some(event) = self.following.pop_front() {
+            } else if let Some(event) = take_first(&mut self.following) {
                 self.step(now, event);
-            } else if let Some(Letter { event, sink, .. }) = self.mail.pop_front() {
+            } else if let Some(Letter { event, sink, .. }) = take_first(&mut self.mail) {
                 self.admit(event, sink, now);
             } else if self.door.has_any_left() {
                 self.miss_readers();
@@ -345,13 +323,13 @@ impl SessionActor {
     /// Room that a quiet session does not need.
     fn give_back(&mut self) {
         if self.following.is_empty() {
-            self.following = VecDeque::new();
+            self.following = ThinVec::new();
         }
         if self.mail.is_empty() {
-            self.mail = VecDeque::new();
+            self.mail = ThinVec::new();
         }
         if self.sinks.is_empty() {
-            self.sinks = Vec::new();
+            self.sinks = ThinVec::new();
         }
     }
 
@@ -372,6 +350,10 @@ impl SessionActor {
                 self.door.note_left();
             }
             sink.take();
+            if self.sinks.is_empty() {
+                // Most have one at a time.
+                self.sinks.reserve_exact(1);
+            }
             self.sinks.push(sink);
         }
         self.step(now, event);
@@ -383,7 +365,7 @@ impl SessionActor {
         self.sinks.retain(|sink| {
             let left = sink.is_left();
             if left {
-                following.push_back(Event::SinkClosed { sink: sink.id });
+                following.push(Event::SinkClosed { sink: sink.id });
             }
             !left
         });
@@ -408,7 +390,7 @@ impl SessionActor {
         if waited_for || self.may_act() {
             return true;
         }
-        let era = self.node.moment(&self.id).era;
+        let era = self.node.moment(&self.door.session).era;
         self.due = era > std::mem::replace(&mut self.era, era);
         self.due
     }
@@ -419,20 +401,21 @@ impl SessionActor {
             return;
         }
         let Some(keeper) = &mut self.keeper else { return };
-        let (node, id, session) = (&self.node, &self.id, &self.session);
+        let (node, door, session) = (&self.node, &self.door, &self.session);
         let ring = || {
             let ring = session.ring();
             (ring.first, ring.entries)
         };
         let mut outcomes = Vec::new();
-        keeper.poll(context, || node.moment(id), ring, &mut outcomes);
+        let moment = || node.moment(&door.session);
+        keeper.poll(context, &node.store, moment, ring, &mut outcomes);
         for outcome in outcomes {
             match outcome {
-                Outcome::Through(through) => self.following.push_back(Event::Appended { through }),
-                Outcome::Saved(version) => self.following.push_back(Event::Saved { version }),
+                Outcome::Through(through) => self.following.push(Event::Appended { through }),
+                Outcome::Saved(version) => self.following.push(Event::Saved { version }),
                 Outcome::Reclaimed(token) => {
                     let emitter = Emitter(token.random);
-                    self.following.push_back(Event::Reclaimed { emitter });
+                    self.following.push(Event::Reclaimed { emitter });
                 }
                 Outcome::Deposed => self.depose(),
                 Outcome::Released => self.part(),
@@ -463,7 +446,7 @@ impl SessionActor {
             self.admit(event, sink, now);
             self.go_on(now);
         } else if self.mail.len() < self.node.settings.mailbox_max.max(1) {
-            self.mail.push_back(Letter { event, sink, came: now });
+            self.mail.push(Letter { event, sink, came: now });
             self.alarm.ring_by(Some(now.plus(MAIL_WAIT)), now);
             self.stir();
             self.go_on(now);
@@ -478,10 +461,10 @@ impl Actor for SessionActor {
 
     fn started(&mut self, context: &mut Self::Context) {
         context.spawn(Pump);
-        let first = self.first.take();
+        let first = self.draft.as_mut().and_then(|draft| draft.first.take());
         self.guarded(context, |actor| {
             if let Some(event) = first {
-                actor.step(clock::now(), *event);
+                actor.step(clock::now(), event);
             } else if actor.draft.is_some() {
                 // A duplex client learns the session's id before it says anything.
                 actor.record();
@@ -507,4 +490,9 @@ impl Handler<Mail> for SessionActor {
             }
         });
     }
+}
+
+/// The oldest of a few.
+fn take_first<T>(all: &mut ThinVec<T>) -> Option<T> {
+    (!all.is_empty()).then(|| all.remove(0))
 }

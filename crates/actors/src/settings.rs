@@ -66,10 +66,11 @@ const FRAMES_BESIDE_EVENTS: usize = 16;
 impl Settings {
     /// What may wait for one connection.
     pub(crate) fn sink_bounds(&self) -> Bounds {
+        let small = |bound: usize| u32::try_from(bound).unwrap_or(u32::MAX);
         let replay = self.session.log_events_max.saturating_add(FRAMES_BESIDE_EVENTS);
         Bounds {
-            frames_max: self.sink_frames_max.max(replay),
-            bytes_max: self.sink_bytes_max.max(self.session.log_bytes_max),
+            frames_max: small(self.sink_frames_max.max(replay)),
+            bytes_max: small(self.sink_bytes_max.max(self.session.log_bytes_max)),
         }
     }
 

@@ -13,11 +13,11 @@ use conversation::{Answer, Ending, EventId, Frame, Refusal, SinkId};
 
 use crate::{Told, metrics};
 
-/// Most frames and bytes that may wait.
+/// Most frames and bytes that may wait. Each connection keeps them, so they are small.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    pub(crate) frames_max: usize,
-    pub(crate) bytes_max: usize,
+    pub(crate) frames_max: u32,
+    pub(crate) bytes_max: u32,
 }
 
 /// The writing half, held by the session or on its way to it. Dropped before it is
@@ -226,8 +226,10 @@ impl Queue {
 impl State {
     fn has_room(&self, size: usize, bounds: Bounds) -> bool {
         let waiting = usize::from(self.head.is_some()) + self.rest.len();
+        let fits = |held: usize, most: u32| u32::try_from(held).is_ok_and(|held| held <= most);
         waiting == 0
-            || (waiting < bounds.frames_max && self.bytes.saturating_add(size) <= bounds.bytes_max)
+            || (fits(waiting + 1, bounds.frames_max)
+                && fits(self.bytes.saturating_add(size), bounds.bytes_max))
     }
 
     fn push(&mut self, told: Told) {

@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use conversation::Millis;
 use futures_util::future::join_all;
 use protocol::SessionId;
@@ -61,8 +60,8 @@ pub(crate) struct Tombstone {
 impl Tombstone {
     pub(crate) fn new(session: SessionId, record: Record, era: Option<u64>, until: Millis) -> Self {
         // Of the rest nothing is written.
-        let state = State { version: record.state.version, bytes: Bytes::new() };
-        let record = Record { initialize: Bytes::new(), state, ..record };
+        let state = State { version: record.state.version, bytes: Arc::default() };
+        let record = Record { initialize: Arc::default(), state, ..record };
         Self { session, record, era, until }
     }
 
@@ -204,7 +203,7 @@ mod tests {
             tenant: "acme".into(),
             principal: Digest([7; 32]),
             revision: "2025-11-25".into(),
-            initialize: Bytes::from_static(b"{}"),
+            initialize: (*b"{}").into(),
             state: State::default(),
             standing: Standing::Ended,
         };

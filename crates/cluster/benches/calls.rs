@@ -54,7 +54,7 @@ async fn peer(store: &Memory, from: &Cluster, to: &Cluster) -> Peer {
         tenant: "acme".into(),
         principal: Digest([0; 32]),
         revision: "2025-11-25".into(),
-        initialize: Bytes::new(),
+        initialize: [].into(),
         state: State::default(),
         standing: Standing::Owned,
     };

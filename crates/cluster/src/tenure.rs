@@ -9,7 +9,6 @@ mod faults;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +16,7 @@ use protocol::SessionId;
 use store::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Owner, Record, Standing, State, Token,
 };
+use thin_vec::ThinVec;
 
 /// The wait after a first failure, in milliseconds; it doubles with each further one.
 const BACKOFF_MIN: u64 = 50;
@@ -168,19 +168,13 @@ pub enum Outcome {
     Ended,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Under {
     /// Once it is done, nothing below this number is missing.
     Append {
         end: u64,
     },
-    /// In which era it was sent, and with which version of the state; `end` as above.
-    Reassert {
-        era: u64,
-        version: u64,
-        end: u64,
-        ends: bool,
-    },
+    Reassert(Box<Reasserting>),
     Save,
     /// Under which right it was sent.
     Claim {
@@ -190,7 +184,21 @@ enum Under {
     End,
 }
 
-/// One session's ownership.
+/// A re-assertion that is under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Reasserting {
+    /// The era it was sent in.
+    era: u64,
+    /// The version of the state that it holds.
+    version: u64,
+    /// Once it is done, nothing below this number is missing.
+    end: u64,
+    /// It says that the session is over.
+    ends: bool,
+}
+
+/// One session's ownership. What only a failover or a lapsed lease needs is boxed: every
+/// session of a node keeps one of these.
 #[derive(Debug)]
 pub struct Tenure {
     session: SessionId,
@@ -202,7 +210,7 @@ pub struct Tenure {
     /// The newest era in which it is known to be whole in the store.
     era: Option<u64>,
     /// What the log does not hold yet, oldest first, and the number of the first.
-    unheld: VecDeque<Bytes>,
+    unheld: ThinVec<Bytes>,
     first: u64,
     /// Up to which number it was told that all is held, or is not to be any more.
     told: u64,
@@ -221,7 +229,7 @@ pub struct Tenure {
     /// A claim whose outcome is not known.
     claiming: Option<Box<(Expected, Owner)>>,
     /// The record names this node under this token.
-    late: Option<Token>,
+    late: Option<Box<Token>>,
     releasing: bool,
     /// A release was sent.
     released: bool,
@@ -240,7 +248,7 @@ impl Tenure {
             rules: Rules::default(),
             epoch,
             era: None,
-            unheld: VecDeque::new(),
+            unheld: ThinVec::new(),
             first: 1,
             told: 0,
             floor: 1,
@@ -269,6 +277,11 @@ impl Tenure {
     /// By other rules than the protocol's. For tests.
     pub fn with_rules(self, rules: Rules) -> Self {
         Self { rules, ..self }
+    }
+
+    /// Whose ownership it is.
+    pub fn session(&self) -> &SessionId {
+        &self.session
     }
 
     /// The token that it is owned under.
@@ -427,7 +440,7 @@ impl Tenure {
 
     fn claim(&mut self, right: u64, random: u64) -> Op {
         let mine = self.record.owner;
-        let from = self.late.unwrap_or(mine.token);
+        let from = self.late.as_deref().copied().unwrap_or(mine.token);
         let again = self.claiming.as_deref().copied().filter(|(expected, _)| {
             self.rules.repeats_claims && *expected == Expected::Token(from)
         });
@@ -444,16 +457,18 @@ impl Tenure {
     fn reassert(&mut self, era: u64, (first, entries): (u64, Vec<Bytes>)) -> Op {
         let version = self.record.state.version;
         let end = first + entries.len() as u64;
-        self.under = Some(Under::Reassert { era, version, end, ends: self.ending });
+        let reasserting = Reasserting { era, version, end, ends: self.ending };
+        self.under = Some(Under::Reassert(Box::new(reasserting)));
         let batch = self.batch(first, first, entries);
         Op::Reassert(self.record.clone(), batch)
     }
 
     fn append(&mut self, now: u64) -> Op {
         // What lies below the floor is not replayable, so nobody misses it.
-        while self.first < self.floor && self.unheld.pop_front().is_some() {
-            self.first += 1;
-        }
+        let below = usize::try_from(self.floor.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        let below = below.min(self.unheld.len());
+        self.unheld.drain(..below);
+        self.first += below as u64;
         if self.unheld.is_empty() {
             self.first = self.first.max(self.floor);
         }
@@ -479,12 +494,12 @@ impl Tenure {
     pub fn came(&mut self, moment: &Moment, came: Came) -> Vec<Outcome> {
         let Some(under) = self.under.take() else { return Vec::new() };
         let came = match came {
-            Came::Appended(Ok(_)) => Ok(self.appended(under)),
+            Came::Appended(Ok(_)) => Ok(self.appended(&under)),
             Came::Saved(Ok(version)) => {
                 self.saved = self.saved.max(version);
                 Ok(vec![Outcome::Saved(version)])
             }
-            Came::Claimed(Ok(claimed)) => Ok(self.claimed(under, &claimed)),
+            Came::Claimed(Ok(claimed)) => Ok(self.claimed(&under, &claimed)),
             Came::Done(Ok(())) => {
                 self.over = true;
                 let end = under == Under::End;
@@ -503,7 +518,7 @@ impl Tenure {
             }
             Err(error) => {
                 let is_known = !matches!(error, Error::Unavailable(_));
-                let outcome = self.failed(under, error);
+                let outcome = self.failed(&under, error);
                 if outcome.is_none() {
                     self.wait(moment.now, is_known);
                 }
@@ -520,14 +535,15 @@ impl Tenure {
         self.failures = self.failures.saturating_add(1);
     }
 
-    fn appended(&mut self, under: Under) -> Vec<Outcome> {
+    fn appended(&mut self, under: &Under) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         match under {
-            Under::Reassert { ends: true, .. } => {
+            Under::Reassert(reasserting) if reasserting.ends => {
                 self.over = true;
                 outcomes.push(Outcome::Ended);
             }
-            Under::Reassert { era, version, end, .. } => {
+            Under::Reassert(reasserting) => {
+                let Reasserting { era, version, end, .. } = **reasserting;
                 self.era = Some(era);
                 self.anew = false;
                 if version > self.saved {
@@ -536,7 +552,7 @@ impl Tenure {
                 }
                 outcomes.extend(self.held(end));
             }
-            Under::Append { end } => outcomes.extend(self.held(end)),
+            Under::Append { end } => outcomes.extend(self.held(*end)),
             Under::Save | Under::Claim { .. } | Under::Release | Under::End => {}
         }
         outcomes
@@ -549,7 +565,7 @@ impl Tenure {
         self.unheld.drain(..held);
         if self.unheld.is_empty() {
             // An idle session keeps no buffer.
-            self.unheld = VecDeque::new();
+            self.unheld = ThinVec::new();
         }
         self.first += held as u64;
         let through = self.first.saturating_sub(1);
@@ -558,13 +574,13 @@ impl Tenure {
         is_news.then_some(Outcome::Through(through))
     }
 
-    fn claimed(&mut self, under: Under, claimed: &Claimed) -> Vec<Outcome> {
+    fn claimed(&mut self, under: &Under, claimed: &Claimed) -> Vec<Outcome> {
         let Under::Claim { right } = under else { return Vec::new() };
         self.claiming = None;
         self.late = None;
         // Not under this token.
         self.released = false;
-        self.epoch = right;
+        self.epoch = *right;
         self.record.owner = claimed.record.owner;
         self.record.former.clone_from(&claimed.record.former);
         self.saved = claimed.record.state.version.min(self.record.state.version);
@@ -576,9 +592,9 @@ impl Tenure {
         vec![Outcome::Reclaimed(self.token())]
     }
 
-    fn failed(&mut self, under: Under, error: Error) -> Option<Outcome> {
+    fn failed(&mut self, under: &Under, error: Error) -> Option<Outcome> {
         if let (Under::Append { end }, false) = (under, self.rules.resends_whole) {
-            self.held(end);
+            self.held(*end);
         }
         match error {
             Error::Unavailable(_) | Error::MarkedDead { .. } | Error::LeaseGone => None,
@@ -593,7 +609,7 @@ impl Tenure {
                 None
             }
             Error::Fenced(owner) => self.fenced(owner),
-            Error::Released if self.released || under == Under::Release => {
+            Error::Released if self.released || *under == Under::Release => {
                 self.gone(Outcome::Released)
             }
             // A release under this token, which a former life of this tenure sent.
@@ -611,7 +627,7 @@ impl Tenure {
         let mine: Incarnation = self.record.owner.node;
         if owner.node == mine && self.rules.knows_late_claims {
             // A claim of its own that was given up for lost, or whose outcome was not known.
-            self.late = Some(owner.token);
+            self.late = Some(Box::new(owner.token));
             self.claiming = None;
             return None;
         }
@@ -623,7 +639,7 @@ impl Tenure {
 
     fn gone(&mut self, outcome: Outcome) -> Option<Outcome> {
         self.over = true;
-        self.unheld = VecDeque::new();
+        self.unheld = ThinVec::new();
         Some(outcome)
     }
 }

@@ -134,7 +134,7 @@ impl Session {
             if let Form::Stream(number) = call.form {
                 let what = What::Cancelled { request: request.clone() };
                 let entry = self.log.push(number, what, turn.now);
-                let stream = self.streams.get_mut(&number);
+                let stream = self.streams.get_mut(number);
                 stream.into_iter().for_each(|stream| stream.settle(request, entry));
             }
             return;

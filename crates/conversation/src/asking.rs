@@ -182,7 +182,7 @@ impl Session {
     pub(crate) fn withdraw_lost(&mut self, turn: &mut Turn<'_>, (ask, number, _): OpenAsk) {
         self.log.push(number, What::Answered { ask }, turn.now);
         let data = withdrawal(ask, "its asker was lost");
-        if self.streams.get(&number).is_some_and(|stream| !stream.closed) {
+        if self.streams.get(number).is_some_and(|stream| !stream.closed) {
             self.emit(turn, number, data);
         } else {
             self.deliver(turn, Route::Standalone, data, false);

@@ -1,14 +1,15 @@
 //! What a checkpoint carries over the floor, and how it is written down: the streams that
 //! trimmed entries opened, the graves, the questions, and who emitted what.
 
-use std::collections::{BTreeMap, VecDeque};
-
 use bytes::Bytes;
 use protocol::RequestId;
 use serde::{Deserialize, Serialize};
+use thin_vec::ThinVec;
 
+use crate::emitters::Emitters;
 use crate::log::{AskId, Rerunnable};
 use crate::stream::{Owed, Stream, Tombstone};
+use crate::streams::Streams;
 use crate::{Emitter, Millis, Unreadable};
 
 /// A question that went out: its id, the stream it went on, and the entry that holds it.
@@ -98,8 +99,8 @@ impl Carried {
         self.streams.is_empty() && self.graves.is_empty() && self.asks.is_empty()
     }
 
-    pub(crate) fn encode(mut self, emitters: &[(Emitter, u64)]) -> Bytes {
-        self.emitters = emitters.iter().map(|(e, from)| (e.to_string(), *from)).collect();
+    pub(crate) fn encode(mut self, emitters: &Emitters) -> Bytes {
+        self.emitters = emitters.all().map(|(e, from)| (e.to_string(), from)).collect();
         // Writing numbers and strings to memory cannot fail.
         serde_json::to_vec(&self).unwrap_or_default().into()
     }
@@ -119,7 +120,7 @@ impl Carried {
         self.asks.iter().map(read).collect()
     }
 
-    pub(crate) fn graves(&mut self, now: Millis) -> VecDeque<Tombstone> {
+    pub(crate) fn graves(&mut self, now: Millis) -> ThinVec<Tombstone> {
         std::mem::take(&mut self.graves)
             .into_iter()
             .map(|Grave { n, last, requests }| Tombstone {
@@ -131,7 +132,7 @@ impl Carried {
             .collect()
     }
 
-    pub(crate) fn streams(&mut self) -> BTreeMap<u64, Stream> {
+    pub(crate) fn streams(&mut self) -> Streams {
         std::mem::take(&mut self.streams)
             .into_iter()
             .map(|CarriedStream { n, last, trimmed, closed, asked, requests }| {

@@ -68,7 +68,7 @@ impl Session {
     /// to what was subscribed to, it is not idle.
     fn link_idles_at(&self) -> Option<Millis> {
         let secs = self.idle_stop_secs?;
-        let listens = !self.subscriptions.is_empty() && !self.attachments.is_empty();
+        let listens = !self.subscriptions().is_empty() && !self.attachments.is_empty();
         let quiet = self.exchanges.is_empty() && !self.has_asks() && !self.mirroring.is_busy();
         let idles = quiet && !listens && self.is_live() && self.duplex.is_none();
         let since = self.link.idle_since().filter(|_| idles)?;

@@ -1,5 +1,7 @@
 //! Everything a session may ask for.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use protocol::{Message, Rejection, RequestId};
 
@@ -60,7 +62,7 @@ pub enum Effect {
         /// Rises with every change.
         version: u64,
         /// The state, encoded; [`crate::Session::restore`] reads it.
-        state: Bytes,
+        state: Arc<[u8]>,
     },
     /// The session is over: nothing more will come of it, and its id is answered "unknown" from now on.
     Over {

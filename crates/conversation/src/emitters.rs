@@ -4,15 +4,21 @@
 //! was held of it ends. After a double fault a number may be another owner's than a
 //! client remembers, so an event is known by emitter *and* number, never by one alone.
 
+use thin_vec::ThinVec;
+
 use crate::{Emitter, EventId};
 
 /// Most emitters remembered beyond those of replayable entries; the oldest is forgotten,
 /// and its ids are unknown then. The record keeps as many.
 const EMITTERS_MAX: usize = 17;
 
-/// All emitters known, oldest first, each with the first number that is its own. The
-/// last one emits now.
-pub(crate) struct Emitters(Vec<(Emitter, u64)>);
+/// All emitters known, oldest first, each with the first number that is its own.
+pub(crate) struct Emitters {
+    /// Those before; hardly any session has one.
+    former: ThinVec<(Emitter, u64)>,
+    /// Who emits now.
+    current: (Emitter, u64),
+}
 
 /// The numbers of one emitter: `from` is its first, `end` the first that is not its own.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,7 +32,7 @@ pub(crate) struct Run {
 
 impl Emitters {
     pub(crate) fn new(emitter: Emitter) -> Self {
-        Self(vec![(emitter, 1)])
+        Self { former: ThinVec::new(), current: (emitter, 1) }
     }
 
     /// Those of a log that was read. `seen` holds each emitter there with its first
@@ -51,18 +57,22 @@ impl Emitters {
             let index = index.unwrap_or(all.len() - 1);
             all.insert(index, (*other, all[index].1));
         }
-        Self(all)
+        // It was put at the end, and nothing behind it.
+        all.pop();
+        Self { former: all.into(), current: (emitter, next) }
     }
 
     /// Who emits now.
     pub(crate) fn current(&self) -> Emitter {
-        self.0.last().map_or(Emitter(0), |(emitter, _)| *emitter)
+        self.current.0
     }
 
     /// Who emitted this entry.
     pub(crate) fn of(&self, number: u64) -> Emitter {
-        let run = self.0.iter().rev().find(|(_, from)| *from <= number);
-        run.or(self.0.first()).map_or(Emitter(0), |(emitter, _)| *emitter)
+        if self.current.1 <= number {
+            return self.current.0;
+        }
+        self.at(self.rank_of(number)).map_or(Emitter(0), |(emitter, _)| emitter)
     }
 
     /// The id of one entry of a stream.
@@ -75,25 +85,38 @@ impl Emitters {
         if self.current() == emitter {
             return;
         }
-        self.0.push((emitter, next));
-        while self.0.len() > EMITTERS_MAX && self.0[1].1 <= floor {
-            self.0.remove(0);
+        self.former.push(std::mem::replace(&mut self.current, (emitter, next)));
+        while self.former.len() >= EMITTERS_MAX && self.starts_by(1, floor) {
+            self.former.remove(0);
         }
     }
 
     /// The numbers of an emitter; none for one that is not known.
     pub(crate) fn run(&self, emitter: Emitter) -> Option<Run> {
-        let rank = self.0.iter().position(|(known, _)| *known == emitter)?;
-        Some(Run { rank, from: self.0[rank].1, end: self.0.get(rank + 1).map(|(_, from)| *from) })
+        let rank = self.all().position(|(known, _)| known == emitter)?;
+        let (_, from) = self.at(rank)?;
+        Some(Run { rank, from, end: self.at(rank + 1).map(|(_, from)| from) })
     }
 
     /// The rank of whoever emitted this entry.
     pub(crate) fn rank_of(&self, number: u64) -> usize {
-        self.0.iter().rposition(|(_, from)| *from <= number).unwrap_or(0)
+        if self.current.1 <= number {
+            return self.former.len();
+        }
+        self.former.iter().rposition(|(_, from)| *from <= number).unwrap_or(0)
     }
 
-    pub(crate) fn all(&self) -> &[(Emitter, u64)] {
-        &self.0
+    /// All, oldest first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Emitter, u64)> {
+        self.former.iter().copied().chain([self.current])
+    }
+
+    fn at(&self, rank: usize) -> Option<(Emitter, u64)> {
+        self.all().nth(rank)
+    }
+
+    fn starts_by(&self, rank: usize, number: u64) -> bool {
+        self.at(rank).is_some_and(|(_, from)| from <= number)
     }
 }
 
@@ -109,7 +132,7 @@ mod tests {
     #[test]
     fn an_owner_of_whom_nothing_is_left_keeps_its_place_and_has_no_numbers() {
         let emitters = Emitters::restored(vec![(A, 1), (C, 5)], &[C, B, A], D, 9);
-        assert_eq!(emitters.all(), [(A, 1), (B, 5), (C, 5), (D, 9)]);
+        assert_eq!(emitters.all().collect::<Vec<_>>(), [(A, 1), (B, 5), (C, 5), (D, 9)]);
         assert_eq!(emitters.of(4), A);
         assert_eq!(emitters.of(5), C);
         assert_eq!(emitters.current(), D);
@@ -123,7 +146,7 @@ mod tests {
     #[test]
     fn with_an_empty_log_all_former_owners_are_known_in_their_order() {
         let emitters = Emitters::restored(vec![], &[C, B, A], D, 1);
-        assert_eq!(emitters.all(), [(A, 1), (B, 1), (C, 1), (D, 1)]);
+        assert_eq!(emitters.all().collect::<Vec<_>>(), [(A, 1), (B, 1), (C, 1), (D, 1)]);
         assert_eq!(emitters.of(1), D);
     }
 
@@ -133,7 +156,7 @@ mod tests {
         for number in 0..40 {
             emitters.succeed(Emitter(100 + number), 10 + number, 30);
         }
-        assert!(emitters.all().len() < 25);
+        assert!(emitters.all().count() < 25);
         assert_eq!(emitters.of(30), Emitter(120));
     }
 }

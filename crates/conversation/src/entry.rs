@@ -47,7 +47,10 @@ struct Asked {
 pub(crate) fn encode(stream: u64, emitter: Emitter, what: &What) -> Bytes {
     let payload = payload(what);
     let size = payload.clone().map(Bytes::len).sum::<usize>();
-    let mut entry = BytesMut::with_capacity(96 + size);
+    // The streams of a node that are listened to have an entry each that opened them, and
+    // hardly another: such a one takes no more than it needs.
+    let is_short = matches!(what, What::Opened { requests } if requests.is_empty());
+    let mut entry = BytesMut::with_capacity(if is_short { 64 } else { 96 + size });
     entry.put_slice(b"{\"k\":\"");
     entry.put_slice(kind(what).as_bytes());
     entry.put_slice(b"\",\"s\":");

@@ -3,22 +3,22 @@
 //!
 //! The live session knows the same at every moment; a test holds the two together.
 
-use std::collections::{BTreeMap, VecDeque};
-
 use bytes::Bytes;
+use thin_vec::ThinVec;
 
 use crate::carried::{Carried, OpenAsk};
 use crate::emitters::Emitters;
 use crate::log::{Log, Mark, What};
 use crate::session::Session;
 use crate::stream::{Owed, Stream, Tombstone};
+use crate::streams::Streams;
 use crate::{Emitter, Millis, Ring, Unreadable, entry};
 
 /// What a log comes to.
 pub(crate) struct Folded {
     pub(crate) log: Log,
-    pub(crate) streams: BTreeMap<u64, Stream>,
-    pub(crate) finished: VecDeque<Tombstone>,
+    pub(crate) streams: Streams,
+    pub(crate) finished: ThinVec<Tombstone>,
     pub(crate) asks: Vec<OpenAsk>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn fold(
         streams: carried.streams(),
     };
     // A checkpoint says how its streams stood when it was written.
-    let told: Vec<u64> = folding.streams.keys().copied().collect();
+    let told: Vec<u64> = folding.streams.iter().map(|(number, _)| number).collect();
     for (number, (stream, _, what)) in (first..).zip(&entries) {
         let is_told = number < checkpoint && told.binary_search(stream).is_ok();
         folding.take(number, *stream, what, is_told)?;
@@ -63,8 +63,8 @@ pub(crate) fn fold(
 
 /// What a session knows that its log says, too; for tests that hold the two together.
 fn outline(
-    streams: &BTreeMap<u64, Stream>,
-    finished: &VecDeque<Tombstone>,
+    streams: &Streams,
+    finished: &ThinVec<Tombstone>,
     asks: impl Iterator<Item = OpenAsk>,
 ) -> String {
     let owed = |requests: &[Owed]| -> Vec<_> {
@@ -72,7 +72,7 @@ fn outline(
         requests.iter().map(|owed| (owed.id.to_json(), owed.word, rerun(owed))).collect()
     };
     let mut outline = String::new();
-    for (number, Stream { requests, last, trimmed, closed, asked, .. }) in streams {
+    for (number, Stream { requests, last, trimmed, closed, asked, .. }) in streams.iter() {
         let requests = owed(requests);
         outline += &format!("{number}: {last} {trimmed} {closed} {asked} {requests:?}\n");
     }
@@ -119,8 +119,8 @@ fn last_checkpoint(
 
 /// What the entries so far come to.
 struct Folding {
-    streams: BTreeMap<u64, Stream>,
-    finished: VecDeque<Tombstone>,
+    streams: Streams,
+    finished: ThinVec<Tombstone>,
     asks: Vec<OpenAsk>,
 }
 
@@ -152,7 +152,7 @@ impl Folding {
         if is_told {
             return Ok(());
         }
-        let Some(stream) = self.streams.get_mut(&stream) else { return Ok(()) };
+        let Some(stream) = self.streams.get_mut(stream) else { return Ok(()) };
         match what {
             What::Event { mark, .. } => {
                 stream.last = number;

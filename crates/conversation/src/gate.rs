@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use protocol::{Message, Response};
+use thin_vec::ThinVec;
 
 use crate::session::{Session, Turn};
 use crate::{Answer, Effect, Refusal, SinkId};
@@ -28,7 +29,7 @@ pub(crate) struct HeldBack {
     /// The log holds everything up to this number.
     through: u64,
     /// Entries, each with the version that must be held before it is told.
-    words: Vec<(u64, u64)>,
+    words: ThinVec<(u64, u64)>,
 }
 
 impl Session {
@@ -76,11 +77,13 @@ impl Session {
         if self.gated.is_empty() {
             return;
         }
-        let (through, waiting): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.gated).into_iter().partition(|gated| self.is_through(gated));
-        self.gated = waiting;
-        for Gated { sink, answer, .. } in through {
-            turn.effects.push(Effect::Answer { sink, answer });
+        for gated in std::mem::take(&mut self.gated) {
+            if self.is_through(&gated) {
+                let Gated { sink, answer, .. } = gated;
+                turn.effects.push(Effect::Answer { sink, answer });
+            } else {
+                self.gated.push(gated);
+            }
         }
     }
 

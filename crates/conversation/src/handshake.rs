@@ -4,13 +4,14 @@
 //! answer another. When a link is lost, the next request opens a new one, on which the
 //! handshake, the log level and the subscriptions are said again.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::{
     Body, ErrorCode, InitializeParams, InitializeResult, Message, Method, Mirrored, Notification,
     Rejection, Request, RequestId, Response, Revision,
 };
+use thin_vec::ThinVec;
 
 use crate::exchange::{Call, CallId, Exchange, Form};
 use crate::session::{Client, Phase, Session, Turn};
@@ -32,10 +33,10 @@ pub(crate) struct ServerLink {
     /// Revision that the server answered.
     pub(crate) revision: Revision,
     /// What waits until the link is up.
-    queue: VecDeque<Message>,
+    queue: ThinVec<Message>,
     /// Requests that wait until it is known whether they may run a second time. Each is
     /// an exchange, so they are bounded as those are.
-    pub(crate) undecided: Vec<Request>,
+    pub(crate) undecided: ThinVec<Request>,
     /// When a request was last taken or settled.
     pub(crate) used: Millis,
     failures: u32,
@@ -60,8 +61,8 @@ impl Default for ServerLink {
         Self {
             state: State::Down { again_at: Millis(0) },
             revision: Revision::NEWEST_STABLE,
-            queue: VecDeque::new(),
-            undecided: Vec::new(),
+            queue: ThinVec::new(),
+            undecided: ThinVec::new(),
             used: Millis(0),
             failures: 0,
             next_own: 1,
@@ -181,9 +182,9 @@ impl Session {
         self.client = Some(Box::new(Client {
             revision,
             capabilities: asked.capabilities,
-            // Not a slice: that would keep the whole request.
-            params: Bytes::copy_from_slice(&params),
-            server_lists: Vec::new(),
+            // A copy: a slice would keep the whole request.
+            params: Arc::from(&params[..]),
+            server_lists: ThinVec::new(),
             server_has_tools: false,
         }));
         self.phase = Phase::Shaking;
@@ -255,7 +256,7 @@ impl Session {
                     turn.effects.push(Effect::Tell(crate::Fact::Dropped));
                     return;
                 }
-                self.link.queue.push_back(message);
+                self.link.queue.push(message);
                 self.open_link(turn);
             }
         }
@@ -331,7 +332,7 @@ impl Session {
         self.link.revision =
             Revision::named(&read.protocol_version).unwrap_or(Revision::NEWEST_STABLE);
         let Some(client) = &mut self.client else { return };
-        let lists = read.capabilities.list_changed_methods();
+        let lists: ThinVec<_> = read.capabilities.list_changed_methods().into();
         let has_tools = read.capabilities.tools();
         // What the first handshake told is written down when the client says `initialized`.
         self.versions.changed |= self.phase != Phase::Shaking
@@ -378,7 +379,7 @@ impl Session {
             let params = serde_json::json!({ "level": level.as_str() }).to_string();
             self.send_own(turn, Method::SetLevel, Some(params.as_bytes()));
         }
-        for uri in self.subscriptions.clone() {
+        for uri in self.subscriptions().clone() {
             let params = serde_json::json!({ "uri": uri }).to_string();
             self.send_own(turn, Method::Subscribe, Some(params.as_bytes()));
         }

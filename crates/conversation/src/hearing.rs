@@ -55,10 +55,15 @@ impl Session {
     fn note_success(&mut self, exchange: &Exchange) {
         match (&exchange.method, &exchange.uri) {
             (Method::Subscribe, Some(uri)) => {
-                self.versions.changed |= self.subscriptions.insert(uri.clone());
+                let subscribed = self.subscribed.get_or_insert_default();
+                self.versions.changed |= subscribed.insert(uri.clone());
             }
             (Method::Unsubscribe, Some(uri)) => {
-                self.versions.changed |= self.subscriptions.remove(uri);
+                let Some(subscribed) = &mut self.subscribed else { return };
+                self.versions.changed |= subscribed.remove(uri);
+                if subscribed.is_empty() {
+                    self.subscribed = None;
+                }
             }
             _ => {}
         }
@@ -191,7 +196,7 @@ impl Session {
 
     /// Did the client subscribe to this resource, or to one that it is part of (RES-06)?
     fn is_subscribed(&self, uri: &str) -> bool {
-        self.subscriptions.iter().any(|subscribed| uri.starts_with(&**subscribed))
+        self.subscriptions().iter().any(|subscribed| uri.starts_with(&**subscribed))
     }
 }
 

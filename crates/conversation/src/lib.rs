@@ -29,6 +29,7 @@ mod resume;
 mod session;
 mod state;
 mod stream;
+mod streams;
 mod trimming;
 
 pub use effect::{Answer, Cause, Effect, Ending, Fact, Frame, Refusal, ResumeOutcome};

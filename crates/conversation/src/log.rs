@@ -15,7 +15,9 @@ use crate::{Effect, Emitter, Limits, Millis, entry};
 
 /// The replayable tail of the log, as this owner holds it in memory.
 pub(crate) struct Log {
-    entries: VecDeque<Logged>,
+    /// None while there are none.
+    #[allow(clippy::box_collection, reason = "a pointer while there is none")]
+    held: Option<Box<VecDeque<Logged>>>,
     /// The number of the first of `entries`, or of the next one where there is none.
     first: u64,
     /// Everything up to this number is held.
@@ -104,7 +106,7 @@ pub(crate) struct AskId {
 impl Log {
     pub(crate) fn new(emitter: Emitter) -> Self {
         Self {
-            entries: VecDeque::new(),
+            held: None,
             first: 1,
             acknowledged: 0,
             handed_out: 0,
@@ -128,12 +130,17 @@ impl Log {
             handed_out: last,
             floor_told: first,
             bytes: entries.iter().map(|(_, what)| what.size()).sum(),
-            entries: entries
-                .into_iter()
-                .map(|(stream, what)| Logged { stream, what, at })
-                .collect(),
+            held: (!entries.is_empty()).then(|| {
+                let logged = |(stream, what)| Logged { stream, what, at };
+                Box::new(entries.into_iter().map(logged).collect())
+            }),
             emitters,
         }
+    }
+
+    fn entries(&self) -> &VecDeque<Logged> {
+        static NONE: VecDeque<Logged> = VecDeque::new();
+        self.held.as_deref().unwrap_or(&NONE)
     }
 
     /// The number of the oldest entry that can be replayed.
@@ -143,12 +150,12 @@ impl Log {
 
     /// The number that the next entry will get.
     pub(crate) fn next(&self) -> u64 {
-        self.first + self.entries.len() as u64
+        self.first + self.entries().len() as u64
     }
 
     /// How many entries can be replayed.
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+        self.entries().len()
     }
 
     pub(crate) fn acknowledged(&self) -> u64 {
@@ -164,12 +171,14 @@ impl Log {
     pub(crate) fn push(&mut self, stream: u64, what: What, at: Millis) -> u64 {
         let number = self.next();
         self.bytes += what.size();
-        self.entries.push_back(Logged { stream, what, at });
+        // Of most streams that are listened to there is never another entry.
+        let held = self.held.get_or_insert_with(|| Box::new(VecDeque::with_capacity(1)));
+        held.push_back(Logged { stream, what, at });
         number
     }
 
     pub(crate) fn get(&self, number: u64) -> Option<&Logged> {
-        self.entries.get(usize::try_from(number.checked_sub(self.first)?).ok()?)
+        self.entries().get(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 
     /// Notes that everything up to `through` is held; returns the numbers that newly are.
@@ -214,14 +223,14 @@ impl Log {
 
     /// Is it over a bound: too many entries, or too large?
     pub(crate) fn is_full(&self, limits: &Limits) -> bool {
-        let over = self.entries.len() > events_max(limits) || self.bytes > limits.log_bytes_max;
-        over && self.entries.len() > self.kept_min()
+        let over = self.entries().len() > events_max(limits) || self.bytes > limits.log_bytes_max;
+        over && self.entries().len() > self.kept_min()
     }
 
     /// How many entries stay whatever their size: the newest that is no checkpoint, so that
     /// the message that broke the bound is itself not lost, and what comes after it.
     fn kept_min(&self) -> usize {
-        let checkpoints = self.entries.iter().rev().take_while(|logged| logged.is_checkpoint());
+        let checkpoints = self.entries().iter().rev().take_while(|logged| logged.is_checkpoint());
         checkpoints.count() + 1
     }
 
@@ -232,20 +241,20 @@ impl Log {
         let is_old = |(number, logged): &(u64, &Logged)| {
             *number <= self.acknowledged && logged.at.plus(age) <= now
         };
-        let old = (self.first..).zip(&self.entries).take_while(is_old);
+        let old = (self.first..).zip(self.entries()).take_while(is_old);
         let (mut gone, mut bytes) = (0, self.bytes);
         for (_, logged) in old {
             gone += 1;
             bytes -= logged.what.size();
         }
         let (events_max, bytes_max) = (events_max(limits), limits.log_bytes_max);
-        if self.entries.len() - gone >= events_max || bytes > bytes_max {
+        if self.entries().len() - gone >= events_max || bytes > bytes_max {
             let events_wanted = (events_max * 7 / 8).min(events_max - 1);
-            let most = self.entries.len().saturating_sub(self.kept_min());
+            let most = self.entries().len().saturating_sub(self.kept_min());
             while gone < most
-                && (self.entries.len() - gone > events_wanted || bytes > bytes_max / 8 * 7)
+                && (self.entries().len() - gone > events_wanted || bytes > bytes_max / 8 * 7)
             {
-                bytes -= self.entries[gone].what.size();
+                bytes -= self.entries()[gone].what.size();
                 gone += 1;
             }
         }
@@ -254,25 +263,26 @@ impl Log {
 
     /// Takes away the oldest entry.
     pub(crate) fn take_oldest(&mut self) -> Option<Logged> {
-        let oldest = self.entries.pop_front()?;
+        let held = self.held.as_mut()?;
+        let oldest = held.pop_front()?;
         self.bytes -= oldest.what.size();
         self.first += 1;
-        if self.entries.is_empty() {
+        if held.is_empty() {
             // An idle session keeps no buffer.
-            self.entries = VecDeque::new();
+            self.held = None;
         }
         Some(oldest)
     }
 
     /// Is there nothing but one checkpoint?
     pub(crate) fn is_lone_checkpoint(&self) -> bool {
-        self.entries.len() == 1 && self.entries[0].is_checkpoint()
+        self.entries().len() == 1 && self.entries()[0].is_checkpoint()
     }
 
     /// When the oldest entry is too old to be kept: an eighth later than it might be, so
     /// that several go at once. One that is not held yet is never too old.
     pub(crate) fn expires_at(&self, limits: &Limits) -> Option<Millis> {
-        let oldest = self.entries.front()?;
+        let oldest = self.entries().front()?;
         let age = limits.replay_secs.saturating_mul(1_000);
         (self.first <= self.acknowledged).then(|| oldest.at.plus(age.saturating_add(age / 8)))
     }

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use protocol::{HeaderParams, Method, Mirrored, Rejection, Request, RequestId, Response};
+use thin_vec::ThinVec;
 
 use crate::session::{Session, Turn};
 use crate::{Answer, Effect, Refusal, SinkId};
@@ -17,11 +18,13 @@ const PAGES_MAX: u32 = 32;
 /// What is known of the tools' annotations.
 #[derive(Default)]
 pub(crate) struct Mirroring {
-    tools: BTreeMap<Box<str>, HeaderParams>,
+    /// None where nothing was listed.
+    #[allow(clippy::box_collection, reason = "a pointer while there is none")]
+    tools: Option<Box<BTreeMap<Box<str>, HeaderParams>>>,
     /// How many pages were asked for, while the list is being read.
     reading: Option<u32>,
     /// Calls that wait for the list; bounded by `exchanges_max`.
-    parked: Vec<Parked>,
+    parked: ThinVec<Parked>,
 }
 
 struct Parked {
@@ -57,7 +60,7 @@ impl Session {
         if !self.revision().has_mirrored_headers() || self.duplex.is_some() || !has_tools {
             return;
         }
-        self.mirroring.tools.clear();
+        self.mirroring.tools = None;
         self.read_tools(turn);
     }
 
@@ -79,7 +82,8 @@ impl Session {
             self.learn_of_tools(&page);
             for tool in page.tools.into_iter().filter(|_| mirrors) {
                 if let Ok(params) = tool.header_params {
-                    self.mirroring.tools.insert(tool.name.into(), params);
+                    let tools = self.mirroring.tools.get_or_insert_default();
+                    tools.insert(tool.name.into(), params);
                 }
             }
             page.next_cursor
@@ -122,7 +126,7 @@ impl Session {
             return Ok(false);
         }
         let tool = request.params().and_then(|params| protocol::payload::name_of(&params));
-        let annotations = tool.and_then(|tool| self.mirroring.tools.get(&*tool));
+        let annotations = tool.and_then(|tool| self.mirroring.tools.as_ref()?.get(&*tool));
         let message = request.clone().into();
         Mirrored::check(mirrored, &message, annotations).map(|()| true)
     }

@@ -247,7 +247,7 @@ impl Session {
                 if uri.is_none() {
                     return refuse(ErrorCode::InvalidParams, "`uri` must be a string");
                 }
-                let full = self.subscriptions.len() >= self.limits.subscriptions_max;
+                let full = self.subscriptions().len() >= self.limits.subscriptions_max;
                 if full && request.method == Method::Subscribe {
                     let message =
                         "the session has as many subscriptions as it may; unsubscribe some";
@@ -295,7 +295,7 @@ impl Session {
 
     /// The entry that holds the last word on a request; 0 for none.
     fn word_on(&self, id: &RequestId) -> u64 {
-        let owed = self.streams.values().flat_map(|stream| &stream.requests);
+        let owed = self.streams.iter().flat_map(|(_, stream)| &stream.requests);
         owed.filter(|owed| owed.id == *id).map(|owed| owed.word).max().unwrap_or(0)
     }
 
@@ -350,9 +350,9 @@ impl Session {
             return;
         }
         if self.ghosts.len() >= GHOSTS_MAX {
-            self.ghosts.pop_front();
+            self.ghosts.remove(0);
         }
-        self.ghosts.push_back(id);
+        self.ghosts.push(id);
     }
 
     /// The link could not take a message: its sender is told, where there is one to tell.

@@ -10,6 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use bytes::Bytes;
 use protocol::header_params::ToolsPage;
 use protocol::{Message, Method, Request, RequestId, Response, payload};
+use thin_vec::ThinVec;
 
 use crate::exchange::{Call, CallId, Exchange, Form};
 use crate::log::{Mark, Opening, Rerunnable, What};
@@ -27,7 +28,7 @@ const LOST: &str = "the node that worked on this was lost; whether it was done i
 #[derive(Default)]
 pub(crate) struct Tools {
     /// Hashes of their names, sorted: names would cost every session kilobytes.
-    twice: Vec<u64>,
+    twice: ThinVec<u64>,
     /// Are these all?
     complete: bool,
 }
@@ -169,7 +170,7 @@ impl Session {
     /// Settles a stream of the log whose owner is gone: every request that it still owes
     /// a word runs again, or gets one.
     pub(crate) fn settle_stream(&mut self, turn: &mut Turn<'_>, number: u64) {
-        let Some(stream) = self.streams.get(&number) else { return };
+        let Some(stream) = self.streams.get(number) else { return };
         let (asked, batch) = (stream.asked, stream.requests.len() > 1);
         let owed: Vec<Owed> = stream.requests.iter().filter(|o| o.word == 0).cloned().collect();
         if owed.is_empty() {
@@ -178,7 +179,7 @@ impl Session {
         }
         let form = Form::Stream(number);
         let call = self.add_call(None, owed.len(), batch, form);
-        if let Some(stream) = self.streams.get_mut(&number) {
+        if let Some(stream) = self.streams.get_mut(number) {
             stream.call = Some(call);
         }
         for Owed { id, rerun, progress, .. } in owed {
@@ -226,8 +227,8 @@ impl Session {
     /// nothing does.
     pub(crate) fn rejoin(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: &RequestId) -> bool {
         let answers = |requests: &[Owed]| requests.iter().any(|owed| owed.id == *id);
-        let mut streams = self.streams.iter().rev();
-        let stream = streams.find(|(_, s)| answers(&s.requests)).map(|(n, _)| *n);
+        let stream = self.streams.iter().rev().find(|(_, s)| answers(&s.requests));
+        let stream = stream.map(|(number, _)| number);
         if let Some(stream) = stream {
             self.attach_from_the_beginning(turn, sink, stream);
             return true;

@@ -1,5 +1,7 @@
 //! A session that another owner kept, from its record and its log.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use protocol::{InitializeParams, Revision};
 
@@ -16,9 +18,9 @@ pub struct Saved {
     /// The revision agreed on.
     pub revision: Revision,
     /// The params of the client's `initialize`, as they came.
-    pub initialize: Bytes,
+    pub initialize: Arc<[u8]>,
     /// The newest state; empty where none was saved yet.
-    pub state: Bytes,
+    pub state: Arc<[u8]>,
     /// Its version.
     pub version: u64,
     /// Who emitted before, newest first.
@@ -78,7 +80,8 @@ impl Session {
             server_lists: state.server_lists(),
             server_has_tools: state.tools,
         }));
-        session.subscriptions = state.subscriptions;
+        session.subscribed =
+            (!state.subscriptions.is_empty()).then(|| Box::new(state.subscriptions));
         session.settle(&mut turn, asks);
         session.finish_step(&mut turn);
         Ok(session)
@@ -91,7 +94,7 @@ impl Session {
         asks.into_iter().for_each(|ask| self.withdraw_lost(turn, ask));
         let is_open = |stream: &Stream| !stream.closed && !stream.is_standalone();
         let open = self.streams.iter().filter(|(_, stream)| is_open(stream));
-        let open: Vec<u64> = open.map(|(number, _)| *number).collect();
+        let open: Vec<u64> = open.map(|(number, _)| number).collect();
         open.into_iter().for_each(|number| self.settle_stream(turn, number));
         self.close_deserted_for_long(turn);
     }

@@ -35,7 +35,7 @@ impl Session {
     /// Who listens wants to hear the server, so it is started where it is kept running
     /// anyway, or where it was asked to tell of changes.
     fn want_link(&mut self, turn: &mut Turn<'_>) {
-        let kept = self.idle_stop_secs.is_none() || !self.subscriptions.is_empty();
+        let kept = self.idle_stop_secs.is_none() || !self.subscriptions().is_empty();
         if kept && self.is_live() && !self.attachments.is_empty() && self.leaving.is_none() {
             self.open_link(turn);
         }
@@ -43,7 +43,8 @@ impl Session {
 
     /// A standalone stream. At the bound the one that was told nothing for longest is let go (GET-09).
     fn listen_afresh(&mut self, turn: &mut Turn<'_>, sink: SinkId) -> u64 {
-        let standalone = |stream: &u64| self.streams.get(stream).is_some_and(Stream::is_standalone);
+        let standalone =
+            |stream: &u64| self.streams.get(*stream).is_some_and(Stream::is_standalone);
         let attached = self.attachments.iter().filter(|a| standalone(&a.stream));
         if attached.clone().count() >= self.limits.standalone_max {
             let idlest = attached.min_by_key(|a| (a.told_at, a.stream)).map(|a| (a.sink, a.open));
@@ -73,7 +74,7 @@ impl Session {
         if after > self.log.acknowledged() {
             return ResumeOutcome::Unknown;
         }
-        let Some(stream) = self.streams.get(&id.stream) else {
+        let Some(stream) = self.streams.get(id.stream) else {
             return self.resume_finished(turn, sink, id.stream, after);
         };
         // The entry may be gone; if it is there it must be this stream's own.
@@ -105,7 +106,7 @@ impl Session {
         number: u64,
         after: u64,
     ) -> ResumeOutcome {
-        let Some(stream) = self.streams.get(&number) else { return ResumeOutcome::Unknown };
+        let Some(stream) = self.streams.get(number) else { return ResumeOutcome::Unknown };
         if stream.is_standalone() {
             return self.listen_anew(turn, sink);
         }
@@ -125,7 +126,7 @@ impl Session {
         number: u64,
         after: u64,
     ) -> ResumeOutcome {
-        let trimmed = self.streams.get(&number).map_or(0, |stream| stream.trimmed);
+        let trimmed = self.streams.get(number).map_or(0, |stream| stream.trimmed);
         self.displace(turn, number);
         self.attach(turn, sink, number, after);
         self.open_head(turn, number, after);
@@ -153,7 +154,7 @@ impl Session {
         sink: SinkId,
         number: u64,
     ) {
-        let trimmed = self.streams.get(&number).map_or(0, |stream| stream.trimmed);
+        let trimmed = self.streams.get(number).map_or(0, |stream| stream.trimmed);
         if self.log.acknowledged().max(trimmed) >= number {
             self.go_on(turn, sink, number, number);
             return;

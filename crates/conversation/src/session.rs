@@ -7,13 +7,14 @@
 //! client posts (`posting`), what the server says (`hearing`), what the server asks
 //! (`asking`), the streams (`stream`), coming back to them (`resume`), and time (`deadlines`).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::payload::LogLevel;
 use protocol::{ClientCapabilities, RequestId, Response, Revision};
 use serde::{Deserialize, Serialize};
+use thin_vec::ThinVec;
 
 use crate::asking::Ask;
 use crate::exchange::{Call, Exchange, Form};
@@ -24,7 +25,8 @@ use crate::log::Log;
 use crate::mirroring::Mirroring;
 use crate::rerun::Tools;
 use crate::state::Versions;
-use crate::stream::{Attachment, Stream, Tombstone, Waiting};
+use crate::stream::{Attachment, Tombstone, Waiting};
+use crate::streams::Streams;
 use crate::{Answer, Cause, Effect, Emitter, Ending, Event, Limits, Millis, Refusal, SinkId};
 
 /// What a session is born with.
@@ -58,7 +60,8 @@ pub enum Rerun {
     Never,
 }
 
-/// One client session.
+/// One client session. Nearly all are quiet nearly always, so what is mostly empty takes
+/// no more than a pointer.
 pub struct Session {
     pub(crate) limits: Arc<Limits>,
     seed: u64,
@@ -71,27 +74,29 @@ pub struct Session {
     pub(crate) touched: Millis,
     pub(crate) client: Option<Box<Client>>,
     pub(crate) link: ServerLink,
-    pub(crate) exchanges: Vec<Exchange>,
-    pub(crate) calls: Vec<Call>,
+    pub(crate) exchanges: ThinVec<Exchange>,
+    pub(crate) calls: ThinVec<Call>,
     pub(crate) next_call: u64,
-    pub(crate) streams: BTreeMap<u64, Stream>,
-    pub(crate) finished: VecDeque<Tombstone>,
-    pub(crate) attachments: Vec<Attachment>,
+    pub(crate) streams: Streams,
+    pub(crate) finished: ThinVec<Tombstone>,
+    pub(crate) attachments: ThinVec<Attachment>,
     pub(crate) log: Log,
-    pub(crate) asks: Vec<Ask>,
+    pub(crate) asks: ThinVec<Ask>,
     pub(crate) next_ask: u64,
     /// Messages for a standalone stream that nobody has opened; bounded by `waiting_max`.
     /// They are in no log: nobody has seen them, and they are lost with this owner.
-    pub(crate) waiting: VecDeque<Waiting>,
+    pub(crate) waiting: ThinVec<Waiting>,
     /// Requests that were ended without the server's answer, which may still come;
     /// bounded, the oldest goes.
-    pub(crate) ghosts: VecDeque<RequestId>,
+    pub(crate) ghosts: ThinVec<RequestId>,
     pub(crate) level: Option<LogLevel>,
-    pub(crate) subscriptions: BTreeSet<Box<str>>,
+    /// None while there are none.
+    #[allow(clippy::box_collection, reason = "a pointer while there is none")]
+    pub(crate) subscribed: Option<Box<BTreeSet<Box<str>>>>,
     pub(crate) mirroring: Mirroring,
     pub(crate) versions: Versions,
     /// Answers that wait until what they stand for is held.
-    pub(crate) gated: Vec<Gated>,
+    pub(crate) gated: ThinVec<Gated>,
     pub(crate) held_back: HeldBack,
     pub(crate) tools: Tools,
     /// Why the session is about to leave, or has left, its owner.
@@ -135,8 +140,8 @@ pub(crate) struct Client {
     pub(crate) revision: Revision,
     pub(crate) capabilities: ClientCapabilities,
     /// The parameters of its `initialize` as they came, for every handshake with the server.
-    pub(crate) params: Bytes,
-    pub(crate) server_lists: Vec<protocol::Method>,
+    pub(crate) params: Arc<[u8]>,
+    pub(crate) server_lists: ThinVec<protocol::Method>,
     pub(crate) server_has_tools: bool,
 }
 
@@ -161,22 +166,22 @@ impl Session {
             touched: now,
             client: None,
             link: ServerLink::default(),
-            exchanges: Vec::new(),
-            calls: Vec::new(),
+            exchanges: ThinVec::new(),
+            calls: ThinVec::new(),
             next_call: 1,
-            streams: BTreeMap::new(),
-            finished: VecDeque::new(),
-            attachments: Vec::new(),
+            streams: Streams::default(),
+            finished: ThinVec::new(),
+            attachments: ThinVec::new(),
             log: Log::new(emitter),
-            asks: Vec::new(),
+            asks: ThinVec::new(),
             next_ask: 1,
-            waiting: VecDeque::new(),
-            ghosts: VecDeque::new(),
+            waiting: ThinVec::new(),
+            ghosts: ThinVec::new(),
             level: None,
-            subscriptions: BTreeSet::new(),
+            subscribed: None,
             mirroring: Mirroring::default(),
             versions: Versions::default(),
-            gated: Vec::new(),
+            gated: ThinVec::new(),
             held_back: HeldBack::default(),
             tools: Tools::default(),
             leaving: None,
@@ -245,10 +250,13 @@ impl Session {
     /// and room for four exchanges and their calls is as much as a quarter of one.
     fn give_back(&mut self) {
         if self.exchanges.is_empty() {
-            self.exchanges = Vec::new();
+            self.exchanges = ThinVec::new();
         }
         if self.calls.is_empty() {
-            self.calls = Vec::new();
+            self.calls = ThinVec::new();
+        }
+        if self.attachments.is_empty() {
+            self.attachments = ThinVec::new();
         }
     }
 
@@ -293,9 +301,15 @@ impl Session {
     /// The params of its `initialize`, for the record: what another owner needs to go on.
     /// Empty where there was none yet, and for a duplex session, which ends with its
     /// connection and is never taken over.
-    pub fn initialize(&self) -> Bytes {
+    pub fn initialize(&self) -> Arc<[u8]> {
         let client = self.client.as_ref().filter(|_| self.duplex.is_none());
         client.map(|client| client.params.clone()).unwrap_or_default()
+    }
+
+    /// What the client has subscribed to.
+    pub(crate) fn subscriptions(&self) -> &BTreeSet<Box<str>> {
+        static NONE: BTreeSet<Box<str>> = BTreeSet::new();
+        self.subscribed.as_deref().unwrap_or(&NONE)
     }
 
     /// Is the handshake done?
@@ -309,7 +323,7 @@ impl Session {
     }
 
     /// What to notify of when the client may have missed something.
-    pub(crate) fn server_lists(&self) -> Vec<protocol::Method> {
+    pub(crate) fn server_lists(&self) -> ThinVec<protocol::Method> {
         self.client.as_ref().map(|client| client.server_lists.clone()).unwrap_or_default()
     }
 

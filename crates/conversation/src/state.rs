@@ -1,11 +1,12 @@
 //! What must outlive the owner and is in no log: the versioned state in the session's record.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use bytes::Bytes;
 use protocol::Method;
 use protocol::payload::LogLevel;
 use serde::{Deserialize, Serialize};
+use thin_vec::ThinVec;
 
 use crate::session::{Session, Turn};
 use crate::{Effect, Unreadable};
@@ -56,7 +57,7 @@ impl State {
         self.level.as_deref().and_then(LogLevel::named)
     }
 
-    pub(crate) fn server_lists(&self) -> Vec<Method> {
+    pub(crate) fn server_lists(&self) -> ThinVec<Method> {
         self.lists.iter().map(|name| Method::from(name.as_str())).collect()
     }
 }
@@ -64,21 +65,21 @@ impl State {
 impl Session {
     /// The newest state and its version; [`crate::Effect::Save`] has told it already,
     /// unless it was never changed.
-    pub fn saved(&self) -> (u64, Bytes) {
+    pub fn saved(&self) -> (u64, Arc<[u8]>) {
         (self.versions.newest, self.state())
     }
 
-    fn state(&self) -> Bytes {
+    fn state(&self) -> Arc<[u8]> {
         let state = State {
             format: FORMAT,
             initialized: self.is_live(),
             level: self.level.map(|level| level.as_str().to_owned()),
-            subscriptions: self.subscriptions.clone(),
+            subscriptions: self.subscriptions().clone(),
             lists: self.server_lists().iter().map(|method| method.as_str().to_owned()).collect(),
             tools: self.client.as_ref().is_some_and(|client| client.server_has_tools),
         };
         // Writing strings and numbers to memory cannot fail.
-        serde_json::to_vec(&state).unwrap_or_default().into_boxed_slice().into()
+        serde_json::to_vec(&state).unwrap_or_default().into()
     }
 
     /// The version that holds everything that has changed so far.

@@ -127,9 +127,13 @@ impl Session {
     }
 
     pub(crate) fn attach(&mut self, turn: &Turn<'_>, sink: SinkId, stream: u64, sent: u64) {
-        let standalone = self.streams.get(&stream).is_some_and(Stream::is_standalone);
+        let standalone = self.streams.get(stream).is_some_and(Stream::is_standalone);
         let pings = standalone && self.limits.ping_secs > 0;
         let polls = self.limits.stream_secs > 0 && self.revision().has_priming();
+        if self.attachments.is_empty() {
+            // Most clients listen once, and for long.
+            self.attachments.reserve_exact(1);
+        }
         self.attachments.push(Attachment {
             sink,
             stream,
@@ -155,7 +159,7 @@ impl Session {
     pub(crate) fn emit_marked(&mut self, turn: &Turn<'_>, id: u64, data: Bytes, mark: Mark) {
         let event = What::Event { data, mark: mark.clone() };
         let number = self.log.push(id, event, turn.now);
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(id) else { return };
         stream.last = number;
         match mark {
             Mark::Plain => {}
@@ -176,7 +180,7 @@ impl Session {
 
     /// Ends a stream: nothing more will come on it.
     pub(crate) fn close_stream(&mut self, turn: &Turn<'_>, number: u64) {
-        if let Some(stream) = self.streams.get_mut(&number).filter(|stream| !stream.closed) {
+        if let Some(stream) = self.streams.get_mut(number).filter(|stream| !stream.closed) {
             stream.closed = true;
             stream.call = None;
             self.log.push(number, What::Closed, turn.now);
@@ -195,7 +199,7 @@ impl Session {
 
     /// Tells one held entry to whoever listens to its stream.
     pub(crate) fn reveal(&mut self, turn: &mut Turn<'_>, number: u64, entry: u64, what: &What) {
-        let trimmed = self.streams.get(&number).map_or(0, |stream| stream.trimmed);
+        let trimmed = self.streams.get(number).map_or(0, |stream| stream.trimmed);
         let id = self.log.emitters.id(number, entry);
         let Some(attachment) = self.attachment(number).filter(|a| a.sent < entry) else { return };
         let sink = attachment.sink;
@@ -283,17 +287,18 @@ impl Session {
     /// The stream that a message to nobody in particular goes on: the newest one somebody listens to (SSE-01).
     pub(crate) fn newest_standalone(&self) -> Option<u64> {
         let listened = self.attachments.iter().map(|attachment| attachment.stream);
-        let standalone = |number: &u64| self.streams.get(number).is_some_and(Stream::is_standalone);
+        let standalone =
+            |number: &u64| self.streams.get(*number).is_some_and(Stream::is_standalone);
         listened.filter(standalone).max()
     }
 
     /// Keeps a message until there is a stream for it; at the bound the oldest goes.
     fn wait(&mut self, turn: &mut Turn<'_>, message: Waiting) {
         if self.waiting.len() >= self.limits.waiting_max {
-            self.waiting.pop_front();
+            self.waiting.remove(0);
             turn.effects.push(Effect::Tell(Fact::Dropped));
         }
-        self.waiting.push_back(message);
+        self.waiting.push(message);
     }
 
     /// Tells what waited, as far as it may go now.
@@ -306,7 +311,7 @@ impl Session {
             if live || waiting.early {
                 self.deliver_waiting(turn, Route::Standalone, waiting);
             } else {
-                self.waiting.push_back(waiting);
+                self.waiting.push(waiting);
             }
         }
     }

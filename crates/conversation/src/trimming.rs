@@ -30,7 +30,7 @@ impl Session {
         if !self.log.is_lone_checkpoint() {
             return self.log.expires_at(&self.limits);
         }
-        let grave = self.finished.front()?;
+        let grave = self.finished.first()?;
         self.log.is_held().then(|| grave.buried_at.plus(self.limits.replay_secs * 1_000))
     }
 
@@ -66,7 +66,7 @@ impl Session {
         let number = self.log.first();
         let Some(entry) = self.log.take_oldest() else { return };
         let id = entry.stream;
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(id) else { return };
         let (standalone, closes) = (stream.is_standalone(), entry.what == What::Closed);
         if entry.what.is_told() {
             stream.trimmed = number;
@@ -91,8 +91,8 @@ impl Session {
     fn carried(&self) -> Option<Bytes> {
         let floor = self.log.first();
         let mut carried = Carried::default();
-        for (number, stream) in self.streams.range(..floor) {
-            carried.add_stream(*number, stream);
+        for (number, stream) in self.streams.iter().take_while(|(number, _)| *number < floor) {
+            carried.add_stream(number, stream);
             for exchange in self.exchanges.iter().filter(|e| Some(e.call) == stream.call) {
                 let progress = exchange.progress.as_ref().map(|pace| pace.last());
                 progress.into_iter().for_each(|p| carried.note_progress(&exchange.id, p));
@@ -101,20 +101,20 @@ impl Session {
         self.finished.iter().for_each(|grave| carried.add_grave(grave));
         let asks = self.open_asks().filter(|(_, _, number)| *number < floor);
         asks.for_each(|ask| carried.add_ask(ask));
-        (!carried.is_empty()).then(|| carried.encode(self.log.emitters.all()))
+        (!carried.is_empty()).then(|| carried.encode(&self.log.emitters))
     }
 
     /// Forgets a stream but for its tombstone.
     fn bury(&mut self, turn: &mut Turn<'_>, number: u64) {
-        let Some(stream) = self.streams.remove(&number) else { return };
+        let Some(stream) = self.streams.remove(number) else { return };
         self.displace(turn, number);
         if self.finished.len() >= TOMBSTONES_MAX {
-            self.finished.pop_front();
+            self.finished.remove(0);
         }
         let Stream { last, mut requests, .. } = stream;
         requests.iter_mut().for_each(|owed| (owed.rerun, owed.progress) = (None, None));
         let buried_at = turn.now;
-        self.finished.push_back(Tombstone { stream: number, last, requests, buried_at });
+        self.finished.push(Tombstone { stream: number, last, requests, buried_at });
     }
 
     /// A client left its standalone stream. It may come back; beyond the bound the oldest
@@ -129,11 +129,11 @@ impl Session {
     }
 
     fn close_deserted_beyond(&mut self, turn: &Turn<'_>, most: usize) {
-        let listened = |number: &u64| self.attachments.iter().any(|a| a.stream == *number);
-        let is_deserted = |(number, stream): &(&u64, &Stream)| {
-            stream.is_standalone() && !stream.closed && !listened(number)
+        let listened = |number: u64| self.attachments.iter().any(|a| a.stream == number);
+        let is_deserted = |(number, stream): &(u64, &Stream)| {
+            stream.is_standalone() && !stream.closed && !listened(*number)
         };
-        let deserted = self.streams.iter().filter(is_deserted).map(|(number, _)| *number);
+        let deserted = self.streams.iter().filter(is_deserted).map(|(number, _)| number);
         let deserted: Vec<u64> = deserted.collect();
         let beyond = deserted.len().saturating_sub(most);
         deserted.into_iter().take(beyond).for_each(|oldest| self.close_stream(turn, oldest));
@@ -153,7 +153,7 @@ impl Session {
     }
 
     fn give_up(&mut self, turn: &mut Turn<'_>, number: u64, why: &str) -> bool {
-        let Some(stream) = self.streams.get(&number) else { return false };
+        let Some(stream) = self.streams.get(number) else { return false };
         if stream.is_standalone() {
             for method in self.server_lists() {
                 let notification = Notification::new(method, None);

@@ -586,9 +586,9 @@ fn what_another_version_wrote_is_unreadable_and_never_a_panic() {
     hole.log.remove(1);
     assert!(!restore(hole));
     for state in ["{", "{\"format\":2,\"initialized\":true}", "[]"] {
-        assert!(!restore(conversation::Saved { state: Bytes::from(state), ..good.clone() }));
+        assert!(!restore(conversation::Saved { state: state.as_bytes().into(), ..good.clone() }));
     }
-    assert!(!restore(conversation::Saved { initialize: Bytes::from_static(b"1"), ..good }));
+    assert!(!restore(conversation::Saved { initialize: (*b"1").into(), ..good }));
 }
 
 #[test]

@@ -23,6 +23,8 @@ use crate::{Error, Settings, cors, http_sse, metrics, streamable_http};
 #[derive(Clone)]
 pub(crate) struct Front {
     pub(crate) handle: Handle,
+    /// Who asks at an open endpoint: one for all of a worker's requests.
+    anyone: Principal,
     pub(crate) public_path: Arc<str>,
     tenants: Tenants,
     gate: Arc<Gate>,
@@ -63,6 +65,7 @@ impl Front {
     ) -> Result<Self, Error> {
         Ok(Self {
             handle,
+            anyone: Principal::anonymous(),
             tenants,
             drain,
             public_path: public_path(settings)?.into(),
@@ -74,6 +77,11 @@ impl Front {
                 room: Arc::new(AtomicUsize::new(settings.bodies_bytes_max)),
             },
         })
+    }
+
+    /// For another worker, which shares nothing with this one that every request changes.
+    pub(crate) fn for_worker(&self) -> Self {
+        Self { anyone: Principal::anonymous(), ..self.clone() }
     }
 
     /// Answers one request.
@@ -92,7 +100,7 @@ impl Front {
                     (Some((_, endpoint)), Some(tenant)) => {
                         let method = &head.method;
                         let query = head.uri.query().unwrap_or_default();
-                        let principal = Principal::anonymous();
+                        let principal = self.anyone.clone();
                         let mut asked = Asked { tenant, principal, method, query, heads, payload };
                         self.serve(endpoint, &mut asked).await
                     }

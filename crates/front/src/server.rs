@@ -88,7 +88,7 @@ fn client_server(
     let factory = move || {
         // Sessions that are taken up may be brought to this worker.
         front.handle.register();
-        let front = Rc::new(front.clone());
+        let front = Rc::new(front.for_worker());
         fn_service(move |request: Request| {
             let front = Rc::clone(&front);
             // Boxed, since an idle connection has room for it all the time, twice over.

@@ -16,8 +16,8 @@ use crate::metrics::{Held, STREAMS};
 /// A chunk goes out once it is this long, however much more is ready.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// A buffer that grew beyond this is not kept: most streams are idle most of the time.
-const KEPT_BYTES: usize = 4 << 10;
+/// What a chunk has room for to begin with: more than the frames without a message take.
+const CHUNK_BYTES_MIN: usize = 128;
 
 /// The body of one SSE response.
 #[derive(Debug)]
@@ -72,11 +72,8 @@ impl SseBody {
     ) -> Poll<Option<Result<Bytes, Broken>>> {
         self.fill(context);
         if !self.buffer.is_empty() {
-            let chunk = self.buffer.split().freeze();
-            if chunk.len() > KEPT_BYTES {
-                self.buffer = BytesMut::new();
-            }
-            return Poll::Ready(Some(Ok(chunk)));
+            // Nothing is kept: most streams are idle most of the time.
+            return Poll::Ready(Some(Ok(std::mem::take(&mut self.buffer).freeze())));
         }
         match self.end {
             End::Open => Poll::Pending,
@@ -112,6 +109,7 @@ impl SseBody {
 const MESSAGE: Option<&str> = Some("message");
 
 fn encode(buffer: &mut BytesMut, frame: &Frame) {
+    buffer.reserve(CHUNK_BYTES_MIN);
     match frame {
         Frame::Message { id: Some(id), data } => {
             sse::message(buffer, MESSAGE, Some(&id.to_string()), data);

@@ -204,8 +204,8 @@ impl<'w> Scene<'w> {
             tenant: self.tenant.as_str().into(),
             principal: Digest([7; 32]),
             revision: "2025-11-25".into(),
-            initialize: Bytes::from_static(br#"{"capabilities":{}}"#),
-            state: State { version: 1, bytes: Bytes::from_static(b"one") },
+            initialize: (*br#"{"capabilities":{}}"#).into(),
+            state: State { version: 1, bytes: (*b"one").into() },
             standing: Standing::Owned,
         }
     }
@@ -261,7 +261,7 @@ impl<'w> Scene<'w> {
     }
 
     async fn save(&self, owner: Owner, version: u64, text: &'static str) -> Result<u64, Error> {
-        let state = State { version, bytes: Bytes::from_static(text.as_bytes()) };
+        let state = State { version, bytes: text.as_bytes().into() };
         self.store().save(&self.session, owner.token, state).await
     }
 

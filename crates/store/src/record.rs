@@ -4,8 +4,6 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use crate::{Owner, Token};
 
 /// Most tokens that a record remembers from before its owner's; the oldest is forgotten.
@@ -26,8 +24,9 @@ pub struct Record {
     /// The revision agreed on, as it is called on the wire. A node that does not know
     /// it cannot serve the session.
     pub revision: Cow<'static, str>,
-    /// The params of the client's `initialize`, as they came.
-    pub initialize: Bytes,
+    /// The params of the client's `initialize`, as they came. Whoever keeps the record keeps
+    /// them, so they are no part of a larger buffer, and shared.
+    pub initialize: Arc<[u8]>,
     /// What changed since, encoded by whoever keeps the session.
     pub state: State,
     /// Is it somebody's?
@@ -68,8 +67,8 @@ pub enum Standing {
 pub struct State {
     /// Rises with every change. A write that comes late cannot put back an older one.
     pub version: u64,
-    /// The state, encoded.
-    pub bytes: Bytes,
+    /// The state, encoded. Shared, as `initialize` is.
+    pub bytes: Arc<[u8]>,
 }
 
 /// A digest of who opened a session: enough to recognise them, not to become them.

@@ -29,8 +29,8 @@ async fn an_idle_session_takes_less_than_600_bytes() {
             tenant: Arc::clone(&tenant),
             principal: Digest([0; 32]),
             revision: "2025-11-25".into(),
-            initialize: Bytes::from_static(PARAMS),
-            state: State { version: 1, bytes: Bytes::from_static(b"{}") },
+            initialize: PARAMS.into(),
+            state: State { version: 1, bytes: (*b"{}").into() },
             standing: Standing::Owned,
         };
         store.create(&session, record, ttl).await.expect("made");

@@ -300,7 +300,7 @@ impl World {
             tenant: "acme".into(),
             principal: Digest([1; 32]),
             revision: owned.session.revision().as_str().to_owned().into(),
-            initialize: params.unwrap_or_default(),
+            initialize: params.unwrap_or_default()[..].into(),
             state: State::default(),
             standing: Standing::Owned,
         };

@@ -126,7 +126,7 @@ impl Scene {
             tenant: "acme".into(),
             principal: Digest([7; 32]),
             revision: "2025-11-25".into(),
-            initialize: Bytes::from_static(b"{}"),
+            initialize: (*b"{}").into(),
             state: State::default(),
             standing: Standing::Owned,
         };
@@ -138,8 +138,7 @@ impl Scene {
         let tenure = Tenure::new(session.clone(), record, 0, OWNED, 0);
         let (owned, released, ended) = (OWNED.into(), RELEASED.into(), ENDED.into());
         let lifetimes = Lifetimes { owned, released, ended };
-        let shared: Arc<dyn Store> = Arc::clone(&store) as _;
-        let keeper = Keeper::new(shared, session, tenure, lifetimes, 42);
+        let keeper = Keeper::new(tenure, lifetimes, 42);
         let moment = Moment { now: 0, right: Some(0), era: 0, settling: Settling::Done };
         Self { keeper, store, moment, looks: AtomicUsize::new(0) }
     }
@@ -159,7 +158,8 @@ impl Scene {
         let ring = || (1, vec![Bytes::from_static(b"x"); 2]);
         let mut outcomes = Vec::new();
         let mut context = Context::from_waker(Waker::noop());
-        self.keeper.poll(&mut context, moment, ring, &mut outcomes);
+        let store: Arc<dyn Store> = Arc::clone(&self.store) as _;
+        self.keeper.poll(&mut context, &store, moment, ring, &mut outcomes);
         outcomes
     }
 
@@ -216,7 +216,7 @@ async fn what_failed_is_sent_again_whole_when_its_time_has_come() {
 async fn a_release_comes_after_everything_and_an_end_before_it() {
     let mut scene = Scene::new().await;
     scene.push(1, 1);
-    scene.keeper.save(State { version: 5, bytes: Bytes::new() });
+    scene.keeper.save(State { version: 5, bytes: [].into() });
     scene.keeper.release();
     let all = [Outcome::Through(1), Outcome::Saved(5), Outcome::Released];
     assert_eq!(scene.poll(9), all);

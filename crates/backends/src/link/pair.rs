@@ -6,11 +6,12 @@
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use protocol::Message;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use super::{LinkEvent, LinkLimits, SendError};
 
@@ -24,8 +25,8 @@ pub(super) fn pair(limits: LinkLimits) -> (Mouth, Ear, ServerEnd) {
         limits,
         to_server: Mutex::default(),
         to_session: Mutex::default(),
-        room: Notify::new(),
-        unheard: Notify::new(),
+        room: Bell::default(),
+        unheard: Bell::default(),
         voices: AtomicUsize::new(1),
     });
     let end = ServerEnd { voice: Voice(Arc::clone(&shared)) };
@@ -37,11 +38,31 @@ struct Shared {
     to_server: Mutex<Queue<Message>>,
     to_session: Mutex<Queue<LinkEvent>>,
     /// Wakes voices that wait for room.
-    room: Notify,
+    room: Bell,
     /// Tells that the session's ear is gone.
-    unheard: Notify,
+    unheard: Bell,
     /// When the last voice is gone, nothing more can be said.
     voices: AtomicUsize,
+}
+
+/// Wakes whoever waits for something. Made with the first who does: nearly nobody does.
+///
+/// Who waits makes it before looking a last time, under a queue's lock, whether there is
+/// anything to wait for; who rings it has changed that under the same lock. So either the
+/// one sees the change, or the other the bell.
+#[derive(Default)]
+struct Bell(OnceLock<Box<Notify>>);
+
+impl Bell {
+    fn awaited(&self) -> Notified<'_> {
+        self.0.get_or_init(Box::default).notified()
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = self.0.get() {
+            bell.notify_waiters();
+        }
+    }
 }
 
 /// One direction.
@@ -164,7 +185,7 @@ impl Ear {
         let polled = queue.poll(context);
         drop(queue);
         if matches!(polled, Poll::Ready(Some(_))) {
-            self.0.room.notify_waiters();
+            self.0.room.ring();
         }
         polled
     }
@@ -172,7 +193,7 @@ impl Ear {
     /// What waits, without enrolling anyone for what comes later.
     pub(crate) fn pop(&mut self) -> Option<LinkEvent> {
         let event = lock(&self.0.to_session).pop()?;
-        self.0.room.notify_waiters();
+        self.0.room.ring();
         Some(event)
     }
 
@@ -184,7 +205,7 @@ impl Ear {
         let reader = queue.push(event);
         drop(queue);
         drop(reader);
-        self.0.room.notify_waiters();
+        self.0.room.ring();
         first
     }
 }
@@ -197,8 +218,8 @@ impl Drop for Ear {
         queue.bytes = 0;
         drop(queue);
         drop(unheard);
-        self.0.room.notify_waiters();
-        self.0.unheard.notify_waiters();
+        self.0.room.ring();
+        self.0.unheard.ring();
     }
 }
 
@@ -259,7 +280,7 @@ impl Voice {
                 None => return Ok(()),
                 Some(event) => event,
             };
-            let mut room = pin!(self.0.room.notified());
+            let mut room = pin!(self.0.room.awaited());
             room.as_mut().enable();
             // There may be room since the attempt above and before the enrolment.
             event = match self.try_say(event)? {
@@ -287,7 +308,7 @@ impl Voice {
         if is_down {
             lock(&self.0.to_server).unread = true;
             // Whoever waits for room would wait for nothing.
-            self.0.room.notify_waiters();
+            self.0.room.ring();
         }
         Ok(None)
     }
@@ -304,7 +325,7 @@ impl Voice {
 
     /// Returns when the session has dropped the half that listens.
     pub async fn closed(&self) {
-        let mut unheard = pin!(self.0.unheard.notified());
+        let mut unheard = pin!(self.0.unheard.awaited());
         unheard.as_mut().enable();
         if !self.is_closed() {
             unheard.await;

@@ -29,20 +29,25 @@ pub(super) struct InPlace {
     line: Arc<Line>,
     end: ServerEnd,
     ear: Ear,
-    /// Made when a first call is not answered at once: empty, it would take as much as
-    /// most sessions' calls ever need.
-    running: Option<FuturesUnordered<Abortable<Running>>>,
-    /// The running calls that can be cancelled.
-    calls: HashMap<RequestId, AbortHandle>,
+    /// Made when a call is not answered at once: empty, it would take as much as most
+    /// sessions' calls ever need.
+    in_flight: Option<Box<InFlight>>,
     is_up: bool,
     /// Whose turn it is, so that neither new nor old calls starve the other.
     new_first: bool,
 }
 
+/// What the handler works on.
+#[derive(Default)]
+struct InFlight {
+    running: FuturesUnordered<Abortable<Running>>,
+    /// The running calls that can be cancelled.
+    calls: HashMap<RequestId, AbortHandle>,
+}
+
 impl InPlace {
     pub(super) fn new(served: Arc<dyn Served>, line: Arc<Line>, end: ServerEnd, ear: Ear) -> Self {
-        let calls = HashMap::new();
-        Self { served, line, end, ear, running: None, calls, is_up: false, new_first: false }
+        Self { served, line, end, ear, in_flight: None, is_up: false, new_first: false }
     }
 
     /// Takes messages of the session's until one is answered at once.
@@ -80,7 +85,7 @@ impl InPlace {
         match self.begin(work, context) {
             Begun::Done(answer) => answer,
             Begun::Running(handle) => {
-                self.calls.insert(id, handle);
+                self.in_flight.get_or_insert_default().calls.insert(id, handle);
                 None
             }
         }
@@ -109,13 +114,14 @@ impl InPlace {
         }
         let params = notification.params().unwrap_or_default();
         let Ok(params) = serde_json::from_slice::<Params>(&params) else { return };
-        if let Some(handle) = self.calls.remove(&params.request_id) {
+        let calls = self.in_flight.as_mut().map(|in_flight| &mut in_flight.calls);
+        if let Some(handle) = calls.and_then(|calls| calls.remove(&params.request_id)) {
             handle.abort();
         }
     }
 
     fn in_flight(&self) -> usize {
-        self.running.as_ref().map_or(0, FuturesUnordered::len)
+        self.in_flight.as_ref().map_or(0, |in_flight| in_flight.running.len())
     }
 
     fn begin(&mut self, work: Work, context: &mut Context<'_>) -> Begun {
@@ -125,22 +131,22 @@ impl InPlace {
         }
         let (handle, registration) = AbortHandle::new_pair();
         let running = Abortable::new(running, registration);
-        self.running.get_or_insert_default().push(running);
+        self.in_flight.get_or_insert_default().running.push(running);
         Begun::Running(handle)
     }
 
     /// Lets what runs go on until some call is answered.
     fn poll_running(&mut self, context: &mut Context<'_>) -> Option<Response> {
-        while let Some(running) = &mut self.running {
-            let Poll::Ready(ended) = running.poll_next_unpin(context) else { break };
+        while let Some(in_flight) = &mut self.in_flight {
+            let Poll::Ready(ended) = in_flight.running.poll_next_unpin(context) else { break };
             let Some(ended) = ended else {
-                self.running = None;
+                self.in_flight = None;
                 break;
             };
             // An aborted call is answered by nobody (CAN-02), a notification neither.
             if let Ok(Some(response)) = ended {
                 if let Some(id) = &response.id {
-                    self.calls.remove(id);
+                    in_flight.calls.remove(id);
                 }
                 return Some(response);
             }
@@ -184,7 +190,7 @@ impl Engine for InPlace {
 
 impl Drop for InPlace {
     fn drop(&mut self) {
-        self.running = None;
+        self.in_flight = None;
         self.line.end();
         if catch_unwind(AssertUnwindSafe(|| self.served.closed(&self.line.session))).is_err() {
             tracing::error!("a native handler panicked when a session was over");

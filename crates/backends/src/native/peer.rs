@@ -1,12 +1,12 @@
 //! A handler's way to the client.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use protocol::{Message, Method, Notification, Request, RequestId, Response, SessionId};
 use serde::Serialize;
+use thin_vec::ThinVec;
 use tokio::sync::oneshot;
 
 use super::Error;
@@ -19,25 +19,35 @@ const ASKED_MAX: usize = 64;
 pub(super) struct Line {
     pub(super) session: SessionId,
     voice: Voice,
-    asked: Mutex<HashMap<RequestId, oneshot::Sender<Response>>>,
+    /// Few, and nearly always none.
+    asked: Mutex<ThinVec<Asked>>,
     questions: AtomicU64,
 }
+
+/// A question to the client, and who waits for its answer.
+type Asked = (RequestId, oneshot::Sender<Response>);
 
 impl Line {
     pub(super) fn new(session: SessionId, voice: Voice) -> Arc<Self> {
         Arc::new(Self { session, voice, asked: Mutex::default(), questions: AtomicU64::new(1) })
     }
 
-    fn asked(&self) -> MutexGuard<'_, HashMap<RequestId, oneshot::Sender<Response>>> {
+    fn asked(&self) -> MutexGuard<'_, ThinVec<Asked>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The client answered; an answer that nobody waits for is dropped.
     pub(super) fn answered(&self, response: Response) {
-        let waiting = response.id.as_ref().and_then(|id| self.asked().remove(id));
-        if let Some(waiting) = waiting {
+        if let Some(waiting) = response.id.as_ref().and_then(|id| self.closed(id)) {
             let _ = waiting.send(response);
         }
+    }
+
+    /// A question is not open any more; who waited for its answer, if it was.
+    fn closed(&self, id: &RequestId) -> Option<oneshot::Sender<Response>> {
+        let mut asked = self.asked();
+        let index = asked.iter().position(|(open, _)| open == id)?;
+        Some(asked.swap_remove(index).1)
     }
 
     /// The session is over: no question will be answered.
@@ -137,7 +147,7 @@ impl Peer {
         if asked.len() >= ASKED_MAX {
             return Err(Error::internal("too many questions to the client wait for an answer"));
         }
-        asked.insert(id.clone(), sender);
+        asked.push((id.clone(), sender));
         drop(asked);
         Ok((answer, Question { peer: self, id, open: true }))
     }
@@ -161,7 +171,7 @@ struct Question<'a> {
 
 impl Drop for Question<'_> {
     fn drop(&mut self) {
-        if !self.open || self.peer.line.asked().remove(&self.id).is_none() {
+        if !self.open || self.peer.line.closed(&self.id).is_none() {
             return;
         }
         let params = format!(r#"{{"requestId":{}}}"#, self.id.to_json());

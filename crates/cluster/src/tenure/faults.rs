@@ -169,7 +169,7 @@ impl World {
             tenant: "acme".into(),
             principal: Digest([0; 32]),
             revision: "any revision".into(),
-            initialize: Bytes::new(),
+            initialize: [].into(),
             state: State::default(),
             standing: Standing::Owned,
         };
@@ -281,7 +281,7 @@ impl World {
             Step::Save(node) if self.acts(node) => {
                 let owned = self.nodes[node].owner.as_mut().unwrap();
                 owned.version += 1;
-                owned.tenure.save(State { version: owned.version, bytes: Bytes::new() });
+                owned.tenure.save(State { version: owned.version, bytes: [].into() });
             }
             Step::Act(node, fate) => self.act(node, fate, settled),
             Step::Arrive(which) if which < self.late.len() => {

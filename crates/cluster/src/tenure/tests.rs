@@ -13,7 +13,7 @@ fn record() -> Record {
         tenant: "acme".into(),
         principal: store::Digest([0; 32]),
         revision: "2025-11-25".into(),
-        initialize: Bytes::new(),
+        initialize: [].into(),
         state: State::default(),
         standing: Standing::Owned,
     }
@@ -290,7 +290,7 @@ fn while_a_failover_settles_a_lapsed_owner_puts_itself_back_and_claims_only_in_t
 fn a_session_is_released_when_all_is_held_and_saved_and_settled_and_then_nothing_is_done() {
     let mut story = story();
     story.say("a");
-    story.tenure.save(State { version: 1, bytes: Bytes::new() });
+    story.tenure.save(State { version: 1, bytes: [].into() });
     story.tenure.release();
     story.does("append 1a");
     story.came(appended(1), [Outcome::Through(1)]);
@@ -373,9 +373,9 @@ fn an_end_during_a_reassertion_is_sent_after_it() {
 #[test]
 fn only_a_newer_state_is_saved() {
     let mut story = story();
-    story.tenure.save(State { version: 2, bytes: Bytes::new() });
+    story.tenure.save(State { version: 2, bytes: [].into() });
     story.does("save 2");
-    story.tenure.save(State { version: 1, bytes: Bytes::new() });
+    story.tenure.save(State { version: 1, bytes: [].into() });
     story.came(Came::Saved(Ok(2)), [Outcome::Saved(2)]);
     story.does("nothing");
 }

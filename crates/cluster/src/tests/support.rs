@@ -183,7 +183,7 @@ pub(super) async fn own(store: &Memory, name: &str, node: Incarnation) {
         tenant: "acme".into(),
         principal: Digest([0; 32]),
         revision: "2025-11-25".into(),
-        initialize: Bytes::new(),
+        initialize: [].into(),
         state: State::default(),
         standing: Standing::Owned,
     };

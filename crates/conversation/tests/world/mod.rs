@@ -86,7 +86,7 @@ pub(crate) struct World {
     emptied: u32,
     steps: u32,
     /// The state that the record holds, and its version.
-    pub(crate) state: (u64, Bytes),
+    pub(crate) state: (u64, Arc<[u8]>),
     /// The params of `initialize`.
     initialize: String,
     /// Who emits, and who did before, newest first.
@@ -107,7 +107,7 @@ enum Held {
 /// One write that the store has not answered.
 enum Batch {
     Append { first: u64, floor: u64, entries: Vec<Bytes> },
-    Save { version: u64, state: Bytes },
+    Save { version: u64, state: Arc<[u8]> },
 }
 
 impl World {
@@ -153,7 +153,7 @@ impl World {
             history: BTreeMap::new(),
             emptied: 0,
             steps: 0,
-            state: (0, Bytes::new()),
+            state: (0, Arc::default()),
             initialize: String::new(),
             emitter: Emitter(0xfeed),
             former: Vec::new(),
@@ -378,7 +378,7 @@ impl World {
     pub(crate) fn saved(&self) -> Saved {
         Saved {
             revision: self.session.revision(),
-            initialize: self.initialize.clone().into(),
+            initialize: self.initialize.as_bytes().into(),
             state: self.state.1.clone(),
             version: self.state.0,
             former: self.former.clone(),

@@ -7,8 +7,8 @@ pub async fn a_record_reads_back_as_it_was_written(world: &dyn World) {
     let (scene, owner) = (Scene::new(world), first());
     let mut record = scene.record(owner);
     record.former = vec![Token { counter: 0, random: u64::MAX }];
-    record.initialize = Bytes::from_static(b"\x00\xFF\r\n{}");
-    record.state = State { version: 1 << 40, bytes: Bytes::from_static(b"\x00\n\xFF") };
+    record.initialize = (*b"\x00\xFF\r\n{}").into();
+    record.state = State { version: 1 << 40, bytes: (*b"\x00\n\xFF").into() };
     record.revision = "of a later day".into();
     scene.create(record.clone()).await.expect("made");
     assert_eq!(scene.read().await, Some(record));

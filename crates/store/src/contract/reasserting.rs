@@ -64,7 +64,7 @@ pub async fn under_the_own_token_only_what_is_missing_is_appended(world: &dyn Wo
 pub async fn under_the_own_token_only_a_newer_state_is_saved(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     let mut record = scene.record(owner);
-    record.state = State { version: 3, bytes: Bytes::from_static(b"three") };
+    record.state = State { version: 3, bytes: (*b"three").into() };
     scene.reassert(record.clone(), 1, 1, "").await.expect("taken");
     assert_eq!(scene.read().await.expect("there").state, record.state);
     scene.reassert(scene.record(owner), 1, 1, "").await.expect("taken");

@@ -7,10 +7,10 @@ pub async fn only_a_higher_version_is_written(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     assert_eq!(scene.save(owner, 2, "two").await.expect("saved"), 2);
     assert_eq!(scene.save(owner, 2, "another two").await.expect("not written"), 2);
-    assert_eq!(scene.read().await.expect("there").state.bytes, "two");
+    assert_eq!(*scene.read().await.expect("there").state.bytes, *b"two");
     assert_eq!(scene.save(owner, 9, "nine").await.expect("saved"), 9);
     let state = scene.read().await.expect("there").state;
-    assert_eq!(state, State { version: 9, bytes: Bytes::from_static(b"nine") });
+    assert_eq!(state, State { version: 9, bytes: (*b"nine").into() });
 }
 
 /// A write that timed out is executed after the one that followed it.
@@ -18,14 +18,14 @@ pub async fn a_state_that_comes_late_does_not_replace_a_newer_one(world: &dyn Wo
     let (scene, owner) = Scene::owned(world).await;
     scene.save(owner, 3, "three").await.expect("saved");
     assert_eq!(scene.save(owner, 2, "two").await.expect("not written"), 3);
-    assert_eq!(scene.read().await.expect("there").state.bytes, "three");
+    assert_eq!(*scene.read().await.expect("there").state.bytes, *b"three");
 }
 
 /// Its versions may be higher, its right is gone.
 pub async fn a_deposed_owner_saves_nothing(world: &dyn World) {
     let (scene, old, new) = Scene::claimed(world).await;
     fenced_by(new, scene.save(old, 99, "ninety-nine").await);
-    assert_eq!(scene.read().await.expect("there").state.bytes, "one");
+    assert_eq!(*scene.read().await.expect("there").state.bytes, *b"one");
 }
 
 /// What was acknowledged to a client outlives the node that did.
@@ -33,7 +33,7 @@ pub async fn a_claimant_is_given_the_newest_state(world: &dyn World) {
     let (scene, old) = Scene::owned(world).await;
     scene.save(old, 2, "two").await.expect("saved");
     let claimed = scene.claim(old.token, heir(old)).await.expect("claimed");
-    assert_eq!(claimed.record.state, State { version: 2, bytes: Bytes::from_static(b"two") });
+    assert_eq!(claimed.record.state, State { version: 2, bytes: (*b"two").into() });
 }
 
 /// Versions belong to the session, not to its owner.

@@ -110,7 +110,7 @@ impl Fight {
             tenant: "demo".into(),
             principal: Digest([0; 32]),
             revision: "2025-11-25".into(),
-            initialize: Bytes::new(),
+            initialize: [].into(),
             state: State::default(),
             standing: Standing::Owned,
         };

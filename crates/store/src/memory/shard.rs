@@ -269,9 +269,6 @@ impl Shard {
     fn put(&mut self, session: &SessionId, mut record: Record, log: Log, expires: u64) {
         self.forget(session);
         record.former.truncate(FORMER_MAX);
-        // Copied, so that a small record never keeps alive the buffer its parts were read into.
-        record.initialize = own(&record.initialize);
-        record.state.bytes = own(&record.state.bytes);
         let entry = Box::new(Entry { record, log, expires, look: expires });
         if entry.counts() {
             *self.tenants.entry(Arc::clone(&entry.record.tenant)).or_default() += 1;
@@ -315,7 +312,7 @@ impl Shard {
 /// Writes the state if it is newer; the version then held.
 fn save(record: &mut Record, state: State) -> u64 {
     if state.version > record.state.version {
-        record.state = State { version: state.version, bytes: own(&state.bytes) };
+        record.state = state;
     }
     record.state.version
 }
@@ -324,13 +321,9 @@ fn save(record: &mut Record, state: State) -> u64 {
 fn tombstone(record: Record) -> Record {
     Record {
         former: Vec::new(),
-        initialize: Bytes::new(),
-        state: State { version: record.state.version, bytes: Bytes::new() },
+        initialize: Arc::default(),
+        state: State { version: record.state.version, bytes: Arc::default() },
         standing: Standing::Ended,
         ..record
     }
-}
-
-fn own(bytes: &Bytes) -> Bytes {
-    Bytes::copy_from_slice(bytes)
 }

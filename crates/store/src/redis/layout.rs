@@ -66,8 +66,8 @@ pub(super) fn encode_record(record: &Record) -> Option<Vec<u8>> {
     bytes.extend(record.principal.0);
     put_text(&mut bytes, &record.tenant)?;
     put_text(&mut bytes, &record.revision)?;
-    bytes.extend(&record.initialize);
-    bytes.extend(&record.state.bytes);
+    bytes.extend(&*record.initialize);
+    bytes.extend(&*record.state.bytes);
     Some(bytes)
 }
 
@@ -89,8 +89,8 @@ pub(super) fn decode_record(bytes: &[u8]) -> Option<Record> {
     let former = (0..rest.byte()?).map(|_| rest.token()).collect::<Option<_>>()?;
     let principal = Digest(*rest.array()?);
     let (tenant, revision) = (rest.text()?.into(), rest.text()?.to_owned().into());
-    let initialize = Bytes::copy_from_slice(rest.take(initialize)?);
-    let state = State { version, bytes: Bytes::copy_from_slice(rest.take(state)?) };
+    let initialize = rest.take(initialize)?.into();
+    let state = State { version, bytes: rest.take(state)?.into() };
     let record = Record { owner, former, tenant, principal, revision, initialize, state, standing };
     rest.0.is_empty().then_some(record)
 }
@@ -199,8 +199,8 @@ mod tests {
             tenant: "acme".into(),
             principal: Digest([7; 32]),
             revision: "2025-11-25".into(),
-            initialize: Bytes::from_static(b"{}"),
-            state: State { version: 1 << 40, bytes: Bytes::from_static(b"\x00\xFF") },
+            initialize: (*b"{}").into(),
+            state: State { version: 1 << 40, bytes: (*b"\x00\xFF").into() },
             standing: Standing::Released,
         }
     }

@@ -67,7 +67,7 @@ impl Step {
             16..18 => {
                 // Versions that a number of Lua cannot tell apart are among them.
                 let version = dice.below(3) + [0, 1 << 53, u64::MAX - 3][dice.below(3) as usize];
-                Self::Save(dice.owner().token, State { version, bytes: dice.bytes() })
+                Self::Save(dice.owner().token, State { version, bytes: dice.bytes()[..].into() })
             }
             18 => Self::Release(dice.owner().token),
             _ if dice.below(4) == 0 => Self::End(dice.owner().token),
@@ -130,8 +130,8 @@ impl Dice {
             tenant: tenant.into(),
             principal: Digest([self.below(256) as u8; 32]),
             revision: "2025-11-25".into(),
-            initialize: self.bytes(),
-            state: State { version: self.below(3), bytes: self.bytes() },
+            initialize: self.bytes()[..].into(),
+            state: State { version: self.below(3), bytes: self.bytes()[..].into() },
             standing: if self.below(12) == 0 { Standing::Ended } else { Standing::Owned },
         }
     }

@@ -44,8 +44,8 @@ impl Session {
             tenant: "acme".into(),
             principal: Digest([7; 32]),
             revision: "2025-11-25".into(),
-            initialize: Bytes::from_static(br#"{"capabilities":{}}"#),
-            state: State { version: 1, bytes: Bytes::from_static(b"one") },
+            initialize: (*br#"{"capabilities":{}}"#).into(),
+            state: State { version: 1, bytes: (*b"one").into() },
             standing: Standing::Owned,
         };
         Self { id: SessionId::parse(id).expect("a valid id"), owner, record }
