@@ -342,7 +342,7 @@ fn a_release_of_unknown_outcome_does_not_put_off_what_a_failover_makes_an_owner_
     story.came(Came::Done(Err(unavailable())), []);
     story.moment.era = 2;
     story.moment.settling = Settling::First;
-    story.at(50).does("reassert 3 Owned ");
+    story.at(50).does("reassert 3 Owned 1");
     story.came(appended(0), []);
     // It gives the session up when others have put themselves back.
     story.does("nothing");
