@@ -424,14 +424,14 @@ impl Tenure {
     }
 
     fn give_up(&mut self, moment: &Moment, ring: impl FnOnce() -> (u64, Vec<Bytes>)) -> Option<Op> {
+        if self.anew || self.is_forgotten(moment) {
+            // The store forgot it, and perhaps the release with it. Where it did not, it
+            // says so. Nobody may call the session unknown meanwhile, so at once.
+            return Some(self.reassert(moment.era, ring()));
+        }
         if moment.settling != Settling::Done && self.rules.releases_settled {
             self.retry_at = moment.now + SETTLING;
             return None;
-        }
-        if self.anew || self.is_forgotten(moment) {
-            // The store forgot it, and perhaps the release with it. Where it did not, it
-            // says so.
-            return Some(self.reassert(moment.era, ring()));
         }
         self.released = true;
         self.under = Some(Under::Release);

@@ -214,6 +214,9 @@ impl Checker {
                     return;
                 }
                 self.vulnerable.remove(session);
+                if self.excused.contains_key(session) {
+                    return;
+                }
                 if self.could_not(session, vulnerable) {
                     self.excused.insert(session.clone(), "claimed before it was put back");
                 } else {

@@ -4,7 +4,7 @@
 mod attached;
 
 use conversation::{Answer, Ending, EventId, Frame, Refusal};
-use protocol::{Response, SessionId};
+use protocol::{Message, RequestId, Response, SessionId};
 use store::{Error, Expected, Incarnation, Owner, Presence, Record, Standing};
 
 use super::client::{ConnId, Errand, Told};
@@ -34,6 +34,8 @@ pub(super) struct Keeper {
     sent: bool,
     /// The client's response has begun.
     opened: bool,
+    /// The last word on what the client asked has passed.
+    settled: bool,
     /// The last event that the client was told.
     cursor: Option<EventId>,
     /// Since when it is held, by the world's clock.
@@ -48,6 +50,18 @@ pub(super) struct Keeper {
 impl Keeper {
     pub(super) fn waits_for(&self, peer: Incarnation) -> bool {
         self.owner == Some(peer)
+    }
+
+    /// The request whose last word has not passed.
+    fn owed(&self) -> Option<RequestId> {
+        let request = self.original.request().filter(|_| !self.settled);
+        request.map(|request| request.id.clone())
+    }
+
+    fn is_last_word(&self, frame: &Frame) -> bool {
+        let (Frame::Message { data, .. }, Some(id)) = (frame, self.owed()) else { return false };
+        let message = Message::parse(data.clone());
+        matches!(message, Ok(Message::Response(response)) if response.id == Some(id))
     }
 
     fn is_attached_to(&self, owner: Incarnation) -> bool {
@@ -85,6 +99,7 @@ impl World {
             again: false,
             sent: false,
             opened: false,
+            settled: false,
             cursor: None,
             held_since: Some(now),
             unheard_since: Some(now),

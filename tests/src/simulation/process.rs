@@ -300,11 +300,11 @@ impl World {
         }
         let first = process.told.is_none();
         process.told = Some(id);
+        process.settles_from = process.clock(now);
         if first {
             return;
         }
         process.era += 1;
-        process.settles_from = process.clock(now);
         let name = self.name(at);
         self.note(|| format!("{name} sees that Redis failed over"));
         self.look_after_all(at);
@@ -356,7 +356,7 @@ impl World {
     pub(super) fn settles(&self, at: Incarnation) -> bool {
         let Some(process) = self.processes.get(&at) else { return true };
         let until = process.settles_from + self.plan.settle;
-        self.rules.settles && process.clock(self.now) < until
+        self.rules.settles && (process.told.is_none() || process.clock(self.now) < until)
     }
 
     /// Does a lease that is gone prove that its node may not act? Redis may have forgotten

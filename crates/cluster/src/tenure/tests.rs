@@ -335,6 +335,22 @@ fn a_release_of_unknown_outcome_is_not_repeated_on_a_log_that_a_failover_cut_sho
 }
 
 #[test]
+fn a_release_of_unknown_outcome_does_not_put_off_what_a_failover_makes_an_owner_write() {
+    let mut story = story();
+    story.tenure.release();
+    story.does("release 3");
+    story.came(Came::Done(Err(unavailable())), []);
+    story.moment.era = 2;
+    story.moment.settling = Settling::First;
+    story.at(50).does("reassert 3 Owned 1");
+    story.came(appended(0), []);
+    // It gives the session up when others have put themselves back.
+    story.does("nothing");
+    story.moment.settling = Settling::Done;
+    story.at(150).does("release 3");
+}
+
+#[test]
 fn a_release_that_somebody_has_made_use_of_is_over() {
     let mut story = story();
     story.tenure.release();

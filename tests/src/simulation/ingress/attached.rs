@@ -125,6 +125,7 @@ impl World {
                 if let Frame::Cursor { id, .. } | Frame::Message { id: Some(id), .. } = &frame {
                     keeper.cursor = Some(*id);
                 }
+                keeper.settled |= keeper.is_last_word(&frame);
                 self.answer_client(conn, Told::Frame(frame));
             }
             Said::Finish(ending) => {
@@ -145,7 +146,7 @@ impl World {
     /// What a resumed stream was answered with, on a connection that is a stream already.
     fn finish_open(&mut self, at: Incarnation, conn: ConnId, answer: &Answer) {
         let Some(keeper) = self.keeper(at, conn) else { return };
-        let request = keeper.original.request().map(|request| request.id.clone());
+        let request = keeper.owed();
         self.drop_keeper(at, conn);
         match (answer, request) {
             (Answer::Refused(Refusal::NothingMore), _) => self.answer_client(conn, Told::End),
@@ -217,7 +218,7 @@ impl World {
         let Some(keeper) = self.keeper(at, conn) else { return };
         let name = keeper.session.as_str().to_owned();
         let opened = keeper.opened;
-        let request = keeper.original.request().map(|request| request.id.clone());
+        let request = keeper.owed();
         self.note(|| format!("{conn:x} for {name} is given up"));
         self.checker.gave_up += 1;
         self.drop_keeper(at, conn);
