@@ -1,6 +1,7 @@
 //! Every scenario against every server: what `all` does.
 
 use std::io::Write as _;
+use std::path::Path;
 
 use tokio::runtime::Runtime;
 
@@ -22,14 +23,21 @@ struct Step {
 }
 
 /// Runs everything. A server that does not start, or cannot do a scenario, is left out of
-/// it, which the report says.
-pub(crate) fn run(runtime: &Runtime, peers: &[String], smoke: bool) -> anyhow::Result<Report> {
+/// it, which the report says. The report is written again after each step, so that what was
+/// measured stays where the rest is given up.
+pub(crate) fn run(
+    runtime: &Runtime,
+    peers: &[String],
+    smoke: bool,
+    folder: &Path,
+) -> anyhow::Result<Report> {
     let mut report = Report::new();
     for step in plan(peers, smoke) {
         let together = if step.rounds > 0 { step.servers.len() } else { 1 };
         for servers in step.servers.chunks(together) {
             step.run(runtime, servers, &mut report)?;
         }
+        report.write(folder)?;
     }
     Ok(report)
 }

@@ -159,12 +159,13 @@ fn run(run: &Run) -> anyhow::Result<()> {
 }
 
 fn all(all: &All) -> anyhow::Result<()> {
+    peers::check_folder()?;
     let peers = match all.peer.as_slice() {
         [] if all.smoke => Vec::new(),
         [] => peers::names()?,
         named => named.to_vec(),
     };
-    let report = everything::run(&runtime()?, &peers, all.smoke)?;
+    let report = everything::run(&runtime()?, &peers, all.smoke, &all.output)?;
     tell(&report, Some(&all.output))
 }
 

@@ -14,6 +14,18 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("peers")
 }
 
+/// Is the checkout still there that this was built in? It has the peers, and what starts
+/// Redis and a local cluster.
+pub(crate) fn check_folder() -> anyhow::Result<()> {
+    let folder = folder();
+    ensure!(
+        folder.is_dir(),
+        "{} is gone, where this program was built; build it again in the checkout",
+        folder.display()
+    );
+    Ok(())
+}
+
 /// Every peer that there is, in order of name.
 pub(crate) fn names() -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();

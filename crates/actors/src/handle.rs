@@ -153,8 +153,9 @@ impl Handle {
         }
     }
 
-    /// From now on sessions that are taken up may be brought to the calling thread. To be
-    /// called on each thread whose connections are served, within its arbiter.
+    /// From now on sessions that are taken up may be brought to the calling thread, and what
+    /// it has to say to other nodes is told once a turn. To be called on each thread whose
+    /// connections are served, within its arbiter.
     pub fn register(&self) {
         self.node.arbiters.register();
         cluster::batch_wakes();
