@@ -23,10 +23,12 @@ struct Bell(Mutex<Pulled>);
 
 #[derive(Default)]
 struct Pulled {
-    /// Whom to wake: at most one for each link and direction, since each of those leaves
-    /// its waker anew only when it has run.
+    /// Whom to wake: at most one for each direction of a link and one for each call, since
+    /// each of those leaves its waker anew only when it has run.
     wakers: Vec<Waker>,
     ringer: Option<Waker>,
+    /// Its runtime has ended: nobody rings it any more.
+    is_down: bool,
 }
 
 impl Bell {
@@ -35,16 +37,15 @@ impl Bell {
     }
 }
 
-/// Takes the bell down when its runtime ends.
+/// Takes the bell down when its runtime ends, on whichever thread.
 struct Hanging(Arc<Bell>);
 
 impl Drop for Hanging {
     fn drop(&mut self) {
-        // On another thread, or one that is ending, there is nothing to take down.
-        let _ = BELL.try_with(|bell| {
-            bell.borrow_mut().take_if(|bell| Arc::ptr_eq(bell, &self.0));
-        });
-        let wakers = mem::take(&mut self.0.lock().wakers);
+        let mut pulled = self.0.lock();
+        pulled.is_down = true;
+        let wakers = mem::take(&mut pulled.wakers);
+        drop(pulled);
         wakers.into_iter().for_each(Waker::wake);
     }
 }
@@ -56,18 +57,12 @@ pub fn hang() {
     if runtime.runtime_flavor() != RuntimeFlavor::CurrentThread {
         return;
     }
-    let bell = Arc::new(Bell::default());
-    let hung = BELL.with(|here| {
+    let bell = BELL.with(|here| {
         let mut here = here.borrow_mut();
-        let free = here.is_none();
-        if free {
-            *here = Some(Arc::clone(&bell));
-        }
-        free
+        let hangs = here.as_ref().is_some_and(|bell| !bell.lock().is_down);
+        (!hangs).then(|| Arc::clone(here.insert(Arc::default())))
     });
-    if !hung {
-        return;
-    }
+    let Some(bell) = bell else { return };
     let hanging = Hanging(bell);
     runtime.spawn(async move {
         poll_fn(|context| {
@@ -94,6 +89,11 @@ pub(crate) fn ring(waker: Waker) {
         return;
     };
     let mut pulled = bell.lock();
+    if pulled.is_down {
+        drop(pulled);
+        waker.wake();
+        return;
+    }
     pulled.wakers.push(waker);
     let ringer = pulled.ringer.take();
     drop(pulled);
@@ -169,6 +169,19 @@ mod tests {
             ring(woken.clone().into());
         });
         assert_eq!(woken.times(), 2);
+    }
+
+    #[test]
+    fn a_bell_whose_runtime_ended_on_another_thread_keeps_nobody_waiting() {
+        let woken = Arc::new(Woken::default());
+        let elsewhere = runtime();
+        elsewhere.block_on(async {
+            hang();
+            yield_now().await;
+        });
+        std::thread::spawn(move || drop(elsewhere)).join().unwrap();
+        ring(woken.clone().into());
+        assert_eq!(woken.times(), 1);
     }
 
     #[test]
