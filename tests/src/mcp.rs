@@ -75,7 +75,10 @@ impl Client {
             "clientInfo": {"name": "stories", "version": "1"},
         });
         let response = self.send(self.message("initialize", params)).await?;
-        ensure!(response.status() == 200, "initialize is answered {}", response.status());
+        let status = response.status();
+        if status != 200 {
+            bail!("initialize is answered {status}: {}", response.text().await?);
+        }
         let session = response.headers().get("mcp-session-id");
         self.session = session.map(|id| id.to_str().map(str::to_owned)).transpose()?;
         self.welcome = result(last_word(response).await?)?;

@@ -1,5 +1,7 @@
 //! Three nodes, one Redis, and a client that reaches another node each time.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tests::check;
@@ -11,7 +13,7 @@ use tests::{Node, Setup};
 struct Cluster {
     nodes: Vec<Node>,
     turn: usize,
-    _redis: Redis,
+    redis: Redis,
 }
 
 impl Cluster {
@@ -22,7 +24,7 @@ impl Cluster {
             .with("cluster.listen", "127.0.0.1:0")
             .with("cluster.secret", "known to these three nodes");
         let nodes = (0..3).map(|_| Node::start(&setup)).collect::<Result<_>>()?;
-        Ok(Self { nodes, turn: 0, _redis: redis })
+        Ok(Self { nodes, turn: 0, redis })
     }
 
     /// Sends the client to the next node, as a balancer without affinity does.
@@ -113,7 +115,7 @@ async fn when_a_node_dies_its_clients_are_told_and_the_others_go_on() -> Result<
     orphan.url = cluster.nodes[1].demo();
     let call = orphan.send(orphan.call("rh_sleep", json!({ "ms": 30_000 })));
     let kill = async {
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
         cluster.nodes[0].kill()
     };
     let (told, killed) = tokio::join!(call, kill);
@@ -122,6 +124,39 @@ async fn when_a_node_dies_its_clients_are_told_and_the_others_go_on() -> Result<
     ensure!(told["error"]["code"] == -32000, "{told}");
     let other = Client::open(cluster.nodes[1].demo(), "2025-11-25").await?;
     other.is_well().await
+}
+
+/// A node that lost a peer acts for nobody until Redis says that it is not taken for dead
+/// itself, and no client repeats an `initialize`.
+#[tokio::test]
+async fn a_session_is_opened_where_a_peer_has_just_died() -> Result<()> {
+    opened_while_redis_is_away_for(Duration::from_millis(1_500)).await
+}
+
+#[tokio::test]
+async fn a_session_is_opened_where_the_lease_has_lapsed() -> Result<()> {
+    opened_while_redis_is_away_for(Duration::from_millis(8_000)).await
+}
+
+async fn opened_while_redis_is_away_for(time: Duration) -> Result<()> {
+    let mut cluster = Cluster::start()?;
+    // So that each has a link to the other.
+    for (from, to) in [(0, 1), (1, 0)] {
+        let mut client = Client::open(cluster.nodes[from].demo(), "2025-11-25").await?;
+        client.url = cluster.nodes[to].demo();
+        client.is_well().await?;
+    }
+    cluster.redis.freeze()?;
+    cluster.nodes[0].kill()?;
+    tokio::time::sleep(time - time / 8).await;
+    let opened = Client::open(cluster.nodes[1].demo(), "2025-11-25");
+    let thawed = async {
+        tokio::time::sleep(time / 8).await;
+        cluster.redis.thaw()
+    };
+    let (client, thawed) = tokio::join!(opened, thawed);
+    thawed?;
+    client?.is_well().await
 }
 
 /// Redis is given the session back as it was, and then another life: so a replica that had

@@ -1,12 +1,14 @@
 //! What an operator deploys: the local cluster, nginx and HAProxy before it, and restarts
 //! that nobody notices.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use tests::deployment::{Plan, script};
+use tests::deployment::{Deployment, Plan, script};
 use tests::mcp::{Client, REVISIONS};
 use tests::restless::Load;
 use tests::{processes, tools};
@@ -118,41 +120,36 @@ async fn sessions_of_every_revision_live_behind_nginx() -> Result<()> {
 #[tokio::test]
 async fn sessions_of_every_revision_live_behind_haproxy() -> Result<()> {
     let cluster = Plan::demo().start().await?;
-    let shipped = std::fs::read_to_string(tools::root().join("deploy/haproxy/haproxy.cfg"))?;
-    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let socket = cluster.folder().join("haproxy.sock");
-    let mut text = shipped
-        .replace("bind :80", &format!("bind 127.0.0.1:{port}"))
-        .replace("/run/haproxy/admin.sock", &socket.display().to_string());
-    for (index, node) in cluster.members()?.iter().enumerate() {
-        let own = format!("10.0.0.{}:8080 port 9090", index + 4);
-        ensure!(text.contains(&own), "haproxy.cfg names no {own}");
-        let admin = node.admin.rsplit(':').next().context("no port")?;
-        text = text.replace(&own, &format!("{} port {admin}", &node.url["http://".len()..]));
-    }
-    let file = cluster.folder().join("haproxy.cfg");
-    std::fs::write(&file, text)?;
-    haproxy(&["-c"], &file)?;
-    let mut running = Running(haproxy_command(&["-db"], &file).spawn()?);
-    let base = format!("http://127.0.0.1:{port}");
-    let until = Instant::now() + Duration::from_secs(10);
-    while reqwest::get(&base).await.is_err() {
-        ensure!(
-            Instant::now() < until && running.0.try_wait()?.is_none(),
-            "HAProxy does not start"
-        );
+    let haproxy = Haproxy::start(&cluster, "/readyz").await?;
+    let story = async {
+        for revision in REVISIONS {
+            lives(&haproxy.demo, revision).await?;
+        }
+        // It finds out by itself that a node is gone, and meanwhile tries another.
+        cluster.kill("node2").await?;
+        for revision in REVISIONS {
+            lives(&haproxy.demo, revision).await?;
+        }
+        Ok(())
+    };
+    let came: Result<()> = story.await;
+    came.with_context(|| format!("{}\n{}", haproxy.stands(), cluster.tails(30)))
+}
+
+/// When Redis is away for longer than a lease, no node says that it is ready, and each of
+/// them holds what it is sent.
+#[tokio::test]
+async fn haproxy_asks_every_node_when_none_says_that_it_is_ready() -> Result<()> {
+    let cluster = Plan::demo().start().await?;
+    let haproxy = Haproxy::start(&cluster, "/never").await?;
+    let until = Instant::now() + Duration::from_secs(20);
+    while haproxy.stands().matches(",DOWN,").count() < 3 {
+        ensure!(Instant::now() < until, "still up: {}", haproxy.stands());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let url = format!("{base}/demo/mcp");
-    for revision in REVISIONS {
-        lives(&url, revision).await?;
-    }
-    // It finds out by itself that a node is gone, and meanwhile tries another.
+    lives(&haproxy.demo, "2025-11-25").await?;
     cluster.kill("node2").await?;
-    for revision in REVISIONS {
-        lives(&url, revision).await?;
-    }
-    Ok(())
+    lives(&haproxy.demo, "2025-11-25").await
 }
 
 #[test]
@@ -239,13 +236,65 @@ async fn lives(url: &str, revision: &str) -> Result<()> {
     Ok(())
 }
 
-/// A program that ends with its story.
-struct Running(std::process::Child);
+/// HAProxy before a cluster, with the file that is shipped. It ends with its story.
+struct Haproxy {
+    running: Child,
+    socket: PathBuf,
+    /// The demo tenant's endpoint.
+    demo: String,
+}
 
-impl Drop for Running {
+impl Haproxy {
+    /// Its checks ask for `path`.
+    async fn start(cluster: &Deployment, path: &str) -> Result<Self> {
+        let shipped = std::fs::read_to_string(tools::root().join("deploy/haproxy/haproxy.cfg"))?;
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let socket = cluster.folder().join("haproxy.sock");
+        let mut text = shipped
+            .replace("bind :80", &format!("bind 127.0.0.1:{port}"))
+            .replace("/run/haproxy/admin.sock", &socket.display().to_string())
+            .replace("GET /readyz", &format!("GET {path}"));
+        for (index, node) in cluster.members()?.iter().enumerate() {
+            let (own, asked) = (format!("10.0.0.{}:8080", index + 4), "check port 9090");
+            ensure!(text.contains(&format!("{own} {asked}")), "haproxy.cfg names no {own}");
+            let admin = node.admin.rsplit(':').next().context("no port")?;
+            text = text
+                .replace(&format!("{own} {asked}"), &format!("{own} check port {admin}"))
+                .replace(&own, &node.url["http://".len()..]);
+        }
+        let file = cluster.folder().join("haproxy.cfg");
+        std::fs::write(&file, text)?;
+        haproxy(&["-c"], &file)?;
+        let running = haproxy_command(&["-db"], &file).spawn()?;
+        let base = format!("http://127.0.0.1:{port}");
+        let mut started = Self { running, socket, demo: format!("{base}/demo/mcp") };
+        let until = Instant::now() + Duration::from_secs(10);
+        while reqwest::get(&base).await.is_err() {
+            ensure!(
+                Instant::now() < until && started.running.try_wait()?.is_none(),
+                "HAProxy does not start"
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(started)
+    }
+
+    /// How each node stands with it, as comma separated values.
+    fn stands(&self) -> String {
+        let ask = || -> Result<String> {
+            let mut socket = UnixStream::connect(&self.socket)?;
+            socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+            socket.write_all(b"show stat\n")?;
+            Ok(std::io::read_to_string(socket)?)
+        };
+        ask().unwrap_or_else(|error| format!("HAProxy does not say how the nodes stand: {error}"))
+    }
+}
+
+impl Drop for Haproxy {
     fn drop(&mut self) {
-        let _gone = self.0.kill();
-        let _status = self.0.wait();
+        let _gone = self.running.kill();
+        let _status = self.running.wait();
     }
 }
 

@@ -39,7 +39,9 @@ pub(crate) fn begin(
     principal: &Principal,
     newborn: Newborn,
 ) -> Result<Opened, Refusal> {
-    let epoch = node.right().ok_or(Refusal::Unavailable)?;
+    // Where the node may not act, or not any more when the session is recorded, that is found
+    // out before anything is done for it.
+    let epoch = node.epoch();
     let seat = node.registry.seat(tenant, node.settings.sessions_max)?;
     let random = Random::new()?;
     let session = random.session_id(&node.tag).ok_or(Refusal::Unavailable)?;

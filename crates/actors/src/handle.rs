@@ -170,6 +170,7 @@ impl Handle {
         request: Request,
         mirrored: Option<Box<Mirrored>>,
     ) -> Result<Opened, Refusal> {
+        self.node.until_it_may_open().await?;
         if self.node.is_departing()
             && let Some(peer) = self.node.willing_peer()
         {
@@ -188,6 +189,7 @@ impl Handle {
         tenant: &Arc<Tenant>,
         principal: &Principal,
     ) -> Result<Opened, Refusal> {
+        self.node.until_it_may_open().await?;
         if self.node.is_departing()
             && let Some(peer) = self.node.willing_peer()
         {
@@ -349,6 +351,11 @@ impl Node {
     /// always may. No round trip.
     pub(crate) fn right(&self) -> Option<u64> {
         self.cluster.get().map_or(Some(0), Cluster::right)
+    }
+
+    /// The epoch of this node's lease, whether or not it may act. See [`Node::right`].
+    pub(crate) fn epoch(&self) -> u64 {
+        self.cluster.get().map_or(0, Cluster::epoch)
     }
 
     /// What the node knows now that matters to its ownership of a session, by the clock of

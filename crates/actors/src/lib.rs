@@ -14,6 +14,7 @@ mod care;
 mod clock;
 mod door;
 mod handle;
+mod held;
 mod inflow;
 mod keeper;
 mod leaving;

@@ -88,7 +88,7 @@ pub(crate) static HANDOVERS_FORCED: LazyLock<IntCounter> = LazyLock::new(|| {
 
 /// Requests that are held now.
 pub(crate) static HELD: LazyLock<IntGauge> = LazyLock::new(|| {
-    gauge("roundhouse_requests_held", "Requests held until their session can be reached.")
+    gauge("roundhouse_requests_held", "Requests held until their session can be reached or opened.")
 });
 
 static HOLDS: LazyLock<[IntCounter; 3]> = LazyLock::new(|| {
@@ -100,7 +100,7 @@ static HOLDS: LazyLock<[IntCounter; 3]> = LazyLock::new(|| {
 /// What became of a request that was to be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// Its session was reached.
+    /// Its session was reached, or opened.
     Reached,
     /// Its time was over.
     Expired,

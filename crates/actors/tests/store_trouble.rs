@@ -204,12 +204,14 @@ async fn join(world: &World) -> cluster::Cluster {
 #[actix_rt::test]
 async fn a_call_at_a_node_whose_lease_stays_lost_is_held_for_as_long_as_any_other() {
     let store = Arc::new(Troubled::default());
-    let settings = Settings { hold_ms: 1, ..Settings::default() };
+    let settings = Settings { hold_ms: 1, store_wait_secs: 0, ..Settings::default() };
     let world = World::on(settings, Script::default(), Arc::clone(&store) as Arc<dyn Store>);
     let joined = join(&world).await;
     let visit = world.session().await;
     store.leaseless.store(true, Ordering::SeqCst);
     until(|| !joined.may_act()).await;
+    // A new session for as long as it waits for a store.
+    assert_eq!(world.begin().await.err(), Some(Refusal::Unavailable));
     let told = all(world.call(&visit, 1, "echo").await.unwrap()).await;
     let [Told::Answer(Answer::Json(word))] = &told[..] else { panic!("{told:?}") };
     let word = String::from_utf8_lossy(word);
@@ -230,10 +232,16 @@ async fn a_node_whose_lease_is_lost_does_not_act_until_it_is_renewed() {
     store.leaseless.store(true, Ordering::SeqCst);
     until(|| !joined.may_act()).await;
     let waiting = actix_rt::spawn(all(world.call(&visit, 1, "echo").await.unwrap()));
-    assert_eq!(world.begin().await.err(), Some(Refusal::Unavailable));
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(!waiting.is_finished() && world.script.requests.load(Ordering::SeqCst) == 0);
-    store.leaseless.store(false, Ordering::SeqCst);
+    let renewed = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!waiting.is_finished() && world.script.requests.load(Ordering::SeqCst) == 0);
+        assert_eq!(world.handle.sessions(), 1);
+        store.leaseless.store(false, Ordering::SeqCst);
+    };
+    // No client repeats an `initialize`: it waits, too.
+    let (opened, ()) = tokio::join!(world.begin(), renewed);
+    let told = all(opened.unwrap().inflow).await;
+    assert!(matches!(&told[..], [Told::Answer(Answer::Welcome(_))]), "{told:?}");
     // Others may have seen it gone, so it acts only under a new token.
     let told = waiting.await.unwrap();
     assert!(matches!(&told[..], [Told::Answer(Answer::Json(_))]), "{told:?}");

@@ -72,21 +72,22 @@ impl Opening {
 
     /// Makes the session on this node, for a peer's client.
     pub(super) fn serve(self, node: &Arc<Node>) -> Box<dyn Replies> {
-        let (tell, told) = oneshot::channel();
         let node = Arc::clone(node);
-        let arbiters = Arc::clone(&node);
-        // A session lives on a thread of its node's. Where none takes it, nobody tells.
-        arbiters.arbiters.spawn(move || {
-            let Self { tenant, principal, request, mirrored } = self;
-            let (recorded, is_recorded) = oneshot::channel();
-            let (newborn, is_recorded) = match request {
-                Some(request) => (posted(request, mirrored), None),
-                None => (Newborn::Connected { recorded }, Some(is_recorded)),
-            };
-            let opened = birth::begin(&node, &tenant, &principal, newborn);
-            let _ = tell.send(opened.map(|opened| (opened, is_recorded)));
-        });
         Box::new(Serving::Beginning(Box::pin(async move {
+            node.until_it_may_open().await?;
+            let (tell, told) = oneshot::channel();
+            let arbiters = Arc::clone(&node);
+            // A session lives on a thread of its node's. Where none takes it, nobody tells.
+            arbiters.arbiters.spawn(move || {
+                let Self { tenant, principal, request, mirrored } = self;
+                let (recorded, is_recorded) = oneshot::channel();
+                let (newborn, is_recorded) = match request {
+                    Some(request) => (posted(request, mirrored), None),
+                    None => (Newborn::Connected { recorded }, Some(is_recorded)),
+                };
+                let opened = birth::begin(&node, &tenant, &principal, newborn);
+                let _ = tell.send(opened.map(|opened| (opened, is_recorded)));
+            });
             let (opened, is_recorded) = told.await.unwrap_or(Err(Refusal::Unavailable))?;
             if let Some(is_recorded) = is_recorded {
                 is_recorded.await.map_err(|_| Refusal::Unavailable)?;

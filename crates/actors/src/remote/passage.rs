@@ -8,7 +8,6 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use tokio::time::{Instant, Sleep};
 use super::course::{Course, Next};
 use super::{Call, Errand, told};
 use crate::handle::{Entry, Node};
+use crate::held::Held;
 use crate::inflow::Local;
 use crate::metrics::{self, Hold, Hop};
 use crate::seeking::Place;
@@ -349,33 +349,5 @@ impl Drop for Passage {
 impl fmt::Debug for Passage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Passage").field("session", &self.visit.session).finish_non_exhaustive()
-    }
-}
-
-/// A request that is held until its session is found. Bounded in number and time.
-struct Held {
-    node: Arc<Node>,
-    since: Instant,
-    told_at: Instant,
-}
-
-impl Held {
-    /// `None` where the node holds as many as it may.
-    fn new(node: &Arc<Node>) -> Option<Self> {
-        if node.held.fetch_add(1, Ordering::Relaxed) >= node.settings.held_max {
-            node.held.fetch_sub(1, Ordering::Relaxed);
-            metrics::held(Hold::Refused);
-            return None;
-        }
-        metrics::HELD.inc();
-        let now = Instant::now();
-        Some(Self { node: Arc::clone(node), since: now, told_at: now })
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.node.held.fetch_sub(1, Ordering::Relaxed);
-        metrics::HELD.dec();
     }
 }
