@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use protocol::RequestId;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use thin_vec::ThinVec;
 
 use crate::emitters::Emitters;
@@ -12,16 +12,33 @@ use crate::stream::{Owed, Stream, Tombstone};
 use crate::streams::Streams;
 use crate::{Emitter, Millis, Unreadable};
 
+/// About how long a grave is, in bytes.
+const GRAVE_BYTES: usize = 32;
+
 /// A question that went out: its id, the stream it went on, and the entry that holds it.
 pub(crate) type OpenAsk = (AskId, u64, u64);
 
-#[derive(Default, Serialize, Deserialize)]
-pub(crate) struct Carried {
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+/// What is carried, to be written.
+#[derive(Default, Serialize)]
+pub(crate) struct Carrying<'a> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     streams: Vec<CarriedStream>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Most of it, many times as long as all the rest: written from where they are.
+    #[serde(skip_serializing_if = "Graves::is_empty")]
+    graves: Graves<'a>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    asks: Vec<(String, u64, u64)>,
+    emitters: Vec<(String, u64)>,
+}
+
+/// What was carried, as it is read.
+#[derive(Default, Deserialize)]
+pub(crate) struct Carried {
+    #[serde(default)]
+    streams: Vec<CarriedStream>,
+    #[serde(default)]
     graves: Vec<Grave>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     asks: Vec<(String, u64, u64)>,
     emitters: Vec<(String, u64)>,
 }
@@ -53,11 +70,32 @@ struct CarriedOwed {
     progress: Option<f64>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Grave {
-    n: u64,
-    last: u64,
-    requests: Vec<(RequestId, u64)>,
+/// A stream, its last event, and each of its requests with its last word.
+#[derive(Deserialize)]
+struct Grave(u64, u64, Vec<(RequestId, u64)>);
+
+#[derive(Default)]
+struct Graves<'a>(&'a [Tombstone]);
+
+impl Graves<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<'a> Serialize for Graves<'a> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let words = |grave: &'a Tombstone| (grave.stream, grave.last, Words(&grave.requests));
+        serializer.collect_seq(self.0.iter().map(words))
+    }
+}
+
+struct Words<'a>(&'a [Owed]);
+
+impl Serialize for Words<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|owed| (&owed.id, owed.word)))
+    }
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
@@ -65,7 +103,11 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-impl Carried {
+impl<'a> Carrying<'a> {
+    pub(crate) fn new(graves: &'a [Tombstone]) -> Self {
+        Self { graves: Graves(graves), ..Self::default() }
+    }
+
     pub(crate) fn add_stream(&mut self, n: u64, stream: &Stream) {
         self.streams.push(CarriedStream {
             n,
@@ -85,11 +127,6 @@ impl Carried {
         }
     }
 
-    pub(crate) fn add_grave(&mut self, grave: &Tombstone) {
-        let requests = grave.requests.iter().map(|owed| (owed.id.clone(), owed.word)).collect();
-        self.graves.push(Grave { n: grave.stream, last: grave.last, requests });
-    }
-
     pub(crate) fn add_ask(&mut self, (ask, stream, number): OpenAsk) {
         self.asks.push((ask.to_string(), stream, number));
     }
@@ -101,10 +138,14 @@ impl Carried {
 
     pub(crate) fn encode(mut self, emitters: &Emitters) -> Bytes {
         self.emitters = emitters.all().map(|(e, from)| (e.to_string(), from)).collect();
+        let mut text = Vec::with_capacity(64 + self.graves.0.len() * GRAVE_BYTES);
         // Writing numbers and strings to memory cannot fail.
-        serde_json::to_vec(&self).unwrap_or_default().into()
+        let _ = serde_json::to_writer(&mut text, &self);
+        text.into()
     }
+}
 
+impl Carried {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
         serde_json::from_slice(bytes).map_err(|_| Unreadable::LOG)
     }
@@ -123,7 +164,7 @@ impl Carried {
     pub(crate) fn graves(&mut self, now: Millis) -> ThinVec<Tombstone> {
         std::mem::take(&mut self.graves)
             .into_iter()
-            .map(|Grave { n, last, requests }| Tombstone {
+            .map(|Grave(n, last, requests)| Tombstone {
                 stream: n,
                 last,
                 requests: requests.into_iter().map(|(id, word)| Owed::new(id, word)).collect(),

@@ -7,14 +7,17 @@
 use bytes::Bytes;
 use protocol::{ErrorCode, Notification, Response};
 
-use crate::carried::Carried;
+use crate::carried::Carrying;
 use crate::log::{Mark, What};
 use crate::session::{Session, Turn};
 use crate::stream::{Owed, Stream, Tombstone};
 use crate::{Effect, Ending, Frame, Millis, SinkId};
 
-/// Most tombstones kept; the oldest goes, and its stream's ids are unknown then.
+/// Most tombstones kept; the oldest go, and their streams' ids are unknown then.
 const TOMBSTONES_MAX: usize = 256;
+
+/// So many go at once, so that the others do not move up for each.
+const TOMBSTONES_DROPPED: usize = 32;
 
 /// Most standalone streams kept that nobody listens to.
 const DESERTED_MAX: usize = 8;
@@ -90,7 +93,7 @@ impl Session {
     /// What must be known of entries below the floor; none where that is nothing.
     fn carried(&self) -> Option<Bytes> {
         let floor = self.log.first();
-        let mut carried = Carried::default();
+        let mut carried = Carrying::new(&self.finished);
         for (number, stream) in self.streams.iter().take_while(|(number, _)| *number < floor) {
             carried.add_stream(number, stream);
             for exchange in self.exchanges.iter().filter(|e| Some(e.call) == stream.call) {
@@ -98,7 +101,6 @@ impl Session {
                 progress.into_iter().for_each(|p| carried.note_progress(&exchange.id, p));
             }
         }
-        self.finished.iter().for_each(|grave| carried.add_grave(grave));
         let asks = self.open_asks().filter(|(_, _, number)| *number < floor);
         asks.for_each(|ask| carried.add_ask(ask));
         (!carried.is_empty()).then(|| carried.encode(&self.log.emitters))
@@ -109,7 +111,7 @@ impl Session {
         let Some(stream) = self.streams.remove(number) else { return };
         self.displace(turn, number);
         if self.finished.len() >= TOMBSTONES_MAX {
-            self.finished.remove(0);
+            self.finished.drain(..TOMBSTONES_DROPPED);
         }
         let Stream { last, mut requests, .. } = stream;
         requests.iter_mut().for_each(|owed| (owed.rerun, owed.progress) = (None, None));

@@ -4,6 +4,7 @@
 //! absent or malformed; what that means is for the caller to say.
 
 use bytes::Bytes;
+use serde::Deserialize;
 
 use crate::raw::{self, Object};
 use crate::{ProgressToken, RequestId};
@@ -84,10 +85,18 @@ pub fn with_cancelled_request_id(params: &[u8], id: &RequestId) -> Option<Bytes>
     raw::with_member(params, "requestId", &id.to_json())
 }
 
+/// What `notifications/progress` tells; read in one go, since streams are full of it.
+#[derive(Deserialize)]
+struct Told {
+    #[serde(rename = "progressToken")]
+    token: ProgressToken,
+    progress: f64,
+}
+
 /// Whose progress `notifications/progress` tells, and how far it has come (PRG-01, PRG-02).
 pub fn progress_of(params: &[u8]) -> Option<(ProgressToken, f64)> {
-    let [token, progress] = raw::pick(params, ["progressToken", "progress"])?;
-    Some((serde_json::from_str(token?).ok()?, serde_json::from_str(progress?).ok()?))
+    let Told { token, progress } = serde_json::from_slice(params).ok()?;
+    Some((token, progress))
 }
 
 /// The parameters of `notifications/progress` under another token, for the next hop (PRG-04).

@@ -19,14 +19,17 @@ mod keys;
 mod layout;
 mod leases;
 mod link;
+mod outbox;
 mod script;
 mod sentinel;
 mod settings;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join;
 use protocol::SessionId;
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
@@ -45,7 +48,7 @@ use crate::{
 
 /// Everything that nodes must agree on, in Redis.
 pub struct Redis {
-    client: Client,
+    client: Arc<Client>,
     keys: Keys,
     gather: Gather,
 }
@@ -61,7 +64,7 @@ impl Redis {
     /// Outside a tokio runtime.
     pub fn open(settings: Settings) -> Result<Self, Invalid> {
         let keys = Keys::new(&settings.prefix);
-        let client = Client::new(settings, &Handle::current())?;
+        let client = Arc::new(Client::new(settings, &Handle::current())?);
         Ok(Self { client, keys, gather: Gather::new() })
     }
 
@@ -137,8 +140,8 @@ impl Store for Redis {
             .arg(&layout::encode_token(record.owner.token))
             .arg(millis(ttl));
         let enlist = self.enlist_call(&record.tenant, session, ttl);
-        let mut answers = self.client.perform(vec![create, enlist]).await;
-        let created = outcome(answers.swap_remove(0)?.value).map(drop);
+        let (created, _) = join(self.client.call(create), self.client.call(enlist)).await;
+        let created = outcome(created?.value).map(drop);
         if created.is_err() {
             self.correct_list(&record.tenant, session).await;
         }
@@ -227,8 +230,8 @@ impl Store for Redis {
         } else {
             self.enlist_call(&record.tenant, &ring.session, ring.ttl)
         };
-        let mut answers = self.client.perform(vec![reassert, list]).await;
-        if let Err(refused) = outcome(answers.swap_remove(0)?.value) {
+        let (reasserted, _) = join(self.client.call(reassert), self.client.call(list)).await;
+        if let Err(refused) = outcome(reasserted?.value) {
             self.correct_list(&record.tenant, &ring.session).await;
             return Err(refused);
         }

@@ -152,16 +152,21 @@ impl Client {
         Ok(Self { paths, settings, told: Mutex::default() })
     }
 
-    /// One call's answer.
-    pub(super) async fn call(&self, call: Call) -> Result<Answer, Error> {
-        let mut answers = self.perform(vec![call]).await;
-        answers.pop().unwrap_or_else(|| Err(unavailable("redis gave no answer")))
-    }
-
     /// The calls' answers, in their order.
     pub(super) async fn perform(&self, calls: Vec<Call>) -> Vec<Result<Answer, Error>> {
-        let operations: Vec<_> = calls.iter().map(|call| call.operation).collect();
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
+        self.perform_each(calls, |place, answer| answers[place] = Some(answer)).await;
+        let unanswered = || Err(unavailable("redis gave no answer"));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+    }
+
+    /// Tells of each call's answer, by its place, as soon as there is one.
+    pub(super) async fn perform_each(
+        &self,
+        calls: Vec<Call>,
+        mut tell: impl FnMut(usize, Result<Answer, Error>),
+    ) {
+        let operations: Vec<_> = calls.iter().map(|call| call.operation).collect();
         let pending = calls.into_iter().enumerate();
         let mut pending: Vec<_> =
             pending.map(|(place, call)| Pending { place, call, detour: None }).collect();
@@ -181,12 +186,12 @@ impl Client {
                 match came {
                     Came::Answer(answer) => {
                         metrics::came(operations[place], outcome(&answer), start.elapsed());
-                        answers[place] = Some(answer);
+                        tell(place, answer);
                     }
                     Came::Again { pending: again, why, .. } if late(again.call.terms) => {
                         let answer = Err(why);
                         metrics::came(operations[place], outcome(&answer), start.elapsed());
-                        answers[place] = Some(answer);
+                        tell(place, answer);
                     }
                     Came::Again { pending: again, cause, .. } => {
                         metrics::REPEATS.with_label_values(&[cause.label()]).inc();
@@ -200,8 +205,6 @@ impl Client {
                 self.pause(attempt, deadline).await;
             }
         }
-        let unanswered = || Err(unavailable("redis gave no answer"));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
     }
 
     /// Sends each call once, those for one server together.

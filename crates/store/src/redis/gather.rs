@@ -12,14 +12,14 @@ use tokio::time::{Instant, sleep_until};
 
 /// The most that an append waits, in milliseconds. Whoever sees events a few times a second
 /// does not notice; who sends thousands never waits.
-const WINDOW_MS: u64 = 3;
+const WINDOW_MS: u64 = 5;
 
 /// So many windows are looked back on.
 const WINDOWS: u64 = 16;
 
 /// Appends in that time from which on they wait, and up to which: 500 and 3,000 a second.
-const FEW: u64 = 24;
-const MANY: u64 = 144;
+const FEW: u64 = 40;
+const MANY: u64 = 240;
 
 /// What has come lately. Approximate where threads meet, which costs a wait or saves one.
 pub(super) struct Gather {

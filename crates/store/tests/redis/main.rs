@@ -13,3 +13,4 @@ mod sentinels;
 mod server;
 mod story;
 mod tls;
+mod turns;
