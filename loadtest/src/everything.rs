@@ -145,7 +145,7 @@ fn plan(peers: &[String], smoke: bool) -> Vec<Step> {
         turns(5, Scenario::Churn, &load, of(&nodes, peers), others.clone()),
         turns(5, Scenario::Progress, &load, and("bare-sse"), others),
         turns(1, Scenario::Progress, &apart, of(&nodes, peers), Vec::new()),
-        alone(Scenario::Hold, &many(19_000), of(&rmcp_and_ours, &[])),
+        alone(Scenario::Hold, &many(19_000), of(&["bare-sse"], &rmcp_and_ours.map(str::to_owned))),
         alone(Scenario::Hold, &many(50_000), of(&["cluster"], &[])),
         alone(Scenario::Hold, &load, of(&[], peers)),
         alone(Scenario::Hold, &idle, of(&rmcp_and_ours, &["handler-sleepy".to_owned()])),

@@ -13,7 +13,11 @@ use crate::target::{self, Counts, Started, Target};
 /// Each with what it is.
 const ALL: [(&str, Which, &str); 9] = [
     ("bare-json", Which::BareJson, "bare actix-web: parses a body and echoes it as JSON"),
-    ("bare-sse", Which::BareSse, "bare actix-web: ten events and an answer as SSE"),
+    (
+        "bare-sse",
+        Which::BareSse,
+        "bare actix-web: ten events and an answer as SSE; streams with a comment now and then",
+    ),
     ("handler", Which::Handler, "a node with an echo on the Handler trait"),
     ("handler-redis", Which::HandlerRedis, "the same, with its records and logs in a Redis"),
     ("handler-sleepy", Which::HandlerSleepy, "the same, whose sessions sleep after a second"),

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 use std::io::{Read as _, Write as _};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use actix_web::{App, HttpResponse, HttpServer, web};
 use clap::{Args, ValueEnum};
@@ -14,6 +14,7 @@ use roundhouse::{Bytes, Node, Roundhouse, Settings};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
+use tokio::time::{Instant, interval_at};
 
 use crate::{child, cluster, service};
 
@@ -21,6 +22,9 @@ use crate::{child, cluster, service};
 const SESSIONS_MAX: usize = 100_000;
 /// Its connections: more than a process here may open files.
 const CONNECTIONS_MAX: usize = 25_000;
+
+/// What is due within so many milliseconds is said at once, as by a node.
+const TICK_MS: u64 = 100;
 
 /// What `serve` is told.
 #[derive(Args)]
@@ -126,11 +130,13 @@ pub(crate) fn open() -> tenants::Settings {
     tenants::Settings { limits, ..tenants::Settings::open() }
 }
 
-/// Bare actix-web with one route.
+/// Bare actix-web with one route for posts, and streams on which nothing happens.
 fn bare(route: fn() -> actix_web::Route) -> anyhow::Result<()> {
     actix_web::rt::System::new().block_on(async {
-        let server = HttpServer::new(move || App::new().route("/", route()))
+        let app = move || App::new().route("/", route()).route("/", web::get().to(comments));
+        let server = HttpServer::new(app)
             .workers(1)
+            .max_connections(CONNECTIONS_MAX)
             .bind(("127.0.0.1", 0))?;
         for address in server.addrs() {
             say(&format!("http://{address}/"))?;
@@ -156,6 +162,21 @@ async fn ten_events(_body: web::Json<serde_json::Value>) -> HttpResponse {
     let all = events.chain([answer.to_owned()]);
     let all = all.map(|event| Ok::<_, std::convert::Infallible>(Bytes::from(event)));
     HttpResponse::Ok().content_type("text/event-stream").streaming(stream::iter(all))
+}
+
+/// The least that an open stream costs: a comment now and then, for all streams of a tick at
+/// the same time, as often as a node of ours says one.
+async fn comments() -> HttpResponse {
+    let every =
+        Duration::from_secs(roundhouse::Settings::default().sessions.session.keepalive_secs);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let to_tick = TICK_MS - u64::try_from(now.as_millis()).unwrap_or_default() % TICK_MS;
+    let first = Instant::now() + every + Duration::from_millis(to_tick);
+    let comments = stream::unfold(interval_at(first, every), |mut next| async {
+        next.tick().await;
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from_static(b":\n\n")), next))
+    });
+    HttpResponse::Ok().content_type("text/event-stream").streaming(comments)
 }
 
 /// Runs the nodes that `start` starts, and says where they are.

@@ -7,6 +7,7 @@
 mod accept;
 mod admin;
 mod body;
+mod connection;
 mod cors;
 mod drain;
 mod error;

@@ -1,26 +1,22 @@
 //! The listener for clients and the one for operators, from bind to the last byte.
 
-use std::any::Any;
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZero;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix_http::{Extensions, KeepAlive, Request};
+use actix_http::{HttpService, KeepAlive, Request};
 use actix_rt::task::JoinHandle;
-use actix_web::HttpServer;
-use actix_web::dev::{Server, ServerHandle, fn_service};
+use actix_web::dev::{Server, ServerHandle};
 use actors::Handle;
 use telemetry::Readiness;
 use tenants::Tenants;
-use tokio::net::TcpStream;
 
 use crate::admin::Operated;
 use crate::drain::Drain;
 use crate::front::Front;
-use crate::metrics::{self, CONNECTIONS, Held};
-use crate::{AdminSettings, Error, Settings, admin};
+use crate::{AdminSettings, Error, Settings, admin, connection, metrics};
 
 /// Connections that the kernel holds for us while they wait to be accepted; beyond it, a
 /// client's connecting is tried again by its kernel after a second or more. When another
@@ -84,56 +80,43 @@ fn client_server(
 ) -> std::io::Result<Server> {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let workers = if settings.workers == 0 { cores } else { settings.workers };
-    let write_timeout_secs = settings.write_timeout_secs;
-    let factory = move || {
+    let (head_timeout_secs, write_timeout_secs) =
+        (settings.head_timeout_secs, settings.write_timeout_secs);
+    let keep_alive = match settings.keep_alive_secs {
+        0 => KeepAlive::Disabled,
+        secs => KeepAlive::Timeout(Duration::from_secs(secs)),
+    };
+    let server = Server::build()
+        .workers(workers)
+        .backlog(BACKLOG)
+        .max_concurrent_connections(settings.connections_max)
+        .shutdown_timeout(SHUTDOWN_SECS_MAX)
+        .disable_signals();
+    let stopping = server.graceful_shutdown_signal();
+    let service = move || {
         // Sessions that are taken up may be brought to this worker.
         front.handle.register();
         let front = Rc::new(front.for_worker());
-        fn_service(move |request: Request| {
-            let front = Rc::clone(&front);
-            // Boxed, since an idle connection has room for it all the time, twice over.
-            Box::pin(async move { front.answer(request).await })
-        })
+        let stopping = stopping.clone();
+        let http = HttpService::build()
+            .keep_alive(keep_alive)
+            .client_request_timeout(Duration::from_secs(head_timeout_secs))
+            .client_disconnect_timeout(LINGER)
+            // A client that closes its half is gone: else nobody would notice that an SSE
+            // stream's reader is, until the next thing is written to it.
+            .h1_allow_half_closed(false)
+            .graceful_shutdown_signal(move || {
+                let stopping = stopping.clone();
+                async move { stopping.notified().await }
+            })
+            .h1(move |request: Request| {
+                let front = Rc::clone(&front);
+                // Boxed, since an idle connection has room for it all the time, twice over.
+                Box::pin(async move { front.answer(request).await })
+            });
+        connection::served(http, write_timeout_secs)
     };
-    let server = HttpServer::new(factory)
-        .workers(workers)
-        .backlog(BACKLOG)
-        .max_connections(settings.connections_max)
-        .keep_alive(match settings.keep_alive_secs {
-            0 => KeepAlive::Disabled,
-            secs => KeepAlive::Timeout(Duration::from_secs(secs)),
-        })
-        .client_request_timeout(Duration::from_secs(settings.head_timeout_secs))
-        .client_disconnect_timeout(LINGER)
-        // A client that closes its half is gone: else nobody would notice that an SSE
-        // stream's reader is, until the next thing is written to it.
-        .h1_allow_half_closed(false)
-        // Without this SSE costs 44 ms a turn.
-        .tcp_nodelay(true)
-        .on_connect(move |connection: &dyn Any, data: &mut Extensions| {
-            data.insert(Held::new(&CONNECTIONS));
-            if let Some(connection) = connection.downcast_ref() {
-                bound_writes(connection, write_timeout_secs);
-            }
-        })
-        .shutdown_timeout(SHUTDOWN_SECS_MAX)
-        .disable_signals()
-        .listen(listener)?
-        .run();
-    Ok(server)
-}
-
-/// Lets the kernel reset a connection whose client does not take what is sent: the HTTP
-/// layer waits for it without a limit, and looks at no body meanwhile.
-fn bound_writes(connection: &TcpStream, secs: u32) {
-    #[cfg(target_os = "linux")]
-    if let Err(error) =
-        rustix::net::sockopt::set_tcp_user_timeout(connection, secs.saturating_mul(1_000))
-    {
-        tracing::debug!(%error, "a connection has no write timeout");
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = (connection, secs);
+    Ok(server.listen("clients", listener, service)?.run())
 }
 
 /// A server that runs on an arbiter.

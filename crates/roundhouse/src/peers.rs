@@ -8,9 +8,9 @@ use cluster::Cluster;
 use store::Store;
 use telemetry::Readiness;
 
-/// How often the lease is looked at. Readiness follows it by at most this much; sessions
+/// How often the lease is looked at. Readiness follows it by at most twice this; sessions
 /// ask for themselves, each time.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(250);
 
 /// So many looks in a row must find the lease lost.
 const LOOKS_WITHOUT: u32 = 2;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use store::Store;
 use telemetry::Readiness;
 
-/// How often. It costs nothing: nobody is asked.
-const LOOK: Duration = Duration::from_millis(250);
+/// How often. Nobody is asked, but each look wakes a thread that may sleep.
+const LOOK: Duration = Duration::from_secs(1);
 
 const REMARK: &str = "the store cannot be reached";
 

@@ -1,0 +1,54 @@
+//! What there is of a client's connection beside its requests: that it is there, and that
+//! what is written to it is taken.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use actix_web::dev::{Service, ServiceFactory, fn_factory, fn_service};
+use futures_util::{FutureExt, TryFutureExt};
+use tokio::net::TcpStream;
+
+use crate::metrics::{CONNECTIONS, Held};
+
+/// Serves each connection by `http`. HTTP's own hooks would take a table for each.
+pub(crate) fn served<H>(
+    http: H,
+    write_timeout_secs: u32,
+) -> impl ServiceFactory<TcpStream, Config = (), Response = (), Error = H::Error, InitError = H::InitError>
+where
+    H: ServiceFactory<(TcpStream, Option<SocketAddr>), Config = (), Response = ()>,
+{
+    fn_factory(move || {
+        http.new_service(()).map_ok(move |http| {
+            let http = Rc::new(http);
+            fn_service(move |stream: TcpStream| {
+                set_up(&stream, write_timeout_secs);
+                let open = Held::new(&CONNECTIONS);
+                // Nobody asks for the address: it is the balancer's. Boxed, since the server's
+                // task for a connection has room for it twice.
+                Box::pin(http.call((stream, None)).inspect(move |_| drop(open)))
+            })
+        })
+    })
+}
+
+fn set_up(stream: &TcpStream, write_timeout_secs: u32) {
+    // Without this SSE costs 44 ms a turn.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection has no TCP_NODELAY");
+    }
+    bound_writes(stream, write_timeout_secs);
+}
+
+/// Lets the kernel reset a connection whose client does not take what is sent: the HTTP
+/// layer waits for it without a limit, and looks at no body meanwhile.
+fn bound_writes(connection: &TcpStream, secs: u32) {
+    #[cfg(target_os = "linux")]
+    if let Err(error) =
+        rustix::net::sockopt::set_tcp_user_timeout(connection, secs.saturating_mul(1_000))
+    {
+        tracing::debug!(%error, "a connection has no write timeout");
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (connection, secs);
+}
