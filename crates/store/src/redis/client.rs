@@ -8,7 +8,9 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use redis::{Cmd, Pipeline, Value};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
@@ -80,6 +82,9 @@ struct Pending {
     /// Where it was sent instead, and whether it says there that it was.
     detour: Option<(Address, bool)>,
 }
+
+/// Calls that go to one server.
+type Group = (Arc<Link>, Vec<Pending>);
 
 /// What came of a call.
 enum Came {
@@ -160,28 +165,30 @@ impl Client {
         answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
     }
 
-    /// Tells of each call's answer, by its place, as soon as there is one.
+    /// Tells of each call's answer, by its place, as soon as its server has answered. Calls to
+    /// one server are no business of those to another, however long that takes.
     pub(super) async fn perform_each(
         &self,
         calls: Vec<Call>,
         mut tell: impl FnMut(usize, Result<Answer, Error>),
     ) {
         let operations: Vec<_> = calls.iter().map(|call| call.operation).collect();
-        let pending = calls.into_iter().enumerate();
-        let mut pending: Vec<_> =
-            pending.map(|(place, call)| Pending { place, call, detour: None }).collect();
+        let calls = calls.into_iter().enumerate();
+        let pending = calls.map(|(place, call)| Pending { place, call, detour: None }).collect();
         let start = Instant::now();
         let deadline = start + self.settings.timeout();
-        let mut attempt = 0;
-        while !pending.is_empty() {
-            attempt += 1;
-            let came = self.attempt(pending, deadline).await;
+        let (groups, lost) = self.by_server(pending);
+        let groups = groups.into_iter().map(|(_, group)| group);
+        let groups = groups.chain((!lost.is_empty()).then_some(lost));
+        let mut rounds: FuturesUnordered<_> =
+            groups.map(|group| self.round(group, 1, false, deadline)).collect();
+        while let Some((attempt, came)) = rounds.next().await {
             let late = |terms| match terms {
                 Terms::Brief => start.elapsed() >= self.settings.timeout() / BRIEF,
                 Terms::Plain | Terms::Told => Instant::now() >= deadline,
             };
             let mut rest = false;
-            pending = Vec::new();
+            let mut pending = Vec::new();
             for (place, came) in came {
                 match came {
                     Came::Answer(answer) => {
@@ -201,20 +208,48 @@ impl Client {
                 }
             }
             pending.sort_by_key(|pending| pending.place);
-            if !pending.is_empty() && (rest || attempt > HOPS_MAX) {
-                self.pause(attempt, deadline).await;
+            if !pending.is_empty() {
+                rounds.push(self.round(pending, attempt + 1, rest || attempt > HOPS_MAX, deadline));
             }
         }
     }
 
+    /// Sends each call once, after a pause perhaps. Answers with which round that was.
+    async fn round(
+        &self,
+        pending: Vec<Pending>,
+        attempt: u32,
+        rests: bool,
+        deadline: Instant,
+    ) -> (u32, Vec<(usize, Came)>) {
+        if rests {
+            self.pause(attempt - 1, deadline).await;
+        }
+        (attempt, self.attempt(pending, deadline).await)
+    }
+
     /// Sends each call once, those for one server together.
     async fn attempt(&self, pending: Vec<Pending>, deadline: Instant) -> Vec<(usize, Came)> {
-        let mut groups: Vec<(Arc<Link>, Vec<Pending>)> = Vec::new();
-        let mut came = Vec::with_capacity(pending.len());
+        let (groups, lost) = self.by_server(pending);
+        if !lost.is_empty() {
+            self.refresh();
+        }
+        let lost = lost.into_iter().map(|pending| {
+            let why = unavailable("no primary of the redis cluster is known for the slot");
+            (pending.place, Came::Again { pending, why, cause: Cause::Unanswered })
+        });
+        let mut came: Vec<_> = lost.collect();
+        let groups = groups.into_iter().map(|(link, group)| self.send(link, group, deadline));
+        came.extend(join_all(groups).await.into_iter().flatten());
+        came
+    }
+
+    /// The calls by where they go, and those of which that is not known.
+    fn by_server(&self, pending: Vec<Pending>) -> (Vec<Group>, Vec<Pending>) {
+        let (mut groups, mut lost) = (Vec::<Group>::new(), Vec::new());
         for pending in pending {
             let Some(link) = self.link(&pending) else {
-                let why = unavailable("no primary of the redis cluster is known for the slot");
-                came.push((pending.place, Came::Again { pending, why, cause: Cause::Unanswered }));
+                lost.push(pending);
                 continue;
             };
             match groups.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &link)) {
@@ -222,12 +257,7 @@ impl Client {
                 None => groups.push((link, vec![pending])),
             }
         }
-        if !came.is_empty() {
-            self.refresh();
-        }
-        let groups = groups.into_iter().map(|(link, group)| self.send(link, group, deadline));
-        came.extend(join_all(groups).await.into_iter().flatten());
-        came
+        (groups, lost)
     }
 
     /// Sends a group to its server, in as many writes as its bounds make of it. Each write

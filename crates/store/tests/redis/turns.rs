@@ -23,7 +23,7 @@ fn one_thread() -> Runtime {
 }
 
 /// A store whose connection lives on a thread of its own, for as long as the sender.
-fn kept_stay(server: &Server) -> (oneshot::Sender<()>, Arc<Redis>) {
+fn kept_elsewhere(server: &Server) -> (oneshot::Sender<()>, Arc<Redis>) {
     let ((stay, stays), (tell, told)) = (oneshot::channel(), mpsc::channel());
     let url = server.url();
     std::thread::spawn(move || {
@@ -38,7 +38,7 @@ fn kept_stay(server: &Server) -> (oneshot::Sender<()>, Arc<Redis>) {
 #[test]
 fn what_a_thread_asks_in_one_turn_is_read_in_one_go() {
     let server = Server::start(&[]);
-    let (_stay, store) = kept_stay(&server);
+    let (_stay, store) = kept_elsewhere(&server);
     one_thread().block_on(async {
         let mut admin = server.connect().await;
         let sessions = join_all((0..ASKING).map(|_| Session::made(&store))).await;
@@ -64,7 +64,7 @@ async fn reads(admin: &mut MultiplexedConnection) -> u64 {
 #[test]
 fn a_turn_that_ends_with_its_runtime_keeps_nobody_waiting() {
     let server = Server::start(&[]);
-    let (_stay, store) = kept_stay(&server);
+    let (_stay, store) = kept_elsewhere(&server);
     let first = one_thread();
     let session = first.block_on(async {
         let session = Session::made(&store).await;
