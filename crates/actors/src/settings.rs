@@ -24,8 +24,8 @@ pub struct Settings {
     /// Most bytes that wait for a slow connection, with the same consequence. A single
     /// frame may be larger: it is taken when nothing else waits.
     pub sink_bytes_max: usize,
-    /// How long a new session waits for a store that cannot be reached, or until its node's
-    /// lease is renewed, in seconds. Then it is refused.
+    /// How long a new session waits until its node's lease is renewed, and then for a store
+    /// that cannot be reached, in seconds each. Then it is refused.
     pub store_wait_secs: u64,
     /// How long a request is held whose session cannot be reached, because its owner is
     /// being replaced or the store is away, in milliseconds. Then its requests end with an

@@ -3,10 +3,12 @@
 //! Each reader takes the JSON text of a message's `params`, and gives `None` for what is
 //! absent or malformed; what that means is for the caller to say.
 
-use bytes::Bytes;
-use serde::Deserialize;
+use std::fmt;
 
-use crate::raw::{self, Object};
+use bytes::Bytes;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use crate::raw::{self, Name, Object};
 use crate::{ProgressToken, RequestId};
 
 /// How serious a log message is, by RFC 5424: the least comes first (LOG-01).
@@ -85,18 +87,42 @@ pub fn with_cancelled_request_id(params: &[u8], id: &RequestId) -> Option<Bytes>
     raw::with_member(params, "requestId", &id.to_json())
 }
 
-/// What `notifications/progress` tells; read in one go, since streams are full of it.
-#[derive(Deserialize)]
+/// What `notifications/progress` tells; read in one go, since streams are full of it. Of a
+/// member that is there twice the last one counts, as everywhere.
+#[derive(Default)]
 struct Told {
-    #[serde(rename = "progressToken")]
-    token: ProgressToken,
-    progress: f64,
+    token: Option<ProgressToken>,
+    progress: Option<f64>,
+}
+
+impl<'de> Deserialize<'de> for Told {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Told;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Told, A::Error> {
+                let mut told = Told::default();
+                while let Some(Name(name)) = map.next_key()? {
+                    match &*name {
+                        "progressToken" => told.token = Some(map.next_value()?),
+                        "progress" => told.progress = Some(map.next_value()?),
+                        _ => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                Ok(told)
+            }
+        }
+        deserializer.deserialize_map(Members)
+    }
 }
 
 /// Whose progress `notifications/progress` tells, and how far it has come (PRG-01, PRG-02).
 pub fn progress_of(params: &[u8]) -> Option<(ProgressToken, f64)> {
     let Told { token, progress } = serde_json::from_slice(params).ok()?;
-    Some((token, progress))
+    Some((token?, progress?))
 }
 
 /// The parameters of `notifications/progress` under another token, for the next hop (PRG-04).
@@ -210,7 +236,9 @@ mod tests {
         assert_eq!(progress_of(params), Some((7.into(), 0.5)));
         let renamed = with_progress_token(params, &"mine".into()).unwrap();
         assert_eq!(renamed, r#"{"progressToken":"mine","progress":0.5,"total":1,"message":"m"}"#);
-        for bad in [r#"{"progressToken":7}"#, r#"{"progressToken":7,"progress":"1"}"#] {
+        let twice = br#"{"progressToken":7,"progress":1,"progress":2,"progressT\u006fken":8}"#;
+        assert_eq!(progress_of(twice), Some((8.into(), 2.0)));
+        for bad in [r#"{"progressToken":7}"#, r#"{"progressToken":7,"progress":"1"}"#, "[7,1]"] {
             assert_eq!(progress_of(bad.as_bytes()), None);
         }
     }

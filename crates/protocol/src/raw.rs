@@ -110,7 +110,7 @@ impl<'de, const N: usize> Visitor<'de> for Pick<'_, N> {
 }
 
 /// A member's name: nearly always as it stands in the text, a copy where it is escaped.
-struct Name<'a>(Cow<'a, str>);
+pub(crate) struct Name<'a>(pub(crate) Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Name<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
