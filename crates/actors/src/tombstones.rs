@@ -73,6 +73,7 @@ impl Tombstone {
             floor: 1,
             entries: Vec::new(),
             ttl: Duration::from_millis(self.until.0.saturating_sub(now.0).max(LIFE_MIN)),
+            prolongs: true,
         }
     }
 }

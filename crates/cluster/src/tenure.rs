@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod faults;
+mod rules;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,8 @@ use store::{
 };
 use thin_vec::ThinVec;
 
+pub use self::rules::Rules;
+
 /// The wait after a first failure, in milliseconds; it doubles with each further one.
 const BACKOFF_MIN: u64 = 50;
 /// The longest wait between two attempts, in milliseconds.
@@ -26,60 +29,6 @@ const BACKOFF_MAX: u64 = 2_000;
 const SETTLING: u64 = 100;
 /// The wait while the node holds no lease, in milliseconds. It ends when there is one.
 const AWAY: u64 = 500;
-
-/// What the protocol keeps to, each rule to be switched off alone. For tests: all are on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// After a lapse of its node's lease the owner acts only once it has claimed anew.
-    pub claims_after_lapse: bool,
-    /// After a failover the owner writes record and ring anew, without being asked to.
-    pub reasserts_after_failover: bool,
-    /// A session that the store forgot is written anew.
-    pub reasserts_missing: bool,
-    /// A record that fell back to a token before its own is replaced.
-    pub reasserts_fallen_back: bool,
-    /// A record that names this node under another token is a late claim of its own.
-    pub knows_late_claims: bool,
-    /// A claim of unknown outcome is sent again as it was.
-    pub repeats_claims: bool,
-    /// What was not acknowledged is sent again whole, in order.
-    pub resends_whole: bool,
-    /// Whoever was deposed stops.
-    pub stops_when_deposed: bool,
-    /// Nothing is done after a release was sent.
-    pub release_is_last: bool,
-    /// Nothing is released while a failover settles.
-    pub releases_settled: bool,
-    /// A release waits until everything is held.
-    pub release_waits: bool,
-    /// In the first half of settling nothing is claimed: others re-assert first.
-    pub claims_late_in_settling: bool,
-    /// The end of a session is written anew where the store forgot it.
-    pub reasserts_end: bool,
-    /// What nobody writes to is refreshed before it expires.
-    pub refreshes: bool,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Self {
-            claims_after_lapse: true,
-            reasserts_after_failover: true,
-            reasserts_missing: true,
-            reasserts_fallen_back: true,
-            knows_late_claims: true,
-            repeats_claims: true,
-            resends_whole: true,
-            stops_when_deposed: true,
-            release_is_last: true,
-            releases_settled: true,
-            release_waits: true,
-            claims_late_in_settling: true,
-            reasserts_end: true,
-            refreshes: true,
-        }
-    }
-}
 
 /// How far the node knows what the session's primary holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -222,6 +171,7 @@ pub struct Tenure {
     retry_at: u64,
     /// That is only because the node held no lease.
     away: bool,
+    /// When the record's time to live is to begin anew, and that it is time now.
     refresh_at: u64,
     refresh: bool,
     /// The store forgot something: write all of it anew.
@@ -472,11 +422,14 @@ impl Tenure {
         if self.unheld.is_empty() {
             self.first = self.first.max(self.floor);
         }
-        self.refresh = false;
-        self.refresh_at = refresh_at(now, self.ttl);
+        let prolongs = std::mem::take(&mut self.refresh);
+        if prolongs {
+            self.refresh_at = refresh_at(now, self.ttl);
+        }
         let end = self.first + self.unheld.len() as u64;
         self.under = Some(Under::Append { end });
-        Op::Append(self.batch(self.first, self.floor, self.unheld.iter().cloned().collect()))
+        let entries = self.unheld.iter().cloned().collect();
+        Op::Append(Batch { prolongs, ..self.batch(self.first, self.floor, entries) })
     }
 
     fn batch(&self, first: u64, floor: u64, entries: Vec<Bytes>) -> Batch {
@@ -487,6 +440,7 @@ impl Tenure {
             floor,
             entries,
             ttl: self.ttl,
+            prolongs: true,
         }
     }
 
@@ -597,7 +551,11 @@ impl Tenure {
             self.held(*end);
         }
         match error {
-            Error::Unavailable(_) | Error::MarkedDead { .. } | Error::LeaseGone => None,
+            Error::Unavailable(_) | Error::MarkedDead { .. } | Error::LeaseGone => {
+                // It may have been the one that prolongs.
+                self.refresh |= matches!(under, Under::Append { .. });
+                None
+            }
             Error::Missing if self.ending && !self.rules.reasserts_end => self.gone(Outcome::Ended),
             Error::Missing if self.rules.reasserts_missing => {
                 self.anew = true;

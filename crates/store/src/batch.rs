@@ -9,7 +9,7 @@ use crate::{Record, Token};
 
 /// Consecutive entries for one session's log, under its owner's token.
 ///
-/// An empty batch refreshes the time to live and trims the log to the floor, and is
+/// An empty batch may prolong the session's life, trims the log to the floor, and is
 /// refused with a hole where the log's end was lost. A session that falls silent sends
 /// one when its floor rises, or the log keeps what nobody can ask for.
 #[derive(Clone, Debug)]
@@ -27,8 +27,12 @@ pub struct Batch {
     /// The entries, encoded. Kept as they are, not copied: each should own its bytes and
     /// not be a slice of something larger.
     pub entries: Vec<Bytes>,
-    /// How long the session outlives this batch if nothing else happens to it.
+    /// How long the session outlives this batch if nothing else happens to it, and the
+    /// batch [prolongs](Batch::prolongs) its life.
     pub ttl: Duration,
+    /// The session's time to live begins anew; else it goes on. Not every batch needs to:
+    /// for the store that is as much work as to append. A re-assertion always does.
+    pub prolongs: bool,
 }
 
 /// The log holds a batch, and everything before it that can be replayed.

@@ -58,6 +58,7 @@ macro_rules! contract {
             an_unknown_session_reads_as_none_and_takes_nothing,
             a_session_is_absent_after_its_time_to_live,
             claims_and_appends_prolong_a_session,
+            an_append_that_is_not_to_prolong_a_session_does_not,
             an_answer_to_a_reader_prolongs_nothing,
         );
         $crate::contract!(@tests claiming, $world;
@@ -224,6 +225,7 @@ impl<'w> Scene<'w> {
             floor,
             entries: entries(words),
             ttl: LONG,
+            prolongs: true,
         }
     }
 

@@ -77,6 +77,7 @@ impl Redis {
     fn append_call(&self, batch: &Batch) -> Call {
         let mut call = self.on_session(Name::Append, &batch.session);
         call.command.arg(&layout::encode_token(batch.token));
+        call.command.arg(u8::from(batch.prolongs));
         add_entries(&mut call, batch);
         call
     }

@@ -36,7 +36,7 @@ async fn an_idle_session_takes_less_than_600_bytes() {
         store.create(&session, record, ttl).await.expect("made");
         // Something was replayable once, and is no more.
         let entries = vec![Bytes::from_static(b"entry")];
-        let batch = Batch { session, token, first: 1, floor: 1, entries, ttl };
+        let batch = Batch { session, token, first: 1, floor: 1, entries, ttl, prolongs: true };
         store.append(batch.clone()).await.expect("taken");
         let trim = Batch { first: 2, floor: 2, entries: Vec::new(), ..batch };
         store.append(trim).await.expect("taken");

@@ -332,6 +332,7 @@ impl World {
                 floor: 1,
                 entries: Vec::new(),
                 ttl: super::redis::TTL,
+                prolongs: true,
             };
             self.send_for(at, Command::Reassert(record, batch), Purpose::Grave(session));
         }

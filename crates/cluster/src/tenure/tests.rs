@@ -84,6 +84,17 @@ impl Story {
         assert_eq!(did, expected);
     }
 
+    /// One more entry is appended; answers with its number.
+    #[track_caller]
+    fn appends(&mut self, entry: &'static str, prolongs: bool) -> u64 {
+        self.say(entry);
+        let ring = (1, self.ring.clone());
+        let op = self.tenure.next(&self.moment, || ring, 0);
+        let Some(Op::Append(batch)) = op else { panic!("{op:?}") };
+        assert_eq!(batch.prolongs, prolongs, "at {}", self.moment.now);
+        self.ring.len() as u64
+    }
+
     #[track_caller]
     fn came<const N: usize>(&mut self, came: Came, outcomes: [Outcome; N]) {
         assert_eq!(self.tenure.came(&self.moment, came), outcomes);
@@ -162,6 +173,21 @@ fn an_idle_session_is_refreshed_well_before_it_expires() {
     story.at(100_000).does("append 1");
     story.came(Came::Appended(Ok(Appended { through: None })), []);
     assert_eq!(story.tenure.wake_at(), Some(200_000));
+}
+
+#[test]
+fn a_busy_session_is_refreshed_as_often_as_an_idle_one_and_not_with_each_append() {
+    let mut story = story();
+    for (now, prolongs) in [(99_999, false), (100_000, true), (199_999, false), (200_000, true)] {
+        let number = story.at(now).appends("a", prolongs);
+        story.came(appended(number), [Outcome::Through(number)]);
+    }
+    story.at(300_000).appends("b", true);
+    story.came(Came::Appended(Err(unavailable())), []);
+    // Nobody knows whether it was done.
+    story.at(300_050).appends("c", true);
+    story.came(appended(6), [Outcome::Through(6)]);
+    story.at(300_051).appends("d", false);
 }
 
 #[test]

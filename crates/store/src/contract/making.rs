@@ -100,6 +100,26 @@ pub async fn claims_and_appends_prolong_a_session(world: &dyn World) {
     assert!(scene.read().await.is_some());
 }
 
+/// Most of what a busy session says need not.
+pub async fn an_append_that_is_not_to_prolong_a_session_does_not(world: &dyn World) {
+    let (scene, owner) = (Scene::new(world), first());
+    let store = world.store();
+    store.create(&scene.session, scene.record(owner), SHORT).await.expect("made");
+    let batch = |number, words| Batch { prolongs: false, ..scene.batch(owner, number, 1, words) };
+    through(store.append(batch(1, "a")).await, 1);
+    through(store.append(batch(2, "b")).await, 2);
+    world.pass(MOST_OF_SHORT).await;
+    through(store.append(batch(3, "c")).await, 3);
+    through(store.append(batch(4, "")).await, 3);
+    scene.holds(1, "a b c").await;
+    world.pass(MOST_OF_SHORT).await;
+    assert_eq!(scene.read().await, None);
+    // What outlived its record is nobody's.
+    scene.holds(0, "").await;
+    scene.create(scene.record(owner)).await.expect("made anew");
+    scene.holds(0, "").await;
+}
+
 /// Looking at an abandoned session does not keep it.
 pub async fn an_answer_to_a_reader_prolongs_nothing(world: &dyn World) {
     let (scene, owner) = (Scene::new(world), first());

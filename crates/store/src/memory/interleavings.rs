@@ -81,7 +81,8 @@ impl Tenure {
     fn batch(&self, session: &SessionId, first: u64) -> Batch {
         let entries = self.ring[(first - self.floor) as usize..].to_vec();
         let token = self.record.owner.token;
-        Batch { session: session.clone(), token, first, floor: self.floor, entries, ttl: TTL }
+        let (session, floor) = (session.clone(), self.floor);
+        Batch { session, token, first, floor, entries, ttl: TTL, prolongs: true }
     }
 
     fn shown(&self) -> RangeInclusive<u64> {

@@ -108,9 +108,11 @@ impl Shard {
         batch: Batch,
         (now, expires): (u64, u64),
     ) -> Result<Appended, Error> {
-        let Batch { session, token, first, floor, entries, .. } = batch;
+        let Batch { session, token, first, floor, entries, prolongs, .. } = batch;
         let appended = self.owned(&session, token, now)?.log.append(first, floor, entries)?;
-        self.prolong(&session, expires);
+        if prolongs {
+            self.prolong(&session, expires);
+        }
         Ok(appended)
     }
 

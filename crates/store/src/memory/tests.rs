@@ -55,7 +55,7 @@ fn session(number: usize) -> SessionId {
 fn batch(session: &SessionId, ttl: Duration) -> Batch {
     let token = Token::first(1);
     let entries = vec![Bytes::from_static(b"entry")];
-    Batch { session: session.clone(), token, first: 1, floor: 1, entries, ttl }
+    Batch { session: session.clone(), token, first: 1, floor: 1, entries, ttl, prolongs: true }
 }
 
 /// Sessions, looks and tenants of all shards.

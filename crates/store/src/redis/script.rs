@@ -23,15 +23,19 @@ pub(super) enum Name {
     Settle,
 }
 
-/// Every script. Those about a session begin with the same words.
+/// Every script. Those about a session begin with the same words, and one of them with
+/// what is nearly always enough.
 static SCRIPTS: LazyLock<[Script; 12]> = LazyLock::new(|| {
     let alone = |name, text: &str| Script::new(name, text.to_owned());
-    let session =
-        |name, text| Script::new(name, format!("{}{text}", include_str!("scripts/head.lua")));
+    let head = include_str!("scripts/head.lua");
+    let session = |name, text| Script::new(name, format!("{head}{text}"));
+    let ordinary = include_str!("scripts/ordinary.lua");
+    let append = include_str!("scripts/append.lua");
+    let append = Script::new(Name::Append, format!("{ordinary}{head}{append}"));
     [
         session(Name::Create, include_str!("scripts/create.lua")),
         session(Name::Claim, include_str!("scripts/claim.lua")),
-        session(Name::Append, include_str!("scripts/append.lua")),
+        append,
         session(Name::Reassert, include_str!("scripts/reassert.lua")),
         session(Name::Save, include_str!("scripts/save.lua")),
         session(Name::Release, include_str!("scripts/release.lua")),

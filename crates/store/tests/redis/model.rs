@@ -141,7 +141,8 @@ impl Dice {
         let floor = (first + self.below(3)).saturating_sub(self.below(7)).max(1);
         let entries = (0..self.below(5)).map(|_| self.bytes()).collect();
         let (token, ttl) = (self.owner().token, LONG + Duration::from_secs(self.below(9)));
-        Batch { session: session.id.clone(), token, first, floor, entries, ttl }
+        let (session, prolongs) = (session.id.clone(), self.below(2) == 0);
+        Batch { session, token, first, floor, entries, ttl, prolongs }
     }
 
     fn bytes(&mut self) -> Bytes {

@@ -72,6 +72,7 @@ impl Session {
             floor: 1,
             entries: words.split_whitespace().map(own).collect(),
             ttl: LONG,
+            prolongs: true,
         }
     }
 
