@@ -18,7 +18,7 @@ use crate::keeper::Keeper;
 use crate::record::Draft;
 use crate::registry::Seat;
 use crate::session_actor::{Beginning, Parts, SessionActor};
-use crate::{Opened, clock, metrics};
+use crate::{Inflow, Opened, clock, metrics};
 
 /// What a new session begins with.
 pub(crate) enum Newborn {
@@ -82,7 +82,7 @@ pub(crate) fn begin(
     });
     context.run(actor);
     metrics::SESSIONS_OPENED.inc();
-    Ok(Opened { session, inflow: Local::new(queue, door).into() })
+    Ok(Opened { session, inflow: Inflow::new(Local::new(queue, door), node, is_duplex) })
 }
 
 /// A session that this node has claimed, and for whom.

@@ -292,14 +292,14 @@ impl Handle {
     fn enter(&self, visit: &Visit, errand: Errand) -> Result<Inflow, Refusal> {
         let node = &self.node;
         if node.sessions_move() {
-            return Ok(Passage::begin(node, visit, errand).into());
+            return Ok(Inflow::new(Passage::begin(node, visit, errand), node, false));
         }
         // What can be told of a crowd only by a status waits for its turn instead.
         let again = (!errand.asks()).then(|| errand.clone());
         match node.enter(&visit.tenant.name, &visit.principal, &visit.session, errand) {
-            Entry::Entered(local) => Ok(local.into()),
+            Entry::Entered(local) => Ok(Inflow::new(local, node, false)),
             Entry::Refused(Refusal::Busy) if let Some(errand) = again => {
-                Ok(Passage::begin(node, visit, errand).into())
+                Ok(Inflow::new(Passage::begin(node, visit, errand), node, false))
             }
             Entry::Refused(refusal) => Err(refusal),
             Entry::Absent(_) => Err(Refusal::UnknownSession),

@@ -15,7 +15,6 @@ use crate::metrics::{self, Hold};
 pub(crate) struct Held {
     node: Arc<Node>,
     pub(crate) since: Instant,
-    pub(crate) told_at: Instant,
 }
 
 impl Held {
@@ -27,8 +26,7 @@ impl Held {
             return None;
         }
         metrics::HELD.inc();
-        let now = Instant::now();
-        Some(Self { node: Arc::clone(node), since: now, told_at: now })
+        Some(Self { node: Arc::clone(node), since: Instant::now() })
     }
 }
 

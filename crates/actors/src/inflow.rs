@@ -6,7 +6,9 @@ use std::task::{Context, Poll};
 use conversation::{Answer, EventId, Frame};
 
 use crate::door::Door;
+use crate::handle::Node;
 use crate::remote::Passage;
+use crate::silence::Silence;
 use crate::sink::Queue;
 
 /// One thing a connection is told. Either a single `Answer`, or `Open`, any number of
@@ -34,11 +36,20 @@ pub enum Told {
 
 /// The receiving half of a sink, wherever its session lives. Bounded: a reader that falls
 /// behind finds the stream aborted. Dropping it tells the session that the client is gone.
+///
+/// On a stream on which nothing else happens it tells [`Frame::KeepAlive`] every
+/// `keepalive_secs`: wherever the session is, and whether it has an owner or not, it is this
+/// connection that nobody on the way is to take for dead (SSE-13).
 #[derive(Debug)]
-pub struct Inflow(Source);
+pub struct Inflow {
+    source: Source,
+    keepalive_secs: u64,
+    /// Once it is a stream.
+    silence: Option<Box<Silence>>,
+}
 
 #[derive(Debug)]
-enum Source {
+pub(crate) enum Source {
     /// To one session that ends with its node.
     Local(Local),
     /// To wherever the session is.
@@ -53,22 +64,47 @@ impl Inflow {
 
     /// As `next`, for hand-written streams.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Told>> {
-        match &mut self.0 {
+        let told = match &mut self.source {
             Source::Local(local) => local.poll_next(context),
             Source::Passage(passage) => passage.poll_next(context),
+        };
+        if matches!(told, Poll::Ready(Some(Told::Open { .. }))) && self.keepalive_secs > 0 {
+            self.silence = Some(Box::new(Silence::new(self.keepalive_secs)));
+        }
+        match (&mut self.silence, told) {
+            (Some(silence), Poll::Pending) => {
+                silence.poll(context).map(|()| Some(Told::Frame(Frame::KeepAlive)))
+            }
+            (Some(silence), told) => {
+                silence.broken();
+                told
+            }
+            (None, told) => told,
         }
     }
-}
 
-impl From<Local> for Inflow {
-    fn from(local: Local) -> Self {
-        Self(Source::Local(local))
+    /// `open` from the start, or once it is told so.
+    pub(crate) fn new(source: impl Into<Source>, node: &Node, open: bool) -> Self {
+        let keepalive_secs = node.settings.session.keepalive_secs.max(1);
+        let silence = open.then(|| Box::new(Silence::new(keepalive_secs)));
+        Self { source: source.into(), keepalive_secs, silence }
+    }
+
+    /// For another node, which gives its client signs of life itself.
+    pub(crate) fn untimed(self) -> Self {
+        Self { keepalive_secs: 0, silence: None, ..self }
     }
 }
 
-impl From<Passage> for Inflow {
+impl From<Local> for Source {
+    fn from(local: Local) -> Self {
+        Self::Local(local)
+    }
+}
+
+impl From<Passage> for Source {
     fn from(passage: Passage) -> Self {
-        Self(Source::Passage(Box::new(passage)))
+        Self::Passage(Box::new(passage))
     }
 }
 

@@ -27,6 +27,7 @@ mod remote;
 mod seeking;
 mod session_actor;
 mod settings;
+mod silence;
 mod sink;
 mod tombstones;
 

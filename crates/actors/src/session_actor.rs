@@ -273,7 +273,6 @@ impl SessionActor {
             }
             self.due = true;
             self.stir();
-            self.sinks.iter().for_each(Sink::keep_alive);
             // Dropped unread, it says itself that nothing was done.
             self.mail.retain(|letter| letter.sink.is_none() || letter.came.plus(MAIL_WAIT) > now);
             let next = now.plus(self.node.limits.keepalive_secs.max(1) * 1_000);

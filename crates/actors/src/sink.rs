@@ -70,13 +70,6 @@ impl Sink {
         self.queue.write(Told::Frame(frame), size)
     }
 
-    /// Gives a sign of life on a stream.
-    pub(crate) fn keep_alive(&self) {
-        if self.queue.lock().open {
-            self.write(Frame::KeepAlive);
-        }
-    }
-
     /// Ends the stream.
     pub(crate) fn finish(self, ending: Ending) {
         self.queue.end(match ending {
@@ -142,10 +135,6 @@ impl Queue {
         let mut state = self.lock();
         if state.finished || state.left {
             return Wrote::Cut;
-        }
-        // Whoever has something to read needs no sign of life.
-        if matches!(told, Told::Frame(Frame::KeepAlive)) && state.head.is_some() {
-            return Wrote::Taken;
         }
         state.open = true;
         let wrote = if state.has_room(size, self.bounds) {
@@ -343,20 +332,6 @@ mod tests {
     }
 
     #[test]
-    fn only_a_stream_is_kept_alive() {
-        check(|sink| sink.keep_alive(), &["refused"]);
-        check(
-            |sink| {
-                assert_eq!(sink.open(false, None), Wrote::Taken);
-                assert_eq!(sink.write(message(1)), Wrote::Taken);
-                sink.keep_alive();
-                sink.finish(Ending::Proper);
-            },
-            &["open", "1"],
-        );
-    }
-
-    #[test]
     fn a_stream_of_a_session_that_moved_says_so_and_a_call_was_not_taken() {
         check(|sink| sink.abandon(Refusal::Moved), &["refused"]);
         check(
@@ -396,16 +371,6 @@ mod tests {
         assert_eq!(take(&queue), Poll::Ready(Some("1000".into())));
         assert_eq!(sink.write(message(60)), Wrote::Taken);
         assert_eq!(sink.write(message(60)), Wrote::Cut);
-    }
-
-    #[test]
-    fn signs_of_life_do_not_pile_up() {
-        let (sink, queue) = Sink::new(SinkId(1), BOUNDS, true);
-        for _ in 0..1_000 {
-            assert_eq!(sink.write(Frame::KeepAlive), Wrote::Taken);
-        }
-        assert_eq!(take(&queue), Poll::Ready(Some("frame".into())));
-        assert_eq!(take(&queue), Poll::Pending);
     }
 
     #[test]

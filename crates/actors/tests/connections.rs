@@ -61,6 +61,30 @@ async fn a_client_that_leaves_a_stream_finds_everything_when_it_comes_back() {
     is_the_whole_flood(&seen);
 }
 
+// holds: SSE-13
+#[actix_rt::test]
+async fn a_stream_on_which_nothing_happens_is_told_so_and_who_waits_for_json_is_not() {
+    let mut settings = Settings::default();
+    (settings.session.keepalive_secs, settings.session.sse_after_ms) = (1, 60_000);
+    let world = World::with(settings, Script::default());
+    let visit = world.session().await;
+    let mut call = world.call(&visit, 1, "later").await.unwrap();
+    let mut stream = world.handle.listen(&visit, None).await.unwrap();
+    let mut duplex = world.handle.connect(&world.tenant, &world.principal).await.unwrap().inflow;
+    for listening in [&mut stream, &mut duplex] {
+        let mut signs = 0;
+        while signs < 2 {
+            signs += match next(listening).await {
+                Some(Told::Frame(Frame::KeepAlive)) => 1,
+                Some(Told::Open { .. } | Told::Frame(Frame::Cursor { .. })) => 0,
+                told => panic!("{told:?}"),
+            };
+        }
+    }
+    world.script.gate.notify_one();
+    assert!(matches!(next(&mut call).await, Some(Told::Answer(Answer::Json(_)))));
+}
+
 #[actix_rt::test]
 async fn a_slow_reader_is_cut_and_comes_back_to_all_it_missed() {
     let mut settings = Settings { sink_frames_max: 8, ..Settings::default() };

@@ -18,7 +18,7 @@ impl Session {
         let sink = call.sink;
         match &mut call.form {
             Form::Stream(stream) => Some(Upgraded::Stream(*stream)),
-            Form::Unlogged { .. } => sink.map(Upgraded::Sink),
+            Form::Unlogged => sink.map(Upgraded::Sink),
             Form::Duplex => None,
             Form::Held { answers, .. } => {
                 let sink = sink?;
@@ -55,14 +55,13 @@ impl Session {
     /// A POST was silent for long: its answer becomes a stream.
     pub(crate) fn upgrade_silent(&mut self, turn: &mut Turn<'_>, id: CallId) {
         let starting = !self.is_shaken();
-        let keepalive_at = turn.now.plus(self.limits.keepalive_secs * 1_000);
         let Some(call) = self.calls.iter_mut().find(|call| call.id == id) else { return };
         let (Some(sink), Form::Held { upgrade_at, answers }) = (call.sink, &mut call.form) else {
             return;
         };
         if starting {
             // There is nothing to resume before there is a session.
-            call.form = Form::Unlogged { keepalive_at };
+            call.form = Form::Unlogged;
             turn.effects.push(Effect::Open { sink, welcome: true, at: None });
             turn.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
             return;
@@ -108,7 +107,7 @@ impl Session {
                     self.close_stream(turn, stream);
                 }
             }
-            Form::Unlogged { .. } => {
+            Form::Unlogged => {
                 self.calls.swap_remove(index);
                 if let Some(sink) = sink {
                     let frame = Frame::Message { id: None, data };
@@ -146,7 +145,7 @@ impl Session {
             }
             Form::Held { .. } => self.answer(turn, sink, Answer::Nothing, false),
             Form::Stream(stream) => self.close_stream(turn, stream),
-            Form::Unlogged { .. } => {
+            Form::Unlogged => {
                 turn.effects
                     .extend(sink.map(|sink| Effect::Finish { sink, ending: Ending::Proper }));
             }

@@ -18,10 +18,8 @@ impl Session {
         let mut first = Millis(u64::MAX);
         let mut at = |time: Option<Millis>| first = time.map_or(first, |time| first.min(time));
         for call in self.calls.iter().filter(|call| call.sink.is_some()) {
-            match call.form {
-                Form::Held { upgrade_at, .. } => at(Some(upgrade_at)),
-                Form::Unlogged { keepalive_at } => at(Some(keepalive_at)),
-                _ => {}
+            if let Form::Held { upgrade_at, .. } = call.form {
+                at(Some(upgrade_at));
             }
         }
         for exchange in &self.exchanges {
@@ -29,7 +27,6 @@ impl Session {
             at(exchange.progress.as_ref().and_then(|pace| pace.deadline(&self.limits)));
         }
         for attachment in &self.attachments {
-            at(Some(attachment.keepalive_at));
             at(attachment.ping_at);
             at(attachment.poll_at);
         }
@@ -37,7 +34,6 @@ impl Session {
             at(Some(ask.deadline));
         }
         at(self.link.deadline());
-        at(self.duplex.map(|_| self.duplex_keepalive_at));
         at(self.trims_at());
         at(self.idle_at());
         at(self.sleeps_at());
@@ -142,18 +138,9 @@ impl Session {
         };
         let due: Vec<_> = self.calls.iter().filter(silent).map(|call| call.id).collect();
         due.into_iter().for_each(|call| self.upgrade_silent(turn, call));
-        let next = turn.now.plus(self.limits.keepalive_secs * 1_000);
-        for call in &mut self.calls {
-            if let (Form::Unlogged { keepalive_at }, Some(sink)) = (&mut call.form, call.sink)
-                && *keepalive_at <= turn.now
-            {
-                *keepalive_at = next;
-                turn.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
-            }
-        }
     }
 
-    /// A stream was quiet for long, or its connection is old.
+    /// A client is due for a ping, or a connection is old.
     fn attachment_deadlines(&mut self, turn: &mut Turn<'_>) {
         let (now, limits) = (turn.now, self.limits.clone());
         let (mut pings, mut polls) = (Vec::new(), Vec::new());
@@ -169,22 +156,11 @@ impl Session {
                 attachment.ping_at = Some(now.plus(limits.ping_secs * 1_000));
                 pings.push(attachment.stream);
             }
-            if attachment.keepalive_at <= now {
-                attachment.keepalive_at = now.plus(limits.keepalive_secs * 1_000);
-                if attachment.open {
-                    let (sink, frame) = (attachment.sink, Frame::KeepAlive);
-                    turn.effects.push(Effect::Write { sink, frame });
-                }
-            }
-        }
-        if let Some(sink) = self.duplex.filter(|_| self.duplex_keepalive_at <= now) {
-            self.duplex_keepalive_at = now.plus(limits.keepalive_secs * 1_000);
-            turn.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
         }
         for sink in polls {
             // The client comes back with the last id it saw (SSE-05).
             let retry = self.retry();
-            self.write(turn, sink, Frame::Retry(retry));
+            turn.effects.push(Effect::Write { sink, frame: Frame::Retry(retry) });
             self.finish(turn, sink, Ending::Proper);
         }
         pings.into_iter().for_each(|stream| self.ping_client(turn, stream));

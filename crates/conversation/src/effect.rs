@@ -156,7 +156,8 @@ pub enum Frame {
         /// The message, on one line.
         data: Bytes,
     },
-    /// Nothing, so that nobody on the way takes the connection for dead (SSE-13).
+    /// Nothing: the body of a response begins, or nobody on the way is to take the connection
+    /// for dead (SSE-13). For the latter whoever keeps the connection cares, not the session.
     KeepAlive,
 }
 

@@ -60,7 +60,7 @@ pub(crate) enum Form {
     /// A stream of the log, by its number.
     Stream(u64),
     /// An SSE stream outside the log, which cannot be resumed: a slow `initialize`.
-    Unlogged { keepalive_at: Millis },
+    Unlogged,
     /// The one pipe of a duplex transport.
     Duplex,
 }

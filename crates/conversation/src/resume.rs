@@ -179,7 +179,7 @@ impl Session {
                 }
                 let id = Some(self.log.emitters.id(stream, number));
                 let frame = Frame::Message { id, data: data.clone() };
-                self.write(turn, sink, frame);
+                turn.effects.push(Effect::Write { sink, frame });
             }
             What::Closed => self.finish(turn, sink, Ending::Proper),
             _ => {}

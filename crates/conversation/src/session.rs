@@ -68,7 +68,6 @@ pub struct Session {
     pub(crate) rerun: Rerun,
     pub(crate) idle_stop_secs: Option<u64>,
     pub(crate) duplex: Option<SinkId>,
-    pub(crate) duplex_keepalive_at: Millis,
     pub(crate) phase: Phase,
     /// When something last happened.
     pub(crate) touched: Millis,
@@ -156,7 +155,6 @@ impl Session {
     pub fn new(birth: Birth, now: Millis) -> Self {
         let Birth { limits, emitter, seed, rerun, idle_stop_secs, duplex } = birth;
         Self {
-            duplex_keepalive_at: now.plus(limits.keepalive_secs * 1_000),
             limits,
             seed: seed | 1,
             rerun,

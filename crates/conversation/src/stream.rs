@@ -78,7 +78,6 @@ pub(crate) struct Attachment {
     pub(crate) sent: u64,
     /// Was the response's head written?
     pub(crate) open: bool,
-    pub(crate) keepalive_at: Millis,
     pub(crate) ping_at: Option<Millis>,
     /// When a message was last written to it.
     pub(crate) told_at: Millis,
@@ -139,7 +138,6 @@ impl Session {
             stream,
             sent,
             open: false,
-            keepalive_at: turn.now.plus(self.limits.keepalive_secs * 1_000),
             ping_at: pings.then(|| turn.now.plus(self.limits.ping_secs * 1_000)),
             told_at: turn.now,
             poll_at: polls.then(|| turn.now.plus(self.limits.stream_secs * 1_000)),
@@ -219,7 +217,7 @@ impl Session {
             What::Event { data, .. } => {
                 attachment.told_at = turn.now;
                 let frame = Frame::Message { id: Some(id), data: data.clone() };
-                self.write(turn, sink, frame);
+                turn.effects.push(Effect::Write { sink, frame });
             }
             What::Closed => self.finish(turn, sink, Ending::Proper),
             _ => {}
@@ -236,14 +234,6 @@ impl Session {
         let sink = attachment.sink;
         turn.effects.push(Effect::Open { sink, welcome: false, at: Some(id) });
         let frame = if primes { Frame::Cursor { id, retry } } else { Frame::KeepAlive };
-        self.write(turn, sink, frame);
-    }
-
-    pub(crate) fn write(&mut self, turn: &mut Turn<'_>, sink: SinkId, frame: Frame) {
-        let keepalive_at = turn.now.plus(self.limits.keepalive_secs * 1_000);
-        if let Some(attachment) = self.attachments.iter_mut().find(|a| a.sink == sink) {
-            attachment.keepalive_at = keepalive_at;
-        }
         turn.effects.push(Effect::Write { sink, frame });
     }
 

@@ -214,7 +214,8 @@ impl Session {
     ) {
         let unheard = requests.iter().filter(|owed| owed.word == 0 || owed.word > sent);
         for Owed { id, .. } in unheard {
-            self.write(turn, sink, Frame::Message { id: None, data: error(id, why) });
+            let frame = Frame::Message { id: None, data: error(id, why) };
+            turn.effects.push(Effect::Write { sink, frame });
         }
     }
 }

@@ -228,16 +228,6 @@ fn beyond_the_bound_the_standalone_stream_idle_longest_is_closed() {
     assert!(!world.connections[&sinks[3]].finished && !world.connections[&fifth].finished);
 }
 
-// holds: SSE-13
-#[test]
-fn an_idle_stream_is_kept_alive_by_comments() {
-    let mut world = live();
-    let sink = world.listen(None);
-    world.wait(31_000);
-    let frames = world.connections[&sink].frames.iter();
-    assert_eq!(frames.filter(|frame| **frame == Frame::KeepAlive).count(), 2);
-}
-
 // holds: SSE-05, POST-13, GET-07
 #[test]
 fn an_old_connection_is_told_when_to_come_back_and_ends() {

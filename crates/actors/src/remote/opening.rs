@@ -115,7 +115,10 @@ pub(crate) async fn connect(
     let session = opened(&mut calling).await?;
     let Opening { tenant, principal, .. } = opening;
     let visit = Visit { tenant, principal, session: session.clone() };
-    Ok(Opened { session, inflow: Passage::of_duplex(node, visit, calling).into() })
+    Ok(Opened {
+        session,
+        inflow: Inflow::new(Passage::of_duplex(node, visit, calling), node, true),
+    })
 }
 
 /// Opens a session through another node.
@@ -135,7 +138,10 @@ pub(crate) async fn open(
     let errand = Errand::Post { body, mirrored: opening.mirrored, again: false };
     let visit =
         Visit { tenant: opening.tenant, principal: opening.principal, session: session.clone() };
-    Ok(Opened { session, inflow: Passage::of_newborn(node, visit, errand, calling).into() })
+    Ok(Opened {
+        session,
+        inflow: Inflow::new(Passage::of_newborn(node, visit, errand, calling), node, false),
+    })
 }
 
 /// The new session's name, which comes before what its client is told.
@@ -185,7 +191,7 @@ impl Replies for Serving {
             Self::Beginning(beginning) => {
                 let reply = match ready!(beginning.as_mut().poll(context)) {
                     Ok(Opened { session, inflow }) => {
-                        *self = Self::Telling(inflow);
+                        *self = Self::Telling(inflow.untimed());
                         name(&session)
                     }
                     Err(refusal) => {

@@ -12,8 +12,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use cluster::{CallError, Calling, Peer};
-use conversation::{Frame, Refusal};
-use tokio::time::{Instant, Sleep};
+use conversation::Refusal;
+use tokio::time::Sleep;
 
 use super::course::{Course, Next};
 use super::{Call, Errand, told};
@@ -139,9 +139,6 @@ impl Passage {
                 },
                 State::Waiting(sleep) => {
                     ready!(sleep.as_mut().poll(context));
-                    if let Some(sign) = self.sign_of_life() {
-                        return Poll::Ready(Some(sign));
-                    }
                     self.seek();
                     continue;
                 }
@@ -272,19 +269,6 @@ impl Passage {
         } else {
             self.state = State::Waiting(Box::pin(tokio::time::sleep(wait)));
         }
-    }
-
-    /// A client that waits on an open stream is told so now and then.
-    fn sign_of_life(&mut self) -> Option<Told> {
-        let open = self.course.is_open();
-        let held = self.held.as_mut()?;
-        let every = Duration::from_secs(self.node.settings.session.keepalive_secs.max(1));
-        if !open || held.told_at.elapsed() < every {
-            return None;
-        }
-        held.told_at = Instant::now();
-        self.seek();
-        Some(Told::Frame(Frame::KeepAlive))
     }
 
     /// Ends a stream that can be gone on with elsewhere, where this node leaves.
