@@ -129,24 +129,32 @@ impl Visitor {
         format!("{}-{}", self.name, self.keys)
     }
 
-    /// A session of its own. What fails before there is one is tried again.
+    /// A session of its own. Where its ingress dies meanwhile nobody knows whether it is
+    /// one, and it is tried again.
     async fn enter(&mut self) -> bool {
         let revision = self.chance.pick(&REVISIONS);
-        self.client = Client::new(self.balancer.url(self.balancer.next()), revision);
+        self.client = Client::new("", revision);
         self.is_quiet = false;
-        let entered = timeout(PATIENCE, self.client.initialize(json!({ "elicitation": {} }))).await;
+        let key = self.key();
+        let params = self.client.introduction(json!({ "elicitation": {} }));
+        let message = request(&key, "initialize", params);
+        let Some((node, response)) = self.begin(&key, &message, Asked::default()).await else {
+            return false;
+        };
+        let session = response.headers().get("mcp-session-id").and_then(|id| id.to_str().ok());
+        let session = session.map(str::to_owned);
+        if !self.hear(key.clone(), node, response, 0).await {
+            return false;
+        }
+        self.client.session = session;
         let message = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
-        let is_in = matches!(entered, Ok(Ok(())))
-            && matches!(self.post(&message).await, Ok((_, response)) if response.status() == 202);
-        if !is_in {
-            // Where its ingress died nobody knows whether it is one.
-            self.client.session = None;
-        } else if self.chance.is(50) {
+        self.accepted(&key, &message).await;
+        if self.client.session.is_some() && self.chance.is(50) {
             let key = self.key();
             let listener = self.listen(key);
             self.listener = Some(tokio::spawn(listener));
         }
-        is_in
+        self.client.session.is_some()
     }
 
     /// Ends the session.
@@ -278,6 +286,11 @@ impl Visitor {
     /// A request, to its last word; whether it came to a result.
     async fn exchange(&mut self, key: Key, message: Value, asked: Asked, cuts: u64) -> bool {
         let Some((node, response)) = self.begin(&key, &message, asked).await else { return false };
+        self.hear(key, node, response, cuts).await
+    }
+
+    /// What comes of a request, to its last word; whether that is a result.
+    async fn hear(&mut self, key: Key, node: usize, response: Response, cuts: u64) -> bool {
         let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok());
         if kind.is_some_and(|kind| kind.starts_with("application/json")) {
             match response.json::<Value>().await {

@@ -69,11 +69,7 @@ impl Client {
 
     /// The first exchange of the handshake.
     pub async fn initialize(&mut self, capabilities: Value) -> Result<()> {
-        let params = json!({
-            "protocolVersion": self.revision,
-            "capabilities": capabilities,
-            "clientInfo": {"name": "stories", "version": "1"},
-        });
+        let params = self.introduction(capabilities);
         let response = self.send(self.message("initialize", params)).await?;
         let status = response.status();
         if status != 200 {
@@ -84,6 +80,15 @@ impl Client {
         self.welcome = result(last_word(response).await?)?;
         self.revision = self.welcome["protocolVersion"].as_str().context("no version")?.to_owned();
         Ok(())
+    }
+
+    /// The params of `initialize`.
+    pub fn introduction(&self, capabilities: Value) -> Value {
+        json!({
+            "protocolVersion": self.revision,
+            "capabilities": capabilities,
+            "clientInfo": {"name": "stories", "version": "1"},
+        })
     }
 
     /// A request with an id of its own.
