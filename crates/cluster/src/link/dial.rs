@@ -174,7 +174,7 @@ fn suspect(node: &Node) -> Suspicion {
 /// Is a peer that refuses connections dead, or gone? Has it marked if so.
 async fn judge(node: &Node, peer: Incarnation, suspicion: &mut Suspicion) -> bool {
     if node.peers.is_linked(peer) {
-        suspicion.lives(node.right.now());
+        suspicion.is_linked(node.right.now());
         return false;
     }
     // Without a link that broke, the address may never have been right.

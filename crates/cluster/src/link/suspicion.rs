@@ -27,11 +27,17 @@ const STILL_MS: u64 = 200;
 /// right before; then the next one does.
 const JITTER_MS: u64 = 20;
 
+/// How long it may take until it is noticed that a link has ended which ended together with
+/// the one that broke, in milliseconds. One that is up for longer is up.
+const NOTICE_MS: u64 = 100;
+
 /// How much later than its time something may come, in milliseconds.
 const LATE_MS: u64 = 250;
 
 /// What speaks for and against a peer. Times are milliseconds of the node's clock.
 pub(crate) struct Suspicion {
+    /// When the link broke.
+    broke: u64,
     /// Since when it has not been seen to live.
     since: u64,
     refusals: u32,
@@ -61,7 +67,7 @@ impl Suspicion {
     /// notice a broken link: then they do nothing until they have renewed.
     pub(crate) fn new(now: u64, (renews, notices): (u64, u64)) -> Self {
         let overdue = (renews + renews / 4).max(notices) + LATE_MS;
-        Self { since: now, refusals: 0, ends: None, lives: false, overdue }
+        Self { broke: now, since: now, refusals: 0, ends: None, lives: false, overdue }
     }
 
     /// The peer's address refused a connection. Is it time to look at its lease?
@@ -83,9 +89,10 @@ impl Suspicion {
         self.ends = None;
     }
 
-    /// Another node, or the other direction, has a link to it.
-    pub(crate) fn lives(&mut self, now: u64) {
-        self.lives = true;
+    /// In the other direction there is a link to it still. Where that has ended with this
+    /// one, it will be noticed in a moment.
+    pub(crate) fn is_linked(&mut self, now: u64) {
+        self.lives |= now.saturating_sub(self.broke) >= NOTICE_MS;
         self.begin_again(now);
     }
 
@@ -94,7 +101,8 @@ impl Suspicion {
         let (earliest, latest) = (look.asked + look.left, look.answered + look.left);
         let renewed = self.ends.is_some_and(|ends| earliest > ends + JITTER_MS);
         if renewed {
-            self.lives(look.answered);
+            self.lives = true;
+            self.begin_again(look.answered);
         }
         self.ends = Some(self.ends.map_or(latest, |ends| ends.min(latest)));
         self.lives |= !look.linked;
@@ -186,6 +194,31 @@ mod tests {
         assert!(!suspicion.weigh(look(10_000, 11_000)));
         assert!(!suspicion.weigh(look(10_150, 16_100)));
         assert!(!suspicion.weigh(look(10_300, 16_100)));
+    }
+
+    #[test]
+    fn the_other_link_may_be_noticed_to_have_ended_a_moment_later() {
+        let dead = |linked_until: u64| {
+            let mut suspicion = Suspicion::new(0, RENEWS);
+            (0..5_000).step_by(5).find(|now| {
+                if now % 50 > 0 && *now > linked_until {
+                    return false;
+                }
+                suspicion.refused();
+                if *now <= linked_until {
+                    suspicion.is_linked(*now);
+                    return false;
+                }
+                let left = LEASE - now;
+                let look = Look { asked: *now, answered: *now, left, linked: true, closed: true };
+                suspicion.weigh(look)
+            })
+        };
+        assert_eq!(dead(0), Some(200));
+        assert_eq!(dead(15), Some(250));
+        assert_eq!(dead(95), Some(300));
+        // It was up when the first had long broken.
+        assert_eq!(dead(100), Some(1_600));
     }
 
     #[test]
