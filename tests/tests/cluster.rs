@@ -1,6 +1,6 @@
 //! Three nodes, one Redis, and a client that reaches another node each time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -14,6 +14,7 @@ struct Cluster {
     nodes: Vec<Node>,
     turn: usize,
     redis: Redis,
+    setup: Setup,
 }
 
 impl Cluster {
@@ -24,7 +25,7 @@ impl Cluster {
             .with("cluster.listen", "127.0.0.1:0")
             .with("cluster.secret", "known to these three nodes");
         let nodes = (0..3).map(|_| Node::start(&setup)).collect::<Result<_>>()?;
-        Ok(Self { nodes, turn: 0, redis })
+        Ok(Self { nodes, turn: 0, redis, setup })
     }
 
     /// Sends the client to the next node, as a balancer without affinity does.
@@ -136,6 +137,27 @@ async fn a_session_is_opened_where_a_peer_has_just_died() -> Result<()> {
 #[tokio::test]
 async fn a_session_is_opened_where_the_lease_has_lapsed() -> Result<()> {
     opened_while_redis_is_away_for(Duration::from_millis(8_000)).await
+}
+
+/// It cannot know that Redis did not fail over just before it came; the third node can.
+#[tokio::test]
+async fn a_session_whose_owner_dies_goes_on_at_once_at_a_node_that_has_just_come() -> Result<()> {
+    let mut cluster = Cluster::start()?;
+    // By now the three have seen this Redis for long enough.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let mut client = Client::open(cluster.nodes[0].demo(), "2025-11-25").await?;
+    client.is_well().await?;
+    let newcomer = Node::start(&cluster.setup)?;
+    // They have seen each other, and each is linked to each.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    client.url = newcomer.demo();
+    client.is_well().await?;
+    cluster.nodes[0].kill()?;
+    let died = Instant::now();
+    client.is_well().await?;
+    let dark = died.elapsed();
+    ensure!(dark < Duration::from_secs(1), "it was out of reach for {dark:?}");
+    Ok(())
 }
 
 async fn opened_while_redis_is_away_for(time: Duration) -> Result<()> {

@@ -9,6 +9,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use cluster::tenure::Settling;
 use cluster::{Cause, Error, Peer, Whereabouts};
 use conversation::Refusal;
 use protocol::{Revision, SessionId};
@@ -39,7 +40,7 @@ pub(crate) enum Place {
     Here,
     /// On another.
     There(Peer),
-    /// Nowhere, and this node takes no session up any more. Another will.
+    /// Nowhere, and this node takes no session up: any more, or for now. Another may.
     Nowhere,
 }
 
@@ -92,7 +93,7 @@ impl Node {
                     Located::Ownerless(record, cause) => {
                         self.check(visitor, &record)?;
                         // What the record says is here nobody else may claim: it is passed on.
-                        if self.is_departing() && cause != Cause::Own {
+                        if self.leaves_to_others(session) && cause != Cause::Own {
                             return Ok(Place::Nowhere);
                         }
                         match self.begin_claim(principal, session, *record, cause)? {
@@ -109,6 +110,13 @@ impl Node {
             }
         }
         Err(Refusal::Unavailable)
+    }
+
+    /// Is somebody else to take up what has no owner? This node leaves, or it cannot say what
+    /// the store may have forgotten: it came a moment ago, where others may have seen more.
+    fn leaves_to_others(&self, session: &SessionId) -> bool {
+        self.is_departing()
+            || (self.moment(session).settling != Settling::Done && self.willing_peer().is_some())
     }
 
     /// Is the session here, for this visitor? One that is just leaving is waited for.
