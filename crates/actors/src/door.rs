@@ -121,7 +121,7 @@ impl Door {
 
     /// Has any reader left since this was last asked?
     pub(crate) fn has_any_left(&self) -> bool {
-        self.left.load(Ordering::Relaxed) && self.left.swap(false, Ordering::SeqCst)
+        self.left.load(Ordering::SeqCst) && self.left.swap(false, Ordering::SeqCst)
     }
 
     /// Leaves the note without a knock: for the session itself.

@@ -397,6 +397,12 @@ impl Node {
         })
     }
 
+    /// A node that takes up what has no owner, where this one does not: the best where it
+    /// leaves, where it has yet to settle another with each turn, for that may have to as well.
+    pub(crate) fn taker(&self, turn: usize) -> Option<cluster::Peer> {
+        if self.is_departing() { self.willing_peer() } else { self.cluster.get()?.linked(turn) }
+    }
+
     /// A node that would take a session of this one's.
     pub(crate) fn willing_peer(&self) -> Option<cluster::Peer> {
         self.cluster.get()?.willing()

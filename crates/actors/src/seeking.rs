@@ -1,6 +1,7 @@
 //! Finding a session, wherever it is; and taking it up where it is nowhere.
 //!
-//! A session is claimed by whoever its client comes to. On one node there is one claim of a
+//! A session is claimed by whoever its client comes to, unless that node leaves or came a
+//! moment ago: then by another that it asks. On one node there is one claim of a
 //! session at a time: whoever else asks for it waits for that one, so that a session never
 //! begins twice here.
 
@@ -116,7 +117,7 @@ impl Node {
     /// the store may have forgotten: it came a moment ago, where others may have seen more.
     fn leaves_to_others(&self, session: &SessionId) -> bool {
         self.is_departing()
-            || (self.moment(session).settling != Settling::Done && self.willing_peer().is_some())
+            || (self.moment(session).settling != Settling::Done && self.taker(0).is_some())
     }
 
     /// Is the session here, for this visitor? One that is just leaving is waited for.

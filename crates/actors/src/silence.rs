@@ -33,11 +33,11 @@ impl Silence {
     /// Ready when it has lasted for too long; then it begins anew. Late by less than a tick
     /// of the alarm.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let now = clock::now();
         if std::mem::take(&mut self.is_broken) {
-            self.since = now;
+            self.since = clock::now();
         }
         loop {
+            let now = clock::now();
             let end = self.since.plus(self.longest);
             if end <= now {
                 self.since = now;

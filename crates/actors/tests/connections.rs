@@ -162,7 +162,7 @@ async fn readers_that_leave_a_session_too_busy_to_hear_it_are_missed() {
         drop(readers);
         tokio::task::yield_now().await;
     }
-    // A session with a reader is not idle; a forgotten one would be found by its keep-alive.
+    // A session with a reader is not idle; a forgotten one is never found.
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert_eq!(world.handle.sessions(), 0);
 }

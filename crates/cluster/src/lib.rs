@@ -294,14 +294,30 @@ impl Cluster {
     /// A node that takes sessions: one that a link is up to, if there is one, and the one
     /// with the fewest sessions. This one is not asked. None where it is alone, or all leave.
     pub fn willing(&self) -> Option<Peer> {
+        let order = |lease: &Lease| (!self.node.peers.is_linked(lease.incarnation), lease.load);
+        self.peer(self.takers().into_iter().min_by_key(order)?.incarnation)
+    }
+
+    /// One of the nodes that take sessions and that a link is up to, another with each turn.
+    pub fn linked(&self, turn: usize) -> Option<Peer> {
+        let mut linked = self.takers();
+        linked.retain(|lease| self.node.peers.is_linked(lease.incarnation));
+        linked.sort_unstable_by_key(|lease| lease.incarnation.0);
+        self.peer(linked.get(turn.checked_rem(linked.len())?)?.incarnation)
+    }
+
+    /// The other nodes that take sessions.
+    fn takers(&self) -> Vec<Lease> {
         let own = self.node.incarnation;
-        let takes = |lease: &&Lease| {
+        let mut leases = self.node.members.leases();
+        leases.retain(|lease| {
             lease.incarnation != own && !lease.draining && !lease.address.is_empty()
-        };
-        let order = |lease: &&Lease| (!self.node.peers.is_linked(lease.incarnation), lease.load);
-        let leases = self.node.members.leases();
-        let lease = leases.iter().filter(takes).min_by_key(order)?;
-        let link = self.node.members.link_to(lease.incarnation)?;
+        });
+        leases
+    }
+
+    fn peer(&self, incarnation: Incarnation) -> Option<Peer> {
+        let link = self.node.members.link_to(incarnation)?;
         Some(Peer { node: self.node.clone(), link })
     }
 

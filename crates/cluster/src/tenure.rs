@@ -409,6 +409,7 @@ impl Tenure {
         let end = first + entries.len() as u64;
         let reasserting = Reasserting { era, version, end, ends: self.ending };
         self.under = Some(Under::Reassert(Box::new(reasserting)));
+        self.refresh = false;
         let batch = self.batch(first, first, entries);
         Op::Reassert(self.record.clone(), batch)
     }

@@ -88,7 +88,7 @@ pub fn with_cancelled_request_id(params: &[u8], id: &RequestId) -> Option<Bytes>
 }
 
 /// What `notifications/progress` tells; read in one go, since streams are full of it. Of a
-/// member that is there twice the last one counts, as everywhere.
+/// member that is there twice the last one counts; none may be of another kind.
 #[derive(Default)]
 struct Told {
     token: Option<ProgressToken>,

@@ -125,7 +125,7 @@ impl Passage {
                         self.call(&peer, claims);
                         continue;
                     }
-                    Ok(Place::Nowhere) => match self.node.willing_peer() {
+                    Ok(Place::Nowhere) => match self.node.taker(self.tries) {
                         Some(peer) => {
                             self.call(&peer, true);
                             continue;

@@ -93,6 +93,7 @@ impl Suspicion {
     /// one, it will be noticed in a moment.
     pub(crate) fn is_linked(&mut self, now: u64) {
         self.lives |= now.saturating_sub(self.broke) >= NOTICE_MS;
+        self.refusals = 0;
         self.begin_again(now);
     }
 
@@ -204,14 +205,14 @@ mod tests {
                 if now % 50 > 0 && *now > linked_until {
                     return false;
                 }
-                suspicion.refused();
+                let looks = suspicion.refused();
                 if *now <= linked_until {
                     suspicion.is_linked(*now);
                     return false;
                 }
                 let left = LEASE - now;
                 let look = Look { asked: *now, answered: *now, left, linked: true, closed: true };
-                suspicion.weigh(look)
+                looks && suspicion.weigh(look)
             })
         };
         assert_eq!(dead(0), Some(200));
