@@ -1,8 +1,8 @@
 //! The one timer of a session, or of a stream's silence.
 //!
-//! It rings about when the deadline is, or before, and a ring means no more than
-//! "ask again": a deadline that moves away leaves the timer as it is, so a call that is
-//! answered at once costs no timer at all. What is seconds away may be a moment late, so
+//! It rings about when the deadline is, or before, and a ring means no more than "ask
+//! again": a deadline that moves away leaves the timer as it is, so a call that is answered
+//! at once costs no timer at all. What is seconds away may be a moment late, so
 //! that a thread wakes up once for many sessions on which nothing happens.
 
 use std::pin::Pin;

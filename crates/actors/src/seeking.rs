@@ -1,9 +1,9 @@
 //! Finding a session, wherever it is; and taking it up where it is nowhere.
 //!
 //! A session is claimed by whoever its client comes to, unless that node leaves or came a
-//! moment ago: then by another that it asks. On one node there is one claim of a
-//! session at a time: whoever else asks for it waits for that one, so that a session never
-//! begins twice here.
+//! moment ago: then by another that it asks. On one node there is one claim of a session at
+//! a time: whoever else asks for it waits for that one, so that a session never begins twice
+//! here.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

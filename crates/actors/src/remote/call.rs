@@ -81,8 +81,8 @@ pub(crate) struct Call {
     pub(crate) session: SessionId,
     pub(crate) errand: Errand,
     /// Whoever receives it claims the session where it has no owner, or where the receiver
-    /// itself is said to be that: its sender leaves the cluster, came to it a moment ago, or asked in
-    /// vain before.
+    /// itself is said to be that: its sender leaves the cluster, came to it a moment ago, or
+    /// asked in vain before.
     pub(crate) claims: bool,
 }
 

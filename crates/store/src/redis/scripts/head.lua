@@ -1,4 +1,5 @@
--- What every script about a session has before its own words. KEYS[1] is the record, KEYS[2] the log.
+-- What every script about a session has before its own words. KEYS[1] is the record,
+-- KEYS[2] the log.
 -- Scripts check everything first and write last: Redis takes nothing back.
 local MISSING, FENCED, RELEASED, ENDED, HOLE = {1}, 2, {3}, {4}, 5
 

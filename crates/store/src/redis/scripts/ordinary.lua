@@ -1,6 +1,7 @@
 -- An append as nearly all are: nothing of it is held already, nothing before it is missing.
 -- It comes first and asks for no more than it needs; making the functions that the others
--- need takes as long. What it does not do is left to them, before anything is written.
+-- need takes as long. What it does not do is left to them, before anything is written: more
+-- entries than one command takes, too.
 -- ARGV: as for any append.
 do
   local head = redis.call('GETRANGE', KEYS[1], '0', '25')
