@@ -175,6 +175,31 @@ async fn sessions_that_are_opened_at_a_draining_node_are_made_by_another() {
 }
 
 #[actix_rt::test]
+async fn a_node_that_leaves_has_sessions_made_where_fewest_are() {
+    let [leaving, one, other] = Common::default().nodes().await;
+    for (busy, idle) in [(&one, &other), (&other, &one)] {
+        while busy.handle.sessions() < idle.handle.sessions() + 2 {
+            busy.session_of(REVISIONS[0]).await;
+        }
+        let told = || {
+            let leases = leaving.cluster.nodes();
+            let load = |node: &Node| {
+                let lease = |lease: &&store::Lease| lease.incarnation == node.cluster.incarnation();
+                leases.iter().find(lease).map_or(0, |lease| lease.load)
+            };
+            load(busy) == busy.handle.sessions() as u64 && load(busy) == load(idle) + 2
+        };
+        until(told).await;
+        if !leaving.handle.is_draining() {
+            drained(drain(&leaving, Duration::from_secs(30))).await;
+        }
+        let before = idle.handle.sessions();
+        leaving.session_of(REVISIONS[0]).await;
+        assert_eq!(idle.handle.sessions(), before + 1);
+    }
+}
+
+#[actix_rt::test]
 async fn calls_that_come_while_a_session_leaves_are_made_where_it_goes() {
     let [leaving, other] = Common::default().nodes().await;
     let visit = leaving.session_of(REVISIONS[0]).await;

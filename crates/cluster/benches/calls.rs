@@ -23,6 +23,10 @@ impl Serve for Echo {
     fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>> {
         Some(Box::new(Once(Some(call))))
     }
+
+    fn load(&self) -> u64 {
+        0
+    }
 }
 
 struct Once(Option<Bytes>);

@@ -57,6 +57,9 @@ pub trait Serve: Send + Sync + 'static {
     /// Takes a call. Never waits; what comes of it is told by the replies. `None` means
     /// "not started": nothing was done, and the caller may send it elsewhere.
     fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>>;
+
+    /// How many sessions this node keeps. The others learn it with each renewal of the lease.
+    fn load(&self) -> u64;
 }
 
 /// What comes of a call. It is dropped when its caller is gone, or the link to it.
@@ -199,7 +202,6 @@ impl Cluster {
             members: Members::new(limits),
             known: Known::new(settings.whereabouts_max),
             draining: false.into(),
-            load: 0.into(),
             renew_now: tokio::sync::Notify::new(),
             look_now: tokio::sync::Notify::new(),
             closing: CancellationToken::new(),
@@ -325,11 +327,6 @@ impl Cluster {
     pub fn set_draining(&self, draining: bool) {
         self.node.draining.store(draining, Ordering::Relaxed);
         self.node.renew_now.notify_one();
-    }
-
-    /// Tells the others how many sessions it keeps, with the next renewal.
-    pub fn set_load(&self, sessions: u64) {
-        self.node.load.store(sessions, Ordering::Relaxed);
     }
 
     /// Gives the lease up and closes every link. What peers asked for and did not get is

@@ -1,7 +1,7 @@
 //! What the parts of a node's place in the cluster share, and how its lease is kept.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use store::{Lease, Presence, Store};
@@ -55,7 +55,6 @@ pub(crate) struct Node {
     pub(crate) members: Members,
     pub(crate) known: Known,
     pub(crate) draining: AtomicBool,
-    pub(crate) load: AtomicU64,
     /// The lease has something new to say.
     pub(crate) renew_now: Notify,
     /// There may be a node that is not known yet.
@@ -72,7 +71,7 @@ impl Node {
             name: self.name.clone(),
             address: self.address.clone(),
             draining: self.draining.load(Ordering::Relaxed),
-            load: self.load.load(Ordering::Relaxed),
+            load: self.serve.load(),
             linked: self.peers.linked(),
         }
     }

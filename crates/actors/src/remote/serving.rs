@@ -56,6 +56,10 @@ impl Serve for Serving {
         metrics::SERVED.inc();
         Some(replies)
     }
+
+    fn load(&self) -> u64 {
+        self.0.upgrade().map_or(0, |node| node.registry.sessions() as u64)
+    }
 }
 
 /// What a connection of a peer's is told.

@@ -141,8 +141,8 @@ async fn whoever_is_willing_takes_sessions_and_has_few() {
     let one = TestNode::start(&store).await;
     assert!(one.cluster.willing().is_none());
     let (busy, idle) = (TestNode::start(&store).await, TestNode::start(&store).await);
-    busy.cluster.set_load(7);
-    idle.cluster.set_load(3);
+    busy.answers.load.store(7, Ordering::SeqCst);
+    idle.answers.load.store(3, Ordering::SeqCst);
     let willing = || one.cluster.willing().map(|peer| peer.incarnation());
     until("the idle one", || willing() == Some(idle.cluster.incarnation())).await;
     idle.cluster.set_draining(true);

@@ -231,10 +231,12 @@ async fn a_session_is_here_ownerless_or_unknown_as_its_record_says() {
 #[tokio::test]
 async fn a_node_tells_the_others_what_it_is_up_to() {
     let store = Arc::new(Away::default());
-    let (cluster, _) = node(&store, Settings { name: "one".to_owned(), ..quick() }).await;
-    cluster.set_load(3);
-    cluster.set_draining(true);
+    let busy = Arc::new(Answers::default());
+    let settings = Settings { name: "one".to_owned(), ..quick() };
+    let cluster = Cluster::join(settings, store.clone(), busy.clone()).await.unwrap();
     let (other, _) = node(&store, quick()).await;
+    busy.load.store(3, Ordering::SeqCst);
+    cluster.set_draining(true);
     let told = || {
         let leases = other.nodes();
         let lease = leases.iter().find(|lease| lease.incarnation == cluster.incarnation());

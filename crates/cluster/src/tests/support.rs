@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ pub(super) struct Answers {
     pub(super) calls: AtomicUsize,
     pub(super) replies_made: Arc<AtomicUsize>,
     pub(super) dropped: Arc<AtomicUsize>,
+    pub(super) load: AtomicU64,
 }
 
 impl Serve for Answers {
@@ -48,6 +49,10 @@ impl Serve for Answers {
         let (made, dropped) = (self.replies_made.clone(), self.dropped.clone());
         let knows_the_last = what == "echo";
         Some(Box::new(Answer { replies, ends, knows_the_last, made, dropped }))
+    }
+
+    fn load(&self) -> u64 {
+        self.load.load(Ordering::SeqCst)
     }
 }
 
