@@ -1,9 +1,10 @@
-//! Wakes another thread once for all that this one has for it, at the end of its turn.
+//! Says once, at the end of a thread's turn, all that the thread has to say to a peer.
 //!
 //! A thread that serves clients takes up what has arrived at all of its connections before
-//! it waits again, and much of that goes to a few peers, over links that another thread
-//! keeps. Woken for each, that thread would have a frame at a time to write; woken at the
-//! end of the turn it finds them all.
+//! it waits again, and much of that goes to a few peers. Said at once, each frame would be
+//! written alone; at the end of the turn they are written together, and by this thread: to
+//! wake another for it costs more than to write. What arrives from peers is for many of this
+//! process's threads, and is read by one of its own, which wakes each once a turn.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -18,14 +19,25 @@ thread_local! {
     static BELL: RefCell<Option<Arc<Bell>>> = const { RefCell::new(None) };
 }
 
+/// Has something to say to a peer.
+pub(crate) trait Speaks: Send + Sync {
+    /// Says it.
+    fn speak(&self);
+
+    /// Has another say it.
+    fn wake(&self);
+}
+
 #[derive(Default)]
 struct Bell(Mutex<Pulled>);
 
 #[derive(Default)]
 struct Pulled {
-    /// Whom to wake: at most one for each direction of a link and one for each call, since
-    /// each of those leaves its waker anew only when it has run.
+    /// Whom to wake: at most one for each call, which leaves its waker anew only when it
+    /// has run.
     wakers: Vec<Waker>,
+    /// What there is something to be said over: at most each direction of each link.
+    lines: Vec<Arc<dyn Speaks>>,
     ringer: Option<Waker>,
     /// Its runtime has ended: nobody rings it any more.
     is_down: bool,
@@ -44,9 +56,10 @@ impl Drop for Hanging {
     fn drop(&mut self) {
         let mut pulled = self.0.lock();
         pulled.is_down = true;
-        let wakers = mem::take(&mut pulled.wakers);
+        let (wakers, lines) = (mem::take(&mut pulled.wakers), mem::take(&mut pulled.lines));
         drop(pulled);
         wakers.into_iter().for_each(Waker::wake);
+        lines.iter().for_each(|line| line.wake());
     }
 }
 
@@ -68,13 +81,18 @@ pub fn hang() {
         poll_fn(|context| {
             let mut pulled = hanging.0.lock();
             pulled.ringer = Some(context.waker().clone());
-            let mut wakers = mem::take(&mut pulled.wakers);
+            let (mut wakers, mut lines) =
+                (mem::take(&mut pulled.wakers), mem::take(&mut pulled.lines));
             drop(pulled);
             wakers.drain(..).for_each(Waker::wake);
-            // Its room is used again.
+            lines.drain(..).for_each(|line| line.speak());
+            // Their room is used again.
             let mut pulled = hanging.0.lock();
             if pulled.wakers.is_empty() {
                 pulled.wakers = wakers;
+            }
+            if pulled.lines.is_empty() {
+                pulled.lines = lines;
             }
             Poll::<()>::Pending
         })
@@ -84,22 +102,40 @@ pub fn hang() {
 
 /// Wakes at the end of this thread's turn, or now where it has no bell.
 pub(crate) fn ring(waker: Waker) {
-    let Some(bell) = BELL.try_with(|bell| bell.borrow().clone()).ok().flatten() else {
+    if let Some(waker) = pull(waker, |pulled, waker| pulled.wakers.push(waker)) {
         waker.wake();
-        return;
+    }
+}
+
+/// Has this line speak at the end of this thread's turn. Where the thread has no bell, and
+/// may be in the middle of anything, another speaks.
+pub(crate) fn ring_for(line: &Arc<dyn Speaks>) {
+    let add = |pulled: &mut Pulled, line: &Arc<dyn Speaks>| {
+        if !pulled.lines.iter().any(|other| Arc::ptr_eq(other, line)) {
+            pulled.lines.push(line.clone());
+        }
+    };
+    if let Some(line) = pull(line, add) {
+        line.wake();
+    }
+}
+
+/// Adds to what this thread's bell is rung for. Gives it back where there is no bell.
+fn pull<T>(what: T, add: impl FnOnce(&mut Pulled, T)) -> Option<T> {
+    let Some(bell) = BELL.try_with(|bell| bell.borrow().clone()).ok().flatten() else {
+        return Some(what);
     };
     let mut pulled = bell.lock();
     if pulled.is_down {
-        drop(pulled);
-        waker.wake();
-        return;
+        return Some(what);
     }
-    pulled.wakers.push(waker);
+    add(&mut pulled, what);
     let ringer = pulled.ringer.take();
     drop(pulled);
     if let Some(ringer) = ringer {
         ringer.wake();
     }
+    None
 }
 
 #[cfg(test)]

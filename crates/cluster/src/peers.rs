@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Incarnation;
-use crate::link::socket::Fate;
+use crate::link::wire::Fate;
 use crate::node::Node;
 
 /// Most peers that are told in a lease; a cluster has fewer nodes.

@@ -41,9 +41,11 @@ pub struct Settings {
     pub margin_ms: u64,
     /// How long a peer has to accept a connection and prove itself, in milliseconds.
     pub connect_ms: u64,
-    /// A peer that is silent for so long is asked whether it lives, in milliseconds.
+    /// How often each peer is asked whether it is there, in milliseconds. Peers learn it when
+    /// they meet, and wait for up to a minute.
     pub ping_ms: u64,
-    /// How long it has to answer that before its link counts as broken, in milliseconds.
+    /// How much longer than that a peer may be silent before its link counts as broken, in
+    /// milliseconds.
     pub pong_ms: u64,
     /// Calls under way from one node to another; more are not started.
     pub calls_max: usize,
@@ -173,14 +175,6 @@ impl Settings {
 
     pub(crate) fn connect(&self) -> Duration {
         Duration::from_millis(self.connect_ms)
-    }
-
-    pub(crate) fn ping(&self) -> Duration {
-        Duration::from_millis(self.ping_ms)
-    }
-
-    pub(crate) fn pong(&self) -> Duration {
-        Duration::from_millis(self.pong_ms)
     }
 }
 

@@ -1,51 +1,38 @@
-//! The calls of one peer, on the node that answers them: frames in, frames out.
+//! The calls of one peer, on the node that answers them.
 //!
 //! Calls are polled only when they have something to tell and their caller has credit,
 //! and take turns. Nothing here ever waits for one call.
 
 use std::collections::{HashMap, VecDeque};
-use std::pin::Pin;
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
-use futures_util::Stream;
-use futures_util::task::AtomicWaker;
-use tokio::time::{Sleep, sleep};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tonic::Status;
+use bytes::BytesMut;
 
-use super::frame::{Credit, Frame, Greeting, Kind, Open, Reply};
-use super::guests::Visit;
-use super::proof::{self, Role};
+use super::frame::{Credit, Kind, Open, Reply};
+use super::line::Party;
+use crate::Replies;
+use crate::bell::{self, Speaks};
 use crate::node::Node;
-use crate::peers::Linked;
-use crate::{Incarnation, Replies, bell, metrics};
 
-/// So many frames are taken before calls have their turn again.
-const TAKEN_IN_A_ROW: usize = 64;
+/// Refusals that a peer does not take, at most. An honest one has fewer calls under way.
+const REFUSED_MAX: usize = 1 << 20;
 
-/// The replies to one peer's calls, as a stream of frames.
-pub(crate) struct Answering<I> {
+/// One peer's calls, and what is to be told of them.
+pub(crate) struct Answering {
     node: Arc<Node>,
-    visit: Visit,
-    incoming: Pin<Box<I>>,
-    meeting: Meeting,
-    /// What to say before anything else: answers to frames just taken. As many at most
-    /// as are taken in a row.
-    outgoing: VecDeque<Frame>,
-    /// At most `calls_max`.
-    calls: HashMap<u64, Call>,
+    state: Mutex<State>,
     ready: Arc<Ready>,
-    closing: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
-/// How far the two have come to know each other.
-enum Meeting {
-    /// Until then a peer has to prove itself.
-    Unproven { until: Pin<Box<Sleep>>, greetings: Option<(Greeting, Greeting)> },
-    /// It has. The link counts as live.
-    Proven(#[allow(dead_code, reason = "ends with the link")] Linked),
+#[derive(Default)]
+struct State {
+    /// Calls that were not started, and whose caller is to know.
+    refused: VecDeque<u64>,
+    /// At most `calls_max`.
+    calls: HashMap<u64, Call>,
 }
 
 struct Call {
@@ -56,11 +43,11 @@ struct Call {
 }
 
 /// The calls that may have something to tell.
-#[derive(Default)]
 struct Ready {
     /// Each call at most once, since [`Wakes::queued`] says so.
     calls: Mutex<VecDeque<Arc<Wakes>>>,
-    link: AtomicWaker,
+    /// What they tell goes over this.
+    line: Weak<dyn Speaks>,
 }
 
 /// Wakes one call.
@@ -70,92 +57,52 @@ struct Wakes {
     ready: Arc<Ready>,
 }
 
-impl<I> Answering<I>
-where
-    I: Stream<Item = Result<Frame, Status>> + Send,
-{
-    pub(crate) fn new(
-        node: Arc<Node>,
-        visit: Visit,
-        incoming: I,
-        closing: &CancellationToken,
-    ) -> Self {
-        let until = Box::pin(sleep(node.settings.connect()));
-        Self {
-            node,
-            visit,
-            incoming: Box::pin(incoming),
-            meeting: Meeting::Unproven { until, greetings: None },
-            outgoing: VecDeque::new(),
-            calls: HashMap::new(),
-            ready: Arc::default(),
-            closing: Box::pin(closing.clone().cancelled_owned()),
-        }
+impl Answering {
+    /// What calls have to tell goes over this line.
+    pub(crate) fn new(node: Arc<Node>, line: Weak<dyn Speaks>) -> Self {
+        let ready = Arc::new(Ready { calls: Mutex::default(), line });
+        Self { node, state: Mutex::default(), ready }
     }
 
-    /// What the peer has said so far. `None`: it said its last.
-    fn take_frames(&mut self, context: &mut Context<'_>) -> Result<Option<()>, Status> {
-        for _ in 0..TAKEN_IN_A_ROW {
-            match self.incoming.as_mut().poll_next(context) {
-                Poll::Pending => return Ok(Some(())),
-                Poll::Ready(None) => return Ok(None),
-                Poll::Ready(Some(frame)) => self.take(frame?)?,
-            }
-        }
-        // There may be more; the others first.
-        context.waker().wake_by_ref();
-        Ok(Some(()))
+    /// The line has ended, and every call with it.
+    pub(crate) fn end(&self) {
+        // They are not dropped under the lock.
+        drop(mem::take(&mut *self.state()));
     }
 
-    fn take(&mut self, frame: Frame) -> Result<(), Status> {
-        // A kind that is not known here comes from a newer node.
-        let Some(kind) = frame.kind else { return Ok(()) };
-        if let Meeting::Unproven { greetings, .. } = &mut self.meeting {
-            let proven = meet(&self.node, greetings, kind, &mut self.outgoing)?;
-            if let Some(peer) = proven {
-                self.visit.admit();
-                let linked = Linked::new(&self.node, peer, self.visit.fate().clone());
-                self.meeting = Meeting::Proven(linked);
-            }
-            return Ok(());
-        }
-        match kind {
-            Kind::Open(open) => self.open(open),
-            Kind::Cancel(id) => {
-                self.calls.remove(&id);
-            }
-            Kind::Credit(Credit { id, more }) => {
-                // A call that is not there ended before its caller knew.
-                if let Some(call) = self.calls.get_mut(&id) {
-                    call.credit = call.credit.saturating_add(more);
-                    call.wakes.queue();
-                }
-            }
-            _ => return Err(Status::invalid_argument("a caller does not say that")),
-        }
-        Ok(())
-    }
-
-    fn open(&mut self, Open { id, window, body }: Open) {
-        let full = self.calls.len() >= self.node.settings.calls_max;
-        let takes = !full && !self.node.right.is_given_up() && !self.calls.contains_key(&id);
+    fn open(&self, Open { id, window, body }: Open) -> bool {
+        let state = self.state();
+        let full = state.calls.len() >= self.node.settings.calls_max;
+        let takes = !full && !self.node.right.is_given_up() && !state.calls.contains_key(&id);
+        drop(state);
         let replies = if takes { self.node.serve.serve(body) } else { None };
+        let mut state = self.state();
         let Some(replies) = replies else {
-            self.outgoing.push_back(Kind::NotStarted(id).into());
-            return;
+            state.refused.push_back(id);
+            return state.refused.len() <= REFUSED_MAX;
         };
         let queued = AtomicBool::new(false);
         let wakes = Arc::new(Wakes { id, queued, ready: self.ready.clone() });
         wakes.queue();
         let credit = window.min(self.node.settings.window);
         let waker = Waker::from(wakes.clone());
-        self.calls.insert(id, Call { replies, credit, wakes, waker });
+        state.calls.insert(id, Call { replies, credit, wakes, waker });
+        true
     }
 
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
     /// The next thing that some call has to tell.
-    fn next_reply(&mut self) -> Option<Frame> {
+    fn next(&mut self, ready: &Ready, message_bytes_max: usize) -> Option<Kind> {
+        if let Some(id) = self.refused.pop_front() {
+            return Some(Kind::NotStarted(id));
+        }
         loop {
-            let wakes = self.ready.calls().pop_front()?;
+            let wakes = ready.calls().pop_front()?;
             // Before the call is asked, so that what comes while it is asked wakes it again.
             wakes.queued.store(false, Ordering::Release);
             // A call that was cancelled, or waits for credit, has no turn.
@@ -166,15 +113,15 @@ where
             let mut context = Context::from_waker(&call.waker);
             let kind = match call.replies.poll_next(&mut context) {
                 Poll::Pending => continue,
-                Poll::Ready(Some(body)) if body.len() <= self.node.settings.message_bytes_max => {
+                Poll::Ready(Some(body)) if body.len() <= message_bytes_max => {
                     let last = call.replies.is_over();
                     if last {
                         self.calls.remove(&wakes.id);
                     } else {
                         call.credit -= 1;
-                        call.wakes.queue();
+                        wakes.queue();
                     }
-                    return Some(Kind::Reply(Reply { id: wakes.id, body, last }).into());
+                    return Some(Kind::Reply(Reply { id: wakes.id, body, last }));
                 }
                 Poll::Ready(Some(body)) => {
                     tracing::warn!(
@@ -186,74 +133,39 @@ where
                 Poll::Ready(None) => Kind::End(wakes.id),
             };
             self.calls.remove(&wakes.id);
-            return Some(kind.into());
+            return Some(kind);
         }
-    }
-
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame, Status>>> {
-        self.ready.link.register(context.waker());
-        if self.closing.as_mut().poll(context).is_ready() {
-            return Poll::Ready(None);
-        }
-        if self.outgoing.is_empty() {
-            match self.take_frames(context) {
-                Ok(Some(())) => {}
-                Ok(None) => return Poll::Ready(None),
-                Err(status) => return Poll::Ready(Some(Err(status))),
-            }
-        }
-        if let Meeting::Unproven { until, .. } = &mut self.meeting
-            && until.as_mut().poll(context).is_ready()
-        {
-            return Poll::Ready(Some(Err(Status::deadline_exceeded("no proof came in time"))));
-        }
-        let next = self.outgoing.pop_front().or_else(|| self.next_reply());
-        next.map_or(Poll::Pending, |frame| Poll::Ready(Some(Ok(frame))))
     }
 }
 
-/// After an error, or the end, this is not asked again, and is dropped with all calls.
-impl<I> Stream for Answering<I>
-where
-    I: Stream<Item = Result<Frame, Status>> + Send,
-{
-    type Item = Result<Frame, Status>;
-
-    fn poll_next(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame, Status>>> {
-        self.get_mut().poll(context)
-    }
-}
-
-/// A step of the handshake. Answers who the peer is when it has proven itself.
-fn meet(
-    node: &Arc<Node>,
-    greetings: &mut Option<(Greeting, Greeting)>,
-    kind: Kind,
-    outgoing: &mut VecDeque<Frame>,
-) -> Result<Option<Incarnation>, Status> {
-    match (kind, greetings.as_ref()) {
-        (Kind::Hello(caller), None) => {
-            let nonce = super::nonce().map_err(|_| Status::internal("no random bits"))?;
-            let callee = Greeting { incarnation: node.incarnation.0, nonce };
-            outgoing.push_back(Kind::Challenge(callee.clone()).into());
-            *greetings = Some((caller, callee));
-            Ok(None)
-        }
-        (Kind::Proof(proof), Some((caller, callee))) => {
-            let secret = &node.settings.secret;
-            if !proof::holds(&proof, secret, Role::Caller, caller, callee) {
-                metrics::LINKS_REFUSED.inc();
-                tracing::warn!("refused a peer that does not know the cluster's secret");
-                return Err(Status::unauthenticated("that proves nothing"));
+impl Party for Answering {
+    fn take(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Open(open) => return self.open(open),
+            Kind::Cancel(id) => {
+                let call = self.state().calls.remove(&id);
+                // Not under the lock.
+                drop(call);
             }
-            let welcome = proof::prove(secret, Role::Callee, caller, callee);
-            outgoing.push_back(Kind::Welcome(welcome).into());
-            Ok(Some(Incarnation(caller.incarnation)))
+            Kind::Credit(Credit { id, more }) => {
+                // A call that is not there ended before its caller knew.
+                if let Some(call) = self.state().calls.get_mut(&id) {
+                    call.credit = call.credit.saturating_add(more);
+                    call.wakes.queue();
+                }
+            }
+            _ => return false,
         }
-        _ => Err(Status::unauthenticated("prove yourself first")),
+        true
+    }
+
+    fn say(&self, out: &mut BytesMut, enough_bytes: usize) {
+        let message_bytes_max = self.node.settings.message_bytes_max;
+        while out.len() < enough_bytes {
+            let next = self.state().next(&self.ready, message_bytes_max);
+            let Some(kind) = next else { return };
+            kind.say(out);
+        }
     }
 }
 
@@ -274,8 +186,8 @@ impl Wakes {
 impl Wake for Wakes {
     fn wake(self: Arc<Self>) {
         self.queue();
-        if let Some(link) = self.ready.link.take() {
-            bell::ring(link);
+        if let Some(line) = self.ready.line.upgrade() {
+            bell::ring_for(&line);
         }
     }
 }

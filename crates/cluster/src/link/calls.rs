@@ -1,19 +1,19 @@
 //! The calls of one node to another, whatever becomes of the link between them.
 //!
-//! Three sides meet here: callers, who make and drop calls and take replies; the writer,
-//! who hands frames to the socket; and the reader, who brings what the peer says. None
-//! ever waits for another. Which calls may be made again is decided here, in
-//! [`Calls::broke`].
+//! Three sides meet here: callers, who make and drop calls and take replies; whoever writes
+//! to the line; and the reader, who brings what the peer says. None ever waits for another.
+//! Which calls may be made again is decided here, in [`Calls::broke`].
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
-use super::frame::{Credit, Frame, Kind, Open, Reply};
-use crate::{CallError, bell, metrics};
+use super::frame::{Credit, Kind, Open, Reply};
+use crate::bell::{self, Speaks};
+use crate::{CallError, metrics};
 
 /// What one node has to say to another.
 pub(crate) struct Calls {
@@ -37,17 +37,16 @@ pub(crate) struct Limits {
 #[derive(Default)]
 struct State {
     phase: Phase,
-    /// Which link this is to the peer; the writer of an earlier one gets nothing.
+    /// Which link this is to the peer; the line of an earlier one gets nothing.
     link: u64,
     /// The next call's id. Goes on over all links to the peer.
     next: u64,
     calls: HashMap<u64, Call>,
-    /// What the handshake has to say. At most one.
-    hands: VecDeque<Frame>,
     /// What waits for the link; for a call at most an opening, a credit and a cancellation.
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    writer: Option<Waker>,
+    /// What is said goes over this while the link is up.
+    line: Option<Arc<dyn Speaks>>,
 }
 
 /// How the link is.
@@ -123,9 +122,8 @@ impl Calls {
         if connect {
             state.phase = Phase::Connecting;
         }
-        let writer = state.writer.take();
+        state.ring();
         drop(state);
-        wake(writer);
         metrics::CALLS_OPEN.inc();
         Some((id, connect))
     }
@@ -146,7 +144,7 @@ impl Calls {
             if !over && !call.crediting && call.taken >= self.limits.window.div_ceil(2) {
                 call.crediting = true;
                 state.waiting.push_back(Waiting::Credit(id));
-                state.wake_writer();
+                state.ring();
             }
             return Poll::Ready(Some(Ok(reply)));
         }
@@ -169,23 +167,21 @@ impl Calls {
     /// The caller is gone.
     pub(crate) fn forget(&self, id: u64) {
         let mut state = self.state();
-        let mut writer = None;
         let Some(call) = state.calls.remove(&id) else { return };
         match &call.progress {
             Progress::Waiting(body) => {
-                // The writer passes its opening over.
+                // Whoever writes passes its opening over.
                 state.waiting_bytes -= body.len();
                 metrics::outcome(metrics::Outcome::Cancelled);
             }
             Progress::Sent => {
                 state.waiting.push_back(Waiting::Cancel(id));
-                writer = state.writer.take();
+                state.ring();
                 metrics::outcome(metrics::Outcome::Cancelled);
             }
             Progress::Over(_) => {}
         }
         drop(state);
-        wake(writer);
         metrics::CALLS_OPEN.dec();
     }
 
@@ -204,50 +200,46 @@ impl Calls {
         self.state().phase == Phase::Down
     }
 
-    /// Which link this is, for [`Calls::poll_frame`].
+    /// Which link this is, for [`Calls::say`].
     pub(crate) fn link(&self) -> u64 {
         self.state().link
     }
 
-    /// Says something in the handshake.
-    pub(crate) fn shake(&self, frame: Frame) {
-        let mut state = self.state();
-        state.hands.push_back(frame);
-        state.wake_writer();
-    }
-
-    /// The handshake is done: calls may be written.
-    pub(crate) fn up(&self) {
+    /// The two know each other: calls may be written.
+    pub(crate) fn up(&self, line: Arc<dyn Speaks>) {
         let mut state = self.state();
         state.phase = Phase::Up;
-        state.wake_writer();
+        state.line = Some(line);
+        state.ring();
     }
 
-    /// The next frame for the socket. From here on a call counts as sent: bytes of it
-    /// may reach the peer. `None` where the link is not this one any more.
-    pub(crate) fn poll_frame(&self, link: u64, context: &mut Context<'_>) -> Poll<Option<Frame>> {
-        let mut state = self.state();
-        if state.link != link {
-            return Poll::Ready(None);
-        }
-        if let Some(frame) = state.hands.pop_front() {
-            return Poll::Ready(Some(frame));
-        }
-        while state.phase == Phase::Up
-            && let Some(waiting) = state.waiting.pop_front()
+    /// Appends what there is to say, until there is enough. From here on a call counts as
+    /// sent: bytes of it may reach the peer. Nothing where the link is not this one any more.
+    pub(crate) fn say(&self, link: u64, out: &mut BytesMut, enough_bytes: usize) {
+        while out.len() < enough_bytes
+            && let Some(kind) = self.next(link)
         {
-            if let Some(frame) = state.frame(&waiting, self.limits.window) {
-                return Poll::Ready(Some(frame));
+            // It is copied here, and others make calls meanwhile.
+            kind.say(out);
+        }
+    }
+
+    fn next(&self, link: u64) -> Option<Kind> {
+        let mut state = self.state();
+        if state.link != link || state.phase != Phase::Up {
+            return None;
+        }
+        while let Some(waiting) = state.waiting.pop_front() {
+            let kind = state.kind(&waiting, self.limits.window);
+            if kind.is_some() {
+                return kind;
             }
         }
-        state.writer = Some(context.waker().clone());
-        Poll::Pending
+        None
     }
 
     /// Takes what the peer said. False if no peer says such a thing.
-    pub(crate) fn take(&self, frame: Frame) -> bool {
-        // A kind that is not known here comes from a newer node.
-        let Some(kind) = frame.kind else { return true };
+    pub(crate) fn take(&self, kind: Kind) -> bool {
         match kind {
             Kind::Reply(Reply { id, body, last }) => self.change(id, |call, window| {
                 // No honest peer sends more than it was given credit for.
@@ -273,8 +265,7 @@ impl Calls {
         let mut state = self.state();
         state.phase = if again { Phase::Connecting } else { Phase::Down };
         state.link += 1;
-        state.wake_writer();
-        state.hands.clear();
+        let line = state.line.take();
         state.waiting.clear();
         state.waiting_bytes = 0;
         let mut wakers = Vec::new();
@@ -289,6 +280,7 @@ impl Calls {
             wakers.extend(call.waker.take());
         }
         drop(state);
+        drop(line);
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -307,7 +299,9 @@ impl Calls {
         let honest = change(call, self.limits.window as usize);
         let waker = call.waker.take();
         drop(state);
-        wake(waker);
+        if let Some(waker) = waker {
+            bell::ring(waker);
+        }
         honest
     }
 
@@ -327,8 +321,8 @@ impl Call {
 
 impl State {
     /// What to write; `None` if it is of no use any more.
-    fn frame(&mut self, waiting: &Waiting, window: u32) -> Option<Frame> {
-        let kind = match *waiting {
+    fn kind(&mut self, waiting: &Waiting, window: u32) -> Option<Kind> {
+        Some(match *waiting {
             Waiting::Cancel(id) => Kind::Cancel(id),
             Waiting::Credit(id) => {
                 let call = self.calls.get_mut(&id)?;
@@ -344,37 +338,44 @@ impl State {
                 self.waiting_bytes -= body.len();
                 Kind::Open(Open { id, window, body })
             }
-        };
-        Some(kind.into())
+        })
     }
 
-    fn wake_writer(&mut self) {
-        wake(self.writer.take());
-    }
-}
-
-fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        bell::ring(waker);
+    /// There is something to say.
+    fn ring(&self) {
+        if let Some(line) = &self.line {
+            bell::ring_for(line);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
+
     use super::*;
+    use crate::link::frame::Frame;
+
+    struct Mute;
+
+    impl Speaks for Mute {
+        fn speak(&self) {}
+
+        fn wake(&self) {}
+    }
 
     fn calls() -> Calls {
         let limits = Limits { calls: 4, waiting_bytes: 1_000, message_bytes: 1_000, window: 4 };
         let calls = Calls::new(limits);
-        calls.up();
+        calls.up(Arc::new(Mute));
         calls
     }
 
     fn written(calls: &Calls) -> Option<Kind> {
-        match calls.poll_frame(0, &mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(frame) => frame.expect("the link is the same").kind,
-            Poll::Pending => None,
-        }
+        let mut said = BytesMut::new();
+        calls.say(0, &mut said, 1);
+        let frame = (!said.is_empty()).then(|| Frame::decode_length_delimited(said));
+        frame.and_then(|frame| frame.expect("a frame").kind)
     }
 
     #[test]
@@ -384,7 +385,7 @@ mod tests {
             let (id, _) = calls.open(Bytes::from_static(b"a call")).expect("there is room");
             assert!(matches!(written(&calls), Some(Kind::Open(_))));
             let body = Bytes::from_static(b"a reply");
-            assert!(calls.take(Kind::Reply(Reply { id, body, last }).into()));
+            assert!(calls.take(Kind::Reply(Reply { id, body, last })));
             calls.forget(id);
             assert_eq!(written(&calls), (!last).then_some(Kind::Cancel(id)));
         }
@@ -396,7 +397,7 @@ mod tests {
         let (id, _) = calls.open(Bytes::from_static(b"a call")).expect("there is room");
         written(&calls);
         let body = Bytes::from_static(b"a reply");
-        assert!(calls.take(Kind::Reply(Reply { id, body: body.clone(), last: true }).into()));
+        assert!(calls.take(Kind::Reply(Reply { id, body: body.clone(), last: true })));
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(calls.poll_reply(id, &mut context), Poll::Ready(Some(Ok(body))));
         assert_eq!(calls.poll_reply(id, &mut context), Poll::Ready(None));

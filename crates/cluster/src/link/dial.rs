@@ -1,29 +1,25 @@
 //! Makes and keeps the link to one peer, and finds out when it is dead.
 
-use std::error::Error as _;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::Stream;
-use http::uri::PathAndQuery;
+use bytes::BytesMut;
 use store::{Marking, Presence};
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
-use tonic::client::Grpc;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status, Streaming};
 
 use super::calls::Calls;
-use super::frame::{Frame, Greeting, Kind};
-use super::proof::{self, Role};
-use super::socket::{Connector, Fate};
+use super::frame::Kind;
+use super::handshake::{self, Caller, Unmet};
+use super::inbox::Inbox;
+use super::line::{self, Beat, Line, Party};
 use super::suspicion::{Look, Suspicion};
-use super::tls::Trust;
-use super::{Codec, FLOW_BYTES, FRAME_OVERHEAD_BYTES, PATH};
+use super::tls;
+use super::wire::{Socket, Wire};
 use crate::node::Node;
 use crate::peers::Linked;
 use crate::{Incarnation, Settings, metrics};
@@ -74,9 +70,8 @@ enum Ended {
 
 /// An established link.
 struct Established {
-    channel: Channel,
-    incoming: Streaming<Frame>,
-    fate: Fate,
+    wire: Wire,
+    inbox: Inbox,
 }
 
 /// Whatever happens to the task that connects, its calls learn of it.
@@ -203,122 +198,87 @@ async fn judge(node: &Node, peer: Incarnation, suspicion: &mut Suspicion) -> boo
 }
 
 /// Carries calls over an established link until it ends.
-async fn run(node: &Arc<Node>, link: &Link, established: Established) -> Ended {
-    let Established { channel, mut incoming, fate } = established;
-    let linked = Linked::new(node, link.incarnation, fate.clone());
+async fn run(node: &Arc<Node>, link: &Arc<Link>, established: Established) -> Ended {
+    let Established { mut wire, mut inbox } = established;
+    let linked = Linked::new(node, link.incarnation, wire.fate().clone());
     let counted = Counted::new();
-    link.calls.up();
+    let calling = Calling { number: link.calls.link(), link: link.clone() };
+    let line = Arc::new(Line::new(calling, &wire));
+    link.calls.up(line.clone());
+    let Settings { ping_ms, .. } = node.settings;
+    let ping = Some(Duration::from_millis(ping_ms));
+    let beat = Beat { ping, silence: super::silence(&node.settings, ping_ms) };
     let mut lapsed = pin!(link.lapsed.notified());
-    let ended = loop {
-        let message = tokio::select! {
-            biased;
-            message = incoming.message() => message,
-            () = &mut lapsed => {
-                tracing::warn!(node = %link.incarnation, "a peer's lease is over");
-                break Ended::Lapsed;
-            }
-        };
-        match message {
-            Ok(Some(frame)) => {
-                if !link.calls.take(frame) {
-                    tracing::warn!(node = %link.incarnation, "a peer said what no peer says");
-                    break Ended::Broken;
-                }
-            }
-            Ok(None) => break Ended::Parted,
-            Err(status) => {
-                let (why, closed) = (status.code(), fate.was_closed());
+    let ended = tokio::select! {
+        biased;
+        ended = line.run(&mut wire, &mut inbox, beat) => match ended {
+            line::Ended::Parted => Ended::Parted,
+            why => {
+                let closed = wire.fate().was_closed();
                 tracing::warn!(node = %link.incarnation, %why, closed, "the link to a peer broke");
-                break Ended::Broken;
+                Ended::Broken
             }
+        },
+        () = &mut lapsed => {
+            tracing::warn!(node = %link.incarnation, "a peer's lease is over");
+            Ended::Lapsed
         }
     };
     if matches!(ended, Ended::Broken) {
         metrics::LINKS_BROKEN.inc();
     }
     link.calls.broke(true);
-    drop((linked, counted, channel));
+    drop((linked, counted, wire));
     ended
 }
 
 /// Connects and shakes hands.
-async fn meet(node: &Node, link: &Arc<Link>) -> Result<Established, Failure> {
-    let (endpoint, fate) = (endpoint(node, &link.address)?, Fate::default());
-    let tls = node.trust.as_ref().map(Trust::connector);
-    let connecting = endpoint.connect_with_connector(Connector { fate: fate.clone(), tls });
-    let channel = connecting.await.map_err(|error| unconnected(&error))?;
-    let frame_bytes = node.settings.message_bytes_max.saturating_add(FRAME_OVERHEAD_BYTES);
-    let mut grpc = Grpc::new(channel.clone())
-        .max_decoding_message_size(frame_bytes)
-        .max_encoding_message_size(frame_bytes);
-    grpc.ready().await.map_err(|error| Failure::Other(error.to_string()))?;
-
-    let nonce = super::nonce().map_err(|error| Failure::Other(error.to_string()))?;
-    let caller = Greeting { incarnation: node.incarnation.0, nonce };
-    link.calls.shake(Kind::Hello(caller.clone()).into());
-    let path = PathAndQuery::from_static(PATH);
-    let request = Request::new(Outgoing { number: link.calls.link(), link: link.clone() });
-    let streaming = grpc.streaming(request, path, Codec::default()).await;
-    let mut incoming = streaming.map_err(|status| refused(&status))?.into_inner();
-
-    let Kind::Challenge(callee) = said(&mut incoming).await? else { return Err(strange()) };
+async fn meet(node: &Node, link: &Link) -> Result<Established, Failure> {
+    let mut wire = reach(node, &link.address).await.map_err(unreached)?;
+    let mut inbox = Inbox::new(handshake::FRAME_BYTES_MAX);
+    let own = Caller { incarnation: node.incarnation, ping_ms: node.settings.ping_ms };
     let secret = &node.settings.secret;
-    let proof = proof::prove(secret, Role::Caller, &caller, &callee);
-    link.calls.shake(Kind::Proof(proof).into());
-    let Kind::Welcome(proof) = said(&mut incoming).await? else { return Err(strange()) };
-    if !proof::holds(&proof, secret, Role::Callee, &caller, &callee) {
-        metrics::LINKS_REFUSED.inc();
-        return Err(Failure::Other("it does not know the cluster's secret".to_owned()));
+    let callee = handshake::call(own, secret, &mut wire, &mut inbox).await.map_err(unmet)?;
+    if callee != link.incarnation {
+        return Err(Failure::Superseded(callee));
     }
-    // Only one that proved itself is believed.
-    if callee.incarnation != link.incarnation.0 {
-        return Err(Failure::Superseded(Incarnation(callee.incarnation)));
-    }
-    Ok(Established { channel, incoming, fate })
+    inbox.admit(super::frame_bytes_max(&node.settings));
+    Ok(Established { wire, inbox })
 }
 
-fn endpoint(node: &Node, address: &str) -> Result<Endpoint, Failure> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|_| Failure::Other(format!("{address:?} is not an address")))?;
-    Ok(endpoint
-        .connect_timeout(node.settings.connect())
-        .http2_keep_alive_interval(node.settings.ping())
-        .keep_alive_timeout(node.settings.pong())
-        .keep_alive_while_idle(true)
-        .initial_stream_window_size(FLOW_BYTES)
-        .initial_connection_window_size(FLOW_BYTES))
+async fn reach(node: &Node, address: &str) -> io::Result<Wire> {
+    let socket = Socket::new(TcpStream::connect(address).await?)?;
+    let Some(trust) = &node.trust else { return Ok(Wire::Plain(socket)) };
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    Ok(Wire::Tls(Box::new(tls::meet(&trust.connector(), host, socket).await?)))
 }
 
-/// What the peer says next in the handshake.
-async fn said(incoming: &mut Streaming<Frame>) -> Result<Kind, Failure> {
-    let frame = incoming.message().await.map_err(|status| refused(&status))?;
-    frame.and_then(|frame| frame.kind).ok_or_else(strange)
-}
-
-fn strange() -> Failure {
-    Failure::Other("what answers there is not a peer".to_owned())
-}
-
-fn refused(status: &Status) -> Failure {
-    if status.code() == tonic::Code::Unauthenticated {
-        metrics::LINKS_REFUSED.inc();
-        return Failure::Other(
-            "it does not accept this node; give all nodes the same cluster.secret".to_owned(),
-        );
-    }
-    Failure::Other(format!("it ended the link: {}", status.code()))
-}
-
-fn unconnected(error: &tonic::transport::Error) -> Failure {
-    let mut causes = std::iter::successors(error.source(), |cause| (*cause).source());
-    match causes.find_map(|cause| cause.downcast_ref::<io::Error>()) {
-        Some(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => Failure::Refused,
-        Some(cause) if cause.kind() == io::ErrorKind::PermissionDenied => {
+fn unreached(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Failure::Refused,
+        io::ErrorKind::PermissionDenied => {
             metrics::LINKS_REFUSED.inc();
-            Failure::Other(cause.to_string())
+            Failure::Other(error.to_string())
         }
         _ => Failure::Other(error.to_string()),
     }
+}
+
+fn unmet(unmet: Unmet) -> Failure {
+    let why = match unmet {
+        Unmet::Ended(error) => return unreached(tls::unheard(error)),
+        Unmet::Strange => "what answers there is not a peer",
+        Unmet::Random => "the system has no random bits",
+        Unmet::Unproven => {
+            metrics::LINKS_REFUSED.inc();
+            "it does not know the cluster's secret"
+        }
+        Unmet::Refused => {
+            metrics::LINKS_REFUSED.inc();
+            "it does not accept this node; give all nodes the same cluster.secret"
+        }
+    };
+    Failure::Other(why.to_owned())
 }
 
 /// Has the store note that an incarnation is dead. No while another peer is linked to it,
@@ -342,16 +302,18 @@ pub(crate) async fn mark_dead(node: &Node, incarnation: Incarnation) -> bool {
     }
 }
 
-/// What the calls have to say, as the body of a request.
-struct Outgoing {
+/// The calls of a link, while it lasts.
+struct Calling {
     number: u64,
     link: Arc<Link>,
 }
 
-impl Stream for Outgoing {
-    type Item = Frame;
+impl Party for Calling {
+    fn take(&self, kind: Kind) -> bool {
+        self.link.calls.take(kind)
+    }
 
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Frame>> {
-        self.link.calls.poll_frame(self.number, context)
+    fn say(&self, out: &mut BytesMut, enough_bytes: usize) {
+        self.link.calls.say(self.number, out, enough_bytes);
     }
 }

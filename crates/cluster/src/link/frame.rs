@@ -3,14 +3,16 @@
 //! A link carries calls one way: the node that opened it calls, the other replies. It
 //! begins with hello, challenge, proof and welcome, in this order. A field number is
 //! never used for something else: nodes of neighbouring versions meet while a cluster
-//! is being updated.
+//! is being updated. Each frame comes after its length, as Protocol Buffers delimit
+//! messages.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use prost::Message as _;
 
 /// One message on a link.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Frame {
-    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
+    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14")]
     pub(crate) kind: Option<Kind>,
 }
 
@@ -50,6 +52,27 @@ pub(crate) enum Kind {
     /// Caller: so many more replies may come.
     #[prost(message, tag = "11")]
     Credit(Credit),
+    /// Caller: are you there? So that a callee that hears nothing knows that its caller is
+    /// gone.
+    #[prost(message, tag = "12")]
+    Ping(()),
+    /// Callee: I am.
+    #[prost(message, tag = "13")]
+    Pong(()),
+    /// Callee: this link ends, and I end it.
+    #[prost(message, tag = "14")]
+    Bye(Bye),
+}
+
+impl Kind {
+    /// Appends it as it is said.
+    pub(crate) fn say(self, out: &mut BytesMut) {
+        let frame = Frame::from(self);
+        let bytes = frame.encoded_len();
+        out.reserve(bytes + prost::length_delimiter_len(bytes));
+        // There is always room.
+        let _ = frame.encode_length_delimited(out);
+    }
 }
 
 impl From<Kind> for Frame {
@@ -65,6 +88,9 @@ pub(crate) struct Greeting {
     pub(crate) incarnation: u64,
     #[prost(bytes = "bytes", tag = "2")]
     pub(crate) nonce: Bytes,
+    /// Who calls says something so often, in milliseconds.
+    #[prost(uint64, tag = "3")]
+    pub(crate) ping_ms: u64,
 }
 
 /// A new call. Its id is used once in a link's life.
@@ -98,4 +124,12 @@ pub(crate) struct Credit {
     pub(crate) id: u64,
     #[prost(uint32, tag = "2")]
     pub(crate) more: u32,
+}
+
+/// The last word on a link.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Bye {
+    /// The caller did not prove that it knows the secret.
+    #[prost(bool, tag = "1")]
+    pub(crate) unproven: bool,
 }

@@ -1,93 +1,147 @@
-//! Takes links of peers.
+//! Takes links of peers, and how long strangers may stay.
 
-use std::convert::Infallible;
-use std::future::{Ready, ready};
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tonic::body::Body;
-use tonic::server::Grpc;
-use tonic::transport::Server;
-use tonic::{Request, Response, Status, Streaming};
-use tower_service::Service;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
 
 use super::answering::Answering;
-use super::frame::Frame;
-use super::guests::{Guests, Visit};
-use super::{Codec, FLOW_BYTES, FRAME_OVERHEAD_BYTES, PATH};
+use super::handshake::{self, Caller, Unmet};
+use super::inbox::Inbox;
+use super::line::{Beat, Line};
+use super::tls;
+use super::wire::{Socket, Wire};
+use crate::bell::Speaks;
+use crate::metrics;
 use crate::node::Node;
+use crate::peers::Linked;
 
-/// Links on one connection: one, and one more while the peer makes it anew.
-const LINKS_PER_CONNECTION_MAX: u32 = 2;
+/// Most connections of those who have not proven themselves; one more is closed at once.
+const STRANGERS_MAX: usize = 64;
+
+/// How long to wait after no connection could be taken: the process has too many files open.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// How long a peer has to close a link that this node has ended.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Listens until the node closes its links.
 pub(crate) async fn listen(node: Arc<Node>, listener: TcpListener) {
-    let incoming = Guests::new(listener, node.clone());
+    let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
+    let refusals = Arc::new(Refusals::default());
     let closing = node.closing.clone();
-    let served = Server::builder()
-        .http2_keepalive_interval(Some(node.settings.ping()))
-        .http2_keepalive_timeout(Some(node.settings.pong()))
-        .initial_stream_window_size(FLOW_BYTES)
-        .initial_connection_window_size(FLOW_BYTES)
-        .max_concurrent_streams(LINKS_PER_CONNECTION_MAX)
-        .serve_with_incoming_shutdown(Listening(node), incoming, closing.cancelled_owned())
-        .await;
-    if let Err(error) = served {
-        tracing::error!(%error, "the peer link does not listen any more; restart this node");
-    }
-}
-
-#[derive(Clone)]
-struct Listening(Arc<Node>);
-
-impl Service<http::Request<Body>> for Listening {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future =
-        Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send + 'static>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        if request.uri().path() != PATH {
-            let response = Status::unimplemented("a peer does not ask for that").into_http();
-            return Box::pin(ready(Ok(response)));
-        }
-        let node = self.0.clone();
-        let frame_bytes = node.settings.message_bytes_max.saturating_add(FRAME_OVERHEAD_BYTES);
-        let mut grpc = Grpc::new(Codec::default())
-            .max_decoding_message_size(frame_bytes)
-            .max_encoding_message_size(frame_bytes);
-        Box::pin(async move { Ok(grpc.streaming(Answer(node), request).await) })
-    }
-}
-
-struct Answer(Arc<Node>);
-
-impl Service<Request<Streaming<Frame>>> for Answer {
-    type Response = Response<Answering<Streaming<Frame>>>;
-    type Error = Status;
-    type Future = Ready<Result<Self::Response, Status>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Streaming<Frame>>) -> Self::Future {
-        let node = self.0.clone();
-        let closing = node.closing.clone();
-        let Some(visit) = visit(&request) else {
-            return ready(Err(Status::internal("a connection that nobody accepted")));
+    while let Some(accepted) = closing.run_until_cancelled(listener.accept()).await {
+        let (stream, from) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "no link of a peer can be taken");
+                sleep(PAUSE).await;
+                continue;
+            }
         };
-        ready(Ok(Response::new(Answering::new(node, visit, request.into_inner(), &closing))))
+        let Ok(place) = strangers.clone().try_acquire_owned() else {
+            metrics::LINKS_REFUSED.inc();
+            tracing::debug!(%from, "closed a connection: too many have not proven themselves");
+            continue;
+        };
+        let (node, refusals) = (node.clone(), refusals.clone());
+        tokio::spawn(async move {
+            let mut inbox = Inbox::new(handshake::FRAME_BYTES_MAX);
+            let meeting = meet(&node, &refusals, (stream, from), &mut inbox);
+            let met = timeout(node.settings.connect(), meeting);
+            let Some(Ok(Some((caller, wire)))) = node.closing.run_until_cancelled(met).await else {
+                return;
+            };
+            drop(place);
+            answer(&node, caller, wire, inbox).await;
+        });
     }
 }
 
-/// The connection that a request came on.
-fn visit<T>(request: &Request<T>) -> Option<Visit> {
-    request.extensions().get::<Visit>().cloned()
+/// Finds out who has connected. `None`: nobody who may.
+async fn meet(
+    node: &Node,
+    refusals: &Refusals,
+    (stream, from): (TcpStream, SocketAddr),
+    inbox: &mut Inbox,
+) -> Option<(Caller, Wire)> {
+    let mut wire = match welcome(node, stream).await {
+        Ok(wire) => wire,
+        Err(error) => {
+            refusals.distrusted(from, &error);
+            return None;
+        }
+    };
+    refusals.none();
+    let met = handshake::answer(node.incarnation, &node.settings.secret, &mut wire, inbox).await;
+    match met {
+        Ok(caller) => Some((caller, wire)),
+        Err(Unmet::Unproven) => {
+            metrics::LINKS_REFUSED.inc();
+            tracing::warn!(%from, "refused a peer that does not know the cluster's secret");
+            None
+        }
+        Err(error) => {
+            tracing::debug!(%from, ?error, "closed a connection that is not a peer's");
+            None
+        }
+    }
+}
+
+async fn welcome(node: &Node, stream: TcpStream) -> io::Result<Wire> {
+    let socket = Socket::new(stream)?;
+    Ok(match &node.trust {
+        Some(trust) => Wire::Tls(Box::new(trust.accept(socket).await?.into())),
+        None => Wire::Plain(socket),
+    })
+}
+
+/// Answers a peer's calls until the link ends.
+async fn answer(node: &Arc<Node>, caller: Caller, mut wire: Wire, mut inbox: Inbox) {
+    inbox.admit(super::frame_bytes_max(&node.settings));
+    let linked = Linked::new(node, caller.incarnation, wire.fate().clone());
+    let line = Arc::new_cyclic(|line| {
+        let line: &Weak<Line<Answering>> = line;
+        Line::new(Answering::new(node.clone(), line.clone() as Weak<dyn Speaks>), &wire)
+    });
+    let beat = Beat { ping: None, silence: super::silence(&node.settings, caller.ping_ms) };
+    let mut running = line.run(&mut wire, &mut inbox, beat);
+    tokio::select! {
+        why = &mut running => tracing::debug!(node = %caller.incarnation, %why, "a link ended"),
+        () = node.closing.cancelled() => {
+            line.part();
+            let _ = timeout(LAST_WORDS, running).await;
+        }
+    }
+    line.party().end();
+    drop((linked, wire));
+}
+
+/// Who could not be trusted, told once until somebody can.
+#[derive(Default)]
+struct Refusals {
+    were_told: AtomicBool,
+}
+
+impl Refusals {
+    fn none(&self) {
+        self.were_told.store(false, Ordering::Relaxed);
+    }
+
+    fn distrusted(&self, from: SocketAddr, error: &io::Error) {
+        if !tls::is_distrust(error) {
+            return;
+        }
+        metrics::LINKS_REFUSED.inc();
+        if self.were_told.swap(true, Ordering::Relaxed) {
+            tracing::debug!(%from, %error, "refused a peer");
+        } else {
+            tracing::warn!(%from, %error, "refused a peer; {}", tls::REMEDY);
+        }
+    }
 }

@@ -1,37 +1,36 @@
-//! The link between two nodes: one stream each way of calling, made as soon as one knows
+//! The link between two nodes: one connection each way of calling, made as soon as one knows
 //! of the other, and kept.
 
 pub(crate) mod answering;
 pub(crate) mod calls;
 pub(crate) mod dial;
 pub(crate) mod frame;
-mod guests;
+mod handshake;
+mod inbox;
+mod line;
 pub(crate) mod listen;
 mod proof;
-pub(crate) mod socket;
 mod suspicion;
 pub(crate) mod tls;
-mod wire;
+pub(crate) mod wire;
 
-use bytes::Bytes;
-use tonic_prost::ProstCodec;
+use std::time::Duration;
 
-use self::frame::Frame;
-
-/// The one method of the peer link.
-const PATH: &str = "/roundhouse.Peer/Link";
-
-/// How much may be under way on a link before its reader has taken it, in bytes. The
-/// reader always takes all, so this only has to be enough for the network.
-const FLOW_BYTES: u32 = 4 << 20;
+use crate::Settings;
 
 /// Room in a frame beside its message.
 const FRAME_OVERHEAD_BYTES: usize = 64;
 
-type Codec = ProstCodec<Frame, Frame>;
+/// Longest that a peer may ask to be waited for, in milliseconds: a minute.
+const PING_MS_MAX: u64 = 60_000;
 
-fn nonce() -> Result<Bytes, getrandom::Error> {
-    let mut nonce = [0; proof::NONCE_BYTES];
-    getrandom::fill(&mut nonce)?;
-    Ok(Bytes::copy_from_slice(&nonce))
+/// How long the longest frame of a peer is that has proven itself, in bytes.
+fn frame_bytes_max(settings: &Settings) -> usize {
+    settings.message_bytes_max.saturating_add(FRAME_OVERHEAD_BYTES)
+}
+
+/// How long a peer may be silent that says something every `ping_ms`.
+fn silence(settings: &Settings, ping_ms: u64) -> Duration {
+    let Settings { ping_ms: own, pong_ms, .. } = *settings;
+    Duration::from_millis(own.max(ping_ms.min(PING_MS_MAX)).saturating_add(pong_ms))
 }

@@ -42,8 +42,8 @@ fn digest(secret: &str, role: Role, caller: &Greeting, callee: &Greeting) -> Hma
     let mut digest = <Hmac<Sha256> as KeyInit>::new_from_slice(secret.as_bytes())
         .unwrap_or_else(|_| unreachable!("a key may have any length"));
     digest.update(match role {
-        Role::Caller => b"roundhouse peer link 1, caller",
-        Role::Callee => b"roundhouse peer link 1, callee",
+        Role::Caller => b"roundhouse peer link 2, caller",
+        Role::Callee => b"roundhouse peer link 2, callee",
     });
     for greeting in [caller, callee] {
         digest.update(&greeting.incarnation.to_be_bytes());
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     fn greeting(incarnation: u64, nonce: u8) -> Greeting {
-        Greeting { incarnation, nonce: Bytes::from(vec![nonce; NONCE_BYTES]) }
+        Greeting { incarnation, nonce: Bytes::from(vec![nonce; NONCE_BYTES]), ping_ms: 0 }
     }
 
     #[test]

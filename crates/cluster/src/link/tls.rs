@@ -11,14 +11,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio::io::AsyncBufReadExt as _;
 use tokio_rustls::{Accept, TlsAcceptor, TlsConnector, TlsStream};
 
-use super::socket::Socket;
+use super::wire::Socket;
 use crate::{Error, Tls};
 
 /// What peers speak over it.
-const ALPN: &[u8] = b"h2";
+const ALPN: &[u8] = b"roundhouse-peer/2";
 
 /// What to do about a peer that is not trusted.
 pub(crate) const REMEDY: &str = "give every node a certificate for its own host that the cluster.tls.ca_file of all vouches for";
@@ -81,15 +80,16 @@ pub(crate) async fn meet(
     // An IPv6 address stands in brackets there.
     let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "no name to verify"))?;
-    let mut stream = connector
-        .connect(name, socket)
-        .await
-        .map_err(|error| explained(error, "this node does not trust its certificate"))?;
-    // It judges this node's certificate when this one believes to be connected, and speaks
-    // first if it takes it.
-    let said = stream.fill_buf().await.map(drop);
-    said.map_err(|error| explained(error, "it does not trust this node's certificate"))?;
+    let connected = connector.connect(name, socket).await;
+    let stream =
+        connected.map_err(|error| explained(error, "this node does not trust its certificate"))?;
     Ok(stream.into())
+}
+
+/// The error with which a connection ended on which nothing was heard yet: the other end
+/// judges this node's certificate when this one believes to be connected.
+pub(crate) fn unheard(error: io::Error) -> io::Error {
+    explained(error, "it does not trust this node's certificate")
 }
 
 /// The error, and what to do about it where trust is what lacks.

@@ -1,43 +1,157 @@
-//! A connection between two nodes, in the clear or encrypted.
+//! A connection between two nodes, in the clear or encrypted, that remembers how it ended.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
+use rustix::net::Shutdown;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_rustls::{Accept, TlsStream};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio_rustls::TlsStream;
 
-use super::socket::Socket;
+/// How a connection ended, for whoever made it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fate(Arc<AtomicBool>);
+
+impl Fate {
+    /// The system at its other end closed it in order. It was neither reset nor silent.
+    pub(crate) fn was_closed(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A connection.
+pub(crate) struct Socket {
+    incoming: OwnedReadHalf,
+    outgoing: Arc<Outgoing>,
+    fate: Fate,
+}
+
+/// Where a connection is written to, by whichever thread.
+#[derive(Debug)]
+pub(crate) struct Outgoing(OwnedWriteHalf);
 
 /// What bytes go over.
 pub(crate) enum Wire {
     Plain(Socket),
     Tls(Box<TlsStream<Socket>>),
-    /// Whoever reads or writes finds out first who is at the other end.
-    Accepting(Box<Accept<Socket>>),
-    /// It was not to be trusted.
-    Refused,
+}
+
+impl Socket {
+    /// Nothing that is written waits for more.
+    pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        let (incoming, outgoing) = stream.into_split();
+        Ok(Self { incoming, outgoing: Arc::new(Outgoing(outgoing)), fate: Fate::default() })
+    }
+}
+
+impl Outgoing {
+    /// Writes as much as there is room for: `None` where there is none now.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        match self.0.try_write(bytes) {
+            Ok(written) => Ok(Some(written)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns when there is room. Wakes the one who asked last.
+    pub(crate) fn poll_room(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_ref().poll_write_ready(context)
+    }
 }
 
 impl Wire {
-    /// Returns when the other end is known, with whether that was news.
-    pub(crate) fn poll_known(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        let Self::Accepting(accept) = self else { return Poll::Ready(Ok(false)) };
-        match ready!(Pin::new(accept).poll(context)) {
-            Ok(stream) => {
-                *self = Self::Tls(Box::new(stream.into()));
-                Poll::Ready(Ok(true))
-            }
-            Err(error) => {
-                *self = Self::Refused;
-                Poll::Ready(Err(error))
-            }
+    /// Where whoever has something to say can write it itself: where it is not encrypted.
+    pub(crate) fn outgoing(&self) -> Option<Arc<Outgoing>> {
+        match self {
+            Self::Plain(socket) => Some(socket.outgoing.clone()),
+            Self::Tls(_) => None,
+        }
+    }
+
+    /// How the connection ended, when it has.
+    pub(crate) fn fate(&self) -> &Fate {
+        &self.socket().fate
+    }
+
+    fn socket(&self) -> &Socket {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.get_ref().0,
         }
     }
 }
 
-fn refused<T>() -> Poll<io::Result<T>> {
-    Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
+/// The connection ends with it, whoever could still write to it.
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // An error says that it has ended already.
+        let _ = rustix::net::shutdown(self.incoming.as_ref(), Shutdown::Both);
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        let has_room = buffer.remaining() > 0;
+        ready!(Pin::new(&mut this.incoming).poll_read(context, buffer))?;
+        if has_room && buffer.filled().len() == before {
+            this.fate.0.store(true, Ordering::Release);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.outgoing.poll_room(context))?;
+            if let Some(written) = self.outgoing.try_write(bytes)? {
+                return Poll::Ready(Ok(written));
+            }
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.outgoing.poll_room(context))?;
+            match self.outgoing.0.try_write_vectored(slices) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let ended = rustix::net::shutdown(self.incoming.as_ref(), Shutdown::Write);
+        Poll::Ready(ended.map_err(io::Error::from))
+    }
 }
 
 impl AsyncRead for Wire {
@@ -49,7 +163,6 @@ impl AsyncRead for Wire {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_read(context, buffer),
             Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Accepting(_) | Self::Refused => refused(),
         }
     }
 }
@@ -63,32 +176,13 @@ impl AsyncWrite for Wire {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_write(context, bytes),
             Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Accepting(_) | Self::Refused => refused(),
         }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_write_vectored(context, slices),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-            Self::Accepting(_) | Self::Refused => refused(),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        // TLS takes slices as well.
-        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_flush(context),
             Self::Tls(stream) => Pin::new(stream).poll_flush(context),
-            Self::Accepting(_) | Self::Refused => refused(),
         }
     }
 
@@ -96,7 +190,6 @@ impl AsyncWrite for Wire {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_shutdown(context),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Accepting(_) | Self::Refused => Poll::Ready(Ok(())),
         }
     }
 }

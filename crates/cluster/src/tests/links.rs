@@ -172,3 +172,20 @@ async fn a_peer_that_proved_itself_stays() {
     let reply = timeout(Duration::from_millis(400), next(&mut calling)).await;
     assert!(reply.is_err(), "{reply:?}");
 }
+
+#[tokio::test]
+async fn nodes_that_ping_at_different_intervals_stay_linked() {
+    let store = Arc::new(Memory::default());
+    // The other would take three seconds of silence for death.
+    let slow = Settings { ping_ms: 3_000, ..settings() };
+    let one = TestNode::start_with(slow, store.clone()).await;
+    let other = TestNode::start(&store).await;
+    let (there, back) = (one.peer(&store, &other).await, other.peer(&store, &one).await);
+    let mut calls = [there, back].map(|peer| peer.call(Bytes::from_static(b"silence")));
+    one.begun(1).await;
+    other.begun(1).await;
+    for calling in &mut calls {
+        let reply = timeout(Duration::from_millis(1_250), next(calling)).await;
+        assert!(reply.is_err(), "{reply:?}");
+    }
+}

@@ -1,0 +1,181 @@
+//! What has arrived of a link's frames.
+
+use std::io;
+use std::pin::pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, BytesMut};
+use prost::Message as _;
+use tokio::io::AsyncReadExt as _;
+
+use super::frame::Frame;
+use super::wire::Wire;
+
+/// Room that there is for what arrives next, in bytes.
+const ROOM_BYTES: usize = 16 << 10;
+
+/// Longest length that says how long a frame is, in bytes: five times seven bits.
+const LENGTH_BYTES_MAX: usize = 5;
+
+/// Frames that are whole, and the beginning of the next.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    bytes: BytesMut,
+    frame_bytes_max: usize,
+}
+
+/// The other end says what no node says, or more than it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Strange;
+
+impl Inbox {
+    pub(crate) fn new(frame_bytes_max: usize) -> Self {
+        Self { bytes: BytesMut::new(), frame_bytes_max }
+    }
+
+    /// From now on frames may be so long.
+    pub(crate) fn admit(&mut self, frame_bytes_max: usize) {
+        self.frame_bytes_max = frame_bytes_max;
+    }
+
+    /// The next frame, if all of it is there.
+    pub(crate) fn next(&mut self) -> Result<Option<Frame>, Strange> {
+        let Some((head, length)) = length(&self.bytes)? else { return Ok(None) };
+        if length > self.frame_bytes_max {
+            return Err(Strange);
+        }
+        if self.bytes.len() - head < length {
+            self.bytes.reserve(head + length - self.bytes.len());
+            return Ok(None);
+        }
+        self.bytes.advance(head);
+        let frame = Frame::decode(self.bytes.split_to(length).freeze());
+        frame.map(Some).map_err(|_| Strange)
+    }
+
+    /// Takes in what has arrived: so many bytes, and none at the end.
+    pub(crate) fn poll_fill(
+        &mut self,
+        wire: &mut Wire,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if self.bytes.capacity() == self.bytes.len() {
+            self.bytes.reserve(ROOM_BYTES);
+        }
+        // Nothing is lost when the wait is given up.
+        pin!(wire.read_buf(&mut self.bytes)).poll(context)
+    }
+}
+
+/// How long the next frame is, after how many bytes that say so.
+fn length(bytes: &[u8]) -> Result<Option<(usize, usize)>, Strange> {
+    let mut length = 0;
+    for (at, byte) in bytes.iter().take(LENGTH_BYTES_MAX).enumerate() {
+        length |= usize::from(byte & 0x7f) << (7 * at);
+        if byte & 0x80 == 0 {
+            return Ok(Some((at + 1, length)));
+        }
+    }
+    if bytes.len() < LENGTH_BYTES_MAX { Ok(None) } else { Err(Strange) }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::link::frame::{Kind, Open, Reply};
+
+    fn frames() -> impl Strategy<Value = Vec<Frame>> {
+        let body = || prop::collection::vec(any::<u8>(), 0..300).prop_map(Bytes::from);
+        let kind =
+            prop_oneof![
+                (any::<u64>(), any::<u32>(), body())
+                    .prop_map(|(id, window, body)| Kind::Open(Open { id, window, body })),
+                (any::<u64>(), body(), any::<bool>())
+                    .prop_map(|(id, body, last)| Kind::Reply(Reply { id, body, last })),
+                any::<u64>().prop_map(Kind::Cancel),
+                Just(Kind::Ping(())),
+                Just(Kind::Pong(())),
+            ];
+        prop::collection::vec(kind.prop_map(Frame::from), 0..20)
+    }
+
+    fn all(inbox: &mut Inbox) -> Result<Vec<Frame>, Strange> {
+        let mut frames = Vec::new();
+        while let Some(frame) = inbox.next()? {
+            frames.push(frame);
+        }
+        Ok(frames)
+    }
+
+    proptest! {
+        #[test]
+        fn frames_come_out_as_they_were_said_however_they_arrive(
+            frames in frames(),
+            pieces in prop::collection::vec(1_usize..100, 1..50),
+        ) {
+            let mut said = BytesMut::new();
+            for frame in frames.clone() {
+                frame.kind.unwrap().say(&mut said);
+            }
+            let mut inbox = Inbox::new(1_000);
+            let mut heard = Vec::new();
+            let mut pieces = pieces.into_iter().cycle();
+            while !said.is_empty() {
+                let piece = said.split_to(pieces.next().unwrap().min(said.len()));
+                inbox.bytes.extend_from_slice(&piece);
+                heard.extend(all(&mut inbox).unwrap());
+            }
+            prop_assert_eq!(heard, frames);
+        }
+
+        #[test]
+        fn whatever_arrives_is_a_frame_or_refused(
+            noise in prop::collection::vec(any::<u8>(), 0..600),
+        ) {
+            let mut inbox = Inbox::new(100);
+            inbox.bytes.extend_from_slice(&noise);
+            let _ = all(&mut inbox);
+            // It waits for no more than one frame may be.
+            prop_assert!(inbox.bytes.capacity() <= 600 + 100 + LENGTH_BYTES_MAX);
+        }
+    }
+
+    #[test]
+    fn a_frame_may_be_as_long_as_admitted_and_no_longer() {
+        let open = |bytes| {
+            let mut said = BytesMut::new();
+            let body = Bytes::from(vec![0; bytes]);
+            Kind::Reply(Reply { id: 0, body, last: false }).say(&mut said);
+            said
+        };
+        // Two bytes for the frame's length, and for that of each field before the body.
+        let whole = open(195);
+        assert_eq!(whole.len(), 2 + 200 + 1);
+        let mut inbox = Inbox::new(200);
+        inbox.bytes.extend_from_slice(&whole);
+        assert_eq!(inbox.next(), Err(Strange));
+        inbox.admit(201);
+        assert!(matches!(inbox.next(), Ok(Some(_))));
+        assert_eq!(inbox.next(), Ok(None));
+    }
+
+    #[test]
+    fn a_length_without_end_is_refused() {
+        let mut inbox = Inbox::new(usize::MAX);
+        inbox.bytes.extend_from_slice(&[0xff; 4]);
+        assert_eq!(inbox.next(), Ok(None));
+        inbox.bytes.extend_from_slice(&[0xff]);
+        assert_eq!(inbox.next(), Err(Strange));
+    }
+
+    #[test]
+    fn a_frame_of_a_kind_that_is_not_known_is_one_without() {
+        // Field 99, a varint.
+        let mut inbox = Inbox::new(100);
+        inbox.bytes.extend_from_slice(&[3, 0x98, 0x06, 1]);
+        assert_eq!(inbox.next(), Ok(Some(Frame { kind: None })));
+    }
+}

@@ -1,0 +1,391 @@
+//! A connection between two nodes that know each other: frames in, frames out, and whether
+//! the other end is still there.
+//!
+//! A task of its own reads the line. What is to be said is written by whoever has it, when
+//! its turn ends ([`crate::bell`]), so that no other thread is woken for that; only where
+//! there is no room, or where the line is encrypted, does the task write. Nobody waits for
+//! the one who writes: whoever comes meanwhile leaves what it has to it, and it looks again.
+
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use futures_util::task::AtomicWaker;
+use tokio::io::AsyncWrite;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::frame::{Bye, Frame, Kind};
+use super::inbox::Inbox;
+use super::wire::{Outgoing, Wire};
+use crate::bell::Speaks;
+
+/// So much is put together to be written at once, in bytes; a frame that is larger goes whole.
+const ENOUGH_BYTES: usize = 64 << 10;
+
+/// Room that is kept for what is said next, in bytes.
+const KEPT_BYTES: usize = 2 * ENOUGH_BYTES;
+
+/// So many frames are taken before others have their turn.
+const TAKEN_IN_A_ROW: usize = 64;
+
+/// So often a thread writes in one turn what others have to say as well.
+const WRITTEN_IN_A_ROW: usize = 4;
+
+/// Whose line it is.
+pub(crate) trait Party: Send + Sync + 'static {
+    /// Takes what the other end said. False if no node says that.
+    fn take(&self, kind: Kind) -> bool;
+
+    /// Appends what there is to say, until there is enough.
+    fn say(&self, out: &mut BytesMut, enough_bytes: usize);
+}
+
+/// How a line is known to live.
+#[derive(Clone, Copy)]
+pub(crate) struct Beat {
+    /// The caller asks so often whether the other end is there.
+    pub(crate) ping: Option<Duration>,
+    /// Who is silent for so long is gone.
+    pub(crate) silence: Duration,
+}
+
+/// How a line ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Ended {
+    #[error("the other end ended it on purpose")]
+    Parted,
+    #[error("the other end closed it without a word")]
+    Closed,
+    #[error("the other end was silent for too long")]
+    Silent,
+    #[error("the other end said what no node says")]
+    Strange,
+    #[error("{0}")]
+    Broken(io::Error),
+}
+
+/// One end of a line.
+pub(crate) struct Line<P> {
+    party: P,
+    /// Where what is said is only to be written.
+    outgoing: Option<Arc<Outgoing>>,
+    out: Mutex<Out>,
+    task: AtomicWaker,
+}
+
+/// What is about to be said.
+#[derive(Default)]
+struct Out {
+    /// What there was no room for. Whoever writes has it.
+    left: BytesMut,
+    /// Somebody writes.
+    is_writing: bool,
+    /// Somebody else came meanwhile.
+    again: bool,
+    /// There is no room: the task waits for it.
+    is_stuck: bool,
+    failed: Option<io::Error>,
+    ping: bool,
+    pong: bool,
+    /// The line ends: this is said, and nothing after it.
+    bye: Option<Bye>,
+    is_over: bool,
+}
+
+impl<P: Party> Line<P> {
+    pub(crate) fn new(party: P, wire: &Wire) -> Self {
+        let (out, task) = (Mutex::default(), AtomicWaker::new());
+        Self { party, outgoing: wire.outgoing(), out, task }
+    }
+
+    pub(crate) fn party(&self) -> &P {
+        &self.party
+    }
+
+    /// Carries what is said until the line ends.
+    pub(crate) fn run<'a>(
+        &'a self,
+        wire: &'a mut Wire,
+        inbox: &'a mut Inbox,
+        beat: Beat,
+    ) -> Running<'a, P> {
+        let now = Instant::now();
+        let Beat { ping, silence } = beat;
+        let next_ping = ping.map(|ping| now + ping);
+        let wakes = Box::pin(sleep_until(next_ping.unwrap_or(now + silence)));
+        Running { line: self, wire, inbox, beat, heard: now, next_ping, wakes }
+    }
+
+    /// Says that the line ends. The other end then closes it.
+    pub(crate) fn part(&self) {
+        self.out().bye = Some(Bye::default());
+        self.speak();
+    }
+
+    fn take(&self, frame: Frame) -> Option<Ended> {
+        match frame.kind {
+            // It comes from a newer node.
+            None | Some(Kind::Pong(())) => None,
+            Some(Kind::Ping(())) => {
+                self.out().pong = true;
+                None
+            }
+            Some(Kind::Bye(_)) => Some(Ended::Parted),
+            Some(kind) => (!self.party.take(kind)).then_some(Ended::Strange),
+        }
+    }
+
+    /// Begins to write, with what was left. Not while another does, who then looks again,
+    /// or while there is no room.
+    fn begin(&self) -> Option<BytesMut> {
+        let mut out = self.out();
+        if out.is_writing {
+            out.again = true;
+            return None;
+        }
+        if out.is_stuck {
+            return None;
+        }
+        out.is_writing = true;
+        out.again = false;
+        Some(mem::take(&mut out.left))
+    }
+
+    /// Ends writing, since there was nothing more to say. Gives the room back if somebody
+    /// came meanwhile.
+    fn end(&self, room: BytesMut) -> Option<BytesMut> {
+        let mut out = self.out();
+        if mem::take(&mut out.again) {
+            return Some(room);
+        }
+        out.is_writing = false;
+        if room.capacity() <= KEPT_BYTES {
+            out.left = room;
+        }
+        None
+    }
+
+    /// Ends writing before all was said.
+    fn stop(&self, left: BytesMut, is_stuck: bool) {
+        let mut out = self.out();
+        out.left = left;
+        out.is_writing = false;
+        out.is_stuck = is_stuck;
+    }
+
+    /// Puts together what there is to say. For the one who writes.
+    fn gather(&self, bytes: &mut BytesMut) {
+        let mut out = self.out();
+        if out.is_over {
+            return;
+        }
+        let due = (mem::take(&mut out.ping), mem::take(&mut out.pong), out.bye.take());
+        out.is_over = due.2.is_some();
+        drop(out);
+        let (ping, pong, bye) = due;
+        if ping {
+            Kind::Ping(()).say(bytes);
+        }
+        if pong {
+            Kind::Pong(()).say(bytes);
+        }
+        self.party.say(bytes, ENOUGH_BYTES);
+        if let Some(bye) = bye {
+            Kind::Bye(bye).say(bytes);
+        }
+    }
+
+    /// Writes what there is to say. True if there is more.
+    fn write(&self, outgoing: &Outgoing) -> bool {
+        let Some(mut bytes) = self.begin() else { return false };
+        for _ in 0..WRITTEN_IN_A_ROW {
+            self.gather(&mut bytes);
+            if bytes.is_empty() {
+                match self.end(bytes) {
+                    None => return false,
+                    Some(room) => bytes = room,
+                }
+                continue;
+            }
+            while !bytes.is_empty() {
+                match outgoing.try_write(&bytes) {
+                    Ok(Some(written)) => bytes.advance(written),
+                    Ok(None) => {
+                        self.stop(bytes, true);
+                        return true;
+                    }
+                    Err(error) => {
+                        self.out().failed = Some(error);
+                        self.stop(bytes, true);
+                        return true;
+                    }
+                }
+            }
+        }
+        self.stop(bytes, false);
+        true
+    }
+
+    fn out(&self) -> MutexGuard<'_, Out> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<P: Party> Speaks for Line<P> {
+    fn speak(&self) {
+        let more = self.outgoing.as_ref().is_none_or(|outgoing| self.write(outgoing));
+        if more {
+            self.task.wake();
+        }
+    }
+
+    fn wake(&self) {
+        self.task.wake();
+    }
+}
+
+/// A line at work. Ends as the line does.
+pub(crate) struct Running<'a, P> {
+    line: &'a Line<P>,
+    wire: &'a mut Wire,
+    inbox: &'a mut Inbox,
+    beat: Beat,
+    heard: Instant,
+    next_ping: Option<Instant>,
+    wakes: Pin<Box<Sleep>>,
+}
+
+impl<P: Party> Running<'_, P> {
+    /// Takes what has arrived.
+    fn listen(&mut self, context: &mut Context<'_>) -> Result<(), Ended> {
+        let (mut heard, mut taken) = (false, 0);
+        let listened = loop {
+            match self.inbox.next() {
+                Ok(Some(frame)) => {
+                    if let Some(ended) = self.line.take(frame) {
+                        break Err(ended);
+                    }
+                    taken += 1;
+                    if taken == TAKEN_IN_A_ROW {
+                        // There may be more; the others first.
+                        context.waker().wake_by_ref();
+                        break Ok(());
+                    }
+                    continue;
+                }
+                Ok(None) => {}
+                Err(_) => break Err(Ended::Strange),
+            }
+            match self.inbox.poll_fill(self.wire, context) {
+                Poll::Pending => break Ok(()),
+                Poll::Ready(Ok(0)) => break Err(Ended::Closed),
+                Poll::Ready(Ok(_)) => heard = true,
+                Poll::Ready(Err(error)) => break Err(Ended::Broken(error)),
+            }
+        };
+        if heard || taken > 0 {
+            self.heard = Instant::now();
+        }
+        listened
+    }
+
+    /// Sees to it that the other end is there. What has arrived while this process stood
+    /// still was taken before.
+    fn watch(&mut self, context: &mut Context<'_>) -> Result<(), Ended> {
+        while self.wakes.as_mut().poll(context).is_ready() {
+            let now = Instant::now();
+            if let (Some(next), Some(every)) = (self.next_ping, self.beat.ping)
+                && next <= now
+            {
+                self.line.out().ping = true;
+                self.next_ping = Some(now + every);
+            }
+            let silent = self.heard + self.beat.silence;
+            if silent <= now {
+                return Err(Ended::Silent);
+            }
+            let next = self.next_ping.map_or(silent, |ping| ping.min(silent));
+            self.wakes.as_mut().reset(next);
+        }
+        Ok(())
+    }
+
+    /// Says what there is to say and nobody else says.
+    fn speak(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let Some(outgoing) = &self.line.outgoing else { return self.speak_encrypted(context) };
+        loop {
+            if self.line.out().is_stuck {
+                if let Some(error) = self.line.out().failed.take() {
+                    return Err(error);
+                }
+                match outgoing.poll_room(context)? {
+                    Poll::Pending => return Ok(()),
+                    Poll::Ready(()) => self.line.out().is_stuck = false,
+                }
+            }
+            if !self.line.write(outgoing) {
+                return Ok(());
+            }
+            if !self.line.out().is_stuck {
+                // There may be more; the others first.
+                context.waker().wake_by_ref();
+                return Ok(());
+            }
+        }
+    }
+
+    fn speak_encrypted(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        // Nobody else writes here.
+        let Some(mut bytes) = self.line.begin() else { return Ok(()) };
+        for _ in 0..WRITTEN_IN_A_ROW {
+            self.line.gather(&mut bytes);
+            if bytes.is_empty() {
+                self.line.stop(bytes, false);
+                // Not all that was encrypted may have left.
+                return match Pin::new(&mut *self.wire).poll_flush(context) {
+                    Poll::Ready(Err(error)) => Err(error),
+                    Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
+                };
+            }
+            while !bytes.is_empty() {
+                match Pin::new(&mut *self.wire).poll_write(context, &bytes) {
+                    Poll::Ready(Ok(written)) => bytes.advance(written),
+                    Poll::Ready(Err(error)) => return Err(error),
+                    Poll::Pending => {
+                        self.line.stop(bytes, false);
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        self.line.stop(bytes, false);
+        // There may be more; the others first.
+        context.waker().wake_by_ref();
+        Ok(())
+    }
+
+    fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), Ended> {
+        self.line.task.register(context.waker());
+        self.listen(context)?;
+        self.watch(context)?;
+        self.speak(context).map_err(Ended::Broken)
+    }
+}
+
+impl<P: Party> Future for Running<'_, P> {
+    type Output = Ended;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ended> {
+        match self.get_mut().go_on(context) {
+            Ok(()) => Poll::Pending,
+            Err(ended) => Poll::Ready(ended),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
