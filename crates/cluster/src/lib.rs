@@ -54,7 +54,7 @@ const LAST_CALLS: Duration = Duration::from_millis(100);
 
 /// What this node does with a peer's call.
 pub trait Serve: Send + Sync + 'static {
-    /// Takes a call. Never waits; what comes of it is told by the replies. `None` means
+    /// Takes a call, on the runtime that the cluster was joined on. Never waits; what comes of it is told by the replies. `None` means
     /// "not started": nothing was done, and the caller may send it elsewhere.
     fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>>;
 
@@ -62,7 +62,8 @@ pub trait Serve: Send + Sync + 'static {
     fn load(&self) -> u64;
 }
 
-/// What comes of a call. It is dropped when its caller is gone, or the link to it.
+/// What comes of a call. It is dropped when its caller is gone, or the link to it. Any thread
+/// may ask, and holds back the peer's other calls while it does: nothing is waited for here.
 pub trait Replies: Send {
     /// The next reply; `None` after the last. Not asked while the caller has a whole
     /// window of replies that it did not take.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Error;
+use crate::link::PING_MS_MAX;
 use crate::link::tls::Trust;
 
 /// Shortest secret that is accepted, in bytes.
@@ -41,8 +42,8 @@ pub struct Settings {
     pub margin_ms: u64,
     /// How long a peer has to accept a connection and prove itself, in milliseconds.
     pub connect_ms: u64,
-    /// How often each peer is asked whether it is there, in milliseconds. Peers learn it when
-    /// they meet, and wait for up to a minute.
+    /// How often each peer is asked whether it is there, in milliseconds, at most 60,000.
+    /// Peers learn it when they meet.
     pub ping_ms: u64,
     /// How much longer than that a peer may be silent before its link counts as broken, in
     /// milliseconds.
@@ -131,6 +132,9 @@ impl Settings {
         }
         if self.connect_ms == 0 || self.ping_ms == 0 || self.pong_ms == 0 {
             return wrong("cluster: connect_ms, ping_ms and pong_ms must be above 0");
+        }
+        if self.ping_ms > PING_MS_MAX {
+            return wrong("cluster: ping_ms must be at most 60000; peers wait no longer");
         }
         if self.listen.is_empty() {
             return Ok(());

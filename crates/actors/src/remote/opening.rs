@@ -3,7 +3,7 @@
 //! Whoever comes to a leaving node came through a balancer that does not know yet. No client
 //! repeats an `initialize`, so it is not refused while there is a node that would take it.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -14,8 +14,10 @@ use conversation::{Answer, Refusal};
 use protocol::{Body, Message, Mirrored, Request, SessionId};
 use tenants::{Principal, Tenant};
 use tokio::sync::oneshot;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::call::{put_mirrored, take_mirrored};
+use super::serving::{ended, spawn};
 use super::wire::{Reader, Writer};
 use super::{Errand, Passage, told};
 use crate::birth::{self, Newborn};
@@ -73,7 +75,7 @@ impl Opening {
     /// Makes the session on this node, for a peer's client.
     pub(super) fn serve(self, node: &Arc<Node>) -> Box<dyn Replies> {
         let node = Arc::clone(node);
-        Box::new(Serving::Beginning(Box::pin(async move {
+        Box::new(Serving::Beginning(spawn(async move {
             node.until_it_may_open().await?;
             let (tell, told) = oneshot::channel();
             let arbiters = Arc::clone(&node);
@@ -176,7 +178,7 @@ fn name_in(reply: Bytes) -> Option<SessionId> {
     reader.finish(session)
 }
 
-type Beginning = Pin<Box<dyn Future<Output = Result<Opened, Refusal>> + Send>>;
+type Beginning = AbortOnDropHandle<Result<Opened, Refusal>>;
 
 /// What a peer's client is told that opens a session here.
 enum Serving {
@@ -189,7 +191,7 @@ impl Replies for Serving {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         match self {
             Self::Beginning(beginning) => {
-                let reply = match ready!(beginning.as_mut().poll(context)) {
+                let reply = match ended(ready!(Pin::new(beginning).poll(context))) {
                     Ok(Opened { session, inflow }) => {
                         *self = Self::Telling(inflow.untimed());
                         name(&session)

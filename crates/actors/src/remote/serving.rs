@@ -1,7 +1,6 @@
 //! What this node does with the calls of its peers: as its own front would, for sessions
 //! that live here, and never a second hop.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Weak;
 use std::task::{Context, Poll, ready};
@@ -9,6 +8,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use cluster::{Replies, Serve};
 use conversation::{Answer, Refusal};
+use tokio::task::JoinError;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Call;
 use super::opening::Opening;
@@ -40,7 +41,9 @@ impl Serve for Serving {
             Entry::Refused(Refusal::Moved) => return None,
             Entry::Refused(refusal) => Box::new(Refused(Some(refusal))),
             Entry::Absent(_) if !claims => return None,
-            Entry::Absent(errand) => Box::new(Claiming::Seeking(Box::pin(async move {
+            // On the thread of the links: whoever writes to the peer asks what came of it, and
+            // that may be any thread.
+            Entry::Absent(errand) => Box::new(Claiming::Seeking(spawn(async move {
                 match node.seek(&tenant, &principal, &session, true).await? {
                     Place::Here => {}
                     // The caller finds it there itself.
@@ -76,7 +79,14 @@ impl Replies for Telling {
     }
 }
 
-type Seeking = Pin<Box<dyn Future<Output = Result<Local, Refusal>> + Send>>;
+type Seeking = AbortOnDropHandle<Result<Local, Refusal>>;
+
+/// Goes on for as long as the peer waits for it.
+pub(super) fn spawn<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+) -> AbortOnDropHandle<Result<T, Refusal>> {
+    AbortOnDropHandle::new(tokio::spawn(work))
+}
 
 /// A connection of a peer's whose session this node claims.
 enum Claiming {
@@ -89,7 +99,7 @@ impl Replies for Claiming {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             match self {
-                Self::Seeking(seeking) => match ready!(seeking.as_mut().poll(context)) {
+                Self::Seeking(seeking) => match ended(ready!(Pin::new(seeking).poll(context))) {
                     Ok(local) => *self = Self::Telling(Telling(local)),
                     Err(refusal) => {
                         *self = Self::Over;
@@ -114,6 +124,11 @@ impl Replies for Claiming {
             Self::Over => true,
         }
     }
+}
+
+/// What came of what a peer waits for. Where it panicked, that was told.
+pub(super) fn ended<T>(ended: Result<Result<T, Refusal>, JoinError>) -> Result<T, Refusal> {
+    ended.unwrap_or(Err(Refusal::Unavailable))
 }
 
 /// Why it is told nothing.

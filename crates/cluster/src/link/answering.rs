@@ -44,8 +44,8 @@ struct Call {
 
 /// The calls that may have something to tell.
 struct Ready {
-    /// Each call at most once, since [`Wakes::queued`] says so.
-    calls: Mutex<VecDeque<Arc<Wakes>>>,
+    /// Each call at most once, since [`Wakes::queued`] says so. None after the line's end.
+    calls: Mutex<Option<VecDeque<Arc<Wakes>>>>,
     /// What they tell goes over this.
     line: Weak<dyn Speaks>,
 }
@@ -60,14 +60,16 @@ struct Wakes {
 impl Answering {
     /// What calls have to tell goes over this line.
     pub(crate) fn new(node: Arc<Node>, line: Weak<dyn Speaks>) -> Self {
-        let ready = Arc::new(Ready { calls: Mutex::default(), line });
+        let ready = Arc::new(Ready { calls: Mutex::new(Some(VecDeque::new())), line });
         Self { node, state: Mutex::default(), ready }
     }
 
     /// The line has ended, and every call with it.
     pub(crate) fn end(&self) {
-        // They are not dropped under the lock.
-        drop(mem::take(&mut *self.state()));
+        self.ready.calls().take();
+        let ended = mem::take(&mut *self.state());
+        // Not under the lock.
+        drop(ended);
     }
 
     fn open(&self, Open { id, window, body }: Open) -> bool {
@@ -96,13 +98,13 @@ impl Answering {
 }
 
 impl State {
-    /// The next thing that some call has to tell.
-    fn next(&mut self, ready: &Ready, message_bytes_max: usize) -> Option<Kind> {
+    /// The next thing that some call has to tell, and the call where it is over.
+    fn next(&mut self, ready: &Ready, message_bytes_max: usize) -> Option<(Kind, Option<Call>)> {
         if let Some(id) = self.refused.pop_front() {
-            return Some(Kind::NotStarted(id));
+            return Some((Kind::NotStarted(id), None));
         }
         loop {
-            let wakes = ready.calls().pop_front()?;
+            let wakes = ready.calls().as_mut()?.pop_front()?;
             // Before the call is asked, so that what comes while it is asked wakes it again.
             wakes.queued.store(false, Ordering::Release);
             // A call that was cancelled, or waits for credit, has no turn.
@@ -115,13 +117,13 @@ impl State {
                 Poll::Pending => continue,
                 Poll::Ready(Some(body)) if body.len() <= message_bytes_max => {
                     let last = call.replies.is_over();
+                    let reply = Kind::Reply(Reply { id: wakes.id, body, last });
                     if last {
-                        self.calls.remove(&wakes.id);
-                    } else {
-                        call.credit -= 1;
-                        wakes.queue();
+                        return Some((reply, self.calls.remove(&wakes.id)));
                     }
-                    return Some(Kind::Reply(Reply { id: wakes.id, body, last }));
+                    call.credit -= 1;
+                    wakes.queue();
+                    return Some((reply, None));
                 }
                 Poll::Ready(Some(body)) => {
                     tracing::warn!(
@@ -132,8 +134,7 @@ impl State {
                 }
                 Poll::Ready(None) => Kind::End(wakes.id),
             };
-            self.calls.remove(&wakes.id);
-            return Some(kind);
+            return Some((kind, self.calls.remove(&wakes.id)));
         }
     }
 }
@@ -163,22 +164,26 @@ impl Party for Answering {
         let message_bytes_max = self.node.settings.message_bytes_max;
         while out.len() < enough_bytes {
             let next = self.state().next(&self.ready, message_bytes_max);
-            let Some(kind) = next else { return };
+            let Some((kind, ended)) = next else { return };
             kind.say(out);
+            // Not under the lock.
+            drop(ended);
         }
     }
 }
 
 impl Ready {
-    fn calls(&self) -> MutexGuard<'_, VecDeque<Arc<Wakes>>> {
+    fn calls(&self) -> MutexGuard<'_, Option<VecDeque<Arc<Wakes>>>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Wakes {
     fn queue(self: &Arc<Self>) {
-        if !self.queued.swap(true, Ordering::AcqRel) {
-            self.ready.calls().push_back(self.clone());
+        if !self.queued.swap(true, Ordering::AcqRel)
+            && let Some(calls) = &mut *self.ready.calls()
+        {
+            calls.push_back(self.clone());
         }
     }
 }

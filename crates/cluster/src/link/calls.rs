@@ -296,6 +296,10 @@ impl Calls {
     fn change(&self, id: u64, change: impl FnOnce(&mut Call, usize) -> bool) -> bool {
         let mut state = self.state();
         let Some(call) = state.calls.get_mut(&id) else { return true };
+        if matches!(call.progress, Progress::Waiting(_)) {
+            // It was told of no such call.
+            return false;
+        }
         let honest = change(call, self.limits.window as usize);
         let waker = call.waker.take();
         drop(state);

@@ -206,8 +206,8 @@ async fn run(node: &Arc<Node>, link: &Arc<Link>, established: Established) -> En
     let line = Arc::new(Line::new(calling, &wire));
     link.calls.up(line.clone());
     let Settings { ping_ms, .. } = node.settings;
-    let ping = Some(Duration::from_millis(ping_ms));
-    let beat = Beat { ping, silence: super::silence(&node.settings, ping_ms) };
+    let every = Duration::from_millis(ping_ms);
+    let beat = Beat { every, asks: true, silence: super::silence(&node.settings, ping_ms) };
     let mut lapsed = pin!(link.lapsed.notified());
     let ended = tokio::select! {
         biased;

@@ -59,7 +59,7 @@ pub(crate) enum Kind {
     /// Callee: I am.
     #[prost(message, tag = "13")]
     Pong(()),
-    /// Callee: this link ends, and I end it.
+    /// Callee: this link ends. Close it.
     #[prost(message, tag = "14")]
     Bye(Bye),
 }

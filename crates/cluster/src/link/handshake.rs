@@ -25,7 +25,7 @@ pub(crate) struct Caller {
 /// Why two do not come to know each other.
 #[derive(Debug)]
 pub(crate) enum Unmet {
-    /// The other end speaks as no node does, or says nothing more.
+    /// The other end speaks as no node does.
     Strange,
     /// The other end does not know the cluster's secret.
     Unproven,
@@ -101,7 +101,7 @@ async fn hear(wire: &mut Wire, inbox: &mut Inbox) -> Result<Kind, Unmet> {
             return frame.kind.ok_or(Unmet::Strange);
         }
         if poll_fn(|context| inbox.poll_fill(wire, context)).await? == 0 {
-            return Err(Unmet::Strange);
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
     }
 }

@@ -47,8 +47,10 @@ pub(crate) trait Party: Send + Sync + 'static {
 /// How a line is known to live.
 #[derive(Clone, Copy)]
 pub(crate) struct Beat {
-    /// The caller asks so often whether the other end is there.
-    pub(crate) ping: Option<Duration>,
+    /// The caller asks so often whether the other end is there. Who is called says so, and as
+    /// often while something arrives that is long, since the next question is behind it.
+    pub(crate) every: Duration,
+    pub(crate) asks: bool,
     /// Who is silent for so long is gone.
     pub(crate) silence: Duration,
 }
@@ -88,7 +90,11 @@ struct Out {
     again: bool,
     /// There is no room: the task waits for it.
     is_stuck: bool,
-    failed: Option<io::Error>,
+    /// Nothing can be written any more. What has arrived is still taken, and who reads
+    /// learns how the line ended.
+    is_mute: bool,
+    /// What should have been said panicked.
+    panicked: bool,
     ping: bool,
     pong: bool,
     /// The line ends: this is said, and nothing after it.
@@ -114,10 +120,8 @@ impl<P: Party> Line<P> {
         beat: Beat,
     ) -> Running<'a, P> {
         let now = Instant::now();
-        let Beat { ping, silence } = beat;
-        let next_ping = ping.map(|ping| now + ping);
-        let wakes = Box::pin(sleep_until(next_ping.unwrap_or(now + silence)));
-        Running { line: self, wire, inbox, beat, heard: now, next_ping, wakes }
+        let wakes = Box::pin(sleep_until(now));
+        Running { line: self, wire, inbox, beat, heard: now, beaten: now, wakes }
     }
 
     /// Says that the line ends. The other end then closes it.
@@ -147,7 +151,7 @@ impl<P: Party> Line<P> {
             out.again = true;
             return None;
         }
-        if out.is_stuck {
+        if out.is_stuck || out.is_mute {
             return None;
         }
         out.is_writing = true;
@@ -163,18 +167,26 @@ impl<P: Party> Line<P> {
             return Some(room);
         }
         out.is_writing = false;
-        if room.capacity() <= KEPT_BYTES {
-            out.left = room;
-        }
+        out.keep(room);
         None
     }
 
     /// Ends writing before all was said.
     fn stop(&self, left: BytesMut, is_stuck: bool) {
         let mut out = self.out();
-        out.left = left;
+        out.keep(left);
         out.is_writing = false;
         out.is_stuck = is_stuck;
+    }
+
+    /// Ends writing for good.
+    fn fall_silent(&self) {
+        let mut out = self.out();
+        out.is_writing = false;
+        out.is_mute = true;
+        out.panicked = std::thread::panicking();
+        drop(out);
+        self.task.wake();
     }
 
     /// Puts together what there is to say. For the one who writes.
@@ -202,11 +214,12 @@ impl<P: Party> Line<P> {
     /// Writes what there is to say. True if there is more.
     fn write(&self, outgoing: &Outgoing) -> bool {
         let Some(mut bytes) = self.begin() else { return false };
+        let writing = Writing(self);
         for _ in 0..WRITTEN_IN_A_ROW {
             self.gather(&mut bytes);
             if bytes.is_empty() {
                 match self.end(bytes) {
-                    None => return false,
+                    None => return writing.ended(false),
                     Some(room) => bytes = room,
                 }
                 continue;
@@ -216,18 +229,15 @@ impl<P: Party> Line<P> {
                     Ok(Some(written)) => bytes.advance(written),
                     Ok(None) => {
                         self.stop(bytes, true);
-                        return true;
+                        return writing.ended(true);
                     }
-                    Err(error) => {
-                        self.out().failed = Some(error);
-                        self.stop(bytes, true);
-                        return true;
-                    }
+                    // How the line ended is told to who reads.
+                    Err(_) => return false,
                 }
             }
         }
         self.stop(bytes, false);
-        true
+        writing.ended(true)
     }
 
     fn out(&self) -> MutexGuard<'_, Out> {
@@ -248,6 +258,32 @@ impl<P: Party> Speaks for Line<P> {
     }
 }
 
+impl Out {
+    /// Keeps what is left, and the room for what comes next, unless that is large.
+    fn keep(&mut self, mut left: BytesMut) {
+        // What was written is room as well, and not counted by its capacity.
+        if !left.is_empty() || !left.try_reclaim(KEPT_BYTES + 1) {
+            self.left = left;
+        }
+    }
+}
+
+/// Somebody writes. Where that ends otherwise than meant, nothing is written any more.
+struct Writing<'a, P: Party>(&'a Line<P>);
+
+impl<P: Party> Writing<'_, P> {
+    fn ended<T>(self, result: T) -> T {
+        mem::forget(self);
+        result
+    }
+}
+
+impl<P: Party> Drop for Writing<'_, P> {
+    fn drop(&mut self) {
+        self.0.fall_silent();
+    }
+}
+
 /// A line at work. Ends as the line does.
 pub(crate) struct Running<'a, P> {
     line: &'a Line<P>,
@@ -255,7 +291,8 @@ pub(crate) struct Running<'a, P> {
     inbox: &'a mut Inbox,
     beat: Beat,
     heard: Instant,
-    next_ping: Option<Instant>,
+    /// When it was last asked, or said, whether somebody is there.
+    beaten: Instant,
     wakes: Pin<Box<Sleep>>,
 }
 
@@ -289,6 +326,10 @@ impl<P: Party> Running<'_, P> {
         };
         if heard || taken > 0 {
             self.heard = Instant::now();
+            if !self.beat.asks && self.beaten + self.beat.every <= self.heard {
+                self.beaten = self.heard;
+                self.line.out().pong = true;
+            }
         }
         listened
     }
@@ -298,30 +339,31 @@ impl<P: Party> Running<'_, P> {
     fn watch(&mut self, context: &mut Context<'_>) -> Result<(), Ended> {
         while self.wakes.as_mut().poll(context).is_ready() {
             let now = Instant::now();
-            if let (Some(next), Some(every)) = (self.next_ping, self.beat.ping)
-                && next <= now
-            {
+            if self.beat.asks && self.beaten + self.beat.every <= now {
+                self.beaten = now;
                 self.line.out().ping = true;
-                self.next_ping = Some(now + every);
             }
             let silent = self.heard + self.beat.silence;
             if silent <= now {
                 return Err(Ended::Silent);
             }
-            let next = self.next_ping.map_or(silent, |ping| ping.min(silent));
-            self.wakes.as_mut().reset(next);
+            let asks = if self.beat.asks { self.beaten + self.beat.every } else { silent };
+            self.wakes.as_mut().reset(silent.min(asks));
         }
         Ok(())
     }
 
     /// Says what there is to say and nobody else says.
     fn speak(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let Some(outgoing) = &self.line.outgoing else { return self.speak_encrypted(context) };
+        if self.line.out().panicked {
+            return Err(io::Error::other("what was to be said panicked"));
+        }
+        let Some(outgoing) = &self.line.outgoing else {
+            self.speak_encrypted(context);
+            return Ok(());
+        };
         loop {
             if self.line.out().is_stuck {
-                if let Some(error) = self.line.out().failed.take() {
-                    return Err(error);
-                }
                 match outgoing.poll_room(context)? {
                     Poll::Pending => return Ok(()),
                     Poll::Ready(()) => self.line.out().is_stuck = false,
@@ -338,34 +380,36 @@ impl<P: Party> Running<'_, P> {
         }
     }
 
-    fn speak_encrypted(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+    fn speak_encrypted(&mut self, context: &mut Context<'_>) {
         // Nobody else writes here.
-        let Some(mut bytes) = self.line.begin() else { return Ok(()) };
+        let Some(mut bytes) = self.line.begin() else { return };
+        let writing = Writing(self.line);
         for _ in 0..WRITTEN_IN_A_ROW {
             self.line.gather(&mut bytes);
             if bytes.is_empty() {
-                self.line.stop(bytes, false);
                 // Not all that was encrypted may have left.
-                return match Pin::new(&mut *self.wire).poll_flush(context) {
-                    Poll::Ready(Err(error)) => Err(error),
-                    Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
-                };
+                let flushed = Pin::new(&mut *self.wire).poll_flush(context);
+                if !matches!(flushed, Poll::Ready(Err(_))) {
+                    self.line.stop(bytes, false);
+                    writing.ended(());
+                }
+                return;
             }
             while !bytes.is_empty() {
                 match Pin::new(&mut *self.wire).poll_write(context, &bytes) {
                     Poll::Ready(Ok(written)) => bytes.advance(written),
-                    Poll::Ready(Err(error)) => return Err(error),
+                    Poll::Ready(Err(_)) => return,
                     Poll::Pending => {
                         self.line.stop(bytes, false);
-                        return Ok(());
+                        return writing.ended(());
                     }
                 }
             }
         }
         self.line.stop(bytes, false);
+        writing.ended(());
         // There may be more; the others first.
         context.waker().wake_by_ref();
-        Ok(())
     }
 
     fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), Ended> {

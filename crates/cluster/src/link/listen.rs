@@ -14,8 +14,8 @@ use super::answering::Answering;
 use super::handshake::{self, Caller, Unmet};
 use super::inbox::Inbox;
 use super::line::{Beat, Line};
-use super::tls;
 use super::wire::{Socket, Wire};
+use super::{PING_MS_MAX, tls};
 use crate::bell::Speaks;
 use crate::metrics;
 use crate::node::Node;
@@ -109,7 +109,9 @@ async fn answer(node: &Arc<Node>, caller: Caller, mut wire: Wire, mut inbox: Inb
         let line: &Weak<Line<Answering>> = line;
         Line::new(Answering::new(node.clone(), line.clone() as Weak<dyn Speaks>), &wire)
     });
-    let beat = Beat { ping: None, silence: super::silence(&node.settings, caller.ping_ms) };
+    let every = Duration::from_millis(caller.ping_ms.min(PING_MS_MAX));
+    let silence = super::silence(&node.settings, caller.ping_ms);
+    let beat = Beat { every, asks: false, silence };
     let mut running = line.run(&mut wire, &mut inbox, beat);
     tokio::select! {
         why = &mut running => tracing::debug!(node = %caller.incarnation, %why, "a link ended"),

@@ -21,8 +21,8 @@ use crate::Settings;
 /// Room in a frame beside its message.
 const FRAME_OVERHEAD_BYTES: usize = 64;
 
-/// Longest that a peer may ask to be waited for, in milliseconds: a minute.
-const PING_MS_MAX: u64 = 60_000;
+/// Longest time between two pings, in milliseconds: a minute.
+pub(crate) const PING_MS_MAX: u64 = 60_000;
 
 /// How long the longest frame of a peer is that has proven itself, in bytes.
 fn frame_bytes_max(settings: &Settings) -> usize {

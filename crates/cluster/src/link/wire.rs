@@ -2,8 +2,8 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use rustix::net::Shutdown;
@@ -32,7 +32,12 @@ pub(crate) struct Socket {
 
 /// Where a connection is written to, by whichever thread.
 #[derive(Debug)]
-pub(crate) struct Outgoing(OwnedWriteHalf);
+pub(crate) struct Outgoing {
+    half: OwnedWriteHalf,
+    /// Why nothing can be written any more. The system tells an error once, to whoever writes
+    /// or reads next; after a reset it then tells the reader of an orderly end.
+    failed: Mutex<Option<io::ErrorKind>>,
+}
 
 /// What bytes go over.
 pub(crate) enum Wire {
@@ -45,23 +50,51 @@ impl Socket {
     pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let (incoming, outgoing) = stream.into_split();
-        Ok(Self { incoming, outgoing: Arc::new(Outgoing(outgoing)), fate: Fate::default() })
+        let outgoing = Arc::new(Outgoing { half: outgoing, failed: Mutex::default() });
+        Ok(Self { incoming, outgoing, fate: Fate::default() })
     }
 }
 
 impl Outgoing {
     /// Writes as much as there is room for: `None` where there is none now.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        match self.0.try_write(bytes) {
+        self.noting(|half| half.try_write(bytes))
+    }
+
+    fn noting(
+        &self,
+        write: impl FnOnce(&OwnedWriteHalf) -> io::Result<usize>,
+    ) -> io::Result<Option<usize>> {
+        // Held while it is written, for no longer than the system takes to copy: who reads then
+        // knows what was told. There is one writer at a time.
+        let mut failed = self.failed();
+        match write(&self.half) {
             Ok(written) => Ok(Some(written)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => {
+                failed.get_or_insert(error.kind());
+                Err(error)
+            }
         }
+    }
+
+    /// Did the other end close the connection in order, where the reader was told so? Else
+    /// the error that a writer was told.
+    fn was_closed(&self) -> io::Result<()> {
+        match *self.failed() {
+            // It was closed, and then written to.
+            None | Some(io::ErrorKind::BrokenPipe) => Ok(()),
+            Some(kind) => Err(kind.into()),
+        }
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Option<io::ErrorKind>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns when there is room. Wakes the one who asked last.
     pub(crate) fn poll_room(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.as_ref().poll_write_ready(context)
+        self.half.as_ref().poll_write_ready(context)
     }
 }
 
@@ -106,6 +139,7 @@ impl AsyncRead for Socket {
         let has_room = buffer.remaining() > 0;
         ready!(Pin::new(&mut this.incoming).poll_read(context, buffer))?;
         if has_room && buffer.filled().len() == before {
+            this.outgoing.was_closed()?;
             this.fate.0.store(true, Ordering::Release);
         }
         Poll::Ready(Ok(()))
@@ -133,9 +167,9 @@ impl AsyncWrite for Socket {
     ) -> Poll<io::Result<usize>> {
         loop {
             ready!(self.outgoing.poll_room(context))?;
-            match self.outgoing.0.try_write_vectored(slices) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                written => return Poll::Ready(written),
+            let written = self.outgoing.noting(|half| half.try_write_vectored(slices))?;
+            if let Some(written) = written {
+                return Poll::Ready(Ok(written));
             }
         }
     }

@@ -6,7 +6,7 @@ use std::thread;
 
 use bytes::Bytes;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use tokio::net::TcpSocket;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const BUFFER_BYTES: u32 = 256 << 10;
 
-const LONG: Beat = Beat { ping: None, silence: PATIENCE };
+const LONG: Beat = Beat { every: PATIENCE, asks: false, silence: PATIENCE };
 
 /// Says what it is given, and counts what it hears by who said it.
 struct Talker {
@@ -70,7 +70,7 @@ impl Party for Talker {
 }
 
 /// A connection that takes about as much before it is read as two such buffers hold.
-async fn connection(buffer_bytes: u32) -> (Socket, Socket) {
+async fn streams(buffer_bytes: u32) -> (TcpStream, TcpStream) {
     let socket = || {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_send_buffer_size(buffer_bytes).unwrap();
@@ -82,7 +82,12 @@ async fn connection(buffer_bytes: u32) -> (Socket, Socket) {
     let listener = listening.listen(1).unwrap();
     let near = socket().connect(listener.local_addr().unwrap());
     let (near, far) = tokio::join!(near, listener.accept());
-    (Socket::new(near.unwrap()).unwrap(), Socket::new(far.unwrap().0).unwrap())
+    (near.unwrap(), far.unwrap().0)
+}
+
+async fn connection(buffer_bytes: u32) -> (Socket, Socket) {
+    let (near, far) = streams(buffer_bytes).await;
+    (Socket::new(near).unwrap(), Socket::new(far).unwrap())
 }
 
 fn plain((near, far): (Socket, Socket)) -> (Wire, Wire) {
@@ -232,19 +237,19 @@ async fn who_is_silent_is_gone_and_who_pings_is_not() {
     let silence = Duration::from_millis(300);
     let (mut near, mut far) = plain(connection(BUFFER_BYTES).await);
     let started = Instant::now();
-    let callee = ended(&mut far, Beat { ping: None, silence }).await;
+    let callee = ended(&mut far, Beat { silence, ..LONG }).await;
     assert!(matches!(callee, Ended::Silent), "{callee}");
     assert!(started.elapsed() >= silence, "{:?}", started.elapsed());
 
     // The same callee, and a caller that pings: neither has anything to say.
     drop((near, far));
     (near, far) = plain(connection(BUFFER_BYTES).await);
-    let ping = Some(Duration::from_millis(100));
+    let asks = Beat { every: Duration::from_millis(100), asks: true, silence };
     let (caller, callee) = (Line::new(Talker::new(0), &near), Line::new(Talker::new(0), &far));
     let (mut one, mut other) = (Inbox::new(100), Inbox::new(100));
     tokio::select! {
-        ended = caller.run(&mut near, &mut one, Beat { ping, silence }) => panic!("{ended}"),
-        ended = callee.run(&mut far, &mut other, Beat { ping: None, silence }) => panic!("{ended}"),
+        ended = caller.run(&mut near, &mut one, asks) => panic!("{ended}"),
+        ended = callee.run(&mut far, &mut other, Beat { silence, ..LONG }) => panic!("{ended}"),
         () = sleep(Duration::from_secs(1)) => {}
     }
 }
@@ -268,7 +273,7 @@ async fn what_arrived_while_this_process_stood_still_is_heard_first() {
         sleep(Duration::from_millis(50)).await;
     };
     tokio::select! {
-        ended = ended(&mut far, Beat { ping: None, silence }) => panic!("{ended}"),
+        ended = ended(&mut far, Beat { silence, ..LONG }) => panic!("{ended}"),
         () = stands_still => {}
     }
     pings.join().unwrap();
@@ -319,5 +324,127 @@ async fn what_no_node_says_ends_a_line() {
         near.outgoing().unwrap().try_write(&said).unwrap();
         let ended = ended(&mut far, LONG).await;
         assert!(matches!(ended, Ended::Strange), "{ended}");
+    }
+}
+
+#[tokio::test]
+async fn who_is_called_says_that_it_is_there_while_something_long_arrives() {
+    let (mut near, mut far) = plain(connection(BUFFER_BYTES).await);
+    let mut long = BytesMut::new();
+    Kind::Open(Open { id: 0, window: 0, body: Bytes::from(vec![0; 900]) }).say(&mut long);
+    let outgoing = near.outgoing().unwrap();
+    let arrives = async {
+        for byte in long.chunks(10) {
+            outgoing.try_write(byte).unwrap();
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let mut inbox = Inbox::new(100);
+    let mut pongs = 0;
+    let told = async {
+        loop {
+            std::future::poll_fn(|context| inbox.poll_fill(&mut near, context)).await.unwrap();
+            while let Some(frame) = inbox.next().unwrap() {
+                assert_eq!(frame.kind, Some(Kind::Pong(())));
+                pongs += 1;
+            }
+        }
+    };
+    let beat = Beat { every: Duration::from_millis(100), ..LONG };
+    tokio::select! {
+        ended = ended(&mut far, beat) => panic!("{ended}"),
+        () = told => {}
+        () = arrives => {}
+    }
+    // It took about 900 ms.
+    assert!((3..=12).contains(&pongs), "{pongs}");
+}
+
+/// What is read at the near end after it was written to, after this was done to the far one.
+async fn ended_after_a_write(done: impl FnOnce(TcpStream)) -> (io::Result<usize>, bool) {
+    let (near, far) = streams(BUFFER_BYTES).await;
+    let mut near = Wire::Plain(Socket::new(near).unwrap());
+    let outgoing = near.outgoing().unwrap();
+    done(far);
+    let failed = async {
+        while outgoing.try_write(b"more").is_ok() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, failed).await.unwrap();
+    let mut inbox = Inbox::new(100);
+    let read = std::future::poll_fn(|context| inbox.poll_fill(&mut near, context)).await;
+    (read, near.fate().was_closed())
+}
+
+#[tokio::test]
+async fn a_connection_that_was_reset_was_not_closed_although_a_writer_was_told_first() {
+    let reset = |far: TcpStream| far.set_zero_linger().unwrap();
+    let (read, closed) = ended_after_a_write(reset).await;
+    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    assert!(!closed);
+    let (read, closed) = ended_after_a_write(drop).await;
+    assert_eq!(read.unwrap(), 0);
+    assert!(closed);
+}
+
+/// What arrived before the end is taken, whatever became of what was said meanwhile.
+#[tokio::test]
+async fn who_can_say_nothing_any_more_still_hears_what_was_said() {
+    for wires in
+        [plain(connection(BUFFER_BYTES).await), encrypted(connection(BUFFER_BYTES).await).await]
+    {
+        const WORDS: u64 = 1_000;
+        let (mut near, mut far) = wires;
+        let near_line = Line::new(Talker::new(0), &near);
+        (0..WORDS).for_each(|number| near_line.party().word(0, number, 100));
+        let mut inbox = Inbox::new(1_000);
+        let said = timeout(Duration::from_millis(100), near_line.run(&mut near, &mut inbox, LONG));
+        assert!(said.await.is_err());
+        drop(near);
+
+        let far_line = Line::new(Talker::new(1), &far);
+        far_line.out().is_mute = true;
+        let mut inbox = Inbox::new(1_000);
+        far_line.run(&mut far, &mut inbox, LONG).await;
+        assert_eq!(*far_line.party().heard.lock().unwrap(), [WORDS]);
+        assert!(far.fate().was_closed());
+    }
+}
+
+#[tokio::test]
+async fn a_line_whose_party_panics_ends() {
+    struct Panics;
+
+    impl Party for Panics {
+        fn take(&self, _: Kind) -> bool {
+            true
+        }
+
+        fn say(&self, _: &mut BytesMut, _: usize) {
+            panic!("on purpose");
+        }
+    }
+
+    let (mut near, _far) = plain(connection(BUFFER_BYTES).await);
+    let line = Arc::new(Line::new(Panics, &near));
+    let another = line.clone();
+    thread::spawn(move || another.speak()).join().unwrap_err();
+    let mut inbox = Inbox::new(100);
+    let ended = timeout(PATIENCE, line.run(&mut near, &mut inbox, LONG)).await.unwrap();
+    assert!(matches!(ended, Ended::Broken(_)), "{ended}");
+}
+
+#[tokio::test]
+async fn room_for_what_was_large_is_not_kept() {
+    let (near, _far) = plain(connection(BUFFER_BYTES).await);
+    let line = Line::new(Talker::new(0), &near);
+    for (bytes, kept) in [(1_000, true), (KEPT_BYTES + 1, false)] {
+        let mut room = line.begin().unwrap();
+        room.reserve(bytes);
+        room.extend_from_slice(&vec![0; bytes]);
+        room.advance(bytes);
+        assert!(line.end(room).is_none());
+        assert_eq!(line.out().left.try_reclaim(1_000), kept, "{bytes}");
     }
 }
