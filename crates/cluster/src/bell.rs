@@ -63,7 +63,8 @@ impl Drop for Hanging {
     }
 }
 
-/// From now on what the calling thread has to say to peers is said once in each of its turns. Has no effect but on a thread that runs its tasks alone.
+/// From now on what the calling thread has to say to peers is said once in each of its turns.
+/// Has no effect but on a thread that runs its tasks alone.
 pub fn hang() {
     let Ok(runtime) = Handle::try_current() else { return };
     if runtime.runtime_flavor() != RuntimeFlavor::CurrentThread {

@@ -82,24 +82,32 @@ pub(crate) struct Line<P> {
 /// What is about to be said.
 #[derive(Default)]
 struct Out {
+    pen: Pen,
     /// What there was no room for. Whoever writes has it.
     left: BytesMut,
-    /// Somebody writes.
-    is_writing: bool,
-    /// Somebody else came meanwhile.
-    again: bool,
-    /// There is no room: the task waits for it.
-    is_stuck: bool,
-    /// Nothing can be written any more. What has arrived is still taken, and who reads
-    /// learns how the line ended.
-    is_mute: bool,
-    /// What should have been said panicked.
-    panicked: bool,
     ping: bool,
     pong: bool,
-    /// The line ends: this is said, and nothing after it.
-    bye: Option<Bye>,
+    /// The line ends: that is said last.
+    bye: bool,
+    /// It was said.
     is_over: bool,
+}
+
+/// Who may write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Pen {
+    /// Whoever comes.
+    #[default]
+    Free,
+    /// Somebody does. Perhaps somebody else came meanwhile.
+    Writing { again: bool },
+    /// Nobody until there is room, for which the task waits.
+    Stuck,
+    /// Nobody any more. What has arrived is still taken, and who reads learns how the line
+    /// ended.
+    Mute,
+    /// Nobody any more: what was to be said panicked.
+    Panicked,
 }
 
 impl<P: Party> Line<P> {
@@ -126,7 +134,7 @@ impl<P: Party> Line<P> {
 
     /// Says that the line ends. The other end then closes it.
     pub(crate) fn part(&self) {
-        self.out().bye = Some(Bye::default());
+        self.out().bye = true;
         self.speak();
     }
 
@@ -147,45 +155,40 @@ impl<P: Party> Line<P> {
     /// or while there is no room.
     fn begin(&self) -> Option<BytesMut> {
         let mut out = self.out();
-        if out.is_writing {
-            out.again = true;
-            return None;
+        match &mut out.pen {
+            Pen::Free => {
+                out.pen = Pen::Writing { again: false };
+                return Some(mem::take(&mut out.left));
+            }
+            Pen::Writing { again } => *again = true,
+            Pen::Stuck | Pen::Mute | Pen::Panicked => {}
         }
-        if out.is_stuck || out.is_mute {
-            return None;
-        }
-        out.is_writing = true;
-        out.again = false;
-        Some(mem::take(&mut out.left))
+        None
     }
 
     /// Ends writing, since there was nothing more to say. Gives the room back if somebody
     /// came meanwhile.
     fn end(&self, room: BytesMut) -> Option<BytesMut> {
         let mut out = self.out();
-        if mem::take(&mut out.again) {
+        if out.pen == (Pen::Writing { again: true }) {
+            out.pen = Pen::Writing { again: false };
             return Some(room);
         }
-        out.is_writing = false;
+        out.pen = Pen::Free;
         out.keep(room);
         None
     }
 
     /// Ends writing before all was said.
-    fn stop(&self, left: BytesMut, is_stuck: bool) {
+    fn stop(&self, left: BytesMut, pen: Pen) {
         let mut out = self.out();
         out.keep(left);
-        out.is_writing = false;
-        out.is_stuck = is_stuck;
+        out.pen = pen;
     }
 
     /// Ends writing for good.
     fn fall_silent(&self) {
-        let mut out = self.out();
-        out.is_writing = false;
-        out.is_mute = true;
-        out.panicked = std::thread::panicking();
-        drop(out);
+        self.out().pen = if std::thread::panicking() { Pen::Panicked } else { Pen::Mute };
         self.task.wake();
     }
 
@@ -195,10 +198,9 @@ impl<P: Party> Line<P> {
         if out.is_over {
             return;
         }
-        let due = (mem::take(&mut out.ping), mem::take(&mut out.pong), out.bye.take());
-        out.is_over = due.2.is_some();
+        let (ping, pong, bye) = (mem::take(&mut out.ping), mem::take(&mut out.pong), out.bye);
+        out.is_over = bye;
         drop(out);
-        let (ping, pong, bye) = due;
         if ping {
             Kind::Ping(()).say(bytes);
         }
@@ -206,8 +208,8 @@ impl<P: Party> Line<P> {
             Kind::Pong(()).say(bytes);
         }
         self.party.say(bytes, ENOUGH_BYTES);
-        if let Some(bye) = bye {
-            Kind::Bye(bye).say(bytes);
+        if bye {
+            Kind::Bye(Bye::default()).say(bytes);
         }
     }
 
@@ -228,7 +230,7 @@ impl<P: Party> Line<P> {
                 match outgoing.try_write(&bytes) {
                     Ok(Some(written)) => bytes.advance(written),
                     Ok(None) => {
-                        self.stop(bytes, true);
+                        self.stop(bytes, Pen::Stuck);
                         return writing.ended(true);
                     }
                     // How the line ended is told to who reads.
@@ -236,7 +238,7 @@ impl<P: Party> Line<P> {
                 }
             }
         }
-        self.stop(bytes, false);
+        self.stop(bytes, Pen::Free);
         writing.ended(true)
     }
 
@@ -355,24 +357,24 @@ impl<P: Party> Running<'_, P> {
 
     /// Says what there is to say and nobody else says.
     fn speak(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        if self.line.out().panicked {
-            return Err(io::Error::other("what was to be said panicked"));
-        }
         let Some(outgoing) = &self.line.outgoing else {
             self.speak_encrypted(context);
             return Ok(());
         };
         loop {
-            if self.line.out().is_stuck {
-                match outgoing.poll_room(context)? {
+            let pen = self.line.out().pen;
+            match pen {
+                Pen::Panicked => return Err(io::Error::other("what was to be said panicked")),
+                Pen::Stuck => match outgoing.poll_room(context)? {
                     Poll::Pending => return Ok(()),
-                    Poll::Ready(()) => self.line.out().is_stuck = false,
-                }
+                    Poll::Ready(()) => self.line.out().pen = Pen::Free,
+                },
+                Pen::Free | Pen::Writing { .. } | Pen::Mute => {}
             }
             if !self.line.write(outgoing) {
                 return Ok(());
             }
-            if !self.line.out().is_stuck {
+            if self.line.out().pen != Pen::Stuck {
                 // There may be more; the others first.
                 context.waker().wake_by_ref();
                 return Ok(());
@@ -390,7 +392,7 @@ impl<P: Party> Running<'_, P> {
                 // Not all that was encrypted may have left.
                 let flushed = Pin::new(&mut *self.wire).poll_flush(context);
                 if !matches!(flushed, Poll::Ready(Err(_))) {
-                    self.line.stop(bytes, false);
+                    self.line.stop(bytes, Pen::Free);
                     writing.ended(());
                 }
                 return;
@@ -400,13 +402,13 @@ impl<P: Party> Running<'_, P> {
                     Poll::Ready(Ok(written)) => bytes.advance(written),
                     Poll::Ready(Err(_)) => return,
                     Poll::Pending => {
-                        self.line.stop(bytes, false);
+                        self.line.stop(bytes, Pen::Free);
                         return writing.ended(());
                     }
                 }
             }
         }
-        self.line.stop(bytes, false);
+        self.line.stop(bytes, Pen::Free);
         writing.ended(());
         // There may be more; the others first.
         context.waker().wake_by_ref();

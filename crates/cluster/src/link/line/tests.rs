@@ -219,9 +219,9 @@ async fn one_writes_at_a_time_and_looks_again_for_who_came_meanwhile() {
 
     let mut bytes = line.begin().unwrap();
     bytes.extend_from_slice(b"left");
-    line.stop(bytes, true);
+    line.stop(bytes, Pen::Stuck);
     assert!(line.begin().is_none(), "there is no room");
-    line.out().is_stuck = false;
+    line.out().pen = Pen::Free;
     assert_eq!(line.begin().unwrap(), "left");
 }
 
@@ -404,7 +404,7 @@ async fn who_can_say_nothing_any_more_still_hears_what_was_said() {
         drop(near);
 
         let far_line = Line::new(Talker::new(1), &far);
-        far_line.out().is_mute = true;
+        far_line.out().pen = Pen::Mute;
         let mut inbox = Inbox::new(1_000);
         far_line.run(&mut far, &mut inbox, LONG).await;
         assert_eq!(*far_line.party().heard.lock().unwrap(), [WORDS]);
