@@ -61,13 +61,21 @@ pub fn number(name: &str) -> Option<u64> {
 impl Chaos {
     /// So many nodes over the Redis at a URL, under load.
     pub async fn start(nodes: usize, redis: &str) -> Result<Self> {
+        Self::start_from(Chance::seed(), nodes, redis).await
+    }
+
+    /// As [`Chaos::start`], with the chances of this seed.
+    pub async fn start_from(seed: u64, nodes: usize, redis: &str) -> Result<Self> {
         let setup = |_| -> Result<Setup> { Ok(at(port()?, redis)) };
-        Self::start_with((0..nodes).map(setup).collect::<Result<_>>()?).await
+        Self::start_all(seed, (0..nodes).map(setup).collect::<Result<_>>()?).await
     }
 
     /// These nodes, each of which knows its Redis, under load.
     pub async fn start_with(setups: Vec<Setup>) -> Result<Self> {
-        let seed = Chance::seed();
+        Self::start_all(Chance::seed(), setups).await
+    }
+
+    async fn start_all(seed: u64, setups: Vec<Setup>) -> Result<Self> {
         println!("SEED={seed}");
         let folder = tempfile::tempdir()?;
         let runs = folder.path().join("runs");

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-pub use self::judge::{Figures, Verdict};
+pub use self::judge::{Figures, Silences, Verdict};
 
 /// Names one request of one client, in all that is said of it. A tool that is asked to
 /// record writes it down; progress of the request carries it as its token.
@@ -32,6 +32,10 @@ pub struct Entry {
 pub struct Asked {
     /// How far the tool counts; each number is an event.
     pub count: u64,
+    /// It asks the client something first, so it is never run again.
+    pub asks: bool,
+    /// It tells the session's GET stream something, once.
+    pub announces: bool,
     /// The tool leaves a trace of each run.
     pub is_recorded: bool,
     /// It says of itself that it may be run again.
@@ -51,13 +55,21 @@ pub enum What {
     /// A last word came where that of `on` was due.
     Word { on: Key, id: Option<String>, of: Key, is_error: bool, text: String },
     /// The connection ended without a last word. `by_client`: it was our own doing.
-    Cut { on: Key, after: Option<String>, by_client: bool },
+    Cut { on: Key, after: Option<String>, by_client: bool, node: usize },
+    /// A GET stream is open at a node, from now on or from an event on.
+    Listens { on: Key, node: usize },
     /// A client asks another node for what follows an event.
     Resumed { on: Key, after: String, node: usize },
     /// A refusal by status, where a stream, a last word or an acceptance was due.
     Refused { on: Key, status: u16, text: String },
     /// No byte of an answer came: the ingress went, and the client does not repeat it.
     Gone { on: Key, node: usize },
+    /// A connection broke without an answer, and what it was for is repeated.
+    Broke { on: Key, node: usize },
+    /// How a DELETE of the session was answered; `None`: its connection broke.
+    Deleted { node: usize, status: Option<u16> },
+    /// How a request with the id of a deleted session was answered, and after what time.
+    TriedAgain { node: usize, status: Option<u16>, took_ms: u64 },
     /// The client wants it no more; no last word is due.
     Dropped { on: Key },
     /// The client waited long enough.

@@ -22,9 +22,9 @@ pub mod program;
 pub mod prometheus;
 pub mod proxy;
 pub mod raw;
+pub mod recorded;
 pub mod redis;
 pub mod restless;
-pub mod simulation;
 pub mod sse;
 pub mod tools;
 

@@ -1,11 +1,12 @@
 //! Clients that use a cluster as people's clients do: calls, streams, questions, resumes at
 //! other nodes, also after cuts of their own making. All they see goes into a history.
 //!
-//! A POST without any byte of an answer is never repeated, as today's clients do not.
+//! A POST without any byte of an answer is never repeated, as today's clients do not. Ids of
+//! deleted sessions are tried again, later and at every node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
@@ -46,6 +47,7 @@ impl Load {
                 client: Client::new("", REVISIONS[0]),
                 listener: None,
                 is_quiet: false,
+                deleted: Vec::new(),
                 keys: 0,
                 chance: Chance::new(seed.wrapping_mul(1_000).wrapping_add(number)),
                 balancer: Arc::clone(balancer),
@@ -72,6 +74,8 @@ struct Visitor {
     client: Client,
     listener: Option<JoinHandle<()>>,
     is_quiet: bool,
+    /// Ids of sessions that this client has ended.
+    deleted: Vec<String>,
     keys: u64,
     chance: Chance,
     balancer: Arc<Balancer>,
@@ -118,6 +122,11 @@ impl Visitor {
             }
         }
         self.leave().await;
+        for session in std::mem::take(&mut self.deleted) {
+            for node in 0..self.balancer.count() {
+                self.try_deleted(&session, node).await;
+            }
+        }
     }
 
     fn note(&self, what: What) {
@@ -138,7 +147,8 @@ impl Visitor {
         let key = self.key();
         let params = self.client.introduction(json!({ "elicitation": {} }));
         let message = request(&key, "initialize", params);
-        let Some((node, response)) = self.begin(&key, &message, Asked::default()).await else {
+        let asked = Asked { may_rerun: true, ..Asked::default() };
+        let Some((node, response)) = self.begin(&key, &message, asked).await else {
             return false;
         };
         let session = response.headers().get("mcp-session-id").and_then(|id| id.to_str().ok());
@@ -162,10 +172,39 @@ impl Visitor {
         if let Some(listener) = self.listener.take() {
             listener.abort();
         }
-        if self.client.session.is_some() {
-            let _whatever = self.ask(Method::DELETE, None, None).await;
-        }
+        let Some(session) = self.client.session.clone() else { return };
+        let (node, status) = match self.ask(Method::DELETE, None, None).await {
+            Ok((node, response)) => (node, Some(response.status().as_u16())),
+            Err(node) => (node, None),
+        };
+        self.note(What::Deleted { node, status });
         self.client.session = None;
+        if let Some(before) = self.deleted.last().cloned() {
+            let node = self.balancer.next();
+            self.try_deleted(&before, node).await;
+        }
+        if status == Some(204) {
+            self.deleted.push(session);
+        }
+    }
+
+    /// A request with the id of a session that was deleted.
+    async fn try_deleted(&mut self, session: &str, node: usize) {
+        let mut client = Client::new(self.balancer.url(node), &self.client.revision);
+        client.session = Some(session.to_owned());
+        let key = self.key();
+        let began = Instant::now();
+        let sent = timeout(PATIENCE, client.send(request(&key, "ping", json!({})))).await;
+        let is_down = |error: &anyhow::Error| {
+            error.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_connect)
+        };
+        let status = match sent {
+            Ok(Err(error)) if is_down(&error) => return,
+            Ok(Ok(response)) => Some(response.status().as_u16()),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.history.note(session, What::TriedAgain { node, status, took_ms });
     }
 
     async fn ask(
@@ -184,7 +223,7 @@ impl Visitor {
     /// A call that may not be run again, to its last word.
     async fn call(&mut self, asks: u64, count: u64) {
         let (key, message) = self.recorded("rh_record", asks, count, 10);
-        let asked = self.asked(count, false);
+        let asked = Asked { asks: asks > 0, ..self.asked(count, false) };
         self.exchange(key, message, asked, 0).await;
     }
 
@@ -198,7 +237,8 @@ impl Visitor {
     }
 
     fn asked(&self, count: u64, may_rerun: bool) -> Asked {
-        Asked { count, is_recorded: true, may_rerun, is_quiet: self.is_quiet }
+        let is_quiet = self.is_quiet;
+        Asked { count, is_recorded: true, may_rerun, is_quiet, ..Asked::default() }
     }
 
     fn recorded(&mut self, tool: &str, asks: u64, n: u64, interval_ms: u64) -> (Key, Value) {
@@ -226,7 +266,8 @@ impl Visitor {
     async fn toggle(&mut self) {
         let key = self.key();
         let message = request(&key, "tools/call", json!({ "name": "rh_toggle_tool" }));
-        self.exchange(key, message, Asked::default(), 0).await;
+        let asked = Asked { announces: true, ..Asked::default() };
+        self.exchange(key, message, asked, 0).await;
     }
 
     /// Begins a stream and wants it no more.
@@ -249,7 +290,13 @@ impl Visitor {
     /// harm.
     async fn accepted(&mut self, key: &Key, message: &Value) {
         for _ in 0..RESUMES_MAX {
-            let Ok((_, response)) = self.post(message).await else { continue };
+            let response = match self.post(message).await {
+                Ok((_, response)) => response,
+                Err(node) => {
+                    self.note(What::Broke { on: key.clone(), node });
+                    continue;
+                }
+            };
             if response.status() != 202 {
                 self.refused(key, response, "").await;
             }
@@ -322,7 +369,7 @@ impl Visitor {
                 Ended::Cut | Ended::CutByUs => {
                     cuts -= u64::from(by_client);
                     let after = course.cursor.clone();
-                    self.note(What::Cut { on: key.clone(), after, by_client });
+                    self.note(What::Cut { on: key.clone(), after, by_client, node });
                 }
             }
             let Some(cursor) = course.cursor.clone() else {
@@ -342,9 +389,13 @@ impl Visitor {
 
     async fn resume(&mut self, key: &Key, cursor: &str) -> Option<(usize, Response)> {
         for _ in 0..RESUMES_MAX {
-            let Ok((node, response)) = self.ask(Method::GET, None, Some(cursor)).await else {
-                sleep(Duration::from_millis(RETRY_MS_MAX / 4)).await;
-                continue;
+            let (node, response) = match self.ask(Method::GET, None, Some(cursor)).await {
+                Ok(resumed) => resumed,
+                Err(node) => {
+                    self.note(What::Broke { on: key.clone(), node });
+                    sleep(Duration::from_millis(RETRY_MS_MAX / 4)).await;
+                    continue;
+                }
             };
             self.note(What::Resumed { on: key.clone(), after: cursor.to_owned(), node });
             if response.status() == 200 {
@@ -411,11 +462,21 @@ impl Visitor {
             let mut cursor: Option<String> = None;
             loop {
                 let asked = ask(&mut client, &balancer, Method::GET, None, cursor.as_deref()).await;
-                let Ok((_, response)) = asked else {
-                    sleep(Duration::from_millis(RETRY_MS_MAX / 4)).await;
-                    continue;
+                let (node, response) = match asked {
+                    Ok(answered) => answered,
+                    Err(node) => {
+                        history.note(&session, What::Broke { on: key.clone(), node });
+                        sleep(Duration::from_millis(RETRY_MS_MAX / 4)).await;
+                        continue;
+                    }
                 };
-                let Ok(mut events) = Events::of(response) else { return };
+                let status = response.status().as_u16();
+                let Ok(mut events) = Events::of(response) else {
+                    let text = format!("GET after {cursor:?}");
+                    history.note(&session, What::Refused { on: key, status, text });
+                    return;
+                };
+                history.note(&session, What::Listens { on: key.clone(), node });
                 // It may be silent for as long as it likes.
                 while let Ok(Some(Some(block))) = events.next_within(PATIENCE * 10).await {
                     cursor = block.id.clone().or(cursor);
@@ -423,6 +484,8 @@ impl Visitor {
                     let says = Says::read(&message);
                     history.note(&session, What::Event { on: key.clone(), id: block.id, says });
                 }
+                let (on, after) = (key.clone(), cursor.clone());
+                history.note(&session, What::Cut { on, after, by_client: false, node });
                 sleep(Duration::from_millis(RETRY_MS_MAX / 2)).await;
             }
         }

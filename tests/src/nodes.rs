@@ -35,6 +35,11 @@ impl Balancer {
         turn
     }
 
+    /// How many nodes there are.
+    pub fn count(&self) -> usize {
+        self.urls.len()
+    }
+
     /// The endpoint of a node.
     pub fn url(&self, node: usize) -> &str {
         &self.urls[node]
@@ -73,7 +78,9 @@ impl Nodes {
         for setup in &setups {
             nodes.push(Some(started(setup.clone()).await?));
         }
-        Ok(Self { nodes, setups, balancer: Arc::new(balancer), history })
+        let nodes = Self { nodes, setups, balancer: Arc::new(balancer), history };
+        (0..nodes.count()).for_each(|node| nodes.note(Some(node), "starts"));
+        Ok(nodes)
     }
 
     /// How many there are, running or not.
@@ -106,6 +113,7 @@ impl Nodes {
     /// Starts a node again at its address.
     pub async fn restart(&mut self, node: usize) -> Result<()> {
         self.nodes[node] = Some(started(self.setups[node].clone()).await?);
+        self.note(Some(node), "starts");
         self.balancer.set(node, true);
         Ok(())
     }
@@ -113,9 +121,10 @@ impl Nodes {
     /// Asks a node to stop and waits until it did. Nobody tells the balancer.
     pub async fn terminate(&mut self, node: usize) -> Result<()> {
         self.note(Some(node), "SIGTERM");
+        let process = self.node(node)?.pid();
         let running = self.nodes[node].take().context("the node is not running")?;
         tokio::task::spawn_blocking(move || running.stop(STOP)).await??;
-        self.note(Some(node), "has stopped");
+        self.history.note("", What::Fault { node: Some(node), what: "has stopped", process });
         Ok(())
     }
 

@@ -25,6 +25,8 @@ pub struct Redis {
     port: u16,
     arguments: Vec<String>,
     server: Pid,
+    /// It was ended, and its port may be another's.
+    has_ended: bool,
     /// What it keeps is here, if anything.
     folder: Option<tempfile::TempDir>,
     /// The server lives until this closes.
@@ -137,7 +139,15 @@ impl Redis {
             .context("starting Redis; tests/setup installs it")?;
         let _leash = process.stdin.take().context("no pipe to Redis")?;
         let arguments = arguments.iter().map(ToString::to_string).collect();
-        let mut redis = Self { process, port, arguments, server: Pid::INIT, folder: None, _leash };
+        let mut redis = Self {
+            process,
+            port,
+            arguments,
+            server: Pid::INIT,
+            has_ended: false,
+            folder: None,
+            _leash,
+        };
         let until = Instant::now() + START;
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             ensure!(Instant::now() < until, "Redis did not start");
@@ -182,6 +192,9 @@ fn ask(port: u16, command: &str) -> Result<String> {
 
 impl Redis {
     fn end(&mut self) {
+        if std::mem::replace(&mut self.has_ended, true) {
+            return;
+        }
         // Its keeper ends it when it is asked to end.
         let _gone = kill_process(Pid::from_child(&self.process), Signal::TERM);
         let _status = self.process.wait();

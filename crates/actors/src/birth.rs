@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use actix::{AsyncContext, Context};
-use cluster::tenure::Tenure;
 use conversation::{Birth, Emitter, Event, Refusal, Saved, Session, SinkId, Unreadable};
+use ownership::tenure::Tenure;
 use protocol::{Body, Mirrored, Revision, SessionId};
 use store::{Claimed, Digest, Owner, Token};
 use tenants::{Principal, Tenant};
@@ -56,9 +56,10 @@ pub(crate) fn begin(
     let birth = birth(node, &tenant.name, owner.token, random.seed, is_duplex.then_some(sink.id));
     let (first, recorded) = match newborn {
         Newborn::Connected { recorded } => (None, Some(recorded)),
-        Newborn::Posted { body, mirrored } => {
-            (Some(Event::Posted { sink: sink.id, body, mirrored, again: false }), None)
-        }
+        Newborn::Posted { body, mirrored } => (
+            Some(Event::Posted { sink: sink.id, body, mirrored, again: false, forwarded: false }),
+            None,
+        ),
     };
     let draft = Draft {
         owner,

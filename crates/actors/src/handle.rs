@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use backends::Backends;
 use cluster::Cluster;
-use cluster::tenure::{Moment, Settling};
 use conversation::Refusal;
+use ownership::tenure::{Moment, Settling};
 use protocol::{Body, Message, Mirrored, Request, SessionId};
 use store::{Incarnation, Store};
 use tenants::{Principal, Tenant};
@@ -106,7 +106,7 @@ impl Handle {
             }
         };
         let node = Node {
-            limits: Arc::new(settings.session.clone()),
+            limits: Arc::new(settings.limits()),
             bounds: settings.sink_bounds(),
             settings,
             store,
@@ -141,7 +141,7 @@ impl Handle {
             return;
         }
         let (node, tombstones) = (Arc::downgrade(&self.node), Arc::clone(&self.node.tombstones));
-        tokio::spawn(tombstones::stand_for(node.clone(), tombstones, changes.clone()));
+        tokio::spawn(tombstones::keep_written(node.clone(), tombstones, changes.clone()));
         tokio::spawn(tell_of_changes(node, changes));
     }
 
@@ -296,7 +296,8 @@ impl Handle {
         }
         // What can be told of a crowd only by a status waits for its turn instead.
         let again = (!errand.asks()).then(|| errand.clone());
-        match node.enter(&visit.tenant.name, &visit.principal, &visit.session, errand) {
+        let (tenant, principal, session) = (&visit.tenant.name, &visit.principal, &visit.session);
+        match node.enter(tenant, principal, session, errand, false) {
             Entry::Entered(local) => Ok(Inflow::new(local, node, false)),
             Entry::Refused(Refusal::Busy) if let Some(errand) = again => {
                 Ok(Inflow::new(Passage::begin(node, visit, errand), node, false))
@@ -318,20 +319,22 @@ pub(crate) enum Entry {
 }
 
 impl Node {
-    /// Brings an errand to a session of this node. No round trip.
+    /// Brings a request to a session of this node, from its own front or `forwarded` by
+    /// another node. No round trip.
     pub(crate) fn enter(
         &self,
         tenant: &str,
         principal: &Principal,
         session: &SessionId,
         errand: Errand,
+        forwarded: bool,
     ) -> Entry {
         let door = match self.registry.find(tenant, principal, session) {
             Found::Here(door) => door,
             Found::Foreign => return Entry::Refused(Refusal::UnknownSession),
             Found::Absent => return Entry::Absent(errand),
         };
-        match door.enter(self.bounds, |sink| errand.event(sink)) {
+        match door.enter(self.bounds, |sink| errand.event(sink, forwarded)) {
             Ok(local) => Entry::Entered(local),
             Err(refusal) => {
                 if refusal == Refusal::Busy {
@@ -364,7 +367,10 @@ impl Node {
         let now = clock::now().0;
         match self.cluster.get() {
             Some(cluster) => Moment { now, ..cluster.moment(session) },
-            None => Moment { now, right: Some(0), era: 0, settling: Settling::Done },
+            None => {
+                let settling = Settling::Done;
+                Moment { now, right: Some(0), era: 0, settling, primary: None }
+            }
         }
     }
 
@@ -401,6 +407,17 @@ impl Node {
     /// leaves, where it has yet to settle another with each turn, for that may have to as well.
     pub(crate) fn taker(&self, turn: usize) -> Option<cluster::Peer> {
         if self.is_departing() { self.willing_peer() } else { self.cluster.get()?.linked(turn) }
+    }
+
+    /// A node that a link is up to and that takes sessions, for one that this node has no room
+    /// for: with each turn the one with the next more sessions.
+    pub(crate) fn roomy_peer(&self, turn: usize) -> Option<cluster::Peer> {
+        self.cluster.get()?.roomy(turn)
+    }
+
+    /// Through whom an owner is asked that cannot be reached from here.
+    pub(crate) fn relay(&self, owner: &cluster::Peer, turn: usize) -> Option<cluster::Peer> {
+        self.cluster.get()?.relay(owner, turn)
     }
 
     /// A node that would take a session of this one's.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cluster::Cluster;
 use conversation::Refusal;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::handle::Node;
 use crate::metrics::{self, Hold};
@@ -14,7 +14,6 @@ use crate::metrics::{self, Hold};
 /// A request that is held: until its session is found, or may be opened here.
 pub(crate) struct Held {
     node: Arc<Node>,
-    pub(crate) since: Instant,
 }
 
 impl Held {
@@ -26,7 +25,7 @@ impl Held {
             return None;
         }
         metrics::HELD.inc();
-        Some(Self { node: Arc::clone(node), since: Instant::now() })
+        Some(Self { node: Arc::clone(node) })
     }
 }
 

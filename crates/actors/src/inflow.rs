@@ -3,36 +3,14 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use conversation::{Answer, EventId, Frame};
+use conversation::Frame;
+use ownership::Told;
 
 use crate::door::Door;
 use crate::handle::Node;
 use crate::remote::Passage;
 use crate::silence::Silence;
 use crate::sink::Queue;
-
-/// One thing a connection is told. Either a single `Answer`, or `Open`, any number of
-/// `Frame`s and perhaps `Abort`. After the last one comes `None`. (A duplex connection is
-/// open from the start and told only frames, and perhaps `Abort`.)
-#[derive(Clone, Debug)]
-pub enum Told {
-    /// The whole answer.
-    Answer(Answer),
-    /// The answer is an SSE stream.
-    Open {
-        /// Does the head name the new session?
-        welcome: bool,
-        /// Where the stream can be gone on with if nothing more of it is told; none for
-        /// one that is in no log.
-        at: Option<EventId>,
-    },
-    /// The stream's next frame.
-    Frame(Frame),
-    /// End the stream so that the client sees a broken connection.
-    Abort,
-    /// The session has left this owner, and the stream with it.
-    Moved,
-}
 
 /// The receiving half of a sink, wherever its session lives. Bounded: a reader that falls
 /// behind finds the stream aborted. Dropping it tells the session that the client is gone.

@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cluster::tenure::{Came, Moment, Op, Outcome, Settling, Tenure};
+use ownership::tenure::{Came, Moment, Op, Outcome, Settling, Tenure};
 use protocol::SessionId;
 use store::{Record, State, Store, Token};
 
@@ -78,7 +78,13 @@ impl Keeper {
     pub(crate) fn may_act(&self, right: Option<u64>) -> bool {
         // Asked before every turn, so the rest of the moment, which takes a lock to learn,
         // is left out: the right to act does not depend on it.
-        self.tenure.may_act(&Moment { now: 0, right, era: 0, settling: Settling::Done })
+        self.tenure.may_act(&Moment {
+            now: 0,
+            right,
+            era: 0,
+            settling: Settling::Done,
+            primary: None,
+        })
     }
 
     /// The token that the session is owned under.
@@ -208,11 +214,11 @@ fn perform(store: &Arc<dyn Store>, session: &SessionId, op: Op, lifetimes: Lifet
         Op::Save { token, state } => {
             Box::pin(async move { Came::Saved(store.save(&session, token, state).await) })
         }
-        Op::Claim { expected, new } => Box::pin(async move {
-            Came::Claimed(store.claim(&session, expected, new, lifetimes.owned.into()).await)
+        Op::Claim { expected, new, at } => Box::pin(async move {
+            Came::Claimed(store.claim(&session, expected, new, at, lifetimes.owned.into()).await)
         }),
-        Op::Release { token } => Box::pin(async move {
-            Came::Done(store.release(&session, token, lifetimes.released.into()).await)
+        Op::Release { token, at } => Box::pin(async move {
+            Came::Done(store.release(&session, token, at, lifetimes.released.into()).await)
         }),
         Op::End { token } => {
             Box::pin(

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conversation::{Cause, Ending, Millis, Refusal};
+use conversation::{Cause, Ending, Event, Millis, Refusal};
+use ownership::tombstones::Tombstone;
+use thin_vec::ThinVec;
 
 use crate::clock;
 use crate::door::Standing;
@@ -15,10 +17,11 @@ use crate::metrics::{self, End};
 use crate::performing::at_once;
 use crate::record;
 use crate::session_actor::SessionActor;
-use crate::tombstones::Tombstone;
+use crate::sink::Sink;
 
 /// How long a session that is over tries to say so, in milliseconds. Then one that was given
-/// up is left to be claimed, and for one that ended the node goes on trying.
+/// up is left to be claimed. For one that ended, DELETEs are answered that it is not known
+/// (503), and the node goes on trying (`tombstones`).
 const PATIENCE_MS: u64 = 10_000;
 
 /// A session on its way out.
@@ -54,8 +57,11 @@ impl SessionActor {
                 keeper.release();
             }
             Some(keeper) => keeper.end(),
-            // The store never heard of it.
-            None => return self.part(),
+            // The store has no record of it, so nothing can bring it back.
+            None => {
+                self.tell_end(true);
+                return self.part();
+            }
         }
         self.alarm.ring_by(Some(now.plus(PATIENCE_MS)), now);
         self.keep_at_once();
@@ -79,23 +85,51 @@ impl SessionActor {
         if late {
             tracing::warn!(session = ?self.door.session, "that a session is gone was not written in time");
             if self.leaving.is_some_and(|leaving| !leaving.moves) {
-                self.stand_for_end(false);
+                self.keep_tombstone(false);
+                self.tell_end(false);
             }
             self.part();
         }
         late
     }
 
-    /// Sees to it that the end is not forgotten. `is_told`: the store knows of it now.
-    pub(crate) fn stand_for_end(&self, is_told: bool) {
+    /// The store holds the end of the session: the end is kept for later failovers, and
+    /// DELETEs are answered.
+    pub(crate) fn end_is_durable(&mut self) {
+        self.keep_tombstone(true);
+        self.tell_end(true);
+        self.part();
+    }
+
+    /// Has the session answer the DELETEs that wait for its end.
+    fn tell_end(&mut self, durable: bool) {
+        self.step(clock::now(), Event::Ended { durable });
+    }
+
+    /// A DELETE that comes while the end is being written waits for the same outcome. All
+    /// other requests are refused: nothing is done for them.
+    pub(crate) fn receive_late(&mut self, leaving: Leaving, event: Event, sink: Option<Sink>) {
+        let Some(mut sink) = sink else { return };
+        if leaving.moves || !matches!(event, Event::Deleted { .. }) {
+            sink.abandon(leaving.refusal());
+            return;
+        }
+        sink.take();
+        self.sinks.push(sink);
+        self.step(clock::now(), event);
+    }
+
+    /// Sees to it that the end is not forgotten. `is_written`: the store has it.
+    pub(crate) fn keep_tombstone(&self, is_written: bool) {
         // A store that is one node's own forgets nothing.
         let (Some(keeper), Some(_)) = (&self.keeper, self.node.cluster()) else { return };
-        let (now, (record, era)) = (clock::now(), keeper.tombstone());
+        let (now, (record, generation)) = (clock::now(), keeper.tombstone());
         let lasts = Duration::from(keeper.lifetimes.ended).as_millis();
         let lasts = u64::try_from(lasts).unwrap_or(u64::MAX);
-        let era = is_told.then_some(era);
-        let tombstone = Tombstone::new(self.door.session.clone(), record, era, now.plus(lasts));
-        self.node.tombstones.keep(tombstone, now);
+        let generation = is_written.then_some(generation);
+        let session = self.door.session.clone();
+        let tombstone = Tombstone::new(session, record, generation, now.plus(lasts).0);
+        self.node.tombstones.keep(tombstone, is_written, now);
     }
 
     /// The session is another owner's, or over: nothing may be said for it any more.
@@ -116,7 +150,7 @@ impl SessionActor {
         }
         let drafted = self.draft.as_ref().map(|draft| draft.owner.token);
         let token = self.keeper.as_ref().map(Keeper::token).or(drafted);
-        self.stand_for_end(false);
+        self.keep_tombstone(false);
         let enrolled = self.enrolled.take();
         // A record that could not be made may be there all the same.
         let is_recorded = self.draft.is_none() || end == End::Unrecorded;
@@ -156,7 +190,12 @@ impl SessionActor {
         self.held.clear();
         let is_known = self.draft.is_none() && end != End::Unrecorded;
         let refusal = if is_known { Refusal::UnknownSession } else { Refusal::Unavailable };
-        for sink in self.sinks.drain(..) {
+        let session = &self.session;
+        let (waiting, left) =
+            std::mem::take(&mut self.sinks).into_iter().partition(|s| session.awaits_end(s.id));
+        self.sinks = waiting;
+        let left: ThinVec<Sink> = left;
+        for sink in left {
             // What it came for may have been done, and is to be asked for elsewhere.
             if moves { sink.finish(Ending::Moved) } else { sink.abandon(refusal.clone()) }
         }

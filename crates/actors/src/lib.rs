@@ -34,5 +34,6 @@ mod tombstones;
 pub use care::Care;
 pub use conversation::{Answer, Frame, Refusal, Rerun};
 pub use handle::{Handle, Opened, Visit};
-pub use inflow::{Inflow, Told};
+pub use inflow::Inflow;
+pub use ownership::Told;
 pub use settings::Settings;

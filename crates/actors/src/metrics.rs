@@ -212,11 +212,28 @@ pub(crate) static SERVED: LazyLock<IntCounter> = LazyLock::new(|| {
     )
 });
 
+/// Calls sent through a third node.
+pub(crate) static RELAYS: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter(
+        "roundhouse_calls_sent_by_relay_total",
+        "Posts, streams and deletions sent through a third node: there is no link to the owner.",
+    )
+});
+
+/// Calls passed on for other nodes.
+pub(crate) static RELAYED: LazyLock<IntCounter> = LazyLock::new(|| {
+    counter(
+        "roundhouse_calls_relayed_total",
+        "Posts, streams and deletions passed on between two nodes without a link.",
+    )
+});
+
 /// The label is looked up once, not per call.
-static HOPS: LazyLock<[IntCounter; 3]> = LazyLock::new(|| {
+static HOPS: LazyLock<[IntCounter; 4]> = LazyLock::new(|| {
     let help = "Posts, streams and deletions forwarded to other nodes.";
     let vec = counters("roundhouse_calls_forwarded_total", help, "outcome");
-    ["answered", "not_started", "lost"].map(|outcome| vec.with_label_values(&[outcome]))
+    ["answered", "not_started", "lost", "too_large"]
+        .map(|outcome| vec.with_label_values(&[outcome]))
 });
 
 /// What came of a call to another node.
@@ -228,6 +245,8 @@ pub(crate) enum Hop {
     NotStarted,
     /// It was lost on the way, or in the middle of a stream.
     Lost,
+    /// The call or a reply exceeds `cluster.message_bytes_max`.
+    TooLarge,
 }
 
 /// Counts a call to another node. A stream that breaks off is counted twice: as answered,
@@ -300,12 +319,13 @@ pub(crate) fn show() {
     for counter in counters.into_iter().chain([&LOG_RETRIES, &STRAY, &DROPPED, &SERVED]) {
         LazyLock::force(counter);
     }
-    for counter in [&RECLAIMED, &RELEASED, &HANDOVERS_FORCED, &STREAMS_REATTACHED] {
+    for counter in
+        [&RECLAIMED, &RELEASED, &HANDOVERS_FORCED, &STREAMS_REATTACHED, &RELAYS, &RELAYED]
+    {
         LazyLock::force(counter);
     }
-    for counters in [&HOLDS, &HOPS] {
-        LazyLock::force(counters);
-    }
+    LazyLock::force(&HOLDS);
+    LazyLock::force(&HOPS);
     LazyLock::force(&TAKEOVERS);
     LazyLock::force(&TAKEOVER_SECONDS);
     for reason in ["taken", "not_now", "no_room", "unreadable"] {

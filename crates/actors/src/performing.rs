@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use backends::SendError;
-use cluster::tenure::Tenure;
 use conversation::{Answer, Effect, Event, Millis, SinkId};
+use ownership::tenure::Tenure;
 use store::{Error, State};
 
 use crate::clock;
@@ -49,7 +49,9 @@ impl SessionActor {
     }
 
     pub(crate) fn perform(&mut self, effect: Effect) {
-        if self.over || self.leaving.is_some() {
+        // While it leaves, only DELETEs are still answered.
+        let answers = matches!(effect, Effect::Answer { .. });
+        if self.over || (self.leaving.is_some() && !answers) {
             return;
         }
         match effect {

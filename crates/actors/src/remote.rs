@@ -7,15 +7,16 @@
 //! one that may have been done already.
 
 mod call;
-mod course;
+
 mod opening;
 mod passage;
 mod serving;
 mod told;
 mod wire;
 
-pub(crate) use call::{Call, Errand};
+pub(crate) use call::Call;
 pub(crate) use opening::{connect, open};
+pub(crate) use ownership::Errand;
 pub(crate) use passage::Passage;
 pub(crate) use serving::Serving;
 

@@ -10,16 +10,17 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cluster::tenure::Settling;
 use cluster::{Cause, Error, Peer, Whereabouts};
-use conversation::Refusal;
+use conversation::{Refusal, Unreadable};
+use ownership::tenure::Settling;
 use protocol::{Revision, SessionId};
-use store::{Claimed, Expected, Owner, Record, Standing};
+use store::{Claimed, Expected, Owner, Record, Standing, Token};
 use tenants::Principal;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use crate::birth::{self, Claim};
+use crate::clock::{self, Seldom};
 use crate::door;
 use crate::handle::Node;
 use crate::metrics::{self, Failure};
@@ -43,6 +44,8 @@ pub(crate) enum Place {
     There(Peer),
     /// Nowhere, and this node takes no session up: any more, or for now. Another may.
     Nowhere,
+    /// Nowhere, and this node has no room for it. Another may.
+    Full,
 }
 
 /// Who comes for a session.
@@ -107,6 +110,7 @@ impl Node {
             match wait(waiting).await {
                 Ok(()) => {}
                 Err(Refusal::Moved) => fresh = true,
+                Err(Refusal::TooManySessions) => return Ok(Place::Full),
                 Err(refusal) => return Err(refusal),
             }
         }
@@ -251,7 +255,14 @@ impl Node {
         if cause == Cause::Own && self.is_departing() && self.can_leave() {
             return self.pass_on(session, record).await;
         }
-        let seat = self.seat_again(record)?;
+        let seat = match self.seat_again(record) {
+            Ok(seat) => seat,
+            // No other node may claim it until this node has given it up.
+            Err(Refusal::TooManySessions) if cause == Cause::Own && self.can_leave() => {
+                return self.pass_on(session, record).await;
+            }
+            Err(refusal) => return Err(refusal),
+        };
         let (claimed, epoch) = self.claim(session, record).await?;
         let token = claimed.record.owner.token;
         let claim = Claim { session: session.clone(), principal, revision, claimed, epoch, seat };
@@ -268,25 +279,45 @@ impl Node {
                 tracing::info!(?session, ?cause, "a session was taken up");
                 return Ok(());
             }
+            Ok(Err(error @ Unreadable::Corrupt(_))) => {
+                metrics::not_taken_over(Failure::Unreadable);
+                return Err(self.end_corrupt(session, token, error).await);
+            }
             Ok(Err(error)) => tracing::error!(?session, %error, "a session cannot be taken up"),
             Err(_) => tracing::error!(?session, is_begun, "no thread takes a claimed session"),
         }
         metrics::not_taken_over(Failure::Unreadable);
         // Another node may know better.
         let released = self.settings.lifetimes().released.into();
-        if let Err(error) = self.store.release(session, token, released).await {
+        let at = self.moment(session).primary;
+        if let Err(error) = self.store.release(session, token, at, released).await {
             tracing::warn!(?session, %error, "a session that cannot be served is not released");
         }
         Err(Refusal::Unavailable)
     }
 
+    /// Ends a session that no node can go on with, so that its client opens another one. What
+    /// cannot be written is claimed and tried again with the next request.
+    async fn end_corrupt(&self, session: &SessionId, token: Token, error: Unreadable) -> Refusal {
+        static LOGGED: Seldom = Seldom::new();
+        if LOGGED.may_log(clock::now()) {
+            tracing::error!(?session, %error, "a session was ended: it cannot be restored");
+        }
+        let tombstone = self.settings.lifetimes().ended.into();
+        match self.store.end(session, token, tombstone).await {
+            Ok(()) | Err(store::Error::Ended | store::Error::Missing) => Refusal::UnknownSession,
+            Err(_) => Refusal::Unavailable,
+        }
+    }
+
     /// Claims from itself what the record says is here, and gives it up at once: this node
-    /// leaves, and nobody else may claim it. What had begun is settled by whoever does next.
+    /// leaves or has no room, and nobody else may claim it. What had begun is settled by whoever does next.
     async fn pass_on(&self, session: &SessionId, record: &Record) -> Came {
         let (claimed, _) = self.claim(session, record).await?;
         let token = claimed.record.owner.token;
         let lasts = self.settings.lifetimes().released.into();
-        if let Err(error) = self.store.release(session, token, lasts).await {
+        let at = self.moment(session).primary;
+        if let Err(error) = self.store.release(session, token, at, lasts).await {
             tracing::warn!(?session, %error, "a session was not passed on; it is tried again");
             return Err(Refusal::Unavailable);
         }
@@ -297,12 +328,9 @@ impl Node {
 
     fn seat_again(&self, record: &Record) -> Result<Seat, Refusal> {
         let seat = self.registry.seat_again(&record.tenant, self.settings.sessions_max);
-        // A client that has a session is never told to come back later: it is held, and
-        // another node may have room.
-        seat.map_err(|_| {
-            metrics::not_taken_over(Failure::NoRoom);
-            Refusal::Unavailable
-        })
+        // A client that has a session is never told to come back later: another node is asked
+        // to take it up, and the request is held meanwhile.
+        seat.inspect_err(|_| metrics::not_taken_over(Failure::NoRoom))
     }
 
     /// Claims a session. Answers with the epoch of the lease that it was claimed in, too.
@@ -337,7 +365,7 @@ impl Node {
             Standing::Released => Expected::Released,
             Standing::Owned | Standing::Ended => Expected::Token(record.owner.token),
         };
-        let claim = self.store.claim(session, expected, new, self.settings.record_ttl());
+        let claim = self.store.claim(session, expected, new, None, self.settings.record_ttl());
         claim.await.map_err(|error| match error {
             store::Error::Unavailable(_) => Error::Store(error),
             _ => Error::Taken,

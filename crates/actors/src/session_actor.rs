@@ -14,8 +14,9 @@ use std::task::{Context, Poll, Waker};
 
 use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Handler, Message, WrapFuture};
 use backends::{Link, LinkEvent};
-use cluster::tenure::Outcome;
 use conversation::{Effect, Emitter, Event, Millis, Refusal, Session};
+use ownership::lapse::Lapse;
+use ownership::tenure::Outcome;
 use thin_vec::ThinVec;
 
 use crate::alarm::Alarm;
@@ -24,7 +25,7 @@ use crate::door::Door;
 use crate::handle::Node;
 use crate::keeper::Keeper;
 use crate::leaving::Leaving;
-use crate::metrics::{self, End};
+use crate::metrics::{self, End, Hold};
 use crate::pump::Pump;
 use crate::record::Draft;
 use crate::registry::Enrolled;
@@ -97,6 +98,8 @@ pub(crate) struct SessionActor {
     pub(crate) enrolled: Option<Enrolled>,
     /// It ends as soon as no request is in flight.
     draining: bool,
+    /// Since when it may not act.
+    lapse: Lapse,
     /// It has been due for something since the node ceased to own it.
     due: bool,
     /// The failovers of the store that it has seen.
@@ -146,6 +149,7 @@ impl SessionActor {
             mail: ThinVec::new(),
             enrolled: Some(parts.enrolled),
             draining: false,
+            lapse: Lapse::default(),
             due: false,
             touched: parts.now,
             exchanges: 0,
@@ -228,10 +232,15 @@ impl SessionActor {
             let now = clock::now();
             self.alarm.ring_by(Some(Millis(at).max(now.plus(KEEPER_WAIT_MIN))), now);
         }
-        if self.leaving.is_some() || !self.may_act() {
+        let may_act = self.may_act();
+        if self.leaving.is_some() || !may_act {
+            if !may_act {
+                self.lapse.lasts(clock::now().0);
+            }
             self.poll_idly(context);
             return Poll::Pending;
         }
+        self.lapse.over();
         if let Some(event) = take_first(&mut self.following) {
             return Poll::Ready(event);
         }
@@ -266,6 +275,7 @@ impl SessionActor {
     /// Waits where nothing may be done: streams stay open, and whoever is due for something
     /// has the session claimed.
     fn poll_idly(&mut self, context: &mut Context<'_>) {
+        self.give_up_waiting();
         while self.alarm.poll(context).is_ready() {
             let now = clock::now();
             if self.leaves_too_long(now) {
@@ -282,7 +292,34 @@ impl SessionActor {
                 wake_at.into_iter().chain(oldest.map(|letter| letter.came.plus(MAIL_WAIT)));
             let next = wake_at.min().map_or(next, |at| at.max(now.plus(KEEPER_WAIT_MIN)).min(next));
             self.alarm.ring_by(Some(next), now);
+            self.give_up_waiting();
             self.keep(context);
+        }
+    }
+
+    /// Gives up requests of which the client has received nothing, where the node has not been
+    /// allowed to act for as long as requests are held (`hold_ms`). What they began goes on once
+    /// the node may act again. Streams stay open: their clients can resume them elsewhere.
+    fn give_up_waiting(&mut self) {
+        let hold = self.node.settings.hold();
+        let hold_ms = u64::try_from(hold.as_millis()).unwrap_or(u64::MAX);
+        let Some(until) = self.lapse.waits_until(hold_ms).map(Millis) else { return };
+        let mut waiting = self.sinks.iter().filter(|sink| !sink.is_open());
+        if self.leaving.is_some() || waiting.next().is_none() {
+            return;
+        }
+        let now = clock::now();
+        if now < until {
+            self.alarm.ring_by(Some(until), now);
+            return;
+        }
+        let (open, waiting) = std::mem::take(&mut self.sinks).into_iter().partition(Sink::is_open);
+        self.sinks = open;
+        let waiting: ThinVec<Sink> = waiting;
+        for sink in waiting {
+            metrics::held(Hold::Expired);
+            self.following.push(Event::SinkClosed { sink: sink.id });
+            sink.lose_lease(hold.as_secs());
         }
     }
 
@@ -418,10 +455,7 @@ impl SessionActor {
                 }
                 Outcome::Deposed => self.depose(),
                 Outcome::Released => self.part(),
-                Outcome::Ended => {
-                    self.stand_for_end(true);
-                    self.part();
-                }
+                Outcome::Ended => self.end_is_durable(),
             }
         }
     }
@@ -437,10 +471,8 @@ impl SessionActor {
         if sink.is_some() {
             self.touched = now;
         }
-        if let Some(leaving) = &self.leaving {
-            if let Some(sink) = sink {
-                sink.abandon(leaving.refusal());
-            }
+        if let Some(leaving) = self.leaving {
+            self.receive_late(leaving, event, sink);
         } else if self.mail.is_empty() && self.held.is_empty() && self.may_act() {
             self.admit(event, sink, now);
             self.go_on(now);

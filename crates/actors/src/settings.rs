@@ -22,7 +22,9 @@ pub struct Settings {
     /// resume. Never below what the log keeps, so that a replay always fits.
     pub sink_frames_max: usize,
     /// Most bytes that wait for a slow connection, with the same consequence. A single
-    /// frame may be larger: it is taken when nothing else waits.
+    /// message may be larger: it is taken when no other message waits. Never below what the
+    /// log keeps (`log_bytes_max` and `message_bytes_max` together), so that a replay
+    /// always fits.
     pub sink_bytes_max: usize,
     /// How long a new session waits until its node's lease is renewed, and then for a store
     /// that cannot be reached, in seconds each. Then it is refused.
@@ -70,8 +72,13 @@ impl Settings {
         let replay = self.session.log_events_max.saturating_add(FRAMES_BESIDE_EVENTS);
         Bounds {
             frames_max: small(self.sink_frames_max.max(replay)),
-            bytes_max: small(self.sink_bytes_max.max(self.session.log_bytes_max)),
+            bytes_max: small(self.sink_bytes_max.max(self.session.log_bytes_most())),
         }
+    }
+
+    /// The bounds of each session, with the one wait that sessions and the node share.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits { hold_ms: self.hold_ms, ..self.session.clone() }
     }
 
     /// How long the store keeps a session of which it hears nothing. The session itself

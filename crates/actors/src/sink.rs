@@ -85,6 +85,17 @@ impl Sink {
         self.queue.abandon(refusal);
     }
 
+    /// Tells a reader that was told nothing yet that the owner lost its lease, and for how long
+    /// it was waited for.
+    pub(crate) fn lose_lease(self, held_secs: u64) {
+        self.queue.end(Some(Told::LeaseLost { held_secs }));
+    }
+
+    /// Is it a stream?
+    pub(crate) fn is_open(&self) -> bool {
+        self.queue.lock().open
+    }
+
     /// Has the reader gone?
     pub(crate) fn is_left(&self) -> bool {
         self.queue.lock().left
@@ -216,9 +227,11 @@ impl State {
     fn has_room(&self, size: usize, bounds: Bounds) -> bool {
         let waiting = usize::from(self.head.is_some()) + self.rest.len();
         let fits = |held: usize, most: u32| u32::try_from(held).is_ok_and(|held| held <= most);
+        // The first message fits whatever its size, also behind the frames that a replay
+        // begins with: otherwise a client that resumes before it would never get past it.
         waiting == 0
             || (fits(waiting + 1, bounds.frames_max)
-                && fits(self.bytes.saturating_add(size), bounds.bytes_max))
+                && (self.bytes == 0 || fits(self.bytes.saturating_add(size), bounds.bytes_max)))
     }
 
     fn push(&mut self, told: Told) {
@@ -291,6 +304,7 @@ mod tests {
                 Told::Frame(_) => "frame".into(),
                 Told::Abort => "abort".into(),
                 Told::Moved => "moved".into(),
+                Told::LeaseLost { .. } => "lease lost".into(),
             })
         })
     }
@@ -371,6 +385,19 @@ mod tests {
         assert_eq!(take(&queue), Poll::Ready(Some("1000".into())));
         assert_eq!(sink.write(message(60)), Wrote::Taken);
         assert_eq!(sink.write(message(60)), Wrote::Cut);
+    }
+
+    #[test]
+    fn one_large_message_passes_behind_what_a_replay_begins_with() {
+        let id = EventId { stream: 1, emitter: conversation::Emitter(1), number: 1 };
+        check(
+            |sink| {
+                assert_eq!(sink.open(false, Some(id)), Wrote::Taken);
+                assert_eq!(sink.write(Frame::Cursor { id, retry: 1 }), Wrote::Taken);
+                assert_eq!(sink.write(message(1_000)), Wrote::Taken);
+            },
+            &["open", "frame", "1000", "moved"],
+        );
     }
 
     #[test]

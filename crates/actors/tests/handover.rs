@@ -252,7 +252,7 @@ async fn an_owner_that_was_replaced_while_it_was_away_stops_at_its_next_word() {
     let held = store.read(&visit.session).await.unwrap().unwrap().owner;
     let new = Owner { token: held.token.next(7), node: Incarnation(7) };
     let expected = Expected::Token(held.token);
-    store.claim(&visit.session, expected, new, Duration::from_secs(60)).await.unwrap();
+    store.claim(&visit.session, expected, new, None, Duration::from_secs(60)).await.unwrap();
     // It says something that needs the log, and learns of it; the call goes to whoever takes
     // the session up from that claimant, which is no node at all.
     let told = all(other.call(&visit, 2, "flood").await.unwrap()).await;

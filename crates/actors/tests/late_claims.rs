@@ -19,7 +19,8 @@ async fn named() -> ([Node; 3], Visit) {
     let record = owner.store.read(&visit.session).await.unwrap().unwrap();
     assert_eq!(record.standing, Standing::Released);
     let new = Owner { token: record.owner.token.next(7), node: named.cluster.incarnation() };
-    let claim = owner.store.claim(&visit.session, Expected::Released, new, Duration::from_secs(60));
+    let claim =
+        owner.store.claim(&visit.session, Expected::Released, new, None, Duration::from_secs(60));
     claim.await.unwrap();
     // Nobody asks the first for it.
     let leaves = |node: &Node| node.cluster.nodes().iter().any(|lease| lease.draining);

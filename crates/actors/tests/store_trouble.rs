@@ -5,16 +5,16 @@ mod support;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actors::{Answer, Refusal, Settings, Told};
 use bytes::Bytes;
 use protocol::SessionId;
 use store::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
-    Presence, Record, Renewed, State, Store, Token,
+    Presence, PrimaryId, Record, Renewed, State, Store, Token,
 };
-use support::{FLOOD, Script, World, all, messages, until};
+use support::{FLOOD, STEPS, Script, World, all, messages, next, text, until};
 
 /// A store that fails, and takes its time.
 #[derive(Default)]
@@ -58,9 +58,10 @@ impl Store for Troubled {
         s: &SessionId,
         e: Expected,
         n: Owner,
+        at: Option<PrimaryId>,
         t: Duration,
     ) -> Result<Claimed, Error> {
-        self.memory.claim(s, e, n, t).await
+        self.memory.claim(s, e, n, at, t).await
     }
     async fn append(&self, batch: Batch) -> Result<Appended, Error> {
         tokio::time::sleep(self.delay).await;
@@ -73,18 +74,21 @@ impl Store for Troubled {
     async fn save(&self, s: &SessionId, t: Token, st: State) -> Result<u64, Error> {
         self.memory.save(s, t, st).await
     }
-    async fn release(&self, s: &SessionId, t: Token, d: Duration) -> Result<(), Error> {
-        self.memory.release(s, t, d).await
+    async fn release(
+        &self,
+        s: &SessionId,
+        t: Token,
+        at: Option<PrimaryId>,
+        d: Duration,
+    ) -> Result<(), Error> {
+        self.memory.release(s, t, at, d).await
     }
     async fn end(&self, s: &SessionId, t: Token, d: Duration) -> Result<(), Error> {
         tokio::time::sleep(self.delay).await;
         self.memory.end(s, t, d).await
     }
-    async fn sessions_of(&self, t: &str, max: usize) -> Result<Vec<SessionId>, Error> {
-        self.memory.sessions_of(t, max).await
-    }
-    async fn count_of(&self, t: &str) -> Result<usize, Error> {
-        self.memory.count_of(t).await
+    async fn leave(&self, i: Incarnation, t: Duration) -> Result<(), Error> {
+        self.memory.leave(i, t).await
     }
     async fn renew(&self, l: Lease, t: Duration) -> Result<Renewed, Error> {
         if self.leaseless.load(Ordering::SeqCst) {
@@ -102,9 +106,10 @@ impl Store for Troubled {
         &self,
         i: Incarnation,
         by: Incarnation,
+        also_dead: &[Incarnation],
         t: Duration,
     ) -> Result<Marking, Error> {
-        self.memory.mark_dead(i, by, t).await
+        self.memory.mark_dead(i, by, also_dead, t).await
     }
 }
 
@@ -145,13 +150,15 @@ async fn a_session_that_cannot_be_recorded_is_refused_and_leaves_nothing() {
 async fn a_client_that_leaves_while_the_session_is_recorded_leaves_nothing_unended() {
     tokio::time::pause();
     let delay = Duration::from_millis(100);
-    let (world, _) = world(Troubled { delay, ..Troubled::default() });
+    let (world, store) = world(Troubled { delay, ..Troubled::default() });
     let opened = world.begin().await.unwrap();
     tokio::time::sleep(Duration::from_millis(10)).await;
+    let session = opened.session.clone();
     drop(opened);
     world.handle.stop(Duration::from_secs(60)).await;
     assert_eq!(world.handle.sessions(), 0);
-    assert_eq!(world.store.count_of("acme").await.unwrap(), 0);
+    let record = store.memory.read(&session).await.unwrap();
+    assert!(record.is_none_or(|record| record.standing == store::Standing::Ended));
 }
 
 #[actix_rt::test]
@@ -175,7 +182,7 @@ async fn a_deposed_owner_stops_and_cuts_its_streams() {
     let held = store.memory.read(&visit.session).await.unwrap().unwrap().owner;
     let new = Owner { token: held.token.next(7), node: Incarnation(7) };
     let expected = Expected::Token(held.token);
-    store.memory.claim(&visit.session, expected, new, Duration::from_secs(60)).await.unwrap();
+    store.memory.claim(&visit.session, expected, new, None, Duration::from_secs(60)).await.unwrap();
     let told = all(world.call(&visit, 1, "flood").await.unwrap()).await;
     // Whoever holds the connection asks the new owner, where there is one to ask.
     assert!(matches!(&told[..], [Told::Moved]), "{told:?}");
@@ -221,6 +228,43 @@ async fn a_call_at_a_node_whose_lease_stays_lost_is_held_for_as_long_as_any_othe
     store.leaseless.store(false, Ordering::SeqCst);
     until(|| joined.may_act()).await;
     world.works(&visit, 2).await;
+}
+
+/// No other node asks for the session, and its own cannot know that.
+#[actix_rt::test]
+async fn a_call_in_flight_at_a_node_whose_lease_stays_lost_ends_after_the_hold_time() {
+    let store = Arc::new(Troubled::default());
+    let settings = Settings { hold_ms: 1_000, ..Settings::default() };
+    let world = World::on(settings, Script::default(), Arc::clone(&store) as Arc<dyn Store>);
+    let joined = join(&world).await;
+    // Clients of this revision wait for long before their answer becomes a stream.
+    let (visit, other) = (world.session_in("2025-06-18").await, world.session().await);
+    let mut streaming = world.call(&other, 1, "steps").await.unwrap();
+    let head = next(&mut streaming).await;
+    assert!(matches!(head, Some(Told::Open { .. })), "{head:?}");
+    let waiting = world.call(&visit, 2, "later").await.unwrap();
+    world.heard(2).await;
+    store.leaseless.store(true, Ordering::SeqCst);
+    until(|| !joined.may_act()).await;
+
+    let lost = Instant::now();
+    let told = all(waiting).await;
+    let [Told::Answer(Answer::Json(error))] = &told[..] else { panic!("{told:?}") };
+    let error = text(error);
+    assert!(error.contains(r#""id":2"#) && error.contains("-32000"), "{error}");
+    assert!(error.contains("lost its lease for 1 s (sessions.hold_ms)"), "{error}");
+    let took = lost.elapsed();
+    // Noticed when the next renewal has failed.
+    assert!((900..2_000).contains(&took.as_millis()), "{took:?}");
+
+    // Nothing was run twice, what is a stream goes on, and so does the session.
+    store.leaseless.store(false, Ordering::SeqCst);
+    until(|| joined.may_act()).await;
+    world.script.gate.notify_waiters();
+    let told = all(streaming).await;
+    assert_eq!(messages(&told).len(), STEPS + 1, "{told:?}");
+    assert_eq!(world.script.calls.load(Ordering::SeqCst), 2);
+    world.works(&visit, 3).await;
 }
 
 #[actix_rt::test]

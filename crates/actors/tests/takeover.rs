@@ -323,7 +323,7 @@ async fn who_leaves_a_killed_owner_gets_a_word_when_nobody_can_take_the_session(
     let died = Instant::now();
     owner.kill();
     let error = error_of(call, 1).await;
-    assert!(error.contains("could not be reached") && error.contains("try again"), "{error}");
+    assert!(error.contains("sessions.sessions_max") && error.contains("try again"), "{error}");
     let held = died.elapsed();
     assert!(held >= Duration::from_millis(300), "given up after {held:?}");
     // A client comes back to what broke off.

@@ -6,19 +6,25 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use actors::{Answer, Refusal, Told, Visit};
+use actors::{Answer, Inflow, Refusal, Told, Visit};
 use store::{Record, Standing, Store};
 use support::forgetful::Forgetful;
 use support::nodes::{Common, Node};
 use support::{PATIENCE, all, until};
 
-/// Two nodes, a session that lived at the first, and its record from before it was ended.
-async fn ended() -> ([Node; 2], Arc<Forgetful>, Visit, Record) {
+/// Two nodes, and a session that lives at the first.
+async fn live() -> ([Node; 2], Arc<Forgetful>, Visit) {
     let store = Arc::new(Forgetful::default());
     let shared: Arc<dyn Store> = Arc::clone(&store) as _;
     let nodes = Common { store: Some(shared), ..Common::default() }.nodes().await;
+    let visit = nodes[0].session_of("2025-11-25").await;
+    (nodes, store, visit)
+}
+
+/// Two nodes, a session that lived at the first, and its record from before it was ended.
+async fn ended() -> ([Node; 2], Arc<Forgetful>, Visit, Record) {
+    let (nodes, store, visit) = live().await;
     let [owner, other] = &nodes;
-    let visit = owner.session_of("2025-11-25").await;
     let record = store.read(&visit.session).await.unwrap().expect("a record");
     let told = all(other.handle.delete(&visit).await.unwrap()).await;
     assert!(matches!(&told[..], [Told::Answer(Answer::Ended)]), "{told:?}");
@@ -76,4 +82,71 @@ async fn an_end_that_a_failover_forgot_does_not_end_what_is_anothers_since() {
     store.fail_over(&visit.session, record.clone()).await;
     until(|| store.reassertions.load(Ordering::SeqCst) >= 1).await;
     assert_eq!(store.read(&visit.session).await.unwrap(), Some(record));
+}
+
+/// Nothing is told on it for a while.
+async fn is_silent(inflow: &mut Inflow) {
+    let told = tokio::time::timeout(Duration::from_millis(300), inflow.next()).await;
+    assert!(told.is_err(), "{told:?}");
+}
+
+fn is_ended(told: &[Told]) -> bool {
+    matches!(told, [Told::Answer(Answer::Ended)])
+}
+
+#[actix_rt::test]
+async fn a_delete_is_answered_when_its_end_is_written_wherever_it_came_to() {
+    let (nodes, store, visit) = live().await;
+    let [owner, other] = &nodes;
+    store.is_endless.store(true, Ordering::SeqCst);
+    let mut here = owner.handle.delete(&visit).await.unwrap();
+    is_silent(&mut here).await;
+    let mut there = other.handle.delete(&visit).await.unwrap();
+    is_silent(&mut there).await;
+    // Meanwhile the session takes nothing else.
+    is_unknown(&nodes[..1], &visit).await;
+    assert_eq!(store.read(&visit.session).await.unwrap().unwrap().standing, Standing::Owned);
+    store.is_endless.store(false, Ordering::SeqCst);
+    let (here, there) = (all(here).await, all(there).await);
+    assert!(is_ended(&here) && is_ended(&there), "{here:?} {there:?}");
+    assert_eq!(store.read(&visit.session).await.unwrap().unwrap().standing, Standing::Ended);
+    is_unknown(&nodes, &visit).await;
+}
+
+#[actix_rt::test]
+async fn a_delete_whose_owner_dies_before_the_end_is_written_ends_the_session_at_the_next() {
+    let (nodes, store, visit) = live().await;
+    let [mut owner, other] = nodes;
+    store.is_endless.store(true, Ordering::SeqCst);
+    let mut told = other.handle.delete(&visit).await.unwrap();
+    is_silent(&mut told).await;
+    owner.kill();
+    store.is_endless.store(false, Ordering::SeqCst);
+    let told = all(told).await;
+    assert!(is_ended(&told), "{told:?}");
+    is_over(&store, &visit).await;
+    is_unknown(&[other], &visit).await;
+}
+
+#[actix_rt::test]
+async fn a_delete_whose_end_is_not_written_in_time_is_refused_and_the_end_still_attempted() {
+    let (nodes, store, visit) = live().await;
+    let [owner, other] = &nodes;
+    store.is_endless.store(true, Ordering::SeqCst);
+    store.is_away.store(true, Ordering::SeqCst);
+    let mut here = owner.handle.delete(&visit).await.unwrap();
+    let mut there = other.handle.delete(&visit).await.unwrap();
+    let unavailable = Answer::Refused(Refusal::Unavailable);
+    for inflow in [&mut here, &mut there] {
+        // The owner waits 10 s.
+        let told = tokio::time::timeout(Duration::from_secs(15), inflow.next()).await;
+        assert!(
+            matches!(&told, Ok(Some(Told::Answer(answer))) if *answer == unavailable),
+            "{told:?}"
+        );
+    }
+    assert_eq!(store.read(&visit.session).await.unwrap().unwrap().standing, Standing::Owned);
+    store.is_away.store(false, Ordering::SeqCst);
+    is_over(&store, &visit).await;
+    is_unknown(&nodes, &visit).await;
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cluster::{Cluster, Peer, Replies, Serve, Settings, Whereabouts};
+use cluster::{CallError, Cluster, Peer, Replies, Serve, Settings, Whereabouts};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use protocol::SessionId;
 use store::{Digest, Memory, Owner, Record, Standing, State, Store, Token};
@@ -32,8 +32,8 @@ impl Serve for Echo {
 struct Once(Option<Bytes>);
 
 impl Replies for Once {
-    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        Poll::Ready(self.0.take())
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>> {
+        Poll::Ready(self.0.take().map(Ok))
     }
 }
 

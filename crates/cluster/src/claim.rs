@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::SessionId;
-use store::{Claimed, Error as StoreError, Expected, Owner, Record, Standing};
+use store::{Claimed, Owner, Record};
 use tokio::time::sleep;
 
 use crate::node::Node;
-use crate::tenure::Settling;
 use crate::{Error, metrics};
+use ownership::location::{self, Outcome};
+use ownership::tenure::Settling;
 
 /// How often a claim is sent whose outcome is not known; it is the same claim each time.
 const TRIES: u32 = 4;
@@ -27,36 +28,30 @@ pub(crate) async fn claim(
         .map_err(|error| Error::Settings(format!("the system has no random bits: {error}")))?;
     let owner = record.owner.token;
     let new = Owner { token: owner.next(random), node: node.incarnation };
-    let expected = match record.standing {
-        Standing::Released => Expected::Released,
-        Standing::Owned | Standing::Ended => Expected::Token(owner),
-    };
+    let expected = location::expected(record);
+    let rules = location::Rules::default();
     let mut tries = 1;
     loop {
-        let (_, settling) = node.eras.of(session, node.right.now());
-        if settling != Settling::Done {
-            return Err(Error::Settling);
-        }
+        let generation = node.failovers.generation(session, node.right.now());
+        let is_settled = generation.settling == Settling::Done;
+        let right = if is_settled { node.right().await } else { None };
+        location::may_claim(is_settled, right.is_some(), rules)?;
+        let answer = node.store.claim(session, expected, new, generation.primary, ttl).await;
         // A node that was away cannot say who is gone. Its own lease must hold when it
         // claims and when it is answered; what it claimed otherwise, it claims from itself.
-        let right = node.right().await.ok_or(Error::NoLease)?;
-        let came = node.store.claim(session, expected, new, ttl).await;
-        match came {
-            Ok(claimed) if node.holds_on(Some(right)).await => {
+        let lease_held = answer.is_ok() && node.holds_on(right).await;
+        match (location::claim_outcome(&answer, lease_held, rules), answer) {
+            (Outcome::Claimed, Ok(claimed)) => {
                 metrics::CLAIMS.inc();
                 return Ok(claimed);
             }
-            Ok(_) => return Err(Error::NoLease),
-            Err(StoreError::Fenced(_) | StoreError::Missing | StoreError::Ended) => {
-                return Err(Error::Taken);
-            }
-            // Whoever released it a moment ago is expected under its token.
-            Err(StoreError::Released) => return Err(Error::Taken),
-            Err(StoreError::Unavailable(_)) if tries < TRIES => {
+            (Outcome::Taken, _) => return Err(Error::Taken),
+            (Outcome::NotKnown, Err(_)) if tries < TRIES => {
                 tries += 1;
                 sleep(AGAIN).await;
             }
-            Err(error) => return Err(Error::Store(error)),
+            (_, Err(error)) => return Err(Error::Store(error)),
+            (_, Ok(_)) => return Err(Error::NoLease),
         }
     }
 }

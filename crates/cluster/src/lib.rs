@@ -7,7 +7,7 @@
 mod bell;
 mod claim;
 mod clock;
-mod eras;
+mod failovers;
 mod link;
 mod members;
 mod metrics;
@@ -15,7 +15,6 @@ mod node;
 mod peers;
 mod right;
 mod settings;
-pub mod tenure;
 #[cfg(test)]
 mod tests;
 mod whereabouts;
@@ -35,10 +34,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use bell::hang as batch_wakes;
+pub use ownership::location::Cause;
 pub use settings::{Settings, Tls};
 
 use self::clock::Clock;
-use self::eras::Eras;
+use self::failovers::Failovers;
 use self::link::calls::Limits;
 use self::link::dial::{self, Link};
 use self::link::listen::listen;
@@ -46,8 +46,9 @@ use self::link::tls::Trust;
 use self::members::Members;
 use self::node::Node;
 use self::right::Right;
-use self::tenure::Moment;
 use self::whereabouts::Known;
+use ownership::location::Undecided;
+use ownership::tenure::Moment;
 
 /// How long peers are served on after all of them should know that this node leaves.
 const LAST_CALLS: Duration = Duration::from_millis(100);
@@ -66,9 +67,10 @@ pub trait Serve: Send + Sync + 'static {
 /// What comes of a call. It is dropped when its caller is gone, or the link to it. Any thread
 /// may ask, and holds back the peer's other calls while it does: nothing is waited for here.
 pub trait Replies: Send {
-    /// The next reply; `None` after the last. Not asked while the caller has a whole
-    /// window of replies that it did not take.
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>>;
+    /// The next reply; `None` after the last, or after an error. Not asked while the caller
+    /// has a whole window of replies that it did not take. An error ends the call: only a
+    /// node that passes a call on to another has one.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>>;
 
     /// Was the reply just given the last, as far as is known? It then says so itself, and
     /// nothing is asked any more.
@@ -89,19 +91,6 @@ pub enum Whereabouts {
     Ownerless(Box<Record>, Cause),
     /// There is no such session, or it has ended.
     Unknown,
-}
-
-/// Why a session may be claimed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// Its owner gave it up.
-    Released,
-    /// Its owner's lease is gone.
-    Lapsed,
-    /// Its owner's process is known to be dead.
-    Dead,
-    /// This node owns it and lacks it.
-    Own,
 }
 
 /// Why something could not be done.
@@ -134,6 +123,15 @@ pub enum Error {
     Settings(String),
 }
 
+impl From<Undecided> for Error {
+    fn from(undecided: Undecided) -> Self {
+        match undecided {
+            Undecided::Settling => Self::Settling,
+            Undecided::NoLease => Self::NoLease,
+        }
+    }
+}
+
 /// Why a call has no further reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
@@ -143,6 +141,13 @@ pub enum CallError {
     /// The link broke, or the callee went, after the call may have begun.
     #[error("the link to the node was lost")]
     Lost,
+    /// The call, or a reply to it, is larger than one of the two nodes allows. The same call
+    /// has the same outcome again.
+    #[error("a message is larger than cluster.message_bytes_max ({bytes_max} bytes)")]
+    TooLarge {
+        /// The bound, in bytes.
+        bytes_max: u64,
+    },
 }
 
 /// This node's place among the others. Cheap to clone.
@@ -174,6 +179,12 @@ impl Cluster {
         serve: Arc<dyn Serve>,
     ) -> Result<Self, Error> {
         settings.check()?;
+        if settings.has_weak_secret() {
+            tracing::warn!(
+                "cluster.secret has fewer than 32 bytes: whoever records a handshake can guess \
+                 it; use 32 random bytes, as from `openssl rand -hex 32`"
+            );
+        }
         let random = getrandom::u64()
             .map_err(|error| Error::Settings(format!("the system has no random bits: {error}")))?;
         let listener = bind(&settings.listen).await?;
@@ -198,7 +209,7 @@ impl Cluster {
             serve,
             trust,
             right: Right::new(clock, span),
-            eras: Eras::new(settings.settle()),
+            failovers: Failovers::new(settings.settle()),
             changes: watch::Sender::new(0),
             peers: peers::Peers::default(),
             members: Members::new(limits),
@@ -211,6 +222,12 @@ impl Cluster {
             settings,
         });
         bell::hang();
+        // What the system gave this process to listen at, it has taken from no other.
+        let is_given =
+            listener.as_ref().is_none_or(|(_, bound)| *node.address == *bound.to_string());
+        if !is_given {
+            node.refuse_shared_address().await?;
+        }
         node.come_in().await.map_err(Error::Store)?;
 
         let (leaving, left) = (CancellationToken::new(), CancellationToken::new());
@@ -275,19 +292,36 @@ impl Cluster {
     /// What this node knows now that matters to its ownership of a session.
     pub fn moment(&self, session: &SessionId) -> Moment {
         let now = self.node.right.now();
-        let (era, settling) = self.node.eras.of(session, now);
-        Moment { now, right: self.node.right.epoch_if_valid(), era, settling }
+        let generation = self.node.failovers.generation(session, now);
+        Moment {
+            now,
+            right: self.node.right.epoch_if_valid(),
+            era: generation.number,
+            settling: generation.settling,
+            primary: generation.primary,
+        }
     }
 
     /// Has everything settled that a failover of the store, or this node's start, stirred up?
     pub fn is_settled(&self) -> bool {
-        self.node.eras.is_settled(self.node.right.now())
+        self.node.failovers.is_settled(self.node.right.now())
     }
 
     /// Told each time the lease's epoch or a primary of the store changed, or the right to
-    /// act came back: owners then have something to do for sessions in which nothing happens.
+    /// act was lost or came back: owners then have something to do for sessions in which nothing happens.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.node.changes.subscribe()
+    }
+
+    /// How many peers this node has found dead.
+    pub fn deaths(&self) -> u64 {
+        self.node.members.forgotten()
+    }
+
+    /// Returns when this node has found more than so many peers dead: a request that waits
+    /// for a session of one of them need not wait longer.
+    pub fn another_death(&self, than: u64) -> impl Future<Output = ()> + Send + 'static {
+        self.node.members.forgotten_more(than)
     }
 
     /// The leases that were live when this node last looked, its own among them.
@@ -308,6 +342,38 @@ impl Cluster {
         linked.retain(|lease| self.node.peers.is_linked(lease.incarnation));
         linked.sort_unstable_by_key(|lease| lease.incarnation.0);
         self.peer(linked.get(turn.checked_rem(linked.len())?)?.incarnation)
+    }
+
+    /// One of the nodes that take sessions and that a link is up to: the one with the fewest
+    /// sessions first, and with each turn the next.
+    pub fn roomy(&self, turn: usize) -> Option<Peer> {
+        let mut linked = self.takers();
+        linked.retain(|lease| self.node.peers.is_linked(lease.incarnation));
+        linked.sort_unstable_by_key(|lease| (lease.load, lease.incarnation.0));
+        self.peer(linked.get(turn.checked_rem(linked.len())?)?.incarnation)
+    }
+
+    /// A node through which to call another that cannot be reached from here, with each turn
+    /// another one. `None` where that one can be reached, as far as is known, or no node is
+    /// linked to both.
+    pub fn relay(&self, owner: &Peer, turn: usize) -> Option<Peer> {
+        if !owner.link.calls.is_unreachable() {
+            return None;
+        }
+        let (own, owner) = (self.node.incarnation, owner.incarnation());
+        let mut relays = self.node.members.leases();
+        relays.retain(|lease| {
+            ![own, owner].contains(&lease.incarnation) && lease.linked.contains(&owner)
+        });
+        relays.sort_unstable_by_key(|lease| lease.incarnation.0);
+        let relays: Vec<_> =
+            relays.iter().filter_map(|lease| self.reachable(lease.incarnation)).collect();
+        relays.get(turn.checked_rem(relays.len())?).cloned()
+    }
+
+    /// A node, where a link to call it is up.
+    pub fn reachable(&self, incarnation: Incarnation) -> Option<Peer> {
+        self.peer(incarnation).filter(|peer| peer.link.calls.is_up())
     }
 
     /// The other nodes that take sessions.
@@ -376,9 +442,12 @@ impl Peer {
         if self.node.closing.is_cancelled() {
             return Calling(Err(Some(CallError::NotStarted)));
         }
-        let Some((id, connect)) = self.link.calls.open(call) else {
-            metrics::outcome(metrics::Outcome::NotStarted);
-            return Calling(Err(Some(CallError::NotStarted)));
+        let (id, connect) = match self.link.calls.open(call) {
+            Ok(opened) => opened,
+            Err(error) => {
+                metrics::outcome(error.into());
+                return Calling(Err(Some(error)));
+            }
         };
         let calling = Calling(Ok(Underway { link: self.link.clone(), id }));
         if connect {
@@ -406,6 +475,14 @@ impl Calling {
         match &mut self.0 {
             Ok(underway) => underway.link.calls.poll_reply(underway.id, context),
             Err(error) => Poll::Ready(error.take().map(Err)),
+        }
+    }
+
+    /// Is nothing more to come, as far as is known?
+    pub fn is_over(&self) -> bool {
+        match &self.0 {
+            Ok(underway) => underway.link.calls.is_over(underway.id),
+            Err(error) => error.is_none(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The nodes that hold leases, as this one knows them.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use store::Lease;
@@ -18,6 +18,8 @@ const MEMBERS_MAX: usize = 1_024;
 pub(crate) struct Members {
     limits: Limits,
     state: Mutex<State>,
+    /// How many known nodes were forgotten, and who waits for the next.
+    forgotten: Arc<(AtomicU64, Notify)>,
 }
 
 #[derive(Default)]
@@ -30,7 +32,7 @@ struct State {
 
 impl Members {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, state: Mutex::default() }
+        Self { limits, state: Mutex::default(), forgotten: Arc::default() }
     }
 
     /// Takes the leases that are live now. Answers with the links to nodes that hold none
@@ -68,8 +70,32 @@ impl Members {
     /// A node is dead, or its lease is not to be believed any more.
     pub(crate) fn forget(&self, incarnation: Incarnation) {
         let mut state = self.state();
-        state.leases.remove(&incarnation);
+        let was_known = state.leases.remove(&incarnation).is_some();
         state.links.remove(&incarnation);
+        drop(state);
+        // Who looks for a session of a dead node forgets the node each time.
+        if was_known {
+            let (count, waiters) = &*self.forgotten;
+            count.fetch_add(1, Ordering::Release);
+            waiters.notify_waiters();
+        }
+    }
+
+    /// How many nodes that were known have been forgotten.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten.0.load(Ordering::Acquire)
+    }
+
+    /// Returns when more than so many nodes have been forgotten.
+    pub(crate) fn forgotten_more(&self, than: u64) -> impl Future<Output = ()> + Send + 'static {
+        let forgotten = self.forgotten.clone();
+        async move {
+            let (count, waiters) = &*forgotten;
+            let next = waiters.notified();
+            if count.load(Ordering::Acquire) <= than {
+                next.await;
+            }
+        }
     }
 
     /// The link to a node whose lease is known.

@@ -90,8 +90,9 @@ static CALLS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     .unwrap_or_else(|error| twice(&error))
 });
 
-static OUTCOMES: LazyLock<[IntCounter; 4]> = LazyLock::new(|| {
-    ["ended", "not_started", "lost", "cancelled"].map(|name| CALLS.with_label_values(&[name]))
+static OUTCOMES: LazyLock<[IntCounter; 5]> = LazyLock::new(|| {
+    ["ended", "not_started", "lost", "cancelled", "too_large"]
+        .map(|name| CALLS.with_label_values(&[name]))
 });
 
 /// How a call ended.
@@ -101,6 +102,7 @@ pub(crate) enum Outcome {
     NotStarted,
     Lost,
     Cancelled,
+    TooLarge,
 }
 
 impl From<CallError> for Outcome {
@@ -108,6 +110,7 @@ impl From<CallError> for Outcome {
         match error {
             CallError::NotStarted => Self::NotStarted,
             CallError::Lost => Self::Lost,
+            CallError::TooLarge { .. } => Self::TooLarge,
         }
     }
 }

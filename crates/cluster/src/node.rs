@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ownership::validity::Renewal;
 use store::{Lease, Presence, Store};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::eras::Eras;
+use crate::failovers::Failovers;
 use crate::link::dial;
 use crate::link::tls::Trust;
 use crate::members::Members;
@@ -19,8 +20,9 @@ use crate::right::Right;
 use crate::whereabouts::Known;
 use crate::{Incarnation, Serve, Settings, metrics};
 
-/// How long a lease that is given up still stands.
-const PARTING: Duration = Duration::from_millis(1);
+/// How long the store keeps that a node has left: longer than any renewal of its own may
+/// still be on its way. After that, a late renewal would bring the lease back.
+const LEFT: Duration = Duration::from_secs(3_600);
 
 /// How long a renewal after the loss of a link is waited for where nothing else is to do.
 const DOUBT: Duration = Duration::from_millis(500);
@@ -31,6 +33,12 @@ const COME_IN: Duration = Duration::from_secs(10);
 
 /// How long it waits before it tries again.
 const COME_IN_PAUSE: Duration = Duration::from_millis(200);
+
+/// How often a lease is looked at that names this node's address, while it starts.
+const NAMESAKE_PAUSE: Duration = Duration::from_millis(100);
+
+/// How much later than its time a renewal may come, in milliseconds.
+const NAMESAKE_LATE_MS: u64 = 250;
 
 /// How often this node tries to have a former life of its own marked dead.
 const TRIES_ON_FORMER_LIVES: usize = 20;
@@ -47,9 +55,9 @@ pub(crate) struct Node {
     /// Where links are encrypted.
     pub(crate) trust: Option<Trust>,
     pub(crate) right: Right,
-    pub(crate) eras: Eras,
+    pub(crate) failovers: Failovers,
     /// Rises when sessions have something to do: the lease's epoch or a primary changed, or
-    /// the right to act came back.
+    /// the right to act was lost or came back.
     pub(crate) changes: watch::Sender<u64>,
     pub(crate) peers: Peers,
     pub(crate) members: Members,
@@ -65,9 +73,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    fn lease(&self) -> Lease {
+    /// What a renewal says.
+    fn lease(&self, renewal: &Renewal) -> Lease {
         Lease {
             incarnation: self.incarnation,
+            renewal: renewal.number,
+            acknowledged: renewal.acknowledged,
             name: self.name.clone(),
             address: self.address.clone(),
             draining: self.draining.load(Ordering::Relaxed),
@@ -95,14 +106,10 @@ impl Node {
 
     /// Renews the lease once.
     pub(crate) async fn renew(&self) -> Result<(), store::Error> {
-        let before = self.right.epoch_if_valid();
-        let (sent, doubts) = (self.right.now(), self.right.doubts());
-        match self.store.renew(self.lease(), self.settings.lease()).await {
+        let renewal = self.right.begin_renewal();
+        match self.store.renew(self.lease(&renewal), self.settings.lease()).await {
             Ok(renewed) => {
-                self.right.renewed(sent, renewed.was_there);
-                let dispelled = self.right.dispel(doubts);
-                let after = self.right.epoch_if_valid();
-                if after.is_some() && (dispelled || after != before) {
+                if self.right.renewed(renewal, renewed.was_there) {
                     self.tell_of_change();
                 }
                 Ok(())
@@ -116,6 +123,53 @@ impl Node {
                 Err(error)
             }
         }
+    }
+
+    /// Fails where another node lives that is told to be at the same address: each would be
+    /// taken for the other's successor. A lease that is not renewed for longer than a living
+    /// node takes is that of a former process; so a node that comes back after a crash waits
+    /// for that time.
+    pub(crate) async fn refuse_shared_address(&self) -> Result<(), crate::Error> {
+        let until = Instant::now() + COME_IN;
+        let namesake = loop {
+            match self.namesake().await {
+                Err(store::Error::Unavailable(why)) if Instant::now() < until => {
+                    tracing::warn!(%why, "the store is out of reach; this node waits to start");
+                    sleep(COME_IN_PAUSE).await;
+                }
+                looked => break looked.map_err(crate::Error::Store)?,
+            }
+        };
+        match namesake {
+            None => Ok(()),
+            Some(lease) => Err(crate::Error::Settings(format!(
+                "another node lives that peers are told to reach at {}: {} ({}); give each node \
+                 a cluster.advertise of its own, or stop that one first",
+                self.address, lease.name, lease.incarnation
+            ))),
+        }
+    }
+
+    /// Another node at this node's address whose lease is renewed.
+    async fn namesake(&self) -> Result<Option<Lease>, store::Error> {
+        let same =
+            |lease: &Lease| lease.address == self.address && lease.incarnation != self.incarnation;
+        let mut seen = self.store.nodes().await?;
+        seen.retain(same);
+        let overdue = self.settings.renew_ms + self.settings.renew_ms / 4 + NAMESAKE_LATE_MS;
+        let until = Instant::now() + Duration::from_millis(overdue);
+        while !seen.is_empty() && Instant::now() < until {
+            sleep(NAMESAKE_PAUSE).await;
+            for lease in self.store.nodes().await?.into_iter().filter(same) {
+                let is_later = |before: &Lease| {
+                    before.incarnation == lease.incarnation && before.renewal < lease.renewal
+                };
+                if seen.iter().any(is_later) {
+                    return Ok(Some(lease));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Takes the first lease, and learns who else is there.
@@ -141,7 +195,10 @@ impl Node {
     /// Learns who keeps the store's data.
     pub(crate) async fn look_at_primaries(&self) -> Result<(), store::Error> {
         let primaries = self.store.primaries().await?;
-        if self.eras.observe(primaries, self.right.now()) {
+        let any_new = self.failovers.observe(primaries, self.right.now());
+        // Only now: what the store says is missing is judged by these primaries.
+        self.store.acknowledge(&self.failovers.primaries());
+        if any_new {
             self.tell_of_change();
         }
         Ok(())
@@ -169,7 +226,7 @@ impl Node {
     async fn is_gone(&self, peer: Incarnation) -> Result<bool, store::Error> {
         let right = self.right().await;
         let presence = self.store.presence(peer).await?;
-        let proves = self.eras.lapse_proves(self.right.now(), self.settings.lease());
+        let proves = self.failovers.lapse_proves(self.right.now(), self.settings.lease());
         Ok(presence == Presence::Gone && proves && self.holds_on(right).await)
     }
 
@@ -188,7 +245,7 @@ impl Node {
 
     /// Gives the lease up.
     async fn part(&self) {
-        if let Err(error) = self.store.renew(self.lease(), PARTING).await {
+        if let Err(error) = self.store.leave(self.incarnation, LEFT).await {
             tracing::warn!(%error, "the lease could not be given up and will lapse");
         }
     }
@@ -201,6 +258,7 @@ pub(crate) async fn keep_lease(node: Arc<Node>, leaving: CancellationToken, left
     // An answer that does not come is worth a second request before the lease ends.
     let patience = node.settings.lease() / 3;
     let mut next = pause;
+    let mut could_act = true;
     loop {
         tokio::select! {
             () = leaving.cancelled() => break,
@@ -220,6 +278,11 @@ pub(crate) async fn keep_lease(node: Arc<Node>, leaving: CancellationToken, left
                 pause / 4
             }
         };
+        // Requests wait at sessions from now on, and no longer than they may.
+        let can_act = node.right.epoch_if_valid().is_some();
+        if std::mem::replace(&mut could_act, can_act) && !can_act {
+            node.tell_of_change();
+        }
         node.right.show_age();
     }
     // By the one task that renews, so that no renewal comes after it.

@@ -1,6 +1,6 @@
 //! Which incarnations this node has a live link to, whoever made it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Incarnation;
@@ -12,12 +12,16 @@ const TOLD_MAX: usize = 1_024;
 
 /// The links that there are to whom, or were once. As many as there are links and members.
 #[derive(Default)]
-pub(crate) struct Peers(Mutex<HashMap<Incarnation, Links>>);
+pub(crate) struct Peers {
+    links: Mutex<HashMap<Incarnation, Links>>,
+    /// Those whose processes this node has seen to be dead, and which are not marked yet.
+    found_dead: Mutex<HashSet<Incarnation>>,
+}
 
 #[derive(Default)]
 struct Links {
     live: usize,
-    /// The peer's system closed one, and none was made since.
+    /// The peer's system closed one, or the connection that watches it, and none was made since.
     closed: bool,
 }
 
@@ -38,9 +42,18 @@ impl Peers {
         self.peers().get(&peer).map_or(0, |links| links.live)
     }
 
-    /// Was there ever a link to it? Then: did its system close one, and none was made since?
+    /// Was there ever a link to it? Then: did its system close one, or the connection that
+    /// watches it, and none was made since?
     pub(crate) fn was_closed(&self, peer: Incarnation) -> Option<bool> {
         self.peers().get(&peer).map(|links| links.closed)
+    }
+
+    /// Notes whether the peer's system has closed a connection in order; of no use where there
+    /// never was a link.
+    pub(crate) fn set_closed(&self, peer: Incarnation, closed: bool) {
+        if let Some(links) = self.peers().get_mut(&peer) {
+            links.closed = closed;
+        }
     }
 
     /// Forgets whom there is no link to and who is not asked for any more.
@@ -48,8 +61,24 @@ impl Peers {
         self.peers().retain(|peer, links| links.live > 0 || is_member(*peer));
     }
 
+    /// Notes whether this node has just seen that a peer's process is dead.
+    pub(crate) fn set_found_dead(&self, peer: Incarnation, is_dead: bool) {
+        let mut found_dead = self.found_dead.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_dead {
+            found_dead.insert(peer);
+        } else {
+            found_dead.remove(&peer);
+        }
+    }
+
+    /// Which other peers this node has just seen to be dead. At most as many as there are links.
+    pub(crate) fn found_dead_besides(&self, peer: Incarnation) -> Vec<Incarnation> {
+        let found_dead = self.found_dead.lock().unwrap_or_else(PoisonError::into_inner);
+        found_dead.iter().copied().filter(|dead| *dead != peer).collect()
+    }
+
     fn peers(&self) -> MutexGuard<'_, HashMap<Incarnation, Links>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,10 +8,14 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Error;
 use crate::link::PING_MS_MAX;
+use crate::link::handshake::ADDRESS_BYTES_MAX;
 use crate::link::tls::Trust;
 
 /// Shortest secret that is accepted, in bytes.
 const SECRET_BYTES_MIN: usize = 16;
+
+/// A shorter secret is warned of, in bytes: a recorded handshake shows whether a guess is right.
+const SECRET_BYTES_STRONG: usize = 32;
 
 /// Settings of the cluster.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
@@ -22,8 +26,8 @@ pub struct Settings {
     /// The address that peers are told; empty for `listen`. No two nodes may share one:
     /// whoever answers at an address is taken for proof that its former node is dead.
     pub advertise: String,
-    /// What every node of the cluster knows and nobody else does, at least 16 bytes; may be
-    /// empty with mutual TLS. Peers prove to each other that they know it. It does not
+    /// A secret that only the nodes of the cluster know: 32 random bytes or more. Below
+    /// 32 bytes the node warns, below 16 it does not start. May be empty with mutual TLS. Peers prove to each other that they know it. It does not
     /// encrypt what they say: without mutual TLS keep the link in a private network.
     #[serde(serialize_with = "redacted")]
     pub secret: String,
@@ -52,11 +56,12 @@ pub struct Settings {
     pub calls_max: usize,
     /// Calls that wait for the link to a peer, in bytes; more are not started.
     pub waiting_bytes_max: usize,
-    /// Replies under way in one call. While its caller takes none, it gets no more, and
-    /// no other call waits for it.
+    /// Frames with replies under way in one call. While its caller takes none, it gets no
+    /// more, and no other call waits for it. The caller's setting applies; nodes may differ.
     pub window: u32,
-    /// Largest call or reply. A larger call is not started, a larger reply ends its call
-    /// as lost.
+    /// Largest call or reply, in bytes. What is larger ends its request with an error that
+    /// names this setting; it is not tried again. Messages of more than 64 KiB are sent in
+    /// several frames, so that a large one holds up no other.
     pub message_bytes_max: usize,
     /// Whereabouts of sessions that are kept to save lookups; the oldest go first.
     pub whereabouts_max: usize,
@@ -98,7 +103,7 @@ impl Default for Settings {
             calls_max: 10_000,
             waiting_bytes_max: 64 << 20,
             window: 32,
-            message_bytes_max: 16 << 20,
+            message_bytes_max: 64 << 20,
             whereabouts_max: 65_536,
         }
     }
@@ -130,6 +135,15 @@ impl Settings {
                 "cluster: lease_ms must be at least margin_ms and twice renew_ms; raise it",
             );
         }
+        if self.message_bytes_max > self.waiting_bytes_max {
+            return wrong(
+                "cluster: waiting_bytes_max must be at least message_bytes_max, or the largest \
+                 call could never be sent; raise it",
+            );
+        }
+        if self.advertise.len() > ADDRESS_BYTES_MAX {
+            return wrong("cluster.advertise is longer than 300 bytes, which no address is");
+        }
         if self.connect_ms == 0 || self.ping_ms == 0 || self.pong_ms == 0 {
             return wrong("cluster: connect_ms, ping_ms and pong_ms must be above 0");
         }
@@ -150,6 +164,11 @@ impl Settings {
             );
         }
         Ok(())
+    }
+
+    /// Can the secret be guessed from what is heard on the way?
+    pub(crate) fn has_weak_secret(&self) -> bool {
+        !self.listen.is_empty() && (1..SECRET_BYTES_STRONG).contains(&self.secret.len())
     }
 
     /// The address that peers are told, where the listener got `bound`.
@@ -209,11 +228,30 @@ mod tests {
         for text in [
             "listen = '127.0.0.1:0'",
             "listen = '127.0.0.1:0'\nsecret = 'short'",
+            "message_bytes_max = 2000\nwaiting_bytes_max = 1999",
             "lease_ms = 2000",
             "renew_ms = 0",
             "window = 0",
         ] {
             settings(text).check().unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_secret_of_fewer_than_32_bytes_is_weak_where_peers_connect() {
+        for (listen, bytes, weak) in [
+            ("127.0.0.1:0", 31, true),
+            ("127.0.0.1:0", 32, false),
+            // With certificates there may be none.
+            ("127.0.0.1:0", 0, false),
+            ("", 16, false),
+        ] {
+            let settings = Settings {
+                listen: listen.into(),
+                secret: "s".repeat(bytes),
+                ..Settings::default()
+            };
+            assert_eq!(settings.has_weak_secret(), weak, "{listen:?} {bytes}");
         }
     }
 

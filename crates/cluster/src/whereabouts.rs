@@ -5,11 +5,12 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use protocol::SessionId;
-use store::{Presence, Standing};
+use store::Presence;
 
 use crate::node::Node;
-use crate::tenure::Settling;
-use crate::{Cause, Error, Incarnation, Peer, Whereabouts};
+use crate::{Error, Incarnation, Peer, Whereabouts};
+use ownership::location::{self, Location};
+use ownership::tenure::Settling;
 
 /// Which other node each session was found at. Believed until a call there says
 /// otherwise.
@@ -90,45 +91,38 @@ pub(crate) async fn locate(
 
 async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<Whereabouts, Error> {
     let right = node.right().await;
+    let rules = location::Rules::default();
     let Some(record) = node.store.read(session).await.map_err(Error::Store)? else {
-        let (_, settling) = node.eras.of(session, node.right.now());
-        // Its owner may be about to put it back. And a node that was away may have asked a
-        // primary that was replaced.
-        return match settling {
-            Settling::Done if node.holds_on(right).await => Ok(Whereabouts::Unknown),
-            Settling::Done => Err(Error::NoLease),
-            Settling::First | Settling::Second => Err(Error::Settling),
-        };
+        let settling = node.failovers.generation(session, node.right.now()).settling;
+        let is_settled = settling == Settling::Done;
+        let lease_held = is_settled && node.holds_on(right).await;
+        location::is_unknown(is_settled, lease_held, rules)?;
+        return Ok(Whereabouts::Unknown);
     };
-    let owner = record.owner.node;
     let record = Box::new(record);
-    match record.standing {
-        Standing::Ended => return Ok(Whereabouts::Unknown),
-        Standing::Released => return Ok(Whereabouts::Ownerless(record, Cause::Released)),
-        Standing::Owned if owner == node.incarnation => return Ok(Whereabouts::Here(record)),
-        Standing::Owned => {}
-    }
+    let owner = match location::of_record(&record, node.incarnation) {
+        Location::Unknown => return Ok(Whereabouts::Unknown),
+        Location::Here => return Ok(Whereabouts::Here(record)),
+        Location::Ownerless(cause) => return Ok(Whereabouts::Ownerless(record, cause)),
+        Location::At(owner) => owner,
+    };
     let there = |link| Whereabouts::There(Peer { node: node.clone(), link });
     if !fresh && let Some(link) = node.members.link_to(owner) {
         return Ok(there(link));
     }
     let right = node.right().await;
-    match node.store.presence(owner).await.map_err(Error::Store)? {
-        Presence::Live(lease) => Ok(there(node.members.link_by(lease))),
-        Presence::Dead { .. } => {
+    let presence = node.store.presence(owner).await.map_err(Error::Store)?;
+    let proves = node.failovers.lapse_proves(node.right.now(), node.settings.lease());
+    // Asked only where it decides: a node that doubts its lease waits for the next renewal.
+    let decides = presence == Presence::Gone && proves;
+    let lease_held = decides && node.holds_on(right).await;
+    match (location::claimable(&presence, proves, lease_held, rules)?, presence) {
+        (None, Presence::Live(lease)) => Ok(there(node.members.link_by(lease))),
+        (None, _) => Err(Error::NoLease),
+        (Some(cause), _) => {
             node.members.forget(owner);
-            Ok(Whereabouts::Ownerless(record, Cause::Dead))
+            Ok(Whereabouts::Ownerless(record, cause))
         }
-        // A node that was away cannot say who is gone: it may be itself that is. So its
-        // own lease must hold when it asks and when it is answered, and between.
-        Presence::Gone if !node.eras.lapse_proves(node.right.now(), node.settings.lease()) => {
-            Err(Error::Settling)
-        }
-        Presence::Gone if node.holds_on(right).await => {
-            node.members.forget(owner);
-            Ok(Whereabouts::Ownerless(record, Cause::Lapsed))
-        }
-        Presence::Gone => Err(Error::NoLease),
     }
 }
 

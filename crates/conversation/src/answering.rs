@@ -83,12 +83,28 @@ impl Session {
         let call = &mut self.calls[index];
         call.open -= 1;
         let (done, sink, batch, gated) = (call.open == 0, call.sink, call.batch, call.gated);
+        let forwarded = call.forwarded;
+        // Where the answer may be lost on its way, the request may come again to another owner,
+        // which must know of a cancellation that comes meanwhile.
+        let arrives = sink.is_some() && !forwarded;
         match &mut call.form {
             Form::Held { .. } if done && !batch => {
                 self.calls.swap_remove(index);
+                // A connection of this node's own cannot lose its answer.
+                match request {
+                    Some(request) if arrives => self.cancelled.note_answered(request),
+                    Some(request) => {
+                        self.keep_result(turn, request, &data, (sink.is_some(), gated));
+                    }
+                    None => {}
+                }
+                let gated = gated && !mutant!("answer_a_change_at_once");
                 self.answer(turn, sink, Answer::Json(data), gated);
             }
             Form::Held { answers, .. } => {
+                if let Some(request) = request.filter(|_| arrives) {
+                    self.cancelled.note_answered(request);
+                }
                 answers.push(Word { id: request.cloned(), data });
                 if done {
                     let answers = array(std::mem::take(answers));
@@ -104,6 +120,9 @@ impl Session {
                 }
                 if done {
                     self.calls.swap_remove(index);
+                    if mutant!("last_word_leaves_the_stream_open") {
+                        return;
+                    }
                     self.close_stream(turn, stream);
                 }
             }
@@ -159,7 +178,13 @@ impl Session {
     }
 
     /// Answers a POST; one that changed what must survive, once that is held.
-    fn answer(&mut self, turn: &mut Turn<'_>, sink: Option<SinkId>, answer: Answer, gated: bool) {
+    pub(crate) fn answer(
+        &mut self,
+        turn: &mut Turn<'_>,
+        sink: Option<SinkId>,
+        answer: Answer,
+        gated: bool,
+    ) {
         match sink {
             Some(sink) if gated => self.answer_when_held(turn, sink, answer, 0),
             Some(sink) => turn.effects.push(Effect::Answer { sink, answer }),

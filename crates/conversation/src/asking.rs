@@ -10,7 +10,7 @@ use protocol::{
 };
 
 use crate::carried::OpenAsk;
-use crate::exchange::Form;
+use crate::exchange::{CallId, Form};
 use crate::log::{AskId, What};
 use crate::session::{Session, Turn};
 use crate::stream::{Route, Waiting};
@@ -42,6 +42,14 @@ impl Session {
         }
         if let Err((code, message)) = self.may_ask(request) {
             self.refuse_ask(turn, request.id.clone(), code, &message);
+            return;
+        }
+        let (bytes, most) = (request.raw().len(), self.limits.message_bytes_max);
+        if bytes > most {
+            let message = format!(
+                "the request has {bytes} bytes, more than the {most} of sessions.message_bytes_max"
+            );
+            self.refuse_ask(turn, request.id.clone(), ErrorCode::Refused, &message);
             return;
         }
         let route = self.route(about);
@@ -156,6 +164,15 @@ impl Session {
         self.asks.iter().any(|ask| ask.id == id)
     }
 
+    /// The call that a question is for, if that is known.
+    pub(crate) fn asking_call(&self, id: AskId) -> Option<CallId> {
+        let ask = self.asks.iter().find(|ask| ask.id == id)?;
+        match ask.route {
+            Route::Call(call) => Some(call),
+            Route::Standalone => None,
+        }
+    }
+
     /// A question is in the log now.
     pub(crate) fn note_logged(&mut self, id: AskId, stream: u64, number: u64) {
         if let Some(ask) = self.asks.iter_mut().find(|ask| ask.id == id) {
@@ -210,7 +227,9 @@ impl Session {
             let message = "the response answers no request of this session";
             Rejection::new(ErrorCode::InvalidRequest, message)
         })?;
-        let Some(index) = self.asks.iter().position(|ask| ask.id == named) else {
+        let same = |id: AskId| mutant!("answer_another_question") && id.number == named.number;
+        let asked = |ask: &Ask| ask.id == named || same(ask.id);
+        let Some(index) = self.asks.iter().position(asked) else {
             turn.effects.push(Effect::Tell(Fact::Stray));
             return Ok(());
         };
@@ -257,14 +276,14 @@ impl Session {
         }
     }
 
-    /// The server is gone: nobody wants the answers.
-    pub(crate) fn drop_asks(&mut self, turn: &mut Turn<'_>) {
+    /// Withdraws every open server request: nothing here takes the answers any more.
+    pub(crate) fn drop_asks(&mut self, turn: &mut Turn<'_>, reason: &str) {
         for ask in std::mem::take(&mut self.asks) {
-            self.withdraw(turn, &ask, "the server ended");
+            self.withdraw(turn, &ask, reason);
         }
     }
 
-    /// Tells the client that a question is no longer open.
+    /// Tells the client that a server request is no longer open.
     fn withdraw(&mut self, turn: &mut Turn<'_>, ask: &Ask, reason: &str) {
         if ask.theirs.is_none() {
             return;
@@ -286,7 +305,7 @@ impl Session {
     }
 }
 
-/// Tells the client that a question is no longer open.
+/// The notification that a server request is no longer open.
 fn withdrawal(ask: AskId, reason: &str) -> Bytes {
     let params = serde_json::json!({ "requestId": ask.to_string(), "reason": reason });
     let notification = Notification::new(Method::Cancelled, Some(params.to_string().as_bytes()));

@@ -33,6 +33,12 @@ impl Session {
         for ask in &self.asks {
             at(Some(ask.deadline));
         }
+        if !self.attachments.is_empty() || !self.gated.is_empty() {
+            at(self.withheld_until());
+        }
+        if !self.kept.is_empty() {
+            at(self.kept_until());
+        }
         at(self.link.deadline());
         at(self.trims_at());
         at(self.idle_at());
@@ -87,6 +93,8 @@ impl Session {
         self.exchange_deadlines(turn);
         self.pace_deadlines(turn);
         self.call_deadlines(turn);
+        self.withheld_deadlines(turn);
+        self.kept_deadlines(turn);
         self.attachment_deadlines(turn);
     }
 
@@ -147,7 +155,7 @@ impl Session {
         for attachment in &mut self.attachments {
             if attachment.poll_at.is_some_and(|at| at <= now) {
                 attachment.poll_at = None;
-                if attachment.open {
+                if attachment.resumable {
                     polls.push(attachment.sink);
                     continue;
                 }

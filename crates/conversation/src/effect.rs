@@ -64,7 +64,8 @@ pub enum Effect {
         /// The state, encoded; [`crate::Session::restore`] reads it.
         state: Arc<[u8]>,
     },
-    /// The session is over: nothing more will come of it, and its id is answered "unknown" from now on.
+    /// The session is over: nothing more will come of it, and its id is answered "unknown" from
+    /// now on. Only the answers to DELETEs come after it, on [`crate::Event::Ended`].
     Over {
         /// Why.
         cause: Cause,
@@ -98,7 +99,7 @@ pub enum Answer {
     Array(Vec<Bytes>),
     /// The request was cancelled by its own client: nothing more is said about it (CAN-01).
     Nothing,
-    /// The session has ended as asked (SES-07).
+    /// The session has ended as asked (SES-07), and the store holds that.
     Ended,
     /// It was not taken.
     Refused(Refusal),

@@ -127,13 +127,23 @@ fn hexadecimal(number: u64) -> [u8; 16] {
 
 /// Reads an entry: its stream, who emitted it, and what it says.
 pub(crate) fn decode(entry: &Bytes) -> Result<(u64, Emitter, What), Unreadable> {
-    read(entry).ok_or(Unreadable::LOG)
+    let (head, payload) = split(entry).ok_or(Unreadable::LOG)?;
+    if !KINDS.contains(&head.k.as_str()) {
+        return Err(Unreadable::NEWER_LOG);
+    }
+    read(head, payload).ok_or(Unreadable::LOG)
 }
 
-fn read(entry: &Bytes) -> Option<(u64, Emitter, What)> {
+/// Every kind that this version knows.
+const KINDS: [&str; 6] = ["opened", "event", "cancelled", "answered", "closed", "checkpoint"];
+
+fn split(entry: &Bytes) -> Option<(Head, Bytes)> {
     let split = entry.iter().position(|byte| *byte == b'\n')?;
-    let head: Head = serde_json::from_slice(&entry[..split]).ok()?;
-    let payload = entry.slice(split + 1..);
+    let head = serde_json::from_slice(&entry[..split]).ok()?;
+    Some((head, entry.slice(split + 1..)))
+}
+
+fn read(head: Head, payload: Bytes) -> Option<(u64, Emitter, What)> {
     let ask = |ask: Option<String>| AskId::parse(&ask?);
     let bare = payload.is_empty();
     let what = match (head.k.as_str(), head.w, head.a) {
@@ -180,6 +190,19 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kind_of_a_newer_version_is_told_from_a_corrupt_entry() {
+        let read = |entry: &'static [u8]| decode(&Bytes::from_static(entry)).err();
+        let newer = br#"{"k":"moved","s":1,"e":"0000000000000007"}"#;
+        let newer: &'static [u8] = [&newer[..], b"\n"].concat().leak();
+        assert_eq!(read(newer), Some(Unreadable::NEWER_LOG));
+        let bare = br#"{"k":"opened","s":1,"e":"0000000000000007"}"#;
+        let bare: &'static [u8] = [&bare[..], b"\n"].concat().leak();
+        for corrupt in [&b""[..], b"no line", b"{\n", bare] {
+            assert_eq!(read(corrupt), Some(Unreadable::LOG), "{corrupt:?}");
+        }
+    }
 
     fn all() -> Vec<What> {
         let data = Bytes::from_static(b"{\"jsonrpc\":\"2.0\"}");

@@ -35,6 +35,9 @@ pub enum Event {
         /// Nobody knows whether a former owner took it, too: a request is attached to its
         /// logged stream, run if running it twice does no harm, or ended with an error.
         again: bool,
+        /// Another node carries the answer to the client, and may lose it on the way: then it
+        /// posts this again.
+        forwarded: bool,
     },
     /// The client opened a GET stream, perhaps to go on after an event.
     Listened {
@@ -43,7 +46,7 @@ pub enum Event {
         /// `Last-Event-ID`, as it came.
         after: Option<String>,
     },
-    /// The client asked for the session's end.
+    /// The client asked for the session's end. It is answered on [`Event::Ended`].
     Deleted {
         /// Where the answer goes.
         sink: SinkId,
@@ -99,4 +102,10 @@ pub enum Event {
     DeadlinePassed,
     /// The node stops: say goodbye to everyone.
     Stopping,
+    /// The store has answered the end of the session, or has not for too long. Brought once
+    /// after [`crate::Effect::Over`], for every cause but those that leave the record.
+    Ended {
+        /// The store holds the end. Otherwise it is not known whether it does.
+        durable: bool,
+    },
 }

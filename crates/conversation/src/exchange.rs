@@ -44,6 +44,8 @@ pub(crate) struct Call {
     pub(crate) batch: bool,
     /// Does it change what must survive its owner?
     pub(crate) gated: bool,
+    /// Does another node carry the answer to the client?
+    pub(crate) forwarded: bool,
     pub(crate) form: Form,
 }
 

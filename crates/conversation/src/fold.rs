@@ -163,7 +163,7 @@ impl Folding {
                 }
             }
             What::Cancelled { request } => stream.settle(request, number),
-            What::Closed => stream.closed = true,
+            What::Closed => stream.closed = !mutant!("read_no_end_of_a_stream"),
             _ => {}
         }
         Ok(())

@@ -6,7 +6,7 @@ use protocol::{Message, Response};
 use thin_vec::ThinVec;
 
 use crate::session::{Session, Turn};
-use crate::{Answer, Effect, Refusal, SinkId};
+use crate::{Answer, Effect, Millis, Refusal, SinkId};
 
 /// Most answers held back. A further one becomes "busy": what it is about was done, and
 /// doing it again does no harm.
@@ -15,6 +15,8 @@ const GATED_MAX: usize = 256;
 /// An answer that waits.
 pub(crate) struct Gated {
     pub(crate) sink: SinkId,
+    /// When it is refused if the store has not acknowledged it by then.
+    pub(crate) until: Millis,
     answer: Answer,
     /// The log must hold everything up to this number.
     through: u64,
@@ -30,6 +32,13 @@ pub(crate) struct HeldBack {
     through: u64,
     /// Entries, each with the version that must be held before it is told.
     words: ThinVec<(u64, u64)>,
+}
+
+impl HeldBack {
+    /// Does an entry wait for the record?
+    pub(crate) fn waits_for_record(&self, number: u64) -> bool {
+        self.words.iter().any(|(held, _)| *held == number)
+    }
 }
 
 impl Session {
@@ -57,7 +66,8 @@ impl Session {
         answer: Answer,
         through: u64,
     ) {
-        let gated = Gated { sink, answer, through, version: self.version() };
+        let until = turn.now.plus(self.limits.hold_ms);
+        let gated = Gated { sink, until, answer, through, version: self.version() };
         if self.duplex.is_some() || self.is_through(&gated) {
             let Gated { sink, answer, .. } = gated;
             turn.effects.push(Effect::Answer { sink, answer });
@@ -69,12 +79,13 @@ impl Session {
     }
 
     fn is_through(&self, gated: &Gated) -> bool {
-        gated.through <= self.log.acknowledged() && gated.version <= self.versions.held
+        (gated.through <= self.log.acknowledged() && gated.version <= self.versions.held)
+            || mutant!("open_the_gate_early")
     }
 
     /// Gives the answers whose time has come.
     pub(crate) fn let_through(&mut self, turn: &mut Turn<'_>) {
-        if self.gated.is_empty() {
+        if self.gated.is_empty() || mutant!("never_open_the_gate") {
             return;
         }
         for gated in std::mem::take(&mut self.gated) {
@@ -87,25 +98,53 @@ impl Session {
         }
     }
 
+    /// Answers those that have waited for the store for too long. What they are about was
+    /// done, may be lost with this owner, and does no harm when it is done again.
+    pub(crate) fn refuse_gated(
+        &mut self,
+        turn: &mut Turn<'_>,
+        words: &str,
+        is_late: impl Fn(&Gated) -> bool,
+    ) {
+        for gated in std::mem::take(&mut self.gated) {
+            if is_late(&gated) {
+                let Gated { sink, answer, .. } = gated;
+                let answer = if mutant!("promise_when_the_wait_is_over") {
+                    answer
+                } else {
+                    refused(answer, words, Refusal::Unavailable)
+                };
+                turn.effects.push(Effect::Answer { sink, answer });
+            } else {
+                self.gated.push(gated);
+            }
+        }
+    }
+
     /// Answers all, because nothing will be asked of this session any more. None is told
     /// that it was done: it is not held, and where the end is lost, too, it was not.
     pub(crate) fn open_gate(&mut self, turn: &mut Turn<'_>, words: &str) {
         for Gated { sink, answer, .. } in std::mem::take(&mut self.gated) {
-            let answer = match answer {
-                Answer::Json(data) => Answer::Json(undone(data, words)),
-                Answer::Array(all) => {
-                    Answer::Array(all.into_iter().map(|data| undone(data, words)).collect())
-                }
-                Answer::Accepted => Answer::Refused(Refusal::UnknownSession),
-                other => other,
-            };
+            let answer = refused(answer, words, Refusal::UnknownSession);
             turn.effects.push(Effect::Answer { sink, answer });
         }
     }
 }
 
+/// What is answered instead of what would promise that something is held.
+fn refused(answer: Answer, words: &str, refusal: Refusal) -> Answer {
+    match answer {
+        Answer::Json(data) => Answer::Json(undone(data, words)),
+        Answer::Array(all) => {
+            Answer::Array(all.into_iter().map(|data| undone(data, words)).collect())
+        }
+        Answer::Accepted => Answer::Refused(refusal),
+        other => other,
+    }
+}
+
 /// The error instead of a result.
-fn undone(data: Bytes, words: &str) -> Bytes {
+pub(crate) fn undone(data: Bytes, words: &str) -> Bytes {
     match Message::parse(data.clone()) {
         Ok(Message::Response(response)) if response.outcome().is_ok() => {
             Response::error(response.id, crate::REFUSED, words, None).raw().clone()

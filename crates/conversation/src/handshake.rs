@@ -174,7 +174,15 @@ impl Session {
             return Err(invalid("the first request of a session is `initialize`").of(id));
         }
         let params = request.params().unwrap_or_default();
-        let asked = InitializeParams::read(&params).map_err(|rejection| rejection.of(id))?;
+        let asked = InitializeParams::read(&params).map_err(|r| r.of(id.clone()))?;
+        let most = self.limits.initialize_bytes_max;
+        let kept = protocol::kept_initialize_params(&params, most).ok_or_else(|| {
+            let message = format!(
+                "`protocolVersion`, `capabilities` and `clientInfo` together are longer than \
+                 {most} bytes (sessions.initialize_bytes_max); send less, or raise it"
+            );
+            Rejection::new(ErrorCode::InvalidParams, message).of(id)
+        })?;
         let revision = Revision::negotiate(&asked.protocol_version);
         if revision.has_mirrored_headers() && self.duplex.is_none() {
             Mirrored::check(mirrored, &message, None)?;
@@ -182,8 +190,7 @@ impl Session {
         self.client = Some(Box::new(Client {
             revision,
             capabilities: asked.capabilities,
-            // A copy: a slice would keep the whole request.
-            params: Arc::from(&params[..]),
+            params: Arc::from(&kept[..]),
             server_lists: ThinVec::new(),
             server_has_tools: false,
         }));
@@ -240,7 +247,7 @@ impl Session {
     ) -> CallId {
         let id = CallId(self.next_call);
         self.next_call += 1;
-        self.calls.push(Call { id, sink, open, batch, gated: false, form });
+        self.calls.push(Call { id, sink, open, batch, gated: false, forwarded: false, form });
         id
     }
 
@@ -414,7 +421,7 @@ impl Session {
             }
             _ => format!("the server could not be started: {reason}"),
         };
-        self.drop_asks(turn);
+        self.drop_asks(turn, "the server ended");
         let was_up = matches!(self.link.state, State::Up { .. });
         self.handshake_failed(turn, |id| internal(id, &message));
         if was_up && self.link.failures == 1 {

@@ -31,7 +31,7 @@ impl Session {
         let Some(index) = self.exchanges.iter().position(|e| Some(&e.id) == id) else {
             if !self.heard_own(turn, response) {
                 // Answered twice, or to a request that was cancelled: nobody waits for it.
-                self.ghosts.retain(|ghost| Some(ghost) != id);
+                self.ghosts.retain(|ended| Some(&ended.id) != id);
                 turn.effects.push(Effect::Tell(Fact::Stray));
             }
             return;
@@ -48,6 +48,12 @@ impl Session {
             }
         }
         let data = self.for_client(&exchange.method, response);
+        let most = self.limits.message_bytes_max;
+        if data.len() > most {
+            let error = too_large(&exchange.id, data.len(), most);
+            self.settle_taken(turn, exchange, error.raw().clone(), false);
+            return;
+        }
         self.settle_taken(turn, exchange, data, response.is_result());
     }
 
@@ -198,6 +204,15 @@ impl Session {
     fn is_subscribed(&self, uri: &str) -> bool {
         self.subscriptions().iter().any(|subscribed| uri.starts_with(&**subscribed))
     }
+}
+
+/// What a request gets whose response is larger than a message may be.
+fn too_large(id: &RequestId, bytes: usize, most: usize) -> Response {
+    let message = format!(
+        "the server's response has {bytes} bytes, more than the {most} of sessions.message_bytes_max; \
+         raise that bound, or have the server answer with less"
+    );
+    Response::error(Some(id.clone()), crate::REFUSED, &message, None)
 }
 
 fn line(notification: &Notification) -> Bytes {

@@ -49,6 +49,8 @@ impl Session {
     pub(crate) fn prepare_to_leave(&mut self, turn: &mut Turn<'_>) {
         let Some(leaving) = self.leaving.filter(|_| self.is_shaken()) else { return };
         if leaving == Leaving::AtOnce {
+            // Before the final responses to what asked.
+            self.drop_asks(turn, "the node stopped");
             let words =
                 "the node stopped before the server answered; whether it was done is not known";
             let error = |id| Response::error(Some(id), crate::REFUSED, words, None);
@@ -61,14 +63,15 @@ impl Session {
             self.link.close(turn);
         }
         if self.has_no_work() {
-            self.drop_asks(turn);
+            self.drop_asks(turn, "the node stopped");
         }
     }
 
     /// Leaves, if nothing keeps the session here any more.
     pub(crate) fn leave(&mut self, turn: &mut Turn<'_>) {
         let Some(leaving) = self.leaving.filter(|_| self.is_shaken()) else { return };
-        if !self.has_no_work() || !self.is_held() || !self.gated.is_empty() {
+        let has_no_work = self.has_no_work() || mutant!("leave_with_work_in_hand");
+        if !has_no_work || !self.is_held() || !self.gated.is_empty() {
             return;
         }
         for Attachment { sink, open, .. } in std::mem::take(&mut self.attachments) {

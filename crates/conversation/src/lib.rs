@@ -4,12 +4,18 @@
 //! machine. It never waits, never reads a clock and never touches a socket: whoever
 //! holds it performs the [`Effect`]s and reports what comes of them as [`Event`]s.
 
+#[macro_use]
+mod mutants;
+
 mod answering;
+mod askers;
 mod asking;
+mod cancelled;
 mod carried;
 mod deadlines;
 mod effect;
 mod emitters;
+mod ending;
 mod entry;
 mod event;
 mod event_id;
@@ -18,6 +24,7 @@ mod fold;
 mod gate;
 mod handshake;
 mod hearing;
+mod kept;
 mod leaving;
 mod limits;
 mod log;
@@ -26,16 +33,20 @@ mod posting;
 mod rerun;
 mod restore;
 mod resume;
+mod saved_ids;
 mod session;
 mod state;
 mod stream;
 mod streams;
 mod trimming;
+mod withheld;
 
 pub use effect::{Answer, Cause, Effect, Ending, Fact, Frame, Refusal, ResumeOutcome};
 pub use event::{Event, Millis, SinkId};
 pub use event_id::{Emitter, EventId};
 pub use limits::Limits;
+#[cfg(feature = "mutants")]
+pub use mutants::{MUTANTS, is_mutant_selected, select_mutant};
 pub use restore::{Ring, Saved, Unreadable};
 pub use session::{Birth, Load, Rerun, Session};
 

@@ -46,12 +46,36 @@ pub struct Limits {
     pub standalone_max: usize,
     /// Most resources a client may subscribe to; a further one gets an error.
     pub subscriptions_max: usize,
+    /// Longest URI of a subscription, in bytes; a longer one gets an error (-32602).
+    pub subscription_uri_bytes_max: usize,
+    /// Most bytes of URIs that a client may subscribe to, together; one that does not fit
+    /// gets an error (-32000).
+    pub subscriptions_bytes_max: usize,
+    /// Most bytes of `initialize` parameters kept: protocol version, capabilities and client
+    /// info, without icons where they do not fit. Where the rest is longer, `initialize` gets
+    /// an error (-32602).
+    pub initialize_bytes_max: usize,
     /// Most messages kept for a client that has no stream for them; the oldest goes.
     pub waiting_max: usize,
     /// Most events kept for replay; the oldest go.
     pub log_events_max: usize,
-    /// Most bytes of events kept for replay; the oldest go.
+    /// Most bytes of events kept for replay; the oldest go. Events that the store has not
+    /// acknowledged, or that are younger than `hold_ms`, stay for up to `message_bytes_max`
+    /// more: then the oldest go, too.
     pub log_bytes_max: usize,
+    /// Largest message of a server that is passed on, in bytes. A larger response becomes an
+    /// error that names this bound, a larger request of the server's is refused, and a
+    /// larger notification is dropped.
+    pub message_bytes_max: usize,
+    /// Most results kept for requests whose connection to another node was lost, each for
+    /// `hold_ms`; the oldest go.
+    pub kept_results_max: usize,
+    /// Most bytes of those results; the oldest go.
+    pub kept_results_bytes_max: usize,
+    /// How long a final response may wait for the store, in milliseconds; then it is sent
+    /// without an event id. Not read from the settings: a node sets it to its own `hold_ms`.
+    #[serde(skip)]
+    pub hold_ms: u64,
     /// How long the events of a finished stream are kept for replay, in seconds.
     pub replay_secs: u64,
     /// Progress notifications of one request that pass at once; beyond them, at most
@@ -59,6 +83,14 @@ pub struct Limits {
     pub progress_burst: u32,
     /// See `progress_burst`.
     pub progress_per_sec: u32,
+}
+
+impl Limits {
+    /// Most bytes that the log ever keeps: `log_bytes_max`, and one message of the largest
+    /// allowed size.
+    pub fn log_bytes_most(&self) -> usize {
+        self.log_bytes_max.saturating_add(self.message_bytes_max)
+    }
 }
 
 impl Default for Limits {
@@ -80,9 +112,16 @@ impl Default for Limits {
             asks_max: 64,
             standalone_max: 4,
             subscriptions_max: 1_000,
+            subscription_uri_bytes_max: 8 << 10,
+            subscriptions_bytes_max: 256 << 10,
+            initialize_bytes_max: 16 << 10,
             waiting_max: 64,
             log_events_max: 1_024,
             log_bytes_max: 4 << 20,
+            message_bytes_max: 16 << 20,
+            kept_results_max: 64,
+            kept_results_bytes_max: 16 << 20,
+            hold_ms: 25_000,
             replay_secs: 300,
             progress_burst: 100,
             progress_per_sec: 100,

@@ -24,6 +24,8 @@ pub(crate) struct Log {
     acknowledged: u64,
     /// Everything up to this number was handed out to be appended.
     handed_out: u64,
+    /// The number of the newest final response; 0 before there is one.
+    newest_final: u64,
     /// The floor that the log was last told.
     floor_told: u64,
     bytes: usize,
@@ -110,6 +112,7 @@ impl Log {
             first: 1,
             acknowledged: 0,
             handed_out: 0,
+            newest_final: 0,
             floor_told: 1,
             bytes: 0,
             emitters: Emitters::new(emitter),
@@ -128,6 +131,7 @@ impl Log {
             first,
             acknowledged: last,
             handed_out: last,
+            newest_final: 0,
             floor_told: first,
             bytes: entries.iter().map(|(_, what)| what.size()).sum(),
             held: (!entries.is_empty()).then(|| {
@@ -162,6 +166,11 @@ impl Log {
         self.acknowledged
     }
 
+    /// Is there a final response that is not held?
+    pub(crate) fn has_unheld_final(&self) -> bool {
+        self.newest_final > self.acknowledged
+    }
+
     /// Is every entry held?
     pub(crate) fn is_held(&self) -> bool {
         self.acknowledged + 1 == self.next()
@@ -171,6 +180,9 @@ impl Log {
     pub(crate) fn push(&mut self, stream: u64, what: What, at: Millis) -> u64 {
         let number = self.next();
         self.bytes += what.size();
+        if matches!(&what, What::Event { mark: Mark::Word(_), .. }) {
+            self.newest_final = number;
+        }
         // Of most streams that are listened to there is never another entry.
         let held = self.held.get_or_insert_with(|| Box::new(VecDeque::with_capacity(1)));
         held.push_back(Logged { stream, what, at });
@@ -184,7 +196,8 @@ impl Log {
     /// Notes that everything up to `through` is held; returns the numbers that newly are.
     pub(crate) fn acknowledge(&mut self, through: u64) -> std::ops::RangeInclusive<u64> {
         let through = through.min(self.handed_out);
-        let newly = self.acknowledged + 1..=through;
+        let skipped = u64::from(mutant!("skip_an_event") && through > self.acknowledged + 1);
+        let newly = self.acknowledged + 1 + skipped..=through;
         self.acknowledged = self.acknowledged.max(through);
         newly
     }
@@ -203,7 +216,9 @@ impl Log {
         (from..self.next())
             .filter_map(|number| self.get(number).map(|logged| (number, logged)))
             .map(|(number, logged)| {
-                entry::encode(logged.stream, self.emitters.of(number), &logged.what)
+                let by = self.emitters.of(number);
+                let by = if mutant!("sign_all_entries") { self.emitters.current() } else { by };
+                entry::encode(logged.stream, by, &logged.what)
             })
             .collect()
     }
@@ -221,21 +236,37 @@ impl Log {
         Some(Effect::Append { first: from, floor: self.first, entries })
     }
 
-    /// Is it over a bound: too many entries, or too large?
-    pub(crate) fn is_full(&self, limits: &Limits) -> bool {
-        let over = self.entries().len() > events_max(limits) || self.bytes > limits.log_bytes_max;
+    /// Is it over a bound, and would [`Log::floor`] free anything?
+    pub(crate) fn is_full(&self, limits: &Limits, now: Millis) -> bool {
+        // Asked after every step, and most sessions have no log.
+        if self.held.is_none() {
+            return false;
+        }
+        let over = self.entries().len() > events_max(limits)
+            || self.bytes > limits.log_bytes_most()
+            || self.settles_at(limits).is_some_and(|at| at <= now);
         over && self.entries().len() > self.kept_min()
     }
 
-    /// How many entries stay whatever their size: the newest that is no checkpoint, so that
-    /// the message that broke the bound is itself not lost, and what comes after it.
+    /// When the oldest entry may go because the log is above `log_bytes_max`. The entry stays
+    /// until the store has acknowledged it, so that its stream does not lose it, and until it
+    /// is `hold_ms` old, so that a client whose connection broke can come back for it.
+    fn settles_at(&self, limits: &Limits) -> Option<Millis> {
+        let oldest = self.entries().front()?;
+        let over = self.bytes > limits.log_bytes_max && self.first <= self.acknowledged;
+        (over && self.entries().len() > self.kept_min()).then(|| oldest.at.plus(limits.hold_ms))
+    }
+
+    /// How many entries stay whatever their size: the newest that is no checkpoint, and the
+    /// checkpoints after it.
     fn kept_min(&self) -> usize {
         let checkpoints = self.entries().iter().rev().take_while(|logged| logged.is_checkpoint());
         checkpoints.count() + 1
     }
 
     /// What the floor must rise to: above what is too old, and at a bound so far that an
-    /// eighth of it is free, a checkpoint included.
+    /// eighth of it is free, a checkpoint included. Above `log_bytes_max` only entries go that
+    /// [`Log::settles_at`] allows; above [`Limits::log_bytes_most`], the oldest whatever it is.
     pub(crate) fn floor(&self, limits: &Limits, now: Millis) -> u64 {
         let age = limits.replay_secs.saturating_mul(1_000);
         let is_old = |(number, logged): &(u64, &Logged)| {
@@ -248,13 +279,26 @@ impl Log {
             bytes -= logged.what.size();
         }
         let (events_max, bytes_max) = (events_max(limits), limits.log_bytes_max);
-        if self.entries().len() - gone >= events_max || bytes > bytes_max {
+        let len = self.entries().len();
+        let (over_events, over_bytes) = (len - gone >= events_max, bytes > bytes_max);
+        if over_events || over_bytes {
+            let most = len.saturating_sub(self.kept_min());
             let events_wanted = (events_max * 7 / 8).min(events_max - 1);
-            let most = self.entries().len().saturating_sub(self.kept_min());
-            while gone < most
-                && (self.entries().len() - gone > events_wanted || bytes > bytes_max / 8 * 7)
-            {
-                bytes -= self.entries()[gone].what.size();
+            let bytes_wanted = bytes_max / 8 * 7;
+            // What is never exceeded, less an eighth of what may be exceeded for a while.
+            let over_most = bytes > limits.log_bytes_most();
+            let most_wanted = limits.log_bytes_most() - bytes_max / 8;
+            while gone < most {
+                let oldest = &self.entries()[gone];
+                let is_settled = self.first + gone as u64 <= self.acknowledged
+                    && oldest.at.plus(limits.hold_ms) <= now;
+                let goes = (over_events && len - gone > events_wanted)
+                    || (over_most && bytes > most_wanted)
+                    || (over_bytes && bytes > bytes_wanted && is_settled);
+                if !goes {
+                    break;
+                }
+                bytes -= oldest.what.size();
                 gone += 1;
             }
         }
@@ -284,7 +328,9 @@ impl Log {
     pub(crate) fn expires_at(&self, limits: &Limits) -> Option<Millis> {
         let oldest = self.entries().front()?;
         let age = limits.replay_secs.saturating_mul(1_000);
-        (self.first <= self.acknowledged).then(|| oldest.at.plus(age.saturating_add(age / 8)))
+        let expires =
+            (self.first <= self.acknowledged).then(|| oldest.at.plus(age.saturating_add(age / 8)));
+        expires.into_iter().chain(self.settles_at(limits)).min()
     }
 }
 
@@ -294,6 +340,11 @@ fn events_max(limits: &Limits) -> usize {
 }
 
 impl Logged {
+    /// When it was written.
+    pub(crate) fn at(&self) -> Millis {
+        self.at
+    }
+
     fn is_checkpoint(&self) -> bool {
         matches!(self.what, What::Checkpoint(_))
     }

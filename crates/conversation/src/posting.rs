@@ -40,6 +40,7 @@ impl Session {
                 // What it changed is held before the client is told that it was taken.
                 let wrote = self.log.next() > before;
                 let through = if wrote { self.log.next() - 1 } else { through };
+                let through = if mutant!("accept_before_the_append") { 0 } else { through };
                 self.answer_when_held(turn, sink, Answer::Accepted, through);
                 return;
             }
@@ -62,8 +63,8 @@ impl Session {
             Mirrored::check(mirrored, &message, None)?;
             if let Message::Request(request) = &message
                 && request.method == Method::ToolsCall
-                && !(again && self.rejoin(turn, sink, &request.id))
-                && !self.check_params(sink, request, mirrored, again)?
+                && ((again && self.rejoin(turn, sink, &request.id))
+                    || !self.check_params(sink, request, mirrored, again)?)
             {
                 return Ok(Posted::Called);
             }
@@ -93,11 +94,11 @@ impl Session {
         request: Request,
         again: bool,
     ) {
-        if again && self.rejoin(turn, sink, &request.id) {
+        if again && !mutant!("never_rejoin") && self.rejoin(turn, sink, &request.id) {
             return;
         }
         let call = self.new_call(turn, sink, 1, false);
-        if again {
+        if again && !mutant!("take_again_as_new") {
             self.take_again(turn, call, request);
         } else {
             self.take_request(turn, call, request);
@@ -134,6 +135,7 @@ impl Session {
         };
         let joined = again && members.iter().any(known);
         let call = (open > 0 && !joined).then(|| self.new_call(turn, sink, open, true));
+        let mut through = 0;
         for member in members {
             match (member, call) {
                 (Ok(Message::Request(request)), Some(call)) if again => {
@@ -143,7 +145,7 @@ impl Session {
                     self.take_request(turn, call, request);
                 }
                 (Ok(Message::Notification(notification)), _) => {
-                    self.take_notification(turn, notification);
+                    through = self.take_notification(turn, notification).max(through);
                 }
                 (Ok(Message::Response(response)), _) => {
                     // An answer to nothing spoils nothing beside it.
@@ -156,7 +158,7 @@ impl Session {
                 (Ok(Message::Request(_)) | Err(_), None) => {}
             }
         }
-        Ok(if open > 0 { Posted::Called } else { Posted::Accepted { through: 0 } })
+        Ok(if open > 0 { Posted::Called } else { Posted::Accepted { through } })
     }
 
     /// A session is initialized once (SES-11).
@@ -218,7 +220,8 @@ impl Session {
             );
         }
         let same = |exchange: &Exchange| exchange.id == request.id;
-        if self.exchanges.iter().any(same) || self.ghosts.contains(&request.id) {
+        let ended = |unanswered: &Unanswered| unanswered.id == request.id;
+        if self.exchanges.iter().any(same) || self.ghosts.iter().any(ended) {
             return refuse(
                 ErrorCode::InvalidRequest,
                 "a request with this id is in flight; use each id once in a session",
@@ -244,8 +247,11 @@ impl Session {
             }
             Method::Subscribe | Method::Unsubscribe => {
                 uri = request.params().and_then(|params| payload::resource_uri_of(&params));
-                if uri.is_none() {
+                let Some(uri) = &uri else {
                     return refuse(ErrorCode::InvalidParams, "`uri` must be a string");
+                };
+                if request.method == Method::Subscribe {
+                    self.check_room_for(uri)?;
                 }
                 let full = self.subscriptions().len() >= self.limits.subscriptions_max;
                 if full && request.method == Method::Subscribe {
@@ -259,18 +265,54 @@ impl Session {
         if matches!(request.method, Method::SetLevel | Method::Subscribe | Method::Unsubscribe) {
             self.calls.iter_mut().filter(|other| other.id == call).for_each(|c| c.gated = true);
         }
+        let token = request.progress_token();
+        if let Some(ProgressToken::String(text)) = &token
+            && text.len() > RequestId::BYTES_MAX
+        {
+            let message = format!("`progressToken` is longer than {} bytes", RequestId::BYTES_MAX);
+            return Err((ErrorCode::InvalidParams, message));
+        }
         let pace = |token: ProgressToken| Box::new(Pace::new(token, &self.limits, turn.now));
         Ok(Exchange {
             id: request.id.clone(),
             method: request.method.clone(),
             call,
             uri: uri.map(Into::into),
-            progress: request.progress_token().map(pace),
+            progress: token.map(pace),
             raw: self.keep(request),
             began: turn.now,
             silent_at: turn.now.plus(self.limits.request_secs * 1_000),
             ends_at: turn.now.plus(self.limits.request_max_secs * 1_000),
         })
+    }
+
+    /// May the client subscribe to this resource, by the bytes that it takes? Subscriptions
+    /// that the server has yet to confirm count.
+    fn check_room_for(&self, uri: &str) -> Result<(), (ErrorCode, String)> {
+        let most = self.limits.subscription_uri_bytes_max;
+        if uri.len() > most {
+            let message = format!(
+                "`uri` is longer than {most} bytes (sessions.subscription_uri_bytes_max); \
+                 subscribe to a shorter one"
+            );
+            return Err((ErrorCode::InvalidParams, message));
+        }
+        if self.subscriptions().contains(uri) {
+            return Ok(());
+        }
+        let asked = self.exchanges.iter().filter(|e| e.method == Method::Subscribe);
+        let asked = asked.filter_map(|exchange| exchange.uri.as_deref());
+        let bytes: usize =
+            self.subscriptions().iter().map(|uri| &**uri).chain(asked).map(str::len).sum();
+        let most = self.limits.subscriptions_bytes_max;
+        if bytes + uri.len() > most {
+            let message = format!(
+                "the URIs that the session is subscribed to would be longer than {most} bytes \
+                 together (sessions.subscriptions_bytes_max); unsubscribe some"
+            );
+            return Err((ErrorCode::Refused, message));
+        }
+        Ok(())
     }
 
     /// Takes a notification. Returns the entry that it stands on, if any.
@@ -284,8 +326,10 @@ impl Session {
                     notification.params().and_then(|params| payload::cancelled_request_id(&params));
                 if let Some(id) = id {
                     self.cancelled(turn, &id, notification);
-                    // Were its last word lost with this owner, the next one would run it again.
-                    return self.word_on(&id);
+                    // Were the cancellation lost with this owner, the next one would run the
+                    // request again. It may come twice, and the entry that holds it may stem
+                    // from the first time, so everything in the log is waited for.
+                    return self.log.next() - 1;
                 }
             }
             _ => self.send(turn, notification.into()),
@@ -293,30 +337,31 @@ impl Session {
         0
     }
 
-    /// The entry that holds the last word on a request; 0 for none.
-    fn word_on(&self, id: &RequestId) -> u64 {
-        let owed = self.streams.iter().flat_map(|(_, stream)| &stream.requests);
-        owed.filter(|owed| owed.id == *id).map(|owed| owed.word).max().unwrap_or(0)
-    }
-
     /// The client no longer wants an answer (CAN-01). Unknown and finished requests, and
     /// `initialize`, are not cancelled (CAN-02).
     fn cancelled(&mut self, turn: &mut Turn<'_>, id: &RequestId, notification: Notification) {
+        self.forget_result(id);
         if self.unpark(turn, id) {
+            self.keep_cancelled(id);
             return;
         }
         let ours =
             |exchange: &Exchange| exchange.id == *id && exchange.method != Method::Initialize;
         let Some(index) = self.exchanges.iter().position(ours) else {
             if !self.exchanges.iter().any(|exchange| exchange.id == *id) {
-                // It may be on its way here a second time, from an owner that was lost.
-                self.haunt(id.clone());
+                // It may be on its way here, perhaps a second time, from an owner that was lost.
+                self.keep_cancelled_early(id);
+                self.haunt(id.clone(), true);
             }
             return;
         };
+        if mutant!("cancel_only_at_the_server") {
+            return self.send(turn, notification.into());
+        }
         let exchange = self.exchanges.swap_remove(index);
+        self.keep_cancelled_call(exchange.call, id);
         if !self.link.unqueue(id) {
-            self.haunt(id.clone());
+            self.haunt(id.clone(), true);
             self.send(turn, notification.into());
         }
         self.link.used = turn.now;
@@ -339,20 +384,21 @@ impl Session {
         if self.link.unqueue(id) {
             return;
         }
-        self.haunt(id.clone());
+        self.haunt(id.clone(), false);
         let params = serde_json::json!({ "requestId": id, "reason": reason }).to_string();
         let notification = Notification::new(Method::Cancelled, Some(params.as_bytes()));
         self.send(turn, notification.into());
     }
 
-    fn haunt(&mut self, id: RequestId) {
-        if self.ghosts.contains(&id) {
+    fn haunt(&mut self, id: RequestId, by_client: bool) {
+        if let Some(known) = self.ghosts.iter_mut().find(|known| known.id == id) {
+            known.by_client |= by_client;
             return;
         }
         if self.ghosts.len() >= GHOSTS_MAX {
             self.ghosts.remove(0);
         }
-        self.ghosts.push(id);
+        self.ghosts.push(Unanswered { id, by_client });
     }
 
     /// The link could not take a message: its sender is told, where there is one to tell.
@@ -370,6 +416,13 @@ impl Session {
         let error = Response::error(Some(request.id), crate::REFUSED, words, None);
         self.settle_taken(turn, exchange, error.raw().clone(), false);
     }
+}
+
+/// A request that was ended without the server's answer, which may still come.
+pub(crate) struct Unanswered {
+    pub(crate) id: RequestId,
+    /// Its client cancelled it, and wants no answer; otherwise it took too long.
+    pub(crate) by_client: bool,
 }
 
 /// What became of a POST.

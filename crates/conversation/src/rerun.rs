@@ -24,6 +24,9 @@ const TOOLS_MAX: usize = 1_000;
 /// What a request that nobody can answer any more gets.
 const LOST: &str = "the node that worked on this was lost; whether it was done is not known";
 
+/// What a request gets that was ended here before its post came again.
+const TIMED_OUT: &str = "the server took too long; the request was cancelled";
+
 /// What is known of the tools that may be called twice.
 #[derive(Default)]
 pub(crate) struct Tools {
@@ -88,6 +91,8 @@ fn hash(name: &str) -> u64 {
 impl Session {
     fn verdict(&self, request: &Request) -> Verdict {
         match (&request.method, self.rerun) {
+            _ if mutant!("run_everything_again") => Verdict::Yes,
+            _ if mutant!("run_nothing_again") => Verdict::No,
             (method, _) if method.only_reads() => Verdict::Yes,
             (Method::ToolsCall, Rerun::Always) => Verdict::Yes,
             (Method::ToolsCall, Rerun::Annotated) => self.tools.verdict(request),
@@ -120,12 +125,20 @@ impl Session {
 
     /// Takes a request that may have been run already.
     pub(crate) fn take_again(&mut self, turn: &mut Turn<'_>, call: CallId, request: Request) {
-        if self.ghosts.contains(&request.id) {
+        if self.is_cancelled(&request.id) {
             // Its client has cancelled it since.
             self.no_last_word(turn, call, &request.id);
             return;
         }
-        let verdict = self.verdict(&request);
+        if self.ghosts.iter().any(|ended| ended.id == request.id) {
+            let id = Some(request.id);
+            let error = Response::error(id, crate::REFUSED, TIMED_OUT, None);
+            self.last_word(turn, call, error.id.as_ref(), error.raw().clone());
+            return;
+        }
+        // What has asked the client something would ask it again.
+        let asked = self.askers.contains(&request.id);
+        let verdict = if asked { Verdict::No } else { self.verdict(&request) };
         self.take_judged(turn, call, request, verdict);
     }
 
@@ -184,10 +197,13 @@ impl Session {
         }
         for Owed { id, rerun, progress, .. } in owed {
             // What has asked the client something would ask it again.
-            let again = rerun.filter(|_| !asked);
+            let asked = asked || self.askers.contains(&id);
+            let again = rerun.filter(|_| !asked || mutant!("ask_again"));
             let again = again.and_then(|rerun| Some((read(&rerun.raw)?, rerun.sure)));
             let Some((request, sure)) = again else {
-                self.say_lost(turn, call, &id);
+                if !mutant!("say_nothing_of_what_is_lost") {
+                    self.say_lost(turn, call, &id);
+                }
                 continue;
             };
             let progress = progress.into_iter().chain(self.last_progress(number, &request));
@@ -197,7 +213,9 @@ impl Session {
                 verdict => verdict,
             };
             self.take_judged(turn, call, request, verdict);
-            self.go_on_from(&id, progress.reduce(f64::max));
+            if !mutant!("progress_begins_anew") {
+                self.go_on_from(&id, progress.reduce(f64::max));
+            }
         }
     }
 
@@ -226,6 +244,9 @@ impl Session {
     /// Attaches a POST that came again to what answers its request already. False where
     /// nothing does.
     pub(crate) fn rejoin(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: &RequestId) -> bool {
+        if self.give_result(turn, sink, id) {
+            return true;
+        }
         let answers = |requests: &[Owed]| requests.iter().any(|owed| owed.id == *id);
         let stream = self.streams.iter().rev().find(|(_, s)| answers(&s.requests));
         let stream = stream.map(|(number, _)| number);

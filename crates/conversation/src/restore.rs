@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use protocol::{InitializeParams, Revision};
+use protocol::{InitializeParams, RequestId, Revision};
 
+use crate::cancelled::Cancelled;
 use crate::carried::OpenAsk;
 use crate::fold::{Folded, fold};
+use crate::posting::Unanswered;
+use crate::saved_ids::SavedIds;
 use crate::session::{Client, Phase, Session, Turn};
 use crate::state::State;
 use crate::stream::Stream;
@@ -40,13 +43,23 @@ pub struct Ring {
 
 /// What is written of a session makes no sense to this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the session's {0} cannot be read; serve the session with the version that wrote it")]
-pub struct Unreadable(&'static str);
+pub enum Unreadable {
+    /// In a format that this version reads, but the bytes are corrupt. No version can read
+    /// them: the session is lost.
+    #[error("the session's {0} is corrupt; the session is lost")]
+    Corrupt(&'static str),
+    /// In a format that this version does not know. A node that runs the version that wrote
+    /// it can go on with the session.
+    #[error("the session's {0} is of a newer version; serve the session with that version")]
+    Newer(&'static str),
+}
 
 impl Unreadable {
-    pub(crate) const RECORD: Self = Self("record");
-    pub(crate) const STATE: Self = Self("state");
-    pub(crate) const LOG: Self = Self("log");
+    pub(crate) const RECORD: Self = Self::Corrupt("record");
+    pub(crate) const STATE: Self = Self::Corrupt("state");
+    pub(crate) const NEWER_STATE: Self = Self::Newer("state");
+    pub(crate) const LOG: Self = Self::Corrupt("log");
+    pub(crate) const NEWER_LOG: Self = Self::Newer("log");
 }
 
 impl Session {
@@ -64,7 +77,10 @@ impl Session {
         let mut turn = Turn { now, effects };
         let Saved { revision, initialize, state, version, former, log } = saved;
         let asked = InitializeParams::read(&initialize).map_err(|_| Unreadable::RECORD)?;
-        let state = State::read(&state)?;
+        let mut state = State::read(&state)?;
+        if mutant!("restore_no_cancellation") {
+            state.cancelled.clear();
+        }
         let emitter = birth.emitter;
         let mut session = Self::new(birth, now);
         let Folded { log, streams, finished, asks } = fold(&log, &former, emitter, now)?;
@@ -72,7 +88,7 @@ impl Session {
         session.phase = if state.initialized { Phase::Live } else { Phase::Answered };
         session.versions.newest = version;
         session.versions.held = version;
-        session.level = state.level();
+        session.level = state.level().filter(|_| !mutant!("restore_no_level"));
         session.client = Some(Box::new(Client {
             revision,
             capabilities: asked.capabilities,
@@ -82,6 +98,10 @@ impl Session {
         }));
         session.subscribed =
             (!state.subscriptions.is_empty()).then(|| Box::new(state.subscriptions));
+        let ended = |id: &RequestId| Unanswered { id: id.clone(), by_client: true };
+        session.ghosts = state.cancelled.iter().map(ended).collect();
+        session.cancelled = Cancelled::restored(SavedIds::restored(state.cancelled.into()));
+        session.askers = SavedIds::restored(state.askers.into());
         session.settle(&mut turn, asks);
         session.finish_step(&mut turn);
         Ok(session)
@@ -91,10 +111,12 @@ impl Session {
     /// their clients come back to them.
     fn settle(&mut self, turn: &mut Turn<'_>, asks: Vec<OpenAsk>) {
         // A question is withdrawn before the last word on what asked it.
+        let asks = if mutant!("questions_are_not_withdrawn") { Vec::new() } else { asks };
         asks.into_iter().for_each(|ask| self.withdraw_lost(turn, ask));
         let is_open = |stream: &Stream| !stream.closed && !stream.is_standalone();
         let open = self.streams.iter().filter(|(_, stream)| is_open(stream));
         let open: Vec<u64> = open.map(|(number, _)| number).collect();
+        let open = if mutant!("settle_no_stream") { Vec::new() } else { open };
         open.into_iter().for_each(|number| self.settle_stream(turn, number));
         self.close_deserted_for_long(turn);
     }

@@ -69,7 +69,7 @@ impl Session {
             return ResumeOutcome::Unknown;
         }
         // What a former owner emitted beyond what is left of it was lost with it.
-        let lost = run.end.filter(|end| *end <= id.number);
+        let lost = run.end.filter(|end| *end <= id.number && !mutant!("resume_what_was_lost"));
         let after = lost.map_or(id.number, |end| end - 1);
         if after > self.log.acknowledged() {
             return ResumeOutcome::Unknown;
@@ -91,7 +91,7 @@ impl Session {
             }
             return ResumeOutcome::Finished;
         }
-        if lost.is_some() {
+        if lost.is_some() || mutant!("every_resumed_stream_is_lost") {
             return self.resume_lost(turn, sink, id.stream, after);
         }
         self.go_on(turn, sink, id.stream, after)
@@ -130,7 +130,7 @@ impl Session {
         self.displace(turn, number);
         self.attach(turn, sink, number, after);
         self.open_head(turn, number, after);
-        let holes = after < trimmed;
+        let holes = after < trimmed && !mutant!("resume_over_a_hole");
         if holes && !self.end_trimmed(turn, number) {
             return ResumeOutcome::Trimmed;
         }
@@ -138,6 +138,8 @@ impl Session {
             // It was told of what is gone.
             attachment.sent = after.max(trimmed);
         }
+        let after = if mutant!("replay_skips_an_event") { after + 1 } else { after };
+        let after = if mutant!("replay_repeats_an_event") { after - 1 } else { after };
         let missed: Vec<_> =
             self.log.replay(number, after).map(|(at, what)| (at, what.clone())).collect();
         for (at, what) in missed {

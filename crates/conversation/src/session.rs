@@ -12,18 +12,23 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::payload::LogLevel;
-use protocol::{ClientCapabilities, RequestId, Response, Revision};
+use protocol::{ClientCapabilities, Response, Revision};
 use serde::{Deserialize, Serialize};
 use thin_vec::ThinVec;
 
 use crate::asking::Ask;
+use crate::cancelled::Cancelled;
+use crate::ending::EndState;
 use crate::exchange::{Call, Exchange, Form};
 use crate::gate::{Gated, HeldBack};
 use crate::handshake::ServerLink;
+use crate::kept::Kept;
 use crate::leaving::Leaving;
 use crate::log::Log;
 use crate::mirroring::Mirroring;
+use crate::posting::Unanswered;
 use crate::rerun::Tools;
+use crate::saved_ids::SavedIds;
 use crate::state::Versions;
 use crate::stream::{Attachment, Tombstone, Waiting};
 use crate::streams::Streams;
@@ -87,7 +92,11 @@ pub struct Session {
     pub(crate) waiting: ThinVec<Waiting>,
     /// Requests that were ended without the server's answer, which may still come;
     /// bounded, the oldest goes.
-    pub(crate) ghosts: ThinVec<RequestId>,
+    pub(crate) ghosts: ThinVec<Unanswered>,
+    /// Results whose way to their client may be lost; bounded, the oldest goes.
+    pub(crate) kept: ThinVec<Kept>,
+    pub(crate) cancelled: Cancelled,
+    pub(crate) askers: SavedIds,
     pub(crate) level: Option<LogLevel>,
     /// None while there are none.
     #[allow(clippy::box_collection, reason = "a pointer while there is none")]
@@ -100,6 +109,8 @@ pub struct Session {
     pub(crate) tools: Tools,
     /// Why the session is about to leave, or has left, its owner.
     pub(crate) leaving: Option<Leaving>,
+    /// How far its end has come in the store, and the DELETEs that wait for it.
+    pub(crate) end_state: EndState,
 }
 
 /// What a session holds.
@@ -138,7 +149,7 @@ pub(crate) enum Phase {
 pub(crate) struct Client {
     pub(crate) revision: Revision,
     pub(crate) capabilities: ClientCapabilities,
-    /// The parameters of its `initialize` as they came, for every handshake with the server.
+    /// What is kept of the parameters of its `initialize`, for every handshake with the server.
     pub(crate) params: Arc<[u8]>,
     pub(crate) server_lists: ThinVec<protocol::Method>,
     pub(crate) server_has_tools: bool,
@@ -175,6 +186,9 @@ impl Session {
             next_ask: 1,
             waiting: ThinVec::new(),
             ghosts: ThinVec::new(),
+            kept: ThinVec::new(),
+            cancelled: Cancelled::default(),
+            askers: SavedIds::default(),
             level: None,
             subscribed: None,
             mirroring: Mirroring::default(),
@@ -183,6 +197,7 @@ impl Session {
             held_back: HeldBack::default(),
             tools: Tools::default(),
             leaving: None,
+            end_state: EndState::default(),
         }
     }
 
@@ -197,16 +212,20 @@ impl Session {
             self.stay_awake();
         }
         match event {
-            Event::Posted { sink, body, mirrored, again } => {
+            Event::Posted { sink, body, mirrored, again, forwarded } => {
                 self.touched = now;
                 self.posted(&mut turn, sink, body, mirrored.as_deref(), again);
+                if forwarded {
+                    let posted = self.calls.iter_mut().filter(|call| call.sink == Some(sink));
+                    posted.for_each(|call| call.forwarded = true);
+                }
             }
             Event::Listened { sink, after } => {
                 self.touched = now;
                 self.listened(&mut turn, sink, after.as_deref());
             }
             Event::Deleted { sink } => {
-                turn.effects.push(Effect::Answer { sink, answer: Answer::Ended });
+                self.answer_when_ended(&mut turn, sink);
                 self.end(&mut turn, Cause::Deleted);
             }
             Event::SinkClosed { sink } => self.sink_closed(&mut turn, sink),
@@ -214,6 +233,7 @@ impl Session {
             Event::Said { message, about } => self.heard(&mut turn, message, about.as_ref()),
             Event::Unsent { message } => self.unsent(&mut turn, message),
             Event::LinkDown { reason } => self.link_down(&mut turn, &reason),
+            Event::Appended { .. } if mutant!("append_wakes_nobody") => {}
             Event::Appended { through } => self.acknowledged(&mut turn, through),
             Event::Saved { version } => {
                 self.versions.held = self.versions.held.max(version);
@@ -226,6 +246,8 @@ impl Session {
             Event::HandOver { at_once } => self.hand_over(&mut turn, at_once),
             Event::DeadlinePassed => self.deadline_passed(&mut turn),
             Event::Stopping => self.end(&mut turn, Cause::Stopping),
+            // It has not ended, so no DELETE waits.
+            Event::Ended { .. } => {}
         }
         self.finish_step(&mut turn);
     }
@@ -238,6 +260,9 @@ impl Session {
         self.prepare_to_leave(turn);
         self.trim(turn);
         turn.effects.extend(self.log.hand_out());
+        if mutant!("tell_before_the_append") {
+            self.acknowledged(turn, self.log.next() - 1);
+        }
         self.save(turn);
         self.let_through(turn);
         self.leave(turn);
@@ -255,6 +280,9 @@ impl Session {
         }
         if self.attachments.is_empty() {
             self.attachments = ThinVec::new();
+        }
+        if self.kept.is_empty() && self.kept.capacity() > 0 {
+            self.kept = ThinVec::new();
         }
     }
 
@@ -349,6 +377,9 @@ impl Session {
             return;
         }
         self.gated.retain(|gated| gated.sink != sink);
+        if mutant!("disconnect_drops_the_call") {
+            self.calls.retain(|call| call.sink != Some(sink));
+        }
         // A disconnect is not a cancellation (POST-16): what runs goes on.
         self.calls
             .iter_mut()
@@ -371,12 +402,16 @@ impl Session {
             _ => "the session has ended",
         };
         self.open_gate(turn, words);
+        self.write_all_unlogged(turn);
         self.fail_parked(turn, &|id| Response::error(Some(id), crate::REFUSED, words, None));
         for exchange in std::mem::take(&mut self.exchanges) {
             let error = Response::error(Some(exchange.id), crate::REFUSED, words, None);
             self.last_word_now(turn, exchange.call, error.raw().clone());
         }
         for Attachment { sink, open, .. } in std::mem::take(&mut self.attachments) {
+            if mutant!("end_leaves_streams_open") {
+                continue;
+            }
             if !open {
                 turn.effects.push(Effect::Open { sink, welcome: false, at: None });
             }
@@ -387,6 +422,8 @@ impl Session {
         }
         self.link.close(turn);
         self.phase = Phase::Over;
+        // Ended, it is not handed over any more.
+        self.leaving = None;
         turn.effects.push(Effect::Over { cause });
     }
 
@@ -407,15 +444,18 @@ impl Session {
         turn.effects.push(Effect::Write { sink, frame });
     }
 
-    /// Whoever comes too late is told so; nothing else matters any more.
-    fn answer_after_the_end(&self, turn: &mut Turn<'_>, event: &Event) {
-        let (Event::Posted { sink, .. } | Event::Listened { sink, .. } | Event::Deleted { sink }) =
-            event
-        else {
-            return;
-        };
+    /// Answers requests that come after the end. A DELETE waits for what becomes of the end
+    /// in the store; nothing else matters any more.
+    fn answer_after_the_end(&mut self, turn: &mut Turn<'_>, event: &Event) {
         let lives_on = self.leaving.is_some();
-        let refusal = if lives_on { Refusal::Moved } else { Refusal::UnknownSession };
-        turn.effects.push(Effect::Answer { sink: *sink, answer: Answer::Refused(refusal) });
+        match event {
+            Event::Ended { durable } => self.ended(turn, *durable),
+            Event::Deleted { sink } if !lives_on => self.answer_when_ended(turn, *sink),
+            Event::Posted { sink, .. } | Event::Listened { sink, .. } | Event::Deleted { sink } => {
+                let refusal = if lives_on { Refusal::Moved } else { Refusal::UnknownSession };
+                turn.effects.push(Effect::Answer { sink: *sink, answer: Answer::Refused(refusal) });
+            }
+            _ => {}
+        }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use protocol::Method;
 use protocol::payload::LogLevel;
+use protocol::{Method, RequestId};
 use serde::{Deserialize, Serialize};
 use thin_vec::ThinVec;
 
@@ -40,6 +40,19 @@ pub(crate) struct State {
     lists: Vec<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) tools: bool,
+    /// The ids of requests that were cancelled, of which no log says so, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) cancelled: Vec<RequestId>,
+    /// The ids of requests for which the client was asked something on another stream than
+    /// their own, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) askers: Vec<RequestId>,
+}
+
+/// What every format of the state has.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
 }
 
 impl State {
@@ -48,9 +61,14 @@ impl State {
         if bytes.is_empty() {
             return Ok(Self::default());
         }
+        // First: the rest of a later format may be anything.
+        let Format { format } = serde_json::from_slice(bytes).map_err(|_| Unreadable::STATE)?;
+        if format > FORMAT {
+            return Err(Unreadable::NEWER_STATE);
+        }
         let state: Self = serde_json::from_slice(bytes).map_err(|_| Unreadable::STATE)?;
         let level_is_known = state.level.as_deref().is_none_or(|l| LogLevel::named(l).is_some());
-        if state.format == FORMAT && level_is_known { Ok(state) } else { Err(Unreadable::STATE) }
+        if format == FORMAT && level_is_known { Ok(state) } else { Err(Unreadable::STATE) }
     }
 
     pub(crate) fn level(&self) -> Option<LogLevel> {
@@ -77,6 +95,8 @@ impl Session {
             subscriptions: self.subscriptions().clone(),
             lists: self.server_lists().iter().map(|method| method.as_str().to_owned()).collect(),
             tools: self.client.as_ref().is_some_and(|client| client.server_has_tools),
+            cancelled: self.cancelled.ids().to_vec(),
+            askers: self.askers.as_slice().to_vec(),
         };
         // Writing strings and numbers to memory cannot fail.
         serde_json::to_vec(&state).unwrap_or_default().into()
@@ -100,5 +120,23 @@ impl Session {
 
     fn is_to_be_saved(&self) -> bool {
         self.versions.changed && self.is_shaken() && !self.is_over() && self.duplex.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_of_a_newer_format_is_told_from_a_corrupt_one() {
+        let read = |text: &str| State::read(text.as_bytes()).err();
+        assert_eq!(read(r#"{"format":1,"initialized":true}"#), None);
+        assert_eq!(
+            read(r#"{"format":2,"initialized":{"since":7}}"#),
+            Some(Unreadable::NEWER_STATE)
+        );
+        for corrupt in ["{", r#"{"format":0,"initialized":true}"#, r#"{"format":1}"#] {
+            assert_eq!(read(corrupt), Some(Unreadable::STATE), "{corrupt}");
+        }
     }
 }

@@ -11,6 +11,10 @@ use crate::log::{AskId, Mark, Opening, Rerunnable, What};
 use crate::session::{Session, Turn};
 use crate::{Effect, Ending, Fact, Frame, Millis, SinkId};
 
+/// How long the head of a response waits until the log holds its stream, in milliseconds;
+/// then it is written without an event id, so that the client is not left without a byte.
+const HEAD_WAIT_MS: u64 = 4_000;
+
 /// A stream of the log.
 pub(crate) struct Stream {
     /// The requests it answers; none for a standalone stream.
@@ -78,6 +82,10 @@ pub(crate) struct Attachment {
     pub(crate) sent: u64,
     /// Was the response's head written?
     pub(crate) open: bool,
+    /// Does the client know an event id of the stream, to resume it with?
+    pub(crate) resumable: bool,
+    /// When the head is written even if the log does not hold the stream yet.
+    pub(crate) head_by: Millis,
     pub(crate) ping_at: Option<Millis>,
     /// When a message was last written to it.
     pub(crate) told_at: Millis,
@@ -138,6 +146,8 @@ impl Session {
             stream,
             sent,
             open: false,
+            resumable: false,
+            head_by: turn.now.plus(HEAD_WAIT_MS),
             ping_at: pings.then(|| turn.now.plus(self.limits.ping_secs * 1_000)),
             told_at: turn.now,
             poll_at: polls.then(|| turn.now.plus(self.limits.stream_secs * 1_000)),
@@ -157,6 +167,9 @@ impl Session {
     pub(crate) fn emit_marked(&mut self, turn: &Turn<'_>, id: u64, data: Bytes, mark: Mark) {
         let event = What::Event { data, mark: mark.clone() };
         let number = self.log.push(id, event, turn.now);
+        if mutant!("write_an_event_twice") && mark == Mark::Plain {
+            self.log.push(id, self.log.get(number).expect("just written").what.clone(), turn.now);
+        }
         let Some(stream) = self.streams.get_mut(id) else { return };
         stream.last = number;
         match mark {
@@ -172,8 +185,13 @@ impl Session {
     /// Writes a question or any other message to a stream's log.
     fn emit_waiting(&mut self, turn: &Turn<'_>, stream: u64, Waiting { data, ask, .. }: Waiting) {
         // One that was withdrawn meanwhile is no question any more.
-        let mark = ask.filter(|ask| self.is_open(*ask)).map_or(Mark::Plain, Mark::Ask);
-        self.emit_marked(turn, stream, data, mark);
+        let Some(ask) = ask.filter(|ask| self.is_open(*ask)) else {
+            return self.emit_marked(turn, stream, data, Mark::Plain);
+        };
+        self.emit_marked(turn, stream, data, Mark::Ask(ask));
+        if self.streams.get(stream).is_some_and(Stream::is_standalone) {
+            self.keep_askers(ask);
+        }
     }
 
     /// Ends a stream: nothing more will come on it.
@@ -197,25 +215,15 @@ impl Session {
 
     /// Tells one held entry to whoever listens to its stream.
     pub(crate) fn reveal(&mut self, turn: &mut Turn<'_>, number: u64, entry: u64, what: &What) {
-        let trimmed = self.streams.get(number).map_or(0, |stream| stream.trimmed);
         let id = self.log.emitters.id(number, entry);
         let Some(attachment) = self.attachment(number).filter(|a| a.sent < entry) else { return };
         let sink = attachment.sink;
-        if attachment.sent < trimmed {
-            // It never got what was trimmed, so it must not get what came after.
-            if !attachment.open {
-                self.open_head(turn, number, entry);
-            }
-            if !self.end_trimmed(turn, number) {
-                return;
-            }
-        }
-        let Some(attachment) = self.attachment(number) else { return };
         attachment.sent = entry;
         match what {
             What::Opened { .. } => self.open_head(turn, number, entry),
             What::Event { data, .. } => {
                 attachment.told_at = turn.now;
+                attachment.resumable = true;
                 let frame = Frame::Message { id: Some(id), data: data.clone() };
                 turn.effects.push(Effect::Write { sink, frame });
             }
@@ -228,13 +236,19 @@ impl Session {
     pub(crate) fn open_head(&mut self, turn: &mut Turn<'_>, number: u64, cursor: u64) {
         let retry = self.retry();
         let primes = self.revision().has_priming();
+        let cursor = if mutant!("head_names_the_next_event") { cursor + 1 } else { cursor };
         let id = self.log.emitters.id(number, cursor);
         let Some(attachment) = self.attachment(number) else { return };
-        attachment.open = true;
-        let sink = attachment.sink;
-        turn.effects.push(Effect::Open { sink, welcome: false, at: Some(id) });
-        let frame = if primes { Frame::Cursor { id, retry } } else { Frame::KeepAlive };
-        turn.effects.push(Effect::Write { sink, frame });
+        let (sink, open) = (attachment.sink, std::mem::replace(&mut attachment.open, true));
+        attachment.resumable = true;
+        if !open {
+            turn.effects.push(Effect::Open { sink, welcome: false, at: Some(id) });
+        }
+        if primes {
+            turn.effects.push(Effect::Write { sink, frame: Frame::Cursor { id, retry } });
+        } else if !open {
+            turn.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
+        }
     }
 
     /// Ends a connection that listens to a stream; the stream itself goes on.
@@ -245,6 +259,10 @@ impl Session {
 
     /// Gives a message its way to the client. Returns false where there is none.
     pub(crate) fn deliver(&mut self, turn: &mut Turn<'_>, route: Route, data: Bytes, early: bool) {
+        if data.len() > self.limits.message_bytes_max {
+            turn.effects.push(Effect::Tell(Fact::Dropped));
+            return;
+        }
         self.deliver_waiting(turn, route, Waiting { data, ask: None, early });
     }
 

@@ -11,7 +11,7 @@ use crate::carried::Carrying;
 use crate::log::{Mark, What};
 use crate::session::{Session, Turn};
 use crate::stream::{Owed, Stream, Tombstone};
-use crate::{Effect, Ending, Frame, Millis, SinkId};
+use crate::{Effect, Ending, Frame, Limits, Millis, SinkId};
 
 /// Most tombstones kept; the oldest go, and their streams' ids are unknown then.
 const TOMBSTONES_MAX: usize = 256;
@@ -23,7 +23,6 @@ const TOMBSTONES_DROPPED: usize = 32;
 const DESERTED_MAX: usize = 8;
 
 /// Why a request's last word is an error of ours.
-const TRIMMED: &str = "messages of this request were dropped before the client came back for them";
 const LOST: &str = "messages of this request were lost with the node that sent them";
 
 impl Session {
@@ -40,7 +39,7 @@ impl Session {
     /// Drops what is over a bound of the log, and remembers what is still needed of it.
     pub(crate) fn trim(&mut self, turn: &mut Turn<'_>) {
         let is_old = self.trims_at().is_some_and(|at| at <= turn.now);
-        if !is_old && !self.log.is_full(&self.limits) {
+        if !is_old && !self.log.is_full(&self.limits, turn.now) {
             return;
         }
         let replay = self.limits.replay_secs * 1_000;
@@ -59,6 +58,7 @@ impl Session {
             }
         }
         if self.log.first() > before
+            && !mutant!("trim_without_a_checkpoint")
             && let Some(carried) = self.carried()
         {
             self.log.push(0, What::Checkpoint(carried), turn.now);
@@ -67,25 +67,17 @@ impl Session {
 
     fn trim_one(&mut self, turn: &mut Turn<'_>) {
         let number = self.log.first();
+        // A connection that waits for the entry gets it now: the log will not have it.
+        if let Some(stream) = self.log.get(number).map(|entry| entry.stream) {
+            self.write_unlogged(turn, stream, number);
+        }
         let Some(entry) = self.log.take_oldest() else { return };
         let id = entry.stream;
         let Some(stream) = self.streams.get_mut(id) else { return };
-        let (standalone, closes) = (stream.is_standalone(), entry.what == What::Closed);
         if entry.what.is_told() {
             stream.trimmed = number;
-        } else if !closes {
-            return;
         }
-        let untold = self.attachment(id).filter(|a| a.sent < number && !standalone);
-        if let Some(attachment) = untold {
-            // Somebody waits for what the log never held.
-            let (sink, open) = (attachment.sink, std::mem::replace(&mut attachment.open, true));
-            if !open {
-                turn.effects.push(Effect::Open { sink, welcome: false, at: None });
-            }
-            self.end_trimmed(turn, id);
-        }
-        if closes {
+        if entry.what == What::Closed {
             self.bury(turn, id);
         }
     }
@@ -146,7 +138,8 @@ impl Session {
     /// and its client is told to ask anew for whatever it may have missed. Returns
     /// whether the stream goes on.
     pub(crate) fn end_trimmed(&mut self, turn: &mut Turn<'_>, number: u64) -> bool {
-        self.give_up(turn, number, TRIMMED)
+        let why = self.trimmed();
+        self.give_up(turn, number, &why)
     }
 
     /// As [`Session::end_trimmed`], for what a former owner said and nobody holds.
@@ -190,7 +183,8 @@ impl Session {
         requests: &[Owed],
         sent: u64,
     ) {
-        self.write_unheard(turn, sink, requests, sent, TRIMMED);
+        let why = self.trimmed();
+        self.write_unheard(turn, sink, requests, sent, &why);
     }
 
     /// As [`Session::write_trimmed`], for what a former owner said and nobody holds.
@@ -202,6 +196,18 @@ impl Session {
         sent: u64,
     ) {
         self.write_unheard(turn, sink, requests, sent, LOST);
+    }
+
+    /// Why a request ends with an error whose messages were trimmed.
+    fn trimmed(&self) -> String {
+        let Limits { log_events_max, log_bytes_max, message_bytes_max, replay_secs, .. } =
+            *self.limits;
+        format!(
+            "messages of this request were dropped before the client came back for them; a session \
+             keeps at most {log_events_max} events (sessions.log_events_max) and {log_bytes_max} \
+             bytes (sessions.log_bytes_max, for a moment plus the {message_bytes_max} bytes of \
+             sessions.message_bytes_max) for {replay_secs} s (sessions.replay_secs)"
+        )
     }
 
     fn write_unheard(

@@ -338,3 +338,58 @@ fn a_server_asks_nothing_before_its_handshake_and_never_initializes_a_client() {
     world.say(Request::new("echoed".into(), Method::Initialize, Some(b"{}")));
     assert!(refused(&world) && !world.connections[&sink].open);
 }
+
+/// Subscribes, and lets the server confirm it where it was asked.
+fn subscribe(world: &mut World, id: i64, uri: &str) -> Vec<String> {
+    let sink = world.post(&format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"resources/subscribe","params":{{"uri":"{uri}"}}}}"#
+    ));
+    if !world.connections[&sink].finished {
+        world.say(Response::result(id.into(), b"{}"));
+    }
+    world.gist(sink)
+}
+
+#[test]
+fn subscriptions_are_bounded_in_bytes_each_and_together() {
+    let mut world = live();
+    assert_eq!(subscribe(&mut world, 1, &"x".repeat(8_193)), ["1 error -32602"]);
+    let uri = |number: i64| format!("{number:08192}");
+    for number in 0..32 {
+        assert_eq!(subscribe(&mut world, 10 + number, &uri(number)).len(), 1);
+    }
+    let before = world.state.1.len();
+    assert_eq!(subscribe(&mut world, 50, "x"), ["50 error -32000"]);
+    // What it has already costs nothing.
+    assert_eq!(subscribe(&mut world, 51, &uri(3)), ["51 result"]);
+    assert_eq!(world.state.1.len(), before);
+}
+
+#[test]
+fn subscriptions_that_are_not_confirmed_count() {
+    let mut world = live();
+    let uri = "x".repeat(8_000);
+    let ask = |world: &mut World, id: usize| {
+        world.post(&format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"resources/subscribe","params":{{"uri":"{id}{uri}"}}}}"#
+        ))
+    };
+    let sinks: Vec<_> = (10..50).map(|id| ask(&mut world, id)).collect();
+    let refused = sinks.iter().filter(|sink| world.connections[sink].finished).count();
+    assert_eq!(refused, 8);
+}
+
+#[test]
+fn a_progress_token_is_no_longer_than_an_id_may_be() {
+    let mut world = live();
+    for (length, outcome) in [(1_024, None), (1_025, Some("7 error -32602"))] {
+        let token = "x".repeat(length);
+        let sink = world.post(&format!(
+            r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"t","_meta":{{"progressToken":"{token}"}}}}}}"#
+        ));
+        assert_eq!(world.gist(sink).first().map(String::as_str), outcome);
+        if outcome.is_none() {
+            world.answer(7, "done");
+        }
+    }
+}

@@ -3,7 +3,7 @@
 mod world;
 
 use conversation::{Answer, Cause, Event, Limits, Refusal, SinkId};
-use protocol::{Method, Notification, Response};
+use protocol::{ErrorCode, Message, Method, Notification, Response};
 use world::{NEW, World, accepted, live};
 
 // holds: RPC-07, RPC-08, SES-01, VER-13
@@ -133,6 +133,68 @@ fn delete_ends_streams_calls_and_the_server() {
 }
 
 #[test]
+fn a_delete_is_answered_when_the_store_holds_the_end() {
+    let mut world = live();
+    world.prompt_log = false;
+    let (first, second) = (world.sink(), world.sink());
+    world.step(Event::Deleted { sink: first });
+    assert_eq!(world.over, Some(Cause::Deleted));
+    world.step(Event::Deleted { sink: second });
+    let post = world.call(1);
+    assert_eq!(*world.refusal(post), Refusal::UnknownSession);
+    assert_eq!(world.connections[&first].answer, None);
+    assert!(world.session.awaits_end(first) && world.session.awaits_end(second));
+    world.step(Event::Ended { durable: true });
+    assert_eq!(world.connections[&first].answer, Some(Answer::Ended));
+    assert_eq!(world.connections[&second].answer, Some(Answer::Ended));
+    let late = world.sink();
+    world.step(Event::Deleted { sink: late });
+    assert_eq!(*world.refusal(late), Refusal::UnknownSession);
+}
+
+#[test]
+fn a_delete_whose_end_is_not_written_in_time_is_not_answered_as_done() {
+    let mut world = live();
+    world.prompt_log = false;
+    let sinks = [world.sink(), world.sink()];
+    sinks.into_iter().for_each(|sink| world.step(Event::Deleted { sink }));
+    world.step(Event::Ended { durable: false });
+    sinks.iter().for_each(|sink| assert_eq!(*world.refusal(*sink), Refusal::Unavailable));
+    let late = world.sink();
+    world.step(Event::Deleted { sink: late });
+    assert_eq!(*world.refusal(late), Refusal::Unavailable);
+    // It is told once.
+    world.step(Event::Ended { durable: true });
+}
+
+#[test]
+fn deletes_that_wait_for_one_end_are_bounded() {
+    let mut world = live();
+    world.prompt_log = false;
+    let sinks: Vec<_> = (0..70).map(|_| world.sink()).collect();
+    sinks.iter().for_each(|sink| world.step(Event::Deleted { sink: *sink }));
+    let busy = sinks.iter().filter(|sink| !world.session.awaits_end(**sink));
+    let refused: Vec<_> = busy.map(|sink| world.refusal(*sink).clone()).collect();
+    assert_eq!(refused, vec![Refusal::Busy; 6]);
+}
+
+#[test]
+fn a_delete_of_a_session_that_was_to_be_handed_over_ends_it() {
+    let mut world = live();
+    world.call(1);
+    world.step(Event::HandOver { at_once: false });
+    world.prompt_log = false;
+    let (sink, other) = (world.sink(), world.sink());
+    world.step(Event::Deleted { sink });
+    world.step(Event::Deleted { sink: other });
+    assert_eq!(world.over, Some(Cause::Deleted));
+    let post = world.call(2);
+    assert_eq!(*world.refusal(post), Refusal::UnknownSession);
+    world.step(Event::Ended { durable: true });
+    assert_eq!(world.connections[&other].answer, Some(Answer::Ended));
+}
+
+#[test]
 fn an_idle_session_ends_and_one_that_listens_does_not() {
     let mut world = live();
     let sink = world.listen(None);
@@ -185,4 +247,33 @@ fn a_node_that_stops_leaves_nobody_without_a_word() {
     assert_eq!(world.gist(streamed), ["progress 1", "2 error -32000"]);
     assert!(world.connections[&standalone].finished);
     assert_eq!(world.over, Some(Cause::Stopping));
+}
+
+/// `initialize` with this in its parameters.
+fn initialize_with(more: &str, name: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{{more}"protocolVersion":"2025-11-25","capabilities":{{}},"clientInfo":{{"name":"{name}","version":"1"}}}}}}"#
+    )
+}
+
+#[test]
+fn of_initialize_only_what_is_used_again_is_kept_and_the_server_is_sent_that() {
+    let mut world = World::new(Limits::default());
+    let more = format!(r#""_meta":{{"a":1}},"pad":"{}","#, "x".repeat(100_000));
+    world.post(&initialize_with(&more, "c"));
+    world.shake();
+    let kept = r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
+    assert_eq!(*world.session.initialize(), *kept.as_bytes());
+    let Some(Message::Request(sent)) = world.sent.first() else { panic!("{:?}", world.sent) };
+    assert_eq!(sent.params().unwrap(), kept);
+}
+
+#[test]
+fn an_initialize_of_which_too_much_would_be_kept_is_refused_by_the_name_of_its_bound() {
+    let mut world = World::new(Limits::default());
+    let sink = world.post(&initialize_with("", &"x".repeat(20_000)));
+    let Refusal::Rejected(rejection) = world.refusal(sink) else { panic!("not rejected") };
+    assert_eq!(rejection.code, ErrorCode::InvalidParams);
+    assert!(rejection.message.contains("16384 bytes (sessions.initialize_bytes_max)"));
+    assert_eq!(world.over, Some(Cause::NotBorn));
 }

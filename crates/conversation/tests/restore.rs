@@ -488,6 +488,17 @@ fn at_once_means_that_what_is_in_flight_gets_its_last_word_in_the_log() {
 }
 
 #[test]
+fn at_once_a_question_is_withdrawn_before_the_last_word_on_what_asked_it() {
+    let mut world = harmless();
+    let call = world.call(1);
+    world.ask("theirs", Some(1));
+    world.step(Event::HandOver { at_once: true });
+    let told = ["elicitation/create", "notifications/cancelled", "1 error -32000"];
+    assert_eq!(world.gist(call), told);
+    assert_eq!(world.over, Some(Cause::Moved));
+}
+
+#[test]
 fn an_idle_server_is_stopped_and_then_the_session_sleeps_until_it_is_touched() {
     let limits = Limits { sleep_after_secs: 60, ..Limits::default() };
     let mut kept = World::with(limits.clone(), Rerun::Annotated, None).alive(NEW, ELICITS);

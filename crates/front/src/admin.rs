@@ -1,25 +1,35 @@
-//! What operators and their machines ask: `/metrics`, `/healthz`, `/readyz`; and the one
-//! thing they may tell, `/drain`. Plain HTTP, asks nobody who they are.
+//! What operators and their machines ask: `/metrics`, `/healthz`, `/readyz`, which are open
+//! to everyone who reaches the port; and `/drain`, which takes a token. Plain HTTP.
 
 use std::net::TcpListener;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix_http::header::{self, HeaderValue};
-use actix_http::{ConnectionType, Method, Request, Response, StatusCode};
-use actix_web::HttpServer;
-use actix_web::dev::{Server, fn_service};
+use actix_http::{ConnectionType, HttpService, KeepAlive, Method, Request, Response, StatusCode};
+use actix_web::dev::Server;
 use actors::Handle;
 use bytes::Bytes;
 use telemetry::{METRICS_CONTENT_TYPE, Readiness, metrics_text};
 
 use crate::body::Body;
+use crate::connection;
 use crate::drain::Drain;
+use crate::head_timeout::{Served, Serving, Timed};
+use crate::settings::AdminToken;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Most open connections; at the bound further ones wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 64;
+
+/// How long a head may take to arrive, how long an idle connection is kept for its next
+/// request, and how long what was sent may stay unread: so that no client keeps a connection
+/// from the others.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT_SECS: u32 = 10;
 
 /// How long requests in flight may go on at a node that is told to drain without being told
 /// for how long.
@@ -34,22 +44,38 @@ pub(crate) struct Operated {
     pub(crate) readiness: Readiness,
     pub(crate) handle: Handle,
     pub(crate) drain: Arc<Drain>,
+    /// What a request to drain has to carry; without it none is taken.
+    pub(crate) token: Option<AdminToken>,
 }
 
 /// The server for operators.
 pub(crate) fn server(listener: TcpListener, operated: Operated) -> std::io::Result<Server> {
-    let factory = move || {
+    let service = move || {
         let operated = operated.clone();
-        fn_service(move |request: Request| {
-            let response = answer(&request, &operated);
-            async move { Ok::<_, std::convert::Infallible>(response) }
-        })
+        let http = HttpService::build()
+            .keep_alive(KeepAlive::Timeout(KEEP_ALIVE))
+            .client_request_timeout(HEAD_TIMEOUT)
+            .client_disconnect_timeout(Duration::from_secs(1))
+            .on_connect_ext(|connection: &Timed, shared| {
+                shared.insert(Rc::clone(connection.heads()));
+            })
+            .h1(move |request: Request| {
+                let serving = Serving::of(&request);
+                let response = answer(&request, &operated);
+                let response = response.map_body(|_, body| Served::new(body, serving));
+                async move { Ok::<_, std::convert::Infallible>(response) }
+            });
+        let bounds = connection::Bounds {
+            head_timeout: HEAD_TIMEOUT,
+            write_timeout_secs: WRITE_TIMEOUT_SECS,
+        };
+        connection::served(http, bounds, false)
     };
-    let server = HttpServer::new(factory)
+    let server = Server::build()
         .workers(1)
-        .max_connections(CONNECTIONS_MAX)
+        .max_concurrent_connections(CONNECTIONS_MAX)
         .disable_signals()
-        .listen(listener)?
+        .listen("operators", listener, service)?
         .run();
     Ok(server)
 }
@@ -61,7 +87,10 @@ fn answer(request: &Request, operated: &Operated) -> Response<Body> {
         return text(StatusCode::FORBIDDEN, TEXT, "not for pages\n");
     }
     if head.method == Method::POST && head.uri.path() == "/drain" {
-        return drain(operated, head.uri.query().unwrap_or_default());
+        return match refusal(operated.token.as_ref(), head.headers.get(header::AUTHORIZATION)) {
+            None => drain(operated, head.uri.query().unwrap_or_default()),
+            Some(refusal) => refusal,
+        };
     }
     if head.method != Method::GET && head.method != Method::HEAD {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET is taken here\n");
@@ -76,6 +105,29 @@ fn answer(request: &Request, operated: &Operated) -> Response<Body> {
         "/readyz" => ready(&operated.readiness),
         _ => text(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz, /readyz\n"),
     }
+}
+
+/// Why a request to drain is not taken, if it is not.
+fn refusal(token: Option<&AdminToken>, shown: Option<&HeaderValue>) -> Option<Response<Body>> {
+    let Some(token) = token else {
+        let why = "POST /drain is off: set `admin.token_file` to a file that holds a token, and \
+                   send it as `Authorization: Bearer <token>`\n";
+        return Some(text(StatusCode::FORBIDDEN, TEXT, why));
+    };
+    let bearer = shown.and_then(|shown| {
+        let (scheme, token) = shown.as_bytes().split_at_checked("Bearer ".len())?;
+        scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
+    });
+    if bearer.is_some_and(|bearer| token.is(bearer)) {
+        return None;
+    }
+    tracing::warn!(
+        "refused POST /drain: the request does not carry the token of `admin.token_file`"
+    );
+    let why = "send the token of `admin.token_file` as `Authorization: Bearer <token>`\n";
+    let mut response = text(StatusCode::UNAUTHORIZED, TEXT, why);
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    Some(response)
 }
 
 /// Has the node give its sessions up, while the process goes on: `?secs=` says how long

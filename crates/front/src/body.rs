@@ -19,7 +19,12 @@ use crate::sse_body::{Broken, SseBody};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Uncollected {
     /// It is longer than it may be.
-    TooLarge,
+    TooLarge {
+        /// The setting that bounds it.
+        setting: &'static str,
+        /// That bound, in bytes.
+        bytes_max: usize,
+    },
     /// It took too long.
     TooSlow,
     /// Unfinished bodies hold as much of the node's memory as they may.
@@ -34,11 +39,28 @@ impl From<PayloadError> for Uncollected {
     }
 }
 
+/// A bound of one body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    /// Most bytes of it.
+    pub(crate) bytes_max: usize,
+    /// The setting that sets it.
+    pub(crate) setting: &'static str,
+}
+
+impl Bound {
+    fn exceeded(self) -> Uncollected {
+        Uncollected::TooLarge { setting: self.setting, bytes_max: self.bytes_max }
+    }
+}
+
 /// How a body is collected.
 #[derive(Clone, Debug)]
 pub(crate) struct Collecting {
-    /// Most bytes of one body.
-    pub(crate) bytes_max: usize,
+    /// Of a body that names a session, or is for one.
+    pub(crate) of_session: Bound,
+    /// Of a POST that names none.
+    pub(crate) of_none: Bound,
     /// How long it may take.
     pub(crate) wait: Duration,
     /// How many bytes all unfinished bodies of the node may still grow by. Without it, every
@@ -89,24 +111,26 @@ pub(crate) async fn collect(
     payload: &mut Payload,
     announced: Option<u64>,
     how: &Collecting,
+    bound: Bound,
     patient: bool,
 ) -> Result<Bytes, Uncollected> {
-    if announced.is_some_and(|bytes| bytes > how.bytes_max as u64) {
-        return Err(Uncollected::TooLarge);
+    if announced.is_some_and(|bytes| bytes > bound.bytes_max as u64) {
+        return Err(bound.exceeded());
     }
-    let gathered = tokio::time::timeout(how.wait, gather(payload, how, patient)).await;
+    let gathered = tokio::time::timeout(how.wait, gather(payload, how, bound, patient)).await;
     gathered.unwrap_or(Err(Uncollected::TooSlow))
 }
 
 async fn gather(
     payload: &mut Payload,
     how: &Collecting,
+    bound: Bound,
     patient: bool,
 ) -> Result<Bytes, Uncollected> {
     let Some(first) = next(payload).await else { return Ok(Bytes::new()) };
     let first = first?;
-    if first.len() > how.bytes_max {
-        return Err(Uncollected::TooLarge);
+    if first.len() > bound.bytes_max {
+        return Err(bound.exceeded());
     }
     let patience = if patient { ROOM_PATIENCE } else { Duration::ZERO };
     let mut share = Share { room: &how.room, bytes: 0, patience };
@@ -114,14 +138,14 @@ async fn gather(
         share.grow(first.len()).await?;
     }
     let Some(second) = next(payload).await else { return Ok(first) };
-    let mut body = BytesMut::with_capacity((first.len() * 4).min(how.bytes_max));
+    let mut body = BytesMut::with_capacity((first.len() * 4).min(bound.bytes_max));
     body.extend_from_slice(&first);
     drop(first);
     let mut more = Some(second);
     while let Some(chunk) = more {
         let chunk = chunk?;
-        if body.len() + chunk.len() > how.bytes_max {
-            return Err(Uncollected::TooLarge);
+        if body.len() + chunk.len() > bound.bytes_max {
+            return Err(bound.exceeded());
         }
         share.grow(chunk.len()).await?;
         body.extend_from_slice(&chunk);

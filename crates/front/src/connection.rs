@@ -1,29 +1,42 @@
-//! What there is of a client's connection beside its requests: that it is there, and that
-//! what is written to it is taken.
+//! What there is of a connection beside its requests: that it is counted, that what is
+//! written to it is taken, and that each head arrives in time.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use actix_web::dev::{Service, ServiceFactory, fn_factory, fn_service};
 use futures_util::{FutureExt, TryFutureExt};
 use tokio::net::TcpStream;
 
+use crate::head_timeout::Timed;
 use crate::metrics::{CONNECTIONS, Held};
 
-/// Serves each connection by `http`. HTTP's own hooks would take a table for each.
+/// Bounds of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// How long a head may take to arrive, from its first byte.
+    pub(crate) head_timeout: Duration,
+    /// How long a client may leave unread what was sent to it, in seconds.
+    pub(crate) write_timeout_secs: u32,
+}
+
+/// Serves each connection by `http`, and counts it.
 pub(crate) fn served<H>(
     http: H,
-    write_timeout_secs: u32,
+    bounds: Bounds,
+    is_counted: bool,
 ) -> impl ServiceFactory<TcpStream, Config = (), Response = (), Error = H::Error, InitError = H::InitError>
 where
-    H: ServiceFactory<(TcpStream, Option<SocketAddr>), Config = (), Response = ()>,
+    H: ServiceFactory<(Timed, Option<SocketAddr>), Config = (), Response = ()>,
 {
     fn_factory(move || {
         http.new_service(()).map_ok(move |http| {
             let http = Rc::new(http);
             fn_service(move |stream: TcpStream| {
-                set_up(&stream, write_timeout_secs);
-                let open = Held::new(&CONNECTIONS);
+                set_up(&stream, bounds.write_timeout_secs);
+                let open = is_counted.then(|| Held::new(&CONNECTIONS));
+                let stream = Timed::new(stream, bounds.head_timeout);
                 // Nobody asks for the address: it is the balancer's. Boxed, since the server's
                 // task for a connection has room for it twice.
                 Box::pin(http.call((stream, None)).inspect(move |_| drop(open)))

@@ -11,7 +11,7 @@ pub enum Error {
     Listen {
         /// Where.
         address: SocketAddr,
-        /// The setting that says so.
+        /// The setting that names the address.
         setting: &'static str,
         /// What the system says.
         #[source]

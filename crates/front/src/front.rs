@@ -11,7 +11,7 @@ use bytes::Bytes;
 use protocol::SessionId;
 use tenants::{Principal, Tenant, Tenants};
 
-use crate::body::{Body, Collecting, collect};
+use crate::body::{Body, Bound, Collecting, collect};
 use crate::drain::{Drain, Present};
 use crate::heads::Heads;
 use crate::origin::{Gate, public_path};
@@ -72,7 +72,8 @@ impl Front {
             gate: Arc::new(Gate::new(settings)?),
             header_bytes_max: settings.header_bytes_max,
             collecting: Collecting {
-                bytes_max: settings.body_bytes_max,
+                of_session: of_session(settings),
+                of_none: of_none(settings),
                 wait: Duration::from_secs(settings.body_timeout_secs),
                 room: Arc::new(AtomicUsize::new(settings.bodies_bytes_max)),
             },
@@ -160,13 +161,36 @@ impl Front {
         served.unwrap_or_else(|refused| refused.unread(asked.take_payload()).into_response())
     }
 
-    /// Collects a request's body, bounded in size and time. One that names a session waits
-    /// for room a moment: a refusal would end some clients.
+    /// Collects the body of a request for a session, bounded in size and time. One that names
+    /// it in its headers waits for room a moment: a refusal would end some clients.
     pub(crate) async fn collect(&self, asked: &mut Asked<'_>) -> Result<Bytes, Refused> {
+        self.collect_within(asked, self.collecting.of_session).await
+    }
+
+    /// Collects the body of a POST that names no session. Only `initialize` is answered there,
+    /// so it is bounded by less.
+    pub(crate) async fn collect_initialize(&self, asked: &mut Asked<'_>) -> Result<Bytes, Refused> {
+        self.collect_within(asked, self.collecting.of_none).await
+    }
+
+    async fn collect_within(&self, asked: &mut Asked<'_>, bound: Bound) -> Result<Bytes, Refused> {
         let announced = asked.heads.content_length;
         let patient = asked.heads.session.is_some();
-        let body = collect(&mut asked.payload, announced, &self.collecting, patient).await?;
+        let body = collect(&mut asked.payload, announced, &self.collecting, bound, patient).await?;
         asked.payload = Payload::None;
         Ok(body)
+    }
+}
+
+fn of_session(settings: &Settings) -> Bound {
+    Bound { bytes_max: settings.body_bytes_max, setting: "front.body_bytes_max" }
+}
+
+fn of_none(settings: &Settings) -> Bound {
+    let bytes_max = settings.initialize_body_bytes_max;
+    if bytes_max < settings.body_bytes_max {
+        Bound { bytes_max, setting: "front.initialize_body_bytes_max" }
+    } else {
+        of_session(settings)
     }
 }

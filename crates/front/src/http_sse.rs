@@ -40,8 +40,9 @@ pub(crate) async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Respons
     if !asked.heads.content_type.is_some_and(is_json) {
         return Err(Refused::content_type());
     }
-    let raw = front.collect(asked).await?;
+    // Before the body is read: without a session there is nothing that it could be for.
     let session = session_in(asked.query)?;
+    let raw = front.collect(asked).await?;
     let body = protocol::parse(raw, &protocol::Limits::default())?;
     let mut inflow = front.handle.post(&asked.visit(session), body, None).await?;
     match inflow.next().await {

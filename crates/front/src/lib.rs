@@ -12,6 +12,7 @@ mod cors;
 mod drain;
 mod error;
 mod front;
+mod head_timeout;
 mod heads;
 mod http_sse;
 mod lines;
@@ -27,5 +28,5 @@ mod streamable_http;
 
 pub use error::Error;
 pub use server::{Running, serve};
-pub use settings::{AdminSettings, Settings};
+pub use settings::{AdminSettings, AdminToken, Settings};
 pub use stdio::serve_stdio;

@@ -182,9 +182,12 @@ impl From<Uncollected> for Refused {
     fn from(uncollected: Uncollected) -> Self {
         match uncollected {
             // POST-19.
-            Uncollected::TooLarge => {
-                Self::invalid(StatusCode::PAYLOAD_TOO_LARGE, "the body is longer than it may be")
-            }
+            Uncollected::TooLarge { setting, bytes_max } => Self::invalid(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!(
+                    "the body is longer than {bytes_max} bytes ({setting}); send less, or raise it"
+                ),
+            ),
             Uncollected::TooSlow => {
                 Self::invalid(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")
             }

@@ -16,6 +16,7 @@ use tenants::Tenants;
 use crate::admin::Operated;
 use crate::drain::Drain;
 use crate::front::Front;
+use crate::head_timeout::{Served, Serving, Timed};
 use crate::{AdminSettings, Error, Settings, admin, connection, metrics};
 
 /// Connections that the kernel holds for us while they wait to be accepted; beyond it, a
@@ -42,7 +43,12 @@ pub fn serve(
 ) -> Result<Running, Error> {
     metrics::show();
     let drain = Arc::new(Drain::default());
-    let operated = Operated { readiness, handle: handle.clone(), drain: Arc::clone(&drain) };
+    let operated = Operated {
+        readiness,
+        handle: handle.clone(),
+        drain: Arc::clone(&drain),
+        token: admin.token.clone(),
+    };
     let front = Front::new(settings, handle, tenants, Arc::clone(&drain))?;
     let (listener, address) = listen(settings.listen, "front.listen")?;
     let (admin_listener, admin_address) = listen(admin.listen, "admin.listen")?;
@@ -80,8 +86,10 @@ fn client_server(
 ) -> std::io::Result<Server> {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let workers = if settings.workers == 0 { cores } else { settings.workers };
-    let (head_timeout_secs, write_timeout_secs) =
-        (settings.head_timeout_secs, settings.write_timeout_secs);
+    let bounds = connection::Bounds {
+        head_timeout: Duration::from_secs(settings.head_timeout_secs),
+        write_timeout_secs: settings.write_timeout_secs,
+    };
     let keep_alive = match settings.keep_alive_secs {
         0 => KeepAlive::Disabled,
         secs => KeepAlive::Timeout(Duration::from_secs(secs)),
@@ -100,7 +108,7 @@ fn client_server(
         let stopping = stopping.clone();
         let http = HttpService::build()
             .keep_alive(keep_alive)
-            .client_request_timeout(Duration::from_secs(head_timeout_secs))
+            .client_request_timeout(bounds.head_timeout)
             .client_disconnect_timeout(LINGER)
             // A client that closes its half is gone: else nobody would notice that an SSE
             // stream's reader is, until the next thing is written to it.
@@ -109,12 +117,19 @@ fn client_server(
                 let stopping = stopping.clone();
                 async move { stopping.notified().await }
             })
+            .on_connect_ext(|connection: &Timed, shared| {
+                shared.insert(Rc::clone(connection.heads()));
+            })
             .h1(move |request: Request| {
                 let front = Rc::clone(&front);
+                let serving = Serving::of(&request);
                 // Boxed, since an idle connection has room for it all the time, twice over.
-                Box::pin(async move { front.answer(request).await })
+                Box::pin(async move {
+                    let response = front.answer(request).await;
+                    response.map(|response| response.map_body(|_, body| Served::new(body, serving)))
+                })
             });
-        connection::served(http, write_timeout_secs)
+        connection::served(http, bounds, true)
     };
     Ok(server.listen("clients", listener, service)?.run())
 }

@@ -1,8 +1,12 @@
 //! What an operator may set about the side that faces clients.
 
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq as _;
 
 /// The listener for clients and its bounds.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -22,6 +26,10 @@ pub struct Settings {
     pub allowed_hosts: Vec<String>,
     /// Largest request body; a larger one is answered 413, and at most this much of it is kept.
     pub body_bytes_max: usize,
+    /// Largest body of a POST without a session, which is `initialize` or a mistake; a larger one
+    /// is answered 413 with an error that names this setting. Leaves room for the client's icons.
+    /// At most `body_bytes_max` counts.
+    pub initialize_body_bytes_max: usize,
     /// Most bytes of all bodies together that have begun to arrive and are not complete; at
     /// the bound a body that needs more is answered 503 with `Retry-After`.
     pub bodies_bytes_max: usize,
@@ -33,8 +41,10 @@ pub struct Settings {
     pub connections_max: usize,
     /// How long an idle connection is kept for its next request, in seconds; then it is closed.
     pub keep_alive_secs: u64,
-    /// How long a client may take to send the head of a connection's first request, in
-    /// seconds; then it is answered 408 and the connection closed.
+    /// How long a client may take to send a request's head, in seconds from its first byte
+    /// (for a connection's first request, from the connect); then it is answered 408 and the
+    /// connection closed. A connection on which a request came before the one ahead of it was
+    /// answered is closed after so long without a request, too.
     pub head_timeout_secs: u64,
     /// How long a client may take to send a body, in seconds; then it is answered 408 and
     /// the connection closed.
@@ -55,6 +65,7 @@ impl Default for Settings {
             allowed_origins: Vec::new(),
             allowed_hosts: Vec::new(),
             body_bytes_max: 4 << 20,
+            initialize_body_bytes_max: 128 << 10,
             bodies_bytes_max: 256 << 20,
             header_bytes_max: 32 << 10,
             connections_max: 25_000,
@@ -71,13 +82,44 @@ impl Default for Settings {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdminSettings {
-    /// Where `/metrics`, `/healthz` and `/readyz` are served; port 0 takes any free one.
-    /// It asks nobody who they are: keep it where only operators and machines come.
+    /// Where `/metrics`, `/healthz` and `/readyz` are served, to everyone who reaches it; port
+    /// 0 takes any free one. Keep it where only operators and machines come.
     pub listen: SocketAddr,
+    /// A file that holds a token, which others may not read (mode 600 or 640). With it,
+    /// `POST /drain` is taken from a client that sends `Authorization: Bearer <token>`; without
+    /// it, every `POST /drain` is answered 403. The file is read once, at the start.
+    pub token_file: PathBuf,
+    /// What was in that file.
+    #[serde(skip)]
+    pub token: Option<AdminToken>,
 }
 
 impl Default for AdminSettings {
     fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9090)) }
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 9090));
+        Self { listen, token_file: PathBuf::new(), token: None }
+    }
+}
+
+/// What an operator has to show to change something. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AdminToken(Arc<str>);
+
+impl AdminToken {
+    /// A token that is sent in a header as it is: visible ASCII, at least one character.
+    pub fn new(token: &str) -> Option<Self> {
+        let is_visible = token.bytes().all(|byte| byte.is_ascii_graphic());
+        (is_visible && !token.is_empty()).then(|| Self(token.into()))
+    }
+
+    /// Whether it is this one. Takes as long however much of it is right.
+    pub(crate) fn is(&self, shown: &[u8]) -> bool {
+        self.0.as_bytes().ct_eq(shown).into()
+    }
+}
+
+impl fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AdminToken(***)")
     }
 }

@@ -97,7 +97,9 @@ impl SseBody {
                 Poll::Ready(Some(Told::Frame(frame))) => encode(&mut self.buffer, &frame),
                 // The head is written; a duplex session is open from the start anyway.
                 Poll::Ready(Some(Told::Open { .. } | Told::Answer(_))) => {}
-                Poll::Ready(Some(Told::Abort | Told::Moved)) => self.end = End::Breaking,
+                Poll::Ready(Some(Told::Abort | Told::Moved | Told::LeaseLost { .. })) => {
+                    self.end = End::Breaking;
+                }
                 Poll::Ready(None) => self.end = End::Finished,
                 Poll::Pending => return,
             }

@@ -43,9 +43,11 @@ async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Re
     if !(asked.heads.accept.json() && asked.heads.accept.events()) {
         return Err(Refused::accept("both application/json and text/event-stream"));
     }
+    let Some(session) = asked.heads.session else {
+        let raw = front.collect_initialize(asked).await?;
+        return begin(front, asked, raw).await;
+    };
     let raw = front.collect(asked).await?;
-    let Some(session) = asked.heads.session else { return begin(front, asked, raw).await };
-
     let again = raw.clone();
     let body = protocol::parse(raw, &protocol::Limits::default())?;
     if let Some(initialize) = initialize_in(&body) {
@@ -157,6 +159,7 @@ async fn tell(
         }
         // Of a session that goes before it was ever answered.
         Some(Told::Moved) => Err(Refusal::Moved),
+        Some(Told::LeaseLost { .. }) => Err(Refusal::Unavailable),
         Some(Told::Frame(_) | Told::Abort) | None => Err(no_answer()),
     }
 }

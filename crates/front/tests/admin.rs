@@ -4,7 +4,7 @@ mod kit;
 
 use backends::Backends;
 use front::Running;
-use kit::{Reply, Wire, request, start_with};
+use kit::{Reply, TOKEN, Wire, request, start_with};
 use telemetry::Readiness;
 use tokio::net::TcpStream;
 
@@ -47,13 +47,56 @@ async fn pages_and_writers_are_turned_away() {
 }
 
 #[actix_rt::test]
+async fn a_request_to_drain_without_the_token_changes_nothing() {
+    let running = start_with(Backends::default(), Readiness::default(), |_| {});
+    let half = &TOKEN[..TOKEN.len() - 1];
+    for shown in ["", "Bearer", "Bearer ", half, TOKEN].map(str::to_owned).into_iter().chain([
+        format!("Bearer {half}"),
+        format!("Bearer {TOKEN}x"),
+        format!("Basic {TOKEN}"),
+    ]) {
+        let reply = ask(&running, "POST /drain", &format!("Authorization: {shown}\r\n")).await;
+        assert_eq!(reply.status, 401, "{shown}");
+        assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
+        assert!(reply.body.contains("admin.token_file"), "{}", reply.body);
+    }
+    assert_eq!(ask(&running, "POST /drain", "").await.status, 401);
+    assert_eq!(ask(&running, "GET /readyz", "").await.status, 200);
+}
+
+#[actix_rt::test]
+async fn without_a_token_file_nobody_can_have_the_node_drain() {
+    let running = kit::start_without_token();
+    for headers in ["", "Authorization: Bearer \r\n", "Authorization: Bearer a\r\n"] {
+        let reply = ask(&running, "POST /drain", headers).await;
+        assert_eq!(reply.status, 403);
+        assert!(reply.body.contains("admin.token_file"), "{}", reply.body);
+    }
+    for open in ["GET /readyz", "GET /healthz", "GET /metrics"] {
+        assert_eq!(ask(&running, open, "").await.status, 200);
+    }
+}
+
+/// 64 connections are all that there are.
+#[actix_rt::test]
+async fn a_second_head_that_never_ends_keeps_no_connection_of_the_admin_port() {
+    let running = start_with(Backends::default(), Readiness::default(), |_| {});
+    let mut wire = Wire(TcpStream::connect(running.admin_address()).await.unwrap());
+    wire.say(request("GET /healthz", "", "")).await;
+    assert_eq!(wire.hear().await.status, 200);
+    wire.say("G").await;
+    assert!(wire.hear_all().await.starts_with("HTTP/1.1 408"));
+}
+
+#[actix_rt::test]
 async fn a_node_that_is_told_to_drain_is_not_ready_and_asks_its_clients_to_go() {
     let running = start_with(Backends::default(), Readiness::default(), |_| {});
-    assert_eq!(ask(&running, "POST /drain?secs=soon", "").await.status, 400);
+    let bearer = &format!("Authorization: Bearer {TOKEN}\r\n");
+    assert_eq!(ask(&running, "POST /drain?secs=soon", bearer).await.status, 400);
     assert_eq!(ask(&running, "GET /readyz", "").await.status, 200);
     assert_eq!(ask(&running, "POST /drain", "Origin: http://localhost\r\n").await.status, 403);
     for _ in 0..2 {
-        assert_eq!(ask(&running, "POST /drain?secs=1", "").await.status, 202);
+        assert_eq!(ask(&running, "POST /drain?secs=1", bearer).await.status, 202);
     }
     let reply = ask(&running, "GET /readyz", "").await;
     assert_eq!((reply.status, &*reply.body), (503, "not ready: draining\n"));

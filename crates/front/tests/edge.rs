@@ -5,6 +5,7 @@ mod kit;
 use std::time::Duration;
 
 use kit::{POLITE, Wire, ask, request, start};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
 
@@ -318,9 +319,53 @@ async fn a_body_beyond_the_bound_is_413_and_one_at_it_is_read() {
     }
 }
 
+/// Before there is a session nobody is known, and nothing but `initialize` is answered.
+#[actix_rt::test]
+async fn without_a_session_a_body_has_a_smaller_bound() {
+    let front = start(|_| {});
+    let most = 128 << 10;
+    let in_session = format!("{POLITE}Mcp-Session-Id: unknown\r\n");
+    for (headers, length, status) in
+        [(POLITE, most, 400), (POLITE, most + 1, 413), (&in_session, most + 1, 404)]
+    {
+        let short = r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":""}}"#;
+        let text = "x".repeat(length - short.len());
+        let body = short.replace(r#""""#, &format!("\"{text}\""));
+        assert_eq!(body.len(), length);
+        let reply = ask(&front, "POST /demo/mcp", headers, &body).await;
+        assert_eq!(reply.status, status, "{length}");
+        assert_eq!(
+            reply.body.contains("131072 bytes (front.initialize_body_bytes_max)"),
+            status == 413,
+            "{}",
+            reply.body
+        );
+        // In pieces, and nothing beyond the bound is kept.
+        let mut wire = Wire::open(&front).await;
+        let chunked = format!("{headers}Transfer-Encoding: chunked\r\n");
+        wire.say(request("POST /demo/mcp", &chunked, "")).await;
+        for piece in body.as_bytes().chunks(50_000) {
+            wire.say(format!("{:x}\r\n", piece.len())).await;
+            wire.say(piece).await;
+            wire.say("\r\n").await;
+        }
+        wire.say("0\r\n\r\n").await;
+        assert_eq!(wire.hear().await.status, status, "chunked, {length}");
+    }
+    // An `initialize` with an icon of the client's is still one.
+    let icon = "x".repeat(100_000);
+    let initialize = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-11-25","capabilities":{{}},"clientInfo":{{"name":"c","version":"1","icons":[{{"src":"data:image/png;base64,{icon}"}}]}}}}}}"#
+    );
+    assert_eq!(ask(&front, "POST /demo/mcp", POLITE, &initialize).await.status, 200);
+}
+
 #[actix_rt::test]
 async fn half_sent_bodies_share_a_bound_and_give_it_back() {
-    let front = start(|settings| settings.bodies_bytes_max = 150_000);
+    let front = start(|settings| {
+        settings.bodies_bytes_max = 150_000;
+        settings.initialize_body_bytes_max = 150_000;
+    });
     let body = format!("\"{}\"", "x".repeat(100_000));
     let whole = request("POST /demo/mcp", POLITE, &body);
     let (most, rest) = whole.split_at(whole.len() - 10);
@@ -392,6 +437,85 @@ async fn a_head_that_never_ends_is_408() {
     let mut wire = Wire::open(&front).await;
     wire.say("POST /demo/mcp HTTP/1.1\r\nHost: localhost\r\n").await;
     assert!(wire.hear_all().await.starts_with("HTTP/1.1 408"));
+}
+
+/// Answers how long the connection lasted after `said` was written, a byte more of it each
+/// 100 ms, and what came.
+async fn dripped(wire: &mut Wire, said: &str) -> (Duration, String) {
+    let began = std::time::Instant::now();
+    let mut seen = Vec::new();
+    let mut rest = said.bytes();
+    loop {
+        if let Some(byte) = rest.next() {
+            let _ = wire.0.write_all(&[byte]).await;
+        }
+        let mut piece = [0; 4096];
+        match tokio::time::timeout(Duration::from_millis(100), wire.0.read(&mut piece)).await {
+            Err(_) => assert!(began.elapsed() < Duration::from_secs(10), "still open: {seen:?}"),
+            Ok(Ok(0) | Err(_)) => {
+                return (began.elapsed(), String::from_utf8(seen).unwrap());
+            }
+            Ok(Ok(count)) => seen.extend_from_slice(&piece[..count]),
+        }
+    }
+}
+
+#[actix_rt::test]
+async fn a_later_head_that_never_ends_is_408_too() {
+    let front = start(|settings| settings.head_timeout_secs = 1);
+    let post = request("POST /demo/mcp", POLITE, PING);
+    let get = request("GET /nowhere", "", "");
+    let drip = "POST /demo/mcp HTTP/1.1\r\nHost: localhost\r\nX: ".to_owned() + &"x".repeat(200);
+    for (answered, said) in
+        [(&post, "P"), (&get, "G"), (&post, &drip), (&get, "\r"), (&get, "\n\n")]
+    {
+        let mut wire = Wire::open(&front).await;
+        for _ in 0..2 {
+            wire.say(answered).await;
+            wire.hear().await;
+        }
+        let (lasted, seen) = dripped(&mut wire, said).await;
+        assert!(seen.starts_with("HTTP/1.1 408"), "{said:?}: {seen:?}");
+        assert!((900..3_000).contains(&lasted.as_millis()), "{said:?}: {lasted:?}");
+    }
+}
+
+#[actix_rt::test]
+async fn a_pipelined_head_that_never_ends_is_408_too() {
+    let front = start(|settings| settings.head_timeout_secs = 1);
+    let post = request("POST /demo/mcp", POLITE, PING);
+    for half in ["P", "POST /demo/mcp HTTP/1.1\r\nHost: localhost\r\n"] {
+        for ahead in [post.clone(), post.repeat(2), request("GET /nowhere", "", "").repeat(3)] {
+            let mut wire = Wire::open(&front).await;
+            let (lasted, seen) = {
+                wire.say(format!("{ahead}{half}")).await;
+                dripped(&mut wire, "").await
+            };
+            assert!(seen.contains("HTTP/1.1 408"), "{ahead}{half}: {seen:?}");
+            assert!((900..3_000).contains(&lasted.as_millis()), "{lasted:?}");
+        }
+    }
+}
+
+#[actix_rt::test]
+async fn a_body_a_stream_and_an_idle_connection_may_last_longer_than_a_head() {
+    let front = start(|settings| settings.head_timeout_secs = 1);
+    let mut wire = Wire::open(&front).await;
+    let head =
+        request("POST /demo/mcp", &format!("{POLITE}Content-Length: {}\r\n", PING.len()), "");
+    for _ in 0..2 {
+        // In one read with the end of the head, and in later ones.
+        wire.say(format!("{head}{}", &PING[..1])).await;
+        tokio::time::sleep(Duration::from_millis(1_300)).await;
+        wire.say(&PING[1..]).await;
+        assert_eq!(wire.hear().await.status, 400);
+        tokio::time::sleep(Duration::from_millis(1_300)).await;
+    }
+    // A head in two pieces, in time.
+    wire.say(&head[..20]).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    wire.say(format!("{}{PING}", &head[20..])).await;
+    assert_eq!(wire.hear().await.status, 400);
 }
 
 #[actix_rt::test]

@@ -19,6 +19,10 @@ pub enum RequestId {
 pub type ProgressToken = RequestId;
 
 impl RequestId {
+    /// Longest id or progress token that is taken, in bytes: they are kept for as long as a
+    /// session may be asked about them. A request with a longer one is refused.
+    pub const BYTES_MAX: usize = 1_024;
+
     /// Reads an id from its JSON text; `None` when it is neither string nor integer.
     pub fn from_json(json: &str) -> Option<Self> {
         serde_json::from_str(json).ok()

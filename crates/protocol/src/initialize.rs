@@ -1,7 +1,8 @@
 //! The handshake's two payloads: who is there, and what each side can do (RPC-07).
 //!
-//! Unknown members are passed over, here and on the way: both payloads are handed on as
-//! the bytes they came as, but for the revision that the house negotiates.
+//! Of a client's parameters the members that are defined are kept, as they came, for every
+//! handshake with its server; the others are dropped. A server's result is handed on as it
+//! came. In both the revision is the one that was negotiated.
 
 use bytes::Bytes;
 
@@ -277,6 +278,30 @@ impl ServerCapabilities {
     }
 }
 
+/// What is kept of the parameters of `initialize`, in at most `bytes_max` bytes:
+/// `protocolVersion`, `capabilities` and `clientInfo`, each as it came. The client's icons are
+/// left out where they do not fit. `None` where it is more than that all the same.
+pub fn kept_initialize_params(params: &[u8], bytes_max: usize) -> Option<Bytes> {
+    let params = Object::read(params).unwrap_or_default();
+    let info = params.get("clientInfo");
+    let kept = |info: Option<&str>| {
+        let all = [
+            ("protocolVersion", params.get("protocolVersion")),
+            ("capabilities", params.get("capabilities")),
+            ("clientInfo", info),
+        ];
+        let all = all.into_iter().filter_map(|(key, text)| Some((key, text?)));
+        Some(raw::object(all)).filter(|kept| kept.len() <= bytes_max)
+    };
+    let iconless = || {
+        let info = Object::read(info?.as_bytes())?;
+        let members = info.members.iter().filter(|(key, _)| key != "icons");
+        let members: Vec<_> = members.map(|(key, text)| (&**key, text.get())).collect();
+        kept(Some(&raw::object(members)))
+    };
+    kept(info).or_else(iconless).map(Bytes::from)
+}
+
 /// The parameters of `initialize`, or its result, with another `protocolVersion`; every
 /// other byte stays. What is not an object stays as it is.
 pub fn with_protocol_version(payload: &[u8], revision: Revision) -> Bytes {
@@ -305,6 +330,30 @@ mod tests {
         assert_eq!(read.protocol_version, "2031-01-01");
         assert_eq!(read.capabilities, ClientCapabilities::default());
         assert_eq!((&*read.client_name, &*read.client_version), ("c", "1"));
+    }
+
+    #[test]
+    fn of_the_parameters_only_what_is_used_again_is_kept_and_icons_where_they_fit() {
+        let icons = format!(r#""icons":[{{"src":"data:{}"}}],"#, "x".repeat(500));
+        let info = |icons: &str| format!(r#"{{{icons}"name":"c \u00fc","version":"1"}}"#);
+        let given = |icons: &str| {
+            format!(
+                r#"{{"_meta":{{"a":1}},"clientInfo":{},"pad":"{}","capabilities":{{"x":[]}},"protocolVersion":"2025-11-25"}}"#,
+                info(icons),
+                "x".repeat(9_000),
+            )
+        };
+        let expected = |icons: &str| {
+            format!(
+                r#"{{"protocolVersion":"2025-11-25","capabilities":{{"x":[]}},"clientInfo":{}}}"#,
+                info(icons)
+            )
+        };
+        let kept = |icons: &str, most| kept_initialize_params(given(icons).as_bytes(), most);
+        assert_eq!(kept(&icons, 1_000).unwrap(), expected(&icons));
+        assert_eq!(kept(&icons, 200).unwrap(), expected(""));
+        assert_eq!(kept("", 200).unwrap(), expected(""));
+        assert_eq!(kept("", 50), None);
     }
 
     // holds: RPC-13

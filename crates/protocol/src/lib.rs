@@ -24,7 +24,7 @@ pub use header_params::HeaderParams;
 pub use id::{ProgressToken, RequestId};
 pub use initialize::{
     ClientCapabilities, InitializeParams, InitializeResult, ServerCapabilities,
-    with_protocol_version,
+    kept_initialize_params, with_protocol_version,
 };
 pub use message::{Body, Limits, Message, Notification, Request, Response, parse};
 pub use method::Method;

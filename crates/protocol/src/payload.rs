@@ -74,10 +74,11 @@ pub fn log_level_of(params: &[u8]) -> Option<LogLevel> {
     LogLevel::named(&text(params, "level")?)
 }
 
-/// Which request `notifications/cancelled` is about (CAN-01).
+/// Which request `notifications/cancelled` is about (CAN-01). No request has an id longer
+/// than [`RequestId::BYTES_MAX`].
 pub fn cancelled_request_id(params: &[u8]) -> Option<RequestId> {
     let [id] = raw::pick(params, ["requestId"])?;
-    serde_json::from_str(id?).ok()
+    serde_json::from_str(id.filter(|id| id.len() <= RequestId::BYTES_MAX)?).ok()
 }
 
 /// The parameters of `notifications/cancelled` about another request, for the next hop
@@ -201,6 +202,13 @@ fn text(params: &[u8], key: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cancelled_id_is_no_longer_than_an_id_may_be() {
+        let named = |length: usize| format!(r#"{{"requestId":"{}"}}"#, "x".repeat(length));
+        assert!(cancelled_request_id(named(1_022).as_bytes()).is_some());
+        assert_eq!(cancelled_request_id(named(1_023).as_bytes()), None);
+    }
 
     /// What no reader may make sense of, or fall over.
     const NONSENSE: [&[u8]; 8] =

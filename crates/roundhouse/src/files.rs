@@ -2,12 +2,17 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use front::AdminToken;
 use store::redis::Secret;
 
 /// Longest file that is read; a longer one is something else.
 const BYTES_MAX: u64 = 1 << 20;
+
+/// The permissions of a file that concern neither its owner nor its group.
+const OTHERS: u32 = 0o007;
 
 /// The text of the file that the setting `key` names. What is wrong with it names the file
 /// and repeats nothing of it.
@@ -22,6 +27,21 @@ pub(crate) fn text(key: &str, path: &Path) -> Result<String, String> {
         Ok(_) => Ok(text),
         Err(error) => Err(wrong(&error)),
     }
+}
+
+/// The token in the file that the setting `key` names: what an operator has to show.
+pub(crate) fn token(key: &str, path: &Path) -> Result<AdminToken, String> {
+    let wrong = |why: &dyn std::fmt::Display| format!("`{key}`: {}: {why}", path.display());
+    let mode = std::fs::metadata(path).map_err(|error| wrong(&error))?.permissions().mode();
+    if mode & OTHERS != 0 {
+        let why =
+            format!("others may read or change it (mode {:o}); chmod it to 600", mode & 0o777);
+        return Err(wrong(&why));
+    }
+    let text = text(key, path)?;
+    let token = AdminToken::new(text.trim_end_matches(['\r', '\n']));
+    token
+        .ok_or_else(|| wrong(&"holds no token; write one line of visible ASCII characters into it"))
 }
 
 /// A secret that is written in the setting `key`, or in the file that `{key}_file` names;
@@ -50,6 +70,32 @@ mod tests {
         assert_eq!(secret("a", &"b".into(), Path::new("")).unwrap(), "b".into());
         let both = secret("a.b", &"hunter".into(), path).unwrap_err();
         assert!(both.contains("`a.b_file`") && !both.contains("hunter"), "{both}");
+    }
+
+    #[test]
+    fn a_token_file_that_others_may_read_or_that_holds_no_token_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let read = |text: &str, mode: u32| {
+            std::fs::write(&file, text).unwrap();
+            file.as_file().set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
+            token("admin.token_file", file.path())
+        };
+        assert_eq!(read("hunter2\n", 0o600).unwrap(), AdminToken::new("hunter2").unwrap());
+        assert!(read("hunter2", 0o640).is_ok());
+        for mode in [0o644, 0o602] {
+            let refusal = read("hunter2", mode).unwrap_err();
+            assert!(
+                refusal.contains("`admin.token_file`") && refusal.contains("chmod"),
+                "{refusal}"
+            );
+            assert!(!refusal.contains("hunter2"), "{refusal}");
+        }
+        for text in ["", "\n", "hunter 2", "hunter2\nhunter3"] {
+            let refusal = read(text, 0o600).unwrap_err();
+            assert!(refusal.starts_with("`admin.token_file`: "), "{refusal}");
+        }
+        let refusal = token("admin.token_file", Path::new("nowhere")).unwrap_err();
+        assert!(refusal.contains("nowhere"), "{refusal}");
     }
 
     #[test]

@@ -30,6 +30,7 @@
 //! ```
 
 mod assemble;
+mod bounds;
 pub mod cli;
 mod demo;
 mod embed;

@@ -15,7 +15,7 @@ use tenants::{Tenant, Tenants};
 
 use crate::records::Records;
 use crate::settings::{BackendSettings, Problems, Settings, TenantSettings};
-use crate::{demo, guard};
+use crate::{bounds, demo, files, guard};
 
 /// Backends by name.
 pub(crate) type Named = BTreeMap<String, Arc<dyn Backend>>;
@@ -42,7 +42,7 @@ impl Plan {
     /// program brings itself, `natives` those that settings may name. A `store` that it
     /// brings replaces the one that settings name.
     pub(crate) fn of(
-        settings: Settings,
+        mut settings: Settings,
         mounted: &Named,
         natives: &Named,
         store: Option<Arc<dyn Store>>,
@@ -66,7 +66,12 @@ impl Plan {
         }
         problems.note(settings.front.check());
         problems.note(settings.log.check());
+        if !settings.admin.token_file.as_os_str().is_empty() {
+            let token = files::token("admin.token_file", &settings.admin.token_file);
+            settings.admin.token = problems.note(token);
+        }
         let cluster = problems.note(settings.cluster.read()).unwrap_or_default();
+        bounds::check(&settings, &cluster, &mut problems);
         let records = match store {
             Some(store) => Some(Records::brought(store)),
             None => problems.note(Records::open(&settings.store)),

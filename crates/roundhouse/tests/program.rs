@@ -90,6 +90,120 @@ fn tenant(name: &str) -> String {
     format!("[tenants.{name}]\nauth = 'open'\n[tenants.{name}.backends.main]\n{backend}\n")
 }
 
+/// Another process of the node's user reads a file of a process's `/proc` folder. As root,
+/// which may read everything, both are somebody else.
+#[cfg(target_os = "linux")]
+mod readable {
+    use std::os::unix::fs::MetadataExt as _;
+    use std::os::unix::process::CommandExt as _;
+    use std::path::{Path, PathBuf};
+    use std::process::Stdio;
+
+    use super::*;
+
+    /// The user `nobody`.
+    const NOBODY: u32 = 65_534;
+
+    fn is_root() -> bool {
+        rustix::process::geteuid().is_root()
+    }
+
+    /// A copy of the program that everybody may start, whatever the folders above it allow.
+    fn program() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), everybody).unwrap();
+        std::fs::copy(env!("CARGO_BIN_EXE_roundhouse"), folder.path().join("roundhouse")).unwrap();
+        folder
+    }
+
+    fn as_nobody(program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new(program.as_ref());
+        if is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command
+    }
+
+    fn children(of: u32) -> Vec<u32> {
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let parent = |pid: &u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok()
+        };
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(|pid| parent(pid) == Some(of)).collect()
+    }
+
+    #[test]
+    fn neither_a_node_nor_a_guard_can_be_read_by_another_process_of_its_user() {
+        let folder = program();
+        let mut node = as_nobody(folder.path().join("roundhouse"));
+        node.args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--",
+            "sleep",
+            "60",
+        ]);
+        node.current_dir("/").env("ROUNDHOUSE__NODE__DRAIN_SECS", "1");
+        node.env("ROUNDHOUSE__CLUSTER__SECRET", "hunter2 hunter2 hunter2");
+        let mut child = node.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut node = Serving { child, stdout, stderr };
+        let url = node.line();
+        let address = url.split('/').nth(2).unwrap();
+        // The server starts with the first session. It answers nothing, and nothing waits for it.
+        let mut client = TcpStream::connect(address).unwrap();
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": { "name": "a", "version": "1" } } })
+        .to_string();
+        let path = url.rsplit_once(address).unwrap().1;
+        write!(
+            client,
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let pid = node.child.id();
+        let until = Instant::now() + PATIENCE;
+        let guard = loop {
+            // It is `cat` only once the guard has become our program and started it.
+            if let Some(guard) =
+                children(pid).into_iter().find(|child| !children(*child).is_empty())
+            {
+                break guard;
+            }
+            assert!(Instant::now() < until, "no guard with a child");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        for process in [pid, guard] {
+            let folder = PathBuf::from(format!("/proc/{process}"));
+            for secret in ["environ", "mem", "maps", "auxv"] {
+                let read = as_nobody("head").args(["-c1"]).arg(folder.join(secret)).output();
+                let said = String::from_utf8(read.unwrap().stderr).unwrap();
+                assert!(said.contains("Permission denied"), "{process} {secret}: {said:?}");
+            }
+            let listed = as_nobody("ls").arg(folder.join("fd")).output().unwrap();
+            assert!(!listed.status.success() && listed.stdout.is_empty(), "{listed:?}");
+            assert_eq!(std::fs::metadata(folder.join("environ")).unwrap().uid(), 0);
+        }
+        // The server itself is not our business.
+        let server = children(guard)[0];
+        let read = as_nobody("cat").arg(format!("/proc/{server}/environ")).output().unwrap();
+        assert!(read.status.success(), "{read:?}");
+        node.signal(Signal::TERM);
+        assert!(node.ends().success());
+        assert!(!Path::new(&format!("/proc/{server}")).exists(), "the server outlived its node");
+    }
+}
+
 #[test]
 fn serve_prints_each_endpoint_with_its_real_port_and_nothing_else() {
     let file = file(&(tenant("one") + &tenant("two")));

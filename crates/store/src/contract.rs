@@ -10,7 +10,6 @@
 pub mod claiming;
 pub mod ending;
 pub mod leasing;
-pub mod listing;
 pub mod logging;
 pub mod making;
 pub mod reasserting;
@@ -24,8 +23,8 @@ use bytes::Bytes;
 use protocol::SessionId;
 
 use crate::{
-    Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Owner, Record, Standing, State,
-    Store, Token,
+    Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Owner, PrimaryId, Record,
+    Standing, State, Store, Token,
 };
 
 /// A store to be held to its promises, and the time it lives in.
@@ -75,6 +74,7 @@ macro_rules! contract {
             an_owned_session_is_not_taken_for_released,
             a_claim_from_an_owner_that_released_meanwhile_succeeds,
             a_claimed_log_goes_on_where_it_ended,
+            nothing_is_claimed_or_released_that_was_judged_by_another_primary,
         );
         $crate::contract!(@tests logging, $world;
             entries_are_read_in_the_order_of_their_numbers,
@@ -128,26 +128,23 @@ macro_rules! contract {
             a_deposed_owner_ends_nothing,
             a_tombstone_goes_after_its_time,
         );
-        $crate::contract!(@tests listing, $world;
-            a_tenant_has_the_sessions_opened_at_its_endpoint,
-            a_list_is_cut_at_its_bound,
-            a_session_in_other_hands_counts_once,
-            ended_and_expired_sessions_are_not_listed,
-            sessions_written_anew_are_listed,
-        );
         $crate::contract!(@tests leasing, $world;
             a_renewal_says_whether_the_lease_was_there,
+            a_lease_that_was_gone_is_told_until_that_is_acknowledged,
             a_live_node_is_listed_as_it_last_described_itself,
             a_lapsed_node_is_gone,
-            a_renewal_prolongs_what_is_left_of_a_lease,
             a_dead_mark_is_never_overwritten_by_a_renewal,
             a_node_to_which_a_live_peer_has_a_link_is_not_marked,
+            two_nodes_that_died_together_can_be_marked,
             links_of_the_dead_and_of_the_marker_itself_save_nobody,
             of_two_nodes_that_mark_each_other_the_first_wins,
             a_node_without_a_lease_marks_nobody,
             marking_again_is_yes_again,
             a_node_that_is_gone_can_be_marked_and_stays_dead,
             a_mark_goes_after_its_time,
+            a_repeated_renewal_is_answered_as_the_first_one_was,
+            a_renewal_that_comes_late_changes_nothing,
+            a_node_that_left_is_not_brought_back_by_a_late_renewal,
         );
     };
 }
@@ -234,11 +231,11 @@ impl<'w> Scene<'w> {
     }
 
     async fn claim(&self, expected: Token, new: Owner) -> Result<Claimed, Error> {
-        self.store().claim(&self.session, Expected::Token(expected), new, LONG).await
+        self.store().claim(&self.session, Expected::Token(expected), new, None, LONG).await
     }
 
     async fn claim_released(&self, new: Owner) -> Result<Claimed, Error> {
-        self.store().claim(&self.session, Expected::Released, new, LONG).await
+        self.store().claim(&self.session, Expected::Released, new, None, LONG).await
     }
 
     async fn append(
@@ -268,7 +265,7 @@ impl<'w> Scene<'w> {
     }
 
     async fn release(&self, owner: Owner) -> Result<(), Error> {
-        self.store().release(&self.session, owner.token, LONG).await
+        self.store().release(&self.session, owner.token, None, LONG).await
     }
 
     async fn end(&self, owner: Owner) -> Result<(), Error> {
@@ -374,7 +371,6 @@ mod tests {
             include_str!("contract/claiming.rs"),
             include_str!("contract/ending.rs"),
             include_str!("contract/leasing.rs"),
-            include_str!("contract/listing.rs"),
             include_str!("contract/logging.rs"),
             include_str!("contract/making.rs"),
             include_str!("contract/reasserting.rs"),

@@ -7,30 +7,24 @@
 //! What every implementation promises is written once, as the `contract` that runs on
 //! each of them. [`Memory`] is the one for a single node, [`redis::Redis`] for a cluster.
 
-mod batch;
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
-mod error;
-mod lease;
 mod memory;
+#[cfg(feature = "redis")]
 mod metrics;
-mod primary;
-mod record;
+#[cfg(feature = "redis")]
 pub mod redis;
-mod token;
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::SessionId;
 
-pub use batch::{Appended, Batch, Claimed, Expected};
-pub use error::Error;
-pub use lease::{Lease, Marking, Presence, Renewed};
 pub use memory::Memory;
-pub use primary::{Primary, PrimaryId};
-pub use record::{Digest, FORMER_MAX, Record, Standing, State};
-pub use token::{Incarnation, Owner, Token};
+pub use ownership::{
+    Appended, Batch, Claimed, Digest, Error, Expected, FORMER_MAX, Incarnation, Lease, Marking,
+    Owner, Presence, Primary, PrimaryId, Record, Renewed, Standing, State, Token,
+};
 
 /// What every node can read and write.
 ///
@@ -52,11 +46,17 @@ pub trait Store: Send + Sync + 'static {
 
     /// Makes `new` the owner if the session is as `expected` and `new`'s counter is
     /// above the record's; else [`Error::Fenced`] says who owns it. Repeated: yes again.
+    ///
+    /// `at` is the primary of the session by which the caller judged that it may claim:
+    /// any other primary may have forgotten what speaks against it, so there the claim is
+    /// refused, [`Error::Unavailable`]. `None`: the caller never asks for
+    /// [primaries](Self::primaries), and any will do.
     async fn claim(
         &self,
         session: &SessionId,
         expected: Expected,
         new: Owner,
+        at: Option<PrimaryId>,
         ttl: Duration,
     ) -> Result<Claimed, Error>;
 
@@ -92,22 +92,30 @@ pub trait Store: Send + Sync + 'static {
     async fn save(&self, session: &SessionId, token: Token, state: State) -> Result<u64, Error>;
 
     /// Gives the session up. The last thing that is ever done under a token. Repeated:
-    /// yes again.
-    async fn release(&self, session: &SessionId, token: Token, ttl: Duration) -> Result<(), Error>;
+    /// yes again. `at`: as for [claims](Self::claim).
+    async fn release(
+        &self,
+        session: &SessionId,
+        token: Token,
+        at: Option<PrimaryId>,
+        ttl: Duration,
+    ) -> Result<(), Error>;
 
     /// Ends the session: its log is gone, and a tombstone stands for `ttl`. A session
     /// that has ended already: yes again.
     async fn end(&self, session: &SessionId, token: Token, ttl: Duration) -> Result<(), Error>;
 
-    /// At most `max` of the tenant's sessions, in no particular order; no tombstones.
-    async fn sessions_of(&self, tenant: &str, max: usize) -> Result<Vec<SessionId>, Error>;
-
-    /// How many sessions the tenant has. Some that expired a moment ago may be among them.
-    async fn count_of(&self, tenant: &str) -> Result<usize, Error>;
-
     /// Writes the node's lease, and says whether it was still there.
     /// [`Error::MarkedDead`] where the incarnation was marked; a mark is never overwritten.
+    ///
+    /// A renewal with the number of the one held changes nothing and gets the answer that
+    /// the first one got: else a lease that was gone would be hidden by the retry. One with
+    /// a lower number came late and is refused, [`Error::Unavailable`].
     async fn renew(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error>;
+
+    /// Gives the incarnation's lease up for good: for `ttl` it is [`Presence::Dead`] by its
+    /// own hand, and no renewal that comes late brings the lease back. Repeated: yes again.
+    async fn leave(&self, incarnation: Incarnation, ttl: Duration) -> Result<(), Error>;
 
     /// The leases of all live nodes.
     async fn nodes(&self) -> Result<Vec<Lease>, Error>;
@@ -115,30 +123,31 @@ pub trait Store: Send + Sync + 'static {
     /// What is known of one incarnation.
     async fn presence(&self, incarnation: Incarnation) -> Result<Presence, Error>;
 
-    /// How long a node's lease stands if it is not renewed: by this others see whether it
-    /// still is. `None` where it holds none. A store that cannot tell is unavailable.
-    async fn lease_left(&self, _: Incarnation) -> Result<Option<Duration>, Error> {
-        Err(Error::Unavailable(std::io::ErrorKind::Unsupported.into()))
-    }
-
     /// Marks an incarnation dead for `ttl`, unless another live node has a link to it.
-    /// `by` must be live itself: [`Error::MarkedDead`] or [`Error::LeaseGone`] if not.
+    /// `by` must be live itself: [`Error::MarkedDead`] or [`Error::LeaseGone`] if not. Links of
+    /// those that `by` knows to be dead as well (`also_dead`) count for nothing: nodes that die
+    /// together list each other.
     async fn mark_dead(
         &self,
         incarnation: Incarnation,
         by: Incarnation,
+        also_dead: &[Incarnation],
         ttl: Duration,
     ) -> Result<Marking, Error>;
 
     /// Who keeps the store's data right now. Where the primary of a session is another
     /// than before, it may have forgotten what was written last: its owner re-asserts it.
     ///
-    /// From the first time this is asked on, the store claims and releases nothing, and
-    /// finds no session missing that is [read](Self::read), on a primary that this has not
-    /// told of yet: those answers are [`Error::Unavailable`] until it is asked again.
+    /// From the first time this is asked on, the store [reads](Self::read) no session as
+    /// missing, and finds no [node gone](Self::presence), on a primary that was not
+    /// [acknowledged](Self::acknowledge): those answers are [`Error::Unavailable`].
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {
         Ok(vec![Primary::of_everything(PrimaryId(0))])
     }
+
+    /// The caller has taken note of these primaries, and of no others: whatever it judges
+    /// from now on takes into account that they may have forgotten something.
+    fn acknowledge(&self, _: &[PrimaryId]) {}
 
     /// Would it probably answer? Costs nothing and asks nobody: it is what the last attempts
     /// showed. To be told to operators; whoever wants something from the store tries.

@@ -14,6 +14,7 @@ mod tests;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ use self::leases::Leases;
 use self::shard::Shard;
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    Record, Renewed, State, Store, Token,
+    PrimaryId, Record, Renewed, State, Store, Token,
 };
 
 /// So many that threads seldom wait for each other.
@@ -42,7 +43,7 @@ type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
 
 /// Everything that nodes must agree on, where there is one node.
 ///
-/// The number of sessions is bounded by whoever makes them; see [`Store::count_of`].
+/// The number of sessions is bounded by whoever makes them.
 pub struct Memory {
     clock: Clock,
     hasher: RandomState,
@@ -124,8 +125,10 @@ impl Store for Memory {
         session: &SessionId,
         expected: Expected,
         new: Owner,
+        at: Option<PrimaryId>,
         ttl: Duration,
     ) -> Result<Claimed, Error> {
+        is_here(at)?;
         let span = self.span(ttl);
         self.shard_at(session, span.0).claim(session, expected, new, span)
     }
@@ -145,7 +148,14 @@ impl Store for Memory {
         self.shard_at(session, now).save(session, token, state, now)
     }
 
-    async fn release(&self, session: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
+    async fn release(
+        &self,
+        session: &SessionId,
+        token: Token,
+        at: Option<PrimaryId>,
+        ttl: Duration,
+    ) -> Result<(), Error> {
+        is_here(at)?;
         let span = self.span(ttl);
         self.shard_at(session, span.0).release(session, token, span)
     }
@@ -155,26 +165,13 @@ impl Store for Memory {
         self.shard_at(session, span.0).end(session, token, span)
     }
 
-    async fn sessions_of(&self, tenant: &str, max: usize) -> Result<Vec<SessionId>, Error> {
-        let mut found = Vec::new();
-        for shard in &self.shards {
-            lock(shard).sessions_of(tenant, self.now(), max, &mut found);
-        }
-        Ok(found)
-    }
-
-    async fn count_of(&self, tenant: &str) -> Result<usize, Error> {
-        let now = self.now();
-        let count = |shard: &Mutex<Shard>| {
-            let mut shard = lock(shard);
-            shard.sweep(now, LOOKS_PER_OPERATION);
-            shard.count_of(tenant)
-        };
-        Ok(self.shards.iter().map(count).sum())
-    }
-
     async fn renew(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
         lock(&self.leases).renew(lease, self.span(ttl))
+    }
+
+    async fn leave(&self, incarnation: Incarnation, ttl: Duration) -> Result<(), Error> {
+        lock(&self.leases).leave(incarnation, self.span(ttl));
+        Ok(())
     }
 
     async fn nodes(&self) -> Result<Vec<Lease>, Error> {
@@ -185,23 +182,29 @@ impl Store for Memory {
         Ok(lock(&self.leases).presence(incarnation, self.now()))
     }
 
-    async fn lease_left(&self, incarnation: Incarnation) -> Result<Option<Duration>, Error> {
-        Ok(lock(&self.leases).left(incarnation, self.now()).map(Duration::from_millis))
-    }
-
     async fn mark_dead(
         &self,
         incarnation: Incarnation,
         by: Incarnation,
+        also_dead: &[Incarnation],
         ttl: Duration,
     ) -> Result<Marking, Error> {
-        lock(&self.leases).mark_dead(incarnation, by, self.span(ttl))
+        lock(&self.leases).mark_dead(incarnation, by, also_dead, self.span(ttl))
     }
 
     async fn sweep(&self) -> Result<usize, Error> {
         let now = self.now();
         Ok(self.shards.iter().map(|shard| lock(shard).sweep(now, LOOKS_PER_SWEEP)).sum())
     }
+}
+
+/// This store has one primary, which never changes.
+fn is_here(at: Option<PrimaryId>) -> Result<(), Error> {
+    if at.is_none_or(|at| at == PrimaryId(0)) {
+        return Ok(());
+    }
+    let why = "the operation was judged by another primary than this store's";
+    Err(Error::Unavailable(io::Error::other(why)))
 }
 
 /// Operations check first and write last, so a shard is whole even where one panicked.

@@ -129,21 +129,14 @@ pub(crate) enum Operation {
     Release,
     End,
     Renew,
+    Leave,
     MarkDead,
-    /// To put a session on its tenant's list.
-    Enlist,
-    /// To take it off.
-    Delist,
-    /// To read that list.
-    List,
-    /// To correct it.
-    Settle,
     /// To read anything else.
     Read,
 }
 
 impl Operation {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 11] = [
         Self::Create,
         Self::Claim,
         Self::Append,
@@ -152,11 +145,8 @@ impl Operation {
         Self::Release,
         Self::End,
         Self::Renew,
+        Self::Leave,
         Self::MarkDead,
-        Self::Enlist,
-        Self::Delist,
-        Self::List,
-        Self::Settle,
         Self::Read,
     ];
 
@@ -170,11 +160,8 @@ impl Operation {
             Self::Release => "release",
             Self::End => "end",
             Self::Renew => "renew",
+            Self::Leave => "leave",
             Self::MarkDead => "mark_dead",
-            Self::Enlist => "enlist",
-            Self::Delist => "delist",
-            Self::List => "list",
-            Self::Settle => "settle",
             Self::Read => "read",
         }
     }

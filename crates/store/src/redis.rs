@@ -11,10 +11,10 @@ mod address;
 mod answer;
 mod client;
 mod cluster;
+mod corrupt;
 mod dial;
 mod doubts;
 mod gather;
-mod index;
 mod keys;
 mod layout;
 mod leases;
@@ -29,7 +29,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::join;
 use protocol::SessionId;
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
@@ -43,12 +42,15 @@ pub use self::settings::{Invalid, Secret, Settings};
 use crate::metrics::Operation;
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    Primary, Record, Renewed, Standing, State, Store, Token,
+    Primary, PrimaryId, Record, Renewed, Standing, State, Store, Token,
 };
 
 /// Everything that nodes must agree on, in Redis.
 pub struct Redis {
     client: Arc<Client>,
+    /// For renewals of leases alone: whatever else waits for its turn, such as the logs of all
+    /// sessions after a failover, a lease is renewed in time.
+    leases: Arc<Client>,
     keys: Keys,
     gather: Gather,
 }
@@ -64,8 +66,9 @@ impl Redis {
     /// Outside a tokio runtime.
     pub fn open(settings: Settings) -> Result<Self, Invalid> {
         let keys = Keys::new(&settings.prefix);
+        let leases = Arc::new(Client::new(settings.clone(), &Handle::current())?);
         let client = Arc::new(Client::new(settings, &Handle::current())?);
-        Ok(Self { client, keys, gather: Gather::new() })
+        Ok(Self { client, leases, keys, gather: Gather::new() })
     }
 
     /// A script on a session's record and log.
@@ -140,13 +143,7 @@ impl Store for Redis {
             .arg(&encoded(&record)?)
             .arg(&layout::encode_token(record.owner.token))
             .arg(millis(ttl));
-        let enlist = self.enlist_call(&record.tenant, session, ttl);
-        let (created, _) = join(self.client.call(create), self.client.call(enlist)).await;
-        let created = outcome(created?.value).map(drop);
-        if created.is_err() {
-            self.correct_list(&record.tenant, session).await;
-        }
-        created
+        outcome(self.client.call(create).await?.value).map(drop)
     }
 
     async fn read(&self, session: &SessionId) -> Result<Option<Record>, Error> {
@@ -155,11 +152,18 @@ impl Store for Redis {
         get.arg(&key);
         let answer = self.client.call(Call::new(&key, get)).await?;
         match &answer.value {
-            Value::Nil if !answer.told => {
+            Value::Nil if !answer.is_acknowledged => {
                 Err(unavailable("redis has another primary; it may yet learn of the session"))
             }
             Value::Nil => Ok(None),
-            value => bytes(value).and_then(layout::decode_record).map(Some).ok_or_else(nonsense),
+            value => {
+                let bytes = bytes(value).ok_or_else(nonsense)?;
+                match layout::decode_record(bytes) {
+                    Some(record) => Ok(Some(record)),
+                    None if layout::is_newer(bytes) => Err(nonsense()),
+                    None => self.end_corrupt(session, bytes).await.map(Some),
+                }
+            }
         }
     }
 
@@ -183,6 +187,7 @@ impl Store for Redis {
         session: &SessionId,
         expected: Expected,
         new: Owner,
+        at: Option<PrimaryId>,
         ttl: Duration,
     ) -> Result<Claimed, Error> {
         let expected = match expected {
@@ -195,13 +200,17 @@ impl Store for Redis {
             .arg(&layout::encode_node(new.node))
             .arg(&expected)
             .arg(millis(ttl))
-            .on(Terms::Told);
+            .on(Terms::At(at));
         let mut words = outcome(self.client.call(call).await?.value)?.into_iter();
         let (Some(record), Some(Value::Array(log))) = (words.next(), words.next()) else {
             return Err(nonsense());
         };
-        let record = bytes(&record).and_then(layout::decode_record).ok_or_else(nonsense)?;
-        Ok(Claimed { record, log: decode_log(log)? })
+        let bytes = bytes(&record).ok_or_else(nonsense)?;
+        if let (Some(record), Ok(log)) = (layout::decode_record(bytes), decode_log(log)) {
+            return Ok(Claimed { record, log });
+        }
+        self.end_corrupt(session, bytes).await?;
+        Err(Error::Ended)
     }
 
     async fn append(&self, batch: Batch) -> Result<Appended, Error> {
@@ -226,16 +235,7 @@ impl Store for Redis {
             .arg(&layout::encode_token(record.owner.token));
         add_entries(&mut reassert, &ring);
         let ends = record.standing == Standing::Ended;
-        let list = if ends {
-            self.delist_call(&record.tenant, &ring.session)
-        } else {
-            self.enlist_call(&record.tenant, &ring.session, ring.ttl)
-        };
-        let (reasserted, _) = join(self.client.call(reassert), self.client.call(list)).await;
-        if let Err(refused) = outcome(reasserted?.value) {
-            self.correct_list(&record.tenant, &ring.session).await;
-            return Err(refused);
-        }
+        outcome(self.client.call(reassert).await?.value)?;
         Ok(if ends { Appended { through: None } } else { taken(&ring) })
     }
 
@@ -250,12 +250,18 @@ impl Store for Redis {
         version.map(u64::from_be_bytes).ok_or_else(nonsense)
     }
 
-    async fn release(&self, session: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
+    async fn release(
+        &self,
+        session: &SessionId,
+        token: Token,
+        at: Option<PrimaryId>,
+        ttl: Duration,
+    ) -> Result<(), Error> {
         let call = self
             .on_session(Name::Release, session)
             .arg(&layout::encode_token(token))
             .arg(millis(ttl))
-            .on(Terms::Told);
+            .on(Terms::At(at));
         outcome(self.client.call(call).await?.value).map(drop)
     }
 
@@ -264,23 +270,15 @@ impl Store for Redis {
             .on_session(Name::Finish, session)
             .arg(&layout::encode_token(token))
             .arg(millis(ttl));
-        let words = outcome(self.client.call(call).await?.value)?;
-        if let Some(tenant) = words.first().and_then(answer::text) {
-            self.delist(tenant, session).await;
-        }
-        Ok(())
-    }
-
-    async fn sessions_of(&self, tenant: &str, max: usize) -> Result<Vec<SessionId>, Error> {
-        Ok(self.listed(tenant, max).await?.1)
-    }
-
-    async fn count_of(&self, tenant: &str) -> Result<usize, Error> {
-        Ok(self.listed(tenant, 0).await?.0)
+        outcome(self.client.call(call).await?.value).map(drop)
     }
 
     async fn renew(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
         self.renew_lease(lease, ttl).await
+    }
+
+    async fn leave(&self, incarnation: Incarnation, ttl: Duration) -> Result<(), Error> {
+        self.leave_for_good(incarnation, ttl).await
     }
 
     async fn nodes(&self) -> Result<Vec<Lease>, Error> {
@@ -291,21 +289,22 @@ impl Store for Redis {
         self.presence_of(incarnation).await
     }
 
-    async fn lease_left(&self, incarnation: Incarnation) -> Result<Option<Duration>, Error> {
-        self.left_of(incarnation).await
-    }
-
     async fn mark_dead(
         &self,
         incarnation: Incarnation,
         by: Incarnation,
+        also_dead: &[Incarnation],
         ttl: Duration,
     ) -> Result<Marking, Error> {
-        self.mark(incarnation, by, ttl).await
+        self.mark(incarnation, by, also_dead, ttl).await
     }
 
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {
         self.client.primaries().await
+    }
+
+    fn acknowledge(&self, primaries: &[PrimaryId]) {
+        self.client.acknowledge(primaries);
     }
 
     fn is_reachable(&self) -> bool {
@@ -334,11 +333,11 @@ fn millis(duration: Duration) -> u64 {
 const TTL_MS_MAX: u64 = 100 * 365 * 24 * 3_600 * 1_000;
 
 /// The slot of a session's keys.
-pub(crate) fn slot_of(session: &SessionId) -> u16 {
+pub fn slot_of(session: &SessionId) -> u16 {
     slot(Keys::new("").record(session).as_bytes())
 }
 
 /// The slot of the keys about nodes.
-pub(crate) fn slot_of_leases() -> u16 {
+pub fn slot_of_leases() -> u16 {
     slot(Keys::new("").nodes().as_bytes())
 }

@@ -42,7 +42,6 @@ async fn an_idle_session_takes_less_than_600_bytes() {
         store.append(trim).await.expect("taken");
     }
     let each = resident_bytes().saturating_sub(before) / SESSIONS;
-    assert_eq!(store.count_of("demo").await.expect("counted"), SESSIONS);
     assert!(each < 600, "{each} bytes a session");
 }
 

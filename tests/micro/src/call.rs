@@ -99,7 +99,7 @@ impl Calls {
     fn post(&mut self, message: Message) {
         let (sink, body) = (SinkId(self.next_sink), Body::One(message));
         self.next_sink += 1;
-        self.step(Event::Posted { sink, body, mirrored: None, again: false });
+        self.step(Event::Posted { sink, body, mirrored: None, again: false, forwarded: false });
     }
 
     fn say(&mut self, message: Message) {

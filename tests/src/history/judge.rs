@@ -3,13 +3,30 @@
 //! Pure: entries in, a verdict out. What each rule notices is shown at the end by histories
 //! that break it.
 
+mod faults;
+mod sessions;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
+use self::faults::Faults;
 use super::{Asked, Entry, Key, Says, What};
 
-/// How long after a fault a connection to that node may still break by it, in milliseconds.
-const AFTERMATH_MS: u64 = 3_000;
+/// How long a request is held that cannot be served yet (`hold_ms`), in milliseconds, less
+/// what clocks and timers differ by; then an error may be its final response.
+const HOLD_MS: u64 = 24_500;
+
+/// Longest time without anything of a request, in milliseconds: it was held for as long as it
+/// may be, and the machine was busy.
+const HELD_MS_MAX: u64 = 27_500;
+
+/// Most requests that one node may lose by being asked to stop, while no balancer was told:
+/// those that waited in the queue of the listener that it closed.
+const STOP_LOSES_MAX: usize = 5;
+
+/// How long after its start a node may claim the sessions of others, in milliseconds: it waits
+/// for 3,000 and takes a moment to start.
+const SETTLED_MS: u64 = 3_300;
 
 /// How long what a killed process had sent may take to be read, in milliseconds.
 const ON_ITS_WAY_MS: u64 = 10;
@@ -43,11 +60,37 @@ pub struct Figures {
     pub events: usize,
     /// Resumes.
     pub resumes: usize,
+    /// Connections that ended early and not by the client's doing.
+    pub cuts: usize,
+    /// Requests with the id of a deleted session.
+    pub tried_again: usize,
+    /// How long calls took that a tool answers at once, in milliseconds; sorted.
+    pub waits: Vec<u64>,
     /// Calls that went with their ingress, before any byte of an answer or any id.
     pub lost_with_ingress: usize,
-    /// From an owner's SIGKILL to the next event of a stream of its, on the same client
-    /// connection, in milliseconds; sorted.
+    /// What was killed, in order.
+    pub silences: Vec<Silences>,
+}
+
+/// How long the streams of a killed owner were silent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Silences {
+    /// Another node ran for longer than [`SETTLED_MS`]: it could claim sessions at once.
+    pub had_heir: bool,
+    /// From the SIGKILL to the next event of each stream on the same client connection, in
+    /// milliseconds; sorted.
     pub gaps: Vec<u64>,
+}
+
+impl Figures {
+    /// The gaps after all kills, sorted; or those after kills where another node could claim
+    /// sessions at once.
+    pub fn gaps(&self, with_heir: bool) -> Vec<u64> {
+        let kills = self.silences.iter().filter(|kill| kill.had_heir || !with_heir);
+        let mut gaps: Vec<u64> = kills.flat_map(|kill| kill.gaps.iter().copied()).collect();
+        gaps.sort_unstable();
+        gaps
+    }
 }
 
 /// Whether a history is one that may happen.
@@ -62,6 +105,20 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// Fails unless streams of killed owners went on as soon as is promised, and calls were
+    /// answered in that time: half of them in `median_ms`, all of them in `longest_ms`. The
+    /// median is of streams that another node could claim at once.
+    pub fn in_time(&self, median_ms: u64, longest_ms: u64) -> anyhow::Result<()> {
+        let (gaps, waits) = (self.figures.gaps(false), &self.figures.waits);
+        for (times, all) in [(&self.figures.gaps(true), &gaps), (waits, waits)] {
+            let median = times.get(times.len() / 2).copied().unwrap_or_default();
+            let longest = all.last().copied().unwrap_or_default();
+            anyhow::ensure!(median <= median_ms, "a median of {median} ms, not {median_ms}");
+            anyhow::ensure!(longest <= longest_ms, "the longest is {longest} ms, not {longest_ms}");
+        }
+        Ok(())
+    }
+
     /// Violations of a rule.
     pub fn of(&self, rule: &str) -> usize {
         self.violations.iter().filter(|violation| violation.rule == rule).count()
@@ -74,7 +131,7 @@ impl fmt::Display for Verdict {
         writeln!(
             f,
             "{} kills, {} requests ({} results, {} errors, {} lost with their ingress), {} events, \
-             {} resumes; lost {}, doubled {}, violations {}",
+             {} resumes, {} cuts, {} deleted ids tried again; lost {}, doubled {}, violations {}",
             figures.kills,
             figures.requests,
             figures.results,
@@ -82,17 +139,31 @@ impl fmt::Display for Verdict {
             figures.lost_with_ingress,
             figures.events,
             figures.resumes,
+            figures.cuts,
+            figures.tried_again,
             self.of("lost"),
             self.of("doubled"),
             self.violations.len(),
         )?;
-        let gap = |percent| figures.gaps.get(figures.gaps.len().saturating_sub(1) * percent / 100);
-        if let (Some(median), Some(p99)) = (gap(50), gap(99)) {
-            let streams = figures.gaps.len();
+        for with_heir in [false, true] {
+            let gaps = figures.gaps(with_heir);
+            let gap = |percent| gaps.get(gaps.len().saturating_sub(1) * percent / 100);
+            if let (Some(median), Some(p99)) = (gap(50), gap(99)) {
+                let streams = gaps.len();
+                let which = if with_heir { "; another node could claim at once" } else { "" };
+                writeln!(
+                    f,
+                    "{streams} streams lost their owner and kept their connection{which}: median \
+                     {median} ms, p99 {p99} ms from the kill to the next event"
+                )?;
+            }
+        }
+        if let Some(longest) = figures.waits.last() {
+            let median = figures.waits[figures.waits.len() / 2];
+            let calls = figures.waits.len();
             writeln!(
                 f,
-                "{streams} streams lost their owner and kept their connection: median {median} ms, \
-                 p99 {p99} ms from the kill to the next event"
+                "{calls} calls that take no time: median {median} ms, longest {longest} ms"
             )?;
         }
         for violation in self.violations.iter().take(SHOWN_MAX) {
@@ -113,12 +184,23 @@ struct Request<'a> {
     lines: Vec<&'a Entry>,
     runs: Vec<u32>,
     is_sent: bool,
+    /// When.
+    sent: u64,
+}
+
+impl Request<'_> {
+    /// When its final response came.
+    fn word(&self) -> Option<u64> {
+        let word = self.lines.iter().find(|line| matches!(line.what, What::Word { .. }))?;
+        Some(word.at)
+    }
 }
 
 /// Judges a whole history.
 pub fn judge(entries: &[Entry]) -> Verdict {
     let mut verdict = Verdict::default();
     let mut requests: BTreeMap<&str, Request<'_>> = BTreeMap::new();
+    let faults = Faults::of(entries);
     for entry in entries {
         count(entry, &mut verdict.figures);
         let (key, run) = match &entry.what {
@@ -130,13 +212,16 @@ pub fn judge(entries: &[Entry]) -> Verdict {
             | What::Resumed { on, .. }
             | What::Refused { on, .. }
             | What::Gone { on, .. }
+            | What::Broke { on, .. }
+            | What::Listens { on, .. }
             | What::Dropped { on }
             | What::GaveUp { on } => (on, None),
-            What::Fault { .. } => continue,
+            What::Deleted { .. } | What::TriedAgain { .. } | What::Fault { .. } => continue,
         };
         let request = requests.entry(key).or_default();
         if let What::Sent { asked, .. } = entry.what {
             (request.asked, request.session, request.is_sent) = (asked, &entry.session, true);
+            request.sent = entry.at;
         }
         match run {
             Some(process) => request.runs.push(process),
@@ -144,7 +229,8 @@ pub fn judge(entries: &[Entry]) -> Verdict {
         }
     }
     for (key, request) in &requests {
-        let found = Rules { key, request, entries }.all();
+        let owners = owners(request, &requests);
+        let found = Rules { key, request, faults: &faults, owners }.all();
         if !found.is_empty() {
             let story = request.lines.iter().map(|entry| format!("{} {:?}", entry.at, entry.what));
             verdict.stories.insert((*key).to_owned(), story.collect());
@@ -152,15 +238,71 @@ pub fn judge(entries: &[Entry]) -> Verdict {
         verdict.violations.extend(found);
     }
     verdict.violations.extend(ids(entries));
-    verdict.figures.gaps = gaps(entries, &requests);
+    verdict.violations.extend(sessions::all(entries, &faults));
+    verdict.violations.extend(stops(entries, &faults));
+    verdict.figures.silences = silences(entries, &requests);
+    verdict.figures.waits = waits(&requests);
     verdict
 }
 
+/// The processes that may have worked on a request: those that ran it, else the one that
+/// last ran something for its session before.
+fn owners(request: &Request<'_>, requests: &BTreeMap<&str, Request<'_>>) -> Vec<u32> {
+    if !request.runs.is_empty() {
+        return request.runs.clone();
+    }
+    let of_session = requests.values().filter(|other| {
+        other.session == request.session && !other.session.is_empty() && other.sent <= request.sent
+    });
+    let last = of_session.filter(|other| !other.runs.is_empty()).max_by_key(|other| other.sent);
+    last.map_or_else(Vec::new, |last| last.runs.clone())
+}
+
+/// Who is asked to stop may lose a handful.
+fn stops(entries: &[Entry], faults: &Faults) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (stopped, from, to) in faults.stops() {
+        let is_gone = |entry: &&Entry| {
+            let node = match entry.what {
+                What::Gone { node, .. } | What::Broke { node, .. } => node,
+                _ => return false,
+            };
+            node == stopped && (from..=to).contains(&entry.at)
+        };
+        let gone = entries.iter().filter(is_gone).count();
+        if gone > STOP_LOSES_MAX {
+            let seen = format!("node {stopped} lost {gone} requests by stopping");
+            found.push(Violation { rule: "cut without a fault", key: String::new(), seen });
+        }
+    }
+    found
+}
+
+/// How long calls took that their tool answers at once.
+fn waits(requests: &BTreeMap<&str, Request<'_>>) -> Vec<u64> {
+    let is_quick = |asked: &Asked| asked.is_recorded && asked.count == 0 && !asked.asks;
+    let quick = requests.values().filter(|request| is_quick(&request.asked));
+    let mut waits: Vec<_> =
+        quick.filter_map(|request| Some(request.word()? - request.sent)).collect();
+    waits.sort_unstable();
+    waits
+}
+
 /// How long the streams of killed owners were silent where their ingress lived.
-fn gaps(entries: &[Entry], requests: &BTreeMap<&str, Request<'_>>) -> Vec<u64> {
-    let mut gaps = Vec::new();
+fn silences(entries: &[Entry], requests: &BTreeMap<&str, Request<'_>>) -> Vec<Silences> {
+    let mut kills = Vec::new();
+    let mut started = BTreeMap::new();
     for entry in entries {
-        let What::Fault { what: "SIGKILL", process, .. } = entry.what else { continue };
+        let What::Fault { node: Some(node), what, process } = entry.what else { continue };
+        match what {
+            "starts" => started.insert(node, entry.at),
+            _ => started.remove(&node),
+        };
+        if what != "SIGKILL" {
+            continue;
+        }
+        let had_heir = started.values().any(|started| entry.at - started > SETTLED_MS);
+        let mut gaps = Vec::new();
         for request in requests.values().filter(|request| request.runs.contains(&process)) {
             // What was on its way when the owner died is not its successor's.
             let killed = entry.at + ON_ITS_WAY_MS;
@@ -174,9 +316,10 @@ fn gaps(entries: &[Entry], requests: &BTreeMap<&str, Request<'_>>) -> Vec<u64> {
                 gaps.push(next.at - entry.at);
             }
         }
+        gaps.sort_unstable();
+        kills.push(Silences { had_heir, gaps });
     }
-    gaps.sort_unstable();
-    gaps
+    kills
 }
 
 fn count(entry: &Entry, figures: &mut Figures) {
@@ -189,6 +332,8 @@ fn count(entry: &Entry, figures: &mut Figures) {
         }
         What::Resumed { .. } => figures.resumes += 1,
         What::Gone { .. } => figures.lost_with_ingress += 1,
+        What::Cut { by_client: false, .. } | What::Broke { .. } => figures.cuts += 1,
+        What::TriedAgain { .. } => figures.tried_again += 1,
         What::Fault { what: "SIGKILL", .. } => figures.kills += 1,
         _ => {}
     }
@@ -198,7 +343,9 @@ fn count(entry: &Entry, figures: &mut Figures) {
 struct Rules<'a> {
     key: &'a str,
     request: &'a Request<'a>,
-    entries: &'a [Entry],
+    faults: &'a Faults,
+    /// Who may have worked on it.
+    owners: Vec<u32>,
 }
 
 impl Rules<'_> {
@@ -207,8 +354,11 @@ impl Rules<'_> {
         if self.request.is_sent {
             self.order(&mut found);
             self.words(&mut found);
-            self.refusals(&mut found);
+            self.errors(&mut found);
+            self.hangs(&mut found);
         }
+        self.refusals(&mut found);
+        self.cuts(&mut found);
         self.runs(&mut found);
         found
     }
@@ -287,13 +437,7 @@ impl Rules<'_> {
                     }
                 }
                 What::Dropped { .. } | What::Refused { .. } => is_excused = true,
-                What::Gone { node, .. } => {
-                    is_excused = true;
-                    if !self.was_struck(*node, entry.at) {
-                        let seen = format!("cut by node {node}, to which nothing was done");
-                        found.push(self.violation("cut without a fault", seen));
-                    }
-                }
+                What::Gone { .. } => is_excused = true,
                 _ => {}
             }
         }
@@ -305,19 +449,65 @@ impl Rules<'_> {
         }
     }
 
-    /// A fault of this node explains a connection that broke now.
-    fn was_struck(&self, node: usize, at: u64) -> bool {
-        self.entries.iter().any(|entry| match entry.what {
-            What::Fault { node: struck, .. } => {
-                struck.is_none_or(|struck| struck == node)
-                    && entry.at <= at
-                    && at - entry.at <= AFTERMATH_MS
+    /// An error is a final response only where a result was not promised: the owner was
+    /// struck, or its link broke, while it worked on a call that may not be run again, or a
+    /// bound was reached.
+    fn errors(&self, found: &mut Vec<Violation>) {
+        let (mut begun, mut has_asked) = (self.request.sent, self.request.asked.asks);
+        // Of a stream that the client has an event of, the next one can be asked for.
+        let mut has_event = false;
+        for entry in &self.request.lines {
+            match &entry.what {
+                What::Sent { .. } | What::Resumed { .. } => begun = entry.at,
+                What::Event { says, .. } => {
+                    has_event = true;
+                    has_asked |= matches!(says, Says::Question { .. });
+                }
+                What::Word { is_error: true, text, .. } => {
+                    let may_rerun = self.request.asked.may_rerun && !has_asked;
+                    let was_lost =
+                        self.faults.lost_owner(&self.owners, self.request.sent, entry.at);
+                    let was_cut_off =
+                        !has_event && self.faults.lost_link(self.request.sent, entry.at);
+                    let is_allowed = ((was_lost || was_cut_off) && !may_rerun)
+                        || entry.at - begun >= HOLD_MS
+                        || self.faults.forgot(self.request.sent);
+                    if !is_allowed {
+                        found.push(self.violation("error", text.clone()));
+                    }
+                }
+                _ => {}
             }
-            _ => false,
-        })
+        }
     }
 
-    /// Nothing in a live session is refused by status.
+    /// Nothing of our tools takes long, so whatever comes late was held, which is bounded.
+    fn hangs(&self, found: &mut Vec<Violation>) {
+        for pair in self.request.lines.windows(2) {
+            let waited = pair[1].at - pair[0].at;
+            if waited > HELD_MS_MAX {
+                found.push(self.violation("hang", format!("{waited} ms after {:?}", pair[0].what)));
+            }
+        }
+    }
+
+    /// A connection that ends early was one to a node that was struck just then.
+    fn cuts(&self, found: &mut Vec<Violation>) {
+        for entry in &self.request.lines {
+            let node = match &entry.what {
+                What::Cut { by_client: false, node, .. }
+                | What::Gone { node, .. }
+                | What::Broke { node, .. } => *node,
+                _ => continue,
+            };
+            if !self.faults.breaks(node, entry.at) {
+                let seen = format!("by node {node}, to which nothing was done: {:?}", entry.what);
+                found.push(self.violation("cut without a fault", seen));
+            }
+        }
+    }
+
+    /// Nothing in a live session is refused by status, resumes and GET streams included.
     fn refusals(&self, found: &mut Vec<Violation>) {
         for entry in &self.request.lines {
             if let What::Refused { status, text, .. } = &entry.what {

@@ -1,9 +1,16 @@
 //! Histories that may happen, and one that breaks each rule.
 
 use super::super::{Asked, Entry, Says, What};
-use super::judge;
+use super::{Silences, judge};
 
-const COUNTED: Asked = Asked { count: 2, is_recorded: true, may_rerun: false, is_quiet: false };
+const COUNTED: Asked = Asked {
+    count: 2,
+    asks: false,
+    announces: false,
+    is_recorded: true,
+    may_rerun: false,
+    is_quiet: false,
+};
 
 fn history(lines: impl IntoIterator<Item = What>) -> Vec<Entry> {
     let lines = lines.into_iter().enumerate();
@@ -36,21 +43,48 @@ fn gone(node: usize) -> What {
     What::Gone { on: "a".into(), node }
 }
 
-fn check(lines: impl IntoIterator<Item = What>, rules: &[&str]) {
-    let verdict = judge(&history(lines));
+fn fault(node: usize, what: &'static str, process: u32) -> What {
+    What::Fault { node: Some(node), what, process }
+}
+
+fn cut(node: usize) -> What {
+    What::Cut { on: "a".into(), after: Some("1.x-2".into()), by_client: false, node }
+}
+
+fn resumed(node: usize) -> What {
+    What::Resumed { on: "a".into(), after: "1.x-2".into(), node }
+}
+
+fn error(id: &str) -> What {
+    let (on, of) = ("a".into(), "a".into());
+    What::Word { on, id: Some(id.into()), of, is_error: true, text: "lost".into() }
+}
+
+/// Time that passes: nothing in it is judged.
+fn pass(lines: &mut [Entry], from: usize, ms: u64) {
+    lines.iter_mut().skip(from).for_each(|line| line.at += ms);
+}
+
+#[track_caller]
+fn check_entries(entries: &[Entry], rules: &[&str]) {
+    let verdict = judge(entries);
     let found: Vec<_> = verdict.violations.iter().map(|violation| violation.rule).collect();
     assert_eq!(found, rules, "{verdict}");
 }
 
+#[track_caller]
+fn check(lines: impl IntoIterator<Item = What>, rules: &[&str]) {
+    check_entries(&history(lines), rules);
+}
+
 #[test]
 fn a_stream_that_was_cut_and_resumed_at_another_owner_may_happen() {
-    let cut = What::Cut { on: "a".into(), after: Some("1.x-2".into()), by_client: false };
-    let again = What::Resumed { on: "a".into(), after: "1.x-2".into(), node: 1 };
     let lines = [
         sent("a"),
         progress("1.x-2", 1),
-        cut,
-        again,
+        fault(0, "SIGKILL", 7),
+        cut(0),
+        resumed(1),
         progress("1.y-3", 2),
         word("1.y-4"),
         ran("a", 7),
@@ -152,5 +186,301 @@ fn the_silence_after_a_kill_counts_where_the_connection_lived() {
         [sent("a"), progress("1.x-2", 1), kill, progress("1.y-3", 2), word("1.y-4"), ran("a", 7)];
     let mut lines = history(lines);
     lines.iter_mut().skip(3).for_each(|line| line.at += 160);
-    assert_eq!(judge(&lines).figures.gaps, [161]);
+    let silences = [Silences { had_heir: false, gaps: vec![161] }];
+    assert_eq!(judge(&lines).figures.silences, silences);
+}
+
+#[test]
+fn a_node_that_ran_for_long_is_an_heir() {
+    let killed = |heir_started: u64| {
+        let lines = [fault(0, "starts", 6), fault(1, "starts", 7), fault(1, "SIGKILL", 7)];
+        let mut lines = history(lines);
+        (lines[0].at, lines[2].at) = (heir_started, 10_000);
+        judge(&lines).figures.silences[0].had_heir
+    };
+    assert!(killed(6_000));
+    assert!(!killed(7_000));
+}
+
+/// A call whose tool runs in process 7 of node 0, with what was done meanwhile, ends in an error.
+fn failed(asked: Asked, meanwhile: impl IntoIterator<Item = What>) -> Vec<What> {
+    let mut lines = vec![
+        fault(0, "starts", 7),
+        fault(1, "starts", 8),
+        What::Sent { key: "a".into(), asked },
+        progress("1.x-2", 1),
+    ];
+    lines.extend(meanwhile);
+    lines.extend([error("1.y-3"), ran("a", 7)]);
+    lines
+}
+
+#[test]
+fn an_error_is_noticed_where_nothing_was_done_to_the_owner() {
+    check(failed(COUNTED, []), &["error"]);
+    check(failed(COUNTED, [fault(1, "SIGKILL", 8)]), &["error"]);
+    check(failed(COUNTED, [fault(0, "SIGTERM", 7)]), &["error"]);
+    let partition = What::Fault { node: None, what: "partition", process: 0 };
+    check(failed(COUNTED, [partition]), &["error"]);
+    check(failed(COUNTED, [fault(0, "SIGKILL", 7)]), &[]);
+}
+
+#[test]
+fn an_error_of_a_call_that_may_be_run_again_is_noticed_unless_it_has_asked() {
+    let again = Asked { may_rerun: true, ..COUNTED };
+    check(failed(again, [fault(0, "SIGKILL", 7)]), &["error"]);
+    let says = Says::Question { of: "a".into(), id: "q".into() };
+    let question = What::Event { on: "a".into(), id: Some("1.x-3".into()), says };
+    let lines = [question, fault(0, "SIGKILL", 7), error("1.y-4"), ran("a", 7)];
+    let begun = [fault(0, "starts", 7), What::Sent { key: "a".into(), asked: again }];
+    check(begun.into_iter().chain(lines), &[]);
+}
+
+#[test]
+fn an_error_may_come_where_a_link_broke_that_had_just_taken_a_call_and_answered_nothing() {
+    let partition = || What::Fault { node: None, what: "partition", process: 0 };
+    let (on, of, text) = ("a".to_owned(), "a".to_owned(), "lost".to_owned());
+    let failed = What::Word { on, id: None, of, is_error: true, text };
+    let lines = |asked| vec![What::Sent { key: "a".into(), asked }, failed.clone(), ran("a", 7)];
+    let cut = |asked| [vec![partition()], lines(asked)].concat();
+    check(cut(COUNTED), &[]);
+    check(cut(Asked { may_rerun: true, ..COUNTED }), &["error"]);
+    check(lines(COUNTED), &["error"]);
+    // Its silence was noticed before the call came.
+    let mut late = history(cut(COUNTED));
+    pass(&mut late, 1, 2_000);
+    check_entries(&late, &["error"]);
+}
+
+/// A call that came when its owner had just stopped may not have been begun.
+#[test]
+fn an_error_may_come_where_a_stop_broke_the_link_of_a_call_that_had_no_answer() {
+    for (ms, rules) in [(1_500, &[][..]), (500, &["error"])] {
+        let (on, of, text) = ("a".to_owned(), "a".to_owned(), "lost".to_owned());
+        let failed = What::Word { on, id: None, of, is_error: true, text };
+        let stopped = [fault(0, "SIGSTOP", 7), What::Sent { key: "a".into(), asked: COUNTED }];
+        let lines = stopped.into_iter().chain([fault(0, "SIGCONT", 7), failed, ran("a", 7)]);
+        let mut entries = history(lines);
+        pass(&mut entries, 2, ms);
+        check_entries(&entries, rules);
+    }
+}
+
+#[test]
+fn an_error_is_noticed_where_the_owner_was_stopped_for_less_than_a_lease() {
+    let stopped = failed(COUNTED, [fault(0, "SIGSTOP", 7), fault(0, "SIGCONT", 7)]);
+    for (ms, rules) in [(3_000, &["error"][..]), (9_000, &[])] {
+        let mut entries = history(stopped.clone());
+        pass(&mut entries, 5, ms);
+        check_entries(&entries, rules);
+    }
+}
+
+#[test]
+fn an_error_is_noticed_where_the_owner_was_struck_before_the_call_or_after_it() {
+    let mut before = vec![fault(0, "SIGKILL", 7)];
+    before.extend(failed(COUNTED, []));
+    check(before, &["error"]);
+    let mut after = failed(COUNTED, []);
+    after.push(fault(0, "SIGKILL", 7));
+    check(after, &["error"]);
+}
+
+/// Its session's owner is known by what that ran before.
+#[test]
+fn an_error_of_a_call_that_never_ran_is_noticed_where_its_session_was_another_nodes() {
+    let before = What::Sent { key: "b".into(), asked: Asked { count: 0, ..COUNTED } };
+    let done = What::Word {
+        on: "b".into(),
+        id: None,
+        of: "b".into(),
+        is_error: false,
+        text: String::new(),
+    };
+    for (struck, rules) in [((0, 7), &[][..]), ((1, 8), &["error"])] {
+        let known = [fault(0, "starts", 7), fault(1, "starts", 8), before.clone(), done.clone()];
+        let lines = [sent("a"), fault(struck.0, "SIGKILL", struck.1), error("1.y-3"), ran("b", 7)];
+        check(known.into_iter().chain(lines), rules);
+    }
+}
+
+#[test]
+fn an_error_may_come_when_a_request_was_held_for_as_long_as_it_may_be() {
+    for (ms, rules) in [(20_000, &["error"][..]), (25_000, &[])] {
+        let mut entries = history(failed(COUNTED, []));
+        pass(&mut entries, 4, ms);
+        check_entries(&entries, rules);
+    }
+}
+
+#[test]
+fn a_stream_cut_by_a_node_to_which_nothing_was_done_is_noticed() {
+    let rest = [resumed(1), progress("1.x-3", 2), word("1.x-4"), ran("a", 7)];
+    let stream = |done: Option<What>| {
+        let begun = [sent("a"), progress("1.x-2", 1)].into_iter().chain(done);
+        begun.chain([cut(0)]).chain(rest.clone()).collect::<Vec<_>>()
+    };
+    check(stream(None), &["cut without a fault"]);
+    check(stream(Some(fault(1, "SIGKILL", 8))), &["cut without a fault"]);
+    check(stream(Some(fault(0, "SIGSTOP", 7))), &[]);
+    check(stream(Some(fault(0, "SIGKILL", 7))), &[]);
+    let mut late = history(stream(Some(fault(0, "SIGKILL", 7))));
+    pass(&mut late, 3, 2_000);
+    check_entries(&late, &["cut without a fault"]);
+}
+
+#[test]
+fn a_broken_connection_of_what_is_repeated_is_noticed_too() {
+    let broke = What::Broke { on: "a".into(), node: 0 };
+    let rest = [progress("1.x-2", 1), progress("1.x-3", 2), word("1.x-4"), ran("a", 7)];
+    check([sent("a"), broke].into_iter().chain(rest), &["cut without a fault"]);
+}
+
+#[test]
+fn a_node_that_is_asked_to_stop_may_lose_a_handful_and_no_more() {
+    let broke = || What::Broke { on: "l".into(), node: 0 };
+    let stop = |lost| {
+        let lost = (0..lost).map(|_| broke());
+        let begun = [fault(0, "SIGTERM", 7)].into_iter().chain(lost);
+        begun.chain([fault(0, "has stopped", 7)]).collect::<Vec<_>>()
+    };
+    check(stop(5), &[]);
+    check(stop(6), &["cut without a fault"]);
+}
+
+fn listens(node: usize) -> What {
+    What::Listens { on: "l".into(), node }
+}
+
+fn changed(id: &str) -> What {
+    let says = Says::Other("notifications/tools/list_changed".into());
+    What::Event { on: "l".into(), id: Some(id.into()), says }
+}
+
+fn toggled(key: &str) -> [What; 2] {
+    let asked = Asked { announces: true, ..Asked::default() };
+    let done = What::Word {
+        on: key.into(),
+        id: None,
+        of: key.into(),
+        is_error: false,
+        text: String::new(),
+    };
+    [What::Sent { key: key.into(), asked }, done]
+}
+
+/// A session that listens, in which three calls tell it something; then time passes.
+fn listened(events: [Vec<What>; 3]) -> Vec<Entry> {
+    let mut lines = vec![fault(0, "starts", 7), listens(0)];
+    for (call, events) in ["a", "b", "c"].into_iter().zip(events) {
+        lines.extend(toggled(call));
+        lines.extend(events);
+    }
+    let count = lines.len();
+    lines.push(listens(1));
+    let mut entries = history(lines);
+    pass(&mut entries, count, 6_000);
+    entries
+}
+
+#[test]
+fn an_event_of_a_get_stream_that_is_lost_is_noticed() {
+    let all = [vec![changed("0.x-1")], vec![changed("0.x-2")], vec![changed("0.x-3")]];
+    check_entries(&listened(all), &[]);
+    check_entries(&listened([vec![changed("0.x-1")], vec![], vec![changed("0.x-3")]]), &["lost"]);
+    // Before the first one none is due.
+    check_entries(&listened([vec![], vec![changed("0.x-2")], vec![changed("0.x-3")]]), &[]);
+}
+
+#[test]
+fn an_event_of_a_get_stream_may_be_lost_with_an_owner_while_nobody_listens() {
+    let gone = |killed: u32| {
+        let cut = What::Cut { on: "l".into(), after: None, by_client: true, node: 0 };
+        let struck = (killed > 0).then(|| fault(0, "SIGKILL", killed));
+        let last = struck.into_iter().chain([listens(1)]).collect();
+        listened([vec![changed("0.x-1"), cut], vec![], last])
+    };
+    check_entries(&gone(7), &[]);
+    check_entries(&gone(0), &["lost"]);
+}
+
+#[test]
+fn events_of_a_get_stream_that_are_doubled_reordered_or_of_a_request_are_noticed() {
+    let listen = [listens(0), changed("0.x-1"), changed("0.x-1")];
+    check(listen, &["doubled"]);
+    check([listens(0), changed("0.x-2"), changed("0.x-1")], &["reordered"]);
+    let says = Says::Progress { of: "a".into(), number: 1 };
+    let astray = What::Event { on: "l".into(), id: Some("0.x-2".into()), says };
+    check([listens(0), astray], &["wrong stream"]);
+    let says = Says::Log { of: "a".into(), number: 1 };
+    let logged = What::Event { on: "l".into(), id: Some("0.x-2".into()), says };
+    check([listens(0), logged], &[]);
+}
+
+#[test]
+fn a_get_stream_that_is_refused_is_noticed() {
+    let refused = What::Refused { on: "l".into(), status: 503, text: "GET".into() };
+    check([listens(0), refused], &["refused"]);
+}
+
+fn deleted(status: Option<u16>) -> What {
+    What::Deleted { node: 0, status }
+}
+
+fn tried(status: u16) -> What {
+    What::TriedAgain { node: 1, status: Some(status), took_ms: 3 }
+}
+
+#[test]
+fn a_deleted_id_that_opens_something_is_noticed() {
+    check([deleted(Some(204)), tried(404), tried(404)], &[]);
+    for status in [200, 400, 503] {
+        check([deleted(Some(204)), tried(404), tried(status)], &["deleted lives"]);
+    }
+    // It was not said to be deleted.
+    check([deleted(Some(503)), tried(200)], &[]);
+    let held = What::TriedAgain { node: 1, status: Some(503), took_ms: 25_010 };
+    check([deleted(Some(204)), held], &[]);
+}
+
+#[test]
+fn the_end_of_a_session_may_be_forgotten_by_a_failover_with_the_node_that_ended_it() {
+    let failover = || What::Fault { node: None, what: "Redis fails over", process: 0 };
+    check([deleted(Some(204)), failover(), tried(200)], &["deleted lives"]);
+    let both = [deleted(Some(204)), fault(0, "SIGKILL", 7), failover(), tried(200)];
+    check(both.clone(), &[]);
+    let mut long_before = history(both);
+    pass(&mut long_before, 1, 6_000);
+    check_entries(&long_before, &["deleted lives"]);
+}
+
+#[test]
+fn a_delete_that_comes_to_neither_204_nor_503_is_noticed() {
+    check([deleted(Some(503))], &[]);
+    check([deleted(Some(404))], &["delete"]);
+    check([deleted(Some(500))], &["delete"]);
+    check([deleted(None)], &["delete"]);
+    check([fault(0, "SIGKILL", 7), deleted(None)], &[]);
+}
+
+#[test]
+fn a_request_of_which_nothing_comes_for_longer_than_it_may_be_held_is_noticed() {
+    let lines = [sent("a"), progress("1.x-2", 1), progress("1.x-3", 2), word("1.x-4"), ran("a", 7)];
+    for (ms, rules) in [(26_000, &[][..]), (28_000, &["hang"])] {
+        let mut entries = history(lines.clone());
+        pass(&mut entries, 1, ms);
+        check_entries(&entries, rules);
+    }
+}
+
+#[test]
+fn calls_that_take_no_time_are_timed() {
+    let asked = Asked { count: 0, ..COUNTED };
+    let mut entries = history([What::Sent { key: "a".into(), asked }, word("1.x-2"), ran("a", 7)]);
+    pass(&mut entries, 1, 300);
+    let verdict = judge(&entries);
+    assert_eq!(verdict.figures.waits, [301]);
+    assert!(verdict.in_time(400, 400).is_ok());
+    assert!(verdict.in_time(300, 400).is_err());
+    assert!(verdict.in_time(400, 300).is_err());
 }

@@ -20,8 +20,10 @@ const WRITTEN_OUT: [(&str, &str); 2] = [("$node", ".+"), ("$__rate_interval", "4
 
 /// What may stay 0 in a cluster that loses no more than a node: bounds, other people's
 /// mistakes, and ours. Everything else must have been above it.
-const ONLY_IN_TROUBLE: [&str; 22] = [
+const ONLY_IN_TROUBLE: [&str; 24] = [
     "roundhouse_busy_total",
+    "roundhouse_calls_relayed_total",
+    "roundhouse_calls_sent_by_relay_total",
     "roundhouse_child_junk_lines_total",
     "roundhouse_child_orphans_killed_total",
     "roundhouse_child_stderr_dropped_lines_total",

@@ -8,7 +8,7 @@ use std::task::Waker;
 
 use store::{
     Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
-    Presence, Record, Renewed, Standing,
+    Presence, PrimaryId, Record, Renewed, Standing,
 };
 use tokio::sync::Semaphore;
 
@@ -58,11 +58,12 @@ impl Store for Gated {
         s: &SessionId,
         e: Expected,
         n: Owner,
+        at: Option<PrimaryId>,
         t: Duration,
     ) -> Result<Claimed, Error> {
         let random = n.token.random;
         self.passes(format!("claim {random} for {} s", t.as_secs())).await;
-        self.answer(self.memory.claim(s, e, n, t).await)
+        self.answer(self.memory.claim(s, e, n, at, t).await)
     }
     async fn append(&self, b: Batch) -> Result<Appended, Error> {
         self.passes(format!("append {} from {}", b.entries.len(), b.first)).await;
@@ -76,19 +77,22 @@ impl Store for Gated {
         self.passes(format!("save {}", st.version)).await;
         self.answer(self.memory.save(s, t, st).await)
     }
-    async fn release(&self, s: &SessionId, t: Token, d: Duration) -> Result<(), Error> {
+    async fn release(
+        &self,
+        s: &SessionId,
+        t: Token,
+        at: Option<PrimaryId>,
+        d: Duration,
+    ) -> Result<(), Error> {
         self.passes(format!("release for {} s", d.as_secs())).await;
-        self.answer(self.memory.release(s, t, d).await)
+        self.answer(self.memory.release(s, t, at, d).await)
     }
     async fn end(&self, s: &SessionId, t: Token, d: Duration) -> Result<(), Error> {
         self.passes(format!("end for {} s", d.as_secs())).await;
         self.answer(self.memory.end(s, t, d).await)
     }
-    async fn sessions_of(&self, t: &str, max: usize) -> Result<Vec<SessionId>, Error> {
-        self.memory.sessions_of(t, max).await
-    }
-    async fn count_of(&self, t: &str) -> Result<usize, Error> {
-        self.memory.count_of(t).await
+    async fn leave(&self, i: Incarnation, t: Duration) -> Result<(), Error> {
+        self.memory.leave(i, t).await
     }
     async fn renew(&self, l: Lease, t: Duration) -> Result<Renewed, Error> {
         self.memory.renew(l, t).await
@@ -103,9 +107,10 @@ impl Store for Gated {
         &self,
         i: Incarnation,
         by: Incarnation,
+        also_dead: &[Incarnation],
         t: Duration,
     ) -> Result<Marking, Error> {
-        self.memory.mark_dead(i, by, t).await
+        self.memory.mark_dead(i, by, also_dead, t).await
     }
 }
 
@@ -139,7 +144,8 @@ impl Scene {
         let (owned, released, ended) = (OWNED.into(), RELEASED.into(), ENDED.into());
         let lifetimes = Lifetimes { owned, released, ended };
         let keeper = Keeper::new(tenure, lifetimes, 42);
-        let moment = Moment { now: 0, right: Some(0), era: 0, settling: Settling::Done };
+        let moment =
+            Moment { now: 0, right: Some(0), era: 0, settling: Settling::Done, primary: None };
         Self { keeper, store, moment, looks: AtomicUsize::new(0) }
     }
 

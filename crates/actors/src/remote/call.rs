@@ -3,74 +3,19 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use conversation::{Event, SinkId};
-use protocol::{Body, Message, Mirrored, RequestId, SessionId};
+use ownership::{Errand, Incarnation};
+use protocol::{Body, Message, Mirrored, SessionId};
 use tenants::Principal;
 
+use super::VERSION;
 use super::wire::{Reader, Writer};
 use crate::Visit;
 
 /// How often a call was forwarded, when it arrives where it belongs.
 const HOPS: u8 = 1;
 
-/// What a connection comes for.
-#[derive(Clone, Debug)]
-pub(crate) enum Errand {
-    /// The client posted something.
-    Post {
-        /// What.
-        body: Body,
-        /// The headers that mirror it.
-        mirrored: Option<Box<Mirrored>>,
-        /// A former owner may have taken it.
-        again: bool,
-    },
-    /// The client opens a stream.
-    Listen {
-        /// `Last-Event-ID`.
-        after: Option<String>,
-    },
-    /// The client ends the session.
-    Delete,
-}
-
-impl Errand {
-    /// What happens to the session.
-    pub(crate) fn event(self, sink: SinkId) -> Event {
-        match self {
-            Self::Post { body, mirrored, again } => Event::Posted { sink, body, mirrored, again },
-            Self::Listen { after } => Event::Listened { sink, after },
-            Self::Delete => Event::Deleted { sink },
-        }
-    }
-
-    /// Are there requests in it?
-    pub(crate) fn asks(&self) -> bool {
-        let is_request = |message: &Message| matches!(message, Message::Request(_));
-        match self {
-            Self::Post { body: Body::One(message), .. } => is_request(message),
-            Self::Post { body: Body::Batch(members), .. } => {
-                members.iter().flatten().any(is_request)
-            }
-            Self::Listen { .. } | Self::Delete => false,
-        }
-    }
-
-    /// The requests that wait for a last word.
-    pub(super) fn requests(&self) -> Vec<RequestId> {
-        let id = |message: &Message| match message {
-            Message::Request(request) => Some(request.id.clone()),
-            Message::Notification(_) | Message::Response(_) => None,
-        };
-        match self {
-            Self::Post { body: Body::One(message), .. } => id(message).into_iter().collect(),
-            Self::Post { body: Body::Batch(members), .. } => {
-                members.iter().flatten().filter_map(id).collect()
-            }
-            Self::Listen { .. } | Self::Delete => Vec::new(),
-        }
-    }
-}
+/// What stands there instead in a call that its receiver passes on to the owner.
+const RELAYED: u8 = 2;
 
 /// One call, as its receiver reads it. The visitor's tenant and principal are what the
 /// sender's front found out; the receiver compares them with the session's own.
@@ -90,6 +35,26 @@ impl Call {
     /// Writes a call that has not been forwarded yet.
     pub(crate) fn encode(visit: &Visit, errand: &Errand, claims: bool) -> Bytes {
         let mut writer = Writer::new(capacity(errand));
+        Self::write(&mut writer, visit, errand, claims);
+        writer.finish()
+    }
+
+    /// Writes a call that its receiver is to pass on to `owner`, which its sender cannot reach.
+    pub(crate) fn encode_relayed(
+        visit: &Visit,
+        errand: &Errand,
+        claims: bool,
+        owner: Incarnation,
+    ) -> Bytes {
+        let mut writer = Writer::new(capacity(errand));
+        writer.byte(RELAYED);
+        writer.word(owner.0);
+        writer.byte(VERSION);
+        Self::write(&mut writer, visit, errand, claims);
+        writer.finish()
+    }
+
+    fn write(writer: &mut Writer, visit: &Visit, errand: &Errand, claims: bool) {
         writer.byte(HOPS);
         writer.byte(u8::from(claims));
         writer.text(&visit.tenant.name);
@@ -99,8 +64,8 @@ impl Call {
             Errand::Post { body, mirrored, again } => {
                 writer.byte(0);
                 writer.byte(u8::from(*again));
-                put_mirrored(&mut writer, mirrored.as_deref());
-                put_body(&mut writer, body);
+                put_mirrored(writer, mirrored.as_deref());
+                put_body(writer, body);
             }
             Errand::Listen { after } => {
                 writer.byte(1);
@@ -108,7 +73,6 @@ impl Call {
             }
             Errand::Delete => writer.byte(2),
         }
-        writer.finish()
     }
 
     /// Reads what a peer sent; `None` where it is no call, or one that has been forwarded
@@ -133,6 +97,29 @@ impl Call {
             _ => return None,
         };
         reader.finish(Self { tenant, principal, session, errand, claims })
+    }
+}
+
+/// A call that its receiver passes on, unread.
+#[derive(Debug)]
+pub(super) struct Relayed {
+    /// Who is to serve it.
+    pub(super) owner: Incarnation,
+    /// The call as the owner is to receive it: a slice of what was received.
+    pub(super) call: Bytes,
+}
+
+impl Relayed {
+    /// Reads what a peer sent; `None` where it is nothing to be passed on. What is passed on is
+    /// never passed on again.
+    pub(super) fn decode(bytes: Bytes) -> Option<Self> {
+        let mut reader = Reader::new(bytes)?;
+        if reader.byte()? != RELAYED {
+            return None;
+        }
+        let owner = Incarnation(reader.word()?);
+        let call = reader.rest();
+        call.starts_with(&[VERSION, HOPS]).then_some(Self { owner, call })
     }
 }
 
@@ -236,18 +223,16 @@ mod tests {
         vec![
             post(r#" {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"ü": 1e3}} "#),
             post(BATCH),
-            Errand::Post { body: post(BATCH).body(), mirrored: None, again: false },
+            Errand::Post { body: body_of(post(BATCH)), mirrored: None, again: false },
             Errand::Listen { after: None },
             Errand::Listen { after: Some("7.0123456789abcdef-9".into()) },
             Errand::Delete,
         ]
     }
 
-    impl Errand {
-        fn body(self) -> Body {
-            let Self::Post { body, .. } = self else { panic!("no post") };
-            body
-        }
+    fn body_of(errand: Errand) -> Body {
+        let Errand::Post { body, .. } = errand else { panic!("no post") };
+        body
     }
 
     #[test]
@@ -271,7 +256,7 @@ mod tests {
     #[test]
     fn what_was_refused_in_a_batch_stays_refused() {
         let call = Call::decode(Call::encode(&visit(), &post(BATCH), false)).unwrap();
-        let Body::Batch(members) = call.errand.body() else { panic!("no batch") };
+        let Body::Batch(members) = body_of(call.errand) else { panic!("no batch") };
         let refused: Vec<&Rejection> = members.iter().filter_map(|m| m.as_ref().err()).collect();
         assert!(matches!(refused[..], [Rejection { code: ErrorCode::InvalidRequest, .. }]));
     }
@@ -280,8 +265,23 @@ mod tests {
     fn a_payload_is_a_slice_of_what_was_received() {
         let bytes = Call::encode(&visit(), &errands()[0], false);
         let call = Call::decode(bytes.clone()).unwrap();
-        let Body::One(message) = call.errand.body() else { panic!("a batch") };
+        let Body::One(message) = body_of(call.errand) else { panic!("a batch") };
         assert!(bytes.as_ptr_range().contains(&message.raw().as_ptr()));
+    }
+
+    #[test]
+    fn a_relayed_call_is_passed_on_as_it_was_written_and_only_once() {
+        for errand in errands() {
+            let relayed = Call::encode_relayed(&visit(), &errand, true, Incarnation(7));
+            assert!(Call::decode(relayed.clone()).is_none());
+            let passed_on = Relayed::decode(relayed.clone()).unwrap();
+            assert_eq!(passed_on.owner, Incarnation(7));
+            assert_eq!(passed_on.call, Call::encode(&visit(), &errand, true));
+            assert!(relayed.as_ptr_range().contains(&passed_on.call.as_ptr()));
+            assert!(Relayed::decode(passed_on.call).is_none());
+            let twice = [&relayed[..10], &relayed[..]].concat();
+            assert!(Relayed::decode(twice.into()).is_none());
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use cluster::{Calling, Peer, Replies};
+use cluster::{CallError, Calling, Peer, Replies};
 use conversation::{Answer, Refusal};
 use protocol::{Body, Message, Mirrored, Request, SessionId};
 use tenants::{Principal, Tenant};
@@ -188,7 +188,7 @@ enum Serving {
 }
 
 impl Replies for Serving {
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>> {
         match self {
             Self::Beginning(beginning) => {
                 let reply = match ended(ready!(Pin::new(beginning).poll(context))) {
@@ -201,10 +201,10 @@ impl Replies for Serving {
                         told::encode(&Told::Answer(Answer::Refused(refusal)))
                     }
                 };
-                Poll::Ready(Some(reply))
+                Poll::Ready(Some(Ok(reply)))
             }
             Self::Telling(inflow) => {
-                Poll::Ready(ready!(inflow.poll_next(context)).as_ref().map(told::encode))
+                Poll::Ready(ready!(inflow.poll_next(context)).as_ref().map(told::encode).map(Ok))
             }
             Self::Over => Poll::Ready(None),
         }

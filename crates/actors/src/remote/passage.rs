@@ -11,21 +11,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use cluster::{CallError, Calling, Peer};
+use cluster::{CallError, Calling, Cluster, Peer};
 use conversation::Refusal;
-use tokio::time::Sleep;
 
-use super::course::{Course, Next};
 use super::{Call, Errand, told};
+use crate::clock;
 use crate::handle::{Entry, Node};
 use crate::held::Held;
 use crate::inflow::Local;
 use crate::metrics::{self, Hold, Hop};
 use crate::seeking::Place;
 use crate::{Told, Visit};
-
-/// The waits between attempts to find the session, in milliseconds; the last one repeats.
-const WAITS_MS: [u64; 7] = [0, 20, 50, 100, 200, 400, 500];
+use ownership::course::{Course, Next, is_progress};
+use ownership::retry::{Retry, Wait};
 
 /// How long a call goes on by itself whose client left before the owner had said anything,
 /// so that it arrives although its owner may just be changing: longer than it takes to find
@@ -37,6 +35,7 @@ const RETRY_MS: std::ops::RangeInclusive<u32> = 500..=1_500;
 
 type Seeking = Pin<Box<dyn Future<Output = Result<Place, Refusal>> + Send>>;
 type Leaving = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Pause = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A client's connection on its way. Dropping it tells the owner that the client is gone;
 /// what the client had posted arrives all the same.
@@ -47,9 +46,11 @@ pub(crate) struct Passage {
     state: State,
     /// What is left to tell; then it is over.
     rest: VecDeque<Told>,
-    /// It holds its client's request, since then and in so many attempts.
+    /// It holds its client's request.
     held: Option<Held>,
-    tries: usize,
+    retry: Retry,
+    /// How many peers had been found dead when the session was last looked for.
+    deaths: u64,
     /// Ready when the node leaves. Made when the connection becomes a stream.
     leaving: Option<Leaving>,
     /// Its client has left; it goes on for a moment.
@@ -58,7 +59,7 @@ pub(crate) struct Passage {
 
 enum State {
     Seeking(Seeking),
-    Waiting(Pin<Box<Sleep>>),
+    Waiting(Pause),
     Here(Local),
     There(Calling),
     /// Only the rest is told.
@@ -97,7 +98,8 @@ impl Passage {
             state,
             rest: VecDeque::new(),
             held: None,
-            tries: 0,
+            retry: Retry::new(),
+            deaths: 0,
             leaving: None,
             lingers: false,
         }
@@ -121,24 +123,31 @@ impl Passage {
                     Ok(Place::There(peer)) => {
                         // Where the record names a node that said it lacks the session, that
                         // node alone may claim it: the answer to a claim of its own was lost.
-                        let claims = self.tries > 0;
+                        let claims = self.retry.tries() > 0;
                         self.call(&peer, claims);
                         continue;
                     }
-                    Ok(Place::Nowhere) => match self.node.taker(self.tries) {
+                    Ok(Place::Nowhere) => match self.node.taker(self.retry.tries()) {
                         Some(peer) => {
                             self.call(&peer, true);
                             continue;
                         }
                         None => Next::Wait,
                     },
+                    Ok(Place::Full) => match self.node.roomy_peer(self.retry.tries()) {
+                        Some(peer) => {
+                            self.call(&peer, true);
+                            continue;
+                        }
+                        None => self.course.found_no_room(),
+                    },
                     Err(Refusal::UnknownSession) => {
                         Next::Last(self.course.refused(Refusal::UnknownSession))
                     }
                     Err(_) => Next::Wait,
                 },
-                State::Waiting(sleep) => {
-                    ready!(sleep.as_mut().poll(context));
+                State::Waiting(pause) => {
+                    ready!(pause.as_mut().poll(context));
                     self.seek();
                     continue;
                 }
@@ -171,6 +180,10 @@ impl Passage {
                         metrics::hop(Hop::Lost);
                         self.course.lost()
                     }
+                    Some(Err(CallError::TooLarge { bytes_max })) => {
+                        metrics::hop(Hop::TooLarge);
+                        self.course.too_large(bytes_max)
+                    }
                     None => self.course.ended(),
                 },
             };
@@ -184,10 +197,12 @@ impl Passage {
     fn take(&mut self, next: Next) -> Option<Told> {
         match next {
             Next::Tell(told) => {
-                self.arrived();
+                if is_progress(&told) {
+                    self.arrived();
+                }
                 return Some(told);
             }
-            Next::Nothing => self.arrived(),
+            Next::Nothing => self.attached(),
             Next::Seek | Next::Wait => self.wait(),
             Next::Last(rest) => {
                 self.arrived();
@@ -198,14 +213,25 @@ impl Passage {
         None
     }
 
-    /// The owner has spoken: nothing is held any more.
+    /// Something passed to the client: nothing is held any more.
     fn arrived(&mut self) {
-        if self.held.take().is_some() {
-            metrics::held(Hold::Reached);
-        }
-        self.tries = 0;
+        self.let_go();
+        self.retry.progress();
         if self.leaving.is_none() && self.course.is_open() && self.node.can_leave() {
             self.leaving = Some(self.node.leaving());
+        }
+    }
+
+    /// An owner has the connection. Whether that brings its client further is yet to be seen.
+    fn attached(&mut self) {
+        self.let_go();
+        self.retry.attached(clock::now().0);
+    }
+
+    /// An owner has answered: the request is not held any more.
+    fn let_go(&mut self) {
+        if self.held.take().is_some() {
+            metrics::held(Hold::Reached);
         }
     }
 
@@ -213,7 +239,8 @@ impl Passage {
     fn enter(&mut self, sought: bool) {
         let visit = &self.visit;
         let errand = self.course.errand().clone();
-        match self.node.enter(&visit.tenant.name, &visit.principal, &visit.session, errand) {
+        let (tenant, principal, session) = (&visit.tenant.name, &visit.principal, &visit.session);
+        match self.node.enter(tenant, principal, session, errand, false) {
             Entry::Entered(local) => self.state = State::Here(local),
             Entry::Refused(refusal @ (Refusal::Busy | Refusal::Moved)) => {
                 let told = Told::Answer(conversation::Answer::Refused(refusal));
@@ -229,15 +256,23 @@ impl Passage {
         }
     }
 
-    /// Asks the session through another node.
+    /// Asks the session through another node; through a third where that one cannot be reached.
     fn call(&mut self, peer: &Peer, claims: bool) {
-        let call = Call::encode(&self.visit, self.course.errand(), claims);
-        self.state = State::There(peer.call(call));
+        let (visit, errand) = (&self.visit, self.course.errand());
+        let calling = match self.node.relay(peer, self.retry.tries()) {
+            Some(relay) => {
+                metrics::RELAYS.inc();
+                relay.call(Call::encode_relayed(visit, errand, claims, peer.incarnation()))
+            }
+            None => peer.call(Call::encode(visit, errand, claims)),
+        };
+        self.state = State::There(calling);
     }
 
     fn seek(&mut self) {
+        self.deaths = self.node.cluster().map_or(0, Cluster::deaths);
         let (node, visit) = (Arc::clone(&self.node), self.visit.clone());
-        let fresh = self.tries > 0;
+        let fresh = self.retry.tries() > 0;
         self.state = State::Seeking(Box::pin(async move {
             node.seek(&visit.tenant.name, &visit.principal, &visit.session, fresh).await
         }));
@@ -247,28 +282,41 @@ impl Passage {
     fn wait(&mut self) {
         // What is left of the old owner's is never told.
         self.state = State::Over;
-        let wait = Duration::from_millis(WAITS_MS[self.tries.min(WAITS_MS.len() - 1)]);
-        self.tries += 1;
         let hold = self.node.settings.hold();
-        if self.held.is_none() && self.tries > 1 {
+        let hold_ms = u64::try_from(hold.as_millis()).unwrap_or(u64::MAX);
+        let wait = self.retry.next_wait(clock::now().0, hold_ms);
+        if self.held.is_none() && self.retry.tries() > 1 {
             self.held = Held::new(&self.node);
             if self.held.is_none() {
                 self.rest = self.course.gave_up(0);
                 return;
             }
         }
-        let since = self.held.as_ref().map(|held| held.since);
-        if since.is_some_and(|since| since.elapsed() >= hold) {
-            metrics::held(Hold::Expired);
-            self.held = None;
-            self.rest = self.course.gave_up(hold.as_secs());
-            return;
+        match wait {
+            Wait::Now => self.seek(),
+            Wait::After(wait_ms) => {
+                self.state = State::Waiting(self.pause(Duration::from_millis(wait_ms)));
+            }
+            Wait::GiveUp => {
+                metrics::held(Hold::Expired);
+                self.held = None;
+                self.rest = self.course.gave_up(hold.as_secs());
+            }
         }
-        if wait.is_zero() {
-            self.seek();
-        } else {
-            self.state = State::Waiting(Box::pin(tokio::time::sleep(wait)));
-        }
+    }
+
+    /// Waits for so long, or until a peer is found dead, which may be the owner; not at all
+    /// where one was, while the session was looked for.
+    fn pause(&self, wait: Duration) -> Pause {
+        let sleep = tokio::time::sleep(wait);
+        let Some(cluster) = self.node.cluster() else { return Box::pin(sleep) };
+        let death = cluster.another_death(self.deaths);
+        Box::pin(async move {
+            tokio::select! {
+                () = sleep => {}
+                () = death => {}
+            }
+        })
     }
 
     /// Ends a stream that can be gone on with elsewhere, where this node leaves.
@@ -318,7 +366,8 @@ impl Drop for Passage {
             state: std::mem::replace(&mut self.state, State::Over),
             rest: VecDeque::new(),
             held: self.held.take(),
-            tries: self.tries,
+            retry: self.retry,
+            deaths: self.deaths,
             leaving: None,
             lingers: true,
         };

@@ -1,17 +1,19 @@
 //! What this node does with the calls of its peers: as its own front would, for sessions
-//! that live here, and never a second hop.
+//! that live here. A call that its sender asks it to pass on goes to the owner that the sender
+//! named, over a link that is there, and never further.
 
 use std::pin::Pin;
 use std::sync::Weak;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use cluster::{Replies, Serve};
+use cluster::{CallError, Calling, Replies, Serve};
 use conversation::{Answer, Refusal};
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Call;
+use super::call::Relayed;
 use super::opening::Opening;
 use super::told;
 use crate::Told;
@@ -30,32 +32,40 @@ impl Serve for Serving {
             metrics::SERVED.inc();
             return Some(opening.serve(&node));
         }
+        if let Some(Relayed { owner, call }) = Relayed::decode(call.clone()) {
+            let peer = node.cluster()?.reachable(owner)?;
+            metrics::RELAYED.inc();
+            return Some(Box::new(Relaying(peer.call(call))));
+        }
         let Some(call) = Call::decode(call) else {
             tracing::error!("a peer called in a way that this version does not understand");
             return Some(Box::new(Refused(Some(Refusal::Unavailable))));
         };
         let Call { tenant, principal, session, errand, claims } = call;
-        let replies: Box<dyn Replies> = match node.enter(&tenant, &principal, &session, errand) {
-            Entry::Entered(local) => Box::new(Telling(local)),
-            // Nothing was done; the caller looks again where it is.
-            Entry::Refused(Refusal::Moved) => return None,
-            Entry::Refused(refusal) => Box::new(Refused(Some(refusal))),
-            Entry::Absent(_) if !claims => return None,
-            // On the thread of the links: whoever writes to the peer asks what came of it, and
-            // that may be any thread.
-            Entry::Absent(errand) => Box::new(Claiming::Seeking(spawn(async move {
-                match node.seek(&tenant, &principal, &session, true).await? {
-                    Place::Here => {}
-                    // The caller finds it there itself.
-                    Place::There(_) | Place::Nowhere => return Err(Refusal::Moved),
-                }
-                match node.enter(&tenant, &principal, &session, errand) {
-                    Entry::Entered(local) => Ok(local),
-                    Entry::Refused(refusal) => Err(refusal),
-                    Entry::Absent(_) => Err(Refusal::Moved),
-                }
-            }))),
-        };
+        let replies: Box<dyn Replies> =
+            match node.enter(&tenant, &principal, &session, errand, true) {
+                Entry::Entered(local) => Box::new(Telling(local)),
+                // Nothing was done; the caller looks again where it is.
+                Entry::Refused(Refusal::Moved) => return None,
+                Entry::Refused(refusal) => Box::new(Refused(Some(refusal))),
+                Entry::Absent(_) if !claims => return None,
+                // On the thread of the links: whoever writes to the peer asks what came of it, and
+                // that may be any thread.
+                Entry::Absent(errand) => Box::new(Claiming::Seeking(spawn(async move {
+                    match node.seek(&tenant, &principal, &session, true).await? {
+                        Place::Here => {}
+                        // The caller finds it there itself.
+                        Place::There(_) | Place::Nowhere => return Err(Refusal::Moved),
+                        // The caller asks another.
+                        Place::Full => return Err(Refusal::TooManySessions),
+                    }
+                    match node.enter(&tenant, &principal, &session, errand, true) {
+                        Entry::Entered(local) => Ok(local),
+                        Entry::Refused(refusal) => Err(refusal),
+                        Entry::Absent(_) => Err(Refusal::Moved),
+                    }
+                }))),
+            };
         metrics::SERVED.inc();
         Some(replies)
     }
@@ -65,13 +75,30 @@ impl Serve for Serving {
     }
 }
 
+type Reply = Poll<Option<Result<Bytes, CallError>>>;
+
+/// A call that is passed on to the owner of its session. It is read only as fast as its caller
+/// takes replies, so that at most a window of them waits here; dropped, it cancels the call at
+/// the owner.
+struct Relaying(Calling);
+
+impl Replies for Relaying {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Reply {
+        self.0.poll_next(context)
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+}
+
 /// What a connection of a peer's is told.
 struct Telling(Local);
 
 impl Replies for Telling {
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Reply {
         let told = ready!(self.0.poll_next(context));
-        Poll::Ready(told.as_ref().map(told::encode))
+        Poll::Ready(told.as_ref().map(told::encode).map(Ok))
     }
 
     fn is_over(&self) -> bool {
@@ -96,7 +123,7 @@ enum Claiming {
 }
 
 impl Replies for Claiming {
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Reply {
         loop {
             match self {
                 Self::Seeking(seeking) => match ended(ready!(Pin::new(seeking).poll(context))) {
@@ -135,9 +162,9 @@ pub(super) fn ended<T>(ended: Result<Result<T, Refusal>, JoinError>) -> Result<T
 struct Refused(Option<Refusal>);
 
 impl Replies for Refused {
-    fn poll_next(&mut self, _context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    fn poll_next(&mut self, _context: &mut Context<'_>) -> Reply {
         let refused = |refusal| told::encode(&Told::Answer(Answer::Refused(refusal)));
-        Poll::Ready(self.0.take().map(refused))
+        Poll::Ready(self.0.take().map(refused).map(Ok))
     }
 
     fn is_over(&self) -> bool {

@@ -25,6 +25,10 @@ pub(super) fn encode(told: &Told) -> Bytes {
         }
         Told::Abort => writer.byte(3),
         Told::Moved => writer.byte(4),
+        Told::LeaseLost { held_secs } => {
+            writer.byte(5);
+            writer.number(*held_secs);
+        }
     }
     writer.finish()
 }
@@ -38,6 +42,7 @@ pub(super) fn decode(bytes: Bytes) -> Option<Told> {
         2 => Told::Frame(take_frame(&mut reader)?),
         3 => Told::Abort,
         4 => Told::Moved,
+        5 => Told::LeaseLost { held_secs: reader.number()? },
         _ => return None,
     };
     reader.finish(told)
@@ -215,6 +220,7 @@ mod tests {
             Told::Open { welcome: false, at: Some(ID) },
             Told::Abort,
             Told::Moved,
+            Told::LeaseLost { held_secs: 25 },
         ];
         answers.map(Told::Answer).chain(frames.map(Told::Frame)).chain(rest).collect()
     }

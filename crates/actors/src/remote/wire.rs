@@ -156,6 +156,11 @@ impl Reader {
         Some(Rejection::new(code, message).of(id))
     }
 
+    /// All that is left.
+    pub(super) fn rest(self) -> Bytes {
+        self.0
+    }
+
     /// `value`, where nothing is left.
     pub(super) fn finish<T>(self, value: T) -> Option<T> {
         self.0.is_empty().then_some(value)

@@ -16,9 +16,15 @@ use store::{
 pub(crate) struct Forgetful {
     primary: RwLock<Arc<Memory>>,
     life: AtomicU64,
+    /// Nothing more of a session is taken, as by a Redis that is full.
+    pub(crate) is_full: AtomicBool,
     /// Sessions are not written anew.
     pub(crate) is_away: AtomicBool,
-    /// How often that was tried.
+    /// Sessions cannot be ended.
+    pub(crate) is_endless: AtomicBool,
+    /// No node can be marked dead.
+    pub(crate) marks_nobody: AtomicBool,
+    /// How often a session was to be written anew.
     pub(crate) reassertions: AtomicUsize,
 }
 
@@ -27,7 +33,10 @@ impl Default for Forgetful {
         Self {
             primary: RwLock::default(),
             life: AtomicU64::new(1),
+            is_full: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
+            is_endless: AtomicBool::new(false),
+            marks_nobody: AtomicBool::new(false),
             reassertions: AtomicUsize::new(0),
         }
     }
@@ -67,11 +76,15 @@ impl Store for Forgetful {
         s: &SessionId,
         e: Expected,
         n: Owner,
+        _: Option<PrimaryId>,
         t: Duration,
     ) -> Result<Claimed, Error> {
-        self.memory().claim(s, e, n, t).await
+        self.memory().claim(s, e, n, None, t).await
     }
     async fn append(&self, batch: Batch) -> Result<Appended, Error> {
+        if self.is_full.load(Ordering::SeqCst) {
+            return Err(unavailable());
+        }
         self.memory().append(batch).await
     }
     async fn reassert(&self, r: Record, b: Batch) -> Result<Appended, Error> {
@@ -81,19 +94,28 @@ impl Store for Forgetful {
         came
     }
     async fn save(&self, s: &SessionId, t: Token, st: State) -> Result<u64, Error> {
+        if self.is_full.load(Ordering::SeqCst) {
+            return Err(unavailable());
+        }
         self.memory().save(s, t, st).await
     }
-    async fn release(&self, s: &SessionId, t: Token, d: Duration) -> Result<(), Error> {
-        self.memory().release(s, t, d).await
+    async fn release(
+        &self,
+        s: &SessionId,
+        t: Token,
+        _: Option<PrimaryId>,
+        d: Duration,
+    ) -> Result<(), Error> {
+        self.memory().release(s, t, None, d).await
     }
     async fn end(&self, s: &SessionId, t: Token, d: Duration) -> Result<(), Error> {
+        if self.is_endless.load(Ordering::SeqCst) {
+            return Err(unavailable());
+        }
         self.memory().end(s, t, d).await
     }
-    async fn sessions_of(&self, t: &str, max: usize) -> Result<Vec<SessionId>, Error> {
-        self.memory().sessions_of(t, max).await
-    }
-    async fn count_of(&self, t: &str) -> Result<usize, Error> {
-        self.memory().count_of(t).await
+    async fn leave(&self, i: Incarnation, t: Duration) -> Result<(), Error> {
+        self.memory().leave(i, t).await
     }
     async fn renew(&self, l: Lease, t: Duration) -> Result<Renewed, Error> {
         self.memory().renew(l, t).await
@@ -104,16 +126,17 @@ impl Store for Forgetful {
     async fn presence(&self, i: Incarnation) -> Result<Presence, Error> {
         self.memory().presence(i).await
     }
-    async fn lease_left(&self, i: Incarnation) -> Result<Option<Duration>, Error> {
-        self.memory().lease_left(i).await
-    }
     async fn mark_dead(
         &self,
         i: Incarnation,
         by: Incarnation,
+        also_dead: &[Incarnation],
         t: Duration,
     ) -> Result<Marking, Error> {
-        self.memory().mark_dead(i, by, t).await
+        if self.marks_nobody.load(Ordering::SeqCst) {
+            return Err(unavailable());
+        }
+        self.memory().mark_dead(i, by, also_dead, t).await
     }
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {
         let life = self.life.load(Ordering::SeqCst);

@@ -1,6 +1,7 @@
 //! A node with a scripted server, and a client that reads what it is told.
 #![allow(dead_code, reason = "each story uses its part")]
 
+pub(crate) mod between;
 pub(crate) mod forgetful;
 pub(crate) mod nodes;
 
@@ -103,6 +104,14 @@ async fn serve(script: Arc<Script>, mut end: ServerEnd) {
                     break;
                 }
             }
+            "large" | "huge" => {
+                if tool(&request) == "large" {
+                    script.gate.notified().await;
+                }
+                let bytes = if tool(&request) == "large" { LARGE } else { HUGE };
+                let result = format!(r#"{{"text":"{}"}}"#, "x".repeat(bytes));
+                say(&end, Response::result(request.id, result.as_bytes())).await;
+            }
             "later" => {
                 script.gate.notified().await;
                 say(&end, Response::result(request.id, b"{\"late\":true}")).await;
@@ -113,6 +122,10 @@ async fn serve(script: Arc<Script>, mut end: ServerEnd) {
                 }
                 script.gate.notified().await;
                 say(&end, Response::result(request.id, b"{\"done\":true}")).await;
+            }
+            "medium" => {
+                let result = format!(r#"{{"text":"{}"}}"#, "x".repeat(MEDIUM_BYTES));
+                say(&end, Response::result(request.id, result.as_bytes())).await;
             }
             "flood" => {
                 for number in 0..FLOOD {
@@ -126,8 +139,18 @@ async fn serve(script: Arc<Script>, mut end: ServerEnd) {
     script.live.fetch_sub(1, Ordering::SeqCst);
 }
 
+/// The bytes of what `large` answers once the gate opens: more than a log keeps for long and
+/// than a connection may have waiting, by their defaults.
+pub(crate) const LARGE: usize = 10 << 20;
+
+/// The bytes of what `huge` answers: more than any message may have, by the default.
+pub(crate) const HUGE: usize = 17 << 20;
+
 /// How many notifications `steps` sends before it waits for the gate.
 pub(crate) const STEPS: usize = 3;
+
+/// How much text `large` returns, in bytes.
+pub(crate) const MEDIUM_BYTES: usize = 300_000;
 
 /// How many notifications `flood` sends.
 pub(crate) const FLOOD: usize = 100;

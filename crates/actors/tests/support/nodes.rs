@@ -12,6 +12,7 @@ use cluster::Cluster;
 use store::{Memory, Store};
 use tokio::sync::{mpsc, oneshot};
 
+use super::between::Between;
 use super::{PATIENCE, Script, World, until};
 
 /// What the nodes of a story have in common.
@@ -23,6 +24,10 @@ pub(crate) struct Common {
     pub(crate) script: Arc<Script>,
     /// The records, where they are not simply in memory.
     pub(crate) store: Option<Arc<dyn Store>>,
+    /// `cluster.message_bytes_max`, where it is not the default.
+    pub(crate) message_bytes_max: Option<usize>,
+    /// Nodes reach each other through networks that can be cut.
+    pub(crate) cuttable: bool,
 }
 
 impl Common {
@@ -50,6 +55,8 @@ type Work = Box<dyn FnOnce(World) -> Doing + Send>;
 pub(crate) struct Node {
     world: World,
     pub(crate) cluster: Cluster,
+    /// Through which others reach it.
+    pub(crate) between: Option<Between>,
     work: Option<mpsc::UnboundedSender<Work>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -66,19 +73,27 @@ impl Node {
         let (work, works) = mpsc::unbounded_channel();
         let (started, starting) = oneshot::channel();
         let (settings, care) = (common.settings.clone(), common.care);
+        let between = if common.cuttable { Some(Between::start().await) } else { None };
+        let default = cluster::Settings::default();
+        let peers = cluster::Settings {
+            listen: between.as_ref().map_or("127.0.0.1:0".into(), |it| it.behind.clone()),
+            advertise: between.as_ref().map_or(String::new(), |it| it.address.clone()),
+            message_bytes_max: common.message_bytes_max.unwrap_or(default.message_bytes_max),
+            ..default
+        };
         let (script, store) = (Arc::clone(&common.script), Arc::clone(store));
         let thread = thread::spawn(move || {
             let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
             let system = actix_rt::System::with_tokio_rt(|| runtime().unwrap());
             system.block_on(async move {
                 let world = World::sharing(settings, script, store);
-                let cluster = join(&world, care).await;
+                let cluster = join(&world, care, peers).await;
                 let _ = started.send((world.clone(), cluster));
                 live(&world, works).await;
             });
         });
         let (world, cluster) = starting.await.expect("the node should start");
-        Self { world, cluster, work: Some(work), thread: Some(thread) }
+        Self { world, cluster, between, work: Some(work), thread: Some(thread) }
     }
 
     /// Does something on the node's own thread, where sessions can be made.
@@ -119,9 +134,8 @@ impl Drop for Node {
     }
 }
 
-async fn join(world: &World, care: Care) -> Cluster {
+async fn join(world: &World, care: Care, peers: cluster::Settings) -> Cluster {
     let settings = cluster::Settings {
-        listen: "127.0.0.1:0".into(),
         secret: "no secret, only a test".into(),
         // They settle soon after their start.
         renew_ms: 50,
@@ -130,7 +144,7 @@ async fn join(world: &World, care: Care) -> Cluster {
         // a living node would have done by now.
         ping_ms: 100,
         pong_ms: 300,
-        ..cluster::Settings::default()
+        ..peers
     };
     let serving = world.handle.serving();
     let cluster = Cluster::join(settings, Arc::clone(&world.store), serving).await.unwrap();

@@ -1,7 +1,7 @@
 //! The calls of one peer, on the node that answers them.
 //!
 //! Calls are polled only when they have something to tell and their caller has credit,
-//! and take turns. Nothing here ever waits for one call.
+//! and take turns, also between the pieces of a long reply. Nothing here ever waits for one call.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 
-use super::frame::{Credit, Kind, Open, Reply};
+use super::assembly::{Assembly, First, Next};
+use super::frame::{self, Credit, Kind, Open, Piece, Reply, TooLarge};
 use super::line::Party;
-use crate::Replies;
 use crate::bell::{self, Speaks};
 use crate::node::Node;
+use crate::{CallError, Replies};
 
 /// Refusals that a peer does not take, at most. An honest one has fewer calls under way.
 const REFUSED_MAX: usize = 1 << 20;
@@ -29,17 +30,36 @@ pub(crate) struct Answering {
 
 #[derive(Default)]
 struct State {
-    /// Calls that were not started, and whose caller is to know.
-    refused: VecDeque<u64>,
-    /// At most `calls_max`.
+    /// What the callers of calls that were not started are to know.
+    refused: VecDeque<Kind>,
+    /// Calls that have not arrived whole. With `calls` at most `calls_max`.
+    arriving: HashMap<u64, Arriving>,
+    /// Bytes of those, each counted whole; at most `waiting_bytes_max`.
+    arriving_bytes: usize,
     calls: HashMap<u64, Call>,
+}
+
+/// A call of which pieces are still to come.
+struct Arriving {
+    assembly: Assembly,
+    window: u32,
 }
 
 struct Call {
     replies: Box<dyn Replies>,
+    /// What is left of a reply that is sent in pieces.
+    rest: Option<Rest>,
+    /// Frames that the caller takes. It says how many: they wait at its end, not here.
     credit: u32,
     wakes: Arc<Wakes>,
     waker: Waker,
+}
+
+/// The unsent part of a reply.
+struct Rest {
+    body: Bytes,
+    /// The reply is the last of its call.
+    last: bool,
 }
 
 /// The calls that may have something to tell.
@@ -72,24 +92,76 @@ impl Answering {
         drop(ended);
     }
 
-    fn open(&self, Open { id, window, body }: Open) -> bool {
-        let state = self.state();
-        let full = state.calls.len() >= self.node.settings.calls_max;
-        let takes = !full && !self.node.right.is_given_up() && !state.calls.contains_key(&id);
-        drop(state);
-        let replies = if takes { self.node.serve.serve(body) } else { None };
+    fn open(&self, open: Open) -> bool {
+        let Open { id, window, body, rest } = open;
+        let settings = &self.node.settings;
         let mut state = self.state();
-        let Some(replies) = replies else {
-            state.refused.push_back(id);
-            return state.refused.len() <= REFUSED_MAX;
-        };
+        let known = state.calls.contains_key(&id) || state.arriving.contains_key(&id);
+        let full = state.calls.len() + state.arriving.len() >= settings.calls_max;
+        if known || full || self.node.right.is_given_up() {
+            return state.refuse(Kind::NotStarted(id));
+        }
+        match Assembly::begin(body, rest, settings.message_bytes_max) {
+            First::Whole(body) => {
+                drop(state);
+                self.begin(id, window, body)
+            }
+            First::Begun(assembly) => {
+                let bytes = state.arriving_bytes.saturating_add(assembly.whole_bytes());
+                if bytes > settings.waiting_bytes_max {
+                    return state.refuse(Kind::NotStarted(id));
+                }
+                state.arriving_bytes = bytes;
+                state.arriving.insert(id, Arriving { assembly, window });
+                true
+            }
+            First::TooLarge => {
+                let bytes_max = settings.message_bytes_max as u64;
+                state.refuse(Kind::TooLarge(TooLarge { id, bytes_max }))
+            }
+        }
+    }
+
+    fn open_more(&self, Piece { id, body, rest }: Piece) -> bool {
+        let mut state = self.state();
+        // A call that is not there was refused before its caller knew.
+        let Some(arriving) = state.arriving.get_mut(&id) else { return true };
+        match arriving.assembly.add(&body, rest) {
+            Next::More => true,
+            Next::Whole(body) => {
+                let window = arriving.window;
+                state.arriving.remove(&id);
+                state.arriving_bytes -= body.len();
+                drop(state);
+                self.begin(id, window, body)
+            }
+            Next::Strange => false,
+        }
+    }
+
+    /// Begins a call that has arrived whole.
+    fn begin(&self, id: u64, window: u32, body: Bytes) -> bool {
+        let replies = self.node.serve.serve(body);
+        let mut state = self.state();
+        let Some(replies) = replies else { return state.refuse(Kind::NotStarted(id)) };
         let queued = AtomicBool::new(false);
         let wakes = Arc::new(Wakes { id, queued, ready: self.ready.clone() });
         wakes.queue();
-        let credit = window.min(self.node.settings.window);
         let waker = Waker::from(wakes.clone());
-        state.calls.insert(id, Call { replies, credit, wakes, waker });
+        let call = Call { replies, rest: None, credit: window, wakes, waker };
+        state.calls.insert(id, call);
         true
+    }
+
+    fn cancel(&self, id: u64) {
+        let mut state = self.state();
+        if let Some(arriving) = state.arriving.remove(&id) {
+            state.arriving_bytes -= arriving.assembly.whole_bytes();
+        }
+        let call = state.calls.remove(&id);
+        drop(state);
+        // Not under the lock.
+        drop(call);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -98,10 +170,17 @@ impl Answering {
 }
 
 impl State {
+    /// Has the caller told that its call is not started. False if it made more calls that are
+    /// refused than an honest peer makes.
+    fn refuse(&mut self, refusal: Kind) -> bool {
+        self.refused.push_back(refusal);
+        self.refused.len() <= REFUSED_MAX
+    }
+
     /// The next thing that some call has to tell, and the call where it is over.
     fn next(&mut self, ready: &Ready, message_bytes_max: usize) -> Option<(Kind, Option<Call>)> {
-        if let Some(id) = self.refused.pop_front() {
-            return Some((Kind::NotStarted(id), None));
+        if let Some(refusal) = self.refused.pop_front() {
+            return Some((refusal, None));
         }
         loop {
             let wakes = ready.calls().as_mut()?.pop_front()?;
@@ -112,30 +191,63 @@ impl State {
             if call.credit == 0 {
                 continue;
             }
-            let mut context = Context::from_waker(&call.waker);
-            let kind = match call.replies.poll_next(&mut context) {
-                Poll::Pending => continue,
-                Poll::Ready(Some(body)) if body.len() <= message_bytes_max => {
-                    let last = call.replies.is_over();
-                    let reply = Kind::Reply(Reply { id: wakes.id, body, last });
-                    if last {
-                        return Some((reply, self.calls.remove(&wakes.id)));
-                    }
-                    call.credit -= 1;
-                    wakes.queue();
-                    return Some((reply, None));
+            match call.next(wakes.id, message_bytes_max) {
+                Poll::Pending => {}
+                Poll::Ready(Ok(reply)) if reply.last => {
+                    return Some((Kind::Reply(reply), self.calls.remove(&wakes.id)));
                 }
-                Poll::Ready(Some(body)) => {
+                Poll::Ready(Ok(reply)) => {
+                    call.credit -= 1;
+                    // At the end: other calls have their turn between two pieces.
+                    wakes.queue();
+                    return Some((Kind::Reply(reply), None));
+                }
+                Poll::Ready(Err(over)) => return Some((over, self.calls.remove(&wakes.id))),
+            }
+        }
+    }
+}
+
+impl Call {
+    /// The next piece of what the call has to tell, or how the call is over.
+    fn next(&mut self, id: u64, message_bytes_max: usize) -> Poll<Result<Reply, Kind>> {
+        let Rest { mut body, last } = match self.rest.take() {
+            Some(rest) => rest,
+            None => {
+                let mut context = Context::from_waker(&self.waker);
+                let body = match self.replies.poll_next(&mut context) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(None) => return Poll::Ready(Err(Kind::End(id))),
+                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(over(id, error))),
+                    Poll::Ready(Some(Ok(body))) => body,
+                };
+                if body.len() > message_bytes_max {
                     tracing::warn!(
                         bytes = body.len(),
-                        "a reply to a peer is larger than cluster.message_bytes_max"
+                        message_bytes_max,
+                        "a reply to a peer exceeds cluster.message_bytes_max; the call ends with \
+                         an error; raise the setting on every node"
                     );
-                    Kind::Failed(wakes.id)
+                    let bytes_max = message_bytes_max as u64;
+                    return Poll::Ready(Err(over(id, CallError::TooLarge { bytes_max })));
                 }
-                Poll::Ready(None) => Kind::End(wakes.id),
-            };
-            return Some((kind, self.calls.remove(&wakes.id)));
+                Rest { body, last: self.replies.is_over() }
+            }
+        };
+        let (piece, rest) = frame::split_piece(&mut body);
+        if rest > 0 {
+            self.rest = Some(Rest { body, last });
         }
+        Poll::Ready(Ok(Reply { id, body: piece, last: last && rest == 0, rest }))
+    }
+}
+
+/// What tells a caller how its call failed.
+fn over(id: u64, error: CallError) -> Kind {
+    match error {
+        CallError::NotStarted => Kind::NotStarted(id),
+        CallError::Lost => Kind::Failed(id),
+        CallError::TooLarge { bytes_max } => Kind::TooLarge(TooLarge { id, bytes_max }),
     }
 }
 
@@ -143,11 +255,8 @@ impl Party for Answering {
     fn take(&self, kind: Kind) -> bool {
         match kind {
             Kind::Open(open) => return self.open(open),
-            Kind::Cancel(id) => {
-                let call = self.state().calls.remove(&id);
-                // Not under the lock.
-                drop(call);
-            }
+            Kind::OpenMore(piece) => return self.open_more(piece),
+            Kind::Cancel(id) => self.cancel(id),
             Kind::Credit(Credit { id, more }) => {
                 // A call that is not there ended before its caller knew.
                 if let Some(call) = self.state().calls.get_mut(&id) {

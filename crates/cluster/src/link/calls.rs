@@ -11,7 +11,8 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 
-use super::frame::{Credit, Kind, Open, Reply};
+use super::assembly::{Assembly, First, Next};
+use super::frame::{self, Credit, Kind, Open, Piece, Reply, TooLarge};
 use crate::bell::{self, Speaks};
 use crate::{CallError, metrics};
 
@@ -28,15 +29,19 @@ pub(crate) struct Limits {
     pub(crate) calls: usize,
     /// Bytes of calls that wait for the link.
     pub(crate) waiting_bytes: usize,
-    /// Bytes of one call.
+    /// Bytes of one call, or of one reply.
     pub(crate) message_bytes: usize,
-    /// Replies of one call that its caller has not taken.
+    /// Frames with replies of one call that its caller has not taken. Only where its caller
+    /// waits for a reply that arrives in pieces are the pieces not counted, so what one call
+    /// keeps here is at most a whole reply and so many frames.
     pub(crate) window: u32,
 }
 
 #[derive(Default)]
 struct State {
     phase: Phase,
+    /// The last attempt to connect has failed.
+    unreachable: bool,
     /// Which link this is to the peer; the line of an earlier one gets nothing.
     link: u64,
     /// The next call's id. Goes on over all links to the peer.
@@ -63,6 +68,7 @@ enum Phase {
 
 /// Something to be written.
 enum Waiting {
+    /// A call, or the next piece of it.
     Open(u64),
     Credit(u64),
     Cancel(u64),
@@ -71,18 +77,34 @@ enum Waiting {
 struct Call {
     progress: Progress,
     /// At most a window of them.
-    replies: VecDeque<Bytes>,
-    /// Replies that were taken and not credited yet.
+    replies: VecDeque<Arrived>,
+    /// The reply that is arriving in pieces.
+    assembly: Option<Assembly>,
+    /// Frames of the reply that is arriving which count against the window.
+    assembling: u32,
+    /// Frames that count against the window: those of `replies` and `assembling`.
+    kept: u32,
+    /// Frames that were taken and not credited yet.
     taken: u32,
     /// Its credit waits for the link.
     crediting: bool,
     waker: Option<Waker>,
 }
 
+/// A reply that its caller has not taken.
+struct Arrived {
+    body: Bytes,
+    /// Frames that are credited when it is taken.
+    frames: u32,
+}
+
 enum Progress {
     /// No byte of it was handed to the socket.
     Waiting(Bytes),
-    /// Some may have been.
+    /// Pieces were handed to the socket, and this is left. The callee does not begin a call
+    /// that it has not received whole.
+    Sending(Bytes),
+    /// All of it was handed to the socket: it may have begun.
     Sent,
     /// Nothing more will come.
     Over(Result<(), CallError>),
@@ -93,18 +115,20 @@ impl Calls {
         Self { limits, state: Mutex::default() }
     }
 
-    /// Makes a call. `None` at a bound: it is not started. The flag asks the caller to
+    /// Makes a call. Fails at a bound: it is not started. The flag asks the caller to
     /// have somebody connect.
-    pub(crate) fn open(&self, body: Bytes) -> Option<(u64, bool)> {
+    pub(crate) fn open(&self, body: Bytes) -> Result<(u64, bool), CallError> {
+        if body.len() > self.limits.message_bytes {
+            return Err(CallError::TooLarge { bytes_max: self.limits.message_bytes as u64 });
+        }
         let mut state = self.state();
         // Each call leaves at most a cancellation behind; a link that is slow to take
         // those is not given more.
         let full = state.calls.len() >= self.limits.calls
             || state.waiting.len() >= self.limits.calls.saturating_mul(4)
-            || state.waiting_bytes.saturating_add(body.len()) > self.limits.waiting_bytes
-            || body.len() > self.limits.message_bytes;
+            || state.waiting_bytes.saturating_add(body.len()) > self.limits.waiting_bytes;
         if full {
-            return None;
+            return Err(CallError::NotStarted);
         }
         let id = state.next;
         state.next += 1;
@@ -112,6 +136,9 @@ impl Calls {
         let call = Call {
             progress: Progress::Waiting(body),
             replies: VecDeque::new(),
+            assembly: None,
+            assembling: 0,
+            kept: 0,
             taken: 0,
             crediting: false,
             waker: None,
@@ -125,7 +152,7 @@ impl Calls {
         state.ring();
         drop(state);
         metrics::CALLS_OPEN.inc();
-        Some((id, connect))
+        Ok((id, connect))
     }
 
     /// The next thing that came of a call.
@@ -138,15 +165,12 @@ impl Calls {
         let state = &mut *state;
         let Some(call) = state.calls.get_mut(&id) else { return Poll::Ready(None) };
         if let Some(reply) = call.replies.pop_front() {
-            call.taken += 1;
-            let over = matches!(call.progress, Progress::Over(_));
-            // Half a window at once: fewer frames, and the callee never has to stop.
-            if !over && !call.crediting && call.taken >= self.limits.window.div_ceil(2) {
-                call.crediting = true;
+            call.took(reply.frames);
+            if call.owes_credit(self.limits.window) {
                 state.waiting.push_back(Waiting::Credit(id));
                 state.ring();
             }
-            return Poll::Ready(Some(Ok(reply)));
+            return Poll::Ready(Some(Ok(reply.body)));
         }
         match &mut call.progress {
             Progress::Over(Ok(())) => Poll::Ready(None),
@@ -155,13 +179,20 @@ impl Calls {
                 call.progress = Progress::Over(Ok(()));
                 Poll::Ready(Some(Err(error)))
             }
-            Progress::Waiting(_) | Progress::Sent => {
+            Progress::Waiting(_) | Progress::Sending(_) | Progress::Sent => {
                 if !call.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
                     call.waker = Some(context.waker().clone());
                 }
                 Poll::Pending
             }
         }
+    }
+
+    /// Is nothing more to come of a call, as far as is known?
+    pub(crate) fn is_over(&self, id: u64) -> bool {
+        self.state().calls.get(&id).is_none_or(|call| {
+            call.replies.is_empty() && matches!(call.progress, Progress::Over(Ok(())))
+        })
     }
 
     /// The caller is gone.
@@ -174,7 +205,10 @@ impl Calls {
                 state.waiting_bytes -= body.len();
                 metrics::outcome(metrics::Outcome::Cancelled);
             }
-            Progress::Sent => {
+            Progress::Sending(_) | Progress::Sent => {
+                if let Progress::Sending(rest) = &call.progress {
+                    state.waiting_bytes -= rest.len();
+                }
                 state.waiting.push_back(Waiting::Cancel(id));
                 state.ring();
                 metrics::outcome(metrics::Outcome::Cancelled);
@@ -200,6 +234,16 @@ impl Calls {
         self.state().phase == Phase::Down
     }
 
+    /// Is the link up?
+    pub(crate) fn is_up(&self) -> bool {
+        self.state().phase == Phase::Up
+    }
+
+    /// Has the last attempt to connect failed?
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.state().unreachable
+    }
+
     /// Which link this is, for [`Calls::say`].
     pub(crate) fn link(&self) -> u64 {
         self.state().link
@@ -209,6 +253,7 @@ impl Calls {
     pub(crate) fn up(&self, line: Arc<dyn Speaks>) {
         let mut state = self.state();
         state.phase = Phase::Up;
+        state.unreachable = false;
         state.line = Some(line);
         state.ring();
     }
@@ -241,20 +286,13 @@ impl Calls {
     /// Takes what the peer said. False if no peer says such a thing.
     pub(crate) fn take(&self, kind: Kind) -> bool {
         match kind {
-            Kind::Reply(Reply { id, body, last }) => self.change(id, |call, window| {
-                // No honest peer sends more than it was given credit for.
-                if call.replies.len() >= window {
-                    return false;
-                };
-                call.replies.push_back(body);
-                if last {
-                    call.finish(Ok(()));
-                }
-                true
-            }),
+            Kind::Reply(reply) => self.reply(reply),
             Kind::End(id) => self.finish(id, Ok(())),
             Kind::Failed(id) => self.finish(id, Err(CallError::Lost)),
             Kind::NotStarted(id) => self.finish(id, Err(CallError::NotStarted)),
+            Kind::TooLarge(TooLarge { id, bytes_max }) => {
+                self.finish(id, Err(CallError::TooLarge { bytes_max }))
+            }
             _ => false,
         }
     }
@@ -263,6 +301,7 @@ impl Calls {
     /// was not, has not. `again`: somebody goes on connecting.
     pub(crate) fn broke(&self, again: bool) {
         let mut state = self.state();
+        state.unreachable |= state.phase == Phase::Connecting;
         state.phase = if again { Phase::Connecting } else { Phase::Down };
         state.link += 1;
         let line = state.line.take();
@@ -271,7 +310,7 @@ impl Calls {
         let mut wakers = Vec::new();
         for call in state.calls.values_mut() {
             let error = match call.progress {
-                Progress::Waiting(_) => CallError::NotStarted,
+                Progress::Waiting(_) | Progress::Sending(_) => CallError::NotStarted,
                 Progress::Sent => CallError::Lost,
                 Progress::Over(_) => continue,
             };
@@ -284,29 +323,86 @@ impl Calls {
         wakers.into_iter().for_each(Waker::wake);
     }
 
+    /// Takes a reply, or a piece of one.
+    fn reply(&self, Reply { id, body, last, rest }: Reply) -> bool {
+        let Limits { window, message_bytes, .. } = self.limits;
+        self.change(id, |call| {
+            // Its callee has not learnt yet that it was cancelled.
+            if matches!(call.progress, Progress::Over(_)) {
+                return Change::None;
+            }
+            // No honest peer sends more than it was given credit for.
+            if call.kept >= window {
+                return Change::Strange;
+            }
+            call.kept += 1;
+            let whole = match call.assembly.take() {
+                None => match Assembly::begin(body, rest, message_bytes) {
+                    First::Whole(body) => body,
+                    First::Begun(assembly) => return call.assembles(assembly),
+                    First::TooLarge => {
+                        let bytes_max = message_bytes as u64;
+                        call.finish(Err(CallError::TooLarge { bytes_max }));
+                        return Change::Cancel;
+                    }
+                },
+                Some(mut assembly) => match assembly.add(&body, rest) {
+                    Next::More => return call.assembles(assembly),
+                    Next::Whole(body) => body,
+                    Next::Strange => return Change::Strange,
+                },
+            };
+            let frames = mem::take(&mut call.assembling) + 1;
+            call.replies.push_back(Arrived { body: whole, frames });
+            if last {
+                call.finish(Ok(()));
+            }
+            Change::Wake
+        })
+    }
+
     fn finish(&self, id: u64, result: Result<(), CallError>) -> bool {
-        self.change(id, |call, _| {
+        self.change(id, |call| {
             call.finish(result);
-            true
+            Change::Wake
         })
     }
 
     /// Changes a call and wakes its caller. A call that is not there was dropped by its
     /// caller; the peer will hear of it.
-    fn change(&self, id: u64, change: impl FnOnce(&mut Call, usize) -> bool) -> bool {
+    fn change(&self, id: u64, change: impl FnOnce(&mut Call) -> Change) -> bool {
         let mut state = self.state();
         let Some(call) = state.calls.get_mut(&id) else { return true };
-        if matches!(call.progress, Progress::Waiting(_)) {
+        let unsent = match &call.progress {
             // It was told of no such call.
-            return false;
+            Progress::Waiting(_) => return false,
+            // Its other pieces are of no use if the call is over.
+            Progress::Sending(rest) => rest.len(),
+            Progress::Sent | Progress::Over(_) => 0,
+        };
+        let change = change(call);
+        let is_over = matches!(call.progress, Progress::Over(_));
+        let credits = call.owes_credit(self.limits.window);
+        let waker = match change {
+            Change::Strange => return false,
+            Change::None => None,
+            Change::Wake | Change::Cancel => call.waker.take(),
+        };
+        if is_over {
+            state.waiting_bytes -= unsent;
         }
-        let honest = change(call, self.limits.window as usize);
-        let waker = call.waker.take();
+        if matches!(change, Change::Cancel) {
+            state.waiting.push_back(Waiting::Cancel(id));
+            state.ring();
+        } else if credits {
+            state.waiting.push_back(Waiting::Credit(id));
+            state.ring();
+        }
         drop(state);
         if let Some(waker) = waker {
             bell::ring(waker);
         }
-        honest
+        true
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -314,7 +410,53 @@ impl Calls {
     }
 }
 
+/// What follows from what arrived for a call.
+enum Change {
+    /// Nothing for its caller.
+    None,
+    /// Its caller has something to take.
+    Wake,
+    /// As `Wake`, and the callee is to stop.
+    Cancel,
+    /// No node sends this.
+    Strange,
+}
+
 impl Call {
+    /// Goes on with a reply of which pieces are still to come. While its caller has nothing
+    /// else to take, the pieces are credited as they come: the caller waits for the whole.
+    fn assembles(&mut self, assembly: Assembly) -> Change {
+        self.assembly = Some(assembly);
+        self.assembling += 1;
+        if self.replies.is_empty() {
+            let frames = mem::take(&mut self.assembling);
+            self.credits(frames);
+        }
+        Change::None
+    }
+
+    /// Its caller took a reply of so many frames.
+    fn took(&mut self, mut frames: u32) {
+        if self.replies.is_empty() {
+            frames += mem::take(&mut self.assembling);
+        }
+        self.credits(frames);
+    }
+
+    fn credits(&mut self, frames: u32) {
+        self.kept -= frames;
+        self.taken += frames;
+    }
+
+    /// Is credit to be given now? Half a window at once: fewer frames, and the callee never
+    /// has to stop.
+    fn owes_credit(&mut self, window: u32) -> bool {
+        let over = matches!(self.progress, Progress::Over(_));
+        let owes = !over && !self.crediting && self.taken >= window.div_ceil(2);
+        self.crediting |= owes;
+        owes
+    }
+
     fn finish(&mut self, result: Result<(), CallError>) {
         if !matches!(self.progress, Progress::Over(_)) {
             self.progress = Progress::Over(result);
@@ -335,12 +477,27 @@ impl State {
             }
             Waiting::Open(id) => {
                 let call = self.calls.get_mut(&id)?;
-                let Progress::Waiting(body) = mem::replace(&mut call.progress, Progress::Sent)
-                else {
-                    unreachable!("an opening is written once")
+                let (mut body, begins) = match mem::replace(&mut call.progress, Progress::Sent) {
+                    Progress::Waiting(body) => (body, true),
+                    Progress::Sending(body) => (body, false),
+                    // It was refused before all of it was written.
+                    over => {
+                        call.progress = over;
+                        return None;
+                    }
                 };
-                self.waiting_bytes -= body.len();
-                Kind::Open(Open { id, window, body })
+                let (piece, rest) = frame::split_piece(&mut body);
+                self.waiting_bytes -= piece.len();
+                if rest > 0 {
+                    call.progress = Progress::Sending(body);
+                    // At the end: other calls have their turn between two pieces.
+                    self.waiting.push_back(Waiting::Open(id));
+                }
+                if begins {
+                    Kind::Open(Open { id, window, body: piece, rest })
+                } else {
+                    Kind::OpenMore(Piece { id, body: piece, rest })
+                }
             }
         })
     }
@@ -389,7 +546,7 @@ mod tests {
             let (id, _) = calls.open(Bytes::from_static(b"a call")).expect("there is room");
             assert!(matches!(written(&calls), Some(Kind::Open(_))));
             let body = Bytes::from_static(b"a reply");
-            assert!(calls.take(Kind::Reply(Reply { id, body, last })));
+            assert!(calls.take(Kind::Reply(Reply { id, body, last, rest: 0 })));
             calls.forget(id);
             assert_eq!(written(&calls), (!last).then_some(Kind::Cancel(id)));
         }
@@ -401,7 +558,7 @@ mod tests {
         let (id, _) = calls.open(Bytes::from_static(b"a call")).expect("there is room");
         written(&calls);
         let body = Bytes::from_static(b"a reply");
-        assert!(calls.take(Kind::Reply(Reply { id, body: body.clone(), last: true })));
+        assert!(calls.take(Kind::Reply(Reply { id, body: body.clone(), last: true, rest: 0 })));
         let mut context = Context::from_waker(Waker::noop());
         assert_eq!(calls.poll_reply(id, &mut context), Poll::Ready(Some(Ok(body))));
         assert_eq!(calls.poll_reply(id, &mut context), Poll::Ready(None));

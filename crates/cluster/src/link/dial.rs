@@ -7,35 +7,29 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use store::{Marking, Presence};
+use store::Marking;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::calls::Calls;
 use super::frame::Kind;
-use super::handshake::{self, Caller, Unmet};
+use super::handshake::{self, Party as Peer, Purpose, Unmet};
 use super::inbox::Inbox;
 use super::line::{self, Beat, Line, Party};
-use super::suspicion::{Look, Suspicion};
 use super::tls;
+use super::watch::Watch;
 use super::wire::{Socket, Wire};
 use crate::node::Node;
 use crate::peers::Linked;
 use crate::{Incarnation, Settings, metrics};
+use ownership::detector::{Attempt, FailureDetector, Found, LOOK_MS, Links, Next, Timing, Verdict};
 
 /// How long a mark of a dead node stands: longer than any node pauses and comes back.
 const MARK: Duration = Duration::from_hours(24);
 
-/// How long the store may take to tell how a peer's lease is.
-const LOOK: Duration = Duration::from_millis(500);
-
-/// How long to wait between two tries to make a broken link anew.
-const PAUSE: Duration = Duration::from_millis(50);
-
-/// How long to wait after so many tries that it makes little difference.
-const LONG_PAUSE: Duration = Duration::from_millis(250);
-const SHORT_PAUSES: u32 = 40;
+/// How long the store may take to answer a look at a peer's lease.
+const LOOK: Duration = Duration::from_millis(LOOK_MS);
 
 /// One node's link to another.
 pub(crate) struct Link {
@@ -50,10 +44,11 @@ pub(crate) struct Link {
 }
 
 /// Why there is no link.
-enum Failure {
+pub(super) enum Failure {
     /// Nothing listens at the address.
     Refused,
-    /// Another process answers there, which is a proof that the one meant is dead.
+    /// Another process of the cluster answers, which is told to be at this very address. So
+    /// the one meant is not there any more; unless its lease is still renewed.
     Superseded(Incarnation),
     /// Anything else.
     Other(String),
@@ -68,10 +63,10 @@ enum Ended {
     Broken,
 }
 
-/// An established link.
-struct Established {
-    wire: Wire,
-    inbox: Inbox,
+/// A connection to a peer that both ends have proven themselves on.
+pub(super) struct Established {
+    pub(super) wire: Wire,
+    pub(super) inbox: Inbox,
 }
 
 /// Whatever happens to the task that connects, its calls learn of it.
@@ -99,6 +94,24 @@ impl Drop for Counted {
     }
 }
 
+/// Whether this node has found the peer of a link dead. Not any more when this is dropped.
+struct FoundDead<'a> {
+    node: &'a Node,
+    peer: Incarnation,
+}
+
+impl FoundDead<'_> {
+    fn set(&self, is_dead: bool) {
+        self.node.peers.set_found_dead(self.peer, is_dead);
+    }
+}
+
+impl Drop for FoundDead<'_> {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
 /// Connects, in the background, and keeps the link for as long as the peer is a member.
 /// The calls must have asked for it: [`Calls::open`], [`Calls::want`].
 pub(crate) fn connect(node: &Arc<Node>, link: &Arc<Link>) {
@@ -115,17 +128,20 @@ pub(crate) fn connect(node: &Arc<Node>, link: &Arc<Link>) {
 /// Makes the link, and makes it anew when it breaks.
 async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
     // A link that the peer made and lost was one as well.
-    let mut suspicion = suspect(node);
-    let mut tries = 0;
+    let mut detector = detector(node);
+    let found_dead = FoundDead { node, peer: link.incarnation };
+    // For longer than a link: how the link ended may be known first.
+    let _watch = Watch::start(node, link);
     loop {
-        let failure = match timeout(node.settings.connect(), meet(node, link)).await {
+        let meeting = meet(node, link, Purpose::Calls);
+        let failure = match timeout(node.settings.connect(), meeting).await {
             Ok(Ok(established)) => {
+                found_dead.set(false);
                 match run(node, link, established).await {
                     Ended::Parted | Ended::Lapsed => return,
                     Ended::Broken => {}
                 }
-                suspicion = suspect(node);
-                tries = 0;
+                detector = self::detector(node);
                 continue;
             }
             Ok(Err(failure)) => failure,
@@ -136,65 +152,57 @@ async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
         if !goes_on {
             return;
         }
-        let gone = match failure {
-            Failure::Refused => {
-                suspicion.refused() && judge(node, link.incarnation, &mut suspicion).await
-            }
-            Failure::Superseded(by) => {
-                tracing::info!(node = %link.incarnation, %by, "a peer's process was replaced");
-                mark_dead(node, link.incarnation).await
-            }
-            Failure::Other(why) => {
-                suspicion.not_refused();
-                if tries == 0 {
-                    tracing::warn!(node = %link.incarnation, why, "no link to a peer");
-                }
-                false
-            }
+        let attempt = match failure {
+            Failure::Refused => Attempt::Refused,
+            Failure::Superseded(_) => Attempt::Superseded,
+            Failure::Other(_) => Attempt::Unreachable,
         };
+        let peer = link.incarnation;
+        let links =
+            Links { is_up: node.peers.is_linked(peer), was_closed: node.peers.was_closed(peer) };
+        let verdict = match detector.attempt_failed(node.right.now(), attempt, links) {
+            Next::Retry => Verdict::Undecided,
+            Next::Look => look(node, peer, &mut detector).await,
+        };
+        found_dead.set(verdict == Verdict::Dead && detector.saw_its_end());
+        let gone = match verdict {
+            Verdict::Undecided => false,
+            Verdict::Dead => mark_dead(node, peer).await,
+            Verdict::Gone => true,
+        };
+        match failure {
+            Failure::Superseded(by) if gone => {
+                tracing::info!(node = %peer, %by, "a peer's process was replaced");
+            }
+            Failure::Other(why) if detector.attempts() == 1 => {
+                tracing::warn!(node = %peer, why, "no link to a peer");
+            }
+            _ => {}
+        }
         if gone {
-            node.members.forget(link.incarnation);
+            node.members.forget(peer);
             return;
         }
-        tries += 1;
-        sleep(if tries < SHORT_PAUSES { PAUSE } else { LONG_PAUSE }).await;
+        sleep(Duration::from_millis(detector.pause_ms())).await;
     }
 }
 
-fn suspect(node: &Node) -> Suspicion {
+fn detector(node: &Node) -> FailureDetector {
     let Settings { renew_ms, ping_ms, pong_ms, .. } = node.settings;
-    Suspicion::new(node.right.now(), (renew_ms, ping_ms.saturating_add(pong_ms)))
+    let timing = Timing { renew_ms, notice_ms: ping_ms.saturating_add(pong_ms) };
+    FailureDetector::new(node.right.now(), timing)
 }
 
-/// Is a peer that refuses connections dead, or gone? Has it marked if so.
-async fn judge(node: &Node, peer: Incarnation, suspicion: &mut Suspicion) -> bool {
-    if node.peers.is_linked(peer) {
-        suspicion.is_linked(node.right.now());
-        return false;
-    }
-    // Without a link that broke, the address may never have been right.
-    let Some(closed) = node.peers.was_closed(peer) else { return false };
-    let asked = node.right.now();
-    let looking = async {
-        let presence = node.store.presence(peer).await?;
-        let left = node.store.lease_left(peer).await?;
-        Ok::<_, store::Error>((presence, left))
+/// Reads what the store holds about a peer, for its failure detector.
+async fn look(node: &Node, peer: Incarnation, detector: &mut FailureDetector) -> Verdict {
+    let asked_ms = node.right.now();
+    let Ok(Ok(presence)) = timeout(LOOK, node.store.presence(peer)).await else {
+        detector.look_failed(node.right.now());
+        return Verdict::Undecided;
     };
-    match timeout(LOOK, looking).await {
-        Ok(Ok((Presence::Live(lease), Some(left)))) => {
-            let left = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-            let linked = lease.linked.contains(&node.incarnation);
-            let look = Look { asked, answered: node.right.now(), left, linked, closed };
-            suspicion.weigh(look) && mark_dead(node, peer).await
-        }
-        Ok(Ok((Presence::Live(_), None))) => false,
-        // Marked by another, or left.
-        Ok(Ok((Presence::Dead { .. } | Presence::Gone, _))) => true,
-        Ok(Err(_)) | Err(_) => {
-            suspicion.begin_again(node.right.now());
-            false
-        }
-    }
+    let answered_ms = node.right.now();
+    let found = Found { asked_ms, answered_ms, presence: &presence };
+    detector.looked(node.incarnation, found)
 }
 
 /// Carries calls over an established link until it ends.
@@ -233,17 +241,41 @@ async fn run(node: &Arc<Node>, link: &Arc<Link>, established: Established) -> En
 }
 
 /// Connects and shakes hands.
-async fn meet(node: &Node, link: &Link) -> Result<Established, Failure> {
+pub(super) async fn meet(
+    node: &Node,
+    link: &Link,
+    purpose: Purpose,
+) -> Result<Established, Failure> {
     let mut wire = reach(node, &link.address).await.map_err(unreached)?;
     let mut inbox = Inbox::new(handshake::FRAME_BYTES_MAX);
-    let own = Caller { incarnation: node.incarnation, ping_ms: node.settings.ping_ms };
-    let secret = &node.settings.secret;
-    let callee = handshake::call(own, secret, &mut wire, &mut inbox).await.map_err(unmet)?;
-    if callee != link.incarnation {
-        return Err(Failure::Superseded(callee));
+    let Settings { ping_ms, secret, .. } = &node.settings;
+    let (incarnation, address) = (node.incarnation, node.address.clone());
+    let own = Peer { incarnation, ping_ms: *ping_ms, address, purpose };
+    let callee = handshake::call(&own, secret, &mut wire, &mut inbox).await.map_err(unmet)?;
+    if callee.incarnation != link.incarnation {
+        return Err(another(node, link, &callee));
     }
-    inbox.admit(super::frame_bytes_max(&node.settings));
+    inbox.admit(super::FRAME_BYTES_MAX);
     Ok(Established { wire, inbox })
+}
+
+/// What it means that another process answers than the one that was called. A connection may
+/// have been led elsewhere, also back to this node: that proves nothing of the one called.
+fn another(node: &Node, link: &Link, callee: &Peer) -> Failure {
+    if callee.incarnation == node.incarnation {
+        return Failure::Other(format!(
+            "this node itself answers at {}; see cluster.advertise of both nodes, and what \
+             leads there",
+            link.address
+        ));
+    }
+    if callee.address != link.address {
+        return Failure::Other(format!(
+            "the node that is to be reached at {} answers at {}; see what leads there",
+            callee.address, link.address
+        ));
+    }
+    Failure::Superseded(callee.incarnation)
 }
 
 async fn reach(node: &Node, address: &str) -> io::Result<Wire> {
@@ -285,7 +317,8 @@ fn unmet(unmet: Unmet) -> Failure {
 /// or the store cannot be asked.
 pub(crate) async fn mark_dead(node: &Node, incarnation: Incarnation) -> bool {
     // Calls wait meanwhile for a link, so a store that is slow is not waited for.
-    let marking = node.store.mark_dead(incarnation, node.incarnation, MARK);
+    let also_dead = node.peers.found_dead_besides(incarnation);
+    let marking = node.store.mark_dead(incarnation, node.incarnation, &also_dead, MARK);
     let Ok(marking) = timeout(node.settings.connect(), marking).await else { return false };
     match marking {
         Ok(Marking::Dead) => {

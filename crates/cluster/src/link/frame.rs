@@ -12,7 +12,7 @@ use prost::Message as _;
 /// One message on a link.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Frame {
-    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14")]
+    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16")]
     pub(crate) kind: Option<Kind>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) enum Kind {
     /// Callee: nothing more will come of it.
     #[prost(uint64, tag = "8")]
     End(u64),
-    /// Callee: more should have come of it, but cannot be told.
+    /// Callee: the node that worked on the call was lost. Sent by a node that relays the call.
     #[prost(uint64, tag = "9")]
     Failed(u64),
     /// Caller: whoever made that call is gone.
@@ -62,6 +62,27 @@ pub(crate) enum Kind {
     /// Callee: this link ends. Close it.
     #[prost(message, tag = "14")]
     Bye(Bye),
+    /// Callee: the call, or a reply to it, is larger than a message may be. The call is over.
+    #[prost(message, tag = "15")]
+    TooLarge(TooLarge),
+    /// Caller: the next piece of a call whose `Open` announced more.
+    #[prost(message, tag = "16")]
+    OpenMore(Piece),
+}
+
+/// Most bytes of a message in one frame. A longer message is sent in several frames, and
+/// frames of other calls are sent between them. With its header such a frame is as large as
+/// what a connection writes at once (64 KiB).
+pub(crate) const PIECE_BYTES_MAX: usize = (64 << 10) - super::FRAME_OVERHEAD_BYTES;
+
+/// Splits the next piece off a message. Copies nothing. Returns the piece and how many bytes
+/// remain in `message`.
+pub(crate) fn split_piece(message: &mut Bytes) -> (Bytes, u64) {
+    if message.len() <= PIECE_BYTES_MAX {
+        return (std::mem::take(message), 0);
+    }
+    let piece = message.split_to(PIECE_BYTES_MAX);
+    (piece, message.len() as u64)
 }
 
 impl Kind {
@@ -91,6 +112,12 @@ pub(crate) struct Greeting {
     /// Who calls says something so often, in milliseconds.
     #[prost(uint64, tag = "3")]
     pub(crate) ping_ms: u64,
+    /// The address that peers are told to reach the speaker at; empty where none does.
+    #[prost(string, tag = "4")]
+    pub(crate) address: String,
+    /// Caller: nothing follows on this connection, whose end is all that the caller waits for.
+    #[prost(bool, tag = "5")]
+    pub(crate) watches: bool,
 }
 
 /// A new call. Its id is used once in a link's life.
@@ -98,26 +125,54 @@ pub(crate) struct Greeting {
 pub(crate) struct Open {
     #[prost(uint64, tag = "1")]
     pub(crate) id: u64,
-    /// So many replies may come before the first credit.
+    /// So many `Reply` frames may come before the first credit.
     #[prost(uint32, tag = "2")]
     pub(crate) window: u32,
     #[prost(bytes = "bytes", tag = "3")]
     pub(crate) body: Bytes,
+    /// Bytes of the call that follow in `OpenMore` frames. The call begins with the last one.
+    #[prost(uint64, tag = "4")]
+    pub(crate) rest: u64,
 }
 
-/// Something that came of a call.
+/// The next piece of a call.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Piece {
+    #[prost(uint64, tag = "1")]
+    pub(crate) id: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(crate) body: Bytes,
+    /// Bytes that follow in further pieces.
+    #[prost(uint64, tag = "3")]
+    pub(crate) rest: u64,
+}
+
+/// A message that is larger than its sender or receiver allows.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(crate) struct TooLarge {
+    #[prost(uint64, tag = "1")]
+    pub(crate) id: u64,
+    /// The bound that the message exceeds, in bytes.
+    #[prost(uint64, tag = "2")]
+    pub(crate) bytes_max: u64,
+}
+
+/// Something that came of a call, or a piece of it. Each frame takes one credit.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Reply {
     #[prost(uint64, tag = "1")]
     pub(crate) id: u64,
     #[prost(bytes = "bytes", tag = "2")]
     pub(crate) body: Bytes,
-    /// Nothing more will come of the call; no `End` follows.
+    /// Nothing more will come of the call; no `End` follows. Only on the last piece.
     #[prost(bool, tag = "3")]
     pub(crate) last: bool,
+    /// Bytes of this reply that follow in further `Reply` frames of the call.
+    #[prost(uint64, tag = "4")]
+    pub(crate) rest: u64,
 }
 
-/// So many more replies of a call may come.
+/// So many more `Reply` frames of a call may come.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Credit {
     #[prost(uint64, tag = "1")]

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncWriteExt as _;
@@ -12,14 +13,34 @@ use super::proof::{self, Role};
 use super::wire::Wire;
 use crate::Incarnation;
 
-/// Longest frame of those who have not proven themselves, in bytes: a greeting takes up to 38.
-pub(crate) const FRAME_BYTES_MAX: usize = 256;
+/// Longest frame of those who have not proven themselves, in bytes: a greeting takes up to 46,
+/// and an address up to [`ADDRESS_BYTES_MAX`].
+pub(crate) const FRAME_BYTES_MAX: usize = 512;
 
-/// Who called.
-pub(crate) struct Caller {
+/// Longest address that a node may be told to be at, in bytes. Settings with a longer one are
+/// refused. The longest name of a host has 253.
+pub(crate) const ADDRESS_BYTES_MAX: usize = 300;
+
+/// Who is at one end of a connection.
+#[derive(Clone)]
+pub(crate) struct Party {
     pub(crate) incarnation: Incarnation,
-    /// It says something so often, in milliseconds.
+    /// Who calls says something so often, in milliseconds. It is 0 for who was called.
     pub(crate) ping_ms: u64,
+    /// Where peers are told to reach it; empty where none does.
+    pub(crate) address: Arc<str>,
+    /// What the connection is for. Who was called leaves that to the caller.
+    pub(crate) purpose: Purpose,
+}
+
+/// What a connection between two nodes is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It carries calls.
+    #[default]
+    Calls,
+    /// It carries nothing: the caller waits for its end.
+    Watch,
 }
 
 /// Why two do not come to know each other.
@@ -39,12 +60,12 @@ pub(crate) enum Unmet {
 
 /// Meets the node that was called, and tells which it is.
 pub(crate) async fn call(
-    own: Caller,
+    own: &Party,
     secret: &str,
     wire: &mut Wire,
     inbox: &mut Inbox,
-) -> Result<Incarnation, Unmet> {
-    let caller = Greeting { ping_ms: own.ping_ms, ..greeting(own.incarnation)? };
+) -> Result<Party, Unmet> {
+    let caller = greeting(own)?;
     say(wire, Kind::Hello(caller.clone())).await?;
     let callee = match hear(wire, inbox).await? {
         Kind::Challenge(callee) => callee,
@@ -54,7 +75,7 @@ pub(crate) async fn call(
     match hear(wire, inbox).await? {
         Kind::Welcome(proof) if proof::holds(&proof, secret, Role::Callee, &caller, &callee) => {
             // Only one that proved itself is believed.
-            Ok(Incarnation(callee.incarnation))
+            Ok(callee.into())
         }
         Kind::Welcome(_) => Err(Unmet::Unproven),
         Kind::Bye(Bye { unproven: true }) => Err(Unmet::Refused),
@@ -64,11 +85,11 @@ pub(crate) async fn call(
 
 /// Meets the node that called, and tells which it is.
 pub(crate) async fn answer(
-    own: Incarnation,
+    own: &Party,
     secret: &str,
     wire: &mut Wire,
     inbox: &mut Inbox,
-) -> Result<Caller, Unmet> {
+) -> Result<Party, Unmet> {
     let Kind::Hello(caller) = hear(wire, inbox).await? else { return Err(Unmet::Strange) };
     let callee = greeting(own)?;
     say(wire, Kind::Challenge(callee.clone())).await?;
@@ -78,14 +99,29 @@ pub(crate) async fn answer(
         return Err(Unmet::Unproven);
     }
     say(wire, Kind::Welcome(proof::prove(secret, Role::Callee, &caller, &callee))).await?;
-    Ok(Caller { incarnation: Incarnation(caller.incarnation), ping_ms: caller.ping_ms })
+    Ok(caller.into())
 }
 
 /// Who this is, and something that nobody ever said before.
-fn greeting(own: Incarnation) -> Result<Greeting, Unmet> {
+fn greeting(own: &Party) -> Result<Greeting, Unmet> {
     let mut nonce = [0; proof::NONCE_BYTES];
     getrandom::fill(&mut nonce).map_err(|_| Unmet::Random)?;
-    Ok(Greeting { incarnation: own.0, nonce: Bytes::copy_from_slice(&nonce), ping_ms: 0 })
+    Ok(Greeting {
+        incarnation: own.incarnation.0,
+        nonce: Bytes::copy_from_slice(&nonce),
+        ping_ms: own.ping_ms,
+        address: own.address.to_string(),
+        watches: own.purpose == Purpose::Watch,
+    })
+}
+
+impl From<Greeting> for Party {
+    fn from(greeting: Greeting) -> Self {
+        let Greeting { incarnation, ping_ms, address, watches, .. } = greeting;
+        let incarnation = Incarnation(incarnation);
+        let purpose = if watches { Purpose::Watch } else { Purpose::Calls };
+        Self { incarnation, ping_ms, address: address.into(), purpose }
+    }
 }
 
 async fn say(wire: &mut Wire, kind: Kind) -> Result<(), Unmet> {

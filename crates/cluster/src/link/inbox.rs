@@ -92,9 +92,9 @@ mod tests {
         let kind =
             prop_oneof![
                 (any::<u64>(), any::<u32>(), body())
-                    .prop_map(|(id, window, body)| Kind::Open(Open { id, window, body })),
+                    .prop_map(|(id, window, body)| Kind::Open(Open { id, window, body, rest: 0 })),
                 (any::<u64>(), body(), any::<bool>())
-                    .prop_map(|(id, body, last)| Kind::Reply(Reply { id, body, last })),
+                    .prop_map(|(id, body, last)| Kind::Reply(Reply { id, body, last, rest: 0 })),
                 any::<u64>().prop_map(Kind::Cancel),
                 Just(Kind::Ping(())),
                 Just(Kind::Pong(())),
@@ -148,7 +148,7 @@ mod tests {
         let open = |bytes| {
             let mut said = BytesMut::new();
             let body = Bytes::from(vec![0; bytes]);
-            Kind::Reply(Reply { id: 0, body, last: false }).say(&mut said);
+            Kind::Reply(Reply { id: 0, body, last: false, rest: 0 }).say(&mut said);
             said
         };
         // Two bytes for the frame's length, and for that of each field before the body.

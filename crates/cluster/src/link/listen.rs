@@ -1,27 +1,29 @@
 //! Takes links of peers, and how long strangers may stay.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::answering::Answering;
-use super::handshake::{self, Caller, Unmet};
+use super::handshake::{self, Party, Purpose, Unmet};
 use super::inbox::Inbox;
 use super::line::{Beat, Line};
 use super::wire::{Socket, Wire};
-use super::{PING_MS_MAX, tls};
+use super::{PING_MS_MAX, tls, watch};
 use crate::bell::Speaks;
 use crate::metrics;
 use crate::node::Node;
 use crate::peers::Linked;
 
-/// Most connections of those who have not proven themselves; one more is closed at once.
+/// Most connections of those who have not proven themselves. One more closes the oldest of
+/// them, so that connections that prove nothing do not keep peers out.
 const STRANGERS_MAX: usize = 64;
 
 /// How long to wait after no connection could be taken: the process has too many files open.
@@ -32,7 +34,7 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Listens until the node closes its links.
 pub(crate) async fn listen(node: Arc<Node>, listener: TcpListener) {
-    let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
+    let strangers = Arc::new(Strangers::default());
     let refusals = Arc::new(Refusals::default());
     let closing = node.closing.clone();
     while let Some(accepted) = closing.run_until_cancelled(listener.accept()).await {
@@ -44,22 +46,65 @@ pub(crate) async fn listen(node: Arc<Node>, listener: TcpListener) {
                 continue;
             }
         };
-        let Ok(place) = strangers.clone().try_acquire_owned() else {
-            metrics::LINKS_REFUSED.inc();
-            tracing::debug!(%from, "closed a connection: too many have not proven themselves");
-            continue;
-        };
+        let stranger = Stranger::new(&strangers);
         let (node, refusals) = (node.clone(), refusals.clone());
         tokio::spawn(async move {
             let mut inbox = Inbox::new(handshake::FRAME_BYTES_MAX);
             let meeting = meet(&node, &refusals, (stream, from), &mut inbox);
             let met = timeout(node.settings.connect(), meeting);
-            let Some(Ok(Some((caller, wire)))) = node.closing.run_until_cancelled(met).await else {
-                return;
-            };
-            drop(place);
-            answer(&node, caller, wire, inbox).await;
+            let met = node.closing.run_until_cancelled(stranger.place.run_until_cancelled(met));
+            let Some(Some(Ok(Some((caller, wire))))) = met.await else { return };
+            drop(stranger);
+            match caller.purpose {
+                Purpose::Calls => answer(&node, caller, wire, inbox).await,
+                Purpose::Watch => watch::hold(&node, wire, inbox).await,
+            }
         });
+    }
+}
+
+/// Connections of those who have not proven themselves, the oldest first: what closes each.
+/// At most [`STRANGERS_MAX`].
+#[derive(Default)]
+struct Strangers(Mutex<(u64, BTreeMap<u64, CancellationToken>)>);
+
+impl Strangers {
+    fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, CancellationToken>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of them, until it has proven itself or is gone.
+struct Stranger {
+    number: u64,
+    /// Cancelled when it must make room for a later one.
+    place: CancellationToken,
+    strangers: Arc<Strangers>,
+}
+
+impl Stranger {
+    fn new(strangers: &Arc<Strangers>) -> Self {
+        let place = CancellationToken::new();
+        let mut all = strangers.lock();
+        let (next, places) = &mut *all;
+        let number = *next;
+        *next += 1;
+        if places.len() >= STRANGERS_MAX
+            && let Some((_, oldest)) = places.pop_first()
+        {
+            metrics::LINKS_REFUSED.inc();
+            tracing::debug!("closed a connection that has not proven itself for a later one");
+            oldest.cancel();
+        }
+        places.insert(number, place.clone());
+        drop(all);
+        Self { number, place, strangers: strangers.clone() }
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.strangers.lock().1.remove(&self.number);
     }
 }
 
@@ -69,7 +114,7 @@ async fn meet(
     refusals: &Refusals,
     (stream, from): (TcpStream, SocketAddr),
     inbox: &mut Inbox,
-) -> Option<(Caller, Wire)> {
+) -> Option<(Party, Wire)> {
     let mut wire = match welcome(node, stream).await {
         Ok(wire) => wire,
         Err(error) => {
@@ -78,7 +123,9 @@ async fn meet(
         }
     };
     refusals.none();
-    let met = handshake::answer(node.incarnation, &node.settings.secret, &mut wire, inbox).await;
+    let (incarnation, address) = (node.incarnation, node.address.clone());
+    let own = Party { incarnation, ping_ms: 0, address, purpose: Purpose::default() };
+    let met = handshake::answer(&own, &node.settings.secret, &mut wire, inbox).await;
     match met {
         Ok(caller) => Some((caller, wire)),
         Err(Unmet::Unproven) => {
@@ -102,8 +149,8 @@ async fn welcome(node: &Node, stream: TcpStream) -> io::Result<Wire> {
 }
 
 /// Answers a peer's calls until the link ends.
-async fn answer(node: &Arc<Node>, caller: Caller, mut wire: Wire, mut inbox: Inbox) {
-    inbox.admit(super::frame_bytes_max(&node.settings));
+async fn answer(node: &Arc<Node>, caller: Party, mut wire: Wire, mut inbox: Inbox) {
+    inbox.admit(super::FRAME_BYTES_MAX);
     let linked = Linked::new(node, caller.incarnation, wire.fate().clone());
     let line = Arc::new_cyclic(|line| {
         let line: &Weak<Line<Answering>> = line;

@@ -1,33 +1,32 @@
-//! The link between two nodes: one connection each way of calling, made as soon as one knows
-//! of the other, and kept.
+//! The links between two nodes: one connection each way of calling, made as soon as one knows
+//! of the other, and kept; and beside each another connection that carries nothing (`watch.rs`).
 
 pub(crate) mod answering;
+mod assembly;
 pub(crate) mod calls;
 pub(crate) mod dial;
 pub(crate) mod frame;
-mod handshake;
+pub(crate) mod handshake;
 mod inbox;
 mod line;
 pub(crate) mod listen;
 mod proof;
-mod suspicion;
 pub(crate) mod tls;
+mod watch;
 pub(crate) mod wire;
 
 use std::time::Duration;
 
 use crate::Settings;
 
-/// Room in a frame beside its message.
+/// Room in a frame beside its piece of a message, in bytes.
 const FRAME_OVERHEAD_BYTES: usize = 64;
+
+/// Longest frame of a peer that has proven itself, in bytes. A longer frame ends the link.
+const FRAME_BYTES_MAX: usize = frame::PIECE_BYTES_MAX + FRAME_OVERHEAD_BYTES;
 
 /// Longest time between two pings, in milliseconds: a minute.
 pub(crate) const PING_MS_MAX: u64 = 60_000;
-
-/// How long the longest frame of a peer is that has proven itself, in bytes.
-fn frame_bytes_max(settings: &Settings) -> usize {
-    settings.message_bytes_max.saturating_add(FRAME_OVERHEAD_BYTES)
-}
 
 /// How long a peer may be silent that says something every `ping_ms`.
 fn silence(settings: &Settings, ping_ms: u64) -> Duration {

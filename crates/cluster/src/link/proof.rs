@@ -1,8 +1,8 @@
 //! How two nodes show each other that they know the cluster's secret, without telling it.
 //!
 //! The caller proves itself first, so that a stranger who connects learns nothing. What
-//! is proven covers both nonces and both incarnations, and differs by role: nothing that
-//! was heard can be said again.
+//! is proven covers all of both greetings, and differs by role: nothing that was heard can be
+//! said again, and nothing in a greeting can be changed on the way.
 
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
@@ -42,12 +42,17 @@ fn digest(secret: &str, role: Role, caller: &Greeting, callee: &Greeting) -> Hma
     let mut digest = <Hmac<Sha256> as KeyInit>::new_from_slice(secret.as_bytes())
         .unwrap_or_else(|_| unreachable!("a key may have any length"));
     digest.update(match role {
-        Role::Caller => b"roundhouse peer link 2, caller",
-        Role::Callee => b"roundhouse peer link 2, callee",
+        Role::Caller => b"roundhouse peer link 4, caller",
+        Role::Callee => b"roundhouse peer link 4, callee",
     });
     for greeting in [caller, callee] {
         digest.update(&greeting.incarnation.to_be_bytes());
         digest.update(&greeting.nonce);
+        digest.update(&greeting.ping_ms.to_be_bytes());
+        // With its length, so that no other greeting has the same bytes.
+        digest.update(&(greeting.address.len() as u64).to_be_bytes());
+        digest.update(greeting.address.as_bytes());
+        digest.update(&[u8::from(greeting.watches)]);
     }
     digest
 }
@@ -57,7 +62,9 @@ mod tests {
     use super::*;
 
     fn greeting(incarnation: u64, nonce: u8) -> Greeting {
-        Greeting { incarnation, nonce: Bytes::from(vec![nonce; NONCE_BYTES]), ping_ms: 0 }
+        let nonce = Bytes::from(vec![nonce; NONCE_BYTES]);
+        let address = "a-node:7070".into();
+        Greeting { incarnation, nonce, ping_ms: 300, address, watches: false }
     }
 
     #[test]
@@ -71,6 +78,12 @@ mod tests {
         assert!(!holds(&proof, "secret", Role::Caller, &callee, &caller));
         assert!(!holds(&proof, "secret", Role::Caller, &caller, &greeting(2, 3)));
         assert!(!holds(&proof, "secret", Role::Caller, &greeting(3, 1), &callee));
+        let slower = Greeting { ping_ms: 60_000, ..caller.clone() };
+        assert!(!holds(&proof, "secret", Role::Caller, &slower, &callee));
+        let elsewhere = Greeting { address: "b-node:7070".into(), ..callee.clone() };
+        assert!(!holds(&proof, "secret", Role::Caller, &caller, &elsewhere));
+        let watches = Greeting { watches: true, ..caller.clone() };
+        assert!(!holds(&proof, "secret", Role::Caller, &watches, &callee));
         assert!(!holds(&proof[..31], "secret", Role::Caller, &caller, &callee));
         assert!(!holds(b"", "secret", Role::Caller, &caller, &callee));
     }

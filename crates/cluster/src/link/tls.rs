@@ -17,7 +17,7 @@ use super::wire::Socket;
 use crate::{Error, Tls};
 
 /// What peers speak over it.
-const ALPN: &[u8] = b"roundhouse-peer/2";
+const ALPN: &[u8] = b"roundhouse-peer/3";
 
 /// What to do about a peer that is not trusted.
 pub(crate) const REMEDY: &str = "give every node a certificate for its own host that the cluster.tls.ca_file of all vouches for";

@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use rustix::net::Shutdown;
+use rustix::net::{Shutdown, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -105,6 +106,13 @@ impl Wire {
             Self::Plain(socket) => Some(socket.outgoing.clone()),
             Self::Tls(_) => None,
         }
+    }
+
+    /// Has the system ask now and then whether the other end is there, without sending bytes.
+    pub(crate) fn keep_alive(&self, idle: Duration) -> io::Result<()> {
+        let socket = self.socket().incoming.as_ref();
+        sockopt::set_socket_keepalive(socket, true)?;
+        Ok(sockopt::set_tcp_keepidle(socket, idle)?)
     }
 
     /// How the connection ended, when it has.

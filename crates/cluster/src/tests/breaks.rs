@@ -9,8 +9,8 @@ use tokio::time::sleep;
 
 use super::between::Between;
 use super::leases::{Away, node};
-use super::support::{TestNode, call, own, settings, until};
-use crate::{Settings, Whereabouts};
+use super::support::{Answers, TestNode, call, own, settings, until};
+use crate::{Cluster, Settings, Whereabouts};
 
 /// Renews as often as nodes do by default.
 fn unhurried() -> Settings {
@@ -89,6 +89,32 @@ async fn a_process_that_is_killed_without_ever_being_called_is_ownerless_in_a_mo
     until("the living act", || one.cluster.may_act() && third.cluster.may_act()).await;
 }
 
+/// Each lists a link to the other, which is no sign of life of either.
+#[tokio::test]
+async fn two_processes_that_are_killed_at_once_are_ownerless_in_a_moment() {
+    let store = Arc::new(Memory::default());
+    let one = TestNode::start_with(unhurried(), store.clone()).await;
+    let mut others = [
+        TestNode::start_with(unhurried(), store.clone()).await,
+        TestNode::start_with(unhurried(), store.clone()).await,
+    ];
+    all_linked(&store, &[&one, &others[0], &others[1]]).await;
+    own(&store, "a-session", others[0].cluster.incarnation()).await;
+    own(&store, "b-session", others[1].cluster.incarnation()).await;
+
+    let killed = Instant::now();
+    others.iter_mut().for_each(TestNode::kill);
+    for session in ["a-session", "b-session"] {
+        while !matches!(one.find(session).await, Whereabouts::Ownerless(..)) {
+            assert!(killed.elapsed() < Duration::from_secs(2), "{session} is still not ownerless");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+    // About 270 ms; the rest is for a busy machine.
+    assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
+    until("the living acts", || one.cluster.may_act()).await;
+}
+
 #[tokio::test]
 async fn a_firewall_that_resets_every_link_between_two_nodes_kills_neither() {
     let (store, nodes, [to_one, to_other]) = two_apart(unhurried()).await;
@@ -114,6 +140,81 @@ async fn a_node_that_does_not_hear_that_its_links_were_reset_is_not_taken_for_de
         between.mend();
     }
     both_live(&store, &nodes).await;
+}
+
+/// Two linked nodes. The second reaches the store in its own way, so that it can be cut off.
+async fn two_linked() -> (Arc<Memory>, [TestNode; 2], [Between; 2], Arc<Away>) {
+    let store = Arc::new(Memory::default());
+    let away = Away::from(&store);
+    let (one, to_one) = TestNode::behind(unhurried(), store.clone()).await;
+    let (other, to_other) = TestNode::behind(unhurried(), away.clone()).await;
+    all_linked(&store, &[&one, &other]).await;
+    (store, [one, other], [to_one, to_other], away)
+}
+
+/// Breaks the links between two nodes, and leads the first one's connections to the second
+/// elsewhere, for longer than it takes to find a replaced process dead. Is the second node
+/// not marked dead?
+async fn survives_being_led_to(
+    elsewhere: &str,
+    store: &Memory,
+    node: &TestNode,
+    [to_one, to_node]: &[Between; 2],
+) -> bool {
+    to_one.cut();
+    to_node.cut();
+    sleep(Duration::from_millis(100)).await;
+    to_node.lead_to(elsewhere.parse().unwrap());
+    to_node.mend();
+    sleep(Duration::from_millis(2_500)).await;
+    let presence = store.presence(node.cluster.incarnation()).await.unwrap();
+    matches!(presence, Presence::Live(_))
+}
+
+#[tokio::test]
+async fn a_connection_that_is_led_back_to_its_caller_proves_nothing() {
+    let (store, [one, other], between, away) = two_linked().await;
+    // Its lease stands still, as that of a node that is gone.
+    away.away.store(true, Ordering::SeqCst);
+    let itself = &one.cluster.node.settings.listen;
+    assert!(survives_being_led_to(itself, &store, &other, &between).await);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_led_to_a_node_of_another_address_proves_nothing() {
+    let (store, [_one, other], between, away) = two_linked().await;
+    away.away.store(true, Ordering::SeqCst);
+    // It knows the secret and is a member of another cluster.
+    let stranger = TestNode::start(&Arc::new(Memory::default())).await;
+    assert!(survives_being_led_to(stranger.cluster.address(), &store, &other, &between).await);
+}
+
+#[tokio::test]
+async fn a_node_is_not_dead_whose_lease_is_renewed_whoever_answers_at_its_address() {
+    let (store, [_one, other], between, _) = two_linked().await;
+    // Of another cluster's records, so that it is let in.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let twin =
+        Settings { listen: free.to_string(), advertise: between[1].address.clone(), ..unhurried() };
+    let twin = TestNode::start_with(twin, Arc::new(Memory::default())).await;
+    assert_eq!(twin.cluster.address(), other.cluster.address());
+    assert!(survives_being_led_to(&free.to_string(), &store, &other, &between).await);
+    assert!(other.cluster.may_act());
+}
+
+#[tokio::test]
+async fn a_node_does_not_start_at_the_address_of_one_that_lives() {
+    let store = Arc::new(Memory::default());
+    let advertised = Settings { advertise: "a-node:7070".into(), ..settings() };
+    let mut first = TestNode::start_with(advertised.clone(), store.clone()).await;
+    let join = || Cluster::join(advertised.clone(), store.clone(), Arc::new(Answers::default()));
+    let refused = join().await.err().expect("it should be refused").to_string();
+    assert!(refused.contains("cluster.advertise") && refused.contains("a-node:7070"), "{refused}");
+    assert_eq!(store.nodes().await.unwrap().len(), 1, "it took no lease");
+    assert!(first.cluster.may_act());
+    first.kill();
+    let second = join().await.unwrap();
+    assert!(second.may_act());
 }
 
 #[tokio::test]

@@ -1,15 +1,15 @@
 //! When a node may act, and what it may say of others.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::SessionId;
 use store::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
-    Presence, Record, Renewed, State, Store, Token,
+    Presence, Primary, PrimaryId, Record, Renewed, State, Store, Token,
 };
 
 use super::support::{Answers, own, session, settings, until};
@@ -23,6 +23,12 @@ pub(super) struct Away {
     pub(super) away: AtomicBool,
     reads: AtomicU64,
     renewals: AtomicU64,
+    /// The id of the primary: 0, which never fails over, or another.
+    primary: AtomicU64,
+    /// Each claim is lost, and then there is the next primary.
+    loses_claims: AtomicBool,
+    /// By which primary each claim was judged.
+    claims: Mutex<Vec<Option<PrimaryId>>>,
 }
 
 impl Away {
@@ -56,9 +62,17 @@ impl Store for Away {
         id: &SessionId,
         expected: Expected,
         new: Owner,
+        at: Option<PrimaryId>,
         ttl: Duration,
     ) -> Result<Claimed, Error> {
-        self.reach()?.claim(id, expected, new, ttl).await
+        self.claims.lock().unwrap().push(at);
+        if self.loses_claims.load(Ordering::SeqCst) {
+            self.primary.fetch_add(1, Ordering::SeqCst);
+            return Err(Error::Unavailable(io::ErrorKind::TimedOut.into()));
+        }
+        // The memory's own primary is another.
+        let at = at.filter(|_| self.primary.load(Ordering::SeqCst) == 0);
+        self.reach()?.claim(id, expected, new, at, ttl).await
     }
     async fn append(&self, batch: Batch) -> Result<Appended, Error> {
         self.reach()?.append(batch).await
@@ -69,17 +83,20 @@ impl Store for Away {
     async fn save(&self, id: &SessionId, token: Token, state: State) -> Result<u64, Error> {
         self.reach()?.save(id, token, state).await
     }
-    async fn release(&self, id: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
-        self.reach()?.release(id, token, ttl).await
+    async fn release(
+        &self,
+        id: &SessionId,
+        token: Token,
+        at: Option<PrimaryId>,
+        ttl: Duration,
+    ) -> Result<(), Error> {
+        self.reach()?.release(id, token, at, ttl).await
     }
     async fn end(&self, id: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
         self.reach()?.end(id, token, ttl).await
     }
-    async fn sessions_of(&self, tenant: &str, max: usize) -> Result<Vec<SessionId>, Error> {
-        self.reach()?.sessions_of(tenant, max).await
-    }
-    async fn count_of(&self, tenant: &str) -> Result<usize, Error> {
-        self.reach()?.count_of(tenant).await
+    async fn leave(&self, i: Incarnation, t: Duration) -> Result<(), Error> {
+        self.reach()?.leave(i, t).await
     }
     async fn renew(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
         let renewed = self.reach()?.renew(lease, ttl).await;
@@ -96,9 +113,15 @@ impl Store for Away {
         &self,
         incarnation: Incarnation,
         by: Incarnation,
+        also_dead: &[Incarnation],
         ttl: Duration,
     ) -> Result<Marking, Error> {
-        self.reach()?.mark_dead(incarnation, by, ttl).await
+        self.reach()?.mark_dead(incarnation, by, also_dead, ttl).await
+    }
+    async fn primaries(&self) -> Result<Vec<Primary>, Error> {
+        self.reach()?;
+        let id = PrimaryId(self.primary.load(Ordering::SeqCst).into());
+        Ok(vec![Primary::of_everything(id)])
     }
 }
 
@@ -177,7 +200,7 @@ async fn a_node_marked_dead_learns_it_and_never_acts_again() {
     let (cluster, _) = node(&store, quick()).await;
     let (other, _) = node(&store, quick()).await;
     let (dead, by) = (cluster.incarnation(), other.incarnation());
-    store.mark_dead(dead, by, Duration::from_secs(60)).await.unwrap();
+    store.mark_dead(dead, by, &[], Duration::from_secs(60)).await.unwrap();
     cluster.marked_dead().await;
     assert!(!cluster.may_act());
     assert!(other.may_act());
@@ -193,6 +216,32 @@ async fn a_node_without_a_lease_calls_nobody_gone() {
     clock.fetch_add(5_000, Ordering::SeqCst);
     let found = cluster.locate(&session("a-session"), false).await;
     assert!(matches!(found, Err(crate::Error::NoLease)), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_claim_names_the_primary_by_which_it_was_judged() {
+    let store = Arc::new(Away::default());
+    store.primary.store(7, Ordering::SeqCst);
+    let (cluster, clock) = node(&store, quick()).await;
+    own(&store.memory, "a-session", Incarnation(9)).await;
+    let id = session("a-session");
+    let record = store.memory.read(&id).await.unwrap().unwrap();
+    clock.fetch_add(1_100, Ordering::SeqCst);
+    assert!(cluster.is_settled());
+
+    // The claim that was lost is not repeated at the next primary, which judged nothing yet.
+    store.loses_claims.store(true, Ordering::SeqCst);
+    let claimed = cluster.claim(&id, &record, Duration::from_secs(60)).await;
+    assert!(matches!(claimed, Err(crate::Error::Settling)), "{claimed:?}");
+    let judged = std::mem::take(&mut *store.claims.lock().unwrap());
+    assert!(judged.iter().all(|by| *by == Some(PrimaryId(7))), "{judged:?}");
+
+    store.loses_claims.store(false, Ordering::SeqCst);
+    let now = store.primary.load(Ordering::SeqCst);
+    until("the failover was seen", || !cluster.is_settled()).await;
+    clock.fetch_add(1_100, Ordering::SeqCst);
+    cluster.claim(&id, &record, Duration::from_secs(60)).await.unwrap();
+    assert_eq!(*store.claims.lock().unwrap(), [Some(PrimaryId(now.into()))]);
 }
 
 #[tokio::test]
@@ -218,7 +267,7 @@ async fn a_session_is_here_ownerless_or_unknown_as_its_record_says() {
     for name in ["here", "released", "ended"] {
         own(&store.memory, name, me).await;
     }
-    store.release(&session("released"), Token::first(me.0), ttl).await.unwrap();
+    store.release(&session("released"), Token::first(me.0), None, ttl).await.unwrap();
     store.end(&session("ended"), Token::first(me.0), ttl).await.unwrap();
     let mut found = Vec::new();
     for name in ["here", "released", "ended", "never-made"] {

@@ -1,7 +1,9 @@
 //! Calls between nodes that are well.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -11,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::support::{TestNode, call, next, settings, until};
+use crate::link::frame::PIECE_BYTES_MAX;
 use crate::{CallError, Settings};
 
 async fn two() -> (Arc<Memory>, TestNode, TestNode) {
@@ -112,11 +115,125 @@ async fn what_is_too_large_harms_no_other_call() {
     let one = TestNode::start_with(small.clone(), store.clone()).await;
     let other = TestNode::start_with(small, store.clone()).await;
     let peer = one.peer(&store, &other).await;
-    assert_eq!(call(&peer, &"x".repeat(10_001)).await, [Err(CallError::NotStarted)]);
-    assert_eq!(call(&peer, "large 10001").await, [Err(CallError::Lost)]);
+    let too_large = [Err(CallError::TooLarge { bytes_max: 10_000 })];
+    assert_eq!(call(&peer, &"x".repeat(10_001)).await, too_large);
+    assert_eq!(call(&peer, "large 10001").await, too_large);
     let whole = format!("echo {}", "x".repeat(9_995));
     assert_eq!(call(&peer, &whole).await, [Ok("x".repeat(9_995))]);
     assert_eq!(other.answers.calls.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn the_smaller_of_two_different_bounds_holds_and_the_link_stays() {
+    let store = Arc::new(Memory::default());
+    let small = Settings { message_bytes_max: 200_000, ..settings() };
+    let one = TestNode::start(&store).await;
+    let other = TestNode::start_with(small, store.clone()).await;
+    let (there, back) = (one.peer(&store, &other).await, other.peer(&store, &one).await);
+    let too_large = [Err(CallError::TooLarge { bytes_max: 200_000 })];
+    assert_eq!(call(&there, &format!("echo {}", "x".repeat(200_000))).await, too_large);
+    assert_eq!(other.answers.calls.load(Ordering::SeqCst), 0);
+    assert_eq!(call(&there, "large 200001").await, too_large);
+    // The callee would send it; its caller does not take it, and the callee stops.
+    assert_eq!(call(&back, "large 5000000").await, too_large);
+    assert_eq!(call(&back, "large 200000").await, [Ok("x".repeat(200_000))]);
+    let dropped = one.answers.dropped.clone();
+    until("the calls are over", || dropped.load(Ordering::SeqCst) == 2).await;
+}
+
+#[tokio::test]
+async fn messages_of_many_frames_arrive_whole_both_ways() {
+    let (store, one, other) = two().await;
+    let peer = one.peer(&store, &other).await;
+    let frame = PIECE_BYTES_MAX;
+    for bytes in [frame - 5, frame - 4, frame, frame + 1, 2 * frame - 5, 20 << 20] {
+        // Not the same byte everywhere, so that no piece can take another's place.
+        let text: String = ('a'..='z').cycle().take(bytes).collect();
+        let replies = call(&peer, &format!("echo {text}")).await;
+        assert!(replies == [Ok(text)], "{bytes} bytes");
+    }
+}
+
+#[tokio::test]
+async fn a_large_message_holds_up_no_small_one() {
+    let (store, one, other) = two().await;
+    let peer = one.peer(&store, &other).await;
+    call(&peer, "echo hello").await;
+    let large = Bytes::from(format!("echo {}", "x".repeat(50 << 20)));
+    let mut calls = [peer.call(Bytes::from_static(b"large 50000000")), peer.call(large)];
+    other.begun(2).await;
+    for _ in 0..3 {
+        assert_eq!(call(&peer, "echo small").await, [Ok("small".to_owned())]);
+    }
+    for calling in &mut calls {
+        let came = poll_fn(|context| Poll::Ready(calling.poll_next(context).is_ready())).await;
+        assert!(!came, "what came later came earlier");
+    }
+    for calling in &mut calls {
+        let reply = next(calling).await.unwrap().unwrap();
+        assert!(reply.len() >= 50_000_000, "{}", reply.len());
+    }
+}
+
+#[tokio::test]
+async fn large_replies_that_nobody_takes_are_bounded_and_do_not_block_each_other() {
+    let (store, one, other) = two().await;
+    let peer = one.peer(&store, &other).await;
+    let mut slow = peer.call(Bytes::from_static(b"several 20 1000000"));
+    let made = other.answers.replies_made.clone();
+    until("the second reply is begun", || made.load(Ordering::SeqCst) == 2).await;
+    // The first has arrived; of the second there is a window of pieces.
+    assert_eq!(call(&peer, "several 3 1000000").await.len(), 3);
+    assert_eq!(made.load(Ordering::SeqCst), 2 + 3);
+    let replies = super::support::all(&mut slow).await;
+    assert_eq!(replies.len(), 20);
+    assert!(replies.iter().all(|reply| reply.as_ref().unwrap().len() == 1_000_000));
+}
+
+#[tokio::test]
+async fn a_large_call_that_is_dropped_half_sent_is_never_begun() {
+    let (store, one, other) = two().await;
+    let peer = one.peer(&store, &other).await;
+    call(&peer, "echo hello").await;
+    for _ in 0..20 {
+        drop(peer.call(Bytes::from(format!("echo {}", "x".repeat(40 << 20)))));
+        // What was not sent counts no more: another of this size has room.
+        assert_eq!(call(&peer, "echo small").await, [Ok("small".to_owned())]);
+    }
+    assert_eq!(call(&peer, &format!("echo {}", "x".repeat(40 << 20))).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_callee_takes_no_more_of_unfinished_calls_than_it_has_room_for() {
+    let store = Arc::new(Memory::default());
+    let small = 1_000_000;
+    let small = Settings { waiting_bytes_max: small, message_bytes_max: small, ..settings() };
+    let one = TestNode::start(&store).await;
+    let other = TestNode::start_with(small, store.clone()).await;
+    let peer = one.peer(&store, &other).await;
+    let large = Bytes::from(format!("echo {}", "x".repeat(900_000)));
+    let mut calls = [(); 4].map(|()| peer.call(large.clone()));
+    let mut outcomes = Vec::new();
+    for calling in &mut calls {
+        outcomes.push(next(calling).await.unwrap().map(|reply| reply.len()));
+    }
+    assert!(outcomes.contains(&Ok(900_000)), "{outcomes:?}");
+    let others = outcomes.iter().filter(|outcome| outcome.is_err());
+    assert!(others.into_iter().all(|error| *error == Err(CallError::NotStarted)), "{outcomes:?}");
+    assert_eq!(call(&peer, &format!("echo {}", "x".repeat(900_000))).await.len(), 1);
+}
+
+#[tokio::test]
+async fn nodes_with_different_windows_answer_each_other() {
+    for (caller, callee) in [(8, 32), (32, 8), (1, 32), (32, 1)] {
+        let store = Arc::new(Memory::default());
+        let with = |window| Settings { window, ..settings() };
+        let one = TestNode::start_with(with(caller), store.clone()).await;
+        let other = TestNode::start_with(with(callee), store.clone()).await;
+        let peer = one.peer(&store, &other).await;
+        assert_eq!(call(&peer, "count 100").await.len(), 100, "{caller} and {callee}");
+        assert_eq!(call(&peer, "several 5 3000000").await.len(), 5, "{caller} and {callee}");
+    }
 }
 
 #[tokio::test]
@@ -141,22 +258,27 @@ async fn strangers_are_few_and_do_not_stay() {
     for _ in 0..64 {
         strangers.push(TcpStream::connect(one.cluster.address()).await.unwrap());
     }
-    let mut more = TcpStream::connect(one.cluster.address()).await.unwrap();
     let closed = async |stranger: &mut TcpStream| {
         let mut said = Vec::new();
         let read = stranger.read_to_end(&mut said);
         let _ = timeout(Duration::from_secs(10), read).await.expect("it should be closed");
     };
+    // One more takes the place of the oldest.
+    let mut more = TcpStream::connect(one.cluster.address()).await.unwrap();
     let came = Instant::now();
-    closed(&mut more).await;
+    closed(&mut strangers.remove(0)).await;
     assert!(came.elapsed() < Duration::from_secs(1), "{:?}", came.elapsed());
+    let reads = more.read_u8();
+    assert!(timeout(Duration::from_millis(300), reads).await.is_err(), "it stays for now");
+    // They do not keep a peer out.
+    let peer = TestNode::start(&store).await;
+    let linked = || peer.cluster.node.peers.links_to(one.cluster.incarnation()) == 2;
+    until("a peer is linked", linked).await;
+    assert!(came.elapsed() < Duration::from_millis(1_800), "{:?}", came.elapsed());
+    closed(&mut more).await;
     for stranger in &mut strangers {
         closed(stranger).await;
     }
-    // There is room for peers again.
-    let other = TestNode::start(&store).await;
-    let peer = other.peer(&store, &one).await;
-    assert_eq!(call(&peer, "echo hello").await, [Ok("hello".to_owned())]);
 }
 
 #[tokio::test]

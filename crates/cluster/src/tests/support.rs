@@ -21,7 +21,8 @@ use crate::{
 /// Longer than anything takes here that comes at all.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Answers by what a call says: `echo …`, `count N`, `silence`, `refuse`. Who echoes says
+/// Answers by what a call says: `echo …`, `count N`, `large BYTES`, `several N BYTES`, `silence`,
+/// `refuse`. Who echoes says
 /// with its reply that it is the last, who counts says so after it.
 #[derive(Default)]
 pub(super) struct Answers {
@@ -42,7 +43,12 @@ impl Serve for Answers {
                 let number = rest.parse::<usize>().unwrap();
                 ((0..number).map(|n| Bytes::from(n.to_string())).collect(), true)
             }
-            "large" => (VecDeque::from([vec![0; rest.parse().unwrap()].into()]), true),
+            "large" => (VecDeque::from([vec![b'x'; rest.parse().unwrap()].into()]), true),
+            "several" => {
+                let (number, bytes) = rest.split_once(' ').unwrap();
+                let body = Bytes::from(vec![b'x'; bytes.parse().unwrap()]);
+                (vec![body; number.parse().unwrap()].into(), true)
+            }
             "silence" => (VecDeque::new(), false),
             _ => return None,
         };
@@ -65,11 +71,11 @@ struct Answer {
 }
 
 impl Replies for Answer {
-    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>> {
         match self.replies.pop_front() {
             Some(reply) => {
                 self.made.fetch_add(1, Ordering::SeqCst);
-                Poll::Ready(Some(reply))
+                Poll::Ready(Some(Ok(reply)))
             }
             None if self.ends => Poll::Ready(None),
             None => Poll::Pending,

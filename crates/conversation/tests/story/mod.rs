@@ -104,6 +104,8 @@ pub(crate) struct Story {
     /// Does the server say that its tool may be called twice?
     pub(crate) annotated: bool,
     pub(crate) deaths: u32,
+    /// About how large the largest answers and logs of the server are, in bytes.
+    pub(crate) large: Option<usize>,
 }
 
 impl Story {
@@ -132,6 +134,7 @@ impl Story {
             runs: BTreeMap::new(),
             annotated: false,
             deaths: 0,
+            large: None,
         }
     }
 
@@ -143,6 +146,12 @@ impl Story {
     fn mark(&mut self) -> u64 {
         self.next_mark += 1;
         self.next_mark
+    }
+
+    /// What makes some messages large.
+    fn padding(&self, mark: u64) -> String {
+        let most = self.large.map_or(0, |large| usize::try_from(mark).unwrap() * 997 % large);
+        "x".repeat(most)
     }
 
     pub(crate) fn act(&mut self, act: Act) {
@@ -219,7 +228,8 @@ impl Story {
                     self.open.retain(|open| *open != id);
                     self.answered.push(id);
                     let mark = self.mark();
-                    self.world.answer(id, &format!("answer {mark}"));
+                    let text = format!("answer {mark}{}", self.padding(mark));
+                    self.world.answer(id, &text);
                 }
             }
             Act::RespondAgain(pick) => {
@@ -239,7 +249,8 @@ impl Story {
             }
             Act::Log(pick) => {
                 let mark = self.mark();
-                let params = format!(r#"{{"level":"info","data":{mark}}}"#);
+                let padding = self.padding(mark);
+                let params = format!(r#"{{"level":"info","data":"{mark}{padding}"}}"#);
                 let log = Notification::new(Method::LogMessage, Some(params.as_bytes()));
                 match choose(&self.open, pick) {
                     Some(id) => self.world.say_about(id, log),
@@ -297,6 +308,10 @@ impl Story {
         for (sink, cursor, body, refused) in cut {
             let connection = self.world.connections.get_mut(&sink).unwrap();
             (connection.moved, connection.gone) = (false, true);
+            if connection.is_unlogged() {
+                // Going on would repeat what it was told without an id: it gets an error.
+                continue;
+            }
             let next = match (cursor, body) {
                 (Some(cursor), _) => self.world.listen(Some(cursor)),
                 (None, Some(body)) if refused => self.world.post(&body),
@@ -467,10 +482,13 @@ pub(crate) struct Told {
     pub(crate) cursor: Option<EventId>,
     /// Was it told everything it could be?
     pub(crate) complete: bool,
+    /// Was some of it told without an event id? A later connection may repeat that.
+    pub(crate) unlogged: bool,
 }
 
 impl Told {
     fn add(&mut self, connection: &world::Connection) {
+        self.unlogged |= connection.is_unlogged();
         self.messages.extend(connection.messages());
         self.events.extend(connection.frames.iter().filter_map(|frame| match frame {
             Frame::Message { id, .. } => *id,

@@ -50,6 +50,11 @@ impl Connection {
         }
     }
 
+    /// Was it told a message without an event id, which no resumed stream begins after?
+    pub(crate) fn is_unlogged(&self) -> bool {
+        self.frames.iter().any(|frame| matches!(frame, Frame::Message { id: None, .. }))
+    }
+
     /// The last event id it was told.
     pub(crate) fn cursor(&self) -> Option<EventId> {
         self.frames.iter().rev().find_map(|frame| match frame {
@@ -67,6 +72,8 @@ pub(crate) struct World {
     pub(crate) sent: Vec<Message>,
     pub(crate) link_open: bool,
     pub(crate) over: Option<Cause>,
+    /// The session was told that its end is written.
+    end_told: bool,
     /// Does the log acknowledge at once?
     pub(crate) prompt_log: bool,
     next_sink: u64,
@@ -163,6 +170,7 @@ impl World {
             sent: Vec::new(),
             link_open: false,
             over: None,
+            end_told: false,
             prompt_log: true,
             next_sink: 1,
             appended: 0,
@@ -233,19 +241,30 @@ impl World {
     }
 
     pub(crate) fn post_with(&mut self, text: &str, mirrored: Option<Box<Mirrored>>) -> SinkId {
-        self.post_how(text, mirrored, false)
+        self.post_how(text, mirrored, false, false)
     }
 
     /// Posts what a former owner may have taken.
     pub(crate) fn post_again(&mut self, text: &str) -> SinkId {
-        self.post_how(text, None, true)
+        self.post_how(text, None, true, false)
     }
 
-    fn post_how(&mut self, text: &str, mirrored: Option<Box<Mirrored>>, again: bool) -> SinkId {
+    /// Posts through another node.
+    pub(crate) fn post_forwarded(&mut self, text: &str) -> SinkId {
+        self.post_how(text, None, false, true)
+    }
+
+    fn post_how(
+        &mut self,
+        text: &str,
+        mirrored: Option<Box<Mirrored>>,
+        again: bool,
+        forwarded: bool,
+    ) -> SinkId {
         let sink = self.sink();
         self.connections.get_mut(&sink).unwrap().body = Some(text.to_owned());
         let body = protocol::parse(Bytes::from(text.to_owned()), &protocol::Limits::default());
-        self.step(Event::Posted { sink, body: body.unwrap(), mirrored, again });
+        self.step(Event::Posted { sink, body: body.unwrap(), mirrored, again, forwarded });
         sink
     }
 
@@ -325,6 +344,15 @@ impl World {
         }
     }
 
+    /// The log holds everything that was handed to it, and the record does not.
+    pub(crate) fn acknowledge_log(&mut self) {
+        let is_append = |batch: &Batch| matches!(batch, Batch::Append { .. });
+        let (appends, saves) = std::mem::take(&mut self.pending).into_iter().partition(is_append);
+        self.pending = appends;
+        self.acknowledge();
+        self.pending = saves;
+    }
+
     /// The store takes a write.
     fn hold(&mut self, batch: Batch) -> Held {
         match batch {
@@ -365,7 +393,7 @@ impl World {
         self.emptied += u32::from(self.held.is_empty());
         let last = self.held.last_key_value().map_or(0, |(number, _)| *number);
         (self.appended, self.acknowledged) = (last, last);
-        (self.over, self.link_open) = (None, false);
+        (self.over, self.end_told, self.link_open) = (None, false, false);
         for connection in self.connections.values_mut() {
             connection.gone |= !connection.finished;
         }
@@ -415,11 +443,16 @@ impl World {
         if self.prompt_log {
             self.acknowledge();
         }
+        let ends = self.over.is_some_and(|cause| !matches!(cause, Cause::Asleep | Cause::Moved));
+        if ends && self.prompt_log && !std::mem::replace(&mut self.end_told, true) {
+            self.step(Event::Ended { durable: true });
+        }
     }
 
     fn perform(&mut self, effect: Effect) {
-        let refuses = matches!(effect, Effect::Answer { answer: Answer::Refused(_), .. });
-        assert!(self.over.is_none() || refuses, "nothing comes after the end: {effect:?}");
+        let answers =
+            matches!(effect, Effect::Answer { answer: Answer::Refused(_) | Answer::Ended, .. });
+        assert!(self.over.is_none() || answers, "nothing comes after the end: {effect:?}");
         match effect {
             Effect::Answer { sink, answer } => {
                 let connection = self.connection(sink);

@@ -17,7 +17,7 @@ use crate::resources::WATCHED;
 /// Most steps one call may take; more are refused.
 pub(super) const STEPS_MAX: u32 = 100_000;
 /// Largest text one call may ask for; a larger one is refused.
-const BIG_BYTES_MAX: usize = 64 << 20;
+pub(super) const BIG_BYTES_MAX: usize = 64 << 20;
 
 pub(super) fn tools() -> Vec<Tool> {
     let number = |text| json!({ "type": "integer", "minimum": 0, "description": text });

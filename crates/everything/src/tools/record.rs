@@ -11,7 +11,7 @@ use rmcp::model::{LoggingLevel, Tool, ToolAnnotations};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::probes::{STEPS_MAX, within};
+use super::probes::{BIG_BYTES_MAX, STEPS_MAX, within};
 use super::{Call, Outcome, text, tool};
 use crate::ask::{self, Stop};
 
@@ -26,6 +26,8 @@ pub(super) fn tools() -> Vec<Tool> {
             "asks": number("How many questions to ask the user first"),
             "n": number("How far to count then"),
             "interval_ms": number("Time between two numbers"),
+            "ms": number("How long to be silent at the end"),
+            "bytes": number("How much longer the answer is than the key"),
         })
     };
     let hint = ToolAnnotations::new().idempotent(true).open_world(false);
@@ -47,10 +49,15 @@ pub(super) async fn run(call: Call<'_>) -> Outcome {
         n: u32,
         #[serde(default)]
         interval_ms: u64,
+        #[serde(default)]
+        ms: u64,
+        #[serde(default)]
+        bytes: usize,
     }
-    let Arguments { key, asks, n, interval_ms } = call.arguments()?;
+    let Arguments { key, asks, n, interval_ms, ms, bytes } = call.arguments()?;
     within("asks", asks, STEPS_MAX)?;
     within("n", n, STEPS_MAX)?;
+    within("bytes", bytes, BIG_BYTES_MAX)?;
     write_down(&key)?;
     let schema = json!({ "type": "object", "properties": { "answer": { "type": "string" } } });
     for _ in 0..asks {
@@ -62,7 +69,8 @@ pub(super) async fn run(call: Call<'_>) -> Outcome {
         let line = json!({ "key": key, "count": number });
         ask::log(call.session(), &call.context, LoggingLevel::Info, line).await?;
     }
-    text(key)
+    ask::pause(&call.context, Duration::from_millis(ms)).await?;
+    text(key + &"x".repeat(bytes))
 }
 
 fn write_down(key: &str) -> Result<(), Stop> {

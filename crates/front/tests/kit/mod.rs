@@ -10,11 +10,14 @@ use std::time::Duration;
 
 use actors::Handle;
 use backends::Backends;
-use front::{AdminSettings, Running, Settings, serve};
+use front::{AdminSettings, AdminToken, Running, Settings, serve};
 use telemetry::Readiness;
 use tenants::{Tenant, Tenants};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+/// What an operator shows to change something.
+pub(crate) const TOKEN: &str = "a-token-for-operators";
 
 /// The head that a well-behaved client sends.
 pub(crate) const POLITE: &str = "Content-Type: application/json\r\n\
@@ -48,11 +51,26 @@ pub(crate) fn handle(backends: Backends) -> Handle {
     Handle::new(actors::Settings::default(), Arc::new(store::Memory::default()), backends)
 }
 
+/// A front without `admin.token_file`.
+pub(crate) fn start_without_token() -> Running {
+    run_with(handle(Backends::default()), Readiness::default(), |_| {}, None)
+}
+
 fn run(handle: Handle, readiness: Readiness, change: impl FnOnce(&mut Settings)) -> Running {
+    run_with(handle, readiness, change, AdminToken::new(TOKEN))
+}
+
+fn run_with(
+    handle: Handle,
+    readiness: Readiness,
+    change: impl FnOnce(&mut Settings),
+    token: Option<AdminToken>,
+) -> Running {
     let mut settings =
         Settings { listen: "127.0.0.1:0".parse().unwrap(), workers: 1, ..Settings::default() };
     change(&mut settings);
-    let admin = AdminSettings { listen: "127.0.0.1:0".parse().unwrap() };
+    let admin =
+        AdminSettings { listen: "127.0.0.1:0".parse().unwrap(), token, ..AdminSettings::default() };
     let mut picky = tenant("picky");
     picky.allowed_origins = vec!["https://picky.example".to_owned()];
     let tenants = Tenants::new([tenant("demo"), picky]);

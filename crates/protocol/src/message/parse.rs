@@ -29,9 +29,8 @@ impl Default for Limits {
     }
 }
 
-/// Longest id that is taken, as JSON text: ids are kept for as long as a session may be
-/// asked about them, so a longer one is refused with -32600.
-const ID_BYTES_MAX: usize = 1024;
+/// Longest id that is taken, as JSON text; a longer one is refused with -32600.
+const ID_BYTES_MAX: usize = RequestId::BYTES_MAX;
 
 /// Reads a body: UTF-8, JSON, JSON-RPC 2.0, in that order (RPC-01, RPC-02, RPC-06, BAT-05).
 pub fn parse(raw: Bytes, limits: &Limits) -> Result<Body, Rejection> {

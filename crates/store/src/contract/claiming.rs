@@ -1,6 +1,7 @@
 //! How a session gets another owner, and never two.
 
 use super::*;
+use crate::redis::slot_of;
 
 /// All that the new owner needs comes in one answer.
 pub async fn a_claim_returns_the_record_and_the_log(world: &dyn World) {
@@ -140,4 +141,26 @@ pub async fn a_claimed_log_goes_on_where_it_ended(world: &dyn World) {
     through(scene.append(new, 3, 1, "c").await, 3);
     fenced_by(new, scene.append(old, 3, 1, "x").await);
     scene.holds(1, "a b c").await;
+}
+
+/// That one may know of an owner that this one has forgotten.
+pub async fn nothing_is_claimed_or_released_that_was_judged_by_another_primary(world: &dyn World) {
+    let (scene, old) = Scene::owned(world).await;
+    let (session, new) = (&scene.session, heir(old));
+    let primaries = world.store().primaries().await.expect("told");
+    let here =
+        primaries.iter().find(|primary| primary.holds_slot(|| slot_of(session))).expect("kept").id;
+    let elsewhere = PrimaryId(!here.0);
+    let claim = async |at| {
+        world.store().claim(session, Expected::Token(old.token), new, Some(at), LONG).await
+    };
+    let release = async |at| world.store().release(session, new.token, Some(at), LONG).await;
+    let refused = claim(elsewhere).await;
+    assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
+    scene.is_owned_by(old).await;
+    claim(here).await.expect("claimed");
+    let refused = release(elsewhere).await;
+    assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
+    scene.is_owned_by(new).await;
+    release(here).await.expect("released");
 }

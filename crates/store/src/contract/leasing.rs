@@ -7,6 +7,8 @@ use crate::{Lease, Marking, Presence};
 fn node(linked: &[Incarnation]) -> Lease {
     Lease {
         incarnation: Incarnation(random()),
+        renewal: 1,
+        acknowledged: 0,
         name: "node-a".into(),
         address: "10.0.0.4:7070".into(),
         draining: false,
@@ -22,12 +24,17 @@ async fn live(world: &dyn World, linked: &[Incarnation]) -> Lease {
     lease
 }
 
+/// The next renewal of a lease whose last one was answered.
+fn next(lease: &Lease) -> Lease {
+    Lease { renewal: lease.renewal + 1, acknowledged: lease.renewal, ..lease.clone() }
+}
+
 async fn presence(world: &dyn World, node: &Lease) -> Presence {
     world.store().presence(node.incarnation).await.expect("the store answers")
 }
 
 async fn mark(world: &dyn World, node: &Lease, by: &Lease) -> Result<Marking, Error> {
-    world.store().mark_dead(node.incarnation, by.incarnation, LONG).await
+    world.store().mark_dead(node.incarnation, by.incarnation, &[], LONG).await
 }
 
 #[track_caller]
@@ -40,7 +47,7 @@ fn marked_dead_by<T: Debug>(node: &Lease, answer: Result<T, Error>) {
 
 /// If it was not, others may have seen it gone and claimed its sessions.
 pub async fn a_renewal_says_whether_the_lease_was_there(world: &dyn World) {
-    let lease = node(&[]);
+    let mut lease = node(&[]);
     for (pass, was_there) in [
         (Duration::ZERO, false),
         (MOST_OF_SHORT, true),
@@ -48,8 +55,32 @@ pub async fn a_renewal_says_whether_the_lease_was_there(world: &dyn World) {
         (MORE_THAN_SHORT, false),
     ] {
         world.pass(pass).await;
+        lease = next(&lease);
         let renewed = world.store().renew(lease.clone(), SHORT).await.expect("renewed");
         assert_eq!(renewed.was_there, was_there, "after {pass:?}");
+    }
+}
+
+/// Until its node has been told so: a lost answer must not hide that others may have claimed.
+pub async fn a_lease_that_was_gone_is_told_until_that_is_acknowledged(world: &dyn World) {
+    let mut lease = node(&[]);
+    // Each: the time before it, and whether the answer to it arrives.
+    for (pass, arrives, was_there) in [
+        (Duration::ZERO, true, false),
+        (MOST_OF_SHORT, false, true),
+        (MOST_OF_SHORT, true, true),
+        (MORE_THAN_SHORT, false, false),
+        (Duration::ZERO, false, false),
+        (MOST_OF_SHORT, true, false),
+        (MOST_OF_SHORT, true, true),
+    ] {
+        world.pass(pass).await;
+        lease.renewal += 1;
+        let renewed = world.store().renew(lease.clone(), SHORT).await.expect("renewed");
+        assert_eq!(renewed.was_there, was_there, "renewal {}", lease.renewal);
+        if arrives {
+            lease.acknowledged = lease.renewal;
+        }
     }
 }
 
@@ -57,6 +88,7 @@ pub async fn a_renewal_says_whether_the_lease_was_there(world: &dyn World) {
 pub async fn a_live_node_is_listed_as_it_last_described_itself(world: &dyn World) {
     let peer = live(world, &[]).await;
     let mut lease = live(world, &[]).await;
+    lease.renewal += 1;
     lease.draining = true;
     lease.load = 0;
     lease.linked = vec![peer.incarnation];
@@ -91,23 +123,6 @@ pub async fn a_dead_mark_is_never_overwritten_by_a_renewal(world: &dyn World) {
     assert!(nodes.iter().all(|node| node.incarnation != dead.incarnation));
 }
 
-/// By that a peer that lost its link to a node sees that the node goes on.
-pub async fn a_renewal_prolongs_what_is_left_of_a_lease(world: &dyn World) {
-    let lease = node(&[]);
-    let left = async || world.store().lease_left(lease.incarnation).await.expect("told");
-    assert_eq!(left().await, None);
-    world.store().renew(lease.clone(), SHORT).await.expect("renewed");
-    let whole = left().await.expect("held");
-    assert!(whole <= SHORT, "{whole:?}");
-    world.pass(MOST_OF_SHORT).await;
-    let rest = left().await.expect("held");
-    assert!(rest <= SHORT - MOST_OF_SHORT, "{rest:?}");
-    world.store().renew(lease.clone(), SHORT).await.expect("renewed");
-    assert!(left().await.expect("held") > rest);
-    world.pass(MORE_THAN_SHORT).await;
-    assert_eq!(left().await, None);
-}
-
 /// A broken cable between two is no death.
 pub async fn a_node_to_which_a_live_peer_has_a_link_is_not_marked(world: &dyn World) {
     let suspect = live(world, &[]).await;
@@ -117,8 +132,33 @@ pub async fn a_node_to_which_a_live_peer_has_a_link_is_not_marked(world: &dyn Wo
     assert_eq!(marking, Marking::LinkedTo(witness.incarnation));
     assert_eq!(presence(world, &suspect).await, Presence::Live(suspect.clone()));
     // The witness loses its link as well, and says so at once.
-    world.store().renew(Lease { linked: Vec::new(), ..witness }, LONG).await.expect("renewed");
+    world
+        .store()
+        .renew(Lease { linked: Vec::new(), ..next(&witness) }, LONG)
+        .await
+        .expect("renewed");
     assert_eq!(mark(world, &suspect, &marker).await.expect("marked"), Marking::Dead);
+}
+
+/// Their processes ended together, and their leases still list each other.
+pub async fn two_nodes_that_died_together_can_be_marked(world: &dyn World) {
+    let mut one = node(&[]);
+    let other = live(world, &[one.incarnation]).await;
+    one.linked = vec![other.incarnation];
+    world.store().renew(one.clone(), LONG).await.expect("renewed");
+    let third = live(world, &[]).await;
+    let (store, marker) = (world.store(), live(world, &[]).await.incarnation);
+    let marked = store.mark_dead(one.incarnation, marker, &[], LONG).await.expect("answered");
+    assert_eq!(marked, Marking::LinkedTo(other.incarnation));
+    // One that is not known to be dead as well saves it.
+    let unknown = [third.incarnation];
+    let marked = store.mark_dead(one.incarnation, marker, &unknown, LONG).await.expect("answered");
+    assert_eq!(marked, Marking::LinkedTo(other.incarnation));
+    for (dead, also_dead) in [(&one, &other), (&other, &one)] {
+        let also_dead = [also_dead.incarnation];
+        let marking = store.mark_dead(dead.incarnation, marker, &also_dead, LONG).await;
+        assert_eq!(marking.expect("marked"), Marking::Dead);
+    }
 }
 
 /// They no longer know, or just found out.
@@ -173,8 +213,45 @@ pub async fn a_node_that_is_gone_can_be_marked_and_stays_dead(world: &dyn World)
 /// A mark is not kept for ever; incarnations do not repeat.
 pub async fn a_mark_goes_after_its_time(world: &dyn World) {
     let (dead, marker) = (live(world, &[]).await, live(world, &[]).await);
-    let marking = world.store().mark_dead(dead.incarnation, marker.incarnation, SHORT).await;
+    let marking = world.store().mark_dead(dead.incarnation, marker.incarnation, &[], SHORT).await;
     assert_eq!(marking.expect("marked"), Marking::Dead);
     world.pass(MORE_THAN_SHORT).await;
     assert_eq!(presence(world, &dead).await, Presence::Gone);
+}
+
+/// The answer to the first sending may have been lost; it said that the lease was gone.
+pub async fn a_repeated_renewal_is_answered_as_the_first_one_was(world: &dyn World) {
+    let first = node(&[]);
+    for _ in 0..2 {
+        let renewed = world.store().renew(first.clone(), LONG).await.expect("renewed");
+        assert!(!renewed.was_there);
+    }
+    let second = next(&first);
+    for _ in 0..2 {
+        let renewed = world.store().renew(second.clone(), LONG).await.expect("renewed");
+        assert!(renewed.was_there);
+    }
+}
+
+/// It tells of links that are gone, and not of those that are new.
+pub async fn a_renewal_that_comes_late_changes_nothing(world: &dyn World) {
+    let late = live(world, &[Incarnation(7)]).await;
+    let newer = Lease { linked: Vec::new(), draining: true, ..next(&late) };
+    world.store().renew(newer.clone(), LONG).await.expect("renewed");
+    let refused = world.store().renew(late, LONG).await;
+    assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
+    let kept = Lease { acknowledged: 0, ..newer.clone() };
+    assert_eq!(presence(world, &newer).await, Presence::Live(kept));
+}
+
+/// The process may have gone while a renewal of its own was still on its way.
+pub async fn a_node_that_left_is_not_brought_back_by_a_late_renewal(world: &dyn World) {
+    let lease = live(world, &[]).await;
+    for _ in 0..2 {
+        world.store().leave(lease.incarnation, LONG).await.expect("left");
+    }
+    marked_dead_by(&lease, world.store().renew(next(&lease), LONG).await);
+    assert_eq!(presence(world, &lease).await, Presence::Dead { by: lease.incarnation });
+    let nodes = world.store().nodes().await.expect("listed");
+    assert!(nodes.iter().all(|node| node.incarnation != lease.incarnation));
 }

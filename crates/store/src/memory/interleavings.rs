@@ -205,10 +205,10 @@ impl Fight {
                 self.hear(node, token, heard, answer);
             }
             Sent::Release(token) => {
-                let _ = self.store.release(&self.session, token, TTL).await;
+                let _ = self.store.release(&self.session, token, None, TTL).await;
             }
             Sent::Claim(expected, new) => {
-                let answer = self.store.claim(&self.session, expected, new, TTL).await;
+                let answer = self.store.claim(&self.session, expected, new, None, TTL).await;
                 // An answer is heard once: nobody begins twice under one token.
                 if !heard || !self.asked.remove(&new.token) {
                     return;

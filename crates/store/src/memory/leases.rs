@@ -1,6 +1,7 @@
 //! Leases of nodes, and marks of dead ones.
 
 use std::collections::HashMap;
+use std::io;
 
 use crate::{Error, Incarnation, Lease, Marking, Presence, Renewed};
 
@@ -11,6 +12,8 @@ pub(super) struct Leases(HashMap<Incarnation, Known>);
 #[derive(Debug)]
 struct Known {
     presence: Presence,
+    /// The renewal that found no lease.
+    begun: u64,
     /// From when on it counts for nothing.
     expires: u64,
 }
@@ -22,13 +25,32 @@ impl Leases {
         (now, expires): (u64, u64),
     ) -> Result<Renewed, Error> {
         self.0.retain(|_, known| known.expires > now);
-        let was_there = match self.presence(lease.incarnation, now) {
-            Presence::Live(_) => true,
-            Presence::Dead { by } => return Err(Error::MarkedDead { by }),
-            Presence::Gone => false,
+        let held = self.0.get(&lease.incarnation);
+        let begun = match held.map(|known| (&known.presence, known.begun)) {
+            Some((Presence::Live(held), _)) if held.renewal > lease.renewal => {
+                let why = "a newer renewal of the lease is held; this one came late";
+                return Err(Error::Unavailable(io::Error::other(why)));
+            }
+            Some((Presence::Dead { by }, _)) => return Err(Error::MarkedDead { by: *by }),
+            Some((Presence::Live(held), begun)) if held.renewal == lease.renewal => {
+                return Ok(Renewed { was_there: begun <= lease.acknowledged });
+            }
+            Some((Presence::Live(_), begun)) => begun,
+            Some((Presence::Gone, _)) | None => lease.renewal,
         };
-        self.0.insert(lease.incarnation, Known { presence: Presence::Live(lease), expires });
+        let was_there = begun <= lease.acknowledged;
+        let incarnation = lease.incarnation;
+        // What was acknowledged is not kept, and is nothing to others.
+        let presence = Presence::Live(Lease { acknowledged: 0, ..lease });
+        self.0.insert(incarnation, Known { presence, begun, expires });
         Ok(Renewed { was_there })
+    }
+
+    pub(super) fn leave(&mut self, incarnation: Incarnation, (now, expires): (u64, u64)) {
+        if !matches!(self.presence(incarnation, now), Presence::Dead { .. }) {
+            let presence = Presence::Dead { by: incarnation };
+            self.0.insert(incarnation, Known { presence, begun: 0, expires });
+        }
     }
 
     pub(super) fn live(&self, now: u64) -> impl Iterator<Item = &Lease> {
@@ -47,17 +69,11 @@ impl Leases {
         }
     }
 
-    /// How long the lease stands, in milliseconds.
-    pub(super) fn left(&self, incarnation: Incarnation, now: u64) -> Option<u64> {
-        let known = self.0.get(&incarnation)?;
-        let live = matches!(known.presence, Presence::Live(_)) && known.expires > now;
-        live.then(|| known.expires - now)
-    }
-
     pub(super) fn mark_dead(
         &mut self,
         incarnation: Incarnation,
         by: Incarnation,
+        also_dead: &[Incarnation],
         (now, expires): (u64, u64),
     ) -> Result<Marking, Error> {
         match self.presence(by, now) {
@@ -68,13 +84,16 @@ impl Leases {
         if let Presence::Dead { .. } = self.presence(incarnation, now) {
             return Ok(Marking::Dead);
         }
-        let others = self.live(now).filter(|l| l.incarnation != by && l.incarnation != incarnation);
+        let others = self.live(now).filter(|lease| {
+            let node = lease.incarnation;
+            node != by && node != incarnation && !also_dead.contains(&node)
+        });
         for other in others {
             if other.linked.contains(&incarnation) {
                 return Ok(Marking::LinkedTo(other.incarnation));
             }
         }
-        let mark = Known { presence: Presence::Dead { by }, expires };
+        let mark = Known { presence: Presence::Dead { by }, begun: 0, expires };
         self.0.insert(incarnation, mark);
         Ok(Marking::Dead)
     }

@@ -23,8 +23,6 @@ pub(super) struct Shard {
     /// When to look whether a session has expired, one for each session. Prolonging a
     /// session leaves its look as it is; the look then finds it alive and moves on.
     looks: BTreeSet<(u64, SessionId)>,
-    /// How many sessions each tenant has, tombstones aside.
-    tenants: HashMap<Arc<str>, usize>,
 }
 
 #[derive(Debug)]
@@ -35,12 +33,6 @@ struct Entry {
     expires: u64,
     /// When the look at it is due; never after `expires`.
     look: u64,
-}
-
-impl Entry {
-    fn counts(&self) -> bool {
-        self.record.standing != Standing::Ended
-    }
 }
 
 impl Shard {
@@ -192,28 +184,6 @@ impl Shard {
         }
     }
 
-    /// Adds the tenant's sessions to `found` until there are `max`.
-    pub(super) fn sessions_of(
-        &self,
-        tenant: &str,
-        now: u64,
-        max: usize,
-        found: &mut Vec<SessionId>,
-    ) {
-        if self.count_of(tenant) == 0 {
-            return;
-        }
-        let theirs = self.sessions.iter().filter(|(_, entry)| {
-            entry.counts() && entry.expires > now && *entry.record.tenant == *tenant
-        });
-        let room = max.saturating_sub(found.len());
-        found.extend(theirs.take(room).map(|(session, _)| session.clone()));
-    }
-
-    pub(super) fn count_of(&self, tenant: &str) -> usize {
-        self.tenants.get(tenant).copied().unwrap_or(0)
-    }
-
     /// Looks at up to `max` sessions that may have expired, and answers how many had.
     pub(super) fn sweep(&mut self, now: u64, max: usize) -> usize {
         let mut forgotten = 0;
@@ -235,10 +205,10 @@ impl Shard {
         forgotten
     }
 
-    /// How many sessions, looks and tenants there are.
+    /// How many sessions and looks there are.
     #[cfg(test)]
-    pub(super) fn size(&self) -> (usize, usize, usize) {
-        (self.sessions.len(), self.looks.len(), self.tenants.len())
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.sessions.len(), self.looks.len())
     }
 
     /// For how many sessions there is room.
@@ -251,7 +221,7 @@ impl Shard {
     fn find(&mut self, session: &SessionId, now: u64) -> Result<&mut Entry, Error> {
         let entry = self.sessions.get_mut(session).filter(|entry| entry.expires > now);
         let entry = entry.ok_or(Error::Missing)?;
-        if entry.counts() { Ok(entry) } else { Err(Error::Ended) }
+        if entry.record.standing == Standing::Ended { Err(Error::Ended) } else { Ok(entry) }
     }
 
     /// The session, if `token` may act for it.
@@ -272,9 +242,6 @@ impl Shard {
         self.forget(session);
         record.former.truncate(FORMER_MAX);
         let entry = Box::new(Entry { record, log, expires, look: expires });
-        if entry.counts() {
-            *self.tenants.entry(Arc::clone(&entry.record.tenant)).or_default() += 1;
-        }
         self.looks.insert((expires, session.clone()));
         self.sessions.insert(session.clone(), entry);
     }
@@ -282,15 +249,6 @@ impl Shard {
     fn forget(&mut self, session: &SessionId) {
         let Some(entry) = self.sessions.remove(session) else { return };
         self.looks.remove(&(entry.look, session.clone()));
-        if !entry.counts() {
-            return;
-        }
-        if let Some(count) = self.tenants.get_mut(&entry.record.tenant) {
-            *count -= 1;
-            if *count == 0 {
-                self.tenants.remove(&entry.record.tenant);
-            }
-        }
     }
 
     fn prolong(&mut self, session: &SessionId, expires: u64) {

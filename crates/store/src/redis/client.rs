@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -28,9 +28,6 @@ use crate::{Error, Primary, PrimaryId};
 /// Waits between attempts, in milliseconds: the first, and the longest.
 const PAUSE: (u64, u64) = (5, 100);
 
-/// The part of the time that a brief call has.
-const BRIEF: u32 = 4;
-
 /// So many times a call goes elsewhere at once. Then it waits, too.
 const HOPS_MAX: u32 = 4;
 
@@ -49,25 +46,25 @@ pub(super) struct Call {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Terms {
     Plain,
-    /// Only a primary that the caller knows of will do.
-    Told,
-    /// Not worth more than a part of the time.
-    Brief,
+    /// Only this primary will do, by which the caller judged. Where it named none, any that
+    /// it acknowledged.
+    At(Option<PrimaryId>),
 }
 
 /// What a call was answered.
 pub(super) struct Answer {
     pub(super) value: Value,
-    /// Did it come from a primary that the caller knows of?
-    pub(super) told: bool,
+    /// Did it come from a primary that the caller acknowledged?
+    pub(super) is_acknowledged: bool,
 }
 
 /// Knows the ways to every primary.
 pub(super) struct Client {
     paths: Paths,
     settings: Settings,
-    /// The primaries that the caller was told of; none until it first asked.
-    told: Mutex<Option<HashSet<PrimaryId>>>,
+    /// The primaries that the caller acknowledged. `None` until it first asks for them: a
+    /// caller that never does is content with any.
+    acknowledged: Mutex<Option<HashSet<PrimaryId>>>,
 }
 
 enum Paths {
@@ -154,7 +151,7 @@ impl Client {
                 Paths::Cluster(Cluster::new(seeds, dialer.clone(), &settings, runtime))
             }
         };
-        Ok(Self { paths, settings, told: Mutex::default() })
+        Ok(Self { paths, settings, acknowledged: Mutex::default() })
     }
 
     /// The calls' answers, in their order.
@@ -183,10 +180,7 @@ impl Client {
         let mut rounds: FuturesUnordered<_> =
             groups.map(|group| self.round(group, 1, false, deadline)).collect();
         while let Some((attempt, came)) = rounds.next().await {
-            let late = |terms| match terms {
-                Terms::Brief => start.elapsed() >= self.settings.timeout() / BRIEF,
-                Terms::Plain | Terms::Told => Instant::now() >= deadline,
-            };
+            let is_late = Instant::now() >= deadline;
             let mut rest = false;
             let mut pending = Vec::new();
             for (place, came) in came {
@@ -195,7 +189,7 @@ impl Client {
                         metrics::came(operations[place], outcome(&answer), start.elapsed());
                         tell(place, answer);
                     }
-                    Came::Again { pending: again, why, .. } if late(again.call.terms) => {
+                    Came::Again { why, .. } if is_late => {
                         let answer = Err(why);
                         metrics::came(operations[place], outcome(&answer), start.elapsed());
                         tell(place, answer);
@@ -309,14 +303,22 @@ impl Client {
             Ok(up) => up,
             Err(why) => return Err((write, why)),
         };
-        let told = self.is_told(up.primary);
+        let is_acknowledged = self.is_acknowledged(up.primary);
         let mut pipeline = Pipeline::with_capacity(write.len());
         // The places of answers to be read; others are to `ASKING` before them.
         let mut places = Vec::with_capacity(write.len());
         let mut came = Vec::with_capacity(write.len());
         let mut sent = Vec::with_capacity(write.len());
         for mut pending in write {
-            if pending.call.terms == Terms::Told && !told {
+            // At each attempt: between two of them there may have been a failover.
+            let may_be_sent = match pending.call.terms {
+                Terms::At(Some(judged_by)) => judged_by == up.primary,
+                Terms::At(None) => is_acknowledged,
+                Terms::Plain => true,
+            };
+            if !may_be_sent {
+                // The slot may have moved; the next judgement goes by a new map.
+                self.refresh();
                 let why = refused("redis has another primary; see what it forgot first");
                 came.push((pending.place, Came::Answer(Err(why))));
                 continue;
@@ -339,7 +341,7 @@ impl Client {
         for (pending, place) in sent.into_iter().zip(places) {
             let value = std::mem::take(&mut values[place]);
             let Value::ServerError(error) = value else {
-                came.push((pending.place, Came::Answer(Ok(Answer { value, told }))));
+                came.push((pending.place, Came::Answer(Ok(Answer { value, is_acknowledged }))));
                 continue;
             };
             let verdict = verdict(&error, &up.address);
@@ -386,8 +388,7 @@ impl Client {
         Came::Again { pending, why, cause }
     }
 
-    /// Every primary that answers, and what it keeps. From now on the caller was told of
-    /// these, and of no others.
+    /// Every primary that answers, and what it keeps.
     pub(super) async fn primaries(&self) -> Result<Vec<Primary>, Error> {
         let known = match &self.paths {
             Paths::Single(link) => vec![(Arc::clone(link), None)],
@@ -415,9 +416,15 @@ impl Client {
         if primaries.is_empty() {
             return Err(failed.unwrap_or_else(|| unavailable("no redis cluster answers")));
         }
-        let ids = primaries.iter().map(|primary: &Primary| primary.id).collect();
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(ids);
+        // Before the first answer nothing was judged.
+        let ids = || primaries.iter().map(|primary: &Primary| primary.id).collect();
+        self.acknowledged().get_or_insert_with(ids);
         Ok(primaries)
+    }
+
+    /// From now on these primaries are believed that something is missing, and no others.
+    pub(super) fn acknowledge(&self, primaries: &[PrimaryId]) {
+        *self.acknowledged() = Some(primaries.iter().copied().collect());
     }
 
     /// Which primary is at the other end right now.
@@ -448,10 +455,12 @@ impl Client {
         up
     }
 
-    /// A caller that never asks for primaries is content with any.
-    fn is_told(&self, primary: PrimaryId) -> bool {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.as_ref().is_none_or(|told| told.contains(&primary))
+    fn is_acknowledged(&self, primary: PrimaryId) -> bool {
+        self.acknowledged().as_ref().is_none_or(|known| known.contains(&primary))
+    }
+
+    fn acknowledged(&self) -> MutexGuard<'_, Option<HashSet<PrimaryId>>> {
+        self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn link(&self, pending: &Pending) -> Option<Arc<Link>> {

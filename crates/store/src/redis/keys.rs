@@ -42,11 +42,6 @@ impl Keys {
     pub(super) fn node(&self, incarnation: Incarnation) -> String {
         format!("{}:{{nodes}}:{incarnation}", self.prefix)
     }
-
-    /// A tenant's sessions, by expiry.
-    pub(super) fn tenant(&self, tenant: &str) -> String {
-        format!("{}:tenant:{tenant}:sessions", self.prefix)
-    }
 }
 
 /// The session as a hash tag. Ids are the clients' to choose: a brace would end the tag,
@@ -100,7 +95,6 @@ mod tests {
         assert_eq!(keys.session(&id("abc-1")), ["rh:{abc-1}", "rh:{abc-1}:log"]);
         assert_eq!(keys.nodes(), "rh:{nodes}");
         assert_eq!(keys.node(Incarnation(255)), "rh:{nodes}:00000000000000ff");
-        assert_eq!(keys.tenant("acme"), "rh:tenant:acme:sessions");
     }
 
     #[test]

@@ -15,8 +15,8 @@
 //! | 42 | number of former tokens |
 //! | 43.. | former tokens, digest of the principal, tenant and revision (each after its length in 2 bytes), `initialize`, the state |
 //!
-//! A log entry is its number in 8 bytes, and the payload. A lease is `L`, the number of
-//! links in 2 bytes, the linked incarnations, draining in 1 byte, load in 8, name and
+//! A log entry is its number in 8 bytes, and the payload. A lease is `L`, the number
+//! of the renewal in 8 bytes, what it was answered in 1 byte, the number of links in 2 bytes, the linked incarnations, draining in 1 byte, load in 8, name and
 //! address (each after its length in 2 bytes). A dead mark is `D` and who marked.
 //!
 //! A change of these needs another [`LAYOUT`]: nodes of two versions share one Redis
@@ -95,6 +95,11 @@ pub(super) fn decode_record(bytes: &[u8]) -> Option<Record> {
     rest.0.is_empty().then_some(record)
 }
 
+/// Was the record written by a version that has another layout? That version can read it.
+pub(super) fn is_newer(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(|layout| *layout > LAYOUT)
+}
+
 /// The owner at the beginning of a record, as scripts quote it.
 pub(super) fn decode_owner(bytes: &[u8]) -> Option<Owner> {
     let mut rest = Rest(bytes);
@@ -113,6 +118,9 @@ pub(super) fn decode_entry(mut bytes: Vec<u8>) -> Option<(u64, Bytes)> {
 
 pub(super) fn encode_lease(lease: &Lease) -> Option<Vec<u8>> {
     let mut bytes = vec![b'L'];
+    bytes.extend(lease.renewal.to_be_bytes());
+    // The script keeps the renewal that found no lease in its place.
+    bytes.extend(lease.acknowledged.to_be_bytes());
     bytes.extend(u16::try_from(lease.linked.len()).ok()?.to_be_bytes());
     bytes.extend(lease.linked.iter().flat_map(|node| encode_node(*node)));
     bytes.push(lease.draining.into());
@@ -128,13 +136,26 @@ pub(super) fn decode_presence(incarnation: Incarnation, bytes: &[u8]) -> Option<
     let presence = match rest.byte()? {
         b'D' => Presence::Dead { by: Incarnation(rest.number()?) },
         b'L' => {
+            let renewal = rest.number()?;
+            let _begun = rest.number()?;
             let links = u16::from_be_bytes(*rest.array()?);
             let linked =
                 (0..links).map(|_| rest.number().map(Incarnation)).collect::<Option<_>>()?;
             let draining = rest.byte()? != 0;
             let load = rest.number()?;
             let (name, address): (Arc<str>, Arc<str>) = (rest.text()?.into(), rest.text()?.into());
-            Presence::Live(Lease { incarnation, name, address, draining, load, linked })
+            // What was acknowledged is not kept, and is nothing to others.
+            let acknowledged = 0;
+            Presence::Live(Lease {
+                incarnation,
+                renewal,
+                acknowledged,
+                name,
+                address,
+                draining,
+                load,
+                linked,
+            })
         }
         _ => return None,
     };
@@ -208,6 +229,8 @@ mod tests {
     fn lease() -> Lease {
         Lease {
             incarnation: Incarnation(1),
+            renewal: 7,
+            acknowledged: 0,
             name: "a".into(),
             address: "10.0.0.4:7070".into(),
             draining: true,

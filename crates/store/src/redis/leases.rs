@@ -24,8 +24,25 @@ impl Redis {
             .arg(&text.ok_or_else(|| unavailable("the lease is too long for redis"))?)
             .arg(millis(ttl))
             .arg(lease.incarnation.to_string());
-        let words = outcome(self.client.call(call).await?.value)?;
+        let answer = self.leases.call(call).await?.value;
+        if matches!(&answer, Value::Array(words) if words[..] == [Value::Int(10)]) {
+            return Err(unavailable("a newer renewal of the lease is held; this one came late"));
+        }
+        let words = outcome(answer)?;
         Ok(Renewed { was_there: matches!(words.first(), Some(Value::Int(1))) })
+    }
+
+    pub(super) async fn leave_for_good(
+        &self,
+        incarnation: Incarnation,
+        ttl: Duration,
+    ) -> Result<(), Error> {
+        let keys = [self.keys.node(incarnation), self.keys.nodes()];
+        let call = Call::script(Name::Leave, &keys)
+            .arg(&layout::encode_node(incarnation))
+            .arg(millis(ttl))
+            .arg(incarnation.to_string());
+        outcome(self.leases.call(call).await?.value).map(drop)
     }
 
     pub(super) async fn live_nodes(&self) -> Result<Vec<Lease>, Error> {
@@ -54,26 +71,16 @@ impl Redis {
         let key = self.keys.node(incarnation);
         let mut get = redis::cmd("GET");
         get.arg(&key);
-        match self.client.call(Call::new(&key, get)).await?.value {
+        let answer = self.client.call(Call::new(&key, get)).await?;
+        match &answer.value {
+            Value::Nil if !answer.is_acknowledged => {
+                Err(unavailable("redis has another primary; it may have forgotten the lease"))
+            }
             Value::Nil => Ok(Presence::Gone),
             value => {
-                let presence = bytes(&value).and_then(|b| layout::decode_presence(incarnation, b));
+                let presence = bytes(value).and_then(|b| layout::decode_presence(incarnation, b));
                 presence.ok_or_else(nonsense)
             }
-        }
-    }
-
-    /// For a node that holds a lease. That of one that is marked is not asked for.
-    pub(super) async fn left_of(
-        &self,
-        incarnation: Incarnation,
-    ) -> Result<Option<Duration>, Error> {
-        let key = self.keys.node(incarnation);
-        let mut left = redis::cmd("PTTL");
-        left.arg(&key);
-        match self.client.call(Call::new(&key, left)).await?.value {
-            Value::Int(left) => Ok(u64::try_from(left).ok().map(Duration::from_millis)),
-            _ => Err(nonsense()),
         }
     }
 
@@ -81,18 +88,20 @@ impl Redis {
         &self,
         incarnation: Incarnation,
         by: Incarnation,
+        also_dead: &[Incarnation],
         ttl: Duration,
     ) -> Result<Marking, Error> {
         for _ in 0..ROUNDS_MAX {
             let mut others = self.members().await?;
-            others.retain(|other| ![incarnation, by].contains(other));
+            others.retain(|other| ![incarnation, by].contains(other) && !also_dead.contains(other));
             let mut keys = vec![self.keys.node(incarnation), self.keys.node(by), self.keys.nodes()];
             keys.extend(others.iter().map(|other| self.keys.node(*other)));
             let mut call = Call::script(Name::Mark, &keys)
                 .arg(&layout::encode_node(incarnation))
                 .arg(&layout::encode_node(by))
                 .arg(millis(ttl));
-            for member in others.iter().chain([&by, &incarnation]) {
+            // The script looks at the leases of the first of them only.
+            for member in others.iter().chain(also_dead).chain([&by, &incarnation]) {
                 call = call.arg(member.to_string());
             }
             let answer = self.client.call(call).await?.value;

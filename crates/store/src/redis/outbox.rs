@@ -31,6 +31,7 @@ struct Batch(Mutex<Option<Vec<(Call, Asker)>>>);
 
 impl Batch {
     /// Gives the call back where the turn is over.
+    #[allow(clippy::result_large_err, reason = "a call that is not taken is given back as it came")]
     fn add(&self, call: Call, asker: Asker) -> Result<(), (Call, Asker)> {
         match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(calls) => {
@@ -88,6 +89,7 @@ impl Client {
     }
 
     /// Gives the call back where there are no turns: on a runtime of several threads.
+    #[allow(clippy::result_large_err, reason = "a call that is not taken is given back as it came")]
     fn hand_in(
         self: &Arc<Self>,
         call: Call,

@@ -16,16 +16,15 @@ pub(super) enum Name {
     Save,
     Release,
     Finish,
+    Bury,
     Renew,
+    Leave,
     Mark,
-    Enlist,
-    List,
-    Settle,
 }
 
 /// Every script. Those about a session begin with the same words, and one of them with
 /// what is nearly always enough.
-static SCRIPTS: LazyLock<[Script; 12]> = LazyLock::new(|| {
+static SCRIPTS: LazyLock<[Script; 11]> = LazyLock::new(|| {
     let alone = |name, text: &str| Script::new(name, text.to_owned());
     let head = include_str!("scripts/head.lua");
     let session = |name, text| Script::new(name, format!("{head}{text}"));
@@ -40,11 +39,10 @@ static SCRIPTS: LazyLock<[Script; 12]> = LazyLock::new(|| {
         session(Name::Save, include_str!("scripts/save.lua")),
         session(Name::Release, include_str!("scripts/release.lua")),
         session(Name::Finish, include_str!("scripts/finish.lua")),
+        alone(Name::Bury, include_str!("scripts/bury.lua")),
         alone(Name::Renew, include_str!("scripts/renew.lua")),
+        alone(Name::Leave, include_str!("scripts/leave.lua")),
         alone(Name::Mark, include_str!("scripts/mark.lua")),
-        alone(Name::Enlist, include_str!("scripts/enlist.lua")),
-        alone(Name::List, include_str!("scripts/list.lua")),
-        alone(Name::Settle, include_str!("scripts/settle.lua")),
     ]
 });
 
@@ -69,12 +67,10 @@ impl From<Name> for Operation {
             Name::Reassert => Self::Reassert,
             Name::Save => Self::Save,
             Name::Release => Self::Release,
-            Name::Finish => Self::End,
+            Name::Finish | Name::Bury => Self::End,
             Name::Renew => Self::Renew,
+            Name::Leave => Self::Leave,
             Name::Mark => Self::MarkDead,
-            Name::Enlist => Self::Enlist,
-            Name::List => Self::List,
-            Name::Settle => Self::Settle,
         }
     }
 }

@@ -4,11 +4,12 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use store::redis::Settings;
-use store::{Error, Store};
+use store::redis::{slot_of, slot_of_leases};
+use store::{Error, Expected, Store};
 use tokio::time::sleep;
 
 use crate::server::{Server, free_port};
-use crate::story::{Session, at_last, open, open_with, unavailable};
+use crate::story::{Session, at_last, look, open, open_with, unavailable};
 
 /// How long the processes may take to find each other.
 const START: Duration = Duration::from_secs(30);
@@ -134,9 +135,12 @@ async fn batches_for_many_sessions_reach_each_its_own_primary() {
     let primaries = store.primaries().await.expect("told");
     assert_eq!(primaries.len(), 3);
     for session in &sessions {
-        assert_eq!(primaries.iter().filter(|primary| primary.holds(&session.id)).count(), 1);
+        assert_eq!(
+            primaries.iter().filter(|primary| primary.holds_slot(|| slot_of(&session.id))).count(),
+            1
+        );
     }
-    assert_eq!(primaries.iter().filter(|primary| primary.holds_leases()).count(), 1);
+    assert_eq!(primaries.iter().filter(|primary| primary.holds_slot(slot_of_leases)).count(), 1);
 }
 
 /// The first address of the URL may be any of them, and some may be gone.
@@ -198,6 +202,20 @@ async fn a_session_is_appended_to_while_its_slot_moves() {
     assert_eq!(session.log(&store).await, all.join(" "));
     assert!(number >= 7, "{number}");
     assert_eq!(cluster.home_of(&session).await, home);
+    // A claim that was judged by a primary that has not the slot is not brought to this one.
+    let heir = session.heir();
+    let claim = async |at| {
+        let expected = Expected::Token(session.owner.token);
+        store.claim(&session.id, expected, heir.owner, Some(at), Duration::from_secs(60)).await
+    };
+    let primaries = look(&store).await;
+    let real = cluster.servers[home].run::<String>(&["INFO", "replication"]).await;
+    let is_real = |primary: &store::Primary| real.contains(&format!("{:?}", primary.id));
+    for primary in primaries.iter().filter(|primary| !is_real(primary)) {
+        unavailable(claim(primary.id).await);
+    }
+    let keeper = primaries.iter().find(|primary| is_real(primary)).expect("kept");
+    at_last(|| claim(keeper.id)).await.expect("claimed");
 }
 
 /// A primary dies: its sessions wait until the replica has its place, the others do not.
@@ -224,6 +242,11 @@ async fn a_replica_takes_over_and_the_change_can_be_seen() {
     taken.expect("nothing to the others");
     unavailable(lost);
     assert!(took * 2 < waited && waited < Duration::from_secs(2), "{took:?}, {waited:?}");
+    // A primary that does not answer is not replaced; one whose slots another has is.
+    let silent =
+        before.iter().find(|primary| primary.holds_slot(|| slot_of(&orphan.id))).expect("kept");
+    let answering = look(&store).await;
+    assert!(answering.len() == 2 && !silent.is_replaced_by(&answering), "{answering:?}");
     cluster.servers[0].kill();
     // Appends go on as soon as there is a new primary; what it forgot, if anything, is
     // re-asserted by its owner. Claims wait until it was told of.
@@ -240,16 +263,20 @@ async fn a_replica_takes_over_and_the_change_can_be_seen() {
     let heir = orphan.heir();
     unavailable(orphan.claimed_by(&heir, &store).await);
     let after = loop {
-        let after = at_last(|| store.primaries()).await.expect("told");
-        if after.iter().any(|primary| primary.holds(&orphan.id)) {
+        let after = look(&store).await;
+        if after.iter().any(|primary| primary.holds_slot(|| slot_of(&orphan.id))) {
             break after;
         }
         sleep(Duration::from_millis(20)).await;
     };
     let id = |primaries: &[store::Primary], session: &Session| {
-        primaries.iter().find(|primary| primary.holds(&session.id)).map(|primary| primary.id)
+        primaries
+            .iter()
+            .find(|primary| primary.holds_slot(|| slot_of(&session.id)))
+            .map(|primary| primary.id)
     };
     assert_ne!(id(&before, orphan), id(&after, orphan));
+    assert!(silent.is_replaced_by(&after));
     assert_eq!(id(&before, other), id(&after, other));
     at_last(|| orphan.claimed_by(&heir, &store)).await.expect("claimed");
 }

@@ -13,7 +13,7 @@ use protocol::SessionId;
 use store::redis::{Redis, Settings};
 use store::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    Record, Renewed, State, Store, Token,
+    Primary, PrimaryId, Record, Renewed, State, Store, Token,
 };
 
 use crate::server::{connect, run};
@@ -113,9 +113,10 @@ impl<S: Store> Store for Slow<S> {
         session: &SessionId,
         expected: Expected,
         new: Owner,
+        at: Option<PrimaryId>,
         ttl: Duration,
     ) -> Result<Claimed, Error> {
-        self.0.claim(session, expected, new, ttl * SLOWNESS).await
+        self.0.claim(session, expected, new, at, ttl * SLOWNESS).await
     }
 
     async fn append(&self, batch: Batch) -> Result<Appended, Error> {
@@ -134,20 +135,26 @@ impl<S: Store> Store for Slow<S> {
         self.0.save(session, token, state).await
     }
 
-    async fn release(&self, session: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
-        self.0.release(session, token, ttl * SLOWNESS).await
+    async fn release(
+        &self,
+        session: &SessionId,
+        token: Token,
+        at: Option<PrimaryId>,
+        ttl: Duration,
+    ) -> Result<(), Error> {
+        self.0.release(session, token, at, ttl * SLOWNESS).await
     }
 
     async fn end(&self, session: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
         self.0.end(session, token, ttl * SLOWNESS).await
     }
 
-    async fn sessions_of(&self, tenant: &str, max: usize) -> Result<Vec<SessionId>, Error> {
-        self.0.sessions_of(tenant, max).await
+    async fn leave(&self, incarnation: Incarnation, ttl: Duration) -> Result<(), Error> {
+        self.0.leave(incarnation, ttl * SLOWNESS).await
     }
 
-    async fn count_of(&self, tenant: &str) -> Result<usize, Error> {
-        self.0.count_of(tenant).await
+    async fn primaries(&self) -> Result<Vec<Primary>, Error> {
+        self.0.primaries().await
     }
 
     async fn renew(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
@@ -161,18 +168,15 @@ impl<S: Store> Store for Slow<S> {
     async fn presence(&self, incarnation: Incarnation) -> Result<Presence, Error> {
         self.0.presence(incarnation).await
     }
-    async fn lease_left(&self, incarnation: Incarnation) -> Result<Option<Duration>, Error> {
-        let left = self.0.lease_left(incarnation).await?;
-        Ok(left.map(|left| left / SLOWNESS))
-    }
 
     async fn mark_dead(
         &self,
         incarnation: Incarnation,
         by: Incarnation,
+        also_dead: &[Incarnation],
         ttl: Duration,
     ) -> Result<Marking, Error> {
-        self.0.mark_dead(incarnation, by, ttl * SLOWNESS).await
+        self.0.mark_dead(incarnation, by, also_dead, ttl * SLOWNESS).await
     }
 }
 

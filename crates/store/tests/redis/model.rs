@@ -31,8 +31,8 @@ async fn redis_says_what_memory_says() {
         for _ in 0..STEPS {
             let step = Step::thrown(&mut dice, &session, &tenant);
             told.push(format!("{step:?}"));
-            let expected = step.run(&memory, &session, &tenant).await;
-            let said = step.run(&redis, &session, &tenant).await;
+            let expected = step.run(&memory, &session).await;
+            let said = step.run(&redis, &session).await;
             assert_eq!(expected, said, "seed {seed}, after {told:#?}");
         }
     }
@@ -76,14 +76,14 @@ impl Step {
     }
 
     /// What the store answers, and what it then holds.
-    async fn run(&self, store: &dyn Store, session: &Session, tenant: &str) -> String {
+    async fn run(&self, store: &dyn Store, session: &Session) -> String {
         let id = &session.id;
         let said = match self {
             Self::Create(record) => {
                 format!("{:?}", store.create(id, record.clone(), LONG).await)
             }
             Self::Claim(expected, new) => {
-                format!("{:?}", store.claim(id, *expected, *new, LONG).await)
+                format!("{:?}", store.claim(id, *expected, *new, None, LONG).await)
             }
             Self::Append(batch) => format!("{:?}", store.append(batch.clone()).await),
             Self::Many(batches) => format!("{:?}", store.append_many(batches.clone()).await),
@@ -93,14 +93,12 @@ impl Step {
             Self::Save(token, state) => {
                 format!("{:?}", store.save(id, *token, state.clone()).await)
             }
-            Self::Release(token) => format!("{:?}", store.release(id, *token, LONG).await),
+            Self::Release(token) => format!("{:?}", store.release(id, *token, None, LONG).await),
             Self::End(token) => format!("{:?}", store.end(id, *token, LONG).await),
         };
         let record = store.read(id).await.expect("read");
         let log = store.read_log(id).await.expect("read");
-        let count = store.count_of(tenant).await.expect("counted");
-        let listed = store.sessions_of(tenant, 10).await.expect("listed");
-        format!("{said} {record:?} {log:?} {count} {listed:?}")
+        format!("{said} {record:?} {log:?}")
     }
 }
 

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use store::redis::Settings;
-use store::{Error, Store};
+use store::{Error, Lease, Store};
 use tokio::time::sleep;
 
 use crate::server::Server;
-use crate::story::{LONG, Session, at_last, lease, open, open_with, unavailable};
+use crate::story::{LONG, Session, at_last, lease, look, open, open_with, unavailable};
 
 struct Watched {
     primary: Server,
@@ -81,7 +81,7 @@ async fn a_failover_that_forgets_the_last_writes_loses_nothing_while_the_owner_l
     }
     unavailable(old.claimed_by(&old.heir(), &store).await);
     unavailable(store.read(&ended.id).await);
-    let after = at_last(|| store.primaries()).await.expect("told");
+    let after = look(&store).await;
     assert_ne!(before, after);
     let ring = owner.batch(1, "a b c d");
     store.reassert(owner.record.clone(), ring).await.expect("re-asserted");
@@ -113,6 +113,7 @@ async fn writes_go_on_after_a_failover_also_with_a_dead_sentinel_and_passwords()
     assert_eq!(replicated, 1);
     watched.primary.kill();
     session.append_at_last(&store, 1, "a").await;
+    let node = Lease { renewal: 2, acknowledged: 1, ..node };
     assert!(store.renew(node, LONG).await.expect("renewed").was_there);
 
     let store = open(&watched.url());

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
@@ -179,9 +180,21 @@ pub(crate) async fn run<T: FromRedisValue>(
 }
 
 /// A port that nobody listened at a moment ago.
+///
+/// It is below those that the system gives to connections: one of these may be taken again
+/// before the server listens there. A server of a cluster listens on the port 10,000 above as
+/// well, so that one is free too.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    listener.local_addr().expect("an address").port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Other test processes look elsewhere.
+    let from = 10_000 + (std::process::id() % 300) as u16 * 37;
+    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    loop {
+        let port = from + NEXT.fetch_add(1, Ordering::Relaxed);
+        if is_free(port) && is_free(port + 10_000) {
+            return port;
+        }
+    }
 }
 
 /// What a store must be allowed to do, as an operator writes it.

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use protocol::SessionId;
 use store::redis::{Redis, Settings};
 use store::{
-    Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Lease, Owner, Record, Standing,
-    State, Store, Token,
+    Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Lease, Owner, Primary, Record,
+    Standing, State, Store, Token,
 };
 
 /// Long enough to never matter.
@@ -101,7 +101,7 @@ impl Session {
     }
 
     pub(crate) async fn claimed_by(&self, heir: &Self, store: &Redis) -> Result<Claimed, Error> {
-        store.claim(&self.id, Expected::Token(self.owner.token), heir.owner, LONG).await
+        store.claim(&self.id, Expected::Token(self.owner.token), heir.owner, None, LONG).await
     }
 
     pub(crate) async fn log(&self, store: &Redis) -> String {
@@ -114,12 +114,21 @@ impl Session {
 pub(crate) fn lease() -> Lease {
     Lease {
         incarnation: Incarnation(random()),
+        renewal: 1,
+        acknowledged: 0,
         name: "node-a".into(),
         address: "10.0.0.4:7070".into(),
         draining: false,
         load: 3,
         linked: Vec::new(),
     }
+}
+
+/// Learns who keeps the data, and takes note of it, as a node does each second.
+pub(crate) async fn look(store: &Redis) -> Vec<Primary> {
+    let primaries = at_last(|| store.primaries()).await.expect("told");
+    store.acknowledge(&primaries.iter().map(|primary| primary.id).collect::<Vec<_>>());
+    primaries
 }
 
 /// Asks until the answer is another than "unavailable", for half a minute.

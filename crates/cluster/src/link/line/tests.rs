@@ -42,14 +42,14 @@ impl Talker {
     fn word(&self, speaker: u32, number: u64, bytes: usize) {
         let byte = u8::try_from(number % 251).unwrap();
         let body = Bytes::from(vec![byte; bytes]);
-        let open = Kind::Open(Open { id: number, window: speaker, body });
+        let open = Kind::Open(Open { id: number, window: speaker, body, rest: 0 });
         self.to_say.lock().unwrap().push_back(open);
     }
 }
 
 impl Party for Talker {
     fn take(&self, kind: Kind) -> bool {
-        let Kind::Open(Open { id, window, body }) = kind else { return false };
+        let Kind::Open(Open { id, window, body, .. }) = kind else { return false };
         let mut heard = self.heard.lock().unwrap();
         let next = &mut heard[window as usize];
         assert_eq!(*next, id, "speaker {window}");
@@ -315,8 +315,9 @@ async fn who_is_gone_without_a_word_closed_the_line() {
 
 #[tokio::test]
 async fn what_no_node_says_ends_a_line() {
-    let reply = Kind::Reply(Reply { id: 0, body: Bytes::new(), last: true });
-    let too_long = Kind::Open(Open { id: 0, window: 0, body: Bytes::from(vec![0; 1_001]) });
+    let reply = Kind::Reply(Reply { id: 0, body: Bytes::new(), last: true, rest: 0 });
+    let too_long =
+        Kind::Open(Open { id: 0, window: 0, body: Bytes::from(vec![0; 1_001]), rest: 0 });
     for kind in [reply, too_long] {
         let (near, mut far) = plain(connection(BUFFER_BYTES).await);
         let mut said = BytesMut::new();
@@ -331,7 +332,7 @@ async fn what_no_node_says_ends_a_line() {
 async fn who_is_called_says_that_it_is_there_while_something_long_arrives() {
     let (mut near, mut far) = plain(connection(BUFFER_BYTES).await);
     let mut long = BytesMut::new();
-    Kind::Open(Open { id: 0, window: 0, body: Bytes::from(vec![0; 900]) }).say(&mut long);
+    Kind::Open(Open { id: 0, window: 0, body: Bytes::from(vec![0; 900]), rest: 0 }).say(&mut long);
     let outgoing = near.outgoing().unwrap();
     let arrives = async {
         for byte in long.chunks(10) {

@@ -16,8 +16,8 @@ end
 for i = 4, #KEYS do
   local lease = redis.call('GET', KEYS[i])
   if lease and lease:sub(1, 1) == 'L' then
-    for link = 0, struct.unpack('>I2', lease:sub(2, 3)) - 1 do
-      if lease:sub(4 + 8 * link, 11 + 8 * link) == ARGV[1] then return {9, ARGV[i]} end
+    for link = 0, struct.unpack('>I2', lease:sub(18, 19)) - 1 do
+      if lease:sub(20 + 8 * link, 27 + 8 * link) == ARGV[1] then return {9, ARGV[i]} end
     end
   end
 end

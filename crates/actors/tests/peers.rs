@@ -1,0 +1,262 @@
+//! What a client gets where nodes cannot reach each other, have no room, or are to carry more
+//! than they may.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use actors::{Answer, Care, Inflow, Settings, Told, Visit};
+use bytes::Bytes;
+use cluster::{CallError, Cluster, Replies, Serve};
+use conversation::Rerun;
+use protocol::SessionId;
+use store::{Digest, Memory, Owner, Presence, Record, Standing, State, Store, Token};
+use support::forgetful::Forgetful;
+use support::nodes::{Common, Node};
+use support::{FLOOD, MEDIUM_BYTES, Script, World, all, messages, next, text, until};
+
+/// Three nodes of which the first two cannot reach each other.
+async fn two_apart_and_one_between(settings: Settings) -> [Node; 3] {
+    let nodes = Common { settings, cuttable: true, ..Common::default() }.nodes().await;
+    let [one, other, third] = &nodes;
+    let (first, second) = (one.cluster.incarnation(), other.cluster.incarnation());
+    one.between.as_ref().unwrap().cut(second);
+    other.between.as_ref().unwrap().cut(first);
+    let told = |node: &Node, linked: &[store::Incarnation]| {
+        let leases = node.cluster.nodes();
+        let lease = leases.iter().find(|lease| lease.incarnation == node.cluster.incarnation());
+        lease.is_some_and(|lease| lease.linked == linked)
+    };
+    let between = third.cluster.incarnation();
+    until(|| told(one, &[between]) && told(other, &[between])).await;
+    nodes
+}
+
+async fn opened(inflow: &mut Inflow) {
+    let told = next(inflow).await;
+    assert!(matches!(told, Some(Told::Open { .. })), "{told:?}");
+}
+
+fn error_of(told: &[Told]) -> String {
+    let [Told::Answer(Answer::Json(json))] = told else { panic!("{told:?}") };
+    let json = text(json);
+    assert!(json.contains(r#""error""#), "{json}");
+    json
+}
+
+#[actix_rt::test]
+async fn a_call_reaches_its_session_through_a_third_node() {
+    let [owner, ingress, third] = two_apart_and_one_between(Settings::default()).await;
+    let visit = owner.session_of("2025-11-25").await;
+    for id in 1..20 {
+        ingress.works(&visit, id).await;
+    }
+    // A session of a node that both reach needs no relay.
+    let near = third.session_of("2025-11-25").await;
+    ingress.works(&near, 20).await;
+    assert_eq!([&owner, &ingress, &third].map(|node| node.handle.sessions()), [1, 0, 1]);
+    let lives = |node: &Node| node.cluster.may_act();
+    assert!(lives(&owner) && lives(&ingress) && lives(&third));
+}
+
+#[actix_rt::test]
+async fn a_stream_through_a_third_node_is_as_slow_as_its_reader_and_loses_nothing() {
+    let [owner, ingress, _third] = two_apart_and_one_between(Settings::default()).await;
+    let visit = owner.session_of("2025-11-25").await;
+    let mut slow = ingress.call(&visit, 1, "flood").await.unwrap();
+    opened(&mut slow).await;
+    ingress.works(&visit, 2).await;
+    let told = messages(&all(slow).await);
+    let mut ids: Vec<_> = told.iter().map(|(id, _)| id.clone().unwrap()).collect();
+    ids.dedup();
+    assert_eq!((told.len(), ids.len()), (FLOOD + 1, FLOOD + 1));
+    assert!(told.last().unwrap().1.contains("done"));
+    let large = all(ingress.call(&visit, 3, "medium").await.unwrap()).await;
+    let [Told::Answer(Answer::Json(json))] = &large[..] else { panic!("{large:?}") };
+    assert!(json.len() > MEDIUM_BYTES);
+}
+
+#[actix_rt::test]
+async fn an_owner_learns_through_a_third_node_that_a_client_has_left() {
+    let mut settings = Settings::default();
+    settings.session.idle_secs = 1;
+    let [owner, ingress, _third] = two_apart_and_one_between(settings).await;
+    let visit = owner.session_of("2025-11-25").await;
+    let mut inflow = ingress.handle.listen(&visit, None).await.unwrap();
+    opened(&mut inflow).await;
+    // A session with a reader is not idle.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(owner.handle.sessions(), 1);
+    drop(inflow);
+    until(|| owner.handle.sessions() == 0).await;
+}
+
+#[actix_rt::test]
+async fn a_stream_through_a_third_node_goes_on_when_its_owner_is_killed() {
+    let [mut owner, ingress, third] = two_apart_and_one_between(Settings::default()).await;
+    let visit = owner.session_of("2025-11-25").await;
+    let mut inflow = ingress.call(&visit, 1, "flood").await.unwrap();
+    let mut told = Vec::new();
+    while messages(&told).len() < 10 {
+        told.push(next(&mut inflow).await.expect("the stream should go on"));
+    }
+    // All of it is in the log.
+    ingress.works(&visit, 2).await;
+    owner.kill();
+    told.extend(all(inflow).await);
+    let told = messages(&told);
+    let mut ids: Vec<_> = told.iter().map(|(id, _)| id.clone().unwrap()).collect();
+    ids.dedup();
+    assert_eq!((told.len(), ids.len()), (FLOOD + 1, FLOOD + 1));
+    assert_eq!(ingress.handle.sessions() + third.handle.sessions(), 1);
+}
+
+#[actix_rt::test]
+async fn a_session_whose_owner_died_is_taken_up_by_a_node_with_room() {
+    let settings = Settings { sessions_max: 2, ..Settings::default() };
+    // A call that comes before the death is noticed may have reached the dead node.
+    let care = Care { rerun: Rerun::Always, ..Care::default() };
+    let [mut owner, full, empty] = Common { settings, care, ..Common::default() }.nodes().await;
+    let visit = owner.session_of("2025-11-25").await;
+    for _ in 0..2 {
+        full.session_of("2025-11-25").await;
+    }
+    owner.kill();
+    full.works(&visit, 1).await;
+    assert_eq!((full.handle.sessions(), empty.handle.sessions()), (2, 1));
+}
+
+/// The attempts of a call are further and further apart: one comes 0.77 s after the loss of the
+/// owner, and the next 0.5 s later.
+#[actix_rt::test]
+async fn a_call_that_waits_for_an_owner_goes_on_as_soon_as_that_is_found_dead() {
+    let store = Arc::new(Forgetful::default());
+    let care = Care { rerun: Rerun::Always, ..Care::default() };
+    let common = Common { store: Some(store.clone()), care, ..Common::default() };
+    let [mut owner, ingress] = common.nodes().await;
+    let visit = owner.session_of("2025-11-25").await;
+    let dead = owner.cluster.incarnation();
+    store.marks_nobody.store(true, Ordering::SeqCst);
+    owner.kill();
+    let found_dead = async {
+        tokio::time::sleep(Duration::from_millis(870)).await;
+        store.marks_nobody.store(false, Ordering::SeqCst);
+        while !matches!(store.presence(dead).await.unwrap(), Presence::Dead { .. }) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Instant::now()
+    };
+    let answered = async {
+        ingress.works(&visit, 1).await;
+        Instant::now()
+    };
+    let (found_dead, answered) = tokio::join!(found_dead, answered);
+    let later = answered.saturating_duration_since(found_dead);
+    assert!(later < Duration::from_millis(150), "{later:?}");
+}
+
+#[actix_rt::test]
+async fn where_no_node_has_room_the_error_says_so_after_the_time_to_hold() {
+    let settings = Settings { sessions_max: 1, hold_ms: 2_000, ..Settings::default() };
+    let [mut owner, full, other] = Common { settings, ..Common::default() }.nodes().await;
+    let visit = owner.session_of("2025-11-25").await;
+    for node in [&full, &other] {
+        node.session_of("2025-11-25").await;
+    }
+    owner.kill();
+    let began = Instant::now();
+    let error = error_of(&all(full.call(&visit, 1, "echo").await.unwrap()).await);
+    assert!(error.contains("sessions.sessions_max"), "{error}");
+    let took = began.elapsed();
+    assert!((Duration::from_secs(2)..Duration::from_secs(4)).contains(&took), "{took:?}");
+    assert_eq!((full.handle.sessions(), other.handle.sessions()), (1, 1));
+}
+
+#[actix_rt::test]
+async fn a_result_that_is_too_large_to_be_carried_is_one_error_and_the_tool_runs_once() {
+    let bound = Some(MEDIUM_BYTES - 1);
+    let common = Common { message_bytes_max: bound, ..Common::default() };
+    let [owner, ingress] = common.nodes().await;
+    let visit = owner.session_of("2025-11-25").await;
+    let error = error_of(&all(ingress.call(&visit, 1, "medium").await.unwrap()).await);
+    assert!(error.contains("cluster.message_bytes_max is 299999 bytes"), "{error}");
+    assert_eq!(owner.script.calls.load(Ordering::SeqCst), 1);
+    ingress.works(&visit, 2).await;
+}
+
+/// A node that opens each stream that it is asked for, and is lost.
+#[derive(Default)]
+struct Unsteady {
+    asked: AtomicUsize,
+}
+
+struct OnceOpen(bool);
+
+/// A peer's reply: the head of a stream that can be gone on with.
+const OPEN: [u8; 14] = [2, 1, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 10, 1];
+
+impl Serve for Unsteady {
+    fn serve(&self, _: Bytes) -> Option<Box<dyn Replies>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        Some(Box::new(OnceOpen(false)))
+    }
+
+    fn load(&self) -> u64 {
+        0
+    }
+}
+
+impl Replies for OnceOpen {
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>> {
+        let lost = std::mem::replace(&mut self.0, true);
+        Poll::Ready(Some(if lost { Err(CallError::Lost) } else { Ok(OPEN[..].into()) }))
+    }
+}
+
+fn peers() -> cluster::Settings {
+    cluster::Settings {
+        listen: "127.0.0.1:0".into(),
+        secret: "no secret, only a test".into(),
+        ..cluster::Settings::default()
+    }
+}
+
+/// A session of another node.
+async fn recorded(store: &dyn Store, world: &World, owner: &Cluster) -> Visit {
+    let session = SessionId::parse("a-session").unwrap();
+    let record = Record {
+        owner: Owner { token: Token::first(1), node: owner.incarnation() },
+        former: Vec::new(),
+        tenant: "acme".into(),
+        principal: Digest(world.principal.digest()),
+        revision: "2025-11-25".into(),
+        initialize: [].into(),
+        state: State::default(),
+        standing: Standing::Owned,
+    };
+    store.create(&session, record, Duration::from_secs(60)).await.unwrap();
+    world.visit(&session)
+}
+
+#[actix_rt::test]
+async fn an_owner_that_only_opens_streams_is_asked_less_and_less_often_and_then_no_more() {
+    let store: Arc<dyn Store> = Arc::new(Memory::default());
+    let unsteady = Arc::new(Unsteady::default());
+    let owner = Cluster::join(peers(), Arc::clone(&store), unsteady.clone()).await.unwrap();
+    let settings = Settings { hold_ms: 1_500, ..Settings::default() };
+    let world = World::on(settings, Script::default(), Arc::clone(&store));
+    let serving = world.handle.serving();
+    let cluster = Cluster::join(peers(), Arc::clone(&store), serving).await.unwrap();
+    world.handle.join(cluster);
+    let visit = recorded(&*store, &world, &owner).await;
+    let began = Instant::now();
+    let told = all(world.handle.listen(&visit, None).await.unwrap()).await;
+    assert!(matches!(told[..], [Told::Open { .. }, Told::Abort]), "{told:?}");
+    let took = began.elapsed();
+    assert!((Duration::from_millis(1_400)..Duration::from_secs(4)).contains(&took), "{took:?}");
+    let asked = unsteady.asked.load(Ordering::SeqCst);
+    assert!((3..=12).contains(&asked), "asked {asked} times");
+}

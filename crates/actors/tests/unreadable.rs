@@ -1,0 +1,90 @@
+//! A session whose owner is gone, and of which the next node cannot read what is written.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actors::{Answer, Refusal, Settings, Told, Visit};
+use bytes::Bytes;
+use store::{Batch, Expected, Incarnation, Owner, Record, Standing, State};
+use support::nodes::{Common, Node};
+use support::{all, text};
+
+const TTL: Duration = Duration::from_secs(600);
+
+/// What is written of a session.
+#[derive(Clone, Copy, Debug)]
+enum Written {
+    State(&'static [u8]),
+    Log(&'static [u8]),
+}
+
+async fn record(node: &Node, visit: &Visit) -> Record {
+    node.store.read(&visit.session).await.unwrap().expect("a record")
+}
+
+/// Two of three nodes, and a session whose owner was the third one and left this of it.
+async fn left_behind(written: Written, settings: Settings) -> ([Node; 2], Visit) {
+    let nodes: [Node; 3] = Common { settings, ..Common::default() }.nodes().await;
+    let [mut owner, one, other] = nodes;
+    let visit = owner.session_of("2025-11-25").await;
+    owner.kill();
+    let (session, token) = (visit.session.clone(), record(&one, &visit).await.owner.token);
+    match written {
+        Written::State(bytes) => {
+            let state = State { version: 1_000, bytes: Arc::from(bytes) };
+            assert_eq!(one.store.save(&session, token, state).await.unwrap(), 1_000);
+        }
+        Written::Log(entry) => {
+            let entries = vec![Bytes::from_static(entry)];
+            let batch =
+                Batch { session, token, first: 1, floor: 1, entries, ttl: TTL, prolongs: true };
+            one.store.append(batch).await.unwrap();
+        }
+    }
+    ([one, other], visit)
+}
+
+/// Else its client would be told for ever to come again.
+#[actix_rt::test]
+async fn a_corrupt_session_is_ended_once_and_is_unknown_everywhere() {
+    for written in [Written::State(b"{"), Written::Log(b"?")] {
+        let (nodes, visit) = left_behind(written, Settings::default()).await;
+        let [one, other] = &nodes;
+        let (first, second) =
+            tokio::join!(one.call(&visit, 1, "echo"), one.call(&visit, 2, "echo"));
+        let unknown = |told: &[Told]| {
+            matches!(told, [Told::Answer(Answer::Refused(Refusal::UnknownSession))])
+        };
+        for inflow in [first, second] {
+            let told = all(inflow.unwrap()).await;
+            assert!(unknown(&told), "{written:?}: {told:?}");
+        }
+        let ended = record(one, &visit).await;
+        assert_eq!(ended.standing, Standing::Ended, "{written:?}");
+        for node in [other, one] {
+            let told = all(node.call(&visit, 3, "echo").await.unwrap()).await;
+            assert!(unknown(&told), "{written:?}: {told:?}");
+        }
+        assert_eq!(record(one, &visit).await, ended, "it is not claimed again");
+    }
+}
+
+/// A node of the version that wrote it can go on with it.
+#[actix_rt::test]
+async fn a_session_of_a_newer_layout_is_held_and_never_ended() {
+    let newer = br#"{"format":1000,"initialized":{"since":7}}"#;
+    let settings = Settings { hold_ms: 1_000, ..Settings::default() };
+    let (nodes, visit) = left_behind(Written::State(newer), settings).await;
+    for (node, id) in nodes.iter().zip(1..) {
+        let told = all(node.call(&visit, id, "echo").await.unwrap()).await;
+        let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+        assert!(text(json).contains("could not be reached for 1 s"), "{}", text(json));
+    }
+    let left = record(&nodes[0], &visit).await;
+    assert_eq!((left.standing, &*left.state.bytes), (Standing::Released, &newer[..]));
+    let heir = Owner { token: left.owner.token.next(7), node: Incarnation(7) };
+    let claim = nodes[0].store.claim(&visit.session, Expected::Released, heir, None, TTL);
+    assert_eq!(&*claim.await.unwrap().record.state.bytes, &newer[..]);
+}

@@ -1,0 +1,70 @@
+//! A client is asked for something on another stream than that of the call that it is for.
+
+mod world;
+
+use conversation::{Limits, Rerun};
+use world::{NEW, World, accepted, cursor};
+
+const ELICITS: &str = r#"{"sampling":{},"elicitation":{},"roots":{}}"#;
+const POSTED: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
+
+fn harmless() -> World {
+    World::with(Limits::default(), Rerun::Always, None).alive(NEW, ELICITS)
+}
+
+fn called(world: &World) -> usize {
+    world.sent_methods().iter().filter(|method| *method == "tools/call").count()
+}
+
+/// Where the connection of a call is lost, its client is asked on the GET stream.
+#[test]
+fn a_call_that_asked_its_client_elsewhere_is_not_run_again_either() {
+    for answered in [false, true] {
+        let mut world = harmless();
+        let listening = world.listen(None);
+        let lost = world.call(1);
+        world.hang_up(lost);
+        world.prompt_log = false;
+        world.ask("theirs", Some(1));
+        // The client is asked only when the next owner would know for which call.
+        world.acknowledge_log();
+        assert_eq!(world.gist(listening), [""; 0]);
+        world.prompt_log = true;
+        world.acknowledge();
+        assert_eq!(world.gist(listening), ["elicitation/create"]);
+        let question = world.json(listening)["id"].as_str().unwrap().to_owned();
+        if answered {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":"{question}","result":{{}}}}"#);
+            let sink = world.post(&text);
+            assert!(accepted(&world, sink));
+        }
+        for _ in 0..2 {
+            world.restore(usize::MAX);
+        }
+        let again = world.post_again(POSTED);
+        assert_eq!(world.gist(again), ["1 error -32000"], "answered: {answered}");
+        assert_eq!(called(&world), 1);
+        // Another call may be run again, as before.
+        let other = world.post_again(&POSTED.replace("\"id\":1", "\"id\":2"));
+        world.shake();
+        world.answer(2, "done");
+        assert_eq!(world.gist(other), ["2 result"]);
+    }
+}
+
+/// It may be a stream by then, which knows nothing of what was asked elsewhere.
+#[test]
+fn so_it_is_where_its_answer_became_a_stream_since() {
+    let mut world = harmless();
+    world.listen(None);
+    let lost = world.call(1);
+    world.hang_up(lost);
+    world.ask("theirs", Some(1));
+    let first = world.post_again(POSTED);
+    world.progress(1, 1);
+    let cut_at = cursor(&world, first);
+    world.restore(usize::MAX);
+    let second = world.listen(Some(cut_at));
+    assert_eq!(world.gist(second).last().map(String::as_str), Some("1 error -32000"));
+    assert_eq!(called(&world), 1);
+}

@@ -1,0 +1,318 @@
+//! Bounds the time that each request's head may take to arrive.
+//!
+//! The HTTP layer times the head of a connection's first request only. [`Timed`] wraps the
+//! socket and times every later one, from its first byte; the [`HeadProgress`] that both share
+//! know whether a head is due. A head that arrived whole in one read costs no timer. Nothing
+//! here parses a request: a head ends at its first empty line, as it does for the parser.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use actix_http::body::{BodySize, MessageBody};
+use actix_http::header;
+use actix_http::{HttpMessage as _, Request};
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+
+/// What is written to a client whose head is late.
+const REQUEST_TIMEOUT: &[u8] =
+    b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+
+/// How far a connection is between two requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The first head is due, which the HTTP layer times itself.
+    First,
+    /// No byte of the next head has arrived; `keep_alive_secs` bounds it.
+    Idle,
+    /// A head has begun and is not complete. Timed.
+    Begun,
+    /// A head is complete, and the request is about to be served.
+    Complete,
+    /// A request is served: its body is read, its response is written.
+    Serving,
+}
+
+/// Where a head ends: at the first empty line that is not its first line.
+#[derive(Clone, Copy, Debug, Default)]
+struct HeadEnd {
+    /// A line that is not empty was read.
+    begun: bool,
+    /// Bytes of the line that is not finished yet, without a carriage return at its end.
+    line_bytes: usize,
+}
+
+impl HeadEnd {
+    /// Reads on; answers how many bytes follow the head, once it is complete.
+    fn read(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut start = 0;
+        for end in memchr::memchr_iter(b'\n', bytes) {
+            let is_empty = self.line_bytes + without_return(&bytes[start..end]) == 0;
+            (start, self.line_bytes) = (end + 1, 0);
+            if is_empty && self.begun {
+                return Some(bytes.len() - start);
+            }
+            self.begun |= !is_empty;
+        }
+        self.line_bytes += without_return(&bytes[start..]);
+        None
+    }
+}
+
+fn without_return(line: &[u8]) -> usize {
+    line.len() - usize::from(line.last() == Some(&b'\r'))
+}
+
+/// What one connection's socket and its requests know of its heads.
+#[derive(Debug)]
+pub(crate) struct HeadProgress {
+    phase: Cell<Phase>,
+    end: Cell<HeadEnd>,
+    /// Bytes that arrived behind the head of the request that is served.
+    behind: Cell<u64>,
+    /// How long that request's body is; `None` where only its chunks say so.
+    body: Cell<Option<u64>>,
+    /// Bytes of a request arrived before the one ahead of it was answered, so where a head
+    /// begins is not known any more: the time between two requests is bounded as a head is.
+    pipelined: Cell<bool>,
+    /// The connection's task, to be woken where that time begins.
+    task: RefCell<Option<Waker>>,
+}
+
+impl HeadProgress {
+    fn new() -> Rc<Self> {
+        Rc::new(Self {
+            phase: Cell::new(Phase::First),
+            end: Cell::default(),
+            behind: Cell::new(0),
+            body: Cell::new(None),
+            pipelined: Cell::new(false),
+            task: RefCell::default(),
+        })
+    }
+
+    fn received(&self, bytes: &[u8]) {
+        match self.phase.get() {
+            _ if bytes.is_empty() => {}
+            phase @ (Phase::First | Phase::Idle | Phase::Begun) if !self.pipelined.get() => {
+                let mut end = self.end.get();
+                if let Some(behind) = end.read(bytes) {
+                    self.behind.set(behind as u64);
+                    self.phase.set(Phase::Complete);
+                } else if phase == Phase::Idle {
+                    self.phase.set(Phase::Begun);
+                }
+                self.end.set(end);
+            }
+            Phase::First | Phase::Idle | Phase::Begun => {}
+            Phase::Complete | Phase::Serving => {
+                self.behind.set(self.behind.get() + bytes.len() as u64);
+            }
+        }
+    }
+
+    /// Is a head due that has begun?
+    fn is_due(&self) -> bool {
+        self.phase.get() == Phase::Begun
+    }
+
+    fn begin(&self, request: &Request) {
+        if self.phase.replace(Phase::Serving) != Phase::Complete {
+            self.pipelined.set(true);
+        }
+        let headers = request.headers();
+        let announced = headers.get(header::CONTENT_LENGTH);
+        let is_chunked = announced.is_none() && headers.contains_key(header::TRANSFER_ENCODING);
+        let bytes = announced.map_or(Some(0), |length| length.to_str().ok()?.parse().ok());
+        self.body.set(bytes.filter(|_| !is_chunked));
+    }
+
+    fn finish(&self) {
+        if self.body.get().is_some_and(|bytes| self.behind.get() > bytes) {
+            self.pipelined.set(true);
+        }
+        self.end.set(HeadEnd::default());
+        if !self.pipelined.get() {
+            self.phase.set(Phase::Idle);
+            return;
+        }
+        self.phase.set(Phase::Begun);
+        if let Some(task) = &*self.task.borrow() {
+            task.wake_by_ref();
+        }
+    }
+}
+
+/// Notes that a request is served, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Serving(Option<Rc<HeadProgress>>);
+
+impl Serving {
+    /// Of the connection on which this request came.
+    pub(crate) fn of(request: &Request) -> Self {
+        let heads = request.conn_data::<Rc<HeadProgress>>().cloned();
+        if let Some(heads) = &heads {
+            heads.begin(request);
+        }
+        Self(heads)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let Some(heads) = &self.0 {
+            heads.finish();
+        }
+    }
+}
+
+/// A response's body; its request is served for as long as the HTTP layer keeps it.
+pub(crate) struct Served<B> {
+    body: B,
+    _serving: Serving,
+}
+
+impl<B> Served<B> {
+    pub(crate) fn new(body: B, serving: Serving) -> Self {
+        Self { body, _serving: serving }
+    }
+}
+
+impl<B: MessageBody + Unpin> MessageBody for Served<B> {
+    type Error = B::Error;
+
+    fn size(&self) -> BodySize {
+        self.body.size()
+    }
+
+    fn poll_next(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, B::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_next(context)
+    }
+}
+
+/// A client's connection, each head on which arrives in time or ends it with a 408.
+#[derive(Debug)]
+pub(crate) struct Timed {
+    stream: TcpStream,
+    heads: Rc<HeadProgress>,
+    timeout: Duration,
+    /// Boxed and made only where a head does not arrive in one read.
+    late: Option<Pin<Box<Sleep>>>,
+    /// The client does not take what is written: a 408 would land amid a response.
+    is_blocked: bool,
+}
+
+impl Timed {
+    /// Times the heads on this connection.
+    pub(crate) fn new(stream: TcpStream, timeout: Duration) -> Self {
+        Self { stream, heads: HeadProgress::new(), timeout, late: None, is_blocked: false }
+    }
+
+    /// What its requests have to share with it.
+    pub(crate) fn heads(&self) -> &Rc<HeadProgress> {
+        &self.heads
+    }
+
+    /// Starts, stops and asks the timer.
+    fn is_late(&mut self, context: &mut Context<'_>) -> bool {
+        if !self.heads.is_due() {
+            self.late = None;
+            return false;
+        }
+        let timeout = self.timeout;
+        let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        late.as_mut().poll(context).is_ready()
+    }
+
+    fn note_task(&self, context: &Context<'_>) {
+        let mut task = self.heads.task.borrow_mut();
+        if task.as_ref().is_none_or(|task| !task.will_wake(context.waker())) {
+            *task = Some(context.waker().clone());
+        }
+    }
+}
+
+impl AsyncRead for Timed {
+    /// Reads; where a head is late, the connection has ended for whoever reads it.
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.note_task(context);
+        if this.is_late(context) {
+            if !this.is_blocked {
+                // What does not fit into the kernel's buffer is not worth a wait.
+                let _ = this.stream.try_write(REQUEST_TIMEOUT);
+            }
+            return Poll::Ready(Ok(()));
+        }
+        let before = into.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(context, into);
+        this.heads.received(&into.filled()[before..]);
+        read
+    }
+}
+
+impl AsyncWrite for Timed {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(context, bytes);
+        this.is_blocked = written.is_pending();
+        written
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where the head ends in what arrives in these pieces: how much follows it in the last.
+    #[track_caller]
+    fn check(pieces: &[&str], behind: Option<usize>) {
+        let mut end = HeadEnd::default();
+        let (last, before) = pieces.split_last().unwrap();
+        for piece in before {
+            assert_eq!(end.read(piece.as_bytes()), None, "{pieces:?}");
+        }
+        assert_eq!(end.read(last.as_bytes()), behind, "{pieces:?}");
+    }
+
+    #[test]
+    fn a_head_ends_at_its_first_empty_line_however_it_arrives() {
+        check(&["GET / HTTP/1.1\r\nHost: a\r\n\r\n"], Some(0));
+        check(&["GET / HTTP/1.1\r\nHost: a\r\n\r\n{}"], Some(2));
+        check(&["GET / HTTP/1.1\nHost: a\n\n{}"], Some(2));
+        check(&["GET / HTTP/1.1\r\nHost: a\r", "\n", "\r", "\nab"], Some(2));
+        check(&["GET / HTTP/1.1\r\nHost: a", "\r\n\r\n"], Some(0));
+        check(&["G", "ET / HTTP/1.1\r\nHost: a\r\n"], None);
+    }
+
+    #[test]
+    fn empty_lines_before_a_head_do_not_end_it() {
+        check(&["\r\n\r\n\n\r\n"], None);
+        check(&["\r\n\r\n", "GET / HTTP/1.1\r\n\r\nabc"], Some(3));
+    }
+}

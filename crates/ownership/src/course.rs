@@ -1,0 +1,406 @@
+//! What a connection makes of what it is told, and of an owner that is lost: pure decisions.
+//!
+//! A client's connection outlives the owners of its session. What was certainly not done
+//! is asked for again; what may have been done is asked for as such; a stream goes on
+//! after the last event that passed.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use conversation::{Answer, EventId, Frame, Refusal};
+use protocol::{Body, ErrorCode, Message, Rejection, RequestId, Response};
+
+use crate::{Errand, Told};
+
+/// The last word on what a lost node may or may not have done.
+const LOST: &str = "the node that worked on this was lost; whether it was done is not known";
+
+/// Which rules hold. Tests switch one off to show that it is missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// A request that a lost owner may have begun is sent to the next owner marked so.
+    pub marks_again: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { marks_again: true }
+    }
+}
+
+/// One connection's way through the owners of its session.
+pub struct Course {
+    /// What is asked of the next owner.
+    errand: Errand,
+    /// The requests of the POST, each until its last word has passed.
+    owed: Vec<RequestId>,
+    batch: bool,
+    is_listening: bool,
+    /// The session was opened with this.
+    is_newborn: bool,
+    /// The response's head has passed.
+    open: bool,
+    /// Where the stream is gone on with. None where a message without an event id has passed
+    /// since: a resume from before that message would repeat it.
+    cursor: Option<EventId>,
+    /// The head has passed without an event id, and no message after it: asking again for
+    /// the same repeats nothing.
+    is_bare: bool,
+    /// The stream began with a cursor, so its client comes back to it.
+    primed: bool,
+    /// The last message that passed, which may be the last word on the only request.
+    last: Option<Bytes>,
+    /// The node that was asked last to take the session up has no room for it.
+    no_room: bool,
+    rules: Rules,
+}
+
+/// Does this bring a client further? The head of a stream does once; what only says that a
+/// stream lives, or where it goes on, does not.
+pub fn is_progress(told: &Told) -> bool {
+    match told {
+        Told::Answer(_) | Told::Open { .. } | Told::Frame(Frame::Message { .. }) => true,
+        Told::Frame(Frame::Cursor { .. } | Frame::Retry(_) | Frame::KeepAlive)
+        | Told::Abort
+        | Told::Moved
+        | Told::LeaseLost { .. } => false,
+    }
+}
+
+/// What follows.
+#[derive(Debug)]
+pub enum Next {
+    /// Tell the client this.
+    Tell(Told),
+    /// Nothing to tell; go on as it was.
+    Nothing,
+    /// Find out where the session is, and ask there.
+    Seek,
+    /// As `Seek`, after a wait: whoever was asked has no room.
+    Wait,
+    /// Tell the client this, and that is all.
+    Last(VecDeque<Told>),
+}
+
+impl Course {
+    /// The request of a client that has a session.
+    pub fn new(errand: Errand) -> Self {
+        let batch = matches!(&errand, Errand::Post { body: Body::Batch(_), .. });
+        Self {
+            owed: errand.requests(),
+            batch,
+            is_listening: matches!(errand, Errand::Listen { .. }),
+            is_newborn: false,
+            errand,
+            open: false,
+            cursor: None,
+            is_bare: false,
+            primed: false,
+            last: None,
+            no_room: false,
+            rules: Rules::default(),
+        }
+    }
+
+    /// For tests: with only these rules.
+    #[must_use]
+    pub fn with_rules(self, rules: Rules) -> Self {
+        Self { rules, ..self }
+    }
+
+    /// The course of a connection that opened its session.
+    pub fn of_newborn(errand: Errand) -> Self {
+        Self { is_newborn: true, ..Self::new(errand) }
+    }
+
+    /// The course of the one connection of a session: open from the start, and over with
+    /// whoever has the session.
+    pub fn of_duplex() -> Self {
+        Self { open: true, ..Self::new(Errand::Listen { after: None }) }
+    }
+
+    /// What to ask of whoever has the session.
+    pub fn errand(&self) -> &Errand {
+        &self.errand
+    }
+
+    /// Has the head of the response passed?
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Something is to arrive although its client may have left.
+    pub fn lingers(&self) -> bool {
+        !self.open && !self.is_listening
+    }
+
+    /// The owner says something.
+    pub fn told(&mut self, told: Told) -> Next {
+        match told {
+            Told::Answer(answer) if self.open => self.resume_answered(&answer),
+            // Nothing was done there.
+            Told::Answer(Answer::Refused(Refusal::Moved)) => Next::Seek,
+            Told::Answer(Answer::Refused(Refusal::Busy)) => self.met_a_crowd(),
+            Told::Answer(Answer::Refused(Refusal::TooManySessions)) => self.found_no_room(),
+            Told::Answer(answer) => last([Told::Answer(answer)]),
+            Told::Open { welcome, at } => {
+                self.cursor = at.or(self.cursor);
+                if std::mem::replace(&mut self.open, true) {
+                    return Next::Nothing;
+                }
+                self.is_bare = at.is_none() && !welcome;
+                Next::Tell(Told::Open { welcome, at })
+            }
+            Told::Frame(frame) => self.passes(frame),
+            Told::Abort => last([Told::Abort]),
+            Told::Moved => self.lost(),
+            Told::LeaseLost { held_secs } if !self.open => self.lost_its_lease(held_secs),
+            Told::LeaseLost { .. } => self.lost(),
+        }
+    }
+
+    fn passes(&mut self, frame: Frame) -> Next {
+        match &frame {
+            Frame::Cursor { id, .. } => {
+                let known = self.primed && self.cursor == Some(*id);
+                (self.primed, self.is_bare) = (true, false);
+                self.cursor = Some(*id);
+                if known {
+                    // It was told before the owner was lost.
+                    return Next::Nothing;
+                }
+            }
+            Frame::Message { id, data } => {
+                (self.cursor, self.is_bare) = (*id, false);
+                self.note(data);
+            }
+            Frame::Retry(_) | Frame::KeepAlive => {}
+        }
+        Next::Tell(Told::Frame(frame))
+    }
+
+    /// Notes which requests have their last word.
+    fn note(&mut self, data: &Bytes) {
+        match self.owed.len() {
+            0 => {}
+            1 if !self.batch => self.last = Some(data.clone()),
+            _ => self.take_off(data),
+        }
+    }
+
+    fn take_off(&mut self, data: &Bytes) {
+        if let Ok(Message::Response(response)) = Message::parse(data.clone()) {
+            self.owed.retain(|id| response.id.as_ref() != Some(id));
+        }
+    }
+
+    /// A node that was asked to take the session up has as many sessions as it may. Nothing
+    /// was done there.
+    pub fn found_no_room(&mut self) -> Next {
+        self.no_room = true;
+        Next::Wait
+    }
+
+    /// A message of this request is too large to be sent between two nodes. It is so each time,
+    /// so nothing is asked again.
+    pub fn too_large(&mut self, bytes_max: u64) -> Next {
+        let words = format!(
+            "the request or what it returned is larger than two nodes may send to each other: \
+             cluster.message_bytes_max is {bytes_max} bytes; return less, or raise it on every \
+             node"
+        );
+        if self.open {
+            return self.end_with(&words);
+        }
+        if self.owed.is_empty() {
+            let rejection = Rejection::new(ErrorCode::Refused, words);
+            return last([Told::Answer(Answer::Refused(Refusal::Rejected(rejection)))]);
+        }
+        last([Told::Answer(self.errors(&words))])
+    }
+
+    /// The stream has ended in order.
+    pub fn ended(&mut self) -> Next {
+        last([])
+    }
+
+    /// The owner is gone, or the session from it: who knows how far it came.
+    pub fn lost(&mut self) -> Next {
+        self.no_room = false;
+        if !self.open && self.is_newborn {
+            // Its client does not know it, and opens another.
+            return last([Told::Answer(Answer::Refused(Refusal::Unavailable))]);
+        }
+        if !self.open && self.batch && !self.owed.is_empty() {
+            // Some of it may have been done and some not, and nobody can tell which.
+            return last([Told::Answer(self.errors(LOST))]);
+        }
+        if !self.open {
+            self.mark_again();
+            return Next::Seek;
+        }
+        match self.cursor {
+            Some(cursor) => {
+                self.errand = Errand::Listen { after: Some(cursor.to_string()) };
+                Next::Seek
+            }
+            None if self.is_bare && !self.is_newborn && !self.batch => {
+                self.mark_again();
+                Next::Seek
+            }
+            None => self.end_lost(),
+        }
+    }
+
+    /// The owner has the request, and could not act for so many seconds.
+    fn lost_its_lease(&self, held_secs: u64) -> Next {
+        if self.owed.is_empty() || self.is_newborn {
+            return last([Told::Answer(Answer::Refused(Refusal::Unavailable))]);
+        }
+        let words = format!(
+            "the node that has the session lost its lease for {held_secs} s (sessions.hold_ms), \
+             and whether this was done is not known; try again"
+        );
+        last([Told::Answer(self.errors(&words))])
+    }
+
+    /// The next owner is told that the lost one may have begun with the request. A message that
+    /// carries no request is harmless when it is taken twice.
+    fn mark_again(&mut self) {
+        if let Errand::Post { again, .. } = &mut self.errand {
+            *again |= self.rules.marks_again;
+        }
+    }
+
+    /// Whoever was asked has not begun.
+    pub fn not_started(&mut self) -> Next {
+        self.no_room = false;
+        Next::Seek
+    }
+
+    /// The session has as much work waiting as it may.
+    fn met_a_crowd(&mut self) -> Next {
+        if self.owed.is_empty() {
+            return Next::Wait;
+        }
+        let words = "the session has too much work waiting; try again later";
+        last([Told::Answer(self.errors(words))])
+    }
+
+    /// The next owner would not go on with the stream.
+    fn resume_answered(&mut self, answer: &Answer) -> Next {
+        match answer {
+            Answer::Refused(Refusal::Moved) => Next::Seek,
+            // To resume twice does no harm.
+            Answer::Refused(Refusal::Busy | Refusal::Unavailable | Refusal::Stopping) => Next::Wait,
+            Answer::Refused(Refusal::TooManySessions) => self.found_no_room(),
+            Answer::Refused(Refusal::NothingMore) => last([]),
+            // What was asked for again is answered at once, and the head has passed.
+            Answer::Json(data) => last([message(data.clone())]),
+            Answer::Nothing => last([]),
+            _ => self.end_lost(),
+        }
+    }
+
+    /// Nobody could be asked for too long.
+    pub fn gave_up(&mut self, secs: u64) -> VecDeque<Told> {
+        if self.open && (self.cursor.is_some() || self.owed.is_empty()) {
+            // The client comes back by itself.
+            return [Told::Abort].into();
+        }
+        if self.owed.is_empty() {
+            return [Told::Answer(Answer::Refused(Refusal::Unavailable))].into();
+        }
+        let words = if self.no_room {
+            format!(
+                "the owner of the session is gone, and for {secs} s no node that was asked had \
+                 room for it (sessions.sessions_max); whether this was done is not known; try again"
+            )
+        } else {
+            format!(
+                "the session could not be reached for {secs} s, and whether this was done is not \
+                 known; try again"
+            )
+        };
+        if self.open {
+            // The client has no event id to come back with.
+            let owed = std::mem::take(&mut self.owed);
+            return owed.into_iter().map(|id| message(error(id, &words))).collect();
+        }
+        [Told::Answer(self.errors(&words))].into()
+    }
+
+    /// What is told to a client whose session could not be asked at all.
+    pub fn refused(&mut self, refusal: Refusal) -> VecDeque<Told> {
+        if self.open {
+            return match self.end_lost() {
+                Next::Last(told) => told,
+                _ => VecDeque::new(),
+            };
+        }
+        [Told::Answer(Answer::Refused(refusal))].into()
+    }
+
+    /// The node leaves: a stream that its client comes back to is ended, elsewhere it goes
+    /// on. `None` for what is left to end by itself.
+    pub fn leave(&mut self, retry: u32) -> Option<VecDeque<Told>> {
+        if !self.open || self.cursor.is_none() {
+            return None;
+        }
+        match (self.primed, self.is_listening) {
+            (true, _) => Some([Told::Frame(Frame::Retry(retry))].into()),
+            // Clients of these revisions come back only to what broke.
+            (false, true) => Some([Told::Abort].into()),
+            (false, false) => None,
+        }
+    }
+
+    /// A stream that cannot go on: its requests end with an error.
+    fn end_lost(&mut self) -> Next {
+        self.end_with(LOST)
+    }
+
+    /// A stream that ends here, with this error for each request that has no response yet.
+    fn end_with(&mut self, words: &str) -> Next {
+        if let Some(data) = self.last.take() {
+            self.take_off(&data);
+        }
+        if self.is_listening && self.owed.is_empty() {
+            return last([Told::Abort]);
+        }
+        Next::Last(
+            std::mem::take(&mut self.owed)
+                .into_iter()
+                .map(|id| message(error(id, words)))
+                .collect(),
+        )
+    }
+
+    /// An error as the last word on each request.
+    fn errors(&self, words: &str) -> Answer {
+        let mut errors: Vec<Bytes> = self.owed.iter().map(|id| error(id.clone(), words)).collect();
+        match errors.pop() {
+            Some(only) if !self.batch => Answer::Json(only),
+            Some(other) => {
+                errors.push(other);
+                Answer::Array(errors)
+            }
+            None => Answer::Nothing,
+        }
+    }
+}
+
+fn last<const N: usize>(told: [Told; N]) -> Next {
+    Next::Last(told.into())
+}
+
+fn message(data: Bytes) -> Told {
+    Told::Frame(Frame::Message { id: None, data })
+}
+
+fn error(id: RequestId, words: &str) -> Bytes {
+    Response::error(Some(id), ErrorCode::Refused.number(), words, None).raw().clone()
+}
+
+#[cfg(test)]
+mod tests;

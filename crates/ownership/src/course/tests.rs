@@ -1,0 +1,396 @@
+//! What a connection is told while its session goes from owner to owner.
+
+use bytes::Bytes;
+use conversation::{Answer, Emitter, EventId, Frame, Refusal};
+use protocol::Limits;
+
+use super::{Course, Next};
+use crate::{Errand, Told};
+
+/// What happens to a connection.
+enum Happens {
+    Told(Told),
+    /// The stream ends in order.
+    Ends,
+    /// The owner, or the way to it, is lost.
+    Lost,
+    NotStarted,
+    TooLarge,
+    GaveUp,
+    Leaves,
+}
+use Happens::{Ends, GaveUp, Leaves, Lost, NotStarted, TooLarge};
+
+fn post(json: &str) -> Errand {
+    let body = protocol::parse(Bytes::copy_from_slice(json.as_bytes()), &Limits::default());
+    Errand::Post { body: body.unwrap(), mirrored: None, again: false }
+}
+
+fn call() -> Errand {
+    post(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}"#)
+}
+
+fn batch() -> Errand {
+    post(
+        r#"[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","method":"x"},
+        {"jsonrpc":"2.0","id":"b","method":"ping"}]"#,
+    )
+}
+
+fn notification() -> Errand {
+    post(r#"{"jsonrpc":"2.0","method":"x"}"#)
+}
+
+fn listen() -> Errand {
+    Errand::Listen { after: None }
+}
+
+fn id(number: u64) -> EventId {
+    EventId { stream: 4, emitter: Emitter(10), number }
+}
+
+fn open(at: Option<u64>) -> Happens {
+    Happens::Told(Told::Open { welcome: false, at: at.map(id) })
+}
+
+fn cursor(at: u64) -> Happens {
+    Happens::Told(Told::Frame(Frame::Cursor { id: id(at), retry: 2_000 }))
+}
+
+fn event(number: u64) -> Happens {
+    said(Some(number), r#"{"jsonrpc":"2.0","method":"notifications/message"}"#)
+}
+
+fn last_word(number: u64, request: &str) -> Happens {
+    said(Some(number), &format!(r#"{{"jsonrpc":"2.0","id":{request},"result":{{}}}}"#))
+}
+
+fn said(number: Option<u64>, json: &str) -> Happens {
+    let data = Bytes::copy_from_slice(json.as_bytes());
+    Happens::Told(Told::Frame(Frame::Message { id: number.map(id), data }))
+}
+
+fn refused(refusal: Refusal) -> Happens {
+    Happens::Told(Told::Answer(Answer::Refused(refusal)))
+}
+
+fn moved() -> Happens {
+    Happens::Told(Told::Moved)
+}
+
+/// What follows, in a few words; for what is sought also what for.
+fn words(course: &Course, next: Next) -> String {
+    let told = |told: &Told| match told {
+        Told::Answer(Answer::Json(json)) => format!("json {}", error_of(json)),
+        Told::Answer(Answer::Array(array)) => {
+            format!("array {}", array.iter().map(error_of).collect::<Vec<_>>().join(" "))
+        }
+        Told::Answer(Answer::Refused(refusal)) => format!("refused {refusal:?}"),
+        Told::Answer(answer) => format!("{answer:?}").to_lowercase(),
+        Told::Open { .. } => "open".into(),
+        Told::Frame(Frame::Message { id: Some(id), .. }) => format!("event {}", id.number),
+        Told::Frame(Frame::Message { id: None, data }) if !has_error(data) => "event".into(),
+        Told::Frame(Frame::Message { id: None, data }) => format!("event {}", error_of(data)),
+        Told::Frame(Frame::Cursor { id, .. }) => format!("cursor {}", id.number),
+        Told::Frame(frame) => format!("{frame:?}").to_lowercase(),
+        Told::Abort => "abort".into(),
+        told @ (Told::Moved | Told::LeaseLost { .. }) => {
+            panic!("{told:?} is for nodes, not clients")
+        }
+    };
+    match next {
+        Next::Tell(one) => told(&one),
+        Next::Nothing => "nothing".into(),
+        Next::Seek => format!("seek {}", errand(course)),
+        Next::Wait => "wait".into(),
+        Next::Last(rest) => {
+            let all: Vec<_> = rest.iter().map(told).chain(["end".into()]).collect();
+            all.join(", ")
+        }
+    }
+}
+
+fn errand(course: &Course) -> String {
+    match course.errand() {
+        Errand::Post { again: true, .. } => "again".into(),
+        Errand::Post { again: false, .. } => "post".into(),
+        Errand::Listen { after: None } => "listen".into(),
+        Errand::Listen { after: Some(after) } => {
+            format!("after {}", EventId::parse(after).unwrap().number)
+        }
+        Errand::Delete => "delete".into(),
+    }
+}
+
+fn has_error(json: &Bytes) -> bool {
+    serde_json::from_slice::<serde_json::Value>(json).unwrap().get("error").is_some()
+}
+
+fn error_of(json: &Bytes) -> String {
+    let value: serde_json::Value = serde_json::from_slice(json).unwrap();
+    assert_eq!(value["error"]["code"], -32000, "{value}");
+    format!("error of {}", value["id"])
+}
+
+#[track_caller]
+fn check(errand: Errand, story: impl IntoIterator<Item = (Happens, &'static str)>) {
+    let mut course = Course::new(errand);
+    for (at, (happens, expected)) in story.into_iter().enumerate() {
+        let next = match happens {
+            Happens::Told(told) => course.told(told),
+            Ends => course.ended(),
+            Lost => course.lost(),
+            NotStarted => course.not_started(),
+            TooLarge => course.too_large(1_000),
+            GaveUp => Next::Last(course.gave_up(25)),
+            Leaves => course.leave(700).map_or(Next::Nothing, Next::Last),
+        };
+        assert_eq!(words(&course, next), expected, "at {at}");
+    }
+}
+
+#[test]
+fn what_was_certainly_not_done_is_asked_for_as_it_was() {
+    for happens in [NotStarted, refused(Refusal::Moved)] {
+        check(call(), [(happens, "seek post")]);
+    }
+    check(batch(), [(NotStarted, "seek post"), (refused(Refusal::Moved), "seek post")]);
+    check(listen(), [(refused(Refusal::Moved), "seek listen")]);
+    check(Errand::Delete, [(NotStarted, "seek delete")]);
+}
+
+#[test]
+fn what_may_have_been_done_is_asked_for_as_such() {
+    check(call(), [(Lost, "seek again"), (NotStarted, "seek again"), (moved(), "seek again")]);
+    check(notification(), [(Lost, "seek again")]);
+    check(listen(), [(Lost, "seek listen")]);
+    check(Errand::Delete, [(moved(), "seek delete")]);
+}
+
+#[test]
+fn a_batch_that_may_have_been_done_in_part_ends_with_errors() {
+    check(batch(), [(Lost, "array error of 1 error of \"b\", end")]);
+}
+
+#[test]
+fn a_stream_goes_on_after_the_last_event_that_passed_and_its_head_passes_once() {
+    check(
+        call(),
+        [
+            (open(Some(4)), "open"),
+            (cursor(4), "cursor 4"),
+            (event(5), "event 5"),
+            (event(6), "event 6"),
+            (Lost, "seek after 6"),
+            (NotStarted, "seek after 6"),
+            (open(Some(6)), "nothing"),
+            (cursor(6), "nothing"),
+            (event(9), "event 9"),
+            (moved(), "seek after 9"),
+            (open(Some(9)), "nothing"),
+            (last_word(10, "1"), "event 10"),
+            (Ends, "end"),
+        ],
+    );
+}
+
+#[test]
+fn a_cursor_that_did_not_pass_before_the_owner_was_lost_passes_from_the_next() {
+    check(
+        listen(),
+        [
+            (open(Some(4)), "open"),
+            (Lost, "seek after 4"),
+            (open(Some(4)), "nothing"),
+            (cursor(4), "cursor 4"),
+            (Lost, "seek after 4"),
+            (open(Some(4)), "nothing"),
+            (cursor(4), "nothing"),
+        ],
+    );
+}
+
+#[test]
+fn a_stream_of_no_log_cannot_go_on() {
+    let told = || said(None, r#"{"jsonrpc":"2.0","method":"notifications/message"}"#);
+    check(call(), [(open(None), "open"), (told(), "event"), (Lost, "event error of 1, end")]);
+    check(listen(), [(open(None), "open"), (told(), "event"), (moved(), "abort, end")]);
+    check(batch(), [(open(None), "open"), (Lost, "event error of 1, event error of \"b\", end")]);
+}
+
+#[test]
+fn who_was_told_something_without_an_id_is_not_told_it_again() {
+    let result = || said(None, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+    let told = || said(None, r#"{"jsonrpc":"2.0","method":"notifications/message"}"#);
+    let opened = || (open(Some(4)), "open");
+    check(call(), [opened(), (told(), "event"), (Lost, "event error of 1, end")]);
+    check(call(), [opened(), (told(), "event"), (result(), "event"), (Lost, "end")]);
+    // What has an id again is after what had none.
+    check(call(), [opened(), (told(), "event"), (event(9), "event 9"), (Lost, "seek after 9")]);
+}
+
+#[test]
+fn a_head_without_an_id_keeps_nobody_from_asking_again() {
+    let json = || {
+        let result = br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"x"}}"#;
+        Happens::Told(Told::Answer(Answer::Json(Bytes::from_static(result))))
+    };
+    check(call(), [(open(None), "open"), (Lost, "seek again"), (json(), "event error of 1, end")]);
+    check(
+        call(),
+        [
+            (open(None), "open"),
+            (Lost, "seek again"),
+            (open(Some(4)), "nothing"),
+            (cursor(4), "cursor 4"),
+            (Lost, "seek after 4"),
+        ],
+    );
+    check(call(), [(open(None), "open"), (Lost, "seek again"), (GaveUp, "event error of 1, end")]);
+    check(listen(), [(open(None), "open"), (moved(), "seek listen"), (GaveUp, "abort, end")]);
+}
+
+#[test]
+fn a_stream_whose_end_was_lost_ends() {
+    check(
+        call(),
+        [
+            (open(Some(4)), "open"),
+            (last_word(5, "1"), "event 5"),
+            (Lost, "seek after 5"),
+            (refused(Refusal::NothingMore), "end"),
+        ],
+    );
+}
+
+#[test]
+fn a_stream_that_nobody_knows_any_more_ends_with_an_error_for_what_it_owes() {
+    for gone in [Refusal::UnknownEvent, Refusal::UnknownSession] {
+        check(
+            call(),
+            [
+                (open(Some(4)), "open"),
+                (event(5), "event 5"),
+                (Lost, "seek after 5"),
+                (refused(gone.clone()), "event error of 1, end"),
+            ],
+        );
+        check(
+            call(),
+            [
+                (open(Some(4)), "open"),
+                (last_word(5, "1"), "event 5"),
+                (Lost, "seek after 5"),
+                (refused(gone.clone()), "end"),
+            ],
+        );
+        check(
+            batch(),
+            [
+                (open(Some(4)), "open"),
+                (last_word(5, "1"), "event 5"),
+                (Lost, "seek after 5"),
+                (refused(gone.clone()), "event error of \"b\", end"),
+            ],
+        );
+        check(
+            listen(),
+            [
+                (open(Some(4)), "open"),
+                (Lost, "seek after 4"),
+                (refused(gone.clone()), "abort, end"),
+            ],
+        );
+    }
+}
+
+#[test]
+fn a_crowd_is_an_error_for_requests_and_a_wait_for_the_rest() {
+    check(call(), [(refused(Refusal::Busy), "json error of 1, end")]);
+    check(batch(), [(refused(Refusal::Busy), "array error of 1 error of \"b\", end")]);
+    for errand in [notification(), listen(), Errand::Delete] {
+        check(errand, [(refused(Refusal::Busy), "wait")]);
+    }
+    check(
+        call(),
+        [(open(Some(4)), "open"), (Lost, "seek after 4"), (refused(Refusal::Busy), "wait")],
+    );
+}
+
+#[test]
+fn other_answers_pass_as_they_are() {
+    check(call(), [(refused(Refusal::UnknownSession), "refused UnknownSession, end")]);
+    check(notification(), [(Happens::Told(Told::Answer(Answer::Accepted)), "accepted, end")]);
+    check(listen(), [(refused(Refusal::NothingMore), "refused NothingMore, end")]);
+    check(call(), [(open(Some(4)), "open"), (Happens::Told(Told::Abort), "abort, end")]);
+}
+
+#[test]
+fn what_is_too_large_to_be_carried_ends_with_an_error_and_is_not_asked_again() {
+    check(call(), [(TooLarge, "json error of 1, end")]);
+    check(batch(), [(TooLarge, "array error of 1 error of \"b\", end")]);
+    check(
+        call(),
+        [(open(Some(4)), "open"), (event(5), "event 5"), (TooLarge, "event error of 1, end")],
+    );
+    check(listen(), [(open(Some(4)), "open"), (TooLarge, "abort, end")]);
+    let mut course = Course::new(notification());
+    let Next::Last(told) = course.too_large(1_000) else { panic!("it should be over") };
+    let [Told::Answer(Answer::Refused(Refusal::Rejected(rejection)))] = &Vec::from(told)[..] else {
+        panic!("it should be refused")
+    };
+    assert!(rejection.message.contains("cluster.message_bytes_max is 1000 bytes"));
+}
+
+#[test]
+fn a_node_without_room_is_not_the_last_one_that_is_asked() {
+    check(call(), [(refused(Refusal::TooManySessions), "wait"), (NotStarted, "seek post")]);
+    let full = (refused(Refusal::TooManySessions), "wait");
+    check(listen(), [(open(Some(4)), "open"), (Lost, "seek after 4"), full]);
+    let mut course = Course::new(call());
+    course.found_no_room();
+    let told = Vec::from(course.gave_up(25));
+    let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    assert!(String::from_utf8_lossy(json).contains("sessions.sessions_max"));
+}
+
+#[test]
+fn whoever_waited_for_too_long_gets_an_answer_that_it_can_use() {
+    check(call(), [(GaveUp, "json error of 1, end")]);
+    check(batch(), [(GaveUp, "array error of 1 error of \"b\", end")]);
+    for errand in [notification(), listen(), Errand::Delete] {
+        check(errand, [(GaveUp, "refused Unavailable, end")]);
+    }
+    for errand in [call(), listen()] {
+        check(errand, [(open(Some(4)), "open"), (Lost, "seek after 4"), (GaveUp, "abort, end")]);
+    }
+}
+
+#[test]
+fn a_node_that_leaves_ends_what_its_client_comes_back_to() {
+    for errand in [call(), listen()] {
+        let opened = [(open(Some(4)), "open"), (cursor(4), "cursor 4")];
+        let leaves = [(Leaves, "retry(700), end")];
+        check(errand, opened.into_iter().chain(leaves));
+    }
+    check(listen(), [(open(Some(4)), "open"), (event(5), "event 5"), (Leaves, "abort, end")]);
+}
+
+#[test]
+fn a_node_that_leaves_lets_end_by_itself_what_its_client_would_not_come_back_to() {
+    check(call(), [(Leaves, "nothing")]);
+    check(call(), [(open(Some(4)), "open"), (event(5), "event 5"), (Leaves, "nothing")]);
+    check(listen(), [(open(None), "open"), (Leaves, "nothing")]);
+}
+
+#[test]
+fn a_request_whose_owner_stays_without_a_lease_ends_with_an_error() {
+    let lost = || Happens::Told(Told::LeaseLost { held_secs: 25 });
+    check(call(), [(lost(), "json error of 1, end")]);
+    check(batch(), [(lost(), "array error of 1 error of \"b\", end")]);
+    for other in [notification(), listen()] {
+        check(other, [(lost(), "refused Unavailable, end")]);
+    }
+    // A stream that is open goes on elsewhere.
+    check(call(), [(open(Some(4)), "open"), (cursor(4), "cursor 4"), (lost(), "seek after 4")]);
+}

@@ -1,0 +1,272 @@
+//! Which primaries keep the store's data, and for how long each has.
+//!
+//! A primary that was not there before may have forgotten what was written last. Owners then
+//! write their sessions anew, and until they had time to, no other node claims one.
+//! [`FailoverTracker`] takes the primaries that answered and says for each session in which
+//! generation it is and how far that has settled. It reads no clock and asks no store.
+
+use crate::tenure::Settling;
+use crate::{Primary, PrimaryId};
+
+/// The id of a store that keeps everything in the node's own process, and so never fails over.
+const IN_PROCESS: PrimaryId = PrimaryId(0);
+
+/// Which rules hold. Tests switch one off to show that it is missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// A lease that is gone proves nothing before a lease has passed since a failover.
+    pub waits_out_leases: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { waits_out_leases: true }
+    }
+}
+
+/// What this node knows of the primary that keeps a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// Rises with each primary that was not there before; 0 before the first one.
+    pub number: u64,
+    /// How far it has settled. The leases must have settled as well: they say which node is gone.
+    pub settling: Settling,
+    /// By which primary that is judged. `None`: it is not known which one keeps the session.
+    pub primary: Option<PrimaryId>,
+}
+
+/// What a look at the primaries showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observed {
+    /// A primary was not there before.
+    pub any_new: bool,
+    /// So the store has failed over: others were there before.
+    pub failed_over: bool,
+}
+
+/// The primaries as this node knows them. As many as the store has.
+#[derive(Clone, Debug)]
+pub struct FailoverTracker {
+    /// A failover settles in so much time, in milliseconds.
+    settle_ms: u64,
+    rules: Rules,
+    known: Vec<Known>,
+    newest: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    primary: Primary,
+    generation: u64,
+    /// When it was first seen, in milliseconds of the node's clock.
+    since: u64,
+}
+
+impl FailoverTracker {
+    /// No primary is known. Failovers settle in `settle_ms` milliseconds.
+    pub fn new(settle_ms: u64, rules: Rules) -> Self {
+        Self { settle_ms, rules, known: Vec::new(), newest: 0 }
+    }
+
+    /// Takes the primaries that answered. Those that are not among them stay as they were
+    /// until others have their slots: a primary that is slow once has forgotten nothing.
+    pub fn observe(&mut self, primaries: Vec<Primary>, now_ms: u64) -> Observed {
+        let before = std::mem::take(&mut self.known);
+        let mut any_new = false;
+        let is_missing = |known: &&Known| {
+            let is_there = primaries.iter().any(|primary| primary.id == known.primary.id);
+            !is_there && !known.primary.is_replaced_by(&primaries)
+        };
+        let missing: Vec<_> = before.iter().filter(is_missing).cloned().collect();
+        for primary in primaries {
+            let known = before.iter().find(|known| known.primary.id == primary.id);
+            let (generation, since) = match known {
+                Some(known) => (known.generation, known.since),
+                None if conversation::mutant!("failover.never_noticed") && self.newest > 0 => {
+                    (self.newest, 0)
+                }
+                None => {
+                    any_new = true;
+                    self.newest += 1;
+                    (self.newest, now_ms)
+                }
+            };
+            self.known.push(Known { primary, generation, since });
+        }
+        // Last: a slot that was moved away from one of these is found at its new primary.
+        self.known.extend(missing);
+        Observed { any_new, failed_over: any_new && !before.is_empty() }
+    }
+
+    /// The generation of the primary that keeps the session of this slot; `leases`: the slot of
+    /// the nodes' leases. Slots are computed only where there is more than one primary.
+    pub fn generation(
+        &self,
+        session: impl Fn() -> u16,
+        leases: impl Fn() -> u16,
+        now_ms: u64,
+    ) -> Generation {
+        let Some(keeper) = self.keeper(session) else {
+            // A slot on its way from one primary to another is soon found again.
+            return Generation { number: self.newest, settling: Settling::First, primary: None };
+        };
+        let settling = self.settled(keeper, now_ms).min(self.leases_settled(leases, now_ms));
+        Generation { number: keeper.generation, settling, primary: Some(keeper.primary.id) }
+    }
+
+    /// The primaries that this node takes into account.
+    pub fn primaries(&self) -> Vec<PrimaryId> {
+        self.known.iter().map(|known| known.primary.id).collect()
+    }
+
+    /// Has everything settled?
+    pub fn is_settled(&self, now_ms: u64) -> bool {
+        self.known.iter().all(|known| self.settled(known, now_ms) == Settling::Done)
+    }
+
+    /// Does a lease that is not there prove that its node may not act? Not before the primary that
+    /// keeps the leases has kept them for as long as one lasts: it may have forgotten the last
+    /// renewals, or its clock may be ahead of the one before.
+    pub fn lapse_proves(&self, leases: impl Fn() -> u16, now_ms: u64, lease_ms: u64) -> bool {
+        self.keeper(leases).is_some_and(|keeper| {
+            keeper.primary.id == IN_PROCESS
+                || conversation::mutant!("failover.a_lapse_proves_at_once")
+                || now_ms.saturating_sub(keeper.since) >= lease_ms
+                || !self.rules.waits_out_leases
+        })
+    }
+
+    fn keeper(&self, slot: impl Fn() -> u16) -> Option<&Known> {
+        self.known.iter().find(|known| known.primary.holds_slot(&slot))
+    }
+
+    fn leases_settled(&self, leases: impl Fn() -> u16, now_ms: u64) -> Settling {
+        self.keeper(leases).map_or(Settling::First, |keeper| self.settled(keeper, now_ms))
+    }
+
+    fn settled(&self, known: &Known, now_ms: u64) -> Settling {
+        let since = now_ms.saturating_sub(known.since);
+        let settles_at_once = conversation::mutant!("failover.settles_at_once");
+        if known.primary.id == IN_PROCESS || since >= self.settle_ms || settles_at_once {
+            Settling::Done
+        } else if since >= self.settle_ms / 2 {
+            Settling::Second
+        } else {
+            Settling::First
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOT: u16 = 5_000;
+
+    fn primary(id: u128) -> Vec<Primary> {
+        vec![Primary::of_everything(PrimaryId(id))]
+    }
+
+    /// The primaries of these ids, each with the half of the slots that it keeps.
+    fn halves(primaries: &[(u128, (u16, u16))]) -> Vec<Primary> {
+        let primary = |(id, slots): &(u128, _)| Primary::of_slots(PrimaryId(*id), vec![*slots]);
+        primaries.iter().map(primary).collect()
+    }
+
+    const LOWER: (u16, u16) = (0, 8_191);
+    const UPPER: (u16, u16) = (8_192, 16_383);
+
+    fn generation(tracker: &FailoverTracker, now: u64) -> Generation {
+        tracker.generation(|| SLOT, || UPPER.0, now)
+    }
+
+    fn seen(tracker: &FailoverTracker, now: u64) -> (u64, Settling) {
+        let generation = generation(tracker, now);
+        (generation.number, generation.settling)
+    }
+
+    fn tracker() -> FailoverTracker {
+        FailoverTracker::new(3_000, Rules::default())
+    }
+
+    const FIRST: Observed = Observed { any_new: true, failed_over: false };
+    const NOTHING: Observed = Observed { any_new: false, failed_over: false };
+    const FAILOVER: Observed = Observed { any_new: true, failed_over: true };
+
+    #[test]
+    fn a_new_primary_settles_in_two_halves() {
+        let mut tracker = tracker();
+        assert_eq!(tracker.observe(primary(7), 10_000), FIRST);
+        assert_eq!(tracker.observe(primary(7), 11_000), NOTHING);
+        for (now, settled) in [
+            (10_000, Settling::First),
+            (11_499, Settling::First),
+            (11_500, Settling::Second),
+            (13_000, Settling::Done),
+        ] {
+            assert_eq!(seen(&tracker, now), (1, settled), "at {now}");
+        }
+        assert_eq!(tracker.observe(primary(8), 20_000), FAILOVER);
+        assert_eq!(seen(&tracker, 20_000), (2, Settling::First));
+        assert!(!tracker.is_settled(22_000) && tracker.is_settled(23_000));
+    }
+
+    #[test]
+    fn a_lease_that_is_gone_proves_nothing_before_a_lease_has_passed() {
+        let mut tracker = tracker();
+        let proves = |tracker: &FailoverTracker, now| tracker.lapse_proves(|| SLOT, now, 6_000);
+        assert!(!proves(&tracker, 99_000));
+        tracker.observe(primary(7), 10_000);
+        assert!(!proves(&tracker, 15_999) && proves(&tracker, 16_000));
+        tracker.observe(primary(8), 20_000);
+        assert!(!proves(&tracker, 25_999) && proves(&tracker, 26_000));
+    }
+
+    #[test]
+    fn memory_never_fails_over() {
+        let mut tracker = tracker();
+        tracker.observe(primary(0), 0);
+        assert_eq!(seen(&tracker, 0), (1, Settling::Done));
+    }
+
+    #[test]
+    fn before_a_primary_is_known_nothing_has_settled() {
+        assert_eq!(seen(&tracker(), 0), (0, Settling::First));
+    }
+
+    #[test]
+    fn a_session_settles_with_the_leases_of_the_nodes() {
+        let mut tracker = tracker();
+        tracker.observe(halves(&[(1, LOWER), (2, UPPER)]), 10_000);
+        assert_eq!(tracker.observe(halves(&[(1, LOWER), (3, UPPER)]), 20_000), FAILOVER);
+        assert_eq!(seen(&tracker, 20_000), (1, Settling::First));
+        assert_eq!(seen(&tracker, 23_000), (1, Settling::Done));
+    }
+
+    #[test]
+    fn a_primary_that_does_not_answer_keeps_its_generation_until_another_has_its_slots() {
+        let mut tracker = tracker();
+        assert_eq!(tracker.observe(halves(&[(1, LOWER), (2, UPPER)]), 10_000), FIRST);
+        let before = generation(&tracker, 20_000);
+        assert_eq!(before.settling, Settling::Done);
+        for answers in [&[(1, LOWER)][..], &[(2, UPPER)], &[(1, LOWER), (2, UPPER)]] {
+            assert_eq!(tracker.observe(halves(answers), 20_000), NOTHING, "{answers:?}");
+            assert_eq!(generation(&tracker, 20_000), before, "{answers:?}");
+            assert!(tracker.is_settled(20_000));
+        }
+        assert_eq!(tracker.observe(halves(&[(3, LOWER), (2, UPPER)]), 30_000), FAILOVER);
+        assert_eq!(tracker.primaries(), [PrimaryId(3), PrimaryId(2)]);
+        assert!(!tracker.is_settled(30_000));
+    }
+
+    #[test]
+    fn a_slot_that_moved_away_from_a_primary_that_does_not_answer_is_kept_by_its_new_one() {
+        let mut tracker = tracker();
+        tracker.observe(halves(&[(1, LOWER), (2, UPPER)]), 10_000);
+        assert_eq!(tracker.observe(halves(&[(2, (4_000, 16_383))]), 20_000), NOTHING);
+        assert_eq!(generation(&tracker, 20_000).primary, Some(PrimaryId(2)));
+        let before = tracker.generation(|| 3_999, || UPPER.0, 20_000).primary;
+        assert_eq!(before, Some(PrimaryId(1)));
+        assert_eq!(tracker.primaries().len(), 2);
+    }
+}

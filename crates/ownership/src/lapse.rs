@@ -1,0 +1,46 @@
+//! How long requests wait at an owner that lost its lease.
+//!
+//! An owner without a lease does nothing for a session, and it cannot know whether another node
+//! takes the session over. A request of which the client has received nothing waits for the
+//! lease to come back, and is given up after the hold time.
+
+/// Since when the owner of a session may not act.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lapse {
+    since: Option<u64>,
+}
+
+impl Lapse {
+    /// The owner may act.
+    pub fn over(&mut self) {
+        self.since = None;
+    }
+
+    /// The owner may not act now. Only the first call since it could counts.
+    pub fn lasts(&mut self, now_ms: u64) {
+        self.since.get_or_insert(now_ms);
+    }
+
+    /// Until when requests wait, by the clock of [`Lapse::lasts`]. `None` where the owner may act.
+    pub fn waits_until(&self, hold_ms: u64) -> Option<u64> {
+        Some(self.since?.saturating_add(hold_ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Lapse;
+
+    #[test]
+    fn requests_wait_for_the_hold_time_since_the_owner_could_act_last() {
+        let mut lapse = Lapse::default();
+        assert_eq!(lapse.waits_until(25_000), None);
+        lapse.lasts(1_000);
+        lapse.lasts(9_000);
+        assert_eq!(lapse.waits_until(25_000), Some(26_000));
+        lapse.over();
+        assert_eq!(lapse.waits_until(25_000), None);
+        lapse.lasts(50_000);
+        assert_eq!(lapse.waits_until(0), Some(50_000));
+    }
+}

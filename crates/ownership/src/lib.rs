@@ -1,0 +1,40 @@
+//! Who may act for a session, and what follows from that: pure decisions.
+//!
+//! Everything that a node of a cluster decides about the ownership of sessions is here: what an
+//! owner writes next ([`tenure`]), when another node may take a session over, which node is
+//! dead, and what becomes of a client's request when the owner of its session is lost. State
+//! and time come in, decisions go out. There is no `async`, clock, socket or lock: `cluster`,
+//! `store` and `actors` perform what is decided here, and the simulator in `tests` drives the
+//! same code.
+
+mod batch;
+pub mod course;
+pub mod detector;
+mod errand;
+mod error;
+mod evidence;
+pub mod failover;
+pub mod lapse;
+mod lease;
+pub mod location;
+#[cfg(feature = "mutants")]
+mod mutants;
+mod primary;
+mod record;
+pub mod retry;
+pub mod tenure;
+mod token;
+mod told;
+pub mod tombstones;
+pub mod validity;
+
+pub use batch::{Appended, Batch, Claimed, Expected};
+pub use errand::Errand;
+pub use error::Error;
+pub use lease::{Lease, Marking, Presence, Renewed};
+#[cfg(feature = "mutants")]
+pub use mutants::MUTANTS;
+pub use primary::{Primary, PrimaryId};
+pub use record::{Digest, FORMER_MAX, Record, Standing, State};
+pub use token::{Incarnation, Owner, Token};
+pub use told::Told;

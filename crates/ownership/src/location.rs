@@ -1,0 +1,178 @@
+//! Where a session is, and whether it may be claimed: pure decisions.
+//!
+//! The caller reads the record and the owner's presence from the store, and says whether its
+//! own lease was held from before the question until after the answer: a node that was away
+//! cannot say who is gone, because it may be itself that is.
+
+use crate::{Claimed, Error, Expected, Incarnation, Presence, Record, Standing};
+
+/// Which rules hold. Tests switch one off to show that it is missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// After a failover, and after its start, a node claims nothing for a while, and says of no
+    /// session that it is unknown.
+    pub settles: bool,
+    /// A node says that a session is unknown only while its own lease holds.
+    pub unknown_by_lease: bool,
+    /// A node claims only while its own lease holds, when it asks and when it is answered.
+    pub claims_by_lease: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { settles: true, unknown_by_lease: true, claims_by_lease: true }
+    }
+}
+
+/// What a session's record says of where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// It has ended.
+    Unknown,
+    /// The record names this node.
+    Here,
+    /// The record names another node: its presence decides, see [`claimable`].
+    At(Incarnation),
+    /// It may be claimed.
+    Ownerless(Cause),
+}
+
+/// Why a session may be claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Its owner gave it up.
+    Released,
+    /// Its owner's lease is gone.
+    Lapsed,
+    /// Its owner's process is known to be dead.
+    Dead,
+    /// This node owns it and lacks it.
+    Own,
+}
+
+/// Why nothing can be decided now. The same question may be decided a moment later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undecided {
+    /// The store failed over a moment ago, and what it forgot may not be put back yet.
+    Settling,
+    /// This node held no lease the whole time.
+    NoLease,
+}
+
+/// Where a session is by its record. `own`: the node that asks.
+pub fn of_record(record: &Record, own: Incarnation) -> Location {
+    match record.standing {
+        Standing::Ended => Location::Unknown,
+        Standing::Released => Location::Ownerless(Cause::Released),
+        Standing::Owned if record.owner.node == own => Location::Here,
+        Standing::Owned => Location::At(record.owner.node),
+    }
+}
+
+/// There is no record: is the session unknown? Its owner may be about to put it back, and a
+/// node that was away may have asked a primary that was replaced.
+pub fn is_unknown(is_settled: bool, lease_held: bool, rules: Rules) -> Result<(), Undecided> {
+    match (is_settled || !rules.settles, lease_held || !rules.unknown_by_lease) {
+        (false, _) => Err(Undecided::Settling),
+        (true, false) => Err(Undecided::NoLease),
+        (true, true) => Ok(()),
+    }
+}
+
+/// May a session be claimed whose owner has this presence? `None` while the owner lives.
+///
+/// `lapse_proves`: the last failover is so long ago that a lease that is gone has lapsed.
+pub fn claimable(
+    presence: &Presence,
+    lapse_proves: bool,
+    lease_held: bool,
+    rules: Rules,
+) -> Result<Option<Cause>, Undecided> {
+    match presence {
+        Presence::Live(_) => Ok(None),
+        Presence::Dead { .. } => Ok(Some(Cause::Dead)),
+        Presence::Gone if !lapse_proves => Err(Undecided::Settling),
+        Presence::Gone if lease_held || !rules.claims_by_lease => Ok(Some(Cause::Lapsed)),
+        Presence::Gone => Err(Undecided::NoLease),
+    }
+}
+
+/// What the claimant of a session expects in its record.
+pub fn expected(record: &Record) -> Expected {
+    match record.standing {
+        Standing::Released => Expected::Released,
+        Standing::Owned | Standing::Ended => Expected::Token(record.owner.token),
+    }
+}
+
+/// May a claim be sent now?
+pub fn may_claim(is_settled: bool, lease_held: bool, rules: Rules) -> Result<(), Undecided> {
+    match (is_settled || !rules.settles, lease_held || !rules.claims_by_lease) {
+        (false, _) => Err(Undecided::Settling),
+        (true, false) => Err(Undecided::NoLease),
+        (true, true) => Ok(()),
+    }
+}
+
+/// What a claimant makes of the store's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The session is the claimant's.
+    Claimed,
+    /// The claim was done, but the lease was not held meanwhile: the node claims the session
+    /// from itself once it holds a lease.
+    NoLease,
+    /// Another node was faster, or the session ended.
+    Taken,
+    /// Whether the claim was done is not known: the same claim may be sent again.
+    NotKnown,
+    /// It was not done.
+    Failed,
+}
+
+/// What became of a claim. `lease_held`: from before it was sent until it was answered.
+pub fn claim_outcome(answer: &Result<Claimed, Error>, lease_held: bool, rules: Rules) -> Outcome {
+    match answer {
+        Ok(_) if lease_held || !rules.claims_by_lease => Outcome::Claimed,
+        Ok(_) => Outcome::NoLease,
+        // A session that was released a moment ago is claimed as released after another look.
+        Err(Error::Fenced(_) | Error::Missing | Error::Ended | Error::Released) => Outcome::Taken,
+        Err(Error::Unavailable(_)) => Outcome::NotKnown,
+        Err(_) => Outcome::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: Rules = Rules { settles: true, unknown_by_lease: true, claims_by_lease: true };
+
+    #[test]
+    fn a_missing_session_is_unknown_only_to_a_settled_node_with_a_lease() {
+        assert_eq!(is_unknown(true, true, RULES), Ok(()));
+        assert_eq!(is_unknown(true, false, RULES), Err(Undecided::NoLease));
+        assert_eq!(is_unknown(false, true, RULES), Err(Undecided::Settling));
+    }
+
+    #[test]
+    fn a_lease_that_is_gone_proves_only_what_it_can() {
+        let gone = |proves, held| claimable(&Presence::Gone, proves, held, RULES);
+        assert_eq!(gone(true, true), Ok(Some(Cause::Lapsed)));
+        assert_eq!(gone(true, false), Err(Undecided::NoLease));
+        assert_eq!(gone(false, true), Err(Undecided::Settling));
+        let dead = Presence::Dead { by: Incarnation(1) };
+        assert_eq!(claimable(&dead, false, false, RULES), Ok(Some(Cause::Dead)));
+    }
+
+    #[test]
+    fn a_claim_whose_answer_was_lost_may_be_sent_again_and_a_lost_one_not() {
+        let outcome = |error| claim_outcome(&Err(error), true, RULES);
+        assert_eq!(
+            outcome(Error::Unavailable(std::io::Error::other("no answer"))),
+            Outcome::NotKnown
+        );
+        assert_eq!(outcome(Error::Missing), Outcome::Taken);
+        assert_eq!(outcome(Error::LeaseGone), Outcome::Failed);
+    }
+}

@@ -1,0 +1,650 @@
+//! One session's ownership at its owner: which store operation is next, and what an answer means.
+//!
+//! A [`Tenure`] never waits, never reads a clock and performs nothing. Whoever holds it
+//! asks [`Tenure::next`] what to do, does that one thing, and brings back what came of it.
+//! It decides nothing about what a session says.
+
+mod moment;
+mod op;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use conversation::mutant;
+use protocol::SessionId;
+use thin_vec::ThinVec;
+
+pub use self::moment::{Moment, Settling};
+pub use self::op::Op;
+pub use self::rules::Rules;
+use crate::{
+    Appended, Batch, Claimed, Error, Expected, Incarnation, Owner, PrimaryId, Record, Standing,
+    State, Token,
+};
+
+/// The wait after a first failure, in milliseconds; it doubles with each further one.
+const BACKOFF_MIN: u64 = 50;
+/// The longest wait between two attempts, in milliseconds.
+const BACKOFF_MAX: u64 = 2_000;
+/// The wait while a failover settles, in milliseconds.
+const SETTLING: u64 = 100;
+/// The wait while the node holds no lease, in milliseconds. It ends when there is one.
+const AWAY: u64 = 500;
+
+/// What came of an operation.
+#[derive(Debug)]
+pub enum Came {
+    /// Of an append or a re-assertion.
+    Appended(Result<Appended, Error>),
+    /// Of saving.
+    Saved(Result<u64, Error>),
+    /// Of claiming.
+    Claimed(Result<Claimed, Error>),
+    /// Of a release or an end.
+    Done(Result<(), Error>),
+}
+
+/// What that means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The log holds everything up to this number.
+    Through(u64),
+    /// The record holds the state of this version.
+    Saved(u64),
+    /// The session is owned under another token of this node.
+    Reclaimed(Token),
+    /// The session is somebody else's, or over. Nothing may be done any more.
+    Deposed,
+    /// It is given up.
+    Released,
+    /// It is over.
+    Ended,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Under {
+    /// Once it is done, nothing below this number is missing.
+    Append {
+        end: u64,
+    },
+    Reassert(Box<Reasserting>),
+    Save,
+    /// Under which right it was sent.
+    Claim {
+        right: u64,
+    },
+    Release,
+    End,
+}
+
+/// A re-assertion that is under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Reasserting {
+    /// The era it was sent in.
+    era: u64,
+    /// The version of the state that it holds.
+    version: u64,
+    /// Once it is done, nothing below this number is missing.
+    end: u64,
+    /// It says that the session is over.
+    ends: bool,
+}
+
+/// Whether record and ring have to be written anew although no failover was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Anew {
+    No,
+    /// Only under the lease that the session was claimed under: others may have ended it since.
+    UnderLease,
+    /// In any case: the record fell back to a former token, so it was never ended since.
+    Yes,
+}
+
+/// One session's ownership. What only a failover or a lapsed lease needs is boxed: every
+/// session of a node keeps one of these.
+#[derive(Debug)]
+pub struct Tenure {
+    session: SessionId,
+    record: Record,
+    ttl: Duration,
+    rules: Rules,
+    /// The epoch of the lease under which it was claimed.
+    epoch: u64,
+    /// The newest era in which it is known to be whole in the store.
+    era: Option<u64>,
+    /// What the log does not hold yet, oldest first, and the number of the first.
+    unheld: ThinVec<Bytes>,
+    first: u64,
+    /// Up to which number it was told that all is held, or is not to be any more.
+    told: u64,
+    floor: u64,
+    /// The version of the state that the record holds.
+    saved: u64,
+    under: Option<Under>,
+    failures: u32,
+    retry_at: u64,
+    /// That is only because the node held no lease.
+    away: bool,
+    /// The newest failover generation that [`Tenure::next`] was called in.
+    seen: u64,
+    /// When the record's time to live is to begin anew, and that it is time now.
+    refresh_at: u64,
+    refresh: bool,
+    anew: Anew,
+    /// A claim whose outcome is not known.
+    claiming: Option<Box<(Expected, Owner)>>,
+    /// The record names this node under this token.
+    late: Option<Box<Token>>,
+    releasing: bool,
+    /// A release was sent.
+    released: bool,
+    ending: bool,
+    over: bool,
+}
+
+impl Tenure {
+    /// The ownership that a record states, written or claimed in this epoch of the lease.
+    pub fn new(session: SessionId, record: Record, epoch: u64, ttl: Duration, now: u64) -> Self {
+        Self {
+            session,
+            saved: record.state.version,
+            record,
+            ttl,
+            rules: Rules::default(),
+            epoch,
+            era: None,
+            unheld: ThinVec::new(),
+            first: 1,
+            told: 0,
+            floor: 1,
+            under: None,
+            failures: 0,
+            retry_at: 0,
+            away: false,
+            seen: 0,
+            refresh_at: refresh_at(now, ttl),
+            refresh: false,
+            anew: Anew::No,
+            claiming: None,
+            late: None,
+            releasing: false,
+            released: false,
+            ending: false,
+            over: false,
+        }
+    }
+
+    /// It was written or claimed in this era, or later: that of the moment before it was.
+    /// Where that is not said, a failover before [`Tenure::next`] is first asked goes unseen.
+    pub fn in_era(self, era: u64) -> Self {
+        Self { era: Some(era), ..self }
+    }
+
+    /// By other rules than the protocol's. For tests.
+    pub fn with_rules(self, rules: Rules) -> Self {
+        Self { rules, ..self }
+    }
+
+    /// Whose ownership it is.
+    pub fn session(&self) -> &SessionId {
+        &self.session
+    }
+
+    /// The token that it is owned under.
+    pub fn token(&self) -> Token {
+        self.record.owner.token
+    }
+
+    /// What says that the session is over. While the store may yet fail over to where that
+    /// is not known, whoever ended it keeps this, and re-asserts it
+    /// with each failover: an ended session, perhaps a stolen one, must not come back.
+    pub fn tombstone(&self) -> Record {
+        Record { standing: Standing::Ended, ..self.record.clone() }
+    }
+
+    /// The generation of its node's lease under which it was claimed.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The newest era in which the store is known to hold what it was told of the session.
+    pub fn era(&self) -> u64 {
+        self.era.unwrap_or(0)
+    }
+
+    /// Takes entries for the log.
+    pub fn push(&mut self, first: u64, floor: u64, entries: Vec<Bytes>) {
+        if self.over {
+            return;
+        }
+        if self.unheld.is_empty() || mutant!("tenure.number_from_the_newest") {
+            self.first = first;
+        }
+        // Nothing but a raised floor is news as well.
+        self.refresh |= entries.is_empty();
+        self.unheld.extend(entries);
+        self.floor = self.floor.max(floor);
+    }
+
+    /// Takes a state for the record.
+    pub fn save(&mut self, state: State) {
+        if state.version > self.record.state.version {
+            self.record.state = state;
+        }
+    }
+
+    /// Gives the session up, once everything is held.
+    pub fn release(&mut self) {
+        self.releasing = true;
+    }
+
+    /// Ends the session.
+    pub fn end(&mut self) {
+        self.ending = !mutant!("tenure.release_instead_of_an_end");
+        self.releasing |= !self.ending;
+        self.record.standing = Standing::Ended;
+    }
+
+    /// May anything be done for the session now?
+    pub fn may_act(&self, moment: &Moment) -> bool {
+        let mine = moment.right.is_some_and(|right| self.is_claimed(right))
+            || (moment.right.is_none() && mutant!("tenure.act_without_a_lease"))
+            || (moment.right.is_some() && mutant!("tenure.act_before_the_claim"));
+        let gone = self.over || (self.released && self.rules.release_is_last);
+        mine && !gone && self.late.is_none()
+    }
+
+    fn is_claimed(&self, right: u64) -> bool {
+        right == self.epoch || !self.rules.claims_after_lapse
+    }
+
+    /// When to ask again what is next, if nothing happens before.
+    pub fn wake_at(&self) -> Option<u64> {
+        if self.over || self.under.is_some() {
+            return None;
+        }
+        Some(if self.retry_at > 0 { self.retry_at } else { self.refresh_at })
+    }
+
+    /// What to do next, if anything is to be done now; then it is under way. `ring` is
+    /// everything that can be replayed, and the number of its first entry.
+    pub fn next(
+        &mut self,
+        moment: &Moment,
+        ring: impl FnOnce() -> (u64, Vec<Bytes>),
+        random: u64,
+    ) -> Option<Op> {
+        if moment.era > std::mem::replace(&mut self.seen, moment.era) {
+            // The store failed over: why an operation failed before says nothing any more, and
+            // the session may be missing until it is written anew.
+            (self.failures, self.retry_at) = (0, 0);
+        }
+        if self.over || self.under.is_some() {
+            return None;
+        }
+        if self.away && moment.right.is_some() {
+            (self.away, self.retry_at) = (false, 0);
+        }
+        if moment.now < self.retry_at {
+            return None;
+        }
+        if self.released && self.late.is_none() && self.rules.release_is_last {
+            // It may have been done, and then nothing is this owner's to do any more.
+            return self.give_up(moment, ring);
+        }
+        let Some(right) = moment.right else {
+            // Nothing is due while nothing may be done.
+            self.away = true;
+            self.retry_at = moment.now + AWAY;
+            return None;
+        };
+        self.era.get_or_insert(moment.era);
+        // After a failover also where the lease has lapsed since: it claims nothing, and
+        // whoever came after this owner replaces it.
+        if self.late.is_none() && self.is_to_write_anew(moment) {
+            return Some(self.reassert(moment.era, ring()));
+        }
+        if !self.is_claimed(right) || self.late.is_some() {
+            if moment.settling == Settling::First && self.rules.claims_late_in_settling {
+                // Whoever comes after this owner puts itself back first.
+                self.retry_at = moment.now + SETTLING;
+                return None;
+            }
+            return Some(self.claim(right, moment.primary, random));
+        }
+        if self.releasing && !self.rules.release_waits {
+            return self.give_up(moment, ring);
+        }
+        if moment.now >= self.refresh_at {
+            self.refresh |= self.rules.refreshes;
+            self.refresh_at = refresh_at(moment.now, self.ttl);
+        }
+        if !self.ending && (!self.unheld.is_empty() || self.refresh) {
+            return Some(self.append(moment.now));
+        }
+        if !self.ending && self.record.state.version > self.saved {
+            self.under = Some(Under::Save);
+            let state = self.record.state.clone();
+            return Some(Op::Save { token: self.token(), state });
+        }
+        if self.ending && !mutant!("tenure.never_write_the_end") {
+            self.under = Some(Under::End);
+            return Some(Op::End { token: self.token() });
+        }
+        if self.releasing {
+            return self.give_up(moment, ring);
+        }
+        None
+    }
+
+    /// Has the store failed over since it was last known to hold everything?
+    fn is_forgotten(&self, moment: &Moment) -> bool {
+        self.era.is_some_and(|seen| seen < moment.era) && self.rules.reasserts_after_failover
+    }
+
+    fn is_to_write_anew(&self, moment: &Moment) -> bool {
+        let by_answer = match self.anew {
+            Anew::No => false,
+            // A tombstone may be written at any time: nothing comes back by it.
+            Anew::UnderLease => self.ending || !self.has_lapsed(moment),
+            Anew::Yes => true,
+        };
+        by_answer || self.is_forgotten(moment)
+    }
+
+    /// Was the lease lost since the session was claimed?
+    fn has_lapsed(&self, moment: &Moment) -> bool {
+        moment.right != Some(self.epoch) && self.rules.ends_missing_after_lapse
+    }
+
+    fn give_up(&mut self, moment: &Moment, ring: impl FnOnce() -> (u64, Vec<Bytes>)) -> Option<Op> {
+        if self.is_to_write_anew(moment) {
+            // The store forgot it, and perhaps the release with it. Where it did not, it
+            // says so. Nobody may call the session unknown meanwhile, so at once.
+            return Some(self.reassert(moment.era, ring()));
+        }
+        if moment.settling != Settling::Done && self.rules.releases_settled {
+            self.retry_at = moment.now + SETTLING;
+            return None;
+        }
+        self.released = true;
+        self.under = Some(Under::Release);
+        Some(Op::Release { token: self.token(), at: moment.primary })
+    }
+
+    fn claim(&mut self, right: u64, at: Option<PrimaryId>, random: u64) -> Op {
+        let mine = self.record.owner;
+        let from = self.late.as_deref().copied().unwrap_or(mine.token);
+        // One of unknown outcome is sent again as it was.
+        let again = self.claiming.as_deref().copied();
+        let again = again.filter(|(expected, _)| *expected == Expected::Token(from));
+        let (expected, new) = again.unwrap_or_else(|| {
+            let newest = if from.counter > mine.token.counter { from } else { mine.token };
+            let new = Owner { token: newest.next(random), node: mine.node };
+            (Expected::Token(from), new)
+        });
+        self.claiming = Some(Box::new((expected, new)));
+        self.under = Some(Under::Claim { right });
+        Op::Claim { expected, new, at }
+    }
+
+    fn reassert(&mut self, era: u64, (first, mut entries): (u64, Vec<Bytes>)) -> Op {
+        if mutant!("tenure.reassert_without_the_oldest_entry") && !entries.is_empty() {
+            entries.remove(0);
+        }
+        if mutant!("tenure.reassert_without_the_log") {
+            entries.clear();
+        }
+        let version = self.record.state.version;
+        let end = first + entries.len() as u64;
+        let reasserting = Reasserting { era, version, end, ends: self.ending };
+        self.under = Some(Under::Reassert(Box::new(reasserting)));
+        self.refresh = false;
+        let batch = self.batch(first, first, entries);
+        Op::Reassert(self.record.clone(), batch)
+    }
+
+    fn append(&mut self, now: u64) -> Op {
+        // What lies below the floor is not replayable, so nobody misses it.
+        let below = usize::try_from(self.floor.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        let below = below.min(self.unheld.len());
+        self.unheld.drain(..below);
+        self.first += below as u64;
+        if mutant!("tenure.append_without_the_oldest_entry") && self.unheld.len() > 1 {
+            self.unheld.remove(0);
+        }
+        if self.unheld.is_empty() {
+            self.first = self.first.max(self.floor);
+        }
+        let prolongs = std::mem::take(&mut self.refresh);
+        if prolongs {
+            self.refresh_at = refresh_at(now, self.ttl);
+        }
+        let end = self.first + self.unheld.len() as u64;
+        self.under = Some(Under::Append { end });
+        let entries = self.unheld.iter().cloned().collect();
+        Op::Append(Batch { prolongs, ..self.batch(self.first, self.floor, entries) })
+    }
+
+    fn batch(&self, first: u64, floor: u64, entries: Vec<Bytes>) -> Batch {
+        Batch {
+            session: self.session.clone(),
+            token: self.token(),
+            first,
+            floor,
+            entries,
+            ttl: self.ttl,
+            prolongs: true,
+        }
+    }
+
+    /// Takes what came of the operation that was under way.
+    pub fn came(&mut self, moment: &Moment, came: Came) -> Vec<Outcome> {
+        let Some(under) = self.under.take() else { return Vec::new() };
+        let came = match came {
+            Came::Appended(Ok(_)) => Ok(self.appended(&under)),
+            Came::Saved(Ok(version)) => {
+                let newest = mutant!("tenure.take_a_save_for_the_newest");
+                let version = if newest { self.record.state.version } else { version };
+                self.saved = self.saved.max(version);
+                Ok(vec![Outcome::Saved(version)])
+            }
+            Came::Claimed(Ok(claimed)) => Ok(self.claimed(&under, &claimed)),
+            Came::Done(Ok(())) => {
+                self.over = true;
+                let end = under == Under::End;
+                Ok(vec![if end { Outcome::Ended } else { Outcome::Released }])
+            }
+            Came::Appended(Err(error)) => Err(error),
+            Came::Saved(Err(error)) => Err(error),
+            Came::Claimed(Err(error)) => Err(error),
+            Came::Done(Err(error)) => Err(error),
+        };
+        match came {
+            Ok(outcomes) => {
+                let is_retry = std::mem::take(&mut self.failures) > 0;
+                self.retry_at = 0;
+                if is_retry && mutant!("tenure.report_nothing_after_a_retry") {
+                    return Vec::new();
+                }
+                outcomes
+            }
+            Err(error) => {
+                let is_known = !matches!(error, Error::Unavailable(_));
+                let outcome = self.failed(moment, &under, error);
+                if outcome.is_none() {
+                    self.wait(moment.now, is_known);
+                }
+                outcome.into_iter().collect()
+            }
+        }
+    }
+
+    /// Waits before the next attempt; not where the store has said what is to be done, and
+    /// said so for the first time.
+    fn wait(&mut self, now: u64, is_known: bool) {
+        let wait = (BACKOFF_MIN << self.failures.min(10)).min(BACKOFF_MAX);
+        self.retry_at = if is_known && self.failures == 0 { 0 } else { now + wait };
+        if mutant!("tenure.never_retry") {
+            self.retry_at = u64::MAX;
+        }
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    fn appended(&mut self, under: &Under) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        match under {
+            Under::Reassert(reasserting) if reasserting.ends => {
+                self.over = true;
+                outcomes.push(Outcome::Ended);
+            }
+            Under::Reassert(reasserting) => {
+                let Reasserting { era, version, end, .. } = **reasserting;
+                self.era = Some(era);
+                self.anew = Anew::No;
+                if version > self.saved {
+                    self.saved = version;
+                    outcomes.push(Outcome::Saved(version));
+                }
+                outcomes.extend(self.held(end));
+            }
+            Under::Append { .. } if mutant!("tenure.acknowledge_what_came_since") => {
+                outcomes.extend(self.held(u64::MAX));
+            }
+            Under::Append { end } => outcomes.extend(self.held(*end)),
+            Under::Save | Under::Claim { .. } | Under::Release | Under::End => {}
+        }
+        outcomes
+    }
+
+    /// Everything below `end` is in the log, or below its floor.
+    fn held(&mut self, end: u64) -> Option<Outcome> {
+        let held = usize::try_from(end.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        let held = held.min(self.unheld.len());
+        self.unheld.drain(..held);
+        if self.unheld.is_empty() {
+            // An idle session keeps no buffer.
+            self.unheld = ThinVec::new();
+        }
+        self.first += held as u64;
+        let through = self.first.saturating_sub(1);
+        let is_news = through > self.told;
+        self.told = self.told.max(through);
+        is_news.then_some(Outcome::Through(through))
+    }
+
+    fn claimed(&mut self, under: &Under, claimed: &Claimed) -> Vec<Outcome> {
+        let Under::Claim { right } = under else { return Vec::new() };
+        self.claiming = None;
+        self.late = None;
+        // Not under this token.
+        self.released = false;
+        self.epoch = *right;
+        if mutant!("tenure.act_on_under_the_older_token") {
+            return Vec::new();
+        }
+        self.record.owner = claimed.record.owner;
+        self.record.former.clone_from(&claimed.record.former);
+        let reported = self.saved;
+        self.saved = claimed.record.state.version.min(self.record.state.version);
+        if mutant!("tenure.claim_trusts_its_own_state") {
+            self.saved = self.record.state.version;
+        }
+        if !self.ending {
+            self.record.standing = Standing::Owned;
+        }
+        // The log may have lost its end while others saw this node gone.
+        self.anew = Anew::UnderLease;
+        let mut outcomes = vec![Outcome::Reclaimed(self.token())];
+        // The answer to the save that the record holds may have been lost.
+        if self.saved > reported && !mutant!("tenure.claim_reports_no_state") {
+            outcomes.push(Outcome::Saved(self.saved));
+        }
+        outcomes
+    }
+
+    fn failed(&mut self, moment: &Moment, under: &Under, error: Error) -> Option<Outcome> {
+        if let (Under::Append { end }, false) = (under, self.rules.resends_whole) {
+            self.held(*end);
+        }
+        match error {
+            Error::Unavailable(_) if mutant!("tenure.an_unknown_outcome_is_a_success") => {
+                self.appended(under).into_iter().next()
+            }
+            Error::Unavailable(_) | Error::MarkedDead { .. } | Error::LeaseGone => {
+                // It may have been the one that prolongs.
+                self.refresh |= matches!(under, Under::Append { .. });
+                None
+            }
+            Error::Missing if self.ending && !self.rules.reasserts_end => self.gone(Outcome::Ended),
+            // Nothing was forgotten since the session was last whole in the store, so it was
+            // ended, or it expired, while this node held no lease.
+            Error::Missing
+                if matches!(under, Under::Claim { .. } | Under::Release)
+                    && !self.ending
+                    && self.has_lapsed(moment)
+                    && !self.is_forgotten(moment) =>
+            {
+                self.gone(Outcome::Deposed)
+            }
+            Error::Missing if self.rules.reasserts_missing => {
+                // A late claim was forgotten with the record.
+                self.late = None;
+                self.anew = Anew::UnderLease;
+                None
+            }
+            Error::Missing => self.gone(Outcome::Deposed),
+            Error::Hole { .. } if mutant!("tenure.ignore_a_hole") => None,
+            Error::Hole { .. } => {
+                self.anew = Anew::UnderLease;
+                None
+            }
+            Error::Fenced(_) if mutant!("tenure.deposed_is_released") => {
+                self.gone(Outcome::Released)
+            }
+            Error::Fenced(owner) => self.fenced(owner),
+            Error::Released if self.released || *under == Under::Release => {
+                self.gone(Outcome::Released)
+            }
+            // A release under this token, which a former life of this tenure sent.
+            Error::Released => self.gone(Outcome::Deposed),
+            Error::Ended if self.ending => self.gone(Outcome::Ended),
+            Error::Ended => self.gone(Outcome::Deposed),
+        }
+    }
+
+    fn fenced(&mut self, owner: Owner) -> Option<Outcome> {
+        let is_older = self.record.came_after(owner.token);
+        if (is_older || mutant!("tenure.replace_a_newer_owner")) && self.rules.reasserts_fallen_back
+        {
+            self.late = None;
+            self.anew = Anew::Yes;
+            return None;
+        }
+        let mine: Incarnation = self.record.owner.node;
+        if owner.node == mine && self.rules.knows_late_claims {
+            // A claim of its own that was given up for lost, or whose outcome was not known.
+            self.late = Some(Box::new(owner.token));
+            self.claiming = None;
+            return None;
+        }
+        if !self.rules.stops_when_deposed {
+            return None;
+        }
+        self.gone(Outcome::Deposed)
+    }
+
+    fn gone(&mut self, outcome: Outcome) -> Option<Outcome> {
+        self.over = true;
+        self.unheld = ThinVec::new();
+        Some(outcome)
+    }
+}
+
+/// Often enough that the record never expires under a session that lives.
+fn refresh_at(now: u64, ttl: Duration) -> u64 {
+    now.saturating_add(u64::try_from(ttl.as_millis() / 4).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,29 @@
+//! What a node knows of time, its lease and the store when it asks a tenure what is next.
+
+use crate::PrimaryId;
+
+/// How far the node knows what the session's primary holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Settling {
+    /// It may have forgotten what others have yet to put back.
+    First,
+    /// They had time to.
+    Second,
+    /// All that will come back is back.
+    Done,
+}
+
+/// What the node knows at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// Milliseconds of the node's clock.
+    pub now: u64,
+    /// The epoch of its lease, where it may act.
+    pub right: Option<u64>,
+    /// Rises with each failover of the session's primary that was seen.
+    pub era: u64,
+    /// How far the newest failover has settled.
+    pub settling: Settling,
+    /// The primary by which that is judged: nothing is claimed or released at another.
+    pub primary: Option<PrimaryId>,
+}

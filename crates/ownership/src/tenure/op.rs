@@ -1,0 +1,40 @@
+//! The store operations that a tenure asks for.
+
+use crate::{Batch, Expected, Owner, PrimaryId, Record, State, Token};
+
+/// What to do next in the store.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Append to the log.
+    Append(Batch),
+    /// Write record and ring anew.
+    Reassert(Record, Batch),
+    /// Save the state.
+    Save {
+        /// The right to.
+        token: Token,
+        /// What to save.
+        state: State,
+    },
+    /// Claim the session.
+    Claim {
+        /// From whom.
+        expected: Expected,
+        /// As whom.
+        new: Owner,
+        /// At which primary.
+        at: Option<PrimaryId>,
+    },
+    /// Give the session up.
+    Release {
+        /// The right to.
+        token: Token,
+        /// At which primary.
+        at: Option<PrimaryId>,
+    },
+    /// End it.
+    End {
+        /// The right to.
+        token: Token,
+    },
+}

@@ -1,0 +1,532 @@
+//! What an owner does next, as stories.
+
+use super::*;
+
+const TTL: Duration = Duration::from_secs(400);
+const ME: Incarnation = Incarnation(1);
+const OTHER: Incarnation = Incarnation(2);
+
+fn record() -> Record {
+    Record {
+        owner: Owner { token: Token { counter: 3, random: 33 }, node: ME },
+        former: vec![Token { counter: 2, random: 22 }, Token { counter: 1, random: 11 }],
+        tenant: "acme".into(),
+        principal: crate::Digest([0; 32]),
+        revision: "2025-11-25".into(),
+        initialize: [].into(),
+        state: State::default(),
+        standing: Standing::Owned,
+    }
+}
+
+/// A tenure of epoch 0, the ring of its session, and what its node knows.
+struct Story {
+    tenure: Tenure,
+    ring: Vec<Bytes>,
+    moment: Moment,
+    random: u64,
+}
+
+fn story() -> Story {
+    let session = SessionId::parse("a-session").unwrap();
+    let moment = Moment { now: 0, right: Some(0), era: 1, settling: Settling::Done, primary: None };
+    let tenure = Tenure::new(session, record(), 0, TTL, 0);
+    Story { tenure, ring: Vec::new(), moment, random: 100 }
+}
+
+fn unavailable() -> Error {
+    Error::Unavailable(std::io::ErrorKind::TimedOut.into())
+}
+
+/// What the store answers to whoever was claimed from by `token` of `node`.
+fn fenced(counter: u64, random: u64, node: Incarnation) -> Error {
+    Error::Fenced(Owner { token: Token { counter, random }, node })
+}
+
+fn appended(through: u64) -> Came {
+    Came::Appended(Ok(Appended { through: Some(through) }))
+}
+
+impl Story {
+    fn say(&mut self, entry: &'static str) {
+        self.ring.push(Bytes::from_static(entry.as_bytes()));
+        let number = self.ring.len() as u64;
+        self.tenure.push(number, 1, vec![Bytes::from_static(entry.as_bytes())]);
+    }
+
+    /// What is done next, in short.
+    #[track_caller]
+    fn does(&mut self, expected: &str) {
+        self.random += 1;
+        let ring = || (1, self.ring.clone());
+        let op = self.tenure.next(&self.moment, ring, self.random);
+        let text = |entries: &[Bytes]| {
+            entries.iter().map(|e| String::from_utf8_lossy(e).into_owned()).collect::<String>()
+        };
+        let did = match op {
+            None => "nothing".to_owned(),
+            Some(Op::Append(batch)) => format!("append {}{}", batch.first, text(&batch.entries)),
+            Some(Op::Reassert(record, batch)) => format!(
+                "reassert {} {:?} {}{}",
+                record.owner.token.counter,
+                record.standing,
+                batch.first,
+                text(&batch.entries)
+            ),
+            Some(Op::Save { state, .. }) => format!("save {}", state.version),
+            Some(Op::Claim { expected: Expected::Token(token), new, .. }) => {
+                format!("claim {} from {}", new.token.counter, token.counter)
+            }
+            Some(Op::Claim { .. }) => "claim what is released".to_owned(),
+            Some(Op::Release { token, .. }) => format!("release {}", token.counter),
+            Some(Op::End { token }) => format!("end {}", token.counter),
+        };
+        assert_eq!(did, expected);
+    }
+
+    /// One more entry is appended; answers with its number.
+    #[track_caller]
+    fn appends(&mut self, entry: &'static str, prolongs: bool) -> u64 {
+        self.say(entry);
+        let ring = (1, self.ring.clone());
+        let op = self.tenure.next(&self.moment, || ring, 0);
+        let Some(Op::Append(batch)) = op else { panic!("{op:?}") };
+        assert_eq!(batch.prolongs, prolongs, "at {}", self.moment.now);
+        self.ring.len() as u64
+    }
+
+    #[track_caller]
+    fn came<const N: usize>(&mut self, came: Came, outcomes: [Outcome; N]) {
+        assert_eq!(self.tenure.came(&self.moment, came), outcomes);
+    }
+
+    /// The claim that is under way succeeds.
+    #[track_caller]
+    fn claimed(&mut self) {
+        let (_, new) = **self.tenure.claiming.as_ref().expect("a claim is under way");
+        let mut record = record();
+        record.former.insert(0, self.tenure.token());
+        record.owner = new;
+        let claimed = Claimed { record, log: Vec::new() };
+        self.came(Came::Claimed(Ok(claimed)), [Outcome::Reclaimed(new.token)]);
+    }
+
+    fn at(&mut self, now: u64) -> &mut Self {
+        self.moment.now = now;
+        self
+    }
+
+    fn may_act(&self) -> bool {
+        self.tenure.may_act(&self.moment)
+    }
+}
+
+#[test]
+fn what_comes_while_one_batch_is_under_way_goes_with_the_next() {
+    let mut story = story();
+    story.does("nothing");
+    story.say("a");
+    story.does("append 1a");
+    story.say("b");
+    story.say("c");
+    story.does("nothing");
+    story.came(appended(1), [Outcome::Through(1)]);
+    story.does("append 2bc");
+    story.came(appended(3), [Outcome::Through(3)]);
+    story.does("nothing");
+}
+
+#[test]
+fn what_has_an_unknown_outcome_is_sent_again_whole_and_more_and_more_rarely() {
+    let mut story = story();
+    story.say("a");
+    story.say("b");
+    story.does("append 1ab");
+    story.came(Came::Appended(Err(unavailable())), []);
+    story.say("c");
+    story.does("nothing");
+    assert_eq!(story.tenure.wake_at(), Some(50));
+    story.at(50).does("append 1abc");
+    story.came(Came::Appended(Err(unavailable())), []);
+    assert_eq!(story.tenure.wake_at(), Some(150));
+    story.at(150).does("append 1abc");
+    story.came(appended(3), [Outcome::Through(3)]);
+    assert_eq!(story.tenure.wake_at(), Some(100_150));
+}
+
+#[test]
+fn what_is_below_the_floor_is_not_sent_and_nobody_waits_for_it() {
+    let mut story = story();
+    story.say("a");
+    story.say("b");
+    story.tenure.push(3, 3, Vec::new());
+    story.does("append 3");
+    story.came(Came::Appended(Ok(Appended { through: None })), [Outcome::Through(2)]);
+    story.does("nothing");
+}
+
+#[test]
+fn an_idle_session_is_refreshed_well_before_it_expires() {
+    let mut story = story();
+    assert_eq!(story.tenure.wake_at(), Some(100_000));
+    story.at(99_999).does("nothing");
+    story.at(100_000).does("append 1");
+    story.came(Came::Appended(Ok(Appended { through: None })), []);
+    assert_eq!(story.tenure.wake_at(), Some(200_000));
+}
+
+#[test]
+fn a_busy_session_is_refreshed_as_often_as_an_idle_one_and_not_with_each_append() {
+    let mut story = story();
+    for (now, prolongs) in [(99_999, false), (100_000, true), (199_999, false), (200_000, true)] {
+        let number = story.at(now).appends("a", prolongs);
+        story.came(appended(number), [Outcome::Through(number)]);
+    }
+    story.at(300_000).appends("b", true);
+    story.came(Came::Appended(Err(unavailable())), []);
+    // Nobody knows whether it was done.
+    story.at(300_050).appends("c", true);
+    story.came(appended(6), [Outcome::Through(6)]);
+    story.at(300_051).appends("d", false);
+}
+
+#[test]
+fn what_the_store_forgot_is_written_anew_at_once_from_everything_that_can_be_replayed() {
+    for forgot in [Error::Missing, Error::Hole { last: None }, fenced(1, 11, OTHER)] {
+        let mut story = story();
+        for entry in ["a", "b"] {
+            story.say(entry);
+        }
+        story.does("append 1ab");
+        story.came(appended(2), [Outcome::Through(2)]);
+        story.say("c");
+        story.does("append 3c");
+        story.came(Came::Appended(Err(forgot)), []);
+        assert!(story.may_act());
+        story.does("reassert 3 Owned 1abc");
+        story.came(appended(3), [Outcome::Through(3)]);
+        story.does("nothing");
+    }
+}
+
+#[test]
+fn a_failover_makes_the_owner_write_everything_anew_before_it_is_asked_to() {
+    let mut story = story();
+    story.say("a");
+    story.does("append 1a");
+    story.came(appended(1), [Outcome::Through(1)]);
+    (story.moment.era, story.moment.settling) = (2, Settling::First);
+    assert!(story.may_act());
+    story.does("reassert 3 Owned 1a");
+    // There is another one meanwhile.
+    story.moment.era = 3;
+    story.came(appended(1), []);
+    story.does("reassert 3 Owned 1a");
+    story.came(appended(1), []);
+    story.does("nothing");
+}
+
+#[test]
+fn after_a_lapse_the_session_is_claimed_anew_before_anything_is_done_for_it() {
+    let mut story = story();
+    story.say("a");
+    story.moment.right = None;
+    assert!(!story.may_act());
+    story.does("nothing");
+    story.moment.right = Some(1);
+    assert!(!story.may_act());
+    story.does("claim 4 from 3");
+    assert!(!story.may_act());
+    story.claimed();
+    assert!(story.may_act());
+    story.does("reassert 4 Owned 1a");
+    story.came(appended(1), [Outcome::Through(1)]);
+}
+
+#[test]
+fn a_session_that_is_missing_after_a_lapse_is_over() {
+    // Also where the store had said so before the lapse: it may have been claimed and ended
+    // after that.
+    for was_told_before in [false, true] {
+        let mut story = story();
+        story.say("a");
+        if was_told_before {
+            story.does("append 1a");
+            story.came(Came::Appended(Err(Error::Missing)), []);
+        }
+        story.moment.right = Some(1);
+        story.does("claim 4 from 3");
+        story.came(Came::Claimed(Err(Error::Missing)), [Outcome::Deposed]);
+        story.at(1_000_000).does("nothing");
+    }
+}
+
+#[test]
+fn a_session_that_a_failover_made_missing_is_written_anew_after_a_lapse_too() {
+    let mut story = story();
+    story.does("nothing");
+    story.moment.right = Some(1);
+    story.does("claim 4 from 3");
+    // The store failed over while the claim was under way.
+    story.moment.era = 2;
+    story.came(Came::Claimed(Err(Error::Missing)), []);
+    story.does("reassert 3 Owned 1");
+}
+
+#[test]
+fn a_release_that_finds_the_session_missing_after_a_lapse_is_over() {
+    let mut story = story();
+    story.tenure.release();
+    story.does("release 3");
+    story.came(Came::Done(Err(unavailable())), []);
+    story.moment.right = Some(1);
+    story.at(50).does("release 3");
+    story.came(Came::Done(Err(Error::Missing)), [Outcome::Deposed]);
+}
+
+#[test]
+fn a_state_that_a_claim_finds_in_the_record_is_reported_as_saved() {
+    let mut story = story();
+    let state = State { version: 7, bytes: [].into() };
+    story.tenure.save(state.clone());
+    story.does("save 7");
+    // It was written, and its answer never came.
+    story.came(Came::Saved(Err(unavailable())), []);
+    story.moment = Moment { now: 9_000, right: Some(1), ..story.moment };
+    story.does("claim 4 from 3");
+    let (_, owner) = **story.tenure.claiming.as_ref().expect("a claim is under way");
+    let claimed = Claimed { record: Record { owner, state, ..record() }, log: Vec::new() };
+    let outcomes = [Outcome::Reclaimed(owner.token), Outcome::Saved(7)];
+    story.came(Came::Claimed(Ok(claimed)), outcomes);
+}
+
+#[test]
+fn a_claim_that_took_longer_than_the_lease_is_made_once_more() {
+    let mut story = story();
+    story.moment.right = Some(1);
+    story.does("claim 4 from 3");
+    story.moment.right = Some(2);
+    story.claimed();
+    assert!(!story.may_act());
+    story.does("claim 5 from 4");
+    story.claimed();
+    assert!(story.may_act());
+    story.does("reassert 5 Owned 1");
+}
+
+#[test]
+fn a_claim_of_unknown_outcome_is_the_same_claim_again() {
+    let mut story = story();
+    story.moment.right = Some(1);
+    story.does("claim 4 from 3");
+    let (_, first) = **story.tenure.claiming.as_ref().unwrap();
+    story.came(Came::Claimed(Err(unavailable())), []);
+    story.at(50).does("claim 4 from 3");
+    assert_eq!(story.tenure.claiming.as_ref().unwrap().1, first);
+    // The first had succeeded, and is found by the second as its own.
+    story.claimed();
+    assert!(story.may_act());
+}
+
+#[test]
+fn whoever_finds_another_owner_stops() {
+    let mut story = story();
+    story.say("a");
+    story.does("append 1a");
+    story.came(Came::Appended(Err(fenced(4, 44, OTHER))), [Outcome::Deposed]);
+    assert!(!story.may_act());
+    story.say("b");
+    story.at(1_000_000).does("nothing");
+    assert_eq!(story.tenure.wake_at(), None);
+}
+
+#[test]
+fn a_late_claim_of_its_own_is_claimed_from() {
+    let mut story = story();
+    story.say("a");
+    story.does("append 1a");
+    story.came(Came::Appended(Err(fenced(7, 77, ME))), []);
+    assert!(!story.may_act());
+    story.does("claim 8 from 7");
+    story.claimed();
+    assert!(story.may_act());
+    story.does("reassert 8 Owned 1a");
+}
+
+#[test]
+fn a_late_claim_of_its_own_that_the_store_forgot_is_not_claimed_from() {
+    // With the record, or with it and all that came after an older one.
+    for forgot in [Error::Missing, fenced(1, 11, OTHER)] {
+        let mut story = story();
+        story.say("a");
+        story.does("append 1a");
+        story.came(Came::Appended(Err(fenced(7, 77, ME))), []);
+        // The lease lapses, and the store fails over.
+        story.moment = Moment { right: Some(1), era: 2, ..story.moment };
+        story.does("claim 8 from 7");
+        story.came(Came::Claimed(Err(forgot)), []);
+        story.at(1_000).does("reassert 3 Owned 1a");
+        story.came(appended(1), [Outcome::Through(1)]);
+        assert!(!story.may_act());
+        story.does("claim 4 from 3");
+        story.claimed();
+        assert!(story.may_act());
+    }
+}
+
+#[test]
+fn a_failover_ends_the_wait_for_another_attempt() {
+    let mut story = story();
+    story.moment.right = Some(1);
+    for now in [0, 50, 150, 350, 750] {
+        story.at(now).does("claim 4 from 3");
+        story.came(Came::Claimed(Err(unavailable())), []);
+    }
+    story.at(760).does("nothing");
+    assert_eq!(story.tenure.wake_at(), Some(1_550));
+    story.moment.era = 2;
+    story.does("reassert 3 Owned 1");
+    // One that fails is waited for as after a first failure.
+    story.came(Came::Appended(Err(unavailable())), []);
+    story.does("nothing");
+    assert_eq!(story.tenure.wake_at(), Some(810));
+}
+
+#[test]
+fn while_a_failover_settles_a_lapsed_owner_puts_itself_back_and_claims_only_in_the_second_half() {
+    let mut story = story();
+    story.does("nothing");
+    (story.moment.era, story.moment.settling) = (2, Settling::First);
+    story.moment.right = Some(1);
+    story.does("reassert 3 Owned 1");
+    story.came(Came::Appended(Ok(Appended { through: None })), []);
+    story.does("nothing");
+    assert_eq!(story.tenure.wake_at(), Some(100));
+    assert!(!story.may_act());
+    story.moment.settling = Settling::Second;
+    story.at(100).does("claim 4 from 3");
+    story.claimed();
+    assert!(story.may_act());
+}
+
+#[test]
+fn a_session_is_released_when_all_is_held_and_saved_and_settled_and_then_nothing_is_done() {
+    let mut story = story();
+    story.say("a");
+    story.tenure.save(State { version: 1, bytes: [].into() });
+    story.tenure.release();
+    story.does("append 1a");
+    story.came(appended(1), [Outcome::Through(1)]);
+    story.does("save 1");
+    story.came(Came::Saved(Ok(1)), [Outcome::Saved(1)]);
+    story.moment.settling = Settling::Second;
+    story.does("nothing");
+    assert!(story.may_act());
+    story.moment.settling = Settling::Done;
+    story.at(100).does("release 3");
+    assert!(!story.may_act());
+    story.came(Came::Done(Err(unavailable())), []);
+    // Whatever happens, this alone is repeated.
+    story.say("b");
+    story.moment.right = Some(1);
+    story.at(100_000).does("release 3");
+    story.came(Came::Done(Ok(())), [Outcome::Released]);
+    story.at(1_000_000).does("nothing");
+}
+
+#[test]
+fn a_release_of_unknown_outcome_is_not_repeated_on_a_log_that_a_failover_cut_short() {
+    for was_released in [false, true] {
+        let mut story = story();
+        story.say("a");
+        story.does("append 1a");
+        story.came(appended(1), [Outcome::Through(1)]);
+        story.tenure.release();
+        story.does("release 3");
+        story.came(Came::Done(Err(unavailable())), []);
+        story.moment.era = 2;
+        story.at(100).does("reassert 3 Owned 1a");
+        assert!(!story.may_act());
+        if was_released {
+            story.came(Came::Appended(Err(Error::Released)), [Outcome::Released]);
+        } else {
+            story.came(appended(1), []);
+            story.does("release 3");
+            story.came(Came::Done(Ok(())), [Outcome::Released]);
+        }
+    }
+}
+
+#[test]
+fn a_release_of_unknown_outcome_does_not_put_off_what_a_failover_makes_an_owner_write() {
+    let mut story = story();
+    story.tenure.release();
+    story.does("release 3");
+    story.came(Came::Done(Err(unavailable())), []);
+    story.moment.era = 2;
+    story.moment.settling = Settling::First;
+    story.at(50).does("reassert 3 Owned 1");
+    story.came(appended(0), []);
+    // It gives the session up when others have put themselves back.
+    story.does("nothing");
+    story.moment.settling = Settling::Done;
+    story.at(150).does("release 3");
+}
+
+#[test]
+fn a_release_that_somebody_has_made_use_of_is_over() {
+    let mut story = story();
+    story.tenure.release();
+    story.does("release 3");
+    story.came(Came::Done(Err(unavailable())), []);
+    story.at(50).does("release 3");
+    story.came(Came::Done(Err(fenced(4, 44, OTHER))), [Outcome::Deposed]);
+}
+
+#[test]
+fn an_end_is_repeated_until_it_is_known_and_written_anew_where_it_was_forgotten() {
+    let mut story = story();
+    story.say("a");
+    story.tenure.end();
+    story.does("end 3");
+    story.came(Came::Done(Err(unavailable())), []);
+    story.at(50).does("end 3");
+    story.came(Came::Done(Err(Error::Missing)), []);
+    story.at(150).does("reassert 3 Ended 1a");
+    story.came(Came::Appended(Ok(Appended { through: None })), [Outcome::Ended]);
+    story.at(1_000_000).does("nothing");
+}
+
+#[test]
+fn an_end_during_a_reassertion_is_sent_after_it() {
+    let mut story = story();
+    story.does("nothing");
+    story.moment.era = 2;
+    story.does("reassert 3 Owned 1");
+    story.tenure.end();
+    story.came(Came::Appended(Ok(Appended { through: None })), []);
+    story.does("end 3");
+    story.came(Came::Done(Err(Error::Ended)), [Outcome::Ended]);
+}
+
+#[test]
+fn only_a_newer_state_is_saved() {
+    let mut story = story();
+    story.tenure.save(State { version: 2, bytes: [].into() });
+    story.does("save 2");
+    story.tenure.save(State { version: 1, bytes: [].into() });
+    story.came(Came::Saved(Ok(2)), [Outcome::Saved(2)]);
+    story.does("nothing");
+}
+
+#[test]
+fn a_node_without_a_lease_is_not_asked_over_and_over() {
+    let mut story = story();
+    story.say("a");
+    story.moment.right = None;
+    story.at(200_000).does("nothing");
+    assert_eq!(story.tenure.wake_at(), Some(200_500));
+    // But at once when there is one.
+    story.moment.right = Some(0);
+    story.at(200_001).does("append 1a");
+}

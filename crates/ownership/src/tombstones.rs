@@ -1,0 +1,250 @@
+//! The tombstones of sessions that ended at this node.
+//!
+//! A store that fails over may forget what it was told last, the end of a session too. Then the
+//! session, perhaps a stolen one, would be there again. So the node that ended a session keeps a
+//! tombstone for as long as the store would have, and writes it anew after each failover. It
+//! never ends what is another owner's meanwhile: the store compares tokens. [`Tombstones`] says
+//! what to write; it asks no store and reads no clock.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::SessionId;
+
+use crate::{Batch, Error, Record, State};
+
+/// Most tombstones that are kept. Then the oldest is dropped before its time: what was written
+/// longest ago is what a failover forgets last. Each takes some hundred bytes.
+pub const KEPT_MAX: usize = 16_384;
+
+/// Most tombstones that [`Tombstones::due`] returns at once.
+pub const DUE_MAX: usize = 64;
+
+/// The wait before what could not be written is written again, in milliseconds.
+pub const RETRY_MS: u64 = 200;
+
+/// The shortest time to live that a tombstone is written with, in milliseconds.
+const TTL_MIN_MS: u64 = 1_000;
+
+/// That a session has ended.
+#[derive(Clone, Debug)]
+pub struct Tombstone {
+    session: SessionId,
+    record: Record,
+    /// In which generation of the store it was written; `None`: in none yet, or that is not known.
+    generation: Option<u64>,
+    /// In milliseconds of the node's clock.
+    until: u64,
+}
+
+impl Tombstone {
+    /// That the session of this record ended. It is kept until `until_ms`.
+    pub fn new(session: SessionId, record: Record, generation: Option<u64>, until_ms: u64) -> Self {
+        // Of the rest nothing is written.
+        let state = State { version: record.state.version, bytes: Arc::default() };
+        let record = Record { initialize: Arc::default(), state, ..record };
+        Self { session, record, generation, until: until_ms }
+    }
+
+    /// The session that has ended.
+    pub fn session(&self) -> &SessionId {
+        &self.session
+    }
+
+    /// What the store is to write anew: the record, and a log without entries.
+    pub fn reassertion(&self, now_ms: u64) -> (Record, Batch) {
+        let batch = Batch {
+            session: self.session.clone(),
+            token: self.record.owner.token,
+            first: 1,
+            floor: 1,
+            entries: Vec::new(),
+            ttl: Duration::from_millis(self.until.saturating_sub(now_ms).max(TTL_MIN_MS)),
+            prolongs: true,
+        };
+        (self.record.clone(), batch)
+    }
+}
+
+/// A tombstone that is to be written.
+#[derive(Clone, Debug)]
+pub struct Due {
+    /// By which [`Tombstones::written`] knows it.
+    pub number: u64,
+    /// The generation of the store in which it is to be written.
+    pub generation: u64,
+    /// What is to be written.
+    pub tombstone: Tombstone,
+}
+
+/// Whether there was room for a tombstone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// There was room.
+    WithRoom,
+    /// The oldest was dropped for it. `is_first`: no other since there were last none.
+    InsteadOfOldest {
+        /// To be logged once.
+        is_first: bool,
+    },
+}
+
+/// Whether an answer of the store to [`Tombstone::reassertion`] means that it need not be written
+/// again in this generation: it is there, or another owner claimed what had come back.
+pub fn is_done<T>(answer: &Result<T, Error>) -> bool {
+    !matches!(answer, Err(Error::Unavailable(_)))
+}
+
+/// The tombstones that this node keeps, at most [`KEPT_MAX`].
+#[derive(Debug, Default)]
+pub struct Tombstones {
+    /// The number of the oldest; they are numbered without a hole.
+    first: u64,
+    /// All are kept for the same time, so the oldest is over first.
+    oldest_first: VecDeque<Tombstone>,
+    /// One was dropped before its time since there were last none.
+    dropped: bool,
+}
+
+impl Tombstones {
+    /// Keeps one.
+    pub fn keep(&mut self, tombstone: Tombstone, now_ms: u64) -> Kept {
+        self.drop_expired(now_ms);
+        let mut kept = Kept::WithRoom;
+        if self.oldest_first.len() == KEPT_MAX {
+            kept = Kept::InsteadOfOldest { is_first: !std::mem::replace(&mut self.dropped, true) };
+            self.drop_oldest();
+        }
+        self.oldest_first.push_back(tombstone);
+        kept
+    }
+
+    /// Some that were not written in the generation that it is now for their session, from a
+    /// number on; at most [`DUE_MAX`].
+    pub fn due(
+        &mut self,
+        from: u64,
+        now_ms: u64,
+        generation: impl Fn(&SessionId) -> u64,
+    ) -> Vec<Due> {
+        self.drop_expired(now_ms);
+        let skipped = usize::try_from(from.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        let numbered = (self.first..).zip(&self.oldest_first).skip(skipped);
+        let due = numbered.filter_map(|(number, tombstone)| {
+            let generation = generation(&tombstone.session);
+            let is_due = tombstone.generation.is_none_or(|written| written < generation);
+            let is_due = is_due && !conversation::mutant!("tombstones.never_due");
+            is_due.then(|| Due { number, generation, tombstone: tombstone.clone() })
+        });
+        due.take(DUE_MAX).collect()
+    }
+
+    /// The tombstone of that number was written in that generation.
+    pub fn written(&mut self, number: u64, generation: u64) {
+        let index = number.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
+        if let Some(tombstone) = index.and_then(|index| self.oldest_first.get_mut(index)) {
+            tombstone.generation = Some(generation);
+        }
+    }
+
+    /// Every session of which a tombstone is kept.
+    pub fn sessions(&self) -> impl Iterator<Item = &SessionId> {
+        self.oldest_first.iter().map(Tombstone::session)
+    }
+
+    fn drop_expired(&mut self, now_ms: u64) {
+        while self.oldest_first.front().is_some_and(|oldest| oldest.until <= now_ms) {
+            self.drop_oldest();
+        }
+        if self.oldest_first.is_empty() {
+            self.oldest_first = VecDeque::new();
+            self.dropped = false;
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        if self.oldest_first.pop_front().is_some() {
+            self.first += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Digest, Incarnation, Owner, Standing, Token};
+
+    fn tombstone(number: usize, generation: Option<u64>, until: u64) -> Tombstone {
+        let record = Record {
+            owner: Owner { token: Token::first(7), node: Incarnation(1) },
+            former: Vec::new(),
+            tenant: "acme".into(),
+            principal: Digest([7; 32]),
+            revision: "2025-11-25".into(),
+            initialize: (*b"{}").into(),
+            state: State::default(),
+            standing: Standing::Ended,
+        };
+        let session = SessionId::parse(&format!("session-{number}")).expect("a valid id");
+        Tombstone::new(session, record, generation, until)
+    }
+
+    fn due(tombstones: &mut Tombstones, from: u64, now: u64, generation: u64) -> Vec<u64> {
+        let due = tombstones.due(from, now, |_| generation);
+        due.into_iter().map(|due| due.number).collect()
+    }
+
+    #[test]
+    fn a_tombstone_is_due_once_in_each_generation_after_that_in_which_it_was_written() {
+        let mut tombstones = Tombstones::default();
+        tombstones.keep(tombstone(0, Some(1), 60_000), 0);
+        tombstones.keep(tombstone(1, None, 60_000), 0);
+        assert_eq!(due(&mut tombstones, 0, 1, 1), [1]);
+        tombstones.written(1, 1);
+        assert!(due(&mut tombstones, 0, 1, 1).is_empty());
+        assert_eq!(due(&mut tombstones, 0, 1, 2), [0, 1]);
+        assert_eq!(due(&mut tombstones, 1, 1, 2), [1]);
+        tombstones.written(0, 2);
+        assert_eq!(due(&mut tombstones, 0, 1, 2), [1]);
+    }
+
+    #[test]
+    fn a_tombstone_is_kept_for_its_time() {
+        let mut tombstones = Tombstones::default();
+        tombstones.keep(tombstone(0, Some(1), 1_000), 0);
+        tombstones.keep(tombstone(1, Some(1), 2_000), 0);
+        assert_eq!(due(&mut tombstones, 0, 999, 2), [0, 1]);
+        assert_eq!(due(&mut tombstones, 0, 1_000, 2), [1]);
+        // What was written after it had expired is of no use.
+        tombstones.written(0, 2);
+        assert_eq!(due(&mut tombstones, 0, 1_000, 2), [1]);
+        assert!(due(&mut tombstones, 0, 2_000, 2).is_empty());
+    }
+
+    #[test]
+    fn a_tombstone_is_written_with_the_rest_of_its_time_to_live() {
+        let tombstone = tombstone(0, None, 60_000);
+        let ttl = |now| tombstone.reassertion(now).1.ttl;
+        assert_eq!(ttl(10_000), Duration::from_secs(50));
+        assert_eq!(ttl(59_999), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn at_the_bound_the_oldest_goes_and_all_others_are_found_in_pieces() {
+        let mut tombstones = Tombstones::default();
+        let mut keep = |number| tombstones.keep(tombstone(number, Some(1), 60_000), 0);
+        assert!((0..KEPT_MAX).all(|number| keep(number) == Kept::WithRoom));
+        assert_eq!(keep(KEPT_MAX), Kept::InsteadOfOldest { is_first: true });
+        assert_eq!(keep(KEPT_MAX + 1), Kept::InsteadOfOldest { is_first: false });
+        let (mut from, mut found) = (0, Vec::new());
+        loop {
+            let piece = due(&mut tombstones, from, 1, 2);
+            assert!(piece.len() <= DUE_MAX);
+            let Some(last) = piece.last() else { break };
+            from = last + 1;
+            found.extend(piece);
+        }
+        assert!(found.into_iter().eq(2..=KEPT_MAX as u64 + 1));
+    }
+}

@@ -1,0 +1,286 @@
+//! The validity of this node's lease: whether the node may act as an owner now.
+//!
+//! [`LeaseValidity`] takes renewals, lost links and the end, and gives the generation of the
+//! lease while the node may act. It is asked before everything that is done
+//! for a session, from every thread, so its state is atomic numbers. It reads no clock: the
+//! caller passes the time. One task renews; everything else may be called from anywhere.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Which rules hold. Tests switch one off to show that it is missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Each loss of the lease begins a generation, in which every session is claimed anew.
+    pub counts_losses: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { counts_losses: true }
+    }
+}
+
+/// Permission to act as an owner, for as long as the lease in the store certainly lasts.
+///
+/// All times are milliseconds of this node's clock.
+#[derive(Debug)]
+pub struct LeaseValidity {
+    /// How long a renewal is good for, counted from when it was sent.
+    span_ms: u64,
+    /// When the permission ends; 0 before the first renewal.
+    until_ms: AtomicU64,
+    /// How often the lease was lost.
+    generation: AtomicU64,
+    /// How often a lost link was reason to fear that a peer has this node marked dead, and up to
+    /// which of those a renewal has answered.
+    doubts: AtomicU64,
+    dispelled: AtomicU64,
+    /// The number of the newest renewal.
+    renewals: AtomicU64,
+    /// The number of the newest renewal that is known to have succeeded.
+    acknowledged: AtomicU64,
+    given_up: AtomicBool,
+    dead: AtomicBool,
+    rules: Rules,
+}
+
+/// A renewal under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Renewal {
+    /// Rises with each renewal of this incarnation.
+    pub number: u64,
+    /// The newest renewal whose answer came before this one was sent; 0: none.
+    pub acknowledged: u64,
+    sent_ms: u64,
+    /// The doubts that it answers if it succeeds.
+    doubts: u64,
+    /// The generation as it was sent, where the node could act.
+    before: Option<u64>,
+}
+
+/// How the lease was lost, as the renewal after that shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Its time was over before the answer came.
+    pub lapsed: bool,
+    /// The store still held it.
+    pub was_there: bool,
+}
+
+/// What follows from a renewal that succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewed {
+    /// The lease had been lost before, and a generation began.
+    pub lost: Option<Lost>,
+    /// Sessions may have something to do: the node may act again, or in another generation.
+    pub is_news: bool,
+}
+
+impl LeaseValidity {
+    /// A lease that was never held. `span_ms`: how long a renewal is good for, counted from when
+    /// it was sent; shorter than the store keeps the lease, by more than clocks differ.
+    pub fn new(span_ms: u64) -> Self {
+        Self {
+            span_ms,
+            until_ms: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
+            doubts: AtomicU64::new(0),
+            dispelled: AtomicU64::new(0),
+            renewals: AtomicU64::new(0),
+            acknowledged: AtomicU64::new(0),
+            given_up: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+            rules: Rules::default(),
+        }
+    }
+
+    /// By these rules.
+    #[must_use]
+    pub fn with_rules(self, rules: Rules) -> Self {
+        Self { rules, ..self }
+    }
+
+    /// The generation of the lease, while the node may act. What was claimed in an earlier
+    /// generation is claimed anew before anything is done for it.
+    pub fn generation_if_valid(&self, now_ms: u64) -> Option<u64> {
+        // In this order: a new end is stored only after the new generation is.
+        let is_valid = now_ms < self.until_ms.load(Ordering::Acquire)
+            || conversation::mutant!("lease.never_over");
+        let is_over = self.given_up.load(Ordering::Acquire) || self.dead.load(Ordering::Acquire);
+        (is_valid && !is_over && !self.is_doubted()).then(|| self.generation())
+    }
+
+    /// The generation, whether or not the node may act.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// A renewal is sent now. One task renews, and waits for the outcome of each renewal, or
+    /// gives it up, before the next.
+    pub fn begin_renewal(&self, now_ms: u64) -> Renewal {
+        Renewal {
+            number: self.renewals.fetch_add(1, Ordering::Relaxed) + 1,
+            acknowledged: self.acknowledged.load(Ordering::Relaxed),
+            sent_ms: now_ms,
+            doubts: self.doubts.load(Ordering::Acquire),
+            before: self.generation_if_valid(now_ms),
+        }
+    }
+
+    /// A renewal succeeded: the store had no mark of this node's death. `was_there`: the store
+    /// held the lease all the time since the renewal that this one acknowledged.
+    pub fn renewed(&self, now_ms: u64, renewal: Renewal, was_there: bool) -> Renewed {
+        self.acknowledged.fetch_max(renewal.number, Ordering::Relaxed);
+        let until = self.until_ms.load(Ordering::Acquire);
+        let lapsed = now_ms >= until;
+        let is_lost = until != 0
+            && (lapsed || !was_there)
+            && !conversation::mutant!("lease.a_lapse_begins_no_generation");
+        if is_lost && self.rules.counts_losses {
+            // Another node may have seen this one without a lease.
+            self.generation.fetch_add(1, Ordering::AcqRel);
+        }
+        self.until_ms.store(renewal.sent_ms.saturating_add(self.span_ms), Ordering::Release);
+        let was_doubted =
+            self.dispelled.fetch_max(renewal.doubts, Ordering::AcqRel) < renewal.doubts;
+        let after = self.generation_if_valid(now_ms);
+        Renewed {
+            lost: is_lost.then_some(Lost { lapsed, was_there }),
+            is_news: after.is_some() && (was_doubted || after != renewal.before),
+        }
+    }
+
+    /// A link to a peer was lost: the peer may be about to have this node marked dead. Until a
+    /// renewal that is sent from now on succeeds, the node does not act. Where the store cannot
+    /// be reached the doubt stays: others may be able to reach it.
+    pub fn doubt(&self) {
+        self.doubts.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Is there a doubt that no renewal has dispelled?
+    pub fn is_doubted(&self) -> bool {
+        self.dispelled.load(Ordering::Acquire) < self.doubts.load(Ordering::Acquire)
+    }
+
+    /// When the newest renewal was sent that succeeded, if one did.
+    pub fn renewed_at(&self) -> Option<u64> {
+        let until = self.until_ms.load(Ordering::Acquire);
+        (until != 0).then(|| until.saturating_sub(self.span_ms))
+    }
+
+    /// When the permission ends if the lease is not renewed; 0 before the first renewal.
+    pub fn until_ms(&self) -> u64 {
+        self.until_ms.load(Ordering::Acquire)
+    }
+
+    /// The node gives its lease up.
+    pub fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+    }
+
+    /// Does the node leave?
+    pub fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Acquire)
+    }
+
+    /// The incarnation was marked dead and never acts again.
+    pub fn end(&self) {
+        self.dead.store(true, Ordering::Release);
+    }
+
+    /// Was the incarnation marked dead?
+    pub fn has_ended(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 100_000;
+
+    /// A lease of 5 s that was renewed at [`NOW`].
+    fn renewed() -> LeaseValidity {
+        let lease = LeaseValidity::new(5_000);
+        assert_eq!(renew(&lease, NOW, false), Renewed { lost: None, is_news: true });
+        lease
+    }
+
+    fn renew(lease: &LeaseValidity, now_ms: u64, was_there: bool) -> Renewed {
+        let renewal = lease.begin_renewal(now_ms);
+        lease.renewed(now_ms, renewal, was_there)
+    }
+
+    #[test]
+    fn a_node_does_not_act_before_the_first_renewal() {
+        let lease = LeaseValidity::new(5_000);
+        assert_eq!(lease.generation_if_valid(0), None);
+        assert_eq!(lease.renewed_at(), None);
+    }
+
+    #[test]
+    fn the_permission_counts_from_when_the_renewal_was_sent() {
+        let lease = LeaseValidity::new(5_000);
+        let renewal = lease.begin_renewal(NOW);
+        lease.renewed(NOW + 2_000, renewal, false);
+        assert_eq!(lease.generation_if_valid(NOW + 2_000), Some(0));
+        assert_eq!(lease.generation_if_valid(NOW + 4_999), Some(0));
+        assert_eq!(lease.generation_if_valid(NOW + 5_000), None);
+        assert_eq!(lease.renewed_at(), Some(NOW));
+    }
+
+    #[test]
+    fn a_lapse_begins_a_generation_and_a_renewal_in_time_does_not() {
+        let lease = renewed();
+        assert_eq!(renew(&lease, NOW + 4_999, true), Renewed { lost: None, is_news: false });
+        assert_eq!(lease.generation_if_valid(NOW + 4_999), Some(0));
+        let lost = Some(Lost { lapsed: true, was_there: true });
+        assert_eq!(renew(&lease, NOW + 9_999, true), Renewed { lost, is_news: true });
+        assert_eq!(lease.generation_if_valid(NOW + 9_999), Some(1));
+    }
+
+    #[test]
+    fn a_lease_that_the_store_forgot_begins_a_generation() {
+        let lease = renewed();
+        let lost = Some(Lost { lapsed: false, was_there: false });
+        assert_eq!(renew(&lease, NOW, false), Renewed { lost, is_news: true });
+        assert_eq!(lease.generation_if_valid(NOW), Some(1));
+    }
+
+    #[test]
+    fn a_node_marked_dead_never_acts_again() {
+        let lease = renewed();
+        lease.end();
+        renew(&lease, NOW, true);
+        assert_eq!(lease.generation_if_valid(NOW), None);
+        assert!(lease.has_ended());
+    }
+
+    #[test]
+    fn a_node_that_leaves_acts_no_more() {
+        let lease = renewed();
+        lease.give_up();
+        assert_eq!(lease.generation_if_valid(NOW), None);
+        assert!(lease.is_given_up() && lease.generation() == 0);
+    }
+
+    #[test]
+    fn a_doubt_stays_until_a_renewal_that_was_sent_after_it() {
+        let lease = renewed();
+        let before = lease.begin_renewal(NOW + 10);
+        lease.doubt();
+        assert_eq!(lease.generation_if_valid(NOW + 10), None);
+        assert!(!lease.renewed(NOW + 20, before, true).is_news);
+        assert!(lease.is_doubted());
+        let after = lease.begin_renewal(NOW + 30);
+        assert!(lease.renewed(NOW + 40, after, true).is_news);
+        assert_eq!(lease.generation_if_valid(NOW + 40), Some(0));
+    }
+
+    #[test]
+    fn renewals_are_numbered() {
+        let lease = renewed();
+        assert_eq!([lease.begin_renewal(0).number, lease.begin_renewal(0).number], [2, 3]);
+    }
+}

@@ -1,0 +1,591 @@
+//! Owners of one session, a store that forgets, and a network that loses, repeats and delays
+//! what they say to it. Whatever happens: one owner at most acts, the log has neither hole nor
+//! stranger in it, what was told to be held is held, and in the end all is well.
+
+use std::panic;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use protocol::SessionId;
+use store::{Memory, Store};
+
+use ownership::tenure::{Came, Moment, Op, Outcome, Rules, Settling, Tenure};
+use ownership::*;
+
+const TTL: Duration = Duration::from_secs(40_000);
+const NODES: usize = 3;
+
+/// What becomes of an operation.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Done,
+    /// It never arrives.
+    Lost,
+    /// It is done, and the answer never arrives.
+    Unanswered,
+    /// It is given up for lost, and arrives some time later.
+    Late,
+    /// It is done and answered, and arrives once more.
+    Twice,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The session says something at this node.
+    Say(usize),
+    /// Everything that is held is not replayable any more.
+    Trim(usize),
+    Save(usize),
+    /// The owner does what it is to do next.
+    Act(usize, Fate),
+    /// Something late arrives.
+    Arrive(usize),
+    /// The node's lease ends; or it renews.
+    Lapse(usize),
+    Renew(usize),
+    /// The node claims the session if it may.
+    Take(usize, Fate),
+    /// The store forgets its last few changes, and all owners have their half of settling.
+    /// In which order they come to it is drawn.
+    Failover(usize, u64),
+    Release(usize),
+    End(usize),
+    /// The store forgets the session, of which there is one owner. That of one that has ended
+    /// expires.
+    Evict,
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let node = || 0..NODES;
+    let fate = || {
+        prop_oneof![
+            4 => Just(Fate::Done),
+            1 => Just(Fate::Lost),
+            1 => Just(Fate::Unanswered),
+            1 => Just(Fate::Late),
+            1 => Just(Fate::Twice),
+        ]
+    };
+    prop_oneof![
+        6 => node().prop_map(Step::Say),
+        1 => node().prop_map(Step::Trim),
+        1 => node().prop_map(Step::Save),
+        10 => (node(), fate()).prop_map(|(node, fate)| Step::Act(node, fate)),
+        3 => (0..8_usize).prop_map(Step::Arrive),
+        2 => node().prop_map(Step::Lapse),
+        3 => node().prop_map(Step::Renew),
+        3 => (node(), fate()).prop_map(|(node, fate)| Step::Take(node, fate)),
+        1 => (0..6_usize, any::<u64>()).prop_map(|(lost, order)| Step::Failover(lost, order)),
+        2 => node().prop_map(Step::Release),
+        1 => node().prop_map(Step::End),
+        1 => Just(Step::Evict),
+        3 => (1..4_000_u64).prop_map(Step::Pass),
+    ]
+}
+
+/// Something said to the store.
+#[derive(Clone)]
+enum Said {
+    Create(Record),
+    Op(Op),
+}
+
+/// A node, and the session at it.
+#[derive(Default)]
+struct Node {
+    right: Option<u64>,
+    epochs: u64,
+    owner: Option<Owned>,
+}
+
+struct Owned {
+    tenure: Tenure,
+    /// What can be replayed, and the number of its first.
+    first: u64,
+    ring: Vec<Bytes>,
+    /// Everything up to this number was told to be held.
+    held: u64,
+    version: u64,
+    released: bool,
+}
+
+struct World {
+    rules: Rules,
+    now: Arc<AtomicU64>,
+    store: Memory,
+    /// What changed the store, in order.
+    history: Vec<Said>,
+    late: Vec<Said>,
+    nodes: [Node; NODES],
+    era: u64,
+    random: u64,
+    /// The session has ended, and no failover made the store forget it.
+    ended: bool,
+}
+
+fn session() -> SessionId {
+    SessionId::parse("a-session").unwrap()
+}
+
+fn memory(now: &Arc<AtomicU64>) -> Memory {
+    let now = now.clone();
+    Memory::with_clock(move || Duration::from_millis(now.load(Ordering::SeqCst)))
+}
+
+fn unavailable<T>() -> Result<T, Error> {
+    Err(Error::Unavailable(std::io::ErrorKind::TimedOut.into()))
+}
+
+/// What a sender hears to whom nothing comes back.
+fn nothing(op: &Op) -> Came {
+    match op {
+        Op::Append(_) | Op::Reassert(..) => Came::Appended(unavailable()),
+        Op::Save { .. } => Came::Saved(unavailable()),
+        Op::Claim { .. } => Came::Claimed(unavailable()),
+        Op::Release { .. } | Op::End { .. } => Came::Done(unavailable()),
+    }
+}
+
+impl World {
+    fn new(rules: Rules) -> Self {
+        let now = Arc::new(AtomicU64::new(1));
+        let mut nodes: [Node; NODES] = Default::default();
+        for node in &mut nodes {
+            node.right = Some(0);
+        }
+        let mut world = Self {
+            rules,
+            store: memory(&now),
+            now,
+            history: Vec::new(),
+            late: Vec::new(),
+            nodes,
+            era: 1,
+            random: 100,
+            ended: false,
+        };
+        let record = Record {
+            owner: Owner { token: Token::first(7), node: Incarnation(0) },
+            former: Vec::new(),
+            tenant: "acme".into(),
+            principal: Digest([0; 32]),
+            revision: "any revision".into(),
+            initialize: [].into(),
+            state: State::default(),
+            standing: Standing::Owned,
+        };
+        world.tell(Said::Create(record.clone()));
+        world.install(0, record, Vec::new(), 0);
+        world
+    }
+
+    /// Tells the store something.
+    fn tell(&mut self, said: Said) -> Came {
+        let store = &self.store;
+        let id = session();
+        let came = match said.clone() {
+            Said::Create(record) => {
+                Came::Done(store.create(&id, record, TTL).now_or_never().unwrap())
+            }
+            Said::Op(Op::Append(batch)) => {
+                Came::Appended(store.append(batch).now_or_never().unwrap())
+            }
+            Said::Op(Op::Reassert(record, ring)) => {
+                Came::Appended(store.reassert(record, ring).now_or_never().unwrap())
+            }
+            Said::Op(Op::Save { token, state }) => {
+                Came::Saved(store.save(&id, token, state).now_or_never().unwrap())
+            }
+            Said::Op(Op::Claim { expected, new, at }) => {
+                Came::Claimed(store.claim(&id, expected, new, at, TTL).now_or_never().unwrap())
+            }
+            Said::Op(Op::Release { token, at }) => {
+                Came::Done(store.release(&id, token, at, TTL).now_or_never().unwrap())
+            }
+            Said::Op(Op::End { token }) => {
+                Came::Done(store.end(&id, token, TTL).now_or_never().unwrap())
+            }
+        };
+        self.history.push(said);
+        came
+    }
+
+    fn send(&mut self, op: Op, fate: Fate) -> Came {
+        let gone = nothing(&op);
+        match fate {
+            Fate::Done => self.tell(Said::Op(op)),
+            Fate::Lost => gone,
+            Fate::Unanswered => {
+                self.tell(Said::Op(op));
+                gone
+            }
+            Fate::Late => {
+                self.late.push(Said::Op(op));
+                gone
+            }
+            Fate::Twice => {
+                self.late.push(Said::Op(op.clone()));
+                self.tell(Said::Op(op))
+            }
+        }
+    }
+
+    fn install(&mut self, node: usize, record: Record, log: Vec<(u64, Bytes)>, epoch: u64) {
+        let now = self.now.load(Ordering::SeqCst);
+        let first = log.first().map_or(1, |(number, _)| *number);
+        let ring: Vec<_> = log.into_iter().map(|(_, entry)| entry).collect();
+        let held = first + ring.len() as u64 - 1;
+        let version = record.state.version;
+        let tenure = Tenure::new(session(), record, epoch, TTL, now).in_era(self.era);
+        let tenure = tenure.with_rules(self.rules);
+        let owned = Owned { tenure, first, ring, held, version, released: false };
+        self.nodes[node].owner = Some(owned);
+    }
+
+    fn moment(&self, node: usize, settling: Settling) -> Moment {
+        let now = self.now.load(Ordering::SeqCst);
+        Moment { now, right: self.nodes[node].right, era: self.era, settling, primary: None }
+    }
+
+    fn acts(&self, node: usize) -> bool {
+        let moment = self.moment(node, Settling::Done);
+        let owned = self.nodes[node].owner.as_ref();
+        owned.is_some_and(|owned| owned.tenure.may_act(&moment))
+    }
+
+    fn record(&self) -> Option<Record> {
+        self.store.read(&session()).now_or_never().unwrap().unwrap()
+    }
+
+    fn log(&self) -> Vec<(u64, Bytes)> {
+        self.store.read_log(&session()).now_or_never().unwrap().unwrap()
+    }
+
+    fn take(&mut self, step: Step) {
+        let settled = Settling::Done;
+        match step {
+            Step::Say(node) if self.acts(node) => {
+                let owned = self.nodes[node].owner.as_mut().unwrap();
+                let number = owned.first + owned.ring.len() as u64;
+                let entry = format!("{number} of {}", owned.tenure.token());
+                let entry = Bytes::from(entry);
+                owned.ring.push(entry.clone());
+                owned.tenure.push(number, owned.first, vec![entry]);
+            }
+            Step::Trim(node) if self.acts(node) => {
+                let owned = self.nodes[node].owner.as_mut().unwrap();
+                let floor = (owned.held + 1).max(owned.first);
+                owned.ring.drain(..(floor - owned.first) as usize);
+                owned.first = floor;
+                owned.tenure.push(floor + owned.ring.len() as u64, floor, Vec::new());
+            }
+            Step::Save(node) if self.acts(node) => {
+                let owned = self.nodes[node].owner.as_mut().unwrap();
+                owned.version += 1;
+                owned.tenure.save(State { version: owned.version, bytes: [].into() });
+            }
+            Step::Act(node, fate) => self.act(node, fate, settled),
+            Step::Arrive(which) if which < self.late.len() => {
+                let said = self.late.remove(which);
+                self.tell(said);
+            }
+            Step::Lapse(node) => self.nodes[node].right = None,
+            Step::Renew(node) => {
+                let node = &mut self.nodes[node];
+                if node.right.is_none() {
+                    node.epochs += 1;
+                    node.right = Some(node.epochs);
+                }
+            }
+            Step::Take(node, fate) => self.claim(node, fate),
+            Step::Failover(forgotten, order) => self.fail_over(forgotten, order),
+            Step::Release(node) if self.acts(node) => {
+                let owned = self.nodes[node].owner.as_mut().unwrap();
+                owned.tenure.release();
+                owned.released = true;
+            }
+            Step::End(node) if self.acts(node) => {
+                self.nodes[node].owner.as_mut().unwrap().tenure.end();
+            }
+            Step::Evict if self.nodes.iter().filter(|node| node.owner.is_some()).count() == 1 => {
+                self.evict();
+            }
+            Step::Pass(millis) => {
+                self.now.fetch_add(millis, Ordering::SeqCst);
+            }
+            _ => {}
+        }
+    }
+
+    /// Long after anything that was late has arrived.
+    fn evict(&mut self) {
+        // An owner that has slept since before a failover cannot tell what expired from what
+        // the failover forgot.
+        let slept =
+            |node: &Node| node.owner.as_ref().is_some_and(|owned| owned.tenure.era() < self.era);
+        if self.ended && self.nodes.iter().any(slept) {
+            return;
+        }
+        self.store = memory(&self.now);
+        self.history.clear();
+        self.late.clear();
+    }
+
+    /// The owner at a node does what is next.
+    fn act(&mut self, node: usize, fate: Fate, settling: Settling) {
+        let moment = self.moment(node, settling);
+        self.random += 1;
+        let random = self.random;
+        let Some(owned) = &mut self.nodes[node].owner else { return };
+        let ring = || (owned.first, owned.ring.clone());
+        let Some(op) = owned.tenure.next(&moment, ring, random) else { return };
+        let came = self.send(op, fate);
+        let (log, record) = (self.log(), self.record());
+        let Some(owned) = &mut self.nodes[node].owner else { return };
+        let mut over = false;
+        for outcome in owned.tenure.came(&moment, came) {
+            match outcome {
+                Outcome::Through(through) => {
+                    assert!(through >= owned.held, "{through} is told after {}", owned.held);
+                    owned.held = through;
+                    let held = (owned.first..=through).zip(&owned.ring);
+                    for (number, entry) in held {
+                        assert!(log.contains(&(number, entry.clone())), "{number} is not held");
+                    }
+                }
+                Outcome::Saved(version) => {
+                    assert_eq!(record.as_ref().unwrap().state.version, version);
+                }
+                Outcome::Reclaimed(token) => {
+                    assert_eq!(record.as_ref().unwrap().owner.token, token);
+                }
+                Outcome::Deposed => {
+                    let lapsed = self.nodes[node].right != Some(owned.tenure.epoch());
+                    assert!(record.is_some() || lapsed, "what the store forgot is written anew");
+                    let is_own = record.as_ref().is_some_and(|record| {
+                        record.owner.node.0 == node as u64 && record.standing == Standing::Owned
+                    });
+                    assert!(!is_own, "deposed by itself");
+                    over = true;
+                }
+                Outcome::Released => {
+                    let last = owned.first + owned.ring.len() as u64 - 1;
+                    assert!(owned.held >= last, "released with {} of {last} held", owned.held);
+                    let token = owned.tenure.token();
+                    if record.as_ref().is_some_and(|record| record.owner.token == token) {
+                        let mut ring = (owned.first..).zip(&owned.ring);
+                        let lost = ring.find(|(n, entry)| !log.contains(&(*n, (*entry).clone())));
+                        assert_eq!(lost, None, "released, and the log lacks it");
+                    }
+                    over = true;
+                }
+                Outcome::Ended => {
+                    let standing = record.as_ref().map(|record| record.standing);
+                    assert_eq!(standing, Some(Standing::Ended));
+                    over = true;
+                }
+            }
+        }
+        if over {
+            self.nodes[node].owner = None;
+        }
+    }
+
+    /// As `Cluster::claim` does, for a node that found the session ownerless, or its own.
+    fn claim(&mut self, node: usize, fate: Fate) {
+        let Some(right) = self.nodes[node].right else { return };
+        let Some(record) = self.record() else { return };
+        let owner = record.owner.node.0 as usize;
+        let is_free = record.standing == Standing::Released
+            || self.nodes[owner].right.is_none()
+            || owner == node;
+        if self.nodes[node].owner.is_some() || !is_free {
+            return;
+        }
+        self.random += 1;
+        let token = record.owner.token;
+        let expected = match record.standing {
+            Standing::Released => Expected::Released,
+            _ => Expected::Token(token),
+        };
+        let new = Owner { token: token.next(self.random), node: Incarnation(node as u64) };
+        if let Came::Claimed(Ok(claimed)) = self.send(Op::Claim { expected, new, at: None }, fate) {
+            self.install(node, claimed.record, claimed.log, right);
+        }
+    }
+
+    fn fail_over(&mut self, forgotten: usize, order: u64) {
+        let acted: Vec<_> = (0..NODES).filter(|node| self.acts(*node)).collect();
+        self.store = memory(&self.now);
+        // What is late was said to the former primary.
+        self.late.clear();
+        let kept = self.history.len().saturating_sub(forgotten);
+        for said in self.history.drain(..).take(kept).collect::<Vec<_>>() {
+            self.tell(said);
+        }
+        self.era += 1;
+        self.ended = false;
+        // Owners have the time to put themselves back, in any order.
+        for turn in 0..6 {
+            self.now.fetch_add(100, Ordering::SeqCst);
+            let node = (order >> (8 * turn)) as usize % NODES;
+            self.act(node, Fate::Done, Settling::First);
+        }
+        for settling in [Settling::First, Settling::First, Settling::Second] {
+            for _ in 0..4 {
+                self.now.fetch_add(2_100, Ordering::SeqCst);
+                for node in 0..NODES {
+                    self.act(node, Fate::Done, settling);
+                }
+            }
+        }
+        // A failover costs nobody a session that was not over.
+        for node in acted {
+            let owned = self.nodes[node].owner.as_ref();
+            let gone = owned.is_none()
+                && self.record().is_none_or(|record| record.standing == Standing::Owned);
+            assert!(!gone, "{node} lost the session with a failover");
+        }
+    }
+
+    fn check(&mut self) {
+        let standing = self.record().map(|record| record.standing);
+        self.ended |= standing == Some(Standing::Ended);
+        let is_back = self.ended && !matches!(standing, None | Some(Standing::Ended));
+        assert!(!is_back, "a session that had ended is back");
+        let acting: Vec<_> = (0..NODES).filter(|node| self.acts(*node)).collect();
+        assert!(acting.len() <= 1, "{acting:?} act at one time");
+        let log = self.log();
+        for pair in log.windows(2) {
+            assert_eq!(pair[0].0 + 1, pair[1].0, "a hole");
+        }
+        for (number, entry) in &log {
+            let text = String::from_utf8(entry.to_vec()).unwrap();
+            assert!(text.starts_with(&format!("{number} of ")), "{text} is number {number}");
+        }
+    }
+
+    /// From now on nothing goes wrong.
+    fn calm_down(&mut self) {
+        for said in std::mem::take(&mut self.late) {
+            self.tell(said);
+            self.check();
+        }
+        if self.ended {
+            self.evict();
+        }
+        for node in 0..NODES {
+            self.take(Step::Renew(node));
+        }
+        for _ in 0..40 {
+            self.now.fetch_add(2_100, Ordering::SeqCst);
+            for node in 0..NODES {
+                self.act(node, Fate::Done, Settling::Done);
+                self.check();
+            }
+        }
+        // Nobody waits for a refresh to hear what was said.
+        for owned in self.nodes.iter().filter_map(|node| node.owner.as_ref()) {
+            let last = owned.first + owned.ring.len() as u64 - 1;
+            let waits = self.record().is_some_and(|record| {
+                record.owner.token == owned.tenure.token() && owned.held < last
+            });
+            assert!(!waits, "{} of {last} are held", owned.held);
+        }
+        // An owner that has nothing to say learns of another at its next refresh.
+        self.now.fetch_add(u64::try_from(TTL.as_millis()).unwrap() / 3, Ordering::SeqCst);
+        for _ in 0..8 {
+            self.now.fetch_add(2_100, Ordering::SeqCst);
+            for node in 0..NODES {
+                self.act(node, Fate::Done, Settling::Done);
+                self.check();
+            }
+        }
+        let owners = self.nodes.iter().filter_map(|node| node.owner.as_ref());
+        let owners: Vec<_> = owners.collect();
+        assert!(owners.len() <= 1, "{} owners in the end", owners.len());
+        let Some(owned) = owners.first() else { return };
+        assert!(!owned.released, "it was released, and is not");
+        let record = self.record().expect("the session is known");
+        assert_eq!(record.owner.token, owned.tenure.token());
+        assert_eq!(record.state.version, owned.version);
+        let ring: Vec<_> = (owned.first..).zip(owned.ring.iter().cloned()).collect();
+        assert_eq!(self.log(), ring);
+    }
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 1..80)
+}
+
+/// Panics where what is promised does not hold.
+fn live_through(rules: Rules, steps: Vec<Step>) {
+    let mut world = World::new(rules);
+    for step in steps {
+        world.take(step);
+        world.check();
+    }
+    world.calm_down();
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_one_owner_at_most_acts_and_nothing_that_is_held_is_lost(steps in steps()) {
+        live_through(Rules::default(), steps);
+    }
+}
+
+/// What of this many lives, always the same ones, goes wrong first by these rules.
+fn goes_wrong(rules: Rules, lives: usize) -> Option<(usize, String)> {
+    let mut runner = TestRunner::deterministic();
+    (0..lives).find_map(|life| {
+        let steps = steps().new_tree(&mut runner).unwrap().current();
+        let lived = panic::catch_unwind(|| live_through(rules, steps));
+        let why = lived.err()?;
+        let why = why.downcast_ref::<String>().cloned();
+        Some((life, why.unwrap_or_default()))
+    })
+}
+
+/// Without a rule, what is promised breaks. Only what the simulator's `tests/tests/rules.rs`
+/// shows by itself is left out.
+#[test]
+fn each_rule_is_missed_by_somebody() {
+    let needless: Vec<_> = MISSED
+        .iter()
+        .filter(|(_, off)| {
+            let mut rules = Rules::default();
+            off(&mut rules);
+            goes_wrong(rules, LIVES).is_none()
+        })
+        .map(|(name, _)| *name)
+        .collect();
+    assert!(needless.is_empty(), "nobody misses {needless:?}");
+    assert_eq!(goes_wrong(Rules::default(), LIVES), None);
+}
+
+/// More than it takes for any of them.
+const LIVES: usize = 4_000;
+
+type Off = fn(&mut Rules);
+
+const MISSED: &[(&str, Off)] = &[
+    ("claims_after_lapse", |rules| rules.claims_after_lapse = false),
+    ("reasserts_after_failover", |rules| rules.reasserts_after_failover = false),
+    ("reasserts_missing", |rules| rules.reasserts_missing = false),
+    ("ends_missing_after_lapse", |rules| rules.ends_missing_after_lapse = false),
+    ("knows_late_claims", |rules| rules.knows_late_claims = false),
+    ("resends_whole", |rules| rules.resends_whole = false),
+    ("stops_when_deposed", |rules| rules.stops_when_deposed = false),
+    ("release_is_last", |rules| rules.release_is_last = false),
+    ("release_waits", |rules| rules.release_waits = false),
+    ("claims_late_in_settling", |rules| rules.claims_late_in_settling = false),
+    ("reasserts_end", |rules| rules.reasserts_end = false),
+];

@@ -1,0 +1,70 @@
+//! Bounds of different sections that contradict each other.
+//!
+//! What one part of the program lets in, the next must be able to carry. Otherwise a message
+//! passes the first bound and fails at the second, long after the node has started.
+
+use crate::settings::{BackendSettings, Problems, Settings};
+
+/// Room that a message between two nodes takes beside what it carries, in bytes: who asks for
+/// which session, and the headers that mirror the body.
+const ENVELOPE_BYTES: usize = 64 << 10;
+
+/// Adds a problem for each two bounds that contradict each other.
+pub(crate) fn check(settings: &Settings, cluster: &cluster::Settings, problems: &mut Problems) {
+    // A node on its own sends nothing to another.
+    if cluster.listen.is_empty() {
+        return;
+    }
+    let carried = cluster.message_bytes_max;
+    let mut must_fit = |key: &str, bytes: usize| {
+        if bytes.saturating_add(ENVELOPE_BYTES) > carried {
+            problems.add(format!(
+                "`{key}` allows messages that nodes cannot send to each other; raise \
+                 `cluster.message_bytes_max` to at least {ENVELOPE_BYTES} above it, on every node, \
+                 or lower `{key}`"
+            ));
+        }
+    };
+    must_fit("front.body_bytes_max", settings.front.body_bytes_max);
+    for (tenant, written) in &settings.tenants {
+        for (name, backend) in &written.backends {
+            if let BackendSettings::Stdio(stdio) = backend {
+                let key = format!("tenants.{tenant}.backends.{name}.line_bytes_max");
+                must_fit(&key, stdio.line_bytes_max);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Environment;
+
+    fn problems(text: &str) -> Vec<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("roundhouse.toml");
+        std::fs::write(&file, text).unwrap();
+        let settings = Settings::read(Some(&file), &Environment::of([])).unwrap();
+        let mut problems = Problems::default();
+        check(&settings, &settings.cluster.peers, &mut problems);
+        problems.lines().to_vec()
+    }
+
+    #[test]
+    fn what_is_let_in_must_be_small_enough_for_nodes_to_send_to_each_other() {
+        let backend = "[tenants.acme.backends.main]\nkind = 'stdio'\ncommand = 'x'\n";
+        let joined = "[cluster]\nlisten = '127.0.0.1:0'\n";
+        assert!(problems(&format!("{joined}{backend}")).is_empty());
+        let small = format!("{joined}message_bytes_max = 16777216\n{backend}");
+        let [only] = &problems(&small)[..] else { panic!("one problem") };
+        assert!(only.contains("`tenants.acme.backends.main.line_bytes_max`"), "{only}");
+        assert!(only.contains("`cluster.message_bytes_max`"), "{only}");
+        let alone = small.replace("127.0.0.1:0", "");
+        assert!(problems(&alone).is_empty());
+        let [only] = &problems(&format!("{joined}[front]\nbody_bytes_max = 70000000\n"))[..] else {
+            panic!("one problem")
+        };
+        assert!(only.contains("`front.body_bytes_max`"), "{only}");
+    }
+}

@@ -1,0 +1,79 @@
+//! Ends sessions whose record or log is corrupt.
+//!
+//! A record of a newer layout is left alone: a node of that version can read it. One of this
+//! version's own layout that cannot be decoded is of no use to any node; each request for the
+//! session would fail until it expires. It is replaced by a tombstone, so that the client
+//! learns that its session is gone and opens another one.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use protocol::SessionId;
+use redis::Value;
+
+use super::answer::{outcome, unavailable};
+use super::script::Name;
+use super::{Redis, layout, millis};
+use crate::{Digest, Error, Incarnation, Owner, Record, Standing, State, Token};
+
+/// How long the tombstone of a corrupt session stands: longer than its owner, if it has one,
+/// takes to notice.
+const TOMBSTONE: Duration = Duration::from_secs(3_600);
+
+/// The shortest time between two log lines about corrupt sessions.
+const LOG_PAUSE: Duration = Duration::from_secs(10);
+
+/// Since when times are counted.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// When the next log line may be written, in milliseconds since [`START`].
+static NEXT_LOG: AtomicU64 = AtomicU64::new(0);
+
+impl Redis {
+    /// Replaces a record by a tombstone if it still consists of these bytes. Answers with the
+    /// tombstone.
+    pub(super) async fn end_corrupt(
+        &self,
+        session: &SessionId,
+        bytes: &[u8],
+    ) -> Result<Record, Error> {
+        let nobody = Owner { token: Token { counter: 0, random: 0 }, node: Incarnation(0) };
+        let tombstone = Record {
+            owner: bytes.get(2..26).and_then(layout::decode_owner).unwrap_or(nobody),
+            former: Vec::new(),
+            tenant: "".into(),
+            principal: Digest([0; 32]),
+            revision: "".into(),
+            initialize: Arc::default(),
+            state: State::default(),
+            standing: Standing::Ended,
+        };
+        let call = self
+            .on_session(Name::Bury, session)
+            .arg(bytes)
+            .arg(&super::encoded(&tombstone)?)
+            .arg(millis(TOMBSTONE));
+        let answer = self.client.call(call).await?.value;
+        if matches!(&answer, Value::Array(words) if words[..] == [Value::Int(11)]) {
+            return Err(unavailable("the corrupt record was replaced meanwhile; read it again"));
+        }
+        outcome(answer)?;
+        if may_log() {
+            tracing::error!(
+                ?session,
+                bytes = bytes.len(),
+                "a session was ended: its record or log in redis is corrupt; \
+                 look for whoever else writes to this redis"
+            );
+        }
+        Ok(tombstone)
+    }
+}
+
+fn may_log() -> bool {
+    let now = u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let (next, later) = (NEXT_LOG.load(Ordering::Relaxed), now.saturating_add(millis(LOG_PAUSE)));
+    now >= next
+        && NEXT_LOG.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+}

@@ -1,0 +1,152 @@
+//! What went wrong with processes and Redis, and when: what may excuse something.
+
+use ownership::{Error, Incarnation};
+use protocol::SessionId;
+
+use super::super::client::Call;
+use super::super::process::{DOUBT_MS, ON_ITS_WAY};
+use super::super::redis::Command;
+use super::{Checker, RECOVERY, RedisAnswer, Strike};
+
+impl Checker {
+    /// The process is paused, cut off or served badly until then, and needs a moment more.
+    pub(in super::super) fn impair(&mut self, process: Incarnation, now: u64, until: u64) {
+        self.impaired.entry(process).or_default().push((now, until));
+    }
+
+    /// The process stays with a former primary.
+    pub(in super::super) fn stays(&mut self, process: Incarnation) {
+        self.split.insert(process, None);
+    }
+
+    /// Did the process stay with a former primary at that time?
+    pub(in super::super) fn was_split(&self, process: Incarnation, at: u64) -> bool {
+        self.split.get(&process).is_some_and(|healed| healed.is_none_or(|healed| at <= healed))
+    }
+
+    /// No process stays with a former primary any more.
+    pub(in super::super) fn healed(&mut self, now: u64) {
+        for healed in self.split.values_mut() {
+            healed.get_or_insert(now);
+        }
+    }
+
+    /// A fault strikes, or ends, or is over by then.
+    pub(in super::super) fn disturbed(&mut self, until: u64) {
+        self.disturbed_until = self.disturbed_until.max(until);
+    }
+
+    /// Redis failed over to a replica whose clock is so far behind.
+    pub(in super::super) fn clock_is_behind(&mut self, now: u64, millis: u64) {
+        self.clocks_behind.push((now, millis));
+    }
+
+    /// How much longer, in milliseconds, the leases of dead nodes stood while the call ran, under
+    /// clocks that were behind those before: their sessions wait for so long.
+    pub(super) fn leases_stood_longer(&self, call: &Call) -> u64 {
+        let ran = call.since..=call.until;
+        let behind = self.clocks_behind.iter().filter(|(at, _)| ran.contains(at));
+        behind.map(|(_, millis)| millis).sum()
+    }
+
+    /// Every fault is over.
+    pub(in super::super) fn calm(&mut self, now: u64) {
+        for (_, until) in self.impaired.values_mut().flatten() {
+            *until = now.min(*until);
+        }
+    }
+
+    /// The process was told to drain.
+    pub(in super::super) fn drains(&mut self, process: Incarnation, now: u64) {
+        self.drained.insert(process, now);
+    }
+
+    /// Was the process impaired, or recovering, at any time between these?
+    pub(super) fn was_impaired(&self, process: Incarnation, since: u64, now: u64) -> bool {
+        let spans = self.impaired.get(&process).into_iter().flatten();
+        spans.into_iter().any(|(from, until)| *from <= now && since <= *until + RECOVERY)
+    }
+
+    /// Did the process read at a former primary that there is no such session, so lately that it
+    /// may not have said so yet? It first waits for the next renewal, which may be done by the
+    /// new primary.
+    pub(in super::super) fn has_missed_apart(
+        &self,
+        now: u64,
+        process: Incarnation,
+        session: &SessionId,
+    ) -> bool {
+        let missed = self.missed_apart.get(&(process, session.clone()));
+        missed.is_some_and(|at| now <= at + DOUBT_MS + ON_ITS_WAY)
+    }
+
+    /// An owner begins to end a session that its client deleted.
+    pub(in super::super) fn begins_to_end(&mut self, session: &SessionId, owner: Incarnation) {
+        self.ends_begun.insert(session.clone(), owner);
+    }
+
+    /// Did an owner die that had begun to end the session, so lately that what it had said before
+    /// may still have been on its way to a client of this ingress?
+    pub(in super::super) fn had_begun_to_end(
+        &self,
+        now: u64,
+        session: &SessionId,
+        ingress: Incarnation,
+    ) -> bool {
+        let owner = self.ends_begun.get(session);
+        let Some(died) = owner.and_then(|owner| self.died.get(owner)) else { return false };
+        let mut stood_still = self.impaired.get(&ingress).into_iter().flatten();
+        now < died + ON_ITS_WAY || stood_still.any(|span| tells_late(span, *died, now))
+    }
+
+    /// A node may learn that it is deposed. That of a partition of Redis may have taken calls long
+    /// after another had claimed the session.
+    pub(super) fn may_be_deposed(&mut self, now: u64, command: &Command, answer: &RedisAnswer) {
+        let (RedisAnswer::Appended(Err(Error::Fenced(_)))
+        | RedisAnswer::Saved(Err(Error::Fenced(_)))) = answer
+        else {
+            return;
+        };
+        let token = match command {
+            Command::Append(batch) => batch.token,
+            Command::Reassert(record, _) => record.owner.token,
+            Command::Save(_, token, _) => *token,
+            _ => return,
+        };
+        let Some(session) = command.session().cloned() else { return };
+        let vulnerable = self.vulnerable.get(&session).copied();
+        let vulnerable = vulnerable.filter(|vulnerable| vulnerable.owner.token == token);
+        if vulnerable.is_some_and(|vulnerable| self.could_not(&session, vulnerable, now)) {
+            // Another had claimed the session before; where no replica is needed for that, a
+            // deposed primary went on taking events, and calls went on by them.
+            self.vulnerable.remove(&session);
+            self.excuse(&session, now, "written at a deposed primary");
+        }
+        let strike = Strike { began_by: now, at: now };
+        self.strikes.entry(session).or_default().push(strike);
+    }
+
+    /// Has a process just gone on that stood still at that time? What it learnt before, it says
+    /// now.
+    pub(super) fn has_just_woken(&self, at: u64, now: u64) -> bool {
+        let mut spans = self.impaired.values().flatten();
+        spans.any(|span| tells_late(span, at, now))
+    }
+
+    /// Redis may have forgotten something.
+    pub(in super::super) fn changed_at(&mut self, now: u64) {
+        self.changed_at = Some(now);
+    }
+
+    /// Did nothing keep the process from telling Redis of itself, nor Redis from knowing it?
+    pub(in super::super) fn is_well(&self, now: u64, process: Incarnation) -> bool {
+        let impaired = self.was_impaired(process, now, now);
+        let changed = self.changed_at.is_some_and(|at| now <= at + RECOVERY);
+        !impaired && !changed && !self.split.contains_key(&process)
+    }
+}
+
+/// Does a process say now what came to it while it stood still for this time?
+fn tells_late((from, until): &(u64, u64), at: u64, now: u64) -> bool {
+    *from <= at + 200 && (*until..*until + 200).contains(&now)
+}

@@ -1,0 +1,47 @@
+//! Which events were told, and which of them a client must have.
+
+use conversation::EventId;
+use protocol::SessionId;
+
+use super::super::client::Client;
+use super::Checker;
+
+impl Checker {
+    /// An owner writes an event to a connection, so the log holds it.
+    pub(in super::super) fn told(&mut self, session: &SessionId, id: EventId) {
+        let stream = self.told.entry((session.clone(), id.stream)).or_default();
+        stream.insert(id.number, id);
+    }
+
+    /// The newest event of the session that was told.
+    pub(super) fn told_through(&self, session: &SessionId) -> u64 {
+        let streams = self.told.iter().filter(|((of, _), _)| of == session);
+        streams.filter_map(|(_, stream)| stream.keys().next_back()).copied().max().unwrap_or(0)
+    }
+
+    /// Another node has claimed the session with the log up to this number. What its owners told
+    /// of later ones is forgotten, and the numbers are given anew.
+    pub(super) fn log_ends(&mut self, now: u64, session: &SessionId, through: u64) {
+        let mut lost = None;
+        for ((of, _), stream) in &mut self.told {
+            if of == session {
+                lost = stream.split_off(&(through + 1)).into_values().next().or(lost);
+            }
+        }
+        if let Some(lost) = lost {
+            self.forgotten(now, session, &format!("a claim did not find event {lost} in the log"));
+        }
+    }
+
+    /// A stream has come to its end: the first event of it that its client never got.
+    pub(super) fn missed(
+        &self,
+        client: &Client,
+        session: &SessionId,
+        last: EventId,
+    ) -> Option<EventId> {
+        let told = self.told.get(&(session.clone(), last.stream))?;
+        let mut missed = told.range(..=last.number).filter(|(_, id)| !client.has_seen(id));
+        missed.next().map(|(_, id)| *id)
+    }
+}

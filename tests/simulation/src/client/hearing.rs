@@ -1,0 +1,468 @@
+//! What the client is told, and what it makes of it.
+
+use super::*;
+
+impl Call {
+    /// A stream that ends now leaves the client nothing to resume by.
+    fn is_cut_short(&self) -> bool {
+        self.fate == Fate::Open && self.cursor.is_none()
+    }
+
+    /// A connection waits for its final response.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.conn.is_some()
+    }
+}
+
+impl Client {
+    /// Is a GET stream of this client open?
+    pub(crate) fn is_listening(&self) -> bool {
+        self.listening.conn.is_some()
+    }
+
+    /// Is this the connection of its GET stream?
+    pub(crate) fn listens_on(&self, conn: ConnId) -> bool {
+        self.listening.conn == Some(conn)
+    }
+
+    /// What this client sent besides calls and has no answer to, although its connection stands.
+    pub(crate) fn unanswered(&self) -> impl Iterator<Item = String> {
+        let others =
+            self.conns.values().filter(|what| !matches!(what, What::Call(_) | What::Listen));
+        others.map(|what| format!("{what:?}"))
+    }
+
+    /// An event that is new brings something new.
+    fn note_payload(&mut self, id: EventId, data: &bytes::Bytes, does: &mut Vec<Does>) {
+        let Some(first) = self.payloads.insert(data.clone(), self.now) else { return };
+        let text = String::from_utf8_lossy(data);
+        if text.contains("its asker was lost") {
+            // By each owner that finds the question, where the first time was forgotten.
+            does.push(Does::Forgotten("a question was taken back twice", first));
+        } else if !text.contains("list_changed") {
+            does.push(Does::Complain(format!("{id} repeats a payload: {text}")));
+        }
+    }
+
+    /// A connection was told something.
+    pub(crate) fn heard(&mut self, now: u64, conn: ConnId, told: Told, does: &mut Vec<Does>) {
+        let Some(what) = self.conns.get(&conn).cloned() else { return };
+        self.now = now;
+        let over = matches!(told, Told::Welcome(..) | Told::Answer(_) | Told::End | Told::Cut);
+        if over {
+            self.conns.remove(&conn);
+            self.calls.values_mut().filter(|c| c.conn == Some(conn)).for_each(|c| c.conn = None);
+            if self.listening.conn == Some(conn) {
+                self.listening.conn = None;
+            }
+        }
+        if let Told::Answer(Answer::Refused(refusal)) = &told
+            && matches!(refusal, Refusal::Moved | Refusal::Rejected(_))
+            && !matches!(what, What::Reply(_))
+        {
+            does.push(Does::Complain(format!("{what:?} was refused: {refusal}")));
+        }
+        if let Told::Answer(Answer::Refused(Refusal::UnknownSession)) = &told {
+            self.unknown(&what, does);
+            return;
+        }
+        match what {
+            What::Begin => self.heard_begin(told, does),
+            What::Initialized => {
+                if !matches!(told, Told::Answer(Answer::Accepted)) {
+                    does.push(Does::Wake(300, Wake::Initialized));
+                }
+            }
+            What::Call(number) => self.heard_call(now, number, told, does),
+            What::Listen => self.heard_listen(told, does),
+            What::Level(index) => {
+                if let Told::Answer(Answer::Json(data)) = &told
+                    && read(data).is_some_and(|value| value.get("result").is_some())
+                    && let Some(level) = self.levels.get_mut(index as usize)
+                {
+                    level.acknowledged = true;
+                }
+            }
+            What::Cancel(number) => {
+                if let (Told::Answer(Answer::Accepted), Some(call)) =
+                    (&told, self.calls.get_mut(&number))
+                {
+                    call.cancelled_at = Some(now);
+                }
+            }
+            What::Reply(id) => self.heard_reply(&id, &told, does),
+            What::Stranger => {
+                let (Told::Answer(Answer::Json(data)) | Told::Frame(Frame::Message { data, .. })) =
+                    &told
+                else {
+                    return;
+                };
+                if read(data).is_some_and(|value| value.get("result").is_some()) {
+                    let ended = self.asked_to_end.unwrap_or(0);
+                    does.push(Does::Forgotten("a session that ended was used", ended));
+                }
+            }
+            What::Delete => match told {
+                Told::Answer(Answer::Ended) => {
+                    self.phase = Phase::Ended;
+                    self.end_was_told = true;
+                    for after in [200, 2_000, 8_000, 20_000] {
+                        does.push(Does::Wake(after + self.rng.below(1_000), Wake::Stranger));
+                    }
+                }
+                Told::Cut | Told::Answer(Answer::Refused(Refusal::Unavailable)) => {
+                    self.ending = false;
+                }
+                _ => {
+                    does.push(Does::Complain(format!("DELETE was answered with {told:?}")));
+                    self.ending = false;
+                }
+            },
+        }
+    }
+
+    pub(super) fn unknown(&mut self, what: &What, does: &mut Vec<Does>) {
+        match self.phase {
+            Phase::New | Phase::Gone => {}
+            // Its own `DELETE` may have been heard, though the answer to it was not.
+            Phase::Live if self.asked_to_end.is_some() => self.phase = Phase::Ended,
+            Phase::Live => {
+                does.push(Does::Forgotten("the session is unknown", 0));
+                self.phase = Phase::Gone;
+            }
+            Phase::Ended => {}
+        }
+        if let What::Call(number) = what
+            && let Some(call) = self.calls.get_mut(number)
+        {
+            call.fate = Fate::Gone;
+        }
+    }
+
+    pub(super) fn heard_begin(&mut self, told: Told, does: &mut Vec<Does>) {
+        match told {
+            Told::Welcome(session) => {
+                self.session = Some(session);
+                self.phase = Phase::Live;
+                self.say_initialized(does);
+                does.push(Does::Wake(self.rng.between(10, 500), Wake::Act));
+            }
+            Told::Answer(_) | Told::Cut | Told::End => {
+                does.push(Does::Wake(self.rng.between(500, 1_500), Wake::Begin));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn heard_reply(&mut self, id: &str, told: &Told, does: &mut Vec<Does>) {
+        match told {
+            Told::Answer(Answer::Accepted) => {
+                if let Some(question) = self.questions.get_mut(id) {
+                    question.answered = true;
+                }
+            }
+            Told::Answer(Answer::Refused(Refusal::Rejected(_))) => {
+                does.push(Does::Forgotten("the answer to a question was refused", 0));
+            }
+            _ => does.push(Does::Wake(self.rng.between(300, 1_000), Wake::Reply(id.to_owned()))),
+        }
+    }
+
+    pub(super) fn heard_call(&mut self, now: u64, number: u64, told: Told, does: &mut Vec<Does>) {
+        match told {
+            Told::Answer(Answer::Json(data)) => self.message(Some(number), None, &data, does),
+            Told::Answer(Answer::Nothing) => {
+                let fate = self.calls.get(&number).map(|call| call.fate);
+                if fate != Some(Fate::Cancelled) {
+                    does.push(Does::Complain(format!("call {number} was answered with nothing")));
+                }
+            }
+            Told::Answer(Answer::Refused(Refusal::NothingMore)) => {
+                let open = self.calls.get(&number).is_some_and(|call| call.fate == Fate::Open);
+                if open {
+                    let since = self.calls.get(&number).map_or(0, |call| call.since);
+                    let text = "a stream is finished whose last word never came";
+                    does.push(Does::Forgotten(text, since));
+                    self.settle(number, Fate::Gone);
+                }
+            }
+            Told::Answer(Answer::Refused(Refusal::UnknownEvent)) => {
+                let since = self.calls.get(&number).map_or(0, |call| call.since);
+                does.push(Does::Forgotten("an event id is unknown", since));
+                self.settle(number, Fate::Gone);
+            }
+            Told::Answer(Answer::Refused(refusal))
+                if self.calls.get(&number).is_some_and(|call| call.cursor.is_none()) =>
+            {
+                self.fails(number, refusal.to_string());
+            }
+            // The model's ingress, unlike the product's, also ends streams of revisions that do
+            // not prime them, when its node drains: such a call is lost with its node.
+            Told::End if self.calls.get(&number).is_some_and(Call::is_cut_short) => {
+                does.push(Does::Complain(format!("call {number} ended without a final response")));
+            }
+            Told::Answer(_) | Told::End | Told::Cut => self.left(now, number, does),
+            Told::Frame(frame) => self.frame(Some(number), &frame, does),
+            Told::Open | Told::Welcome(..) => {}
+        }
+    }
+
+    /// A call's connection ended without its last word, perhaps.
+    pub(super) fn left(&mut self, _now: u64, number: u64, does: &mut Vec<Does>) {
+        let wait = self.rng.between(300, 2_500);
+        let Some(call) = self.calls.get_mut(&number) else { return };
+        if call.fate != Fate::Open {
+            return;
+        }
+        if call.cursor.is_some() {
+            call.waited += wait;
+            does.push(Does::Wake(wait, Wake::Return(number)));
+        } else {
+            call.fate = Fate::Lost;
+        }
+    }
+
+    pub(super) fn heard_listen(&mut self, told: Told, does: &mut Vec<Does>) {
+        match told {
+            Told::Frame(frame) => self.frame(None, &frame, does),
+            Told::Answer(answer) => {
+                if let Answer::Refused(Refusal::UnknownEvent) = answer {
+                    let since = self.listening.since;
+                    does.push(Does::Forgotten("an event id of a GET stream is unknown", since));
+                }
+                self.listening.cursor = None;
+                self.listening.last = None;
+                does.push(Does::Wake(self.rng.between(300, 2_500), Wake::Listen));
+            }
+            Told::End | Told::Cut => {
+                does.push(Does::Wake(self.rng.between(300, 2_500), Wake::Listen));
+            }
+            Told::Open | Told::Welcome(..) => {}
+        }
+    }
+
+    /// A frame came on a call's stream, or on a standalone one.
+    pub(super) fn frame(&mut self, call: Option<u64>, frame: &Frame, does: &mut Vec<Does>) {
+        let (id, data) = match frame {
+            Frame::Cursor { id, .. } => (Some(*id), None),
+            Frame::Message { id, data } => (*id, Some(data)),
+            Frame::Retry(_) | Frame::KeepAlive => return,
+        };
+        if let Some(id) = id {
+            self.event(call, id, data, does);
+        }
+        if let Some(data) = data {
+            self.message(call, id, data, does);
+        }
+    }
+
+    pub(super) fn event(
+        &mut self,
+        call: Option<u64>,
+        id: EventId,
+        data: Option<&bytes::Bytes>,
+        does: &mut Vec<Does>,
+    ) {
+        let (last, since) = match call {
+            Some(number) => {
+                let call = self.calls.get(&number);
+                (call.and_then(|call| call.last), call.map_or(0, |call| call.since))
+            }
+            None => (self.listening.last, self.listening.since),
+        };
+        if let Some(last) = last {
+            let again = data.is_some() && id.number <= last.number;
+            let other = id.emitter != last.emitter;
+            let back = id.number < last.number;
+            // A standalone stream may begin anew; a call's never does.
+            let same = id.stream == last.stream;
+            if same && (again || back) && (other || data.is_none()) {
+                // Where owners were lost one after another, a stream goes back to what is left.
+                does.push(Does::Forgotten("a stream went back", since));
+            } else if (call.is_some() && !same) || (same && (again || back)) {
+                does.push(Does::Complain(format!("event {id} came after {last} on {call:?}")));
+            }
+        }
+        if let Some(data) = data {
+            let known = self.events.insert(id.to_string(), data.clone());
+            match known {
+                Some(known) if known != *data => {
+                    does.push(Does::Complain(format!("event id {id} has two payloads")));
+                }
+                Some(_) => {}
+                None => self.note_payload(id, data, does),
+            }
+        }
+        match call {
+            Some(number) => {
+                if let Some(call) = self.calls.get_mut(&number) {
+                    call.last = Some(id);
+                    call.cursor = Some(id.to_string());
+                }
+            }
+            None => {
+                self.listening.last = Some(id);
+                self.listening.cursor = Some(id.to_string());
+            }
+        }
+    }
+
+    pub(super) fn message(
+        &mut self,
+        call: Option<u64>,
+        id: Option<EventId>,
+        data: &bytes::Bytes,
+        does: &mut Vec<Does>,
+    ) {
+        let Some(value) = read(data) else { return };
+        let on = call.map_or("a GET stream".to_owned(), |call| format!("call {call}"));
+        match value["method"].as_str() {
+            Some("notifications/progress") => {
+                let (token, step) = (
+                    value["params"]["progressToken"].as_u64().unwrap_or(0),
+                    value["params"]["progress"].as_u64().unwrap_or(0),
+                );
+                if call != Some(token) {
+                    does.push(Does::Complain(format!("progress of {token} came on {on}")));
+                }
+                let Some(call) = self.calls.get_mut(&token) else { return };
+                // Before its stream was opened, steps may have been told to a connection that broke.
+                if step != call.progress + 1 && id.is_some() && call.progress > 0 {
+                    let (last, since) = (call.progress, call.since);
+                    does.push(Does::Forgotten("a step of progress is missing", since));
+                    if step <= last {
+                        let text = format!("step {step} of {token} came after {last}");
+                        does.push(Does::Complain(text));
+                    }
+                }
+                call.progress = step;
+            }
+            Some("notifications/message") => self.chat(&value, id, does),
+            Some("elicitation/create") => {
+                let Some(id) = value["id"].as_str().map(str::to_owned) else { return };
+                let text = value["params"]["message"].as_str().unwrap_or_default().to_owned();
+                // Also on the GET stream, where the call's own connection is lost.
+                let asker = text.split_once('?').and_then(|(call, _)| call.parse::<u64>().ok());
+                if let Some(call) = asker.and_then(|asker| self.calls.get_mut(&asker)) {
+                    call.asked = true;
+                }
+                let asked =
+                    Question { text, on: call, replied: false, answered: false, withdrawn: false };
+                if self.questions.insert(id.clone(), asked).is_some() {
+                    does.push(Does::Complain(format!("question {id} was asked twice")));
+                }
+                does.push(Does::Wake(self.rng.between(20, 2_500), Wake::Reply(id)));
+            }
+            Some("notifications/cancelled") => {
+                let question = value["params"]["requestId"].as_str();
+                if let Some(question) = question.and_then(|id| self.questions.get_mut(id)) {
+                    question.withdrawn = true;
+                }
+            }
+            Some(_) => {}
+            None => {
+                if id.is_some() {
+                    self.check_questions(call, does);
+                }
+                self.last_word(call, &value, does);
+            }
+        }
+    }
+
+    /// A call ends on its stream: its questions were answered, or withdrawn before.
+    fn check_questions(&mut self, call: Option<u64>, does: &mut Vec<Does>) {
+        let Some(since) = call.and_then(|call| self.calls.get(&call)).map(|call| call.since) else {
+            return;
+        };
+        let is_open = |question: &Question| !question.replied && !question.withdrawn;
+        if self.questions.values().any(|question| question.on == call && is_open(question)) {
+            does.push(Does::Forgotten("a question is open whose call has ended", since));
+        }
+    }
+
+    /// A message of the server's that belongs to no request. Each instance numbers its own.
+    ///
+    /// While the client follows a stream, resuming it with its last event id, no number of an
+    /// instance may be missing after the first one: the session keeps what it could not send.
+    /// What cannot be known: which messages came before the first number that the client saw,
+    /// what an instance said last before its node was lost, and, where the client listens
+    /// anew without an id, what was said meanwhile.
+    pub(super) fn chat(&mut self, value: &Value, id: Option<EventId>, does: &mut Vec<Does>) {
+        let text = value["params"]["data"].as_str().unwrap_or_default();
+        let Some((instance, number)) = text.strip_prefix("chat ").and_then(|t| t.split_once(':'))
+        else {
+            return;
+        };
+        let (instance, number) = (instance.parse().unwrap_or(0), number.parse().unwrap_or(0));
+        if id.is_none() {
+            // A session that is being deleted sends what the log does not hold without ids. If
+            // its owner dies before the end is written, the same messages come with ids later.
+            if self.asked_to_end.is_none() {
+                does.push(Does::Complain(format!("chat {instance}:{number} has no event id")));
+            }
+            return;
+        }
+        let last = self.chats.insert(instance, number).unwrap_or(0);
+        if number <= last {
+            does.push(Does::Complain(format!("chat {instance}:{number} came after {last}")));
+        }
+        if !self.listening.followed.insert(instance) && number > last + 1 {
+            let text = "a message is missing on a GET stream";
+            does.push(Does::Forgotten(text, self.listening.since));
+        }
+    }
+
+    pub(super) fn last_word(&mut self, call: Option<u64>, value: &Value, does: &mut Vec<Does>) {
+        let Some(number) = value["id"].as_u64() else { return };
+        if call != Some(number) {
+            does.push(Does::Complain(format!("the last word of {number} came on {call:?}")));
+        }
+        let Some(call) = self.calls.get_mut(&number) else { return };
+        let result = value.get("result").is_some();
+        match call.fate {
+            Fate::Open => {}
+            // The answer and the cancellation crossed.
+            Fate::Cancelled => return,
+            fate => {
+                let text = format!("call {number} has a second last word, after {fate:?}");
+                does.push(Does::Complain(text));
+                return;
+            }
+        }
+        let steps = call.job.steps;
+        if result && call.job.kind == Kind::Steps && call.progress > 0 && call.progress != steps {
+            does.push(Does::Forgotten("a result came before all of its progress", call.since));
+        }
+        let text = value["result"]["content"][0]["text"].as_str().unwrap_or_default();
+        if result && !text.starts_with(&format!("{number} ")) {
+            does.push(Does::Complain(format!("call {number} got the result {text:?}")));
+        }
+        if result {
+            self.settle(number, Fate::Result);
+        } else {
+            let text = value["error"]["message"].as_str().unwrap_or_default();
+            self.fails(number, text.to_owned());
+        }
+    }
+
+    /// The final response of a call is an error.
+    fn fails(&mut self, number: u64, text: String) {
+        let Some(call) = self.calls.get_mut(&number).filter(|call| call.fate == Fate::Open) else {
+            return;
+        };
+        call.error = Some(text);
+        self.settle(number, Fate::Error);
+    }
+
+    /// Was it told this event?
+    pub(crate) fn has_seen(&self, id: &EventId) -> bool {
+        self.events.contains_key(&id.to_string())
+    }
+
+    pub(super) fn settle(&mut self, number: u64, fate: Fate) {
+        if let Some(call) = self.calls.get_mut(&number) {
+            call.fate = fate;
+            call.until = self.now;
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! A connection that is brought to an owner: what it is told, and how it goes on with the
+//! next owner where one is lost.
+
+use ownership::Told;
+
+use super::*;
+
+/// How long a call waits for a link to the owner, in milliseconds; then it was not started.
+const LINK_PATIENCE: u64 = 200;
+
+/// What clients are told to wait before they come back to another node, in milliseconds.
+const RETRY: u32 = 1_000;
+
+impl World {
+    pub(super) fn attach(&mut self, at: Incarnation, conn: ConnId, owner: Incarnation) {
+        self.attach_and(at, conn, owner, false);
+    }
+
+    pub(super) fn attach_and(
+        &mut self,
+        at: Incarnation,
+        conn: ConnId,
+        owner: Incarnation,
+        claim: bool,
+    ) {
+        let self_claims = self.rules.self_claims;
+        let Some(keeper) = self.keeper(at, conn) else { return };
+        if conn >= PHANTOM {
+            // Another node owns it, or it is here by now.
+            if let Some(process) = self.processes.get_mut(&at) {
+                process.keepers.remove(&conn);
+            }
+            return;
+        }
+        keeper.attachment += 1;
+        keeper.owner = Some(owner);
+        let call = Call {
+            conn,
+            attachment: keeper.attachment,
+            session: keeper.session.clone(),
+            errand: keeper.course.errand().clone(),
+            claim: claim || (self_claims && keeper.is_fresh()),
+        };
+        if owner == at {
+            keeper.seeks = false;
+            self.hear_call(at, at, call);
+        } else if self.peer_send(at, owner, Peer::Call(call)) {
+            if let Some(keeper) = self.keeper(at, conn) {
+                keeper.seeks = false;
+            }
+        } else {
+            // Nothing was sent: the link is down. Is its other end?
+            self.dial(at, owner);
+            self.again_in(at, conn, LINK_PATIENCE);
+        }
+    }
+
+    pub(crate) fn hear_not_started(&mut self, at: Incarnation, conn: ConnId, attachment: u64) {
+        let Some(keeper) = self.keeper(at, conn) else { return };
+        if keeper.attachment == attachment {
+            let next = keeper.course.not_started();
+            self.proceed(at, conn, next);
+        }
+    }
+
+    /// The owner of the session sends something to a connection.
+    pub(crate) fn hear_said(&mut self, at: Incarnation, conn: ConnId, attachment: u64, said: Said) {
+        let numbered = self.rules.numbers_attachments;
+        let Some(keeper) = self.keeper(at, conn) else { return };
+        if numbered && keeper.attachment != attachment {
+            return;
+        }
+        let course = &mut keeper.course;
+        let next = match said {
+            Said::Answer(answer) => course.told(Told::Answer(answer)),
+            Said::Open { welcome, at } => course.told(Told::Open { welcome, at }),
+            Said::Frame(frame) => course.told(Told::Frame(frame)),
+            Said::Finish(Ending::Abort) => course.told(Told::Abort),
+            Said::Finish(Ending::Moved) => course.told(Told::Moved),
+            Said::Finish(_) => course.ended(),
+            Said::Lost => course.lost(),
+        };
+        self.proceed(at, conn, next);
+    }
+
+    /// Does what follows.
+    pub(super) fn proceed(&mut self, at: Incarnation, conn: ConnId, next: Next) {
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        let now = process.clock(self.now);
+        let Some(keeper) = process.keepers.get_mut(&conn) else { return };
+        match next {
+            Next::Tell(told) => {
+                if is_progress(&told) {
+                    keeper.retry.progress();
+                }
+                self.tell_client(at, conn, told);
+            }
+            Next::Nothing => keeper.retry.attached(now),
+            Next::Seek | Next::Wait => self.wait(at, conn),
+            Next::Last(rest) => self.finish(at, conn, rest),
+        }
+    }
+
+    /// Looks for the session again, in a moment; or not any more.
+    pub(super) fn wait(&mut self, at: Incarnation, conn: ConnId) {
+        if conn >= PHANTOM {
+            // The peer calls again.
+            return self.drop_keeper(at, conn);
+        }
+        let hold = self.plan.hold;
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        let now = process.clock(self.now);
+        let Some(keeper) = process.keepers.get_mut(&conn) else { return };
+        keeper.attachment += 1;
+        keeper.attempt += 1;
+        keeper.owner = None;
+        keeper.seeks = true;
+        match keeper.retry.next_wait(now, hold) {
+            // Not within this call, which may hold the session that it looks for.
+            Wait::Now => self.again_in(at, conn, 0),
+            Wait::After(millis) => self.again_in(at, conn, millis),
+            Wait::GiveUp => self.give_up(at, conn),
+        }
+    }
+
+    /// The session could not be asked at all.
+    pub(super) fn refuse(&mut self, at: Incarnation, conn: ConnId, refusal: Refusal) {
+        let Some(keeper) = self.keeper(at, conn) else { return };
+        let rest = keeper.course.refused(refusal);
+        self.finish(at, conn, rest);
+    }
+
+    /// Tells the client the rest, and that is all.
+    fn finish(&mut self, at: Incarnation, conn: ConnId, rest: VecDeque<Told>) {
+        self.drop_keeper(at, conn);
+        if conn >= PHANTOM {
+            return;
+        }
+        let is_over = matches!(rest.back(), Some(Told::Answer(_) | Told::Abort));
+        for told in rest {
+            self.tell_client(at, conn, told);
+        }
+        if !is_over {
+            self.answer_client(conn, client::Told::End);
+        }
+    }
+
+    fn tell_client(&mut self, at: Incarnation, conn: ConnId, told: Told) {
+        let told = match told {
+            Told::Answer(Answer::Welcome(_)) => match self.newborn(at, conn) {
+                Some(session) => client::Told::Welcome(session),
+                None => return,
+            },
+            Told::Answer(answer) => client::Told::Answer(answer),
+            Told::Open { .. } => client::Told::Open,
+            Told::Frame(frame) => client::Told::Frame(frame),
+            Told::Abort | Told::Moved | Told::LeaseLost { .. } => client::Told::Cut,
+        };
+        self.answer_client(conn, told);
+    }
+
+    fn drop_keeper(&mut self, at: Incarnation, conn: ConnId) {
+        if let Some(process) = self.processes.get_mut(&at) {
+            process.keepers.remove(&conn);
+        }
+    }
+
+    /// The owner is gone: the connection goes on with the next one.
+    fn reattach(&mut self, at: Incarnation, conn: ConnId) {
+        let Some(keeper) = self.keeper(at, conn) else { return };
+        let next = keeper.course.lost();
+        self.proceed(at, conn, next);
+    }
+
+    /// As [`World::lose_owner`], where the owner is still there to be told.
+    pub(crate) fn leave_owner(&mut self, at: Incarnation, owner: Incarnation) {
+        let Some(process) = self.processes.get(&at) else { return };
+        let attached = process.keepers.iter().filter(|(_, keeper)| keeper.is_attached_to(owner));
+        let attached: Vec<_> = attached.map(|(conn, keeper)| (*conn, keeper.attachment)).collect();
+        if !attached.is_empty() {
+            // The product ends its links to that node.
+            self.checker.link_broke(self.now, at, owner);
+        }
+        for (conn, attachment) in attached {
+            self.peer_send(at, owner, Peer::Gone { conn, attachment });
+        }
+        self.lose_owner(at, owner);
+    }
+
+    /// Every connection that was attached to an owner goes on elsewhere.
+    pub(crate) fn lose_owner(&mut self, at: Incarnation, owner: Incarnation) {
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        process.known.retain(|_, known| *known != owner);
+        let lost: Vec<ConnId> = process
+            .keepers
+            .iter()
+            .filter(|(_, keeper)| keeper.is_attached_to(owner))
+            .map(|(conn, _)| *conn)
+            .collect();
+        for conn in lost {
+            self.reattach(at, conn);
+        }
+    }
+
+    /// It was held for as long as it may be.
+    pub(super) fn give_up(&mut self, at: Incarnation, conn: ConnId) {
+        let secs = self.plan.hold / 1_000;
+        let Some(keeper) = self.keeper(at, conn) else { return };
+        let rest = keeper.course.gave_up(secs);
+        let name = keeper.session.as_str().to_owned();
+        self.note(|| format!("{conn:x} for {name} is given up"));
+        self.checker.gave_up += 1;
+        self.finish(at, conn, rest);
+    }
+
+    /// The node goes now: whoever still waits here is told.
+    pub(crate) fn give_up_all(&mut self, at: Incarnation) {
+        let Some(process) = self.processes.get(&at) else { return };
+        let waiting: Vec<ConnId> = process.keepers.keys().copied().collect();
+        for conn in waiting {
+            self.give_up(at, conn);
+        }
+    }
+
+    /// The node is to go: streams that their clients can come back to end in order.
+    pub(crate) fn end_primed(&mut self, at: Incarnation) {
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        let mut ending = Vec::new();
+        for (conn, keeper) in &mut process.keepers {
+            if let Some(rest) = keeper.course.leave(RETRY) {
+                ending.push((*conn, keeper.attachment, keeper.owner, rest));
+            }
+        }
+        for (conn, attachment, owner, rest) in ending {
+            self.finish(at, conn, rest);
+            if let Some(owner) = owner.filter(|owner| *owner != at) {
+                self.peer_send(at, owner, Peer::Gone { conn, attachment });
+            } else {
+                self.hear_gone(at, at, conn, attachment);
+            }
+        }
+    }
+
+    /// A client hung up on this node.
+    pub(crate) fn hung_up(&mut self, at: Incarnation, conn: ConnId) {
+        self.conns.remove(&conn);
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        let Some(keeper) = process.keepers.remove(&conn) else { return };
+        let attachment = keeper.attachment;
+        match keeper.owner {
+            Some(owner) if owner == at => self.hear_gone(at, at, conn, attachment),
+            Some(owner) => {
+                self.peer_send(at, owner, Peer::Gone { conn, attachment });
+            }
+            None => {}
+        }
+    }
+}

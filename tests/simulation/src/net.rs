@@ -1,0 +1,236 @@
+//! The links between nodes: in order, with delay, and cut by partitions, resets and deaths.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use conversation::{Answer, Ending, EventId, Frame};
+use ownership::{Errand, Incarnation};
+use protocol::SessionId;
+
+use super::client::ConnId;
+use super::world::{Happening, World};
+
+/// Which life of a link.
+pub(super) type LinkEpoch = u64;
+
+/// An errand that is brought to another node.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) conn: ConnId,
+    /// Which attachment of that connection it is.
+    pub(super) attachment: u64,
+    pub(super) session: SessionId,
+    pub(super) errand: Errand,
+    /// Where the session has no owner, the callee is to claim it.
+    pub(super) claim: bool,
+}
+
+/// What nodes say to each other.
+#[derive(Clone, Debug)]
+pub(super) enum Peer {
+    Call(Call),
+    /// Nothing was done.
+    NotStarted {
+        conn: ConnId,
+        attachment: u64,
+    },
+    /// What the owner says to a connection.
+    Said {
+        conn: ConnId,
+        attachment: u64,
+        said: Said,
+    },
+    /// The connection is gone, or attached anew.
+    Gone {
+        conn: ConnId,
+        attachment: u64,
+    },
+}
+
+/// What an owner says to a connection, wherever that is.
+#[derive(Clone, Debug)]
+pub(super) enum Said {
+    Answer(Answer),
+    Open {
+        welcome: bool,
+        at: Option<EventId>,
+    },
+    Frame(Frame),
+    Finish(Ending),
+    /// The owner owns it no more; what it was told is not known to have been done.
+    Lost,
+}
+
+#[derive(Debug, Default)]
+struct Link {
+    epoch: LinkEpoch,
+    up: bool,
+    since: u64,
+    /// When the newest frame in each direction arrives.
+    until: [u64; 2],
+}
+
+/// Every link between two processes.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    links: BTreeMap<(Incarnation, Incarnation), Link>,
+    /// Pairs of addresses between which nothing passes.
+    pub(super) parted: BTreeSet<(usize, usize)>,
+    /// Pairs of addresses that refuse each other's connections.
+    pub(super) refusing: BTreeSet<(usize, usize)>,
+    /// What waits for a partition to be over, in order.
+    pub(super) stalled: Vec<Happening>,
+}
+
+impl Links {
+    fn pair(one: Incarnation, other: Incarnation) -> (Incarnation, Incarnation) {
+        (one.min(other), one.max(other))
+    }
+
+    /// A link comes up, unless there is one.
+    pub(super) fn connect(&mut self, one: Incarnation, other: Incarnation, now: u64) -> bool {
+        let link = self.link(one, other);
+        if link.up {
+            return false;
+        }
+        let epoch = link.epoch + 1;
+        *link = Link { epoch, up: true, since: now, until: [0; 2] };
+        true
+    }
+
+    fn link(&mut self, one: Incarnation, other: Incarnation) -> &mut Link {
+        self.links.entry(Self::pair(one, other)).or_default()
+    }
+
+    pub(super) fn is_up(&self, one: Incarnation, other: Incarnation) -> bool {
+        self.links.get(&Self::pair(one, other)).is_some_and(|link| link.up)
+    }
+
+    pub(super) fn carries(&self, one: Incarnation, other: Incarnation, epoch: LinkEpoch) -> bool {
+        let link = self.links.get(&Self::pair(one, other));
+        link.is_some_and(|link| link.up && link.epoch == epoch)
+    }
+
+    /// Whom a process has a live link to.
+    pub(super) fn of(&self, one: Incarnation) -> Vec<Incarnation> {
+        let up = self.links.iter().filter(|(_, link)| link.up);
+        up.filter_map(|((a, b), _)| match (*a == one, *b == one) {
+            (true, _) => Some(*b),
+            (_, true) => Some(*a),
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// Whom a process has had a live link to since this time.
+    pub(super) fn since(&self, one: Incarnation, time: u64) -> Vec<Incarnation> {
+        let others = self.of(one).into_iter();
+        let lasts = |other: &Incarnation| {
+            self.links.get(&Self::pair(one, *other)).is_some_and(|link| link.since <= time)
+        };
+        others.filter(lasts).collect()
+    }
+
+    pub(super) fn refuses(&self, one: usize, other: usize) -> bool {
+        self.refusing.contains(&(one.min(other), one.max(other)))
+    }
+
+    pub(super) fn parts(&self, one: usize, other: usize) -> bool {
+        self.parted.contains(&(one.min(other), one.max(other)))
+    }
+}
+
+impl World {
+    /// Sends over the link to a peer. False where there is none: nothing was sent.
+    pub(super) fn peer_send(&mut self, from: Incarnation, to: Incarnation, peer: Peer) -> bool {
+        let wait = self.rng.between(0, 3);
+        let now = self.now;
+        let link = self.links.link(from, to);
+        if !link.up {
+            return false;
+        }
+        let direction = usize::from(from > to);
+        let at = (now + wait).max(link.until[direction]);
+        link.until[direction] = at;
+        let epoch = link.epoch;
+        self.at(at, Happening::Deliver { from, to, epoch, peer: Box::new(peer) });
+        true
+    }
+
+    /// A frame arrives. One that was `kept` came while the process was stopped.
+    pub(super) fn deliver(
+        &mut self,
+        from: Incarnation,
+        to: Incarnation,
+        epoch: LinkEpoch,
+        peer: Peer,
+        kept: bool,
+    ) {
+        if !kept {
+            if !self.links.carries(from, to, epoch) {
+                return;
+            }
+            let (a, b) = (self.slot_of(from), self.slot_of(to));
+            if let (Some(a), Some(b)) = (a, b)
+                && self.links.parts(a, b)
+            {
+                let stalled = Happening::Deliver { from, to, epoch, peer: Box::new(peer) };
+                self.links.stalled.push(stalled);
+                return;
+            }
+        }
+        match peer {
+            Peer::Call(call) => self.hear_call(to, from, call),
+            Peer::NotStarted { conn, attachment } => self.hear_not_started(to, conn, attachment),
+            Peer::Said { conn, attachment, said } => self.hear_said(to, conn, attachment, said),
+            Peer::Gone { conn, attachment } => self.hear_gone(to, from, conn, attachment),
+        }
+    }
+
+    pub(super) fn slot_of(&self, incarnation: Incarnation) -> Option<usize> {
+        self.processes.get(&incarnation).map(|process| process.slot)
+    }
+
+    /// A link breaks; each side sees it after so many milliseconds.
+    /// `closed`: the system of the other end closes it in order, as that of a killed process does.
+    pub(super) fn break_link(
+        &mut self,
+        one: Incarnation,
+        other: Incarnation,
+        after: u64,
+        closed: bool,
+    ) {
+        let link = self.links.link(one, other);
+        if !link.up {
+            return;
+        }
+        link.up = false;
+        link.epoch += 1;
+        self.checker.link_broke(self.now + after, one, other);
+        self.after(after, Happening::LinkLost { at: one, peer: other, closed });
+        self.after(after, Happening::LinkLost { at: other, peer: one, closed });
+    }
+
+    /// Nothing was heard on a link for long.
+    pub(super) fn unheard(&mut self, one: Incarnation, other: Incarnation, epoch: LinkEpoch) {
+        if !self.links.carries(one, other, epoch) {
+            return;
+        }
+        let silent = |at: Incarnation| self.processes.get(&at).is_none_or(|p| p.paused);
+        let parted = match (self.slot_of(one), self.slot_of(other)) {
+            (Some(a), Some(b)) => self.links.parts(a, b),
+            _ => true,
+        };
+        if parted || silent(one) || silent(other) {
+            self.break_link(one, other, 0, false);
+        }
+    }
+
+    /// Something may be silent from now on: its links are looked at when that would be noticed.
+    pub(super) fn watch_links_of(&mut self, incarnation: Incarnation) {
+        for other in self.links.of(incarnation) {
+            let epoch = self.links.link(incarnation, other).epoch;
+            let after = self.plan.silence;
+            self.after(after, Happening::Unheard { one: incarnation, other, epoch });
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! A session at its owner: the real [`Session`] and the real [`Tenure`], and what stands
+//! between them, their connections and the tenant's server.
+
+mod keeping;
+mod peers;
+mod server;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use conversation::{
+    Answer, Birth, Cause, Effect, Emitter, Ending, Event, Frame, Limits, Millis, Refusal, Rerun,
+    Saved, Session, SinkId,
+};
+use ownership::tenure::Tenure;
+use ownership::{Claimed, Digest, Error, Incarnation, Owner, Record, Standing, State, Token};
+use protocol::{Body, Message, Request, RequestId, Revision, SessionId};
+
+use super::client::{self, ConnId, Told};
+use super::net::{Call, Peer, Said};
+use super::process::Purpose;
+use super::redis::{Answer as RedisAnswer, Command, TTL};
+use super::tools::{Did, Instance};
+use super::world::{Happening, Timer, World};
+
+/// How often it is looked at whether a node may act that a session is to begin at.
+const STORE_POLL: u64 = 20;
+
+/// How long a new session waits for its record.
+const BIRTH: u64 = 10_000;
+
+/// How long a node that drains goes on forwarding when its sessions have had their time.
+const LAST_WORDS: u64 = 10_000;
+
+/// How long a DELETE waits until the end of its session is written.
+const END_PATIENCE: u64 = 10_000;
+
+/// A connection that a session speaks to.
+#[derive(Clone, Copy, Debug)]
+struct Sink {
+    id: SinkId,
+    from: Incarnation,
+    conn: ConnId,
+    attachment: u64,
+}
+
+/// A session at its owner.
+pub(super) struct Owned {
+    session: Session,
+    tenure: Option<Tenure>,
+    /// Under which right it acts.
+    owner: Owner,
+    sinks: Vec<Sink>,
+    instance: Option<Instance>,
+    /// An operation of the tenure is under way.
+    busy: bool,
+    /// What happened, and was not told to the session yet.
+    following: VecDeque<Event>,
+    /// What waits for the record.
+    held: Vec<Effect>,
+    born: u64,
+    creating: Option<Record>,
+    /// For when it set its clock.
+    armed: Option<u64>,
+    pub(super) over: bool,
+    /// In which epoch of its node's lease the record became its own.
+    epoch: u64,
+    /// The connection that made it, and what its client asked.
+    begun_by: Option<(ConnId, Request)>,
+}
+
+impl World {
+    // ---- Coming to be ----
+
+    /// A session is born here.
+    pub(super) fn give_birth(&mut self, at: Incarnation, conn: ConnId, request: Request) {
+        let (token, id) = (Token::first(self.random()), self.random() % 0x1_0000);
+        let right = self.right_of(at);
+        let Some(process) = self.processes.get(&at) else { return };
+        if process.lease.is_doubted() && self.is_begun_since(conn, BIRTH) {
+            let errand = client::Errand::Begin(request);
+            let session = None;
+            self.after(STORE_POLL, Happening::Arrives { at, conn, session, errand });
+            return;
+        }
+        let Some(epoch) = right.filter(|_| !process.draining) else {
+            let refused = Answer::Refused(Refusal::Unavailable);
+            self.answer_client(conn, Told::Answer(refused));
+            return;
+        };
+        let name = format!("s{id:04x}-n{}", process.slot);
+        let Some(id) = SessionId::parse(&name) else { return };
+        self.keep_newborn(at, conn, id.clone(), request.clone());
+        let birth = self.birth(token);
+        let now = self.clock_of(at);
+        let mut owned = Owned {
+            session: Session::new(birth, now),
+            tenure: None,
+            owner: Owner { token, node: at },
+            sinks: Vec::new(),
+            instance: None,
+            busy: false,
+            following: VecDeque::new(),
+            held: Vec::new(),
+            born: self.now,
+            creating: None,
+            armed: None,
+            over: false,
+            epoch,
+            begun_by: Some((conn, request.clone())),
+        };
+        let sink = self.new_sink(at);
+        owned.sinks.push(Sink { id: sink, from: at, conn, attachment: 1 });
+        let body = Body::One(Message::Request(request));
+        let event = Event::Posted { sink, body, mirrored: None, again: false, forwarded: false };
+        owned.following.push_back(event);
+        self.live(at, &id, owned);
+    }
+
+    fn birth(&mut self, token: Token) -> Birth {
+        let limits = Limits {
+            idle_secs: 3_000,
+            sleep_after_secs: self.plan.sleep_secs,
+            ask_secs: 12,
+            request_secs: 40,
+            log_events_max: self.plan.log_events,
+            ..Limits::default()
+        };
+        Birth {
+            limits: Arc::new(limits),
+            emitter: Emitter(token.random),
+            seed: self.random(),
+            duplex: None,
+            rerun: Rerun::default(),
+            idle_stop_secs: None,
+        }
+    }
+
+    fn clock_of(&self, at: Incarnation) -> Millis {
+        Millis(self.processes.get(&at).map_or(0, |process| process.clock(self.now)))
+    }
+
+    fn new_sink(&mut self, at: Incarnation) -> SinkId {
+        let Some(process) = self.processes.get_mut(&at) else { return SinkId(0) };
+        process.next_sink += 1;
+        SinkId(process.next_sink)
+    }
+
+    /// A number that no instance of a tenant's server had before: payloads are told apart by it.
+    fn new_instance(&mut self) -> u64 {
+        let mut number = self.random() % 1_000_000;
+        while !self.instances.insert(number) {
+            number += 1;
+        }
+        number
+    }
+
+    /// The session that a connection made.
+    pub(super) fn newborn(&self, at: Incarnation, conn: ConnId) -> Option<SessionId> {
+        let process = self.processes.get(&at)?;
+        let by = |owned: &Owned| owned.begun_by.as_ref().is_some_and(|(by, _)| *by == conn);
+        let born = process.sessions.iter().find(|(_, owned)| by(owned));
+        born.map(|(session, _)| session.clone())
+    }
+
+    /// The record of a newborn session is made, or cannot be.
+    pub(super) fn created(&mut self, at: Incarnation, id: &SessionId, came: Result<(), Error>) {
+        let Some(mut owned) = self.take(at, id) else { return };
+        let Some(record) = owned.creating.clone() else { return self.put(at, id, owned) };
+        match came {
+            Ok(()) => {
+                owned.creating = None;
+                let now = self.clock_of(at).0;
+                let ttl = Duration::from_millis(self.plan.ttl);
+                let tenure = Tenure::new(id.clone(), record, owned.epoch, ttl, now);
+                owned.tenure = Some(self.by_rules(tenure));
+                for effect in std::mem::take(&mut owned.held) {
+                    self.perform(at, id, &mut owned, effect);
+                }
+                self.live(at, id, owned);
+            }
+            Err(Error::Unavailable(_)) if self.now < owned.born + BIRTH => {
+                self.put(at, id, owned);
+                let create = Command::Create(id.clone(), record);
+                self.send_for(at, create, Purpose::Create(id.clone()));
+            }
+            Err(_) => {
+                let refused = Said::Answer(Answer::Refused(Refusal::Unavailable));
+                for sink in std::mem::take(&mut owned.sinks) {
+                    self.say(at, sink, refused.clone());
+                }
+            }
+        }
+    }
+
+    fn by_rules(&self, tenure: Tenure) -> Tenure {
+        tenure.with_rules(self.rules.tenure)
+    }
+
+    /// A session that was claimed.
+    pub(super) fn adopt(&mut self, at: Incarnation, id: &SessionId, claimed: Claimed, epoch: u64) {
+        let Claimed { record, log } = claimed;
+        self.checker.adopted(self.now, id, record.owner);
+        let now = self.clock_of(at);
+        let Some(revision) = Revision::named(&record.revision) else { return };
+        let saved = Saved {
+            revision,
+            initialize: record.initialize.clone(),
+            state: record.state.bytes.clone(),
+            version: record.state.version,
+            former: record.former.iter().map(|token| Emitter(token.random)).collect(),
+            log: log.clone(),
+        };
+        let mut effects = Vec::new();
+        let birth = self.birth(record.owner.token);
+        let session = match Session::restore(birth, saved, now, &mut effects) {
+            Ok(session) => session,
+            Err(unreadable) => {
+                self.checker.breaks(format!("{} is unreadable: {unreadable:?}", id.as_str()));
+                return;
+            }
+        };
+        let owner = record.owner;
+        let ttl = Duration::from_millis(self.plan.ttl);
+        let tenure = Tenure::new(id.clone(), record, epoch, ttl, now.0);
+        let mut owned = Owned {
+            session,
+            tenure: Some(self.by_rules(tenure)),
+            owner,
+            sinks: Vec::new(),
+            instance: None,
+            busy: false,
+            following: VecDeque::new(),
+            held: Vec::new(),
+            born: self.now,
+            creating: None,
+            armed: None,
+            over: false,
+            epoch,
+            begun_by: None,
+        };
+        for effect in effects {
+            self.perform(at, id, &mut owned, effect);
+        }
+        if self.processes.get(&at).is_some_and(|process| process.draining) {
+            owned.following.push_back(Event::HandOver { at_once: false });
+        }
+        self.live(at, id, owned);
+    }
+
+    // ---- Living ----
+
+    fn take(&mut self, at: Incarnation, id: &SessionId) -> Option<Owned> {
+        self.processes.get_mut(&at)?.sessions.remove(id)
+    }
+
+    fn put(&mut self, at: Incarnation, id: &SessionId, owned: Owned) {
+        if let Some(process) = self.processes.get_mut(&at) {
+            process.sessions.insert(id.clone(), owned);
+        }
+    }
+
+    /// Something happened to a session.
+    fn happened(&mut self, at: Incarnation, id: &SessionId, event: Event) {
+        let Some(mut owned) = self.take(at, id) else { return };
+        owned.following.push_back(event);
+        self.live(at, id, owned);
+    }
+
+    /// May the session be acted for now?
+    fn may_act(&self, at: Incarnation, id: &SessionId, owned: &Owned) -> bool {
+        if !self.rules.acts_by_lease {
+            return true;
+        }
+        match &owned.tenure {
+            Some(tenure) => self.moment(at, id).is_some_and(|moment| tenure.may_act(&moment)),
+            None => self.right_of(at).is_some(),
+        }
+    }
+
+    /// Lives through what has happened, does what the tenure asks for, and sets its clock.
+    fn live(&mut self, at: Incarnation, id: &SessionId, mut owned: Owned) {
+        while owned.creating.is_none() && !owned.over && self.may_act(at, id, &owned) {
+            let now = self.clock_of(at);
+            let due = owned.session.deadline().is_some_and(|deadline| deadline <= now);
+            let event = match owned.following.pop_front() {
+                Some(event) => event,
+                None if due => Event::DeadlinePassed,
+                None => break,
+            };
+            let mut effects = Vec::new();
+            owned.session.step(now, event, &mut effects);
+            if owned.tenure.is_none() && effects.iter().any(needs_record) {
+                self.create(at, id, &mut owned, effects);
+                break;
+            }
+            for effect in effects {
+                self.perform(at, id, &mut owned, effect);
+            }
+            if owned.over && owned.tenure.is_none() {
+                // It never was.
+                self.retry_those_of(at, id);
+                return;
+            }
+        }
+        self.operate(at, id, &mut owned);
+        self.arm(at, id, &mut owned);
+        self.put(at, id, owned);
+    }
+
+    fn create(&mut self, at: Incarnation, id: &SessionId, owned: &mut Owned, held: Vec<Effect>) {
+        let record = Record {
+            owner: owned.owner,
+            former: Vec::new(),
+            tenant: "acme".into(),
+            principal: Digest([1; 32]),
+            revision: owned.session.revision().as_str().to_owned().into(),
+            initialize: owned.session.initialize(),
+            state: State::default(),
+            standing: Standing::Owned,
+        };
+        owned.held = held;
+        owned.creating = Some(record.clone());
+        let create = Command::Create(id.clone(), record);
+        self.send_for(at, create, Purpose::Create(id.clone()));
+    }
+
+    fn arm(&mut self, at: Incarnation, id: &SessionId, owned: &mut Owned) {
+        let now = self.clock_of(at).0;
+        let awake = owned.creating.is_none() && !owned.over && self.may_act(at, id, owned);
+        let deadline = owned.session.deadline().map(|at| at.0).filter(|_| awake);
+        let tenure = owned.tenure.as_ref().and_then(Tenure::wake_at).filter(|_| !owned.busy);
+        let Some(next) = deadline.into_iter().chain(tenure).min() else { return };
+        if owned.armed.is_some_and(|armed| armed <= next && armed > now) {
+            return;
+        }
+        owned.armed = Some(next.max(now + 1));
+        let wait = next.saturating_sub(now) * 101 / 100 + 1;
+        self.after(wait, Happening::Rings(at, Timer::Session(id.clone())));
+    }
+
+    /// The session's clock rang, or its node may do again what it could not.
+    pub(super) fn look_after(&mut self, at: Incarnation, id: &SessionId) {
+        let Some(mut owned) = self.take(at, id) else { return };
+        owned.armed = None;
+        self.live(at, id, owned);
+    }
+
+    pub(super) fn look_after_all(&mut self, at: Incarnation) {
+        let Some(process) = self.processes.get(&at) else { return };
+        let sessions: Vec<SessionId> = process.sessions.keys().cloned().collect();
+        for session in sessions {
+            self.look_after(at, &session);
+        }
+    }
+
+    // ---- What the session asks for ----
+
+    fn perform(&mut self, at: Incarnation, id: &SessionId, owned: &mut Owned, effect: Effect) {
+        match effect {
+            Effect::Answer { sink, answer } => {
+                let Some(sink) = owned.take_sink(sink) else { return };
+                if !matches!(answer, Answer::Refused(Refusal::Moved)) {
+                    self.acted(id, owned, "a client was answered");
+                }
+                self.say(at, sink, Said::Answer(answer));
+            }
+            Effect::Open { sink, welcome, at: cursor } => {
+                let Some(sink) = owned.sink(sink) else { return };
+                self.acted(id, owned, "a stream was opened");
+                self.say(at, sink, Said::Open { welcome, at: cursor });
+            }
+            Effect::Write { sink, frame } => {
+                let Some(sink) = owned.sink(sink) else { return };
+                let owns = self.acted(id, owned, "a client was told something");
+                if let Frame::Message { id: Some(event), .. } = &frame
+                    && owns
+                {
+                    self.checker.told(id, *event);
+                }
+                self.say(at, sink, Said::Frame(frame));
+            }
+            Effect::Finish { sink, ending } => {
+                let Some(sink) = owned.take_sink(sink) else { return };
+                if ending != Ending::Moved {
+                    self.acted(id, owned, "a stream was ended");
+                }
+                self.say(at, sink, Said::Finish(ending));
+            }
+            Effect::OpenLink => {
+                let instance = self.new_instance();
+                owned.instance = Some(Instance::new(instance));
+                let wait = self.rng.between(5, 60);
+                let timer = Timer::LinkUp(id.clone(), instance);
+                self.after(wait, Happening::Rings(at, timer));
+            }
+            Effect::CloseLink => owned.instance = None,
+            Effect::Send(message) => {
+                let mut did = Vec::new();
+                if let Some(instance) = &mut owned.instance {
+                    instance.hear(&message, &mut did);
+                }
+                self.instance_did(at, id, owned, did);
+            }
+            Effect::Append { first, floor, entries } => {
+                if let Some(tenure) = &mut owned.tenure {
+                    tenure.push(first, floor, entries);
+                }
+            }
+            Effect::Save { version, state } => {
+                if let Some(tenure) = &mut owned.tenure {
+                    tenure.save(State { version, bytes: state });
+                }
+            }
+            Effect::Over { cause } => {
+                owned.over = true;
+                owned.instance = None;
+                let name = self.name(at);
+                self.note(|| format!("{name} {} is over: {cause:?}", id.as_str()));
+                if let Some(tenure) = &mut owned.tenure {
+                    match cause {
+                        Cause::Moved | Cause::Asleep => tenure.release(),
+                        _ => tenure.end(),
+                    }
+                }
+                if cause == Cause::Deleted {
+                    self.checker.begins_to_end(id, at);
+                    let patience = Timer::EndPatience(id.clone());
+                    self.after(END_PATIENCE, Happening::Rings(at, patience));
+                    if !self.rules.ends_before_word {
+                        self.end_told(at, owned, true);
+                    }
+                }
+            }
+            Effect::Tell(_) => {}
+        }
+    }
+
+    /// Tells the session what became of its end in the store, and its DELETEs with it.
+    fn end_told(&mut self, at: Incarnation, owned: &mut Owned, durable: bool) {
+        let (now, mut effects) = (self.clock_of(at), Vec::new());
+        owned.session.step(now, Event::Ended { durable }, &mut effects);
+        for effect in effects {
+            if let Effect::Answer { sink, answer } = effect
+                && let Some(sink) = owned.take_sink(sink)
+            {
+                self.say(at, sink, Said::Answer(answer));
+            }
+        }
+    }
+
+    /// The end of a session was not written for too long: its DELETEs wait no longer.
+    pub(super) fn end_takes_too_long(&mut self, at: Incarnation, id: &SessionId) {
+        let Some(mut owned) = self.take(at, id) else { return };
+        if owned.over {
+            self.end_told(at, &mut owned, false);
+        }
+        self.put(at, id, owned);
+    }
+
+    fn acted(&mut self, id: &SessionId, owned: &Owned, what: &str) -> bool {
+        self.checker.acts(self.now, id, owned.owner, &self.plan, what)
+    }
+
+    /// Says something to a connection, here or elsewhere.
+    fn say(&mut self, at: Incarnation, sink: Sink, said: Said) {
+        let Sink { from, conn, attachment, .. } = sink;
+        if from == at {
+            self.after(0, Happening::Here { at, conn, attachment, said });
+        } else {
+            self.peer_send(at, from, Peer::Said { conn, attachment, said });
+        }
+    }
+}
+
+impl Owned {
+    fn sink(&self, id: SinkId) -> Option<Sink> {
+        self.sinks.iter().find(|sink| sink.id == id).copied()
+    }
+
+    fn take_sink(&mut self, id: SinkId) -> Option<Sink> {
+        let index = self.sinks.iter().position(|sink| sink.id == id)?;
+        Some(self.sinks.remove(index))
+    }
+}
+
+/// Whoever sees this effect performed knows of the session.
+fn needs_record(effect: &Effect) -> bool {
+    matches!(
+        effect,
+        Effect::Answer { answer: Answer::Welcome(_), .. }
+            | Effect::Open { welcome: true, .. }
+            | Effect::Append { .. }
+    )
+}

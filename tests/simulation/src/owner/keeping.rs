@@ -1,0 +1,101 @@
+//! What a session's tenure asks for, and what comes of it.
+
+use conversation::{Emitter, Event};
+use ownership::failover::Generation;
+use ownership::tenure::{Came, Moment, Op, Outcome};
+use ownership::tombstones::Tombstone;
+
+use super::*;
+
+impl World {
+    /// What the node knows now about the store that holds the session.
+    pub(super) fn moment(&self, at: Incarnation, _id: &SessionId) -> Option<Moment> {
+        let process = self.processes.get(&at)?;
+        let now = process.clock(self.now);
+        let right = process.right(self.now);
+        let Generation { number, settling, primary } = process.generation(self.now);
+        Some(Moment { now, right, era: number, settling, primary })
+    }
+
+    pub(super) fn operate(&mut self, at: Incarnation, id: &SessionId, owned: &mut Owned) {
+        let random = self.random();
+        let Some(moment) = self.moment(at, id) else { return };
+        if owned.busy {
+            return;
+        }
+        let Some(tenure) = &mut owned.tenure else { return };
+        let session = &owned.session;
+        let ring = || {
+            let ring = session.ring();
+            (ring.first, ring.entries)
+        };
+        let Some(op) = tenure.next(&moment, ring, random) else { return };
+        owned.busy = true;
+        let command = match op {
+            Op::Append(batch) => Command::Append(batch),
+            Op::Reassert(record, batch) => Command::Reassert(record, batch),
+            Op::Save { token, state } => Command::Save(id.clone(), token, state),
+            Op::Claim { expected, new, .. } => Command::Claim(id.clone(), expected, new),
+            Op::Release { token, .. } => Command::Release(id.clone(), token),
+            Op::End { token } => Command::End(id.clone(), token),
+        };
+        self.send_for(at, command, Purpose::Tenure(id.clone()));
+    }
+
+    /// What came of an operation of the tenure.
+    pub(crate) fn tenure_came(&mut self, at: Incarnation, id: &SessionId, answer: RedisAnswer) {
+        let Some(mut owned) = self.take(at, id) else { return };
+        owned.busy = false;
+        let came = match answer {
+            RedisAnswer::Appended(came) => Came::Appended(came),
+            RedisAnswer::Saved(came) => Came::Saved(came),
+            RedisAnswer::Claimed(came) => Came::Claimed(came),
+            RedisAnswer::Done(came) => Came::Done(came),
+            _ => return self.put(at, id, owned),
+        };
+        let Some(moment) = self.moment(at, id) else { return };
+        let Some(tenure) = &mut owned.tenure else { return };
+        for outcome in tenure.came(&moment, came) {
+            match outcome {
+                Outcome::Through(through) => {
+                    owned.following.push_back(Event::Appended { through });
+                }
+                Outcome::Saved(version) => owned.following.push_back(Event::Saved { version }),
+                Outcome::Reclaimed(token) => {
+                    owned.owner.token = token;
+                    let emitter = Emitter(token.random);
+                    // Before anything that happens under it.
+                    owned.following.push_front(Event::Reclaimed { emitter });
+                }
+                Outcome::Deposed | Outcome::Released | Outcome::Ended => {
+                    let name = self.name(at);
+                    self.note(|| format!("{name} {}: {outcome:?}", id.as_str()));
+                    if outcome == Outcome::Ended
+                        && let Some(tenure) = &owned.tenure
+                    {
+                        let (record, until) =
+                            (tenure.tombstone(), moment.now + TTL.as_millis() as u64);
+                        let tombstone = Tombstone::new(id.clone(), record, Some(moment.era), until);
+                        if let Some(process) = self.processes.get_mut(&at) {
+                            process.tombstones.keep(tombstone, moment.now);
+                        }
+                    }
+                    self.let_go(at, id, owned, matches!(outcome, Outcome::Ended));
+                    return;
+                }
+            }
+        }
+        self.live(at, id, owned);
+    }
+
+    /// The session is not here any more.
+    fn let_go(&mut self, at: Incarnation, id: &SessionId, mut owned: Owned, ended: bool) {
+        if ended {
+            self.end_told(at, &mut owned, true);
+        }
+        for sink in owned.sinks {
+            self.say(at, sink, Said::Lost);
+        }
+        self.retry_those_of(at, id);
+    }
+}

@@ -1,0 +1,112 @@
+//! What an owner is asked by other nodes, and how it leaves them.
+
+use super::*;
+
+impl World {
+    /// An errand for a session comes to this node.
+    pub(crate) fn hear_call(&mut self, at: Incarnation, from: Incarnation, call: Call) {
+        let Some(mut owned) = self.take(at, &call.session) else {
+            self.not_started(at, from, &call);
+            let Some(process) = self.processes.get(&at) else { return };
+            let mine = !process.claims.contains_key(&call.session);
+            if from != at && mine && call.claim {
+                // The record may name this node, or nobody: see for itself.
+                self.seek_for_peer(at, &call.session);
+            }
+            return;
+        };
+        let numbered = self.rules.numbers_attachments;
+        let newer = |sink: &Sink| {
+            (sink.from, sink.conn) == (from, call.conn) && sink.attachment >= call.attachment
+        };
+        if numbered && owned.sinks.iter().any(newer) {
+            return self.put(at, &call.session, owned);
+        }
+        if owned.over || !self.may_act(at, &call.session, &owned) {
+            self.not_started(at, from, &call);
+            // There is now a reason to claim it.
+            return self.live(at, &call.session, owned);
+        }
+        let id = self.new_sink(at);
+        let Call { conn, attachment, session, errand, .. } = call;
+        owned.sinks.push(Sink { id, from, conn, attachment });
+        let event = errand.event(id, from != at);
+        owned.following.push_back(event);
+        self.live(at, &session, owned);
+    }
+
+    pub(super) fn not_started(&mut self, at: Incarnation, from: Incarnation, call: &Call) {
+        let (conn, attachment) = (call.conn, call.attachment);
+        if from == at {
+            self.hear_not_started(at, conn, attachment);
+        } else {
+            self.peer_send(at, from, Peer::NotStarted { conn, attachment });
+        }
+    }
+
+    /// A connection is gone, or attached anew.
+    pub(crate) fn hear_gone(
+        &mut self,
+        at: Incarnation,
+        from: Incarnation,
+        conn: ConnId,
+        attachment: u64,
+    ) {
+        let gone =
+            |sink: &Sink| (sink.from, sink.conn, sink.attachment) == (from, conn, attachment);
+        self.close_sinks(at, gone);
+    }
+
+    /// Every connection that came over a link that broke.
+    pub(crate) fn lose_callers(&mut self, at: Incarnation, peer: Incarnation) {
+        self.close_sinks(at, |sink| sink.from == peer);
+    }
+
+    pub(super) fn close_sinks(&mut self, at: Incarnation, gone: impl Fn(&Sink) -> bool) {
+        let Some(process) = self.processes.get(&at) else { return };
+        let mut closing = Vec::new();
+        for (session, owned) in &process.sessions {
+            let sinks = owned.sinks.iter().filter(|sink| gone(sink));
+            closing.extend(sinks.map(|sink| (session.clone(), sink.id)));
+        }
+        for (session, sink) in closing {
+            let Some(mut owned) = self.take(at, &session) else { continue };
+            owned.sinks.retain(|other| other.id != sink);
+            owned.following.push_back(Event::SinkClosed { sink });
+            self.live(at, &session, owned);
+        }
+    }
+
+    // ---- Going ----
+
+    pub(crate) fn hand_over_all(&mut self, at: Incarnation, at_once: bool) {
+        let Some(process) = self.processes.get(&at) else { return };
+        let sessions: Vec<SessionId> = process.sessions.keys().cloned().collect();
+        for session in sessions {
+            self.happened(at, &session, Event::HandOver { at_once });
+        }
+    }
+
+    /// What is in flight has had its time.
+    pub(crate) fn drain_now(&mut self, at: Incarnation) {
+        self.hand_over_all(at, true);
+        self.end_primed(at);
+        self.after(500, Happening::Rings(at, Timer::Leave));
+    }
+
+    /// The drained process ends, as soon as nobody needs it any more.
+    pub(crate) fn leave(&mut self, at: Incarnation) {
+        let Some(process) = self.processes.get(&at) else { return };
+        let slot = process.slot;
+        if self.now >= process.draining_since + self.plan.drain + LAST_WORDS {
+            self.give_up_all(at);
+        } else if !process.sessions.is_empty() || !process.keepers.is_empty() {
+            self.hand_over_all(at, true);
+            self.end_primed(at);
+            self.after(500, Happening::Rings(at, Timer::Leave));
+            return;
+        }
+        self.kill(at, 2, true);
+        self.after(200, Happening::Starts(slot));
+    }
+}

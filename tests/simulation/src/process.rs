@@ -1,0 +1,560 @@
+//! One life of a node: its clock, its lease, what it knows of the others and of Redis.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ownership::failover::{self, FailoverTracker, Generation};
+use ownership::tenure::Settling;
+use ownership::tombstones::{self, Tombstones};
+use ownership::validity::{self, LeaseValidity, Renewal};
+use ownership::{Error, Incarnation, Lease, Presence, Primary, PrimaryId};
+use protocol::SessionId;
+
+use super::client::{ConnId, Told};
+use super::dial::{Dial, PeerLinks};
+use super::ingress::Keeper;
+use super::owner::Owned;
+use super::redis::{Answer, Command, brief};
+use super::world::{Happening, Tag, Timer, World};
+
+/// What a command was sent for.
+#[derive(Clone, Debug)]
+pub(super) enum Purpose {
+    Renew(Renewal),
+    Nodes,
+    Primaries,
+    /// Where is the session that this connection wants?
+    Locate(ConnId, u64, Option<u64>),
+    /// Is the owner there, which the record names?
+    Presence(ConnId, u64, Box<ownership::Record>, Option<u64>),
+    /// Is the lease of this peer over, while this node's own holds?
+    Lapsed(Incarnation, Option<u64>),
+    Claim(SessionId),
+    Tenure(SessionId),
+    Create(SessionId),
+    /// The tombstone of this number is written in this generation.
+    Tombstone(u64, u64),
+    /// The dial loop of this number looks at the lease of a peer.
+    LookPresence(Incarnation, u64),
+    /// Its failure detector found the peer dead.
+    MarkDead(Incarnation, u64),
+    /// This process has the address of a former one; tried so often before.
+    BuryFormer(Incarnation, u32),
+}
+
+/// How long a renewal after a lost link is waited for where nothing else is to do, and how often
+/// that is looked at, in milliseconds.
+pub(super) const DOUBT_MS: u64 = 500;
+const DOUBT_POLL_MS: u64 = 5;
+
+impl Purpose {
+    /// Does it decide by whether this node held its lease meanwhile?
+    fn asks_for_the_lease(&self) -> bool {
+        matches!(self, Self::Locate(..) | Self::Presence(..) | Self::Lapsed(..) | Self::Claim(_))
+    }
+}
+
+/// How long something may be on its way to a client.
+pub(super) const ON_ITS_WAY: u64 = 50;
+
+/// A command that is waited for.
+#[derive(Debug)]
+pub(super) struct Waited {
+    purpose: Purpose,
+    command: Command,
+    /// It was answered while the process doubts its lease. Until this time that is waited for.
+    until: Option<u64>,
+}
+
+/// A claim under way, and who waits for it.
+#[derive(Debug)]
+pub(super) struct Claiming {
+    pub(super) new: ownership::Owner,
+    /// The right that it was asked under.
+    pub(super) right: Option<u64>,
+}
+
+/// One life of a node.
+pub(super) struct Process {
+    pub(super) slot: usize,
+    pub(super) incarnation: Incarnation,
+    /// What its clock shows at `started`, and how fast it runs, in millionths.
+    shows: u64,
+    since: u64,
+    rate: u64,
+    pub(super) paused: bool,
+    pub(super) backlog: VecDeque<Happening>,
+    pub(super) lease: LeaseValidity,
+    /// A renewal is under way; another is sent when that has ended.
+    renews: bool,
+    renew_again: bool,
+    /// The timers that count.
+    renew_timer: u64,
+    look_timer: u64,
+    /// The primary that it knows of, and the failovers that it has seen.
+    pub(super) failovers: FailoverTracker,
+    /// The server that its connection leads to.
+    pub(super) connected: Option<PrimaryId>,
+    /// Its connection stays with a former primary.
+    pub(super) split: bool,
+    pub(super) members: BTreeMap<Incarnation, Lease>,
+    /// Where each process that it ever knew is.
+    pub(super) addresses: BTreeMap<Incarnation, usize>,
+    /// Its links, as far as it has noticed: of members, and of those that there is one to.
+    pub(super) peers: BTreeMap<Incarnation, PeerLinks>,
+    /// Peers that it is connecting to.
+    pub(super) dials: BTreeMap<Incarnation, Dial>,
+    pub(super) next_dial: u64,
+    /// It has looked which former processes had its address.
+    pub(super) has_met: bool,
+    pub(super) known: BTreeMap<SessionId, Incarnation>,
+    pub(super) sessions: BTreeMap<SessionId, Owned>,
+    pub(super) claims: BTreeMap<SessionId, Claiming>,
+    pub(super) keepers: BTreeMap<ConnId, Keeper>,
+    pub(super) waited: BTreeMap<Tag, Waited>,
+    pub(super) draining: bool,
+    /// Since when, by the world's clock.
+    pub(super) draining_since: u64,
+    /// Of sessions that ended here.
+    pub(super) tombstones: Tombstones,
+    /// How many of them are being written, and whether to look again when all are answered.
+    writes_tombstones: u64,
+    look_again: Option<u64>,
+    /// The balancer sends nothing new.
+    pub(super) out_of_rotation: bool,
+    /// Connections of other nodes that sessions here speak with.
+    pub(super) next_sink: u64,
+}
+
+impl Process {
+    /// What its clock shows, in milliseconds.
+    pub(super) fn clock(&self, now: u64) -> u64 {
+        self.shows + now.saturating_sub(self.since) * self.rate / 1_000_000
+    }
+
+    /// The generation of its lease, where it may act.
+    pub(super) fn right(&self, now: u64) -> Option<u64> {
+        self.lease.generation_if_valid(self.clock(now))
+    }
+
+    /// Did it hold a lease a moment ago, when it wrote what now arrives?
+    pub(super) fn held_a_lease(&self, now: u64) -> bool {
+        self.clock(now) < self.lease.until_ms() + ON_ITS_WAY
+    }
+
+    /// The primary that it knows of.
+    pub(super) fn told(&self) -> Option<PrimaryId> {
+        self.failovers.primaries().first().copied()
+    }
+
+    /// Did the session end here, as it knows?
+    pub(super) fn has_tombstone(&self, session: &SessionId) -> bool {
+        self.tombstones.sessions().any(|ended| ended == session)
+    }
+
+    /// What it knows of the primary, which keeps everything.
+    pub(super) fn generation(&self, now: u64) -> Generation {
+        self.failovers.generation(|| 0, || 0, self.clock(now))
+    }
+
+    pub(super) fn waits_for(&self, tag: Tag) -> bool {
+        self.waited.contains_key(&tag)
+    }
+
+    /// Its clock stood still since `at`, as that of a machine does which is frozen whole.
+    pub(super) fn forget_time(&mut self, now: u64, at: u64) {
+        self.shows = self.clock(at);
+        self.since = now;
+    }
+}
+
+impl World {
+    /// A process starts at an address.
+    pub(super) fn start(&mut self, slot: usize) {
+        if self.slots[slot].is_some() || self.checker.machine_gone.contains(&slot) {
+            return;
+        }
+        let incarnation = Incarnation(self.random());
+        let shows = self.rng.between(1_000, 100_000);
+        let drift = self.plan.drift;
+        let rate = self.rng.between(1_000_000 - drift, 1_000_000 + drift);
+        let rules = validity::Rules { counts_losses: self.rules.epochs };
+        let failover_rules = failover::Rules { waits_out_leases: self.rules.waits_out_leases };
+        let process = Process {
+            slot,
+            incarnation,
+            shows,
+            since: self.now,
+            rate,
+            paused: false,
+            backlog: VecDeque::new(),
+            lease: LeaseValidity::new(self.plan.lease - self.plan.margin).with_rules(rules),
+            renews: false,
+            renew_again: false,
+            renew_timer: 0,
+            look_timer: 0,
+            failovers: FailoverTracker::new(self.plan.settle, failover_rules),
+            connected: None,
+            split: false,
+            members: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            dials: BTreeMap::new(),
+            next_dial: 1,
+            has_met: false,
+            known: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            keepers: BTreeMap::new(),
+            waited: BTreeMap::new(),
+            draining: false,
+            draining_since: 0,
+            tombstones: Tombstones::default(),
+            writes_tombstones: 0,
+            look_again: None,
+            out_of_rotation: false,
+            next_sink: 1,
+        };
+        self.slots[slot] = Some(incarnation);
+        self.processes.insert(incarnation, process);
+        self.note(|| format!("n{slot}:{} starts", brief(incarnation)));
+        self.renew(incarnation);
+        self.look_around(incarnation);
+    }
+
+    /// The process is gone, and everything in it. `closes`: its system closes its links in
+    /// order, unless the process left bytes unread.
+    pub(super) fn kill(&mut self, incarnation: Incarnation, seen_after: u64, closes: bool) {
+        let Some(process) = self.processes.remove(&incarnation) else { return };
+        let name = brief(incarnation);
+        self.note(|| format!("n{}:{name} dies", process.slot));
+        self.slots[process.slot] = None;
+        self.checker.died(&process, self.now);
+        for other in self.links.of(incarnation) {
+            let closed = closes && !self.rng.chance(self.plan.resets);
+            self.break_link(incarnation, other, seen_after, closed);
+        }
+        self.cut_clients_of(incarnation, seen_after);
+    }
+
+    // ---- What it asks Redis ----
+
+    pub(super) fn send_for(
+        &mut self,
+        from: Incarnation,
+        command: Command,
+        purpose: Purpose,
+    ) -> Tag {
+        let tag = self.send(from, command.clone());
+        if let Some(process) = self.processes.get_mut(&from) {
+            process.waited.insert(tag, Waited { purpose, command, until: None });
+        }
+        tag
+    }
+
+    pub(super) fn gave_up(&mut self, to: Incarnation, tag: Tag) {
+        let waited = self.processes.get(&to).and_then(|process| process.waited.get(&tag));
+        if let Some(waited) = waited.filter(|waited| waited.until.is_none()) {
+            let answer = waited.command.unanswered("no answer");
+            self.answered(to, tag, answer);
+        }
+    }
+
+    pub(super) fn answered(&mut self, to: Incarnation, tag: Tag, answer: Answer) {
+        let Some(process) = self.processes.get_mut(&to) else { return };
+        let Some(waited) = process.waited.get_mut(&tag) else { return };
+        // Whether the lease is held is known when the next renewal is answered.
+        let until = *waited.until.get_or_insert(self.now + DOUBT_MS);
+        if waited.purpose.asks_for_the_lease() && process.lease.is_doubted() && self.now < until {
+            self.after(DOUBT_POLL_MS, Happening::Answered { to, tag, answer });
+            return;
+        }
+        let Some(Waited { purpose, .. }) = process.waited.remove(&tag) else { return };
+        match (purpose, answer) {
+            (Purpose::Renew(renewal), Answer::Renewed(came)) => match came {
+                Ok(renewed) => {
+                    self.renewed(to, renewal, renewed.was_there);
+                }
+                Err(Error::MarkedDead { .. }) => self.buried(to),
+                // An answer that does not come is worth a second request before the lease ends.
+                Err(_) => self.renew_in(to, self.plan.renew / 4),
+            },
+            (Purpose::Nodes, Answer::Nodes(Ok(leases))) => self.met(to, leases),
+            (Purpose::Primaries, Answer::Primaries(Ok(id))) => self.told_of(to, id),
+            (Purpose::Locate(conn, attempt, right), Answer::Read(came)) => {
+                self.located(to, conn, attempt, right, came);
+            }
+            (Purpose::Presence(conn, attempt, record, right), Answer::Presence(came)) => {
+                self.presence_told(to, conn, attempt, &record, right, came);
+            }
+            (Purpose::Lapsed(peer, right), Answer::Presence(Ok(Presence::Gone))) => {
+                self.lapsed(to, peer, right);
+            }
+            (Purpose::Claim(session), Answer::Claimed(came)) => self.claimed(to, &session, came),
+            (Purpose::Tenure(session), answer) => self.tenure_came(to, &session, answer),
+            (Purpose::Create(session), Answer::Done(came)) => self.created(to, &session, came),
+            (Purpose::LookPresence(peer, number), Answer::Presence(came)) => {
+                self.presence_seen(to, peer, number, came);
+            }
+            (Purpose::MarkDead(peer, number), Answer::Marked(came)) => {
+                self.marked(to, peer, number, came);
+            }
+            (Purpose::BuryFormer(peer, tries), Answer::Marked(came)) => {
+                self.former_marked(to, peer, tries, came);
+            }
+            (Purpose::Tombstone(number, generation), Answer::Appended(came)) => {
+                self.tombstone_written(to, number, generation, &came);
+            }
+            _ => {}
+        }
+    }
+
+    // ---- The lease ----
+
+    /// Renews the lease now, or as soon as the renewal under way has ended.
+    pub(super) fn renew(&mut self, at: Incarnation) {
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        if std::mem::replace(&mut process.renews, true) {
+            process.renew_again = true;
+            return;
+        }
+        process.renew_again = false;
+        let linked = process.peers.iter().filter(|(_, links)| links.is_up);
+        let linked = linked.map(|(peer, _)| *peer).collect();
+        let renewal = process.lease.begin_renewal(process.clock(self.now));
+        let lease = Lease {
+            incarnation: at,
+            renewal: renewal.number,
+            acknowledged: renewal.acknowledged,
+            name: "".into(),
+            address: process.slot.to_string().into(),
+            draining: process.draining,
+            load: 0,
+            linked: if self.rules.links_save { linked } else { Vec::new() },
+        };
+        let ttl = self.plan.lease;
+        self.send_for(at, Command::Renew(lease, ttl), Purpose::Renew(renewal));
+    }
+
+    /// The renewal under way has ended; the next is sent so much later.
+    fn renew_in(&mut self, at: Incarnation, millis: u64) {
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        process.renews = false;
+        if process.renew_again {
+            return self.renew(at);
+        }
+        process.renew_timer += 1;
+        let timer = Timer::Renew(process.renew_timer);
+        self.after(millis, Happening::Rings(at, timer));
+    }
+
+    /// Learns which nodes and primaries there are, and does so again and again.
+    pub(super) fn look_around(&mut self, at: Incarnation) {
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        process.look_timer += 1;
+        let timer = Timer::Look(process.look_timer);
+        self.send_for(at, Command::Primaries, Purpose::Primaries);
+        self.send_for(at, Command::Nodes, Purpose::Nodes);
+        self.after(self.plan.renew, Happening::Rings(at, timer));
+    }
+
+    fn renewed(&mut self, at: Incarnation, renewal: Renewal, was_there: bool) {
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        let renewed = process.lease.renewed(process.clock(self.now), renewal, was_there);
+        if let Some(lost) = renewed.lost {
+            let name = self.name(at);
+            self.note(|| format!("{name} had lost its lease ({lost:?})"));
+        }
+        self.renew_in(at, self.plan.renew);
+        if renewed.is_news {
+            self.look_after_all(at);
+        }
+    }
+
+    /// It was marked dead while it lived: it stops at once, and its supervisor starts another.
+    fn buried(&mut self, at: Incarnation) {
+        let Some(slot) = self.slot_of(at) else { return };
+        let name = self.name(at);
+        self.note(|| format!("{name} learns that it was marked dead"));
+        if let Some(process) = self.processes.get_mut(&at) {
+            process.lease.end();
+        }
+        self.kill(at, 2, true);
+        self.after(200, Happening::Starts(slot));
+    }
+
+    fn told_of(&mut self, at: Incarnation, id: PrimaryId) {
+        let now = self.now;
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        let clock = process.clock(now);
+        if !process.failovers.observe(vec![Primary::of_everything(id)], clock).failed_over {
+            return;
+        }
+        let name = self.name(at);
+        self.note(|| format!("{name} sees that Redis failed over"));
+        self.look_after_all(at);
+        self.write_tombstones(at);
+    }
+
+    /// Sessions that ended here stay ended, whatever a failover forgot.
+    fn write_tombstones(&mut self, at: Incarnation) {
+        if !self.rules.remembers_ends {
+            return;
+        }
+        let now = self.now;
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        if process.writes_tombstones > 0 {
+            process.look_again = Some(0);
+            return;
+        }
+        let (clock, generation) = (process.clock(now), process.generation(now).number);
+        // Fewer end in a run than are due at once.
+        let due = process.tombstones.due(0, clock, |_| generation);
+        process.writes_tombstones = due.len() as u64;
+        for due in due {
+            let (record, batch) = due.tombstone.reassertion(clock);
+            let purpose = Purpose::Tombstone(due.number, due.generation);
+            self.send_for(at, Command::Reassert(record, batch), purpose);
+        }
+    }
+
+    fn tombstone_written(
+        &mut self,
+        at: Incarnation,
+        number: u64,
+        generation: u64,
+        came: &Result<ownership::Appended, Error>,
+    ) {
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        if tombstones::is_done(came) {
+            process.tombstones.written(number, generation);
+        } else {
+            process.look_again = Some(tombstones::RETRY_MS);
+        }
+        process.writes_tombstones -= 1;
+        if process.writes_tombstones == 0
+            && let Some(wait) = process.look_again.take()
+        {
+            self.after(wait, Happening::Rings(at, Timer::Tombstones));
+        }
+    }
+
+    /// Has everything settled that a failover, or its start, may have made it miss?
+    pub(super) fn is_settled(&self, at: Incarnation) -> bool {
+        let process = self.processes.get(&at);
+        process.is_some_and(|process| process.generation(self.now).settling == Settling::Done)
+    }
+
+    /// Does a lease that is gone prove that its node may not act?
+    pub(super) fn lapse_proves(&self, at: Incarnation) -> bool {
+        let Some(process) = self.processes.get(&at) else { return false };
+        process.failovers.lapse_proves(|| 0, process.clock(self.now), self.plan.lease)
+    }
+
+    fn met(&mut self, at: Incarnation, leases: Vec<Lease>) {
+        let linked = self.links.of(at);
+        let right = self.right_of(at);
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        // Whoever is about to leave ends its links itself.
+        let leaves =
+            |peer: &Incarnation| process.members.get(peer).is_some_and(|lease| lease.draining);
+        let has_none = |peer: &Incarnation| leases.iter().all(|lease| lease.incarnation != *peer);
+        let lapsed: Vec<_> =
+            linked.into_iter().filter(|peer| has_none(peer) && !leaves(peer)).collect();
+        process.members = leases
+            .into_iter()
+            .filter(|lease| lease.incarnation != at)
+            .map(|lease| (lease.incarnation, lease))
+            .collect();
+        let slot = process.slot;
+        let members = &process.members;
+        process.peers.retain(|peer, links| links.is_up || members.contains_key(peer));
+        let mut peers = Vec::new();
+        for (peer, lease) in &process.members {
+            let address: usize = lease.address.parse().unwrap_or(0);
+            process.addresses.insert(*peer, address);
+            peers.push((*peer, address));
+        }
+        let is_first = !std::mem::replace(&mut process.has_met, true);
+        let lapsed = if self.rules.leaves_lapsed { lapsed } else { Vec::new() };
+        for peer in lapsed {
+            self.send_for(at, Command::Presence(peer), Purpose::Lapsed(peer, right));
+        }
+        for (peer, address) in peers {
+            if address == slot && is_first {
+                self.bury_former(at, peer, 0);
+            }
+            self.dial(at, peer);
+        }
+    }
+
+    /// A peer may not act any more, and others may claim what was its own: what was brought
+    /// to it goes elsewhere. By the same proof as for claims.
+    fn lapsed(&mut self, at: Incarnation, peer: Incarnation, right: Option<u64>) {
+        let holds = right.is_some() && right == self.right_of(at);
+        if holds && self.lapse_proves(at) {
+            self.leave_owner(at, peer);
+        }
+    }
+
+    pub(super) fn link_lost(&mut self, at: Incarnation, peer: Incarnation, closed: bool) {
+        let is_up = self.links.is_up(at, peer);
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        if let Some(links) = process.peers.get_mut(&peer) {
+            links.is_up = is_up;
+            links.was_closed |= closed;
+        }
+        if self.rules.renews_on_loss {
+            process.lease.doubt();
+        }
+        let name = self.name(at);
+        self.note(|| format!("{name} lost its link to {}", brief(peer)));
+        if self.rules.renews_on_loss {
+            self.renew(at);
+        }
+        self.lose_callers(at, peer);
+        self.lose_owner(at, peer);
+        self.dial(at, peer);
+    }
+
+    pub(super) fn rings(&mut self, at: Incarnation, timer: Timer) {
+        match timer {
+            Timer::Renew(number) => {
+                if self.processes.get(&at).is_some_and(|process| process.renew_timer == number) {
+                    self.renew(at);
+                }
+            }
+            Timer::Look(number) => {
+                if self.processes.get(&at).is_some_and(|process| process.look_timer == number) {
+                    self.look_around(at);
+                }
+            }
+            Timer::Session(session) => self.look_after(at, &session),
+            Timer::Again(conn, attempt) => self.try_again(at, conn, attempt),
+            Timer::Dial(peer, number) => self.connect_to(at, peer, number),
+            Timer::BuryFormer(peer, tries) => self.bury_former(at, peer, tries),
+            Timer::LinkUp(session, instance) => self.link_up(at, &session, instance),
+            Timer::Step(session, instance, request) => {
+                self.instance_goes_on(at, &session, instance, &request);
+            }
+            Timer::Chat(session, instance) => self.instance_chats(at, &session, instance),
+            Timer::DrainNow => self.drain_now(at),
+            Timer::Leave => self.leave(at),
+            Timer::Tombstones => self.write_tombstones(at),
+            Timer::EndPatience(session) => self.end_takes_too_long(at, &session),
+        }
+    }
+
+    /// What a process writes to a client of its own, if that is still there.
+    pub(super) fn answer_client(&mut self, conn: ConnId, told: Told) {
+        self.tell(conn, told);
+    }
+
+    /// Is the peer known to hold a lease?
+    pub(super) fn presence_of_member(
+        &self,
+        at: Incarnation,
+        peer: Incarnation,
+    ) -> Option<Presence> {
+        self.processes.get(&at)?.members.get(&peer).cloned().map(Presence::Live)
+    }
+}

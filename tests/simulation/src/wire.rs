@@ -1,0 +1,214 @@
+//! The way to Redis and back: what becomes of a command before it is done, and of its answer.
+
+use ownership::{Incarnation, Marking, Presence, PrimaryId};
+
+use super::plan::Trigger;
+use super::redis::{Answer, Command};
+use super::world::{Happening, Tag, World};
+
+/// How commands to Redis fare now, in percent, and in milliseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Weather {
+    /// Lost on the way there.
+    pub(super) lost: u64,
+    /// Done, and the answer is lost.
+    pub(super) unheard: u64,
+    /// Done up to `late_by` later.
+    pub(super) late: u64,
+    pub(super) late_by: u64,
+    /// Done twice.
+    pub(super) twice: u64,
+    /// The address from which Redis cannot be reached.
+    pub(super) cut_off: Option<usize>,
+}
+
+/// What becomes of one command.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Mishap {
+    /// It is never done.
+    Lost,
+    /// It is done, and the answer is lost.
+    Unheard,
+    /// It is done so much later; whoever sent it waits no longer.
+    Late(u64),
+    /// It is done, and done again so much later.
+    Twice(u64),
+    /// It fails when a part of it is done.
+    Half,
+}
+
+/// How long a link has been up of which its node's lease tells, where all is well.
+const TELLS: u64 = 3_000;
+
+impl World {
+    /// A process sends a command. What comes of it is told to `answered` or `gave_up`.
+    pub(super) fn send(&mut self, from: Incarnation, command: Command) -> Tag {
+        self.next_tag += 1;
+        let tag = self.next_tag;
+        let Some(process) = self.processes.get_mut(&from) else { return tag };
+        let slot = process.slot;
+        let current = self.redis.current();
+        // A connection leads to the server that was there when it was made.
+        let at = process.connected.filter(|_| process.split).unwrap_or(current);
+        process.connected = Some(at);
+        let told = process.told().is_none_or(|told| told == at);
+        if self.rules.told_primary && command.is_for_a_told_primary() && !told {
+            let answer = command.unanswered("another primary");
+            self.after(0, Happening::Answered { to: from, tag, answer });
+            return tag;
+        }
+        let weather = self.weather;
+        let cut_off = weather.cut_off == Some(slot);
+        self.after(self.plan.redis_patience, Happening::GaveUp { to: from, tag });
+        if cut_off || self.rng.chance(weather.lost) {
+            return tag;
+        }
+        let brief = command.brief();
+        let mishap = self.mishaps.iter().position(|(begins, _)| brief.starts_with(begins));
+        let mishap = mishap.map(|index| self.mishaps.remove(index).1);
+        let mut heard = !self.rng.chance(weather.unheard);
+        let mut there = self.rng.between(0, 2);
+        match mishap {
+            Some(Mishap::Lost) => return tag,
+            Some(Mishap::Unheard) => heard = false,
+            Some(Mishap::Late(millis)) => there += millis,
+            Some(Mishap::Twice(millis)) => {
+                let command = command.clone();
+                let again = self.now + millis;
+                self.at(again, Happening::Execute { from, tag, at, command, heard: false });
+            }
+            Some(Mishap::Half) => {
+                self.after(there, Happening::BreaksOff { from, tag, at, command });
+                return tag;
+            }
+            None => {}
+        }
+        if self.rng.chance(weather.late) {
+            there += self.rng.below(weather.late_by);
+        }
+        let there = (self.now + there).max(self.redis.away_until);
+        if self.rng.chance(weather.twice) {
+            let again = there + self.rng.below(weather.late_by.max(10));
+            let command = command.clone();
+            self.at(again, Happening::Execute { from, tag, at, command, heard: false });
+        }
+        self.at(there, Happening::Execute { from, tag, at, command, heard });
+        tag
+    }
+
+    pub(super) fn execute(
+        &mut self,
+        from: Incarnation,
+        tag: Tag,
+        at: PrimaryId,
+        command: Command,
+        heard: bool,
+    ) {
+        if self.now < self.redis.away_until {
+            let until = self.redis.away_until;
+            self.at(until, Happening::Execute { from, tag, at, command, heard });
+            return;
+        }
+        let Some(answer) = self.redis.execute(self.now, at, command.clone()) else {
+            self.resend(from, tag, command);
+            return;
+        };
+        if at == self.redis.current() {
+            self.check_mark(&command, &answer);
+            self.checker.executed(self.now, &command, &answer);
+        } else {
+            // What its process learns nothing of, nobody relies on: a copy that comes late to
+            // a deposed primary. But a claim begins a second history.
+            let process = self.processes.get(&from);
+            let learns = process.is_some_and(|process| heard && process.waits_for(tag));
+            if learns || (process.is_some() && matches!(command, Command::Claim(..))) {
+                self.checker.executed_apart(self.now, from, &command, &answer);
+            }
+        }
+        if !matches!(command, Command::Renew(..) | Command::Nodes | Command::Primaries) {
+            let (name, of) = (self.name(from), command.session().map(|s| s.as_str().to_owned()));
+            self.note(|| {
+                let of = of.unwrap_or_default();
+                format!("{name} redis {of} {}: {}", command.brief(), answer.brief())
+            });
+        }
+        if let Some(trigger) = self.plan.triggers.first()
+            && command.brief().starts_with(trigger.command)
+        {
+            let Trigger { after, fault, .. } = self.plan.triggers.remove(0);
+            self.after(after, Happening::Fault(fault));
+        }
+        // A told primary also covers that nobody is missing: see the store's `read`.
+        let answer = match (answer, self.processes.get(&from)) {
+            (Answer::Read(Ok(None)), Some(process))
+                if self.rules.told_primary && process.told().is_some_and(|told| told != at) =>
+            {
+                command.unanswered("another primary")
+            }
+            // Nor is a node gone whose lease it may have forgotten: see its `presence`.
+            (Answer::Presence(Ok(Presence::Gone)), Some(process))
+                if self.rules.told_primary && process.told().is_some_and(|told| told != at) =>
+            {
+                command.unanswered("another primary")
+            }
+            (answer, _) => answer,
+        };
+        if heard {
+            let back = self.rng.between(0, 2);
+            self.after(back, Happening::Answered { to: from, tag, answer });
+        }
+    }
+
+    pub(super) fn break_off(
+        &mut self,
+        from: Incarnation,
+        tag: Tag,
+        at: PrimaryId,
+        command: Command,
+    ) {
+        let name = self.name(from);
+        self.note(|| format!("{name} redis {} breaks off", command.brief()));
+        let answer = command.unanswered("it broke off");
+        self.redis.break_off(self.now, at, command);
+        let back = self.rng.between(0, 2);
+        self.after(back, Happening::Answered { to: from, tag, answer });
+    }
+
+    /// A living node is not marked dead that can renew its lease; nor one to which another has
+    /// had a link for long enough to tell of it, unless something else stood in the way.
+    fn check_mark(&mut self, command: &Command, answer: &Answer) {
+        let (Command::MarkDead(of, by, _), Answer::Marked(Ok(Marking::Dead))) = (command, answer)
+        else {
+            return;
+        };
+        let lives = |at: &Incarnation| self.processes.get(at).is_some_and(|at| !at.paused);
+        if !lives(of) || self.checker.is_marked(*of) {
+            return;
+        }
+        if self.checker.is_well(self.now, *of) {
+            let (of, by) = (self.name(*of), self.name(*by));
+            return self.checker.breaks(format!("{by} marked {of} dead, which lives and renews"));
+        }
+        let linked = self.links.since(*of, self.now.saturating_sub(TELLS));
+        let mut others = linked.into_iter().filter(|other| other != by && lives(other));
+        let Some(other) = others.find(|other| self.checker.is_well(self.now, *other)) else {
+            return;
+        };
+        let (of, by, other) = (self.name(*of), self.name(*by), self.name(other));
+        self.checker.breaks(format!("{by} marked {of} dead, to which {other} had a link"));
+    }
+
+    /// The connection that a command was sent on is gone: the store's client sends it again
+    /// on a new one, unless it is only for the primary by which it was judged.
+    fn resend(&mut self, from: Incarnation, tag: Tag, command: Command) {
+        let at = self.redis.current();
+        let waits = self.processes.get(&from).is_some_and(|process| {
+            let is_judged = self.rules.told_primary && command.is_for_a_told_primary();
+            process.waits_for(tag) && (!is_judged || process.told().is_none())
+        });
+        if waits {
+            let after = self.rng.between(5, 60);
+            self.after(after, Happening::Execute { from, tag, at, command, heard: true });
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Every rule of the protocol is needed: switched off, something that is promised breaks.
+//!
+//! A witness is found with
+//! `RULES=one,two+three cargo test --profile simulation -p simulation --test seeds explore_rules -- --ignored --nocapture`.
+
+use std::collections::BTreeSet;
+
+use simulation::Rules;
+
+/// Where a rule is missed.
+#[derive(Clone, Copy, Debug)]
+enum Witness {
+    /// In the case whose name begins so, under one of the first [`CASE_SEEDS`] seeds.
+    Case(&'static str),
+    /// In what one of the first [`SEEDS`] seeds makes go wrong.
+    Seeds,
+}
+
+use Witness::{Case, Seeds};
+
+/// How many seeds are tried for a case.
+const CASE_SEEDS: u64 = 40;
+
+/// How many seeds are tried where a rule is missed at random.
+const SEEDS: u64 = 5_000;
+
+/// Which rules are missed where. Several in one row mask each other: only where all of
+/// them are off something breaks.
+const SHOWN: &[(&[&str], Witness)] = &[
+    (&["told_primary"], Seeds),
+    (&["acts_by_lease"], Case("a stopped owner wakes beside its heir")),
+    (&["acts_by_lease"], Seeds),
+    (&["epochs"], Case("an owner that lapsed and came back answers")),
+    (&["epochs"], Seeds),
+    (&["self_claims"], Case("a claim is done and its answer is lost")),
+    (&["self_claims"], Seeds),
+    (&["marks_again"], Case("what was handed to a link is not handed")),
+    (&["marks_again"], Seeds),
+    (&["remembers_ends"], Case("an ended session does not come back")),
+    (&["remembers_ends"], Seeds),
+    (&["tenure.claims_after_lapse"], Case("an owner that lapsed and came back answers")),
+    (&["tenure.claims_after_lapse"], Seeds),
+    (&["tenure.reasserts_after_failover"], Seeds),
+    (&["tenure.reasserts_missing"], Seeds),
+    (&["settles"], Seeds),
+    (&["settles", "waits_out_leases"], Seeds),
+    (&["claims_by_lease", "epochs"], Case("a claim is answered when the claimant's lease")),
+    (&["one_claim", "self_claims"], Case("what was handed to a link is not handed")),
+    (&["one_claim", "self_claims"], Seeds),
+    (&["ends_before_word"], Case("an owner dies that was asked for the end")),
+    (&["tenure.stops_when_deposed"], Case("an owner is stopped with a call in its hands")),
+    (&["tenure.stops_when_deposed"], Seeds),
+    (&["tenure.reasserts_fallen_back"], Case("a failover shows a dead owner before")),
+    (&["tenure.reasserts_fallen_back"], Seeds),
+    (&["unknown_by_lease"], Case("a node that stayed with a deposed primary")),
+    (&["links_save"], Case("a node cannot renew and one peer cannot reach it")),
+    (&["links_save"], Seeds),
+    (&["leaves_lapsed"], Case("what was brought to a node waits there")),
+    (&["renews_on_loss"], Case("whoever had a link to a killed process")),
+    (&["claims_own_draining"], Case("a node drains for long whose claim")),
+    (&["numbers_attachments"], Case("a former owner says that it has lost")),
+    (&["settles", "tenure.releases_settled"], Case("who was cut off with a release under way")),
+    (&["tenure.refreshes"], Case("a stream is silent for longer than")),
+    (&["tenure.refreshes"], Case("a session is idle for longer than")),
+];
+
+/// Rules of the tenure that its own test shows to be missed, whether the simulator does or
+/// not: `each_rule_is_missed_by_somebody` in the crate `cluster` fails where one is not.
+const SHOWN_BY_TENURE: &[&str] = &[
+    "tenure.claims_after_lapse",
+    "tenure.reasserts_after_failover",
+    "tenure.reasserts_missing",
+    "tenure.ends_missing_after_lapse",
+    "tenure.knows_late_claims",
+    "tenure.resends_whole",
+    "tenure.stops_when_deposed",
+    "tenure.release_is_last",
+    "tenure.release_waits",
+    "tenure.claims_late_in_settling",
+    "tenure.reasserts_end",
+];
+
+impl Witness {
+    /// A run of each of its seeds; what it returns is whether a promise was broken, and which.
+    fn runs(self) -> Vec<Box<dyn Fn(Rules) -> Option<String>>> {
+        match self {
+            Seeds => (0..SEEDS)
+                .map(|seed| boxed(move |rules| simulation::run_seed(seed, rules, false).broken))
+                .collect(),
+            Case(name) => {
+                let cases = simulation::cases();
+                let case = cases.into_iter().find(|case| case.name.starts_with(name));
+                let plan = case.unwrap_or_else(|| panic!("no case is named {name}")).plan;
+                let run = |seed| {
+                    let plan = plan.clone();
+                    boxed(move |rules| simulation::run(seed, plan.clone(), rules, false).broken)
+                };
+                (0..CASE_SEEDS).map(run).collect()
+            }
+        }
+    }
+}
+
+fn boxed(run: impl Fn(Rules) -> Option<String> + 'static) -> Box<dyn Fn(Rules) -> Option<String>> {
+    Box::new(run)
+}
+
+/// Does this run miss these rules together, and where they are several, none of them alone?
+fn misses(run: &dyn Fn(Rules) -> Option<String>, names: &[&str]) -> bool {
+    let alone = || names.iter().all(|name| run(Rules::without(&[name])).is_none());
+    run(Rules::without(names)).is_some()
+        && run(Rules::default()).is_none()
+        && (names.len() == 1 || alone())
+}
+
+#[test]
+fn without_a_rule_its_witness_sees_a_promise_broken_and_with_it_none() {
+    let is_shown = |(names, witness): &&(&[&str], Witness)| {
+        witness.runs().iter().any(|run| misses(run, names))
+    };
+    let wrong: Vec<_> = SHOWN.iter().filter(|shown| !is_shown(shown)).collect();
+    assert!(wrong.is_empty(), "not missed: {wrong:#?}");
+}
+
+#[test]
+fn every_rule_has_a_switch_of_its_own() {
+    // As derived: it names every rule there is.
+    let all = format!("{:?}", Rules::default());
+    assert_eq!(all.matches(": true").count(), Rules::EACH.len(), "{all}");
+    let mut seen = BTreeSet::new();
+    for (name, _) in Rules::EACH {
+        let without = format!("{:?}", Rules::without(&[name]));
+        let field = name.trim_start_matches("tenure.");
+        assert!(without.contains(&format!("{field}: false")), "{name} switches something else");
+        assert_eq!(without.matches(": false").count(), 1, "{name} switches more than itself");
+        assert!(seen.insert(without), "{name} switches what another does");
+    }
+}
+
+#[test]
+fn every_rule_is_shown_to_be_needed() {
+    let shown = SHOWN.iter().flat_map(|(names, _)| names.iter().copied());
+    let shown: BTreeSet<&str> = shown.chain(SHOWN_BY_TENURE.iter().copied()).collect();
+    let each: BTreeSet<&str> = Rules::EACH.iter().map(|(name, _)| *name).collect();
+    let missing: Vec<_> = each.difference(&shown).collect();
+    assert!(missing.is_empty(), "nothing misses {missing:?}");
+    let strange: Vec<_> = shown.difference(&each).collect();
+    assert!(strange.is_empty(), "no rules: {strange:?}");
+}

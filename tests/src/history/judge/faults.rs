@@ -1,0 +1,151 @@
+//! Which promise of docs/reliability.md a fault suspends, for which process and how long.
+//!
+//! Everything that is not named here excuses nothing: a stop shorter than a lease, a Redis
+//! that stalls. A partition between two nodes excuses only what was on its way between them
+//! before its silence was noticed.
+
+use super::super::{Entry, What};
+
+/// A node that has not renewed its lease for so long acts no more, in milliseconds.
+const ACTS_MS: u64 = 5_000;
+
+/// How long a client of ours may take to notice that its connection broke.
+const NOTICED_MS: u64 = 1_000;
+
+/// How long a node that has lost its lease may take to find that out once it runs again or
+/// reaches Redis again: a renewal, and what it is answered.
+const FOUND_OUT_MS: u64 = 3_000;
+
+/// How long a silent link between two nodes still takes calls, in milliseconds: until its
+/// silence is noticed after 900 ms, and a moment.
+const SILENT_MS: u64 = 1_200;
+/// A shorter silence breaks no link.
+const SILENT_MIN_MS: u64 = 900;
+
+/// How long before a failover the last writes may be that it forgets.
+const FORGOTTEN_MS: u64 = 5_000;
+
+/// How a node was struck.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Its process was killed.
+    Killed,
+    /// It was asked to stop, and is over when it has stopped.
+    AskedToStop,
+    /// It was stopped, or cut off from Redis, for longer than a lease.
+    Lapsed,
+}
+
+/// What struck one node, and when it was over.
+#[derive(Clone, Copy, Debug)]
+struct Strike {
+    node: usize,
+    process: u32,
+    kind: Kind,
+    from: u64,
+    until: u64,
+}
+
+/// All that was done in a history.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    strikes: Vec<Strike>,
+    failovers: Vec<u64>,
+    /// When links between living nodes broke.
+    partitions: Vec<u64>,
+    /// Every process that was a node.
+    processes: Vec<u32>,
+}
+
+impl Faults {
+    pub(super) fn of(entries: &[Entry]) -> Self {
+        let mut faults = Self::default();
+        let done = entries.iter().filter_map(|entry| match entry.what {
+            What::Fault { node, what, process } => Some((entry.at, node, what, process)),
+            _ => None,
+        });
+        for (at, node, what, process) in done {
+            if node.is_some() && process != 0 {
+                faults.processes.push(process);
+            }
+            if what == "Redis fails over" || what == "a primary dies" {
+                faults.failovers.push(at);
+            }
+            if what == "partition" || what == "is not heard" {
+                faults.partitions.push(at);
+            }
+            let Some(node) = node else { continue };
+            let strike = |kind, until| Strike { node, process, kind, from: at, until };
+            match what {
+                "SIGKILL" => faults.strikes.push(strike(Kind::Killed, at)),
+                "SIGTERM" => faults.strikes.push(strike(Kind::AskedToStop, u64::MAX)),
+                "SIGSTOP" | "Redis is out of reach" => {
+                    faults.strikes.push(strike(Kind::Lapsed, u64::MAX));
+                }
+                "has stopped" | "SIGCONT" | "Redis is in reach" => {
+                    let open = faults.strikes.iter_mut().rev().find(|open| open.node == node);
+                    let Some(open) = open else { continue };
+                    open.until = at;
+                    // Its peers take its links for broken.
+                    if what == "SIGCONT" && at - open.from >= SILENT_MIN_MS {
+                        faults.partitions.push(open.from);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let is_short = |strike: &Strike| strike.until.saturating_sub(strike.from) < ACTS_MS;
+        faults.strikes.retain(|strike| strike.kind != Kind::Lapsed || !is_short(strike));
+        faults
+    }
+
+    /// May a connection to this node have broken now?
+    pub(super) fn breaks(&self, node: usize, at: u64) -> bool {
+        self.strikes.iter().filter(|strike| strike.node == node).any(|strike| {
+            let late = match strike.kind {
+                Kind::Killed | Kind::AskedToStop => NOTICED_MS,
+                Kind::Lapsed => FOUND_OUT_MS,
+            };
+            (strike.from..=strike.until.saturating_add(late)).contains(&at)
+        })
+    }
+
+    /// Was an owner struck between two moments, so that what it worked on may be lost? Where
+    /// nothing tells which process the owner was, any may have been it.
+    pub(super) fn lost_owner(&self, owners: &[u32], from: u64, to: u64) -> bool {
+        let is_known = owners.iter().any(|owner| self.processes.contains(owner));
+        self.strikes.iter().any(|strike| {
+            let is_mortal = strike.kind != Kind::AskedToStop;
+            let until = match strike.kind {
+                Kind::Lapsed => strike.until.saturating_add(FOUND_OUT_MS),
+                Kind::Killed | Kind::AskedToStop => strike.until,
+            };
+            is_mortal
+                && (!is_known || owners.contains(&strike.process))
+                && strike.from <= to
+                && until >= from
+        })
+    }
+
+    /// Did the link to a living owner break while a request was on its way? Whether its owner
+    /// began with it is not known then.
+    pub(super) fn lost_link(&self, from: u64, to: u64) -> bool {
+        self.partitions.iter().any(|at| from <= at + SILENT_MS && to >= *at)
+    }
+
+    /// Was what an owner wrote around this time forgotten by a failover, and the owner gone
+    /// before it could write it anew?
+    pub(super) fn forgot(&self, at: u64) -> bool {
+        self.failovers.iter().any(|failover| {
+            let window = failover.saturating_sub(FORGOTTEN_MS)..=failover + NOTICED_MS;
+            let is_gone = |strike: &Strike| window.contains(&strike.from);
+            window.contains(&at) && self.strikes.iter().any(is_gone)
+        })
+    }
+
+    /// How many requests each node may lose by being asked to stop.
+    pub(super) fn stops(&self) -> impl Iterator<Item = (usize, u64, u64)> + use<'_> {
+        let asked = self.strikes.iter().filter(|strike| strike.kind == Kind::AskedToStop);
+        asked.map(|strike| (strike.node, strike.from, strike.until.saturating_add(NOTICED_MS)))
+    }
+}

@@ -1,0 +1,144 @@
+//! A cluster whose tools write down each of their runs, for tests that do one thing to it.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use reqwest::Response;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::mcp::{Client, last_word};
+use crate::node::{Node, Setup};
+use crate::nodes::port;
+use crate::redis::Redis;
+use crate::sse::{Events, PATIENCE};
+
+/// How long a request may be held that cannot be served (`sessions.hold_ms`, 25 s), and a
+/// little more. No request may be without an answer for longer.
+pub const HELD: Duration = Duration::from_millis(27_500);
+
+/// From when on an error may be the answer of a request that was held.
+pub const HELD_AT_LEAST: Duration = Duration::from_millis(24_500);
+
+/// A Redis and nodes over it.
+#[derive(Debug)]
+pub struct Recorded {
+    /// In their order; where one was killed or taken out there is none.
+    pub nodes: Vec<Option<Node>>,
+    /// The Redis of all nodes. It keeps what it was told over a restart.
+    pub redis: Redis,
+    runs: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Recorded {
+    /// Starts a node for each of these setups, which share a Redis and a secret, and waits
+    /// until each may claim sessions.
+    pub async fn start(setups: impl IntoIterator<Item = Setup>) -> Result<Self> {
+        let redis = Redis::start_durable()?;
+        let folder = tempfile::tempdir()?;
+        let runs = folder.path().join("runs");
+        std::fs::write(&runs, "")?;
+        let mut nodes = Vec::new();
+        for setup in setups {
+            let setup = setup
+                .with("store.url", redis.url())
+                .with("cluster.listen", format!("127.0.0.1:{}", port()?))
+                .with("cluster.secret", "known to these nodes alone")
+                .env("EVERYTHING_RECORD", &runs.display().to_string());
+            let node = tokio::task::spawn_blocking(move || Node::start(&setup)).await??;
+            nodes.push(Some(node));
+        }
+        let cluster = Self { nodes, redis, runs, _folder: folder };
+        let links = cluster.nodes.len() - 1;
+        for node in cluster.nodes.iter().flatten() {
+            reaches(node, "roundhouse_settling", |settling| settling == 0.0).await?;
+            reaches(node, "roundhouse_peer_links", |now| now >= links as f64).await?;
+        }
+        Ok(cluster)
+    }
+
+    /// A node that runs.
+    pub fn node(&self, node: usize) -> Result<&Node> {
+        self.nodes[node].as_ref().context("the node is not running")
+    }
+
+    /// Kills a node as a crash would.
+    pub fn kill(&mut self, node: usize) -> Result<()> {
+        self.nodes[node].take().context("the node is not running")?.kill()
+    }
+
+    /// A session that a node owns.
+    pub async fn open(&self, node: usize, revision: &str) -> Result<Client> {
+        Client::open_with(self.node(node)?.demo(), revision, json!({ "elicitation": {} })).await
+    }
+
+    /// How often a tool ran that was given this key.
+    pub fn runs(&self, key: &str) -> Result<usize> {
+        let runs = std::fs::read_to_string(&self.runs)?;
+        Ok(runs.lines().filter(|line| line.split(' ').next() == Some(key)).count())
+    }
+}
+
+/// Waits until a figure of a node is as is due.
+pub async fn reaches(node: &Node, metric: &str, is_due: impl Fn(f64) -> bool) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while !node.metric(metric).await?.is_some_and(&is_due) {
+        ensure!(Instant::now() < until, "{metric} is not as is due: {}", node.output());
+        sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+/// A call of a recording tool.
+pub fn call(client: &Client, tool: &str, mut arguments: Value, key: &str) -> Value {
+    arguments["key"] = json!(key);
+    client.call_with_progress(tool, arguments, json!(key))
+}
+
+/// The final response of a request, and how long it took; an error where none came in time.
+pub async fn answer(client: &Client, message: Value) -> Result<(Value, Duration)> {
+    let began = Instant::now();
+    let answer = async { last_word(client.send(message).await?).await };
+    let answer = tokio::time::timeout(HELD, answer).await;
+    let answer = answer.with_context(|| format!("no final response within {HELD:?}"))?;
+    Ok((answer?, began.elapsed()))
+}
+
+/// The text of a result.
+pub fn text(response: &Value) -> Result<&str> {
+    match response["result"]["content"][0]["text"].as_str() {
+        Some(text) => Ok(text),
+        None => bail!("no result: {}", shortened(response)),
+    }
+}
+
+/// What a message says, without the middle of a long one.
+pub fn shortened(message: &Value) -> String {
+    let text = message.to_string();
+    match text.char_indices().nth(400) {
+        Some((at, _)) => format!("{}… ({} bytes)", &text[..at], text.len()),
+        None => text,
+    }
+}
+
+/// Reads a stream to its final response: the progress that it told before, and the response.
+pub async fn follow(events: &mut Events) -> Result<(Vec<u64>, Option<Value>)> {
+    let mut told = Vec::new();
+    while let Some((_, message)) = events.message().await? {
+        if crate::mcp::is_response(&message) {
+            return Ok((told, Some(message)));
+        }
+        told.extend(message["params"]["progress"].as_f64().map(|number| number as u64));
+    }
+    Ok((told, None))
+}
+
+/// The status of a ping in a session, at a node.
+pub async fn pinged(client: &Client, node: &Node) -> Result<u16> {
+    let mut twin = client.twin();
+    twin.url = node.demo();
+    let sent: Response = twin.send(twin.message("ping", json!({}))).await?;
+    Ok(sent.status().as_u16())
+}
