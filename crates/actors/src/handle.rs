@@ -303,7 +303,7 @@ impl Handle {
                 Ok(Inflow::new(Passage::begin(node, visit, errand), node, false))
             }
             Entry::Refused(refusal) => Err(refusal),
-            Entry::Absent(_) => Err(Refusal::UnknownSession),
+            Entry::Absent => Err(Refusal::UnknownSession),
         }
     }
 }
@@ -315,7 +315,7 @@ pub(crate) enum Entry {
     /// It was not taken.
     Refused(Refusal),
     /// The session is not on this node, and nothing was done.
-    Absent(Errand),
+    Absent,
 }
 
 impl Node {
@@ -332,7 +332,7 @@ impl Node {
         let door = match self.registry.find(tenant, principal, session) {
             Found::Here(door) => door,
             Found::Foreign => return Entry::Refused(Refusal::UnknownSession),
-            Found::Absent => return Entry::Absent(errand),
+            Found::Absent => return Entry::Absent,
         };
         match door.enter(self.bounds, |sink| errand.event(sink, forwarded)) {
             Ok(local) => Entry::Entered(local),

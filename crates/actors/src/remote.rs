@@ -4,7 +4,8 @@
 //! The owner judges a call as if it had come to its own front. A call is forwarded once
 //! and never from there again. Where its owner is lost, or has no longer got the session,
 //! it goes to the next one: as it was where it is certain that nothing was done, else as
-//! one that may have been done already.
+//! one that may have been done already. Where another node is to take a session up, it is asked
+//! for that first, and gets the call when it has the session.
 
 mod call;
 
@@ -22,4 +23,4 @@ pub(crate) use serving::Serving;
 
 /// What every call and every reply begins with. Nodes of another version do not
 /// understand each other, and say so instead of guessing.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;

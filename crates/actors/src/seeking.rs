@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use cluster::{Cause, Error, Peer, Whereabouts};
 use conversation::{Refusal, Unreadable};
+use ownership::location::{self, Claimant};
 use ownership::tenure::Settling;
 use protocol::{Revision, SessionId};
 use store::{Claimed, Expected, Owner, Record, Standing, Token};
@@ -96,8 +97,7 @@ impl Node {
                     Located::There(peer) => return Ok(Place::There(peer)),
                     Located::Ownerless(record, cause) => {
                         self.check(visitor, &record)?;
-                        // What the record says is here nobody else may claim: it is passed on.
-                        if self.leaves_to_others(session) && cause != Cause::Own {
+                        if self.claimant(session, cause) == Claimant::Another {
                             return Ok(Place::Nowhere);
                         }
                         match self.begin_claim(principal, session, *record, cause)? {
@@ -117,11 +117,11 @@ impl Node {
         Err(Refusal::Unavailable)
     }
 
-    /// Is somebody else to take up what has no owner? This node leaves, or it cannot say what
-    /// the store may have forgotten: it came a moment ago, where others may have seen more.
-    fn leaves_to_others(&self, session: &SessionId) -> bool {
-        self.is_departing()
-            || (self.moment(session).settling != Settling::Done && self.taker(0).is_some())
+    /// Who is to take up a session that has no owner?
+    fn claimant(&self, session: &SessionId, cause: Cause) -> Claimant {
+        let is_settled = self.moment(session).settling == Settling::Done;
+        let (is_leaving, has_taker) = (self.is_departing(), self.taker(0).is_some());
+        location::claimant(cause, is_leaving, is_settled, has_taker, location::Rules::default())
     }
 
     /// Is the session here, for this visitor? One that is just leaving is waited for.
@@ -252,7 +252,7 @@ impl Node {
             );
             return Err(Refusal::Unavailable);
         };
-        if cause == Cause::Own && self.is_departing() && self.can_leave() {
+        if self.claimant(session, cause) == Claimant::ThisForAnother && self.can_leave() {
             return self.pass_on(session, record).await;
         }
         let seat = match self.seat_again(record) {

@@ -196,10 +196,17 @@ struct Unsteady {
 struct OnceOpen(bool);
 
 /// A peer's reply: the head of a stream that can be gone on with.
-const OPEN: [u8; 14] = [2, 1, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 10, 1];
+const OPEN: [u8; 14] = [3, 1, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 10, 1];
+/// A peer's reply: the session that it was asked to take up is there.
+const THERE: [u8; 3] = [3, 0, 4];
+/// How a call ends that only asks its receiver to take the session up.
+const ASKS: u8 = 3;
 
 impl Serve for Unsteady {
-    fn serve(&self, _: Bytes) -> Option<Box<dyn Replies>> {
+    fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>> {
+        if call.last() == Some(&ASKS) {
+            return Some(Box::new(Once(Some(Ok(THERE[..].into())))));
+        }
         self.asked.fetch_add(1, Ordering::SeqCst);
         Some(Box::new(OnceOpen(false)))
     }
@@ -214,6 +221,61 @@ impl Replies for OnceOpen {
         let lost = std::mem::replace(&mut self.0, true);
         Poll::Ready(Some(if lost { Err(CallError::Lost) } else { Ok(OPEN[..].into()) }))
     }
+}
+
+/// One reply.
+struct Once(Option<Result<Bytes, CallError>>);
+
+impl Replies for Once {
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>> {
+        Poll::Ready(self.0.take())
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+/// A node that is lost whatever it is asked for.
+#[derive(Default)]
+struct AlwaysLost {
+    asked: AtomicUsize,
+}
+
+impl Serve for AlwaysLost {
+    fn serve(&self, _: Bytes) -> Option<Box<dyn Replies>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        Some(Box::new(Once(Some(Err(CallError::Lost)))))
+    }
+
+    fn load(&self) -> u64 {
+        0
+    }
+}
+
+/// The call may not be run twice, and had not begun there.
+#[actix_rt::test]
+async fn a_call_outlives_the_node_that_was_asked_to_take_its_session_up() {
+    let store: Arc<dyn Store> = Arc::new(Memory::default());
+    let settings = Settings { sessions_max: 1, ..Settings::default() };
+    let common = Common { settings, store: Some(Arc::clone(&store)), ..Common::default() };
+    let [mut owner, full] = common.nodes().await;
+    let visit = owner.session_of("2025-11-25").await;
+    let own = full.session_of("2025-11-25").await;
+    let dead = owner.cluster.incarnation();
+    owner.kill();
+    while !matches!(store.presence(dead).await.unwrap(), Presence::Dead { .. }) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let lost = Arc::new(AlwaysLost::default());
+    let _lost = Cluster::join(peers(), store, lost.clone()).await.unwrap();
+    let call = actix_rt::spawn(all(full.call(&visit, 1, "echo").await.unwrap()));
+    until(|| lost.asked.load(Ordering::SeqCst) >= 2).await;
+    // Now there is room.
+    all(full.handle.delete(&own).await.unwrap()).await;
+    let told = call.await.unwrap();
+    let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    assert!(text(json).contains(r#""ok":true"#), "{told:?}");
 }
 
 fn peers() -> cluster::Settings {

@@ -82,6 +82,15 @@ pub enum Next {
     Last(VecDeque<Told>),
 }
 
+/// What follows from the answer of a node that was asked to take the session up.
+#[derive(Debug)]
+pub enum Asked {
+    /// It has the session: the request is brought there.
+    IsThere,
+    /// It has not.
+    Next(Next),
+}
+
 impl Course {
     /// The request of a client that has a session.
     pub fn new(errand: Errand) -> Self {
@@ -141,7 +150,6 @@ impl Course {
             // Nothing was done there.
             Told::Answer(Answer::Refused(Refusal::Moved)) => Next::Seek,
             Told::Answer(Answer::Refused(Refusal::Busy)) => self.met_a_crowd(),
-            Told::Answer(Answer::Refused(Refusal::TooManySessions)) => self.found_no_room(),
             Told::Answer(answer) => last([Told::Answer(answer)]),
             Told::Open { welcome, at } => {
                 self.cursor = at.or(self.cursor);
@@ -272,7 +280,21 @@ impl Course {
         }
     }
 
-    /// Whoever was asked has not begun.
+    /// A node was asked to take the session up, and got nothing to do but that. `None`: it did
+    /// not answer.
+    pub fn asked(&mut self, answer: Option<Answer>) -> Asked {
+        Asked::Next(match answer {
+            Some(Answer::Nothing) => return Asked::IsThere,
+            Some(Answer::Refused(Refusal::TooManySessions)) => self.found_no_room(),
+            Some(Answer::Refused(Refusal::UnknownSession)) => {
+                Next::Last(self.refused(Refusal::UnknownSession))
+            }
+            _ if conversation::mutant!("course.a_question_has_the_request") => self.lost(),
+            _ => self.not_started(),
+        })
+    }
+
+    /// Whoever was called has not begun.
     pub fn not_started(&mut self) -> Next {
         self.no_room = false;
         Next::Seek
@@ -293,7 +315,6 @@ impl Course {
             Answer::Refused(Refusal::Moved) => Next::Seek,
             // To resume twice does no harm.
             Answer::Refused(Refusal::Busy | Refusal::Unavailable | Refusal::Stopping) => Next::Wait,
-            Answer::Refused(Refusal::TooManySessions) => self.found_no_room(),
             Answer::Refused(Refusal::NothingMore) => last([]),
             // What was asked for again is answered at once, and the head has passed.
             Answer::Json(data) => last([message(data.clone())]),

@@ -16,11 +16,18 @@ pub struct Rules {
     pub unknown_by_lease: bool,
     /// A node claims only while its own lease holds, when it asks and when it is answered.
     pub claims_by_lease: bool,
+    /// A node that leaves claims what its record says is here, and gives it up again.
+    pub claims_own_draining: bool,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { settles: true, unknown_by_lease: true, claims_by_lease: true }
+        Self {
+            settles: true,
+            unknown_by_lease: true,
+            claims_by_lease: true,
+            claims_own_draining: true,
+        }
     }
 }
 
@@ -48,6 +55,18 @@ pub enum Cause {
     Dead,
     /// This node owns it and lacks it.
     Own,
+}
+
+/// Who claims a session that has no owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claimant {
+    /// The node that looks for it, which goes on with it.
+    This,
+    /// The node that looks for it, which gives it up at once: nobody else may claim what its
+    /// record says is here.
+    ThisForAnother,
+    /// Another node, which this one asks.
+    Another,
 }
 
 /// Why nothing can be decided now. The same question may be decided a moment later.
@@ -94,6 +113,27 @@ pub fn claimable(
         Presence::Gone if !lapse_proves => Err(Undecided::Settling),
         Presence::Gone if lease_held || !rules.claims_by_lease => Ok(Some(Cause::Lapsed)),
         Presence::Gone => Err(Undecided::NoLease),
+    }
+}
+
+/// Who claims a session that has no owner for this reason, at a node that a request for it came to.
+///
+/// `is_leaving`: this node takes no sessions any more. `is_settled`: it can say what the store
+/// may have forgotten; one that came a moment ago cannot, where others may have seen more.
+/// `has_taker`: another node is known that takes sessions and can be asked.
+pub fn claimant(
+    cause: Cause,
+    is_leaving: bool,
+    is_settled: bool,
+    has_taker: bool,
+    rules: Rules,
+) -> Claimant {
+    match cause {
+        _ if conversation::mutant!("location.leaves_its_own") => Claimant::Another,
+        Cause::Own if !is_leaving => Claimant::This,
+        Cause::Own if rules.claims_own_draining => Claimant::ThisForAnother,
+        _ if is_leaving || (!is_settled && has_taker) => Claimant::Another,
+        _ => Claimant::This,
     }
 }
 
@@ -146,7 +186,12 @@ pub fn claim_outcome(answer: &Result<Claimed, Error>, lease_held: bool, rules: R
 mod tests {
     use super::*;
 
-    const RULES: Rules = Rules { settles: true, unknown_by_lease: true, claims_by_lease: true };
+    const RULES: Rules = Rules {
+        settles: true,
+        unknown_by_lease: true,
+        claims_by_lease: true,
+        claims_own_draining: true,
+    };
 
     #[test]
     fn a_missing_session_is_unknown_only_to_a_settled_node_with_a_lease() {
@@ -163,6 +208,19 @@ mod tests {
         assert_eq!(gone(false, true), Err(Undecided::Settling));
         let dead = Presence::Dead { by: Incarnation(1) };
         assert_eq!(claimable(&dead, false, false, RULES), Ok(Some(Cause::Dead)));
+    }
+
+    #[test]
+    fn what_has_no_owner_is_left_to_another_where_this_node_leaves_or_is_new() {
+        let claimant =
+            |cause, leaving, settled, taker| claimant(cause, leaving, settled, taker, RULES);
+        assert_eq!(claimant(Cause::Dead, false, true, true), Claimant::This);
+        assert_eq!(claimant(Cause::Dead, false, false, true), Claimant::Another);
+        assert_eq!(claimant(Cause::Dead, false, false, false), Claimant::This);
+        assert_eq!(claimant(Cause::Released, true, true, false), Claimant::Another);
+        // Nobody else may claim it.
+        assert_eq!(claimant(Cause::Own, false, false, true), Claimant::This);
+        assert_eq!(claimant(Cause::Own, true, true, true), Claimant::ThisForAnother);
     }
 
     #[test]

@@ -6,6 +6,11 @@
 
 /// The name of each fault, and what it does.
 pub const MUTANTS: &[(&str, &str)] = &[
+    (
+        "course.a_question_has_the_request",
+        "a call counts as begun at a node that was only asked to take its session up",
+    ),
+    ("location.leaves_its_own", "a session that names this node is left to others, as all are"),
     ("detector.never_dead", "a peer that refuses connections is never found dead"),
     ("detector.dead_at_once", "the first look at the lease of a peer finds it dead"),
     ("detector.ignore_renewals", "a peer that renews its lease can be found dead"),

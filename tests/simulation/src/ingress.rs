@@ -6,10 +6,10 @@ mod attached;
 use std::collections::VecDeque;
 
 use conversation::{Answer, Ending, Refusal};
-use ownership::course::{self, Course, Next, is_progress};
-use ownership::location::{self, Location, Outcome};
+use ownership::course::{self, Asked, Course, Next, is_progress};
+use ownership::location::{self, Cause, Claimant, Location, Outcome};
 use ownership::retry::{Retry, Wait};
-use ownership::{Error, Expected, Incarnation, Owner, Presence, Record};
+use ownership::{Error, Incarnation, Owner, Presence, Record};
 use protocol::{Body, Message, Request, SessionId};
 
 use super::client::{self, ConnId};
@@ -19,8 +19,8 @@ use super::redis::{Command, short};
 use super::rules::Rules;
 use super::world::{Happening, Timer, World};
 
-/// From here on, numbers of connections are those of nobody's client.
-const PHANTOM: ConnId = 1 << 60;
+/// From here on, numbers of connections are those of no client here: a peer's call waits.
+const OF_PEERS: ConnId = 1 << 60;
 
 /// How often a connection looks whether a claim under way has ended, in milliseconds.
 const CLAIM_POLL: u64 = 20;
@@ -29,8 +29,10 @@ const CLAIM_POLL: u64 = 20;
 /// and [`Retry`], as in the product.
 pub(super) struct Keeper {
     pub(super) session: SessionId,
-    /// It claims for a peer, which sent the request here after it had read the record.
-    for_peer: bool,
+    /// It looks for a peer, which asked this node to take the session up and waits.
+    for_peer: Option<(Incarnation, Call)>,
+    /// The node that was reached last is asked to take the session up: it has not the request.
+    asks: bool,
     course: Course,
     retry: Retry,
     /// Raised before each attaching.
@@ -53,7 +55,7 @@ impl Keeper {
 
     /// Reads the record again instead of using the cached location.
     fn is_fresh(&self) -> bool {
-        self.for_peer || self.retry.tries() > 0
+        self.for_peer.is_some() || self.retry.tries() > 0
     }
 }
 
@@ -82,7 +84,8 @@ impl World {
         let Some(process) = self.processes.get_mut(&at) else { return };
         let keeper = Keeper {
             session,
-            for_peer: conn >= PHANTOM,
+            for_peer: None,
+            asks: false,
             course: course.with_rules(rules),
             retry: Retry::new(),
             attachment: 0,
@@ -215,7 +218,8 @@ impl World {
         let owner = match location::of_record(&record, at) {
             Location::Unknown => return self.refuse(at, conn, Refusal::UnknownSession),
             Location::Here if !self.rules.self_claims => return self.wait(at, conn),
-            Location::Here | Location::Ownerless(_) => return self.claim(at, conn, &record),
+            Location::Here => return self.take_up(at, conn, &record, Cause::Own),
+            Location::Ownerless(cause) => return self.take_up(at, conn, &record, cause),
             Location::At(owner) => owner,
         };
         let Some(keeper) = self.keeper(at, conn) else { return };
@@ -248,8 +252,9 @@ impl World {
     }
 
     fn location_rules(&self) -> location::Rules {
-        let Rules { settles, unknown_by_lease, claims_by_lease, .. } = self.rules;
-        location::Rules { settles, unknown_by_lease, claims_by_lease }
+        let Rules { settles, unknown_by_lease, claims_by_lease, claims_own_draining, .. } =
+            self.rules;
+        location::Rules { settles, unknown_by_lease, claims_by_lease, claims_own_draining }
     }
 
     pub(super) fn right_of(&self, at: Incarnation) -> Option<u64> {
@@ -276,9 +281,9 @@ impl World {
         let Ok(presence) = came else { return self.wait(at, conn) };
         let claimable = location::claimable(&presence, proves, holds, rules);
         match (claimable, presence) {
-            (Ok(Some(_)), _) => {
+            (Ok(Some(cause)), _) => {
                 process.members.remove(&owner);
-                self.claim(at, conn, record);
+                self.take_up(at, conn, record, cause);
             }
             (Ok(None), Presence::Live(lease)) => {
                 let address = lease.address.parse().unwrap_or(0);
@@ -293,44 +298,55 @@ impl World {
 
     // ---- Claiming ----
 
-    fn claim(&mut self, at: Incarnation, conn: ConnId, record: &Record) {
+    /// A session has no owner: it is claimed, here or by another node.
+    fn take_up(&mut self, at: Incarnation, conn: ConnId, record: &Record, cause: Cause) {
+        let (is_settled, rules) = (self.is_settled(at), self.location_rules());
+        let taker = self.taker(at, conn);
+        let Some(process) = self.processes.get(&at) else { return };
+        let is_leaving = process.draining;
+        match location::claimant(cause, is_leaving, is_settled, taker.is_some(), rules) {
+            Claimant::This => self.claim(at, conn, record, false),
+            Claimant::ThisForAnother => self.claim(at, conn, record, true),
+            Claimant::Another => match taker {
+                _ if self.is_for_peer(at, conn) => self.wait(at, conn),
+                Some(taker) => self.ask(at, conn, taker),
+                None => self.wait(at, conn),
+            },
+        }
+    }
+
+    fn is_for_peer(&mut self, at: Incarnation, conn: ConnId) -> bool {
+        self.keeper(at, conn).is_some_and(|keeper| keeper.for_peer.is_some())
+    }
+
+    /// A node that takes sessions and that a link is up to, another with each attempt.
+    fn taker(&self, at: Incarnation, conn: ConnId) -> Option<Incarnation> {
+        let process = self.processes.get(&at)?;
+        let turn = process.keepers.get(&conn)?.retry.tries();
+        let willing = process.members.iter().filter(|(_, lease)| !lease.draining);
+        let linked = willing.map(|(peer, _)| *peer).filter(|peer| self.links.is_up(at, *peer));
+        let linked: Vec<Incarnation> = linked.collect();
+        linked.get(turn.checked_rem(linked.len())?).copied()
+    }
+
+    /// Claims a session; `passes_on`: and gives it up at once.
+    fn claim(&mut self, at: Incarnation, conn: ConnId, record: &Record, passes_on: bool) {
         let (is_settled, right) = (self.is_settled(at), self.right_of(at));
         let may = location::may_claim(is_settled, right.is_some(), self.location_rules());
         let expected = location::expected(record);
-        let Some(process) = self.processes.get_mut(&at) else { return };
+        let Some(process) = self.processes.get(&at) else { return };
         let Some(keeper) = process.keepers.get(&conn) else { return };
         let session = keeper.session.clone();
-        let busy = self.rules.one_claim && process.claims.contains_key(&session);
-        if busy {
-            self.again_in(at, conn, CLAIM_POLL);
-            return;
+        if self.rules.one_claim && process.claims.contains_key(&session) {
+            return self.again_in(at, conn, CLAIM_POLL);
         }
         if may.is_err() {
-            self.wait(at, conn);
-            return;
-        }
-        // What names this node nobody else can claim, so it does, and gives it up again.
-        let mine = record.owner.node == at && expected != Expected::Released;
-        if process.draining && !(mine && self.rules.claims_own_draining) {
-            // Another claims it, and this node goes on forwarding.
-            let others: Vec<Incarnation> = process
-                .members
-                .iter()
-                .filter(|(_, lease)| !lease.draining)
-                .map(|(peer, _)| *peer)
-                .collect();
-            let others: Vec<Incarnation> =
-                others.into_iter().filter(|peer| self.links.is_up(at, *peer)).collect();
-            match self.rng.pick(&others) {
-                Some(peer) => self.attach_and(at, conn, peer, true),
-                None => self.wait(at, conn),
-            }
-            return;
+            return self.wait(at, conn);
         }
         let random = self.random();
         let new = Owner { token: record.owner.token.next(random), node: at };
         let Some(process) = self.processes.get_mut(&at) else { return };
-        process.claims.insert(session.clone(), Claiming { new, right });
+        process.claims.insert(session.clone(), Claiming { new, right, passes_on });
         let command = Command::Claim(session.clone(), expected, new);
         self.send_for(at, command, Purpose::Claim(session));
         self.again_in(at, conn, CLAIM_POLL);
@@ -345,23 +361,50 @@ impl World {
         let right = self.right_of(at);
         let rules = self.location_rules();
         let Some(process) = self.processes.get_mut(&at) else { return };
-        let Some(Claiming { new, right: asked }) = process.claims.remove(session) else { return };
+        let Some(claiming) = process.claims.get(session) else { return };
+        let (token, asked, passes_on) = (claiming.new.token, claiming.right, claiming.passes_on);
         let held = right.is_some() && right == asked;
         match (location::claim_outcome(&came, held, rules), came) {
+            (Outcome::Claimed, Ok(_)) if passes_on => {
+                let release = Command::Release(session.clone(), token);
+                self.send_for(at, release, Purpose::PassOn(session.clone()));
+            }
             (Outcome::Claimed, Ok(claimed)) => {
+                process.claims.remove(session);
                 let name = self.name(at);
-                let text = short(new.token);
-                self.note(|| format!("{name} has claimed {} as {text}", session.as_str()));
+                self.note(|| {
+                    format!("{name} has claimed {} as {}", session.as_str(), short(token))
+                });
                 self.adopt(at, session, claimed, asked.unwrap_or(0));
+                self.retry_those_of(at, session);
             }
-            _ => {
-                for conn in self.seeking(at, session) {
-                    self.wait(at, conn);
-                }
-                return;
-            }
+            _ => self.not_claimed(at, session),
+        }
+    }
+
+    /// What this node claimed for another is released, or that is not known.
+    pub(super) fn passed_on(
+        &mut self,
+        at: Incarnation,
+        session: &SessionId,
+        came: Result<(), Error>,
+    ) {
+        if came.is_err() {
+            return self.not_claimed(at, session);
+        }
+        if let Some(process) = self.processes.get_mut(&at) {
+            process.claims.remove(session);
         }
         self.retry_those_of(at, session);
+    }
+
+    fn not_claimed(&mut self, at: Incarnation, session: &SessionId) {
+        if let Some(process) = self.processes.get_mut(&at) {
+            process.claims.remove(session);
+        }
+        for conn in self.seeking(at, session) {
+            self.wait(at, conn);
+        }
     }
 
     /// The connections for which this session is looked for here.
@@ -375,27 +418,30 @@ impl World {
     /// Whoever waits for this session here tries again.
     pub(super) fn retry_those_of(&mut self, at: Incarnation, session: &SessionId) {
         for conn in self.seeking(at, session) {
-            if conn >= PHANTOM {
-                if let Some(process) = self.processes.get_mut(&at) {
-                    process.keepers.remove(&conn);
-                }
-                continue;
-            }
             self.seek(at, conn);
         }
     }
 
-    /// Claims a session on behalf of a peer that came here for it.
-    pub(super) fn seek_for_peer(&mut self, at: Incarnation, session: &SessionId) {
-        let Some(process) = self.processes.get(&at) else { return };
-        let seeks =
-            |(conn, keeper): (&ConnId, &Keeper)| *conn >= PHANTOM && keeper.session == *session;
-        if process.keepers.iter().any(seeks) {
-            return;
+    /// Looks for the session of a peer's call, which may have no owner.
+    pub(super) fn seek_for_peer(&mut self, at: Incarnation, from: Incarnation, call: Call) {
+        let conn = OF_PEERS + self.random() % OF_PEERS;
+        self.keep(at, conn, call.session.clone(), Course::new(ownership::Errand::Delete));
+        if let Some(keeper) = self.keeper(at, conn) {
+            keeper.for_peer = Some((from, call));
         }
-        let conn = PHANTOM + self.random() % PHANTOM;
-        self.keep(at, conn, session.clone(), Course::new(ownership::Errand::Delete));
         self.seek(at, conn);
+    }
+
+    /// Peers' calls that wait here and that nobody waits for any more.
+    pub(super) fn forget_calls(
+        &mut self,
+        at: Incarnation,
+        is_gone: impl Fn(Incarnation, &Call) -> bool,
+    ) {
+        let Some(process) = self.processes.get_mut(&at) else { return };
+        process.keepers.retain(
+            |_, keeper| !matches!(&keeper.for_peer, Some((from, call)) if is_gone(*from, call)),
+        );
     }
 }
 

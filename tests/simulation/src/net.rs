@@ -19,9 +19,8 @@ pub(super) struct Call {
     /// Which attachment of that connection it is.
     pub(super) attachment: u64,
     pub(super) session: SessionId,
-    pub(super) errand: Errand,
-    /// Where the session has no owner, the callee is to claim it.
-    pub(super) claim: bool,
+    /// `None`: the callee is asked to take the session up, and whether it has it.
+    pub(super) errand: Option<Errand>,
 }
 
 /// What nodes say to each other.

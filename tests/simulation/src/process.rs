@@ -29,6 +29,8 @@ pub(super) enum Purpose {
     /// Is the lease of this peer over, while this node's own holds?
     Lapsed(Incarnation, Option<u64>),
     Claim(SessionId),
+    /// To give up what was claimed for another node.
+    PassOn(SessionId),
     Tenure(SessionId),
     Create(SessionId),
     /// The tombstone of this number is written in this generation.
@@ -71,6 +73,8 @@ pub(super) struct Claiming {
     pub(super) new: ownership::Owner,
     /// The right that it was asked under.
     pub(super) right: Option<u64>,
+    /// It is given up at once.
+    pub(super) passes_on: bool,
 }
 
 /// One life of a node.
@@ -290,6 +294,7 @@ impl World {
                 self.lapsed(to, peer, right);
             }
             (Purpose::Claim(session), Answer::Claimed(came)) => self.claimed(to, &session, came),
+            (Purpose::PassOn(session), Answer::Done(came)) => self.passed_on(to, &session, came),
             (Purpose::Tenure(session), answer) => self.tenure_came(to, &session, answer),
             (Purpose::Create(session), Answer::Done(came)) => self.created(to, &session, came),
             (Purpose::LookPresence(peer, number), Answer::Presence(came)) => {

@@ -24,54 +24,52 @@ pub(crate) struct Call {
     pub(crate) tenant: Arc<str>,
     pub(crate) principal: Principal,
     pub(crate) session: SessionId,
-    pub(crate) errand: Errand,
-    /// Whoever receives it claims the session where it has no owner, or where the receiver
-    /// itself is said to be that: its sender leaves the cluster, came to it a moment ago, or
-    /// asked in vain before.
-    pub(crate) claims: bool,
+    /// `None`: the receiver is asked to take the session up, where it has no owner or where the
+    /// receiver itself is said to be that, and answers whether it has it. The sender leaves the
+    /// cluster, came to it a moment ago, or called in vain before.
+    pub(crate) errand: Option<Errand>,
 }
 
 impl Call {
     /// Writes a call that has not been forwarded yet.
-    pub(crate) fn encode(visit: &Visit, errand: &Errand, claims: bool) -> Bytes {
+    pub(crate) fn encode(visit: &Visit, errand: Option<&Errand>) -> Bytes {
         let mut writer = Writer::new(capacity(errand));
-        Self::write(&mut writer, visit, errand, claims);
+        Self::write(&mut writer, visit, errand);
         writer.finish()
     }
 
     /// Writes a call that its receiver is to pass on to `owner`, which its sender cannot reach.
     pub(crate) fn encode_relayed(
         visit: &Visit,
-        errand: &Errand,
-        claims: bool,
+        errand: Option<&Errand>,
         owner: Incarnation,
     ) -> Bytes {
         let mut writer = Writer::new(capacity(errand));
         writer.byte(RELAYED);
         writer.word(owner.0);
         writer.byte(VERSION);
-        Self::write(&mut writer, visit, errand, claims);
+        Self::write(&mut writer, visit, errand);
         writer.finish()
     }
 
-    fn write(writer: &mut Writer, visit: &Visit, errand: &Errand, claims: bool) {
+    fn write(writer: &mut Writer, visit: &Visit, errand: Option<&Errand>) {
         writer.byte(HOPS);
-        writer.byte(u8::from(claims));
         writer.text(&visit.tenant.name);
         writer.text(visit.principal.name());
         writer.text(visit.session.as_str());
         match errand {
-            Errand::Post { body, mirrored, again } => {
+            Some(Errand::Post { body, mirrored, again }) => {
                 writer.byte(0);
                 writer.byte(u8::from(*again));
                 put_mirrored(writer, mirrored.as_deref());
                 put_body(writer, body);
             }
-            Errand::Listen { after } => {
+            Some(Errand::Listen { after }) => {
                 writer.byte(1);
                 writer.perhaps(after.as_deref(), Writer::text);
             }
-            Errand::Delete => writer.byte(2),
+            Some(Errand::Delete) => writer.byte(2),
+            None => writer.byte(3),
         }
     }
 
@@ -82,7 +80,6 @@ impl Call {
         if reader.byte()? != HOPS {
             return None;
         }
-        let claims = reader.truth()?;
         let tenant = reader.text()?.into();
         let principal = Principal::named(&reader.text()?);
         let session = SessionId::parse(&reader.text()?)?;
@@ -90,13 +87,14 @@ impl Call {
             0 => {
                 let again = reader.truth()?;
                 let mirrored = take_mirrored(&mut reader)?;
-                Errand::Post { mirrored, body: take_body(&mut reader)?, again }
+                Some(Errand::Post { mirrored, body: take_body(&mut reader)?, again })
             }
-            1 => Errand::Listen { after: reader.perhaps(Reader::text)? },
-            2 => Errand::Delete,
+            1 => Some(Errand::Listen { after: reader.perhaps(Reader::text)? }),
+            2 => Some(Errand::Delete),
+            3 => None,
             _ => return None,
         };
-        reader.finish(Self { tenant, principal, session, errand, claims })
+        reader.finish(Self { tenant, principal, session, errand })
     }
 }
 
@@ -124,13 +122,13 @@ impl Relayed {
 }
 
 /// About as much as a call takes, so that a large payload is copied once.
-fn capacity(errand: &Errand) -> usize {
+fn capacity(errand: Option<&Errand>) -> usize {
     let payload = match errand {
-        Errand::Post { body: Body::One(message), .. } => message.raw().len(),
-        Errand::Post { body: Body::Batch(members), .. } => {
+        Some(Errand::Post { body: Body::One(message), .. }) => message.raw().len(),
+        Some(Errand::Post { body: Body::Batch(members), .. }) => {
             members.iter().flatten().map(|message| message.raw().len() + 8).sum()
         }
-        Errand::Listen { .. } | Errand::Delete => 0,
+        Some(Errand::Listen { .. } | Errand::Delete) | None => 0,
     };
     payload + 256
 }
@@ -219,26 +217,30 @@ mod tests {
     const BATCH: &str = r#"[{"jsonrpc":"2.0","id":"x","method":"ping"},7,
         {"jsonrpc":"2.0","method":"notifications/initialized"}]"#;
 
-    fn errands() -> Vec<Errand> {
+    fn errands() -> Vec<Option<Errand>> {
+        let batch = Errand::Post { body: body_of(Some(post(BATCH))), mirrored: None, again: false };
         vec![
-            post(r#" {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"ü": 1e3}} "#),
-            post(BATCH),
-            Errand::Post { body: body_of(post(BATCH)), mirrored: None, again: false },
-            Errand::Listen { after: None },
-            Errand::Listen { after: Some("7.0123456789abcdef-9".into()) },
-            Errand::Delete,
+            Some(post(
+                r#" {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"ü": 1e3}} "#,
+            )),
+            Some(post(BATCH)),
+            Some(batch),
+            Some(Errand::Listen { after: None }),
+            Some(Errand::Listen { after: Some("7.0123456789abcdef-9".into()) }),
+            Some(Errand::Delete),
+            None,
         ]
     }
 
-    fn body_of(errand: Errand) -> Body {
-        let Errand::Post { body, .. } = errand else { panic!("no post") };
+    fn body_of(errand: Option<Errand>) -> Body {
+        let Some(Errand::Post { body, .. }) = errand else { panic!("no post") };
         body
     }
 
     #[test]
     fn a_call_arrives_as_it_was_sent() {
         for errand in errands() {
-            let call = Call::decode(Call::encode(&visit(), &errand, true)).unwrap();
+            let call = Call::decode(Call::encode(&visit(), errand.as_ref())).unwrap();
             assert_eq!(&*call.tenant, "acme");
             assert_eq!(call.principal, Principal::named("ada"));
             assert_eq!(call.session, visit().session);
@@ -249,13 +251,13 @@ mod tests {
     #[test]
     fn everybody_stays_everybody() {
         let visit = Visit { principal: Principal::anonymous(), ..visit() };
-        let call = Call::decode(Call::encode(&visit, &Errand::Delete, false)).unwrap();
+        let call = Call::decode(Call::encode(&visit, Some(&Errand::Delete))).unwrap();
         assert!(call.principal.is_anonymous());
     }
 
     #[test]
     fn what_was_refused_in_a_batch_stays_refused() {
-        let call = Call::decode(Call::encode(&visit(), &post(BATCH), false)).unwrap();
+        let call = Call::decode(Call::encode(&visit(), Some(&post(BATCH)))).unwrap();
         let Body::Batch(members) = body_of(call.errand) else { panic!("no batch") };
         let refused: Vec<&Rejection> = members.iter().filter_map(|m| m.as_ref().err()).collect();
         assert!(matches!(refused[..], [Rejection { code: ErrorCode::InvalidRequest, .. }]));
@@ -263,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_payload_is_a_slice_of_what_was_received() {
-        let bytes = Call::encode(&visit(), &errands()[0], false);
+        let bytes = Call::encode(&visit(), errands()[0].as_ref());
         let call = Call::decode(bytes.clone()).unwrap();
         let Body::One(message) = body_of(call.errand) else { panic!("a batch") };
         assert!(bytes.as_ptr_range().contains(&message.raw().as_ptr()));
@@ -272,11 +274,11 @@ mod tests {
     #[test]
     fn a_relayed_call_is_passed_on_as_it_was_written_and_only_once() {
         for errand in errands() {
-            let relayed = Call::encode_relayed(&visit(), &errand, true, Incarnation(7));
+            let relayed = Call::encode_relayed(&visit(), errand.as_ref(), Incarnation(7));
             assert!(Call::decode(relayed.clone()).is_none());
             let passed_on = Relayed::decode(relayed.clone()).unwrap();
             assert_eq!(passed_on.owner, Incarnation(7));
-            assert_eq!(passed_on.call, Call::encode(&visit(), &errand, true));
+            assert_eq!(passed_on.call, Call::encode(&visit(), errand.as_ref()));
             assert!(relayed.as_ptr_range().contains(&passed_on.call.as_ptr()));
             assert!(Relayed::decode(passed_on.call).is_none());
             let twice = [&relayed[..10], &relayed[..]].concat();
@@ -286,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_second_hop_is_no_call() {
-        let mut bytes = Call::encode(&visit(), &Errand::Delete, false).to_vec();
+        let mut bytes = Call::encode(&visit(), Some(&Errand::Delete)).to_vec();
         bytes[1] += 1;
         assert!(Call::decode(bytes.into()).is_none());
     }
@@ -294,7 +296,7 @@ mod tests {
     #[test]
     fn a_call_that_is_cut_or_goes_on_is_no_call() {
         for errand in errands() {
-            let bytes = Call::encode(&visit(), &errand, true);
+            let bytes = Call::encode(&visit(), errand.as_ref());
             for length in 0..bytes.len() {
                 assert!(Call::decode(bytes.slice(..length)).is_none(), "{errand:?} at {length}");
             }
@@ -304,8 +306,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_peer_sends_is_read_or_refused(bytes: Vec<u8>, which in 0..6_usize, at: usize) {
-            let mut spoilt = Call::encode(&visit(), &errands()[which], false).to_vec();
+        fn whatever_a_peer_sends_is_read_or_refused(bytes: Vec<u8>, which in 0..7_usize, at: usize) {
+            let mut spoilt = Call::encode(&visit(), errands()[which].as_ref()).to_vec();
             let at = at % spoilt.len();
             spoilt.splice(at..(at + bytes.len()).min(spoilt.len()), bytes.iter().copied());
             let _ = Call::decode(spoilt.into());

@@ -22,7 +22,7 @@ use crate::inflow::Local;
 use crate::metrics::{self, Hold, Hop};
 use crate::seeking::Place;
 use crate::{Told, Visit};
-use ownership::course::{Course, Next, is_progress};
+use ownership::course::{Asked, Course, Next, is_progress};
 use ownership::retry::{Retry, Wait};
 
 /// How long a call goes on by itself whose client left before the owner had said anything,
@@ -62,6 +62,8 @@ enum State {
     Waiting(Pause),
     Here(Local),
     There(Calling),
+    /// A peer is asked to take the session up; then it gets the call.
+    Asking(Calling, Peer),
     /// Only the rest is told.
     Over,
 }
@@ -123,20 +125,22 @@ impl Passage {
                     Ok(Place::There(peer)) => {
                         // Where the record names a node that said it lacks the session, that
                         // node alone may claim it: the answer to a claim of its own was lost.
-                        let claims = self.retry.tries() > 0;
-                        self.call(&peer, claims);
+                        match self.retry.tries() {
+                            0 => self.call(&peer),
+                            _ => self.ask(peer),
+                        }
                         continue;
                     }
                     Ok(Place::Nowhere) => match self.node.taker(self.retry.tries()) {
                         Some(peer) => {
-                            self.call(&peer, true);
+                            self.ask(peer);
                             continue;
                         }
                         None => Next::Wait,
                     },
                     Ok(Place::Full) => match self.node.roomy_peer(self.retry.tries()) {
                         Some(peer) => {
-                            self.call(&peer, true);
+                            self.ask(peer);
                             continue;
                         }
                         None => self.course.found_no_room(),
@@ -158,6 +162,22 @@ impl Passage {
                     }
                     None => self.course.ended(),
                 },
+                State::Asking(calling, peer) => {
+                    let answer = ready!(calling.poll_next(context));
+                    let peer = peer.clone();
+                    let told = answer.and_then(Result::ok).and_then(told::decode);
+                    let answer = match told {
+                        Some(Told::Answer(answer)) => Some(answer),
+                        _ => None,
+                    };
+                    match self.course.asked(answer) {
+                        Asked::IsThere => {
+                            self.call(&peer);
+                            continue;
+                        }
+                        Asked::Next(next) => next,
+                    }
+                }
                 State::There(calling) => match ready!(calling.poll_next(context)) {
                     Some(Ok(reply)) => match told::decode(reply) {
                         Some(told) => {
@@ -251,22 +271,31 @@ impl Passage {
                 self.state = State::Over;
                 self.rest = self.course.refused(refusal);
             }
-            Entry::Absent(_) if sought => self.wait(),
-            Entry::Absent(_) => self.seek(),
+            Entry::Absent if sought => self.wait(),
+            Entry::Absent => self.seek(),
         }
     }
 
-    /// Asks the session through another node; through a third where that one cannot be reached.
-    fn call(&mut self, peer: &Peer, claims: bool) {
-        let (visit, errand) = (&self.visit, self.course.errand());
-        let calling = match self.node.relay(peer, self.retry.tries()) {
+    /// Brings the errand to another node.
+    fn call(&mut self, peer: &Peer) {
+        self.state = State::There(self.send(peer, Some(self.course.errand())));
+    }
+
+    /// Asks another node to take the session up. The errand stays here meanwhile, so nothing is
+    /// lost with that node.
+    fn ask(&mut self, peer: Peer) {
+        self.state = State::Asking(self.send(&peer, None), peer);
+    }
+
+    /// Sends to another node; through a third where that one cannot be reached.
+    fn send(&self, peer: &Peer, errand: Option<&Errand>) -> Calling {
+        match self.node.relay(peer, self.retry.tries()) {
             Some(relay) => {
                 metrics::RELAYS.inc();
-                relay.call(Call::encode_relayed(visit, errand, claims, peer.incarnation()))
+                relay.call(Call::encode_relayed(&self.visit, errand, peer.incarnation()))
             }
-            None => peer.call(Call::encode(visit, errand, claims)),
-        };
-        self.state = State::There(calling);
+            None => peer.call(Call::encode(&self.visit, errand)),
+        }
     }
 
     fn seek(&mut self) {
@@ -348,9 +377,8 @@ fn jitter() -> u32 {
 
 impl Drop for Passage {
     fn drop(&mut self) {
-        let underway =
-            matches!(self.state, State::Seeking(_) | State::Waiting(_) | State::There(_));
-        if self.lingers || !underway || !self.course.lingers() {
+        let is_over = matches!(self.state, State::Here(_) | State::Over);
+        if self.lingers || is_over || !self.course.lingers() {
             return;
         }
         // Outside a runtime nothing can be waited for.

@@ -41,31 +41,26 @@ impl Serve for Serving {
             tracing::error!("a peer called in a way that this version does not understand");
             return Some(Box::new(Refused(Some(Refusal::Unavailable))));
         };
-        let Call { tenant, principal, session, errand, claims } = call;
-        let replies: Box<dyn Replies> =
-            match node.enter(&tenant, &principal, &session, errand, true) {
+        let Call { tenant, principal, session, errand } = call;
+        let replies: Box<dyn Replies> = match errand {
+            Some(errand) => match node.enter(&tenant, &principal, &session, errand, true) {
                 Entry::Entered(local) => Box::new(Telling(local)),
                 // Nothing was done; the caller looks again where it is.
-                Entry::Refused(Refusal::Moved) => return None,
+                Entry::Refused(Refusal::Moved) | Entry::Absent => return None,
                 Entry::Refused(refusal) => Box::new(Refused(Some(refusal))),
-                Entry::Absent(_) if !claims => return None,
-                // On the thread of the links: whoever writes to the peer asks what came of it, and
-                // that may be any thread.
-                Entry::Absent(errand) => Box::new(Claiming::Seeking(spawn(async move {
-                    match node.seek(&tenant, &principal, &session, true).await? {
-                        Place::Here => {}
-                        // The caller finds it there itself.
-                        Place::There(_) | Place::Nowhere => return Err(Refusal::Moved),
-                        // The caller asks another.
-                        Place::Full => return Err(Refusal::TooManySessions),
-                    }
-                    match node.enter(&tenant, &principal, &session, errand, true) {
-                        Entry::Entered(local) => Ok(local),
-                        Entry::Refused(refusal) => Err(refusal),
-                        Entry::Absent(_) => Err(Refusal::Moved),
-                    }
-                }))),
-            };
+            },
+            // On the thread of the links: whoever writes to the peer asks what came of it, and
+            // that may be any thread.
+            None => Box::new(TakingUp(Some(spawn(async move {
+                match node.seek(&tenant, &principal, &session, true).await? {
+                    Place::Here => Ok(()),
+                    // The caller finds it there itself.
+                    Place::There(_) | Place::Nowhere => Err(Refusal::Moved),
+                    // The caller asks another.
+                    Place::Full => Err(Refusal::TooManySessions),
+                }
+            })))),
+        };
         metrics::SERVED.inc();
         Some(replies)
     }
@@ -106,8 +101,6 @@ impl Replies for Telling {
     }
 }
 
-type Seeking = AbortOnDropHandle<Result<Local, Refusal>>;
-
 /// Goes on for as long as the peer waits for it.
 pub(super) fn spawn<T: Send + 'static>(
     work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
@@ -115,41 +108,25 @@ pub(super) fn spawn<T: Send + 'static>(
     AbortOnDropHandle::new(tokio::spawn(work))
 }
 
-/// A connection of a peer's whose session this node claims.
-enum Claiming {
-    Seeking(Seeking),
-    Telling(Telling),
-    Over,
-}
+/// A session that a peer asks this node to take up. The answer is [`Answer::Nothing`] once it is
+/// here. The claim goes on where the peer waits no longer.
+struct TakingUp(Option<AbortOnDropHandle<Result<(), Refusal>>>);
 
-impl Replies for Claiming {
+impl Replies for TakingUp {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Reply {
-        loop {
-            match self {
-                Self::Seeking(seeking) => match ended(ready!(Pin::new(seeking).poll(context))) {
-                    Ok(local) => *self = Self::Telling(Telling(local)),
-                    Err(refusal) => {
-                        *self = Self::Over;
-                        // What could not be found out now is asked for again.
-                        let refusal = match refusal {
-                            Refusal::Unavailable | Refusal::Stopping => Refusal::Moved,
-                            other => other,
-                        };
-                        return Refused(Some(refusal)).poll_next(context);
-                    }
-                },
-                Self::Telling(telling) => return telling.poll_next(context),
-                Self::Over => return Poll::Ready(None),
-            }
-        }
+        let Some(seeking) = &mut self.0 else { return Poll::Ready(None) };
+        let answer = match ended(ready!(Pin::new(seeking).poll(context))) {
+            Ok(()) => Answer::Nothing,
+            // What could not be found out now is asked for again.
+            Err(Refusal::Unavailable | Refusal::Stopping) => Answer::Refused(Refusal::Moved),
+            Err(refusal) => Answer::Refused(refusal),
+        };
+        self.0 = None;
+        Poll::Ready(Some(Ok(told::encode(&Told::Answer(answer)))))
     }
 
     fn is_over(&self) -> bool {
-        match self {
-            Self::Seeking(_) => false,
-            Self::Telling(telling) => telling.is_over(),
-            Self::Over => true,
-        }
+        self.0.is_none()
     }
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use conversation::{Answer, Emitter, EventId, Frame, Refusal};
 use protocol::Limits;
 
-use super::{Course, Next};
+use super::{Asked, Course, Next};
 use crate::{Errand, Told};
 
 /// What happens to a connection.
@@ -343,12 +343,27 @@ fn what_is_too_large_to_be_carried_ends_with_an_error_and_is_not_asked_again() {
 }
 
 #[test]
+fn a_node_that_was_asked_to_take_the_session_up_had_not_the_request() {
+    let asked = |answer: Option<Answer>| {
+        let mut course = Course::new(call());
+        match course.asked(answer) {
+            Asked::IsThere => "there".into(),
+            Asked::Next(next) => words(&course, next),
+        }
+    };
+    assert_eq!(asked(Some(Answer::Nothing)), "there");
+    // As it was, not marked as one that may have been done.
+    assert_eq!(asked(None), "seek post");
+    assert_eq!(asked(Some(Answer::Refused(Refusal::Moved))), "seek post");
+    let unknown = Answer::Refused(Refusal::UnknownSession);
+    assert_eq!(asked(Some(unknown)), "refused UnknownSession, end");
+}
+
+#[test]
 fn a_node_without_room_is_not_the_last_one_that_is_asked() {
-    check(call(), [(refused(Refusal::TooManySessions), "wait"), (NotStarted, "seek post")]);
-    let full = (refused(Refusal::TooManySessions), "wait");
-    check(listen(), [(open(Some(4)), "open"), (Lost, "seek after 4"), full]);
+    let full = Answer::Refused(Refusal::TooManySessions);
     let mut course = Course::new(call());
-    course.found_no_room();
+    assert!(matches!(course.asked(Some(full)), Asked::Next(Next::Wait)));
     let told = Vec::from(course.gave_up(25));
     let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     assert!(String::from_utf8_lossy(json).contains("sessions.sessions_max"));

@@ -12,34 +12,38 @@ const LINK_PATIENCE: u64 = 200;
 const RETRY: u32 = 1_000;
 
 impl World {
+    /// Brings the request to its owner; where it failed before, that is asked first whether it has
+    /// the session, or takes it up.
     pub(super) fn attach(&mut self, at: Incarnation, conn: ConnId, owner: Incarnation) {
-        self.attach_and(at, conn, owner, false);
-    }
-
-    pub(super) fn attach_and(
-        &mut self,
-        at: Incarnation,
-        conn: ConnId,
-        owner: Incarnation,
-        claim: bool,
-    ) {
         let self_claims = self.rules.self_claims;
         let Some(keeper) = self.keeper(at, conn) else { return };
-        if conn >= PHANTOM {
-            // Another node owns it, or it is here by now.
-            if let Some(process) = self.processes.get_mut(&at) {
-                process.keepers.remove(&conn);
-            }
-            return;
+        let asks = owner != at && self_claims && keeper.is_fresh();
+        self.reach(at, conn, owner, asks);
+    }
+
+    /// Asks another node to take the session up.
+    pub(super) fn ask(&mut self, at: Incarnation, conn: ConnId, taker: Incarnation) {
+        self.reach(at, conn, taker, true);
+    }
+
+    fn reach(&mut self, at: Incarnation, conn: ConnId, owner: Incarnation, asks: bool) {
+        if let Some((from, call)) = self.take_call(at, conn) {
+            let answer = match owner == at {
+                true => Answer::Nothing,
+                // The caller finds it there itself.
+                false => Answer::Refused(Refusal::Moved),
+            };
+            return self.answer_call(at, from, &call, answer);
         }
+        let Some(keeper) = self.keeper(at, conn) else { return };
         keeper.attachment += 1;
         keeper.owner = Some(owner);
+        keeper.asks = asks;
         let call = Call {
             conn,
             attachment: keeper.attachment,
             session: keeper.session.clone(),
-            errand: keeper.course.errand().clone(),
-            claim: claim || (self_claims && keeper.is_fresh()),
+            errand: (!asks).then(|| keeper.course.errand().clone()),
         };
         if owner == at {
             keeper.seeks = false;
@@ -52,6 +56,16 @@ impl World {
             // Nothing was sent: the link is down. Is its other end?
             self.dial(at, owner);
             self.again_in(at, conn, LINK_PATIENCE);
+        }
+    }
+
+    /// A node that was asked to take the session up answers, or was lost.
+    fn hear_asked(&mut self, at: Incarnation, conn: ConnId, answer: Option<Answer>) {
+        let Some(keeper) = self.keeper(at, conn) else { return };
+        match (keeper.course.asked(answer), keeper.owner) {
+            (Asked::IsThere, Some(owner)) => self.reach(at, conn, owner, false),
+            (Asked::IsThere, None) => self.wait(at, conn),
+            (Asked::Next(next), _) => self.proceed(at, conn, next),
         }
     }
 
@@ -69,6 +83,13 @@ impl World {
         let Some(keeper) = self.keeper(at, conn) else { return };
         if numbered && keeper.attachment != attachment {
             return;
+        }
+        if keeper.asks {
+            let answer = match said {
+                Said::Answer(answer) => Some(answer),
+                _ => None,
+            };
+            return self.hear_asked(at, conn, answer);
         }
         let course = &mut keeper.course;
         let next = match said {
@@ -103,9 +124,8 @@ impl World {
 
     /// Looks for the session again, in a moment; or not any more.
     pub(super) fn wait(&mut self, at: Incarnation, conn: ConnId) {
-        if conn >= PHANTOM {
-            // The peer calls again.
-            return self.drop_keeper(at, conn);
+        if let Some((from, call)) = self.take_call(at, conn) {
+            return self.answer_call(at, from, &call, Answer::Refused(Refusal::Moved));
         }
         let hold = self.plan.hold;
         let Some(process) = self.processes.get_mut(&at) else { return };
@@ -125,6 +145,9 @@ impl World {
 
     /// The session could not be asked at all.
     pub(super) fn refuse(&mut self, at: Incarnation, conn: ConnId, refusal: Refusal) {
+        if let Some((from, call)) = self.take_call(at, conn) {
+            return self.answer_call(at, from, &call, Answer::Refused(refusal));
+        }
         let Some(keeper) = self.keeper(at, conn) else { return };
         let rest = keeper.course.refused(refusal);
         self.finish(at, conn, rest);
@@ -133,9 +156,6 @@ impl World {
     /// Tells the client the rest, and that is all.
     fn finish(&mut self, at: Incarnation, conn: ConnId, rest: VecDeque<Told>) {
         self.drop_keeper(at, conn);
-        if conn >= PHANTOM {
-            return;
-        }
         let is_over = matches!(rest.back(), Some(Told::Answer(_) | Told::Abort));
         for told in rest {
             self.tell_client(at, conn, told);
@@ -159,6 +179,18 @@ impl World {
         self.answer_client(conn, told);
     }
 
+    /// The call of a peer's for which this session was looked for. It waits no longer.
+    fn take_call(&mut self, at: Incarnation, conn: ConnId) -> Option<(Incarnation, Call)> {
+        self.keeper(at, conn)?.for_peer.as_ref()?;
+        self.processes.get_mut(&at)?.keepers.remove(&conn)?.for_peer
+    }
+
+    fn answer_call(&mut self, at: Incarnation, from: Incarnation, call: &Call, answer: Answer) {
+        let said = Said::Answer(answer);
+        let (conn, attachment) = (call.conn, call.attachment);
+        self.peer_send(at, from, Peer::Said { conn, attachment, said });
+    }
+
     fn drop_keeper(&mut self, at: Incarnation, conn: ConnId) {
         if let Some(process) = self.processes.get_mut(&at) {
             process.keepers.remove(&conn);
@@ -168,6 +200,9 @@ impl World {
     /// The owner is gone: the connection goes on with the next one.
     fn reattach(&mut self, at: Incarnation, conn: ConnId) {
         let Some(keeper) = self.keeper(at, conn) else { return };
+        if keeper.asks {
+            return self.hear_asked(at, conn, None);
+        }
         let next = keeper.course.lost();
         self.proceed(at, conn, next);
     }
@@ -205,6 +240,9 @@ impl World {
     /// It was held for as long as it may be.
     pub(super) fn give_up(&mut self, at: Incarnation, conn: ConnId) {
         let secs = self.plan.hold / 1_000;
+        if let Some((from, call)) = self.take_call(at, conn) {
+            return self.answer_call(at, from, &call, Answer::Refused(Refusal::Moved));
+        }
         let Some(keeper) = self.keeper(at, conn) else { return };
         let rest = keeper.course.gave_up(secs);
         let name = keeper.session.as_str().to_owned();

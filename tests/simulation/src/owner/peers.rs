@@ -5,15 +5,12 @@ use super::*;
 impl World {
     /// An errand for a session comes to this node.
     pub(crate) fn hear_call(&mut self, at: Incarnation, from: Incarnation, call: Call) {
+        let Some(errand) = call.errand.clone() else {
+            // The record may name this node, or nobody: see for itself.
+            return self.seek_for_peer(at, from, call);
+        };
         let Some(mut owned) = self.take(at, &call.session) else {
-            self.not_started(at, from, &call);
-            let Some(process) = self.processes.get(&at) else { return };
-            let mine = !process.claims.contains_key(&call.session);
-            if from != at && mine && call.claim {
-                // The record may name this node, or nobody: see for itself.
-                self.seek_for_peer(at, &call.session);
-            }
-            return;
+            return self.not_started(at, from, &call);
         };
         let numbered = self.rules.numbers_attachments;
         let newer = |sink: &Sink| {
@@ -28,7 +25,7 @@ impl World {
             return self.live(at, &call.session, owned);
         }
         let id = self.new_sink(at);
-        let Call { conn, attachment, session, errand, .. } = call;
+        let Call { conn, attachment, session, .. } = call;
         owned.sinks.push(Sink { id, from, conn, attachment });
         let event = errand.event(id, from != at);
         owned.following.push_back(event);
@@ -55,11 +52,15 @@ impl World {
         let gone =
             |sink: &Sink| (sink.from, sink.conn, sink.attachment) == (from, conn, attachment);
         self.close_sinks(at, gone);
+        self.forget_calls(at, |by, call| {
+            (by, call.conn, call.attachment) == (from, conn, attachment)
+        });
     }
 
     /// Every connection that came over a link that broke.
     pub(crate) fn lose_callers(&mut self, at: Incarnation, peer: Incarnation) {
         self.close_sinks(at, |sink| sink.from == peer);
+        self.forget_calls(at, |by, _| by == peer);
     }
 
     pub(super) fn close_sinks(&mut self, at: Incarnation, gone: impl Fn(&Sink) -> bool) {
