@@ -171,6 +171,9 @@ pub(super) struct World {
     pub(super) trace: Option<Vec<String>>,
 }
 
+/// Most that may happen in one run: a hundred times what usually does.
+const PLANNED_MAX: u64 = 1_000_000;
+
 impl World {
     pub(super) fn new(seed: u64, plan: Plan, rules: Rules, tracing: bool) -> Self {
         let mut rng = Rng::new(seed);
@@ -221,6 +224,10 @@ impl World {
     /// Runs to the end, or to the first promise that is broken.
     pub(super) fn run(&mut self) {
         while self.checker.broken.is_none() {
+            if self.planned > PLANNED_MAX {
+                self.checker.breaks(format!("more than {PLANNED_MAX} happenings: it has no end"));
+                break;
+            }
             let Some(Reverse(next)) = self.queue.pop() else { break };
             if next.at > self.plan.ends_at {
                 break;
