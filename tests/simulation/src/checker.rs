@@ -379,6 +379,12 @@ impl Checker {
         self.vulnerable.remove(session);
         if self.could_not(session, vulnerable, now) {
             self.excuse(session, now, "claimed before it was put back");
+            if self.was_split(vulnerable.owner.node, vulnerable.since) {
+                // With a former primary it acts on: that its token was replaced is not in the record.
+                let superseded = Superseded { at: now, by: new.token };
+                let forgotten = (session.clone(), vulnerable.owner.token.random);
+                self.superseded.entry(forgotten).or_insert(superseded);
+            }
         } else if !self.is_excused(session, vulnerable.since) {
             self.breaks(format!(
                 "{} was claimed by {} before {} could put back what Redis forgot",
