@@ -75,16 +75,11 @@ impl Keeper {
     }
 
     /// May anything be done for the session now, given the epoch of the node's lease?
-    pub(crate) fn may_act(&self, right: Option<u64>) -> bool {
+    pub(crate) fn may_act(&self, right: Option<u64>, settling: impl FnOnce() -> Settling) -> bool {
         // Asked before every turn, so the rest of the moment, which takes a lock to learn,
-        // is left out: the right to act does not depend on it.
-        self.tenure.may_act(&Moment {
-            now: 0,
-            right,
-            era: 0,
-            settling: Settling::Done,
-            primary: None,
-        })
+        // is left out, unless the right to act depends on it.
+        let settling = if self.tenure.is_sure() { Settling::Done } else { settling() };
+        self.tenure.may_act(&Moment { now: 0, right, era: 0, settling, primary: None })
     }
 
     /// The token that the session is owned under.

@@ -206,7 +206,8 @@ impl SessionActor {
     /// May anything be done for the session now? No round trip.
     fn may_act(&self) -> bool {
         let right = self.node.right();
-        self.keeper.as_ref().map_or(right.is_some(), |keeper| keeper.may_act(right))
+        let settling = || self.node.moment(&self.door.session).settling;
+        self.keeper.as_ref().map_or(right.is_some(), |keeper| keeper.may_act(right, settling))
     }
 
     /// Whatever may be to be done in the store is looked for.

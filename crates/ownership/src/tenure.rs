@@ -9,6 +9,7 @@ mod op;
 mod rules;
 #[cfg(test)]
 mod tests;
+mod under;
 
 use std::time::Duration;
 
@@ -20,9 +21,9 @@ use thin_vec::ThinVec;
 pub use self::moment::{Moment, Settling};
 pub use self::op::Op;
 pub use self::rules::Rules;
+use self::under::{Anew, Reasserting, Under};
 use crate::{
-    Appended, Batch, Claimed, Error, Expected, Incarnation, Owner, PrimaryId, Record, Standing,
-    State, Token,
+    Appended, Batch, Claimed, Error, Expected, Incarnation, Owner, Record, Standing, State, Token,
 };
 
 /// The wait after a first failure, in milliseconds; it doubles with each further one.
@@ -64,45 +65,6 @@ pub enum Outcome {
     Ended,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Under {
-    /// Once it is done, nothing below this number is missing.
-    Append {
-        end: u64,
-    },
-    Reassert(Box<Reasserting>),
-    Save,
-    /// Under which right it was sent.
-    Claim {
-        right: u64,
-    },
-    Release,
-    End,
-}
-
-/// A re-assertion that is under way.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Reasserting {
-    /// The era it was sent in.
-    era: u64,
-    /// The version of the state that it holds.
-    version: u64,
-    /// Once it is done, nothing below this number is missing.
-    end: u64,
-    /// It says that the session is over.
-    ends: bool,
-}
-
-/// Whether record and ring have to be written anew although no failover was seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Anew {
-    No,
-    /// Only under the lease that the session was claimed under: others may have ended it since.
-    UnderLease,
-    /// In any case: the record fell back to a former token, so it was never ended since.
-    Yes,
-}
-
 /// One session's ownership. What only a failover or a lapsed lease needs is boxed: every
 /// session of a node keeps one of these.
 #[derive(Debug)]
@@ -115,6 +77,10 @@ pub struct Tenure {
     epoch: u64,
     /// The newest era in which it is known to be whole in the store.
     era: Option<u64>,
+    /// The newest era in which the store is known to name this owner.
+    sure: u64,
+    /// The store could not be made to hold it since it was last asked whom it names.
+    unwritten: bool,
     /// What the log does not hold yet, oldest first, and the number of the first.
     unheld: ThinVec<Bytes>,
     first: u64,
@@ -156,6 +122,8 @@ impl Tenure {
             rules: Rules::default(),
             epoch,
             era: None,
+            sure: 0,
+            unwritten: false,
             unheld: ThinVec::new(),
             first: 1,
             told: 0,
@@ -180,7 +148,7 @@ impl Tenure {
     /// It was written or claimed in this era, or later: that of the moment before it was.
     /// Where that is not said, a failover before [`Tenure::next`] is first asked goes unseen.
     pub fn in_era(self, era: u64) -> Self {
-        Self { era: Some(era), ..self }
+        Self { era: Some(era), sure: era, ..self }
     }
 
     /// By other rules than the protocol's. For tests.
@@ -254,11 +222,28 @@ impl Tenure {
             || (moment.right.is_none() && mutant!("tenure.act_without_a_lease"))
             || (moment.right.is_some() && mutant!("tenure.act_before_the_claim"));
         let gone = self.over || (self.released && self.rules.release_is_last);
-        mine && !gone && self.late.is_none()
+        // A failover may have forgotten that this owner claimed the session. Then, in the second
+        // half of settling at the earliest, another that has seen the failover before claims it.
+        let sure = self.is_sure() || moment.settling == Settling::First;
+        mine && !gone && self.late.is_none() && sure
+    }
+
+    /// Is the store known to name this owner since it failed over last, as far as was seen?
+    pub fn is_sure(&self) -> bool {
+        self.seen <= self.sure || !self.rules.acts_when_sure
+    }
+
+    /// Is the store to be asked whether it names this owner, which it refused to write anew? It
+    /// does so also where it is full: a claim takes no room.
+    fn asks_first(&self, moment: &Moment) -> bool {
+        let may = self.unwritten && !self.ending && moment.settling != Settling::First;
+        may && !self.is_sure()
     }
 
     fn is_claimed(&self, right: u64) -> bool {
-        right == self.epoch || !self.rules.claims_after_lapse
+        // A claim that was sent may yet be done: then this is the owner under another token.
+        let is_claimed = right == self.epoch && self.claiming.is_none();
+        is_claimed || !self.rules.claims_after_lapse
     }
 
     /// When to ask again what is next, if nothing happens before.
@@ -280,7 +265,10 @@ impl Tenure {
         if moment.era > std::mem::replace(&mut self.seen, moment.era) {
             // The store failed over: why an operation failed before says nothing any more, and
             // the session may be missing until it is written anew.
-            (self.failures, self.retry_at) = (0, 0);
+            (self.failures, self.retry_at, self.unwritten) = (0, 0, false);
+        }
+        if self.era.is_none() {
+            self.sure = moment.era;
         }
         if self.over || self.under.is_some() {
             return None;
@@ -304,16 +292,17 @@ impl Tenure {
         self.era.get_or_insert(moment.era);
         // After a failover also where the lease has lapsed since: it claims nothing, and
         // whoever came after this owner replaces it.
-        if self.late.is_none() && self.is_to_write_anew(moment) {
+        let asks = self.asks_first(moment);
+        if self.late.is_none() && self.is_to_write_anew(moment) && !asks {
             return Some(self.reassert(moment.era, ring()));
         }
-        if !self.is_claimed(right) || self.late.is_some() {
+        if !self.is_claimed(right) || self.late.is_some() || asks {
             if moment.settling == Settling::First && self.rules.claims_late_in_settling {
                 // Whoever comes after this owner puts itself back first.
                 self.retry_at = moment.now + SETTLING;
                 return None;
             }
-            return Some(self.claim(right, moment.primary, random));
+            return Some(self.claim(right, moment, random));
         }
         if self.releasing && !self.rules.release_waits {
             return self.give_up(moment, ring);
@@ -375,7 +364,8 @@ impl Tenure {
         Some(Op::Release { token: self.token(), at: moment.primary })
     }
 
-    fn claim(&mut self, right: u64, at: Option<PrimaryId>, random: u64) -> Op {
+    fn claim(&mut self, right: u64, moment: &Moment, random: u64) -> Op {
+        self.unwritten = false;
         let mine = self.record.owner;
         let from = self.late.as_deref().copied().unwrap_or(mine.token);
         // One of unknown outcome is sent again as it was.
@@ -387,8 +377,8 @@ impl Tenure {
             (Expected::Token(from), new)
         });
         self.claiming = Some(Box::new((expected, new)));
-        self.under = Some(Under::Claim { right });
-        Op::Claim { expected, new, at }
+        self.under = Some(Under::Claim { right, era: moment.era });
+        Op::Claim { expected, new, at: moment.primary }
     }
 
     fn reassert(&mut self, era: u64, (first, mut entries): (u64, Vec<Bytes>)) -> Op {
@@ -503,7 +493,7 @@ impl Tenure {
             }
             Under::Reassert(reasserting) => {
                 let Reasserting { era, version, end, .. } = **reasserting;
-                self.era = Some(era);
+                (self.era, self.sure) = (Some(era), self.sure.max(era));
                 self.anew = Anew::No;
                 if version > self.saved {
                     self.saved = version;
@@ -537,7 +527,8 @@ impl Tenure {
     }
 
     fn claimed(&mut self, under: &Under, claimed: &Claimed) -> Vec<Outcome> {
-        let Under::Claim { right } = under else { return Vec::new() };
+        let Under::Claim { right, era } = under else { return Vec::new() };
+        self.sure = self.sure.max(*era);
         self.claiming = None;
         self.late = None;
         // Not under this token.
@@ -577,6 +568,7 @@ impl Tenure {
             Error::Unavailable(_) | Error::MarkedDead { .. } | Error::LeaseGone => {
                 // It may have been the one that prolongs.
                 self.refresh |= matches!(under, Under::Append { .. });
+                self.unwritten |= matches!(under, Under::Reassert(_));
                 None
             }
             Error::Missing if self.ending && !self.rules.reasserts_end => self.gone(Outcome::Ended),
@@ -591,8 +583,10 @@ impl Tenure {
                 self.gone(Outcome::Deposed)
             }
             Error::Missing if self.rules.reasserts_missing => {
-                // A late claim was forgotten with the record.
-                self.late = None;
+                // A late claim was forgotten with the record, and so what was claimed from it.
+                if self.late.take().is_some() {
+                    self.claiming = None;
+                }
                 self.anew = Anew::UnderLease;
                 None
             }

@@ -105,6 +105,7 @@ impl Rules {
         ("tenure.claims_late_in_settling", |rules| rules.tenure.claims_late_in_settling = false),
         ("tenure.reasserts_end", |rules| rules.tenure.reasserts_end = false),
         ("tenure.refreshes", |rules| rules.tenure.refreshes = false),
+        ("tenure.acts_when_sure", |rules| rules.tenure.acts_when_sure = false),
     ];
 
     /// All rules but these.

@@ -62,6 +62,7 @@ const SHOWN: &[(&[&str], Witness)] = &[
     (&["settles", "tenure.releases_settled"], Case("who was cut off with a release under way")),
     (&["tenure.refreshes"], Case("a stream is silent for longer than")),
     (&["tenure.refreshes"], Case("a session is idle for longer than")),
+    (&["tenure.acts_when_sure"], Case("an owner whose claim was forgotten cannot write anew")),
 ];
 
 /// Rules of the tenure that its own test shows to be missed, whether the simulator does or

@@ -245,9 +245,9 @@ async fn each_claim_is_made_under_a_token_of_its_own() {
         // The lease lapsed, and came back.
         scene.moment.right = Some(right);
         scene.keeper.stir();
-        assert!(!scene.keeper.may_act(Some(right)));
+        assert!(!scene.keeper.may_act(Some(right), || Settling::Done));
         let [Outcome::Reclaimed(token), ..] = scene.poll(9)[..] else { panic!("not claimed") };
-        assert!(scene.keeper.may_act(Some(right)));
+        assert!(scene.keeper.may_act(Some(right), || Settling::Done));
         assert_eq!(scene.keeper.token(), token);
         let claim = format!("claim {} for 100 s", token.random);
         scene.asked(&[&claim, "reassert 2 from 1"]);

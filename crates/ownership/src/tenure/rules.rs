@@ -32,6 +32,9 @@ pub struct Rules {
     pub reasserts_end: bool,
     /// A record is refreshed before it expires.
     pub refreshes: bool,
+    /// Once others may claim after a failover, the owner acts only if the store has said since
+    /// that it names this owner.
+    pub acts_when_sure: bool,
 }
 
 impl Default for Rules {
@@ -51,6 +54,7 @@ impl Default for Rules {
             claims_late_in_settling: true,
             reasserts_end: true,
             refreshes: true,
+            acts_when_sure: true,
         }
     }
 }

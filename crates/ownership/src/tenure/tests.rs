@@ -393,6 +393,50 @@ fn a_failover_ends_the_wait_for_another_attempt() {
 }
 
 #[test]
+fn an_owner_that_cannot_write_anew_acts_only_once_the_store_says_that_it_names_that_owner() {
+    let mut story = story();
+    story.does("nothing");
+    (story.moment.era, story.moment.settling) = (2, Settling::First);
+    story.does("reassert 3 Owned 1");
+    story.came(Came::Appended(Err(unavailable())), []);
+    assert!(story.may_act() && !story.tenure.is_sure());
+    story.moment.settling = Settling::Second;
+    assert!(!story.may_act());
+    story.at(50).does("claim 4 from 3");
+    // It forgot that this owner claimed the session; another may have since.
+    story.came(Came::Claimed(Err(fenced(2, 22, OTHER))), []);
+    story.moment.settling = Settling::Done;
+    assert!(!story.may_act());
+    story.at(150).does("reassert 3 Owned 1");
+    story.came(Came::Appended(Err(unavailable())), []);
+    story.at(350).does("claim 4 from 3");
+    story.claimed();
+    assert!(story.may_act() && story.tenure.is_sure());
+    story.does("reassert 4 Owned 1");
+    story.came(Came::Appended(Err(unavailable())), []);
+    story.at(400).does("reassert 4 Owned 1");
+    story.came(appended(0), []);
+    story.does("nothing");
+}
+
+#[test]
+fn an_owner_that_wrote_anew_after_it_sent_a_claim_acts_only_under_the_token_of_that() {
+    let mut story = story();
+    story.does("nothing");
+    (story.moment.era, story.moment.settling) = (2, Settling::Second);
+    story.does("reassert 3 Owned 1");
+    story.came(Came::Appended(Err(unavailable())), []);
+    story.at(50).does("claim 4 from 3");
+    story.came(Came::Claimed(Err(unavailable())), []);
+    story.at(150).does("reassert 3 Owned 1");
+    story.came(appended(0), []);
+    assert!(!story.may_act());
+    story.does("claim 4 from 3");
+    story.claimed();
+    assert!(story.may_act());
+}
+
+#[test]
 fn while_a_failover_settles_a_lapsed_owner_puts_itself_back_and_claims_only_in_the_second_half() {
     let mut story = story();
     story.does("nothing");

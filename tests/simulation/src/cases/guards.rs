@@ -168,6 +168,18 @@ pub(super) fn cases() -> Vec<Case> {
             ),
         ),
         case(
+            17,
+            "an owner whose claim was forgotten cannot write anew, and its heir ends the session",
+            story(
+                vec![(8_010, FAST, 1), (11_000, FAST, 2), (13_200, Do::Delete, 2)],
+                vec![
+                    (8_000, Fault::Kill(0, 60_000)),
+                    (8_500, Fault::Full(30_000)),
+                    (8_600, fail_over(550)),
+                ],
+            ),
+        ),
+        case(
             20,
             "the slot of a session moves while its owner dies and a stream is opened",
             story(

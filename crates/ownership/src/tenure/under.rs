@@ -1,0 +1,41 @@
+//! What is under way in the store, and why record and ring are to be written anew.
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Under {
+    /// Once it is done, nothing below this number is missing.
+    Append {
+        end: u64,
+    },
+    Reassert(Box<Reasserting>),
+    Save,
+    /// Under which right, and in which era, it was sent.
+    Claim {
+        right: u64,
+        era: u64,
+    },
+    Release,
+    End,
+}
+
+/// A re-assertion that is under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reasserting {
+    /// The era it was sent in.
+    pub(super) era: u64,
+    /// The version of the state that it holds.
+    pub(super) version: u64,
+    /// Once it is done, nothing below this number is missing.
+    pub(super) end: u64,
+    /// It says that the session is over.
+    pub(super) ends: bool,
+}
+
+/// Whether record and ring have to be written anew although no failover was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Anew {
+    No,
+    /// Only under the lease that the session was claimed under: others may have ended it since.
+    UnderLease,
+    /// In any case: the record fell back to a former token, so it was never ended since.
+    Yes,
+}
