@@ -7,6 +7,7 @@ use std::time::Duration;
 use conversation::Millis;
 use futures_util::future::join_all;
 use ownership::tombstones::{self, Due, Kept, RETRY_MS, Tombstone};
+use protocol::SessionId;
 use store::Error;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
@@ -18,18 +19,27 @@ use crate::handle::Node;
 #[derive(Default)]
 pub(crate) struct Tombstones {
     kept: Mutex<tombstones::Tombstones>,
-    /// One was kept that the store does not have.
+    /// One was kept that the store does not have, or may have forgotten since.
     unwritten: Notify,
 }
 
 impl Tombstones {
-    /// Keeps one. `is_written`: the store has it.
-    pub(crate) fn keep(&self, tombstone: Tombstone, is_written: bool, now: Millis) {
-        let kept = self.kept().keep(tombstone, now.0);
+    /// Keeps one. `generation`: that of the store for a session now. It is asked for last, since
+    /// a failover that is seen later is reason to look for this one anyway.
+    pub(crate) fn keep(
+        &self,
+        tombstone: Tombstone,
+        now: Millis,
+        generation: impl FnOnce(&SessionId) -> u64,
+    ) {
+        let mut tombstones = self.kept();
+        let kept = tombstones.keep(tombstone, now.0);
+        let is_due = tombstones.is_newest_due(generation);
+        drop(tombstones);
         if kept == (Kept::InsteadOfOldest { is_first: true }) {
             tracing::warn!("too many sessions end at once: a failover may bring some back");
         }
-        if !is_written {
+        if is_due {
             self.unwritten.notify_one();
         }
     }

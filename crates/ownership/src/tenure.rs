@@ -488,6 +488,7 @@ impl Tenure {
         let mut outcomes = Vec::new();
         match under {
             Under::Reassert(reasserting) if reasserting.ends => {
+                self.era = Some(reasserting.era);
                 self.over = true;
                 outcomes.push(Outcome::Ended);
             }

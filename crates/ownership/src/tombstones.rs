@@ -52,6 +52,12 @@ impl Tombstone {
         &self.session
     }
 
+    /// Is it to be written in this generation of the store?
+    fn is_due(&self, generation: u64) -> bool {
+        let is_due = self.generation.is_none_or(|written| written < generation);
+        is_due && !conversation::mutant!("tombstones.never_due")
+    }
+
     /// What the store is to write anew: the record, and a log without entries.
     pub fn reassertion(&self, now_ms: u64) -> (Record, Batch) {
         let batch = Batch {
@@ -120,6 +126,13 @@ impl Tombstones {
         kept
     }
 
+    /// Is the newest due? A primary that was replaced may have answered late that a session has
+    /// ended: whoever looked for what is due after the failover has not found its tombstone yet.
+    pub fn is_newest_due(&self, generation: impl FnOnce(&SessionId) -> u64) -> bool {
+        let newest = self.oldest_first.back();
+        newest.is_some_and(|newest| newest.is_due(generation(&newest.session)))
+    }
+
     /// Some that were not written in the generation that it is now for their session, from a
     /// number on; at most [`DUE_MAX`].
     pub fn due(
@@ -133,9 +146,11 @@ impl Tombstones {
         let numbered = (self.first..).zip(&self.oldest_first).skip(skipped);
         let due = numbered.filter_map(|(number, tombstone)| {
             let generation = generation(&tombstone.session);
-            let is_due = tombstone.generation.is_none_or(|written| written < generation);
-            let is_due = is_due && !conversation::mutant!("tombstones.never_due");
-            is_due.then(|| Due { number, generation, tombstone: tombstone.clone() })
+            tombstone.is_due(generation).then(|| Due {
+                number,
+                generation,
+                tombstone: tombstone.clone(),
+            })
         });
         due.take(DUE_MAX).collect()
     }
@@ -207,6 +222,16 @@ mod tests {
         assert_eq!(due(&mut tombstones, 1, 1, 2), [1]);
         tombstones.written(0, 2);
         assert_eq!(due(&mut tombstones, 0, 1, 2), [1]);
+    }
+
+    #[test]
+    fn a_tombstone_of_an_end_that_was_written_before_the_last_failover_is_due_when_it_is_kept() {
+        let mut tombstones = Tombstones::default();
+        assert!(!tombstones.is_newest_due(|_| 2));
+        for (generation, is_due) in [(Some(2), false), (Some(1), true), (None, true)] {
+            tombstones.keep(tombstone(0, generation, 60_000), 0);
+            assert_eq!(tombstones.is_newest_due(|_| 2), is_due, "{generation:?}");
+        }
     }
 
     #[test]

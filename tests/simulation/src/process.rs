@@ -401,7 +401,7 @@ impl World {
     }
 
     /// Sessions that ended here stay ended, whatever a failover forgot.
-    fn write_tombstones(&mut self, at: Incarnation) {
+    pub(super) fn write_tombstones(&mut self, at: Incarnation) {
         if !self.rules.remembers_ends {
             return;
         }

@@ -180,6 +180,19 @@ pub(super) fn cases() -> Vec<Case> {
             ),
         ),
         case(
+            17,
+            "a deposed primary writes an end when its owner has seen the failover",
+            story(
+                vec![(8_000, Do::Delete, 0)],
+                vec![
+                    (7_900, Fault::Next("end", Mishap::Late(900))),
+                    (8_100, Fault::Split { lost: 0, node: 2, millis: 6_000 }),
+                    // Whoever loses a link looks around at once.
+                    (8_200, Fault::Reset(0, 2)),
+                ],
+            ),
+        ),
+        case(
             20,
             "the slot of a session moves while its owner dies and a stream is opened",
             story(

@@ -75,9 +75,13 @@ impl World {
                     {
                         let (record, until) =
                             (tenure.tombstone(), moment.now + TTL.as_millis() as u64);
-                        let tombstone = Tombstone::new(id.clone(), record, Some(moment.era), until);
+                        let era = tenure.era();
+                        let tombstone = Tombstone::new(id.clone(), record, Some(era), until);
                         if let Some(process) = self.processes.get_mut(&at) {
                             process.tombstones.keep(tombstone, moment.now);
+                            if process.tombstones.is_newest_due(|_| moment.era) {
+                                self.write_tombstones(at);
+                            }
                         }
                     }
                     self.let_go(at, id, owned, matches!(outcome, Outcome::Ended));
