@@ -128,11 +128,12 @@ pub fn claimant(
     has_taker: bool,
     rules: Rules,
 ) -> Claimant {
+    let is_new = !is_settled && rules.settles;
     match cause {
         _ if conversation::mutant!("location.leaves_its_own") => Claimant::Another,
         Cause::Own if !is_leaving => Claimant::This,
         Cause::Own if rules.claims_own_draining => Claimant::ThisForAnother,
-        _ if is_leaving || (!is_settled && has_taker) => Claimant::Another,
+        _ if is_leaving || (is_new && has_taker) => Claimant::Another,
         _ => Claimant::This,
     }
 }

@@ -136,6 +136,10 @@ pub(super) fn cases() -> Vec<Case> {
                     (14_700, FAST, 2),
                     (14_800, FAST, 2),
                     (14_900, FAST, 2),
+                    (15_000, FAST, 2),
+                    (15_050, FAST, 2),
+                    (15_100, FAST, 2),
+                    (15_150, FAST, 2),
                 ],
                 vec![
                     (8_000, Fault::CutOff(0, 6_260)),
@@ -171,7 +175,7 @@ pub(super) fn cases() -> Vec<Case> {
             17,
             "an owner whose claim was forgotten cannot write anew, and its heir ends the session",
             story(
-                vec![(8_010, FAST, 1), (11_000, FAST, 2), (13_200, Do::Delete, 2)],
+                vec![(8_010, FAST, 1), (12_600, FAST, 2), (13_200, Do::Delete, 2)],
                 vec![
                     (8_000, Fault::Kill(0, 60_000)),
                     (8_500, Fault::Full(30_000)),
