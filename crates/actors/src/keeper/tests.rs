@@ -270,3 +270,24 @@ async fn a_claim_of_unknown_outcome_is_repeated_under_its_token() {
     assert!(matches!(scene.poll(9)[..], [Outcome::Reclaimed(token), ..] if token.random == 42));
     scene.asked(&["claim 42 for 100 s", "claim 42 for 100 s", "reassert 2 from 1"]);
 }
+
+#[tokio::test]
+async fn after_a_failover_that_the_store_has_not_answered_since_a_session_acts_until_others_may_claim()
+ {
+    let mut scene = Scene::new().await;
+    assert_eq!(scene.poll(0), []);
+    scene.moment.era = 1;
+    scene.store.failing.store(1, Ordering::SeqCst);
+    scene.keeper.stir();
+    assert_eq!(scene.poll(1), []);
+    assert!(scene.keeper.may_act(Some(0), || Settling::First));
+    assert!(!scene.keeper.may_act(Some(0), || Settling::Second));
+    assert!(!scene.keeper.may_act(Some(0), || Settling::Done));
+    scene.moment.settling = Settling::Second;
+    scene.moment.now = scene.keeper.wake_at().expect("a time");
+    scene.keeper.stir();
+    assert!(matches!(scene.poll(9)[..], [Outcome::Reclaimed(token), ..] if token.random == 42));
+    scene.asked(&["reassert 2 from 1", "claim 42 for 100 s", "reassert 2 from 1"]);
+    // What the store has said needs no lock.
+    assert!(scene.keeper.may_act(Some(0), || panic!("it is sure")));
+}
