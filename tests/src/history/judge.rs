@@ -31,6 +31,9 @@ const SETTLED_MS: u64 = 3_300;
 /// How long what a killed process had sent may take to be read, in milliseconds.
 const ON_ITS_WAY_MS: u64 = 10;
 
+/// How long before a request the report of a violation begins, in milliseconds.
+const SHOWN_BEFORE_MS: u64 = 2_000;
+
 /// Most violations that a report shows in full.
 const SHOWN_MAX: usize = 12;
 
@@ -230,10 +233,9 @@ pub fn judge(entries: &[Entry]) -> Verdict {
     }
     for (key, request) in &requests {
         let owners = owners(request, &requests);
-        let found = Rules { key, request, faults: &faults, owners }.all();
+        let found = Rules { key, request, faults: &faults, owners: &owners }.all();
         if !found.is_empty() {
-            let story = request.lines.iter().map(|entry| format!("{} {:?}", entry.at, entry.what));
-            verdict.stories.insert((*key).to_owned(), story.collect());
+            verdict.stories.insert((*key).to_owned(), story(entries, request, &owners));
         }
         verdict.violations.extend(found);
     }
@@ -243,6 +245,20 @@ pub fn judge(entries: &[Entry]) -> Verdict {
     verdict.figures.silences = silences(entries, &requests);
     verdict.figures.waits = waits(&requests);
     verdict
+}
+
+/// What was seen of a request, and what was done to nodes shortly before and meanwhile.
+fn story(entries: &[Entry], request: &Request<'_>, owners: &[u32]) -> Vec<String> {
+    let ends = request.lines.last().map_or(request.sent, |last| last.at);
+    let around = request.sent.saturating_sub(SHOWN_BEFORE_MS)..=ends;
+    let is_shown = |entry: &&Entry| match entry.what {
+        What::Fault { .. } => around.contains(&entry.at),
+        _ => request.lines.iter().any(|line| std::ptr::eq(*line, *entry)),
+    };
+    let lines =
+        entries.iter().filter(is_shown).map(|entry| format!("{} {:?}", entry.at, entry.what));
+    let owners = format!("its owner, as far as is known: processes {owners:?}");
+    lines.chain([owners]).collect()
 }
 
 /// The processes that may have worked on a request: those that ran it, else the one that
@@ -345,7 +361,7 @@ struct Rules<'a> {
     request: &'a Request<'a>,
     faults: &'a Faults,
     /// Who may have worked on it.
-    owners: Vec<u32>,
+    owners: &'a [u32],
 }
 
 impl Rules<'_> {
@@ -465,8 +481,7 @@ impl Rules<'_> {
                 }
                 What::Word { is_error: true, text, .. } => {
                     let may_rerun = self.request.asked.may_rerun && !has_asked;
-                    let was_lost =
-                        self.faults.lost_owner(&self.owners, self.request.sent, entry.at);
+                    let was_lost = self.faults.lost_owner(self.owners, self.request.sent, entry.at);
                     let was_cut_off =
                         !has_event && self.faults.lost_link(self.request.sent, entry.at);
                     let is_allowed = ((was_lost || was_cut_off) && !may_rerun)

@@ -278,9 +278,14 @@ fn an_error_is_noticed_where_the_owner_was_stopped_for_less_than_a_lease() {
 
 #[test]
 fn an_error_is_noticed_where_the_owner_was_struck_before_the_call_or_after_it() {
-    let mut before = vec![fault(0, "SIGKILL", 7)];
-    before.extend(failed(COUNTED, []));
-    check(before, &["error"]);
+    // What comes while the system ends the process is lost with it.
+    for (ms, rules) in [(15, &[][..]), (25, &["error"])] {
+        let mut before = vec![fault(0, "SIGKILL", 7)];
+        before.extend(failed(COUNTED, []));
+        let mut entries = history(before);
+        pass(&mut entries, 1, ms);
+        check_entries(&entries, rules);
+    }
     let mut after = failed(COUNTED, []);
     after.push(fault(0, "SIGKILL", 7));
     check(after, &["error"]);
