@@ -196,9 +196,9 @@ struct Unsteady {
 struct OnceOpen(bool);
 
 /// A peer's reply: the head of a stream that can be gone on with.
-const OPEN: [u8; 14] = [3, 1, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 10, 1];
+const OPEN: [u8; 14] = [2, 1, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 10, 1];
 /// A peer's reply: the session that it was asked to take up is there.
-const THERE: [u8; 3] = [3, 0, 4];
+const THERE: [u8; 3] = [2, 0, 4];
 /// How a call ends that only asks its receiver to take the session up.
 const ASKS: u8 = 3;
 

@@ -89,7 +89,8 @@ impl World {
             self.answer_client(conn, Told::Answer(refused));
             return;
         };
-        let name = format!("s{id:04x}-n{}", process.slot);
+        let slot = process.slot;
+        let name = format!("s{:04x}-n{slot}", self.new_session(id));
         let Some(id) = SessionId::parse(&name) else { return };
         self.keep_newborn(at, conn, id.clone(), request.clone());
         let birth = self.birth(token);
@@ -145,6 +146,14 @@ impl World {
         let Some(process) = self.processes.get_mut(&at) else { return SinkId(0) };
         process.next_sink += 1;
         SinkId(process.next_sink)
+    }
+
+    /// This number, or the next that no session had before.
+    fn new_session(&mut self, mut number: u64) -> u64 {
+        while !self.born.insert(number) {
+            number += 1;
+        }
+        number
     }
 
     /// A number that no instance of a tenant's server had before: payloads are told apart by it.

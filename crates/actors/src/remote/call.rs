@@ -14,6 +14,10 @@ use crate::Visit;
 /// How often a call was forwarded, when it arrives where it belongs.
 const HOPS: u8 = 1;
 
+/// Older nodes write 1 here where the session is to be claimed before it gets the call. They
+/// are told that the call was not started, and call again.
+const CALLS: u8 = 0;
+
 /// What stands there instead in a call that its receiver passes on to the owner.
 const RELAYED: u8 = 2;
 
@@ -54,6 +58,7 @@ impl Call {
 
     fn write(writer: &mut Writer, visit: &Visit, errand: Option<&Errand>) {
         writer.byte(HOPS);
+        writer.byte(CALLS);
         writer.text(&visit.tenant.name);
         writer.text(visit.principal.name());
         writer.text(visit.session.as_str());
@@ -80,6 +85,7 @@ impl Call {
         if reader.byte()? != HOPS {
             return None;
         }
+        reader.truth()?;
         let tenant = reader.text()?.into();
         let principal = Principal::named(&reader.text()?);
         let session = SessionId::parse(&reader.text()?)?;
