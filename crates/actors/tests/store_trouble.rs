@@ -107,9 +107,10 @@ impl Store for Troubled {
         i: Incarnation,
         by: Incarnation,
         also_dead: &[Incarnation],
+        seen: Option<u64>,
         t: Duration,
     ) -> Result<Marking, Error> {
-        self.memory.mark_dead(i, by, also_dead, t).await
+        self.memory.mark_dead(i, by, also_dead, seen, t).await
     }
 }
 

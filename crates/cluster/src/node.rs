@@ -328,7 +328,7 @@ pub(crate) async fn bury_former_lives(node: Arc<Node>) {
         let mut left = Vec::new();
         for incarnation in former {
             // Its peers may not have noticed yet that their links to it broke.
-            if !dial::mark_dead(&node, incarnation).await {
+            if !dial::mark_dead(&node, incarnation, None).await {
                 left.push(incarnation);
             }
         }

@@ -79,7 +79,10 @@ pub enum Verdict {
     /// Nothing is proved: pause, then connect again.
     Undecided,
     /// It is dead. Have the store mark it; if the store does not, pause and connect again.
-    Dead,
+    Dead {
+        /// The number of the renewal that it was found dead by: a later one is a sign of life.
+        renewal: u64,
+    },
     /// The store holds no lease of it: it was marked dead, or has left, or its lease is over.
     Gone,
 }
@@ -132,7 +135,9 @@ impl FailureDetector {
         let Found { asked_ms, answered_ms, presence } = found;
         match presence {
             Presence::Live(_) if conversation::mutant!("detector.never_dead") => Verdict::Undecided,
-            Presence::Live(_) if conversation::mutant!("detector.dead_at_once") => Verdict::Dead,
+            Presence::Live(lease) if conversation::mutant!("detector.dead_at_once") => {
+                Verdict::Dead { renewal: lease.renewal }
+            }
             Presence::Live(lease) => {
                 let look = Look {
                     asked: asked_ms,
@@ -141,7 +146,10 @@ impl FailureDetector {
                     linked: lease.linked.contains(&own),
                     closed: self.was_closed,
                 };
-                if self.evidence.weigh(look) { Verdict::Dead } else { Verdict::Undecided }
+                match self.evidence.weigh(look) {
+                    true => Verdict::Dead { renewal: lease.renewal },
+                    false => Verdict::Undecided,
+                }
             }
             Presence::Dead { .. } | Presence::Gone => Verdict::Gone,
         }
@@ -183,6 +191,8 @@ mod tests {
     const RESET: Links = Links { is_up: false, was_closed: Some(false) };
     const NEVER_UP: Links = Links { is_up: false, was_closed: None };
 
+    const DEAD: Verdict = Verdict::Dead { renewal: 1 };
+
     fn live() -> Presence {
         Presence::Live(Lease {
             incarnation: PEER,
@@ -218,9 +228,9 @@ mod tests {
     #[test]
     fn a_refusing_peer_is_dead_soon_where_its_system_closed_the_link_and_late_where_not() {
         let live = live();
-        assert_eq!(verdict(Attempt::Refused, CLOSED, &live), Some((200, Verdict::Dead)));
-        assert_eq!(verdict(Attempt::Refused, RESET, &live), Some((1_500, Verdict::Dead)));
-        assert_eq!(verdict(Attempt::Superseded, RESET, &live), Some((200, Verdict::Dead)));
+        assert_eq!(verdict(Attempt::Refused, CLOSED, &live), Some((200, DEAD)));
+        assert_eq!(verdict(Attempt::Refused, RESET, &live), Some((1_500, DEAD)));
+        assert_eq!(verdict(Attempt::Superseded, RESET, &live), Some((200, DEAD)));
     }
 
     #[test]
@@ -241,7 +251,7 @@ mod tests {
     {
         let live = live();
         assert_eq!(verdict(Attempt::Refused, NEVER_UP, &live), None);
-        assert_eq!(verdict(Attempt::Superseded, NEVER_UP, &live), Some((200, Verdict::Dead)));
+        assert_eq!(verdict(Attempt::Superseded, NEVER_UP, &live), Some((200, DEAD)));
     }
 
     #[test]

@@ -58,4 +58,6 @@ pub enum Marking {
     Dead,
     /// Not marked: this live peer still has a link to it.
     LinkedTo(Incarnation),
+    /// Not marked: it has another lease than the one that it was found dead by.
+    Renewed,
 }

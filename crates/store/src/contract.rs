@@ -136,6 +136,7 @@ macro_rules! contract {
             a_dead_mark_is_never_overwritten_by_a_renewal,
             a_node_to_which_a_live_peer_has_a_link_is_not_marked,
             two_nodes_that_died_together_can_be_marked,
+            a_node_that_renewed_since_it_was_found_dead_is_not_marked,
             links_of_the_dead_and_of_the_marker_itself_save_nobody,
             of_two_nodes_that_mark_each_other_the_first_wins,
             a_node_without_a_lease_marks_nobody,

@@ -127,11 +127,16 @@ pub trait Store: Send + Sync + 'static {
     /// `by` must be live itself: [`Error::MarkedDead`] or [`Error::LeaseGone`] if not. Links of
     /// those that `by` knows to be dead as well (`also_dead`) count for nothing: nodes that die
     /// together list each other.
+    ///
+    /// `seen`: the number of the renewal by which `by` found it dead. A lease of another number
+    /// is a sign of life, also to a command that arrives late: [`Marking::Renewed`]. `None`:
+    /// its process is known to have ended.
     async fn mark_dead(
         &self,
         incarnation: Incarnation,
         by: Incarnation,
         also_dead: &[Incarnation],
+        seen: Option<u64>,
         ttl: Duration,
     ) -> Result<Marking, Error>;
 

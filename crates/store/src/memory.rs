@@ -187,9 +187,10 @@ impl Store for Memory {
         incarnation: Incarnation,
         by: Incarnation,
         also_dead: &[Incarnation],
+        seen: Option<u64>,
         ttl: Duration,
     ) -> Result<Marking, Error> {
-        lock(&self.leases).mark_dead(incarnation, by, also_dead, self.span(ttl))
+        lock(&self.leases).mark_dead(incarnation, by, also_dead, seen, self.span(ttl))
     }
 
     async fn sweep(&self) -> Result<usize, Error> {

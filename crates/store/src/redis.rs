@@ -294,9 +294,10 @@ impl Store for Redis {
         incarnation: Incarnation,
         by: Incarnation,
         also_dead: &[Incarnation],
+        seen: Option<u64>,
         ttl: Duration,
     ) -> Result<Marking, Error> {
-        self.mark(incarnation, by, also_dead, ttl).await
+        self.mark(incarnation, by, also_dead, seen, ttl).await
     }
 
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {

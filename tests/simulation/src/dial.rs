@@ -170,22 +170,29 @@ impl World {
         let Ok(presence) = came else { return self.look_failed(at, peer, number) };
         let found = Found { asked_ms: dial.asked_ms, answered_ms, presence: &presence };
         let verdict = dial.detector.looked(at, found);
-        dial.found_dead = verdict == Verdict::Dead && dial.detector.saw_its_end();
+        let is_dead = matches!(verdict, Verdict::Dead { .. });
+        dial.found_dead = is_dead && dial.detector.saw_its_end();
         match verdict {
             Verdict::Undecided => self.pause_dial(at, peer, number),
-            Verdict::Dead => {
+            Verdict::Dead { renewal } => {
                 let purpose = Purpose::MarkDead(peer, number);
-                self.mark_dead(at, peer, purpose);
+                self.mark_dead(at, peer, Some(renewal), purpose);
             }
             Verdict::Gone => self.is_dead(at, peer),
         }
     }
 
-    fn mark_dead(&mut self, at: Incarnation, peer: Incarnation, purpose: Purpose) {
+    fn mark_dead(
+        &mut self,
+        at: Incarnation,
+        peer: Incarnation,
+        seen: Option<u64>,
+        purpose: Purpose,
+    ) {
         let Some(process) = self.processes.get(&at) else { return };
         let found_dead = process.dials.iter().filter(|(_, dial)| dial.found_dead);
         let also_dead = found_dead.map(|(dead, _)| *dead).filter(|dead| *dead != peer).collect();
-        self.send_for(at, Command::MarkDead(peer, at, also_dead), purpose);
+        self.send_for(at, Command::MarkDead(peer, at, also_dead, seen), purpose);
     }
 
     fn look_failed(&mut self, at: Incarnation, peer: Incarnation, number: u64) {
@@ -216,14 +223,16 @@ impl World {
     ) {
         match came {
             Ok(Marking::Dead) => self.is_dead(at, peer),
-            Ok(Marking::LinkedTo(_)) | Err(_) => self.pause_dial(at, peer, number),
+            Ok(Marking::LinkedTo(_) | Marking::Renewed) | Err(_) => {
+                self.pause_dial(at, peer, number);
+            }
         }
     }
 
     /// This process listens at its address, so the process that had it before is dead.
     pub(super) fn bury_former(&mut self, at: Incarnation, peer: Incarnation, tries: u32) {
         let purpose = Purpose::BuryFormer(peer, tries);
-        self.mark_dead(at, peer, purpose);
+        self.mark_dead(at, peer, None, purpose);
     }
 
     pub(super) fn former_marked(
@@ -236,11 +245,11 @@ impl World {
         match came {
             Ok(Marking::Dead) => self.is_dead(at, peer),
             // Its peers may not have noticed yet that their links to it broke.
-            Ok(Marking::LinkedTo(_)) | Err(_) if tries + 1 < TRIES_ON_FORMER => {
+            Ok(Marking::LinkedTo(_) | Marking::Renewed) | Err(_) if tries + 1 < TRIES_ON_FORMER => {
                 let timer = Timer::BuryFormer(peer, tries + 1);
                 self.after(self.plan.renew / 4, Happening::Rings(at, timer));
             }
-            Ok(Marking::LinkedTo(_)) | Err(_) => {}
+            Ok(Marking::LinkedTo(_) | Marking::Renewed) | Err(_) => {}
         }
     }
 

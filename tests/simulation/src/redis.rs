@@ -37,7 +37,7 @@ pub(super) enum Command {
     Nodes,
     Presence(Incarnation),
     /// Whom, by whom, and who is dead as well.
-    MarkDead(Incarnation, Incarnation, Vec<Incarnation>),
+    MarkDead(Incarnation, Incarnation, Vec<Incarnation>, Option<u64>),
     Primaries,
 }
 
@@ -290,8 +290,8 @@ impl Server {
                 leases
             })),
             Command::Presence(of) => Answer::Presence(at_once(memory.presence(of))),
-            Command::MarkDead(of, by, also_dead) => {
-                Answer::Marked(at_once(memory.mark_dead(of, by, &also_dead, TTL)))
+            Command::MarkDead(of, by, also_dead, seen) => {
+                Answer::Marked(at_once(memory.mark_dead(of, by, &also_dead, seen, TTL)))
             }
             Command::Primaries => Answer::Primaries(Ok(self.id)),
         }

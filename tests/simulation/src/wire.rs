@@ -177,7 +177,7 @@ impl World {
     /// A living node is not marked dead that can renew its lease; nor one to which another has
     /// had a link for long enough to tell of it, unless something else stood in the way.
     fn check_mark(&mut self, command: &Command, answer: &Answer) {
-        let (Command::MarkDead(of, by, _), Answer::Marked(Ok(Marking::Dead))) = (command, answer)
+        let (Command::MarkDead(of, by, ..), Answer::Marked(Ok(Marking::Dead))) = (command, answer)
         else {
             return;
         };

@@ -131,12 +131,13 @@ impl Store for Forgetful {
         i: Incarnation,
         by: Incarnation,
         also_dead: &[Incarnation],
+        seen: Option<u64>,
         t: Duration,
     ) -> Result<Marking, Error> {
         if self.marks_nobody.load(Ordering::SeqCst) {
             return Err(unavailable());
         }
-        self.memory().mark_dead(i, by, also_dead, t).await
+        self.memory().mark_dead(i, by, also_dead, seen, t).await
     }
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {
         let life = self.life.load(Ordering::SeqCst);

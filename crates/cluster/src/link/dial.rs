@@ -164,10 +164,11 @@ async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
             Next::Retry => Verdict::Undecided,
             Next::Look => look(node, peer, &mut detector).await,
         };
-        found_dead.set(verdict == Verdict::Dead && detector.saw_its_end());
+        let is_dead = matches!(verdict, Verdict::Dead { .. });
+        found_dead.set(is_dead && detector.saw_its_end());
         let gone = match verdict {
             Verdict::Undecided => false,
-            Verdict::Dead => mark_dead(node, peer).await,
+            Verdict::Dead { renewal } => mark_dead(node, peer, Some(renewal)).await,
             Verdict::Gone => true,
         };
         match failure {
@@ -313,12 +314,12 @@ fn unmet(unmet: Unmet) -> Failure {
     Failure::Other(why.to_owned())
 }
 
-/// Has the store note that an incarnation is dead. No while another peer is linked to it,
-/// or the store cannot be asked.
-pub(crate) async fn mark_dead(node: &Node, incarnation: Incarnation) -> bool {
+/// Has the store note that an incarnation is dead, which was found so by the renewal `seen`. No
+/// while another peer is linked to it, where it renewed since, or the store cannot be asked.
+pub(crate) async fn mark_dead(node: &Node, incarnation: Incarnation, seen: Option<u64>) -> bool {
     // Calls wait meanwhile for a link, so a store that is slow is not waited for.
     let also_dead = node.peers.found_dead_besides(incarnation);
-    let marking = node.store.mark_dead(incarnation, node.incarnation, &also_dead, MARK);
+    let marking = node.store.mark_dead(incarnation, node.incarnation, &also_dead, seen, MARK);
     let Ok(marking) = timeout(node.settings.connect(), marking).await else { return false };
     match marking {
         Ok(Marking::Dead) => {
@@ -327,7 +328,7 @@ pub(crate) async fn mark_dead(node: &Node, incarnation: Incarnation) -> bool {
             node.members.forget(incarnation);
             true
         }
-        Ok(Marking::LinkedTo(_)) => false,
+        Ok(Marking::LinkedTo(_) | Marking::Renewed) => false,
         Err(error) => {
             tracing::warn!(%error, node = %incarnation, "a node could not be marked dead");
             false

@@ -114,9 +114,10 @@ impl Store for Away {
         incarnation: Incarnation,
         by: Incarnation,
         also_dead: &[Incarnation],
+        seen: Option<u64>,
         ttl: Duration,
     ) -> Result<Marking, Error> {
-        self.reach()?.mark_dead(incarnation, by, also_dead, ttl).await
+        self.reach()?.mark_dead(incarnation, by, also_dead, seen, ttl).await
     }
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {
         self.reach()?;
@@ -200,7 +201,7 @@ async fn a_node_marked_dead_learns_it_and_never_acts_again() {
     let (cluster, _) = node(&store, quick()).await;
     let (other, _) = node(&store, quick()).await;
     let (dead, by) = (cluster.incarnation(), other.incarnation());
-    store.mark_dead(dead, by, &[], Duration::from_secs(60)).await.unwrap();
+    store.mark_dead(dead, by, &[], None, Duration::from_secs(60)).await.unwrap();
     cluster.marked_dead().await;
     assert!(!cluster.may_act());
     assert!(other.may_act());

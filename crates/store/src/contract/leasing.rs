@@ -34,7 +34,7 @@ async fn presence(world: &dyn World, node: &Lease) -> Presence {
 }
 
 async fn mark(world: &dyn World, node: &Lease, by: &Lease) -> Result<Marking, Error> {
-    world.store().mark_dead(node.incarnation, by.incarnation, &[], LONG).await
+    world.store().mark_dead(node.incarnation, by.incarnation, &[], None, LONG).await
 }
 
 #[track_caller]
@@ -148,17 +148,35 @@ pub async fn two_nodes_that_died_together_can_be_marked(world: &dyn World) {
     world.store().renew(one.clone(), LONG).await.expect("renewed");
     let third = live(world, &[]).await;
     let (store, marker) = (world.store(), live(world, &[]).await.incarnation);
-    let marked = store.mark_dead(one.incarnation, marker, &[], LONG).await.expect("answered");
+    let marked = store.mark_dead(one.incarnation, marker, &[], None, LONG).await.expect("answered");
     assert_eq!(marked, Marking::LinkedTo(other.incarnation));
     // One that is not known to be dead as well saves it.
     let unknown = [third.incarnation];
-    let marked = store.mark_dead(one.incarnation, marker, &unknown, LONG).await.expect("answered");
+    let marked =
+        store.mark_dead(one.incarnation, marker, &unknown, None, LONG).await.expect("answered");
     assert_eq!(marked, Marking::LinkedTo(other.incarnation));
     for (dead, also_dead) in [(&one, &other), (&other, &one)] {
         let also_dead = [also_dead.incarnation];
-        let marking = store.mark_dead(dead.incarnation, marker, &also_dead, LONG).await;
+        let marking = store.mark_dead(dead.incarnation, marker, &also_dead, None, LONG).await;
         assert_eq!(marking.expect("marked"), Marking::Dead);
     }
+}
+
+/// A mark may arrive long after it was sent.
+pub async fn a_node_that_renewed_since_it_was_found_dead_is_not_marked(world: &dyn World) {
+    let (suspect, marker) = (live(world, &[]).await, live(world, &[]).await.incarnation);
+    let mark = |node: &Lease, seen| {
+        let incarnation = node.incarnation;
+        async move { world.store().mark_dead(incarnation, marker, &[], Some(seen), LONG).await }
+    };
+    world.store().renew(next(&suspect), LONG).await.expect("renewed");
+    let seen = suspect.renewal;
+    assert_eq!(mark(&suspect, seen).await.expect("answered"), Marking::Renewed);
+    assert!(matches!(presence(world, &suspect).await, Presence::Live(_)));
+    assert_eq!(mark(&suspect, seen + 1).await.expect("answered"), Marking::Dead);
+    // A mark stands, whatever was seen; and where there is no lease nothing speaks against it.
+    assert_eq!(mark(&suspect, seen).await.expect("answered"), Marking::Dead);
+    assert_eq!(mark(&node(&[]), seen).await.expect("answered"), Marking::Dead);
 }
 
 /// They no longer know, or just found out.
@@ -213,7 +231,8 @@ pub async fn a_node_that_is_gone_can_be_marked_and_stays_dead(world: &dyn World)
 /// A mark is not kept for ever; incarnations do not repeat.
 pub async fn a_mark_goes_after_its_time(world: &dyn World) {
     let (dead, marker) = (live(world, &[]).await, live(world, &[]).await);
-    let marking = world.store().mark_dead(dead.incarnation, marker.incarnation, &[], SHORT).await;
+    let marking =
+        world.store().mark_dead(dead.incarnation, marker.incarnation, &[], None, SHORT).await;
     assert_eq!(marking.expect("marked"), Marking::Dead);
     world.pass(MORE_THAN_SHORT).await;
     assert_eq!(presence(world, &dead).await, Presence::Gone);

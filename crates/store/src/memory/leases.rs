@@ -74,6 +74,7 @@ impl Leases {
         incarnation: Incarnation,
         by: Incarnation,
         also_dead: &[Incarnation],
+        seen: Option<u64>,
         (now, expires): (u64, u64),
     ) -> Result<Marking, Error> {
         match self.presence(by, now) {
@@ -81,8 +82,12 @@ impl Leases {
             Presence::Dead { by } => return Err(Error::MarkedDead { by }),
             Presence::Gone => return Err(Error::LeaseGone),
         }
-        if let Presence::Dead { .. } = self.presence(incarnation, now) {
-            return Ok(Marking::Dead);
+        match (self.presence(incarnation, now), seen) {
+            (Presence::Dead { .. }, _) => return Ok(Marking::Dead),
+            (Presence::Live(lease), Some(seen)) if lease.renewal != seen => {
+                return Ok(Marking::Renewed);
+            }
+            _ => {}
         }
         let others = self.live(now).filter(|lease| {
             let node = lease.incarnation;

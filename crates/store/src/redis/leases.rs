@@ -89,6 +89,7 @@ impl Redis {
         incarnation: Incarnation,
         by: Incarnation,
         also_dead: &[Incarnation],
+        seen: Option<u64>,
         ttl: Duration,
     ) -> Result<Marking, Error> {
         for _ in 0..ROUNDS_MAX {
@@ -99,7 +100,8 @@ impl Redis {
             let mut call = Call::script(Name::Mark, &keys)
                 .arg(&layout::encode_node(incarnation))
                 .arg(&layout::encode_node(by))
-                .arg(millis(ttl));
+                .arg(millis(ttl))
+                .arg(seen.map_or_else(Vec::new, |seen| seen.to_be_bytes().to_vec()));
             // The script looks at the leases of the first of them only.
             for member in others.iter().chain(also_dead).chain([&by, &incarnation]) {
                 call = call.arg(member.to_string());
@@ -112,6 +114,7 @@ impl Redis {
                     let other = text(other).and_then(Incarnation::parse);
                     return other.map(Marking::LinkedTo).ok_or_else(nonsense);
                 }
+                [Value::Int(12)] => return Ok(Marking::Renewed),
                 _ => return outcome(answer).map(|_| Marking::Dead),
             }
         }

@@ -174,9 +174,10 @@ impl<S: Store> Store for Slow<S> {
         incarnation: Incarnation,
         by: Incarnation,
         also_dead: &[Incarnation],
+        seen: Option<u64>,
         ttl: Duration,
     ) -> Result<Marking, Error> {
-        self.0.mark_dead(incarnation, by, also_dead, ttl * SLOWNESS).await
+        self.0.mark_dead(incarnation, by, also_dead, seen, ttl * SLOWNESS).await
     }
 }
 

@@ -342,7 +342,7 @@ async fn a_time_to_live_is_one_for_redis_too() {
     let by = lease();
     store.renew(by.clone(), LONG).await.expect("renewed");
     let marking =
-        store.mark_dead(node.incarnation, by.incarnation, &[], LONG).await.expect("marked");
+        store.mark_dead(node.incarnation, by.incarnation, &[], None, LONG).await.expect("marked");
     assert_eq!(marking, Marking::Dead);
 }
 
@@ -420,7 +420,7 @@ async fn an_operation_is_one_round_trip() {
     costs!(1, store.presence(node.incarnation));
     costs!(1, store.primaries());
     costs!(2, store.nodes());
-    costs!(2, store.mark_dead(store::Incarnation(1), node.incarnation, &[], LONG));
+    costs!(2, store.mark_dead(store::Incarnation(1), node.incarnation, &[], None, LONG));
     costs!(1, store.leave(node.incarnation, LONG));
     costs!(1, store.end(&others[0].id, others[0].owner.token, LONG));
     let ended = store.read(&others[0].id).await.expect("read").expect("a tombstone");
