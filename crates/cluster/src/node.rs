@@ -226,8 +226,14 @@ impl Node {
     async fn is_gone(&self, peer: Incarnation) -> Result<bool, store::Error> {
         let right = self.right().await;
         let presence = self.store.presence(peer).await?;
-        let proves = self.failovers.lapse_proves(self.right.now(), self.settings.lease());
+        let proves = self.lapse_proves();
         Ok(presence == Presence::Gone && proves && self.holds_on(right).await)
+    }
+
+    /// Does a lease that is not there prove that its node may not act?
+    pub(crate) fn lapse_proves(&self) -> bool {
+        self.failovers.lapse_proves(self.right.now(), self.settings.lease())
+            && self.right.lapse_proves()
     }
 
     /// Sees to it that there is a link to every node, so that the death of one is noticed

@@ -54,6 +54,12 @@ impl Right {
         renewed.is_news
     }
 
+    /// Does a lease of another node that is gone show that this node may not act? Not right after
+    /// the store was out of reach, for the other as well.
+    pub(crate) fn lapse_proves(&self) -> bool {
+        self.lease.lapse_proves(self.now())
+    }
+
     /// A link to a peer was lost: the peer may be about to have this node marked dead. Until
     /// the store was asked, nothing is done.
     pub(crate) fn doubt(&self) {

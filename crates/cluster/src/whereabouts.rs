@@ -112,7 +112,7 @@ async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<W
     }
     let right = node.right().await;
     let presence = node.store.presence(owner).await.map_err(Error::Store)?;
-    let proves = node.failovers.lapse_proves(node.right.now(), node.settings.lease());
+    let proves = node.lapse_proves();
     // Asked only where it decides: a node that doubts its lease waits for the next renewal.
     let decides = presence == Presence::Gone && proves;
     let lease_held = decides && node.holds_on(right).await;

@@ -100,7 +100,8 @@ pub fn is_unknown(is_settled: bool, lease_held: bool, rules: Rules) -> Result<()
 
 /// May a session be claimed whose owner has this presence? `None` while the owner lives.
 ///
-/// `lapse_proves`: the last failover is so long ago that a lease that is gone has lapsed.
+/// `lapse_proves`: the last failover, and the last time that the store was out of reach, are so
+/// long ago that a lease that is gone is that of a node that does not renew it.
 pub fn claimable(
     presence: &Presence,
     lapse_proves: bool,

@@ -26,6 +26,7 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("tombstones.never_due", "a tombstone is not written anew after a failover"),
     ("lease.a_lapse_begins_no_generation", "sessions stay verified when the lease was lost"),
     ("lease.never_over", "a node acts on when its lease is over"),
+    ("lease.the_others_lapsed_alone", "a lease that lapsed while no node could renew is over"),
     ("tenure.number_from_the_newest", "entries that wait are numbered by the newest of them"),
     ("tenure.release_instead_of_an_end", "a session that ends is released"),
     ("tenure.act_without_a_lease", "the owner acts while its node holds no lease"),

@@ -29,6 +29,8 @@ pub struct LeaseValidity {
     span_ms: u64,
     /// When the permission ends; 0 before the first renewal.
     until_ms: AtomicU64,
+    /// When the store was within reach again after it had been out of reach; 0: never so.
+    returned_ms: AtomicU64,
     /// How often the lease was lost.
     generation: AtomicU64,
     /// How often a lost link was reason to fear that a peer has this node marked dead, and up to
@@ -83,6 +85,7 @@ impl LeaseValidity {
         Self {
             span_ms,
             until_ms: AtomicU64::new(0),
+            returned_ms: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             doubts: AtomicU64::new(0),
             dispelled: AtomicU64::new(0),
@@ -136,6 +139,9 @@ impl LeaseValidity {
         let is_lost = until != 0
             && (lapsed || !was_there)
             && !conversation::mutant!("lease.a_lapse_begins_no_generation");
+        if until != 0 && (is_lost || self.is_out_of_reach(now_ms, until)) {
+            self.returned_ms.store(now_ms, Ordering::Release);
+        }
         if is_lost && self.rules.counts_losses {
             // Another node may have seen this one without a lease.
             self.generation.fetch_add(1, Ordering::AcqRel);
@@ -148,6 +154,22 @@ impl LeaseValidity {
             lost: is_lost.then_some(Lost { lapsed, was_there }),
             is_news: after.is_some() && (was_doubted || after != renewal.before),
         }
+    }
+
+    /// Does a lease of another node that is gone show that this other node is not there to renew
+    /// it? Not while the store has been out of reach of this node for half of `span_ms`, nor in
+    /// as much time after that: it was out of reach of the other as well, as far as is known, and
+    /// a living node needs at most so long to renew once the store answers.
+    pub fn lapse_proves(&self, now_ms: u64) -> bool {
+        let returned = self.returned_ms.load(Ordering::Acquire);
+        let has_waited = returned == 0 || now_ms.saturating_sub(returned) >= self.span_ms / 2;
+        let is_out_of_reach = self.is_out_of_reach(now_ms, self.until_ms());
+        (has_waited && !is_out_of_reach) || conversation::mutant!("lease.the_others_lapsed_alone")
+    }
+
+    /// `until_ms`: when the permission of the newest renewal ends; 0 before the first one.
+    fn is_out_of_reach(&self, now_ms: u64, until_ms: u64) -> bool {
+        now_ms > until_ms.saturating_sub(self.span_ms / 2)
     }
 
     /// A link to a peer was lost: the peer may be about to have this node marked dead. Until a
@@ -238,6 +260,24 @@ mod tests {
         let lost = Some(Lost { lapsed: true, was_there: true });
         assert_eq!(renew(&lease, NOW + 9_999, true), Renewed { lost, is_news: true });
         assert_eq!(lease.generation_if_valid(NOW + 9_999), Some(1));
+    }
+
+    #[test]
+    fn after_the_store_was_out_of_reach_the_others_have_time_to_renew() {
+        let lease = LeaseValidity::new(5_000);
+        assert!(!lease.lapse_proves(NOW));
+        renew(&lease, NOW, false);
+        assert!(lease.lapse_proves(NOW));
+        renew(&lease, NOW + 2_500, true);
+        assert!(lease.lapse_proves(NOW + 5_000) && !lease.lapse_proves(NOW + 5_001));
+        let back = NOW + 2_500 + 2_501;
+        renew(&lease, back, true);
+        assert!(!lease.lapse_proves(back));
+        // What renews as it should does not prolong that.
+        renew(&lease, back + 1_000, true);
+        assert!(!lease.lapse_proves(back + 2_499) && lease.lapse_proves(back + 2_500));
+        renew(&lease, back + 1_500, false);
+        assert!(!lease.lapse_proves(back + 3_999) && lease.lapse_proves(back + 4_000));
     }
 
     #[test]

@@ -573,6 +573,9 @@ impl Checker {
             self.breaks(format!("client {} never got an answer to {what}", client.number));
         }
         let Some(session) = session else { return };
+        if plan.keeps_owners && self.strikes.contains_key(&session) {
+            self.breaks(format!("{} has lost its owner, which lives", session.as_str()));
+        }
         let mut wrong = Vec::new();
         for (number, call) in &client.calls {
             self.tally.calls += 1;

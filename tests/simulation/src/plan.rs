@@ -44,6 +44,8 @@ pub struct Plan {
     pub(super) ttl: u64,
     /// How long a client waits at most for the last word on a call.
     pub(super) answers_within: u64,
+    /// Nothing goes wrong that may cost a session its owner.
+    pub(super) keeps_owners: bool,
     /// How many entries of a log can be replayed.
     pub(super) log_events: usize,
     /// How often instances of the tenant's server say something unasked; 0 for never.
@@ -94,6 +96,7 @@ impl Plan {
             born_at: None,
             ttl: 3_600_000,
             answers_within: ANSWERS_WITHIN,
+            keeps_owners: false,
             log_events: 1_024,
             chat: 700,
         }

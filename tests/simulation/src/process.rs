@@ -452,7 +452,8 @@ impl World {
     /// Does a lease that is gone prove that its node may not act?
     pub(super) fn lapse_proves(&self, at: Incarnation) -> bool {
         let Some(process) = self.processes.get(&at) else { return false };
-        process.failovers.lapse_proves(|| 0, process.clock(self.now), self.plan.lease)
+        let now = process.clock(self.now);
+        process.failovers.lapse_proves(|| 0, now, self.plan.lease) && process.lease.lapse_proves(now)
     }
 
     fn met(&mut self, at: Incarnation, leases: Vec<Lease>) {

@@ -143,6 +143,17 @@ pub(super) fn cases() -> Vec<Case> {
             story(vec![(13_000, Do::Listen, 0), (14_000, Do::Delete, 1)], vec![]),
         ),
         case(
+            36,
+            "Redis answers nobody for longer than a lease, and one node hears of its return late",
+            Plan {
+                keeps_owners: true,
+                ..story(
+                    vec![(7_000, steps(200, 20, false), 1), (7_500, steps(200, 5, true), 2)],
+                    vec![(8_000, Fault::CutOff(0, 8_000)), (8_100, Fault::Away(6_900))],
+                )
+            },
+        ),
+        case(
             34,
             "a call ends at its owner while a firewall parts it from the node that asked",
             story(
