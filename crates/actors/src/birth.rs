@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use actix::{AsyncContext, Context};
 use conversation::{Birth, Emitter, Event, Refusal, Saved, Session, SinkId, Unreadable};
-use ownership::tenure::Tenure;
+use ownership::tenure::{Acquired, Tenure};
 use protocol::{Body, Mirrored, Revision, SessionId};
 use store::{Claimed, Digest, Owner, Token};
 use tenants::{Principal, Tenant};
@@ -65,7 +65,7 @@ pub(crate) fn begin(
         owner,
         tenant: Arc::clone(&tenant.name),
         principal: Digest(principal.digest()),
-        epoch,
+        acquired: Acquired { epoch, era: node.moment(&session).era },
         random: random.next_token,
         first,
         creation: None,
@@ -92,14 +92,13 @@ pub(crate) struct Claim {
     pub(crate) principal: Principal,
     pub(crate) revision: Revision,
     pub(crate) claimed: Claimed,
-    /// The epoch of the node's lease in which it was claimed.
-    pub(crate) epoch: u64,
+    pub(crate) acquired: Acquired,
     pub(crate) seat: Seat,
 }
 
 /// Starts a claimed session on this thread, from what its former owner left.
 pub(crate) fn go_on(node: &Arc<Node>, claim: Claim) -> Result<(), Unreadable> {
-    let Claim { session, principal, revision, claimed, epoch, seat } = claim;
+    let Claim { session, principal, revision, claimed, acquired, seat } = claim;
     let Claimed { record, log } = claimed;
     let (token, tenant) = (record.owner.token, Arc::clone(&record.tenant));
     // Jitter needs no secret, and a token that cannot be made is not needed yet.
@@ -119,7 +118,7 @@ pub(crate) fn go_on(node: &Arc<Node>, claim: Claim) -> Result<(), Unreadable> {
     let machine = Session::restore(birth, saved, now, &mut effects)?;
 
     let (ttl, lifetimes) = (node.settings.record_ttl(), node.settings.lifetimes());
-    let tenure = Tenure::new(session.clone(), record, epoch, ttl, now.0);
+    let tenure = Tenure::new(session.clone(), record, acquired, ttl, now.0);
     let next_token = random.map_or(seed, |random| random.next_token);
     let keeper = Keeper::new(tenure, lifetimes, next_token);
 

@@ -361,6 +361,11 @@ impl Node {
         self.cluster.get().map_or(0, Cluster::epoch)
     }
 
+    /// Rises with each failover of the store that this node sees. Takes no lock.
+    pub(crate) fn newest_era(&self) -> u64 {
+        self.cluster.get().map_or(0, Cluster::newest_era)
+    }
+
     /// What the node knows now that matters to its ownership of a session, by the clock of
     /// sessions.
     pub(crate) fn moment(&self, session: &SessionId) -> Moment {

@@ -60,6 +60,8 @@ pub(crate) struct Keeper {
     underway: Option<Underway>,
     /// There may be something to do.
     stirred: bool,
+    /// The node's newest era when the era of the session was last looked at.
+    newest_era: u64,
     /// Up to which number the log was held when that was counted last, if it ever was.
     counted: Option<u64>,
 }
@@ -71,7 +73,23 @@ pub(crate) type Ring = (u64, Vec<Bytes>);
 
 impl Keeper {
     pub(crate) fn new(tenure: Tenure, lifetimes: Lifetimes, random: u64) -> Self {
-        Self { tenure, lifetimes, random, underway: None, stirred: true, counted: None }
+        Self {
+            tenure,
+            lifetimes,
+            random,
+            underway: None,
+            stirred: true,
+            newest_era: 0,
+            counted: None,
+        }
+    }
+
+    /// Takes note of failovers of the store. `newest`: the node's newest era; `moment` is asked
+    /// for only where that has changed.
+    pub(crate) fn observe(&mut self, newest: u64, moment: impl FnOnce() -> Moment) {
+        if std::mem::replace(&mut self.newest_era, newest) != newest {
+            self.stirred |= self.tenure.observe(moment().era);
+        }
     }
 
     /// May anything be done for the session now, given the epoch of the node's lease?

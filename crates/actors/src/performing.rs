@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use backends::SendError;
-use conversation::{Answer, Effect, Event, Millis, SinkId};
+use conversation::{Effect, Event, Millis, SinkId};
 use ownership::tenure::Tenure;
 use store::{Error, State};
 
@@ -32,7 +32,7 @@ impl SessionActor {
     pub(crate) fn step(&mut self, now: Millis, event: Event) {
         let mut effects = EFFECTS.take();
         self.session.step(now, event, &mut effects);
-        if self.draft.is_some() && effects.iter().any(needs_record) {
+        if self.draft.is_some() && effects.iter().any(Effect::needs_record) {
             self.record();
             if self.is_being_recorded() {
                 self.held = effects.drain(..).collect();
@@ -156,21 +156,10 @@ impl SessionActor {
         let settings = &self.node.settings;
         let record = draft.record(self.session.revision(), self.session.initialize());
         let (ttl, now) = (settings.record_ttl(), clock::now().0);
-        let tenure = Tenure::new(self.door.session.clone(), record, draft.epoch, ttl, now);
+        let tenure = Tenure::new(self.door.session.clone(), record, draft.acquired, ttl, now);
         self.keeper = Some(Keeper::new(tenure, settings.lifetimes(), draft.random));
         self.draft = None;
     }
-}
-
-/// Whoever sees this effect performed knows of the session.
-fn needs_record(effect: &Effect) -> bool {
-    matches!(
-        effect,
-        Effect::Answer { answer: Answer::Welcome(_), .. }
-            | Effect::Open { welcome: true, .. }
-            | Effect::Append { .. }
-            | Effect::Save { .. }
-    )
 }
 
 /// What a future comes to, if that takes no waiting; else the future, to be polled again.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conversation::Event;
+use ownership::tenure::Acquired;
 use protocol::{Revision, SessionId};
 use store::{Digest, Error, Owner, Record, Standing, State, Store, Token};
 use tokio::sync::oneshot;
@@ -27,8 +28,8 @@ pub(crate) struct Draft {
     pub(crate) owner: Owner,
     pub(crate) tenant: Arc<str>,
     pub(crate) principal: Digest,
-    /// The epoch of the node's lease in which it is owned.
-    pub(crate) epoch: u64,
+    /// When it becomes this node's.
+    pub(crate) acquired: Acquired,
     /// For the token that a further claim may need.
     pub(crate) random: u64,
     /// What the session begins with.

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use cluster::{Cause, Error, Peer, Whereabouts};
 use conversation::{Refusal, Unreadable};
-use ownership::location::{self, Claimant};
-use ownership::tenure::Settling;
+use ownership::location::{self, Claimant, Location};
+use ownership::tenure::{Acquired, Settling};
 use protocol::{Revision, SessionId};
-use store::{Claimed, Expected, Owner, Record, Standing, Token};
+use store::{Claimed, Owner, Record, Token};
 use tenants::Principal;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -183,10 +183,10 @@ impl Node {
             Refusal::Unavailable
         })?;
         let record = record.ok_or(Refusal::UnknownSession)?;
-        let cause = match record.standing {
-            Standing::Released => Cause::Released,
-            Standing::Owned if record.owner.node == self.incarnation() => Cause::Own,
-            Standing::Owned | Standing::Ended => return Err(Refusal::UnknownSession),
+        let cause = match location::of_record(&record, self.incarnation()) {
+            Location::Ownerless(cause) => cause,
+            Location::Here => Cause::Own,
+            Location::At(_) | Location::Unknown => return Err(Refusal::UnknownSession),
         };
         Ok(Located::Ownerless(Box::new(record), cause))
     }
@@ -263,9 +263,10 @@ impl Node {
             }
             Err(refusal) => return Err(refusal),
         };
-        let (claimed, epoch) = self.claim(session, record).await?;
+        let (claimed, acquired) = self.claim(session, record).await?;
         let token = claimed.record.owner.token;
-        let claim = Claim { session: session.clone(), principal, revision, claimed, epoch, seat };
+        let claim =
+            Claim { session: session.clone(), principal, revision, claimed, acquired, seat };
         let (tell, told) = oneshot::channel();
         let node = Arc::clone(self);
         let is_begun = self.arbiters.spawn(move || {
@@ -311,7 +312,8 @@ impl Node {
     }
 
     /// Claims from itself what the record says is here, and gives it up at once: this node
-    /// leaves or has no room, and nobody else may claim it. What had begun is settled by whoever does next.
+    /// leaves or has no room, and nobody else may claim it. The next owner ends or reruns the calls
+    /// that had begun.
     async fn pass_on(&self, session: &SessionId, record: &Record) -> Came {
         let (claimed, _) = self.claim(session, record).await?;
         let token = claimed.record.owner.token;
@@ -333,18 +335,21 @@ impl Node {
         seat.inspect_err(|_| metrics::not_taken_over(Failure::NoRoom))
     }
 
-    /// Claims a session. Answers with the epoch of the lease that it was claimed in, too.
-    async fn claim(&self, session: &SessionId, record: &Record) -> Result<(Claimed, u64), Refusal> {
-        // Before the claim is sent: should the epoch change meanwhile, the session is claimed
-        // once more before anything is done for it.
+    /// Claims a session.
+    async fn claim(
+        &self,
+        session: &SessionId,
+        record: &Record,
+    ) -> Result<(Claimed, Acquired), Refusal> {
         let epoch = self.right().ok_or(Refusal::Unavailable)?;
+        let acquired = Acquired { epoch, era: self.moment(session).era };
         let ttl = self.settings.record_ttl();
         let came = match self.cluster() {
             Some(cluster) => cluster.claim(session, record, ttl).await,
             None => self.claim_alone(session, record).await,
         };
         match came {
-            Ok(claimed) => Ok((claimed, epoch)),
+            Ok(claimed) => Ok((claimed, acquired)),
             Err(Error::Taken) => {
                 metrics::not_taken_over(Failure::Taken);
                 Err(Refusal::Moved)
@@ -361,10 +366,7 @@ impl Node {
         let random = getrandom::u64()
             .map_err(|error| Error::Settings(format!("the system has no random bits: {error}")))?;
         let new = Owner { token: record.owner.token.next(random), node: self.incarnation() };
-        let expected = match record.standing {
-            Standing::Released => Expected::Released,
-            Standing::Owned | Standing::Ended => Expected::Token(record.owner.token),
-        };
+        let expected = location::expected(record);
         let claim = self.store.claim(session, expected, new, None, self.settings.record_ttl());
         claim.await.map_err(|error| match error {
             store::Error::Unavailable(_) => Error::Store(error),

@@ -204,10 +204,17 @@ impl SessionActor {
     }
 
     /// May anything be done for the session now? No round trip.
-    fn may_act(&self) -> bool {
+    fn may_act(&mut self) -> bool {
+        self.observe_failovers();
         let right = self.node.right();
         let settling = || self.node.moment(&self.door.session).settling;
         self.keeper.as_ref().map_or(right.is_some(), |keeper| keeper.may_act(right, settling))
+    }
+
+    fn observe_failovers(&mut self) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.observe(self.node.newest_era(), || self.node.moment(&self.door.session));
+        }
     }
 
     /// Whatever may be to be done in the store is looked for.
@@ -224,6 +231,7 @@ impl SessionActor {
 
     /// What happened next outside, if anything has that the session may live through now.
     pub(crate) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        self.observe_failovers();
         self.keep(context);
         if self.over {
             return Poll::Pending;
@@ -241,7 +249,13 @@ impl SessionActor {
             self.poll_idly(context);
             return Poll::Pending;
         }
-        self.lapse.over();
+        if self.lapse.over() {
+            // What has waited for that comes first.
+            self.go_on(clock::now());
+            if self.over || self.leaving.is_some() {
+                return Poll::Pending;
+            }
+        }
         if let Some(event) = take_first(&mut self.following) {
             return Poll::Ready(event);
         }
@@ -452,7 +466,8 @@ impl SessionActor {
                 Outcome::Saved(version) => self.following.push(Event::Saved { version }),
                 Outcome::Reclaimed(token) => {
                     let emitter = Emitter(token.random);
-                    self.following.push(Event::Reclaimed { emitter });
+                    // What comes after the claim is told under the new token.
+                    self.following.insert(0, Event::Reclaimed { emitter });
                 }
                 Outcome::Deposed => self.depose(),
                 Outcome::Released => self.part(),

@@ -1,5 +1,6 @@
 //! What this node knows of failovers of the store, for all its threads.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -12,19 +13,25 @@ use crate::metrics;
 
 /// The primaries as this node knows them. Asked before each turn of each session, written after
 /// failovers.
-pub(crate) struct Failovers(RwLock<FailoverTracker>);
+pub(crate) struct Failovers {
+    tracker: RwLock<FailoverTracker>,
+    /// [`FailoverTracker::newest`].
+    newest: AtomicU64,
+}
 
 impl Failovers {
     /// Failovers settle in so much time.
     pub(crate) fn new(settle: Duration) -> Self {
-        Self(RwLock::new(FailoverTracker::new(millis(settle), Rules::default())))
+        let tracker = FailoverTracker::new(millis(settle), Rules::default());
+        Self { tracker: RwLock::new(tracker), newest: AtomicU64::new(0) }
     }
 
     /// Takes the primaries that answered. Returns whether any is new.
     pub(crate) fn observe(&self, primaries: Vec<Primary>, now: u64) -> bool {
-        let mut tracker = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut tracker = self.tracker.write().unwrap_or_else(PoisonError::into_inner);
         let observed = tracker.observe(primaries, now);
         metrics::SETTLING.set((!tracker.is_settled(now)).into());
+        self.newest.store(tracker.newest(), Ordering::Release);
         drop(tracker);
         if observed.failed_over {
             metrics::FAILOVERS.inc();
@@ -36,6 +43,11 @@ impl Failovers {
     /// The generation of the primary that keeps this session.
     pub(crate) fn generation(&self, session: &SessionId, now: u64) -> Generation {
         self.tracker().generation(|| slot_of(session), slot_of_leases, now)
+    }
+
+    /// The number of the newest generation of any primary.
+    pub(crate) fn newest(&self) -> u64 {
+        self.newest.load(Ordering::Acquire)
     }
 
     /// The primaries that this node takes into account.
@@ -54,7 +66,7 @@ impl Failovers {
     }
 
     fn tracker(&self) -> RwLockReadGuard<'_, FailoverTracker> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.tracker.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

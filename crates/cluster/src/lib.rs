@@ -302,6 +302,12 @@ impl Cluster {
         }
     }
 
+    /// Rises with each failover of the store that this node sees. While it stays, the era of every
+    /// [`Cluster::moment`] does. Takes no lock.
+    pub fn newest_era(&self) -> u64 {
+        self.node.failovers.newest()
+    }
+
     /// Has everything settled that a failover of the store, or this node's start, stirred up?
     pub fn is_settled(&self) -> bool {
         self.node.failovers.is_settled(self.node.right.now())

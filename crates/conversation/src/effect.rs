@@ -74,6 +74,20 @@ pub enum Effect {
     Tell(Fact),
 }
 
+impl Effect {
+    /// Must the store hold the session's record first? Whoever sees this effect performed knows of
+    /// the session, or the effect writes to its record or log.
+    pub fn needs_record(&self) -> bool {
+        matches!(
+            self,
+            Self::Answer { answer: Answer::Welcome(_), .. }
+                | Self::Open { welcome: true, .. }
+                | Self::Append { .. }
+                | Self::Save { .. }
+        )
+    }
+}
+
 /// How a connection that listens to a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {

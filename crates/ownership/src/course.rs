@@ -266,8 +266,9 @@ impl Course {
             return last([Told::Answer(Answer::Refused(Refusal::Unavailable))]);
         }
         let words = format!(
-            "the node that has the session lost its lease for {held_secs} s (sessions.hold_ms), \
-             and whether this was done is not known; try again"
+            "the node that has the session could not act on it for {held_secs} s \
+             (sessions.hold_ms): it held no lease, or the store did not confirm that it owns the \
+             session; whether this was done is not known; try again"
         );
         last([Told::Answer(self.errors(&words))])
     }

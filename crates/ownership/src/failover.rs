@@ -114,6 +114,11 @@ impl FailoverTracker {
         Generation { number: keeper.generation, settling, primary: Some(keeper.primary.id) }
     }
 
+    /// The number of the newest generation of any primary: while it stays, every session's does.
+    pub fn newest(&self) -> u64 {
+        self.newest
+    }
+
     /// The primaries that this node takes into account.
     pub fn primaries(&self) -> Vec<PrimaryId> {
         self.known.iter().map(|known| known.primary.id).collect()

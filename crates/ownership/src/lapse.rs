@@ -11,9 +11,9 @@ pub struct Lapse {
 }
 
 impl Lapse {
-    /// The owner may act.
-    pub fn over(&mut self) {
-        self.since = None;
+    /// The owner may act. Could it not before?
+    pub fn over(&mut self) -> bool {
+        self.since.take().is_some()
     }
 
     /// The owner may not act now. Only the first call since it could counts.
@@ -38,7 +38,8 @@ mod tests {
         lapse.lasts(1_000);
         lapse.lasts(9_000);
         assert_eq!(lapse.waits_until(25_000), Some(26_000));
-        lapse.over();
+        assert!(lapse.over());
+        assert!(!lapse.over());
         assert_eq!(lapse.waits_until(25_000), None);
         lapse.lasts(50_000);
         assert_eq!(lapse.waits_until(0), Some(50_000));

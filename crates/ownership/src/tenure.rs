@@ -4,6 +4,7 @@
 //! asks [`Tenure::next`] what to do, does that one thing, and brings back what came of it.
 //! It decides nothing about what a session says.
 
+mod acting;
 mod moment;
 mod op;
 mod rules;
@@ -18,7 +19,7 @@ use conversation::mutant;
 use protocol::SessionId;
 use thin_vec::ThinVec;
 
-pub use self::moment::{Moment, Settling};
+pub use self::moment::{Acquired, Moment, Settling};
 pub use self::op::Op;
 pub use self::rules::Rules;
 use self::under::{Anew, Reasserting, Under};
@@ -76,9 +77,11 @@ pub struct Tenure {
     /// The epoch of the lease under which it was claimed.
     epoch: u64,
     /// The newest era in which it is known to be whole in the store.
-    era: Option<u64>,
+    era: u64,
     /// The newest era in which the store is known to name this owner.
     sure: u64,
+    /// It was not known in the era before the newest one either.
+    doubted: bool,
     /// The store could not be made to hold it since it was last asked whom it names.
     unwritten: bool,
     /// What the log does not hold yet, oldest first, and the number of the first.
@@ -94,7 +97,7 @@ pub struct Tenure {
     retry_at: u64,
     /// That is only because the node held no lease.
     away: bool,
-    /// The newest failover generation that [`Tenure::next`] was called in.
+    /// The newest era that it was told of.
     seen: u64,
     /// When the record's time to live is to begin anew, and that it is time now.
     refresh_at: u64,
@@ -112,8 +115,14 @@ pub struct Tenure {
 }
 
 impl Tenure {
-    /// The ownership that a record states, written or claimed in this epoch of the lease.
-    pub fn new(session: SessionId, record: Record, epoch: u64, ttl: Duration, now: u64) -> Self {
+    /// The ownership that a record states.
+    pub fn new(
+        session: SessionId,
+        record: Record,
+        Acquired { epoch, era }: Acquired,
+        ttl: Duration,
+        now: u64,
+    ) -> Self {
         Self {
             session,
             saved: record.state.version,
@@ -121,8 +130,9 @@ impl Tenure {
             ttl,
             rules: Rules::default(),
             epoch,
-            era: None,
-            sure: 0,
+            era,
+            sure: era,
+            doubted: false,
             unwritten: false,
             unheld: ThinVec::new(),
             first: 1,
@@ -132,7 +142,7 @@ impl Tenure {
             failures: 0,
             retry_at: 0,
             away: false,
-            seen: 0,
+            seen: era,
             refresh_at: refresh_at(now, ttl),
             refresh: false,
             anew: Anew::No,
@@ -143,12 +153,6 @@ impl Tenure {
             ending: false,
             over: false,
         }
-    }
-
-    /// It was written or claimed in this era, or later: that of the moment before it was.
-    /// Where that is not said, a failover before [`Tenure::next`] is first asked goes unseen.
-    pub fn in_era(self, era: u64) -> Self {
-        Self { era: Some(era), sure: era, ..self }
     }
 
     /// By other rules than the protocol's. For tests.
@@ -180,7 +184,7 @@ impl Tenure {
 
     /// The newest era in which the store is known to hold what it was told of the session.
     pub fn era(&self) -> u64 {
-        self.era.unwrap_or(0)
+        self.era
     }
 
     /// Takes entries for the log.
@@ -216,36 +220,6 @@ impl Tenure {
         self.record.standing = Standing::Ended;
     }
 
-    /// May anything be done for the session now?
-    pub fn may_act(&self, moment: &Moment) -> bool {
-        let mine = moment.right.is_some_and(|right| self.is_claimed(right))
-            || (moment.right.is_none() && mutant!("tenure.act_without_a_lease"))
-            || (moment.right.is_some() && mutant!("tenure.act_before_the_claim"));
-        let gone = self.over || (self.released && self.rules.release_is_last);
-        // A failover may have forgotten that this owner claimed the session. Then, in the second
-        // half of settling at the earliest, another that has seen the failover before claims it.
-        let sure = self.is_sure() || moment.settling == Settling::First;
-        mine && !gone && self.late.is_none() && sure
-    }
-
-    /// Is the store known to name this owner since it failed over last, as far as was seen?
-    pub fn is_sure(&self) -> bool {
-        self.seen <= self.sure || !self.rules.acts_when_sure
-    }
-
-    /// Is the store to be asked whether it names this owner, which it refused to write anew? It
-    /// does so also where it is full: a claim takes no room.
-    fn asks_first(&self, moment: &Moment) -> bool {
-        let may = self.unwritten && !self.ending && moment.settling != Settling::First;
-        may && !self.is_sure()
-    }
-
-    fn is_claimed(&self, right: u64) -> bool {
-        // A claim that was sent may yet be done: then this is the owner under another token.
-        let is_claimed = right == self.epoch && self.claiming.is_none();
-        is_claimed || !self.rules.claims_after_lapse
-    }
-
     /// When to ask again what is next, if nothing happens before.
     pub fn wake_at(&self) -> Option<u64> {
         if self.over || self.under.is_some() {
@@ -262,14 +236,7 @@ impl Tenure {
         ring: impl FnOnce() -> (u64, Vec<Bytes>),
         random: u64,
     ) -> Option<Op> {
-        if moment.era > std::mem::replace(&mut self.seen, moment.era) {
-            // The store failed over: why an operation failed before says nothing any more, and
-            // the session may be missing until it is written anew.
-            (self.failures, self.retry_at, self.unwritten) = (0, 0, false);
-        }
-        if self.era.is_none() {
-            self.sure = moment.era;
-        }
+        self.observe(moment.era);
         if self.over || self.under.is_some() {
             return None;
         }
@@ -289,7 +256,6 @@ impl Tenure {
             self.retry_at = moment.now + AWAY;
             return None;
         };
-        self.era.get_or_insert(moment.era);
         // After a failover also where the lease has lapsed since: it claims nothing, and
         // whoever came after this owner replaces it.
         let asks = self.asks_first(moment);
@@ -331,7 +297,7 @@ impl Tenure {
 
     /// Has the store failed over since it was last known to hold everything?
     fn is_forgotten(&self, moment: &Moment) -> bool {
-        self.era.is_some_and(|seen| seen < moment.era) && self.rules.reasserts_after_failover
+        self.era < moment.era && self.rules.reasserts_after_failover
     }
 
     fn is_to_write_anew(&self, moment: &Moment) -> bool {
@@ -488,13 +454,13 @@ impl Tenure {
         let mut outcomes = Vec::new();
         match under {
             Under::Reassert(reasserting) if reasserting.ends => {
-                self.era = Some(reasserting.era);
+                self.era = reasserting.era;
                 self.over = true;
                 outcomes.push(Outcome::Ended);
             }
             Under::Reassert(reasserting) => {
                 let Reasserting { era, version, end, .. } = **reasserting;
-                (self.era, self.sure) = (Some(era), self.sure.max(era));
+                (self.era, self.sure) = (era, self.sure.max(era));
                 self.anew = Anew::No;
                 if version > self.saved {
                     self.saved = version;

@@ -15,7 +15,7 @@ use proptest::test_runner::TestRunner;
 use protocol::SessionId;
 use store::{Memory, Store};
 
-use ownership::tenure::{Came, Moment, Op, Outcome, Rules, Settling, Tenure};
+use ownership::tenure::{Acquired, Came, Moment, Op, Outcome, Rules, Settling, Tenure};
 use ownership::*;
 
 const TTL: Duration = Duration::from_secs(40_000);
@@ -243,7 +243,7 @@ impl World {
         let ring: Vec<_> = log.into_iter().map(|(_, entry)| entry).collect();
         let held = first + ring.len() as u64 - 1;
         let version = record.state.version;
-        let tenure = Tenure::new(session(), record, epoch, TTL, now).in_era(self.era);
+        let tenure = Tenure::new(session(), record, Acquired { epoch, era: self.era }, TTL, now);
         let tenure = tenure.with_rules(self.rules);
         let owned = Owned { tenure, first, ring, held, version, released: false };
         self.nodes[node].owner = Some(owned);

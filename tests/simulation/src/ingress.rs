@@ -9,6 +9,7 @@ use conversation::{Answer, Ending, Refusal};
 use ownership::course::{self, Asked, Course, Next, is_progress};
 use ownership::location::{self, Cause, Claimant, Location, Outcome};
 use ownership::retry::{Retry, Wait};
+use ownership::tenure::Acquired;
 use ownership::{Error, Incarnation, Owner, Presence, Record};
 use protocol::{Body, Message, Request, SessionId};
 
@@ -345,8 +346,10 @@ impl World {
         }
         let random = self.random();
         let new = Owner { token: record.owner.token.next(random), node: at };
+        let now = self.now;
         let Some(process) = self.processes.get_mut(&at) else { return };
-        process.claims.insert(session.clone(), Claiming { new, right, passes_on });
+        let era = process.generation(now).number;
+        process.claims.insert(session.clone(), Claiming { new, right, era, passes_on });
         let command = Command::Claim(session.clone(), expected, new);
         self.send_for(at, command, Purpose::Claim(session));
         self.again_in(at, conn, CLAIM_POLL);
@@ -363,6 +366,7 @@ impl World {
         let Some(process) = self.processes.get_mut(&at) else { return };
         let Some(claiming) = process.claims.get(session) else { return };
         let (token, asked, passes_on) = (claiming.new.token, claiming.right, claiming.passes_on);
+        let acquired = Acquired { epoch: asked.unwrap_or(0), era: claiming.era };
         let held = right.is_some() && right == asked;
         match (location::claim_outcome(&came, held, rules), came) {
             (Outcome::Claimed, Ok(_)) if passes_on => {
@@ -375,7 +379,7 @@ impl World {
                 self.note(|| {
                     format!("{name} has claimed {} as {}", session.as_str(), short(token))
                 });
-                self.adopt(at, session, claimed, asked.unwrap_or(0));
+                self.adopt(at, session, claimed, acquired);
                 self.retry_those_of(at, session);
             }
             _ => self.not_claimed(at, session),

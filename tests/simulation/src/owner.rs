@@ -13,7 +13,7 @@ use conversation::{
     Answer, Birth, Cause, Effect, Emitter, Ending, Event, Frame, Limits, Millis, Refusal, Rerun,
     Saved, Session, SinkId,
 };
-use ownership::tenure::Tenure;
+use ownership::tenure::{Acquired, Tenure};
 use ownership::{Claimed, Digest, Error, Incarnation, Owner, Record, Standing, State, Token};
 use protocol::{Body, Message, Request, RequestId, Revision, SessionId};
 
@@ -64,8 +64,8 @@ pub(super) struct Owned {
     /// For when it set its clock.
     armed: Option<u64>,
     pub(super) over: bool,
-    /// In which epoch of its node's lease the record became its own.
-    epoch: u64,
+    /// When the record became its own.
+    acquired: Acquired,
     /// The connection that made it, and what its client asked.
     begun_by: Option<(ConnId, Request)>,
 }
@@ -89,7 +89,8 @@ impl World {
             self.answer_client(conn, Told::Answer(refused));
             return;
         };
-        let slot = process.slot;
+        let (slot, era) = (process.slot, process.generation(self.now).number);
+        let acquired = Acquired { epoch, era };
         let name = format!("s{:04x}-n{slot}", self.new_session(id));
         let Some(id) = SessionId::parse(&name) else { return };
         self.keep_newborn(at, conn, id.clone(), request.clone());
@@ -108,7 +109,7 @@ impl World {
             creating: None,
             armed: None,
             over: false,
-            epoch,
+            acquired,
             begun_by: Some((conn, request.clone())),
         };
         let sink = self.new_sink(at);
@@ -182,7 +183,7 @@ impl World {
                 owned.creating = None;
                 let now = self.clock_of(at).0;
                 let ttl = Duration::from_millis(self.plan.ttl);
-                let tenure = Tenure::new(id.clone(), record, owned.epoch, ttl, now);
+                let tenure = Tenure::new(id.clone(), record, owned.acquired, ttl, now);
                 owned.tenure = Some(self.by_rules(tenure));
                 for effect in std::mem::take(&mut owned.held) {
                     self.perform(at, id, &mut owned, effect);
@@ -208,7 +209,13 @@ impl World {
     }
 
     /// A session that was claimed.
-    pub(super) fn adopt(&mut self, at: Incarnation, id: &SessionId, claimed: Claimed, epoch: u64) {
+    pub(super) fn adopt(
+        &mut self,
+        at: Incarnation,
+        id: &SessionId,
+        claimed: Claimed,
+        acquired: Acquired,
+    ) {
         let Claimed { record, log } = claimed;
         self.checker.adopted(self.now, id, record.owner);
         let now = self.clock_of(at);
@@ -232,7 +239,7 @@ impl World {
         };
         let owner = record.owner;
         let ttl = Duration::from_millis(self.plan.ttl);
-        let tenure = Tenure::new(id.clone(), record, epoch, ttl, now.0);
+        let tenure = Tenure::new(id.clone(), record, acquired, ttl, now.0);
         let mut owned = Owned {
             session,
             tenure: Some(self.by_rules(tenure)),
@@ -246,7 +253,7 @@ impl World {
             creating: None,
             armed: None,
             over: false,
-            epoch,
+            acquired,
             begun_by: None,
         };
         for effect in effects {
@@ -278,19 +285,22 @@ impl World {
     }
 
     /// May the session be acted for now?
-    fn may_act(&self, at: Incarnation, id: &SessionId, owned: &Owned) -> bool {
+    fn may_act(&self, at: Incarnation, id: &SessionId, owned: &mut Owned) -> bool {
         if !self.rules.acts_by_lease {
             return true;
         }
-        match &owned.tenure {
-            Some(tenure) => self.moment(at, id).is_some_and(|moment| tenure.may_act(&moment)),
+        match &mut owned.tenure {
+            Some(tenure) => self.moment(at, id).is_some_and(|moment| {
+                tenure.observe(moment.era);
+                tenure.may_act(&moment)
+            }),
             None => self.right_of(at).is_some(),
         }
     }
 
     /// Lives through what has happened, does what the tenure asks for, and sets its clock.
     fn live(&mut self, at: Incarnation, id: &SessionId, mut owned: Owned) {
-        while owned.creating.is_none() && !owned.over && self.may_act(at, id, &owned) {
+        while owned.creating.is_none() && !owned.over && self.may_act(at, id, &mut owned) {
             let now = self.clock_of(at);
             let due = owned.session.deadline().is_some_and(|deadline| deadline <= now);
             let event = match owned.following.pop_front() {
@@ -300,7 +310,7 @@ impl World {
             };
             let mut effects = Vec::new();
             owned.session.step(now, event, &mut effects);
-            if owned.tenure.is_none() && effects.iter().any(needs_record) {
+            if owned.tenure.is_none() && effects.iter().any(Effect::needs_record) {
                 self.create(at, id, &mut owned, effects);
                 break;
             }
@@ -492,14 +502,4 @@ impl Owned {
         let index = self.sinks.iter().position(|sink| sink.id == id)?;
         Some(self.sinks.remove(index))
     }
-}
-
-/// Whoever sees this effect performed knows of the session.
-fn needs_record(effect: &Effect) -> bool {
-    matches!(
-        effect,
-        Effect::Answer { answer: Answer::Welcome(_), .. }
-            | Effect::Open { welcome: true, .. }
-            | Effect::Append { .. }
-    )
 }

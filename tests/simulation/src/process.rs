@@ -73,6 +73,8 @@ pub(super) struct Claiming {
     pub(super) new: ownership::Owner,
     /// The right that it was asked under.
     pub(super) right: Option<u64>,
+    /// The era of the primary when it was asked.
+    pub(super) era: u64,
     /// It is given up at once.
     pub(super) passes_on: bool,
 }
@@ -453,7 +455,8 @@ impl World {
     pub(super) fn lapse_proves(&self, at: Incarnation) -> bool {
         let Some(process) = self.processes.get(&at) else { return false };
         let now = process.clock(self.now);
-        process.failovers.lapse_proves(|| 0, now, self.plan.lease) && process.lease.lapse_proves(now)
+        process.failovers.lapse_proves(|| 0, now, self.plan.lease)
+            && process.lease.lapse_proves(now)
     }
 
     fn met(&mut self, at: Incarnation, leases: Vec<Lease>) {

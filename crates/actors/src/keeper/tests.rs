@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
+use ownership::tenure::Acquired;
 use store::{
     Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
     Presence, PrimaryId, Record, Renewed, Standing,
@@ -141,7 +142,7 @@ impl Scene {
         memory.create(&session, record.clone(), OWNED).await.unwrap();
         let (gate, asked) = (Semaphore::new(0), Mutex::default());
         let store = Arc::new(Gated { memory, gate, asked, failing: AtomicUsize::new(0) });
-        let tenure = Tenure::new(session.clone(), record, 0, OWNED, 0);
+        let tenure = Tenure::new(session.clone(), record, Acquired { epoch: 0, era: 0 }, OWNED, 0);
         let (owned, released, ended) = (OWNED.into(), RELEASED.into(), ENDED.into());
         let lifetimes = Lifetimes { owned, released, ended };
         let keeper = Keeper::new(tenure, lifetimes, 42);

@@ -27,3 +27,13 @@ pub struct Moment {
     /// The primary by which that is judged: nothing is claimed or released at another.
     pub primary: Option<PrimaryId>,
 }
+
+/// When a session became its owner's: from before the command was sent that made it so. Whatever
+/// the store forgets or the node loses from then on, the owner notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acquired {
+    /// The epoch of the node's lease.
+    pub epoch: u64,
+    /// The era of the session's primary.
+    pub era: u64,
+}

@@ -30,7 +30,7 @@ struct Story {
 fn story() -> Story {
     let session = SessionId::parse("a-session").unwrap();
     let moment = Moment { now: 0, right: Some(0), era: 1, settling: Settling::Done, primary: None };
-    let tenure = Tenure::new(session, record(), 0, TTL, 0);
+    let tenure = Tenure::new(session, record(), Acquired { epoch: 0, era: 1 }, TTL, 0);
     Story { tenure, ring: Vec::new(), moment, random: 100 }
 }
 
@@ -417,6 +417,49 @@ fn an_owner_that_cannot_write_anew_acts_only_once_the_store_says_that_it_names_t
     story.at(400).does("reassert 4 Owned 1");
     story.came(appended(0), []);
     story.does("nothing");
+}
+
+#[test]
+fn a_failover_between_a_claim_and_the_first_operation_is_noticed() {
+    let mut story = story();
+    (story.moment.era, story.moment.settling) = (2, Settling::Second);
+    story.tenure.observe(2);
+    assert!(!story.may_act());
+    story.does("reassert 3 Owned 1");
+    story.came(appended(0), []);
+    assert!(story.may_act());
+}
+
+#[test]
+fn a_failover_is_noticed_while_an_operation_is_under_way() {
+    let mut story = story();
+    story.say("a");
+    story.does("append 1a");
+    (story.moment.era, story.moment.settling) = (2, Settling::Second);
+    assert!(story.tenure.observe(2) && !story.tenure.observe(2));
+    assert!(!story.may_act());
+    story.came(Came::Appended(Err(unavailable())), []);
+    story.at(50).does("reassert 3 Owned 1a");
+    story.came(appended(1), [Outcome::Through(1)]);
+    assert!(story.may_act());
+}
+
+#[test]
+fn an_owner_in_doubt_does_not_act_while_another_failover_settles() {
+    let mut story = story();
+    (story.moment.era, story.moment.settling) = (2, Settling::First);
+    story.does("reassert 3 Owned 1");
+    story.came(Came::Appended(Err(unavailable())), []);
+    assert!(story.may_act());
+    // Between the two, the first may have settled for another node, which claimed the session.
+    story.moment.era = 3;
+    story.does("reassert 3 Owned 1");
+    assert!(!story.may_act());
+    story.came(appended(0), []);
+    assert!(story.may_act());
+    story.moment.era = 4;
+    story.tenure.observe(4);
+    assert!(story.may_act());
 }
 
 #[test]

@@ -19,7 +19,7 @@ impl World {
         if numbered && owned.sinks.iter().any(newer) {
             return self.put(at, &call.session, owned);
         }
-        if owned.over || !self.may_act(at, &call.session, &owned) {
+        if owned.over || !self.may_act(at, &call.session, &mut owned) {
             self.not_started(at, from, &call);
             // There is now a reason to claim it.
             return self.live(at, &call.session, owned);

@@ -1,0 +1,53 @@
+//! Whether the owner of a session may act: its node holds the lease that the session was claimed
+//! under, and the store is known to name this owner, or cannot name another yet.
+
+use conversation::mutant;
+
+use super::{Moment, Settling, Tenure};
+
+impl Tenure {
+    /// May anything be done for the session now?
+    pub fn may_act(&self, moment: &Moment) -> bool {
+        let mine = moment.right.is_some_and(|right| self.is_claimed(right))
+            || (moment.right.is_none() && mutant!("tenure.act_without_a_lease"))
+            || (moment.right.is_some() && mutant!("tenure.act_before_the_claim"));
+        let gone = self.over || (self.released && self.rules.release_is_last);
+        // A failover may have forgotten that this owner claimed the session. Then, in the second
+        // half of settling at the earliest, another that has seen the failover before claims it;
+        // of the failover before this one that half may be over.
+        let settles = moment.settling == Settling::First && !self.doubted;
+        mine && !gone && self.late.is_none() && (self.is_sure() || settles)
+    }
+
+    /// Takes note of the era. Is it another? To be called before it is asked whether the owner may
+    /// act, also while an operation is under way.
+    pub fn observe(&mut self, era: u64) -> bool {
+        if era <= self.seen {
+            return false;
+        }
+        self.doubted = !self.is_sure();
+        self.seen = era;
+        // Why an operation failed before says nothing any more, and the session may be missing
+        // until it is written anew.
+        (self.failures, self.retry_at, self.unwritten) = (0, 0, false);
+        true
+    }
+
+    /// Is the store known to name this owner since it failed over last, as far as was seen?
+    pub fn is_sure(&self) -> bool {
+        self.seen <= self.sure || !self.rules.acts_when_sure
+    }
+
+    /// Is the store to be asked whether it names this owner, which it refused to write anew? It
+    /// does so also where it is full: a claim takes no room.
+    pub(super) fn asks_first(&self, moment: &Moment) -> bool {
+        let may = self.unwritten && !self.ending && moment.settling != Settling::First;
+        may && !self.is_sure()
+    }
+
+    pub(super) fn is_claimed(&self, right: u64) -> bool {
+        // A claim that was sent may yet be done: then this is the owner under another token.
+        let is_claimed = right == self.epoch && self.claiming.is_none();
+        is_claimed || !self.rules.claims_after_lapse
+    }
+}
