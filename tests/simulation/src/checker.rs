@@ -445,7 +445,7 @@ impl Checker {
                 // One that comes late puts back what was there when it was sent.
                 let is_ended = record.standing == Standing::Ended;
                 let through = ring.first + ring.entries.len() as u64;
-                let is_whole = is_ended || self.told_through(&ring.session) < through;
+                let is_whole = is_ended || self.told_through(&ring.session, record) < through;
                 let mine = mine.filter(|v| is_whole && v.owner.node == record.owner.node);
                 if let Some(vulnerable) = mine {
                     self.vulnerable.remove(&ring.session);

@@ -1,6 +1,7 @@
 //! Which events were told, and which of them a client must have.
 
 use conversation::EventId;
+use ownership::Record;
 use protocol::SessionId;
 
 use super::super::client::Client;
@@ -13,10 +14,15 @@ impl Checker {
         stream.insert(id.number, id);
     }
 
-    /// The newest event of the session that was told.
-    pub(super) fn told_through(&self, session: &SessionId) -> u64 {
+    /// The newest event of the session that was told under a token of this record. What an owner
+    /// told whose claim is not in the record, in a partition of Redis, is not in its log either.
+    pub(super) fn told_through(&self, session: &SessionId, record: &Record) -> u64 {
+        let tokens = std::iter::once(&record.owner.token).chain(&record.former);
+        let emitters: Vec<u64> = tokens.map(|token| token.random).collect();
         let streams = self.told.iter().filter(|((of, _), _)| of == session);
-        streams.filter_map(|(_, stream)| stream.keys().next_back()).copied().max().unwrap_or(0)
+        let told = streams.flat_map(|(_, stream)| stream.values());
+        let mine = told.filter(|id| emitters.contains(&id.emitter.0));
+        mine.map(|id| id.number).max().unwrap_or(0)
     }
 
     /// Another node has claimed the session with the log up to this number. What its owners told
