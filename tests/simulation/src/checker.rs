@@ -28,6 +28,8 @@ struct Vulnerable {
 struct Superseded {
     at: u64,
     by: Token,
+    /// When Redis forgot the claim of the owner, which is not in the record since.
+    forgotten: Option<u64>,
 }
 
 /// Why something of a session may be lost, and since when it may be.
@@ -86,6 +88,8 @@ pub(super) struct Checker {
     changed_at: Option<u64>,
     /// From when until when processes are paused, cut off, or served badly by Redis.
     impaired: BTreeMap<Incarnation, Vec<(u64, u64)>>,
+    /// Of these times, those in which nothing that Redis says reaches the process.
+    blind: BTreeMap<Incarnation, Vec<(u64, u64)>>,
     /// Processes that stayed with a former primary, and when that was over.
     split: BTreeMap<Incarnation, Option<u64>>,
     /// The last known owner of each session, by what Redis has accepted.
@@ -379,9 +383,10 @@ impl Checker {
         self.vulnerable.remove(session);
         if self.could_not(session, vulnerable, now) {
             self.excuse(session, now, "claimed before it was put back");
-            if self.was_split(vulnerable.owner.node, vulnerable.since) {
-                // With a former primary it acts on: that its token was replaced is not in the record.
-                let superseded = Superseded { at: now, by: new.token };
+            let (node, since) = (vulnerable.owner.node, vulnerable.since);
+            if self.was_split(node, since) || self.was_blind(node, since) {
+                // It acts on: that its token was replaced is not in the record.
+                let superseded = Superseded { at: now, by: new.token, forgotten: Some(since) };
                 let forgotten = (session.clone(), vulnerable.owner.token.random);
                 self.superseded.entry(forgotten).or_insert(superseded);
             }
@@ -423,7 +428,7 @@ impl Checker {
                     self.owns(now, session, *new);
                 }
                 for former in &claimed.record.former {
-                    let superseded = Superseded { at: now, by: new.token };
+                    let superseded = Superseded { at: now, by: new.token, forgotten: None };
                     self.superseded.entry((session.clone(), former.random)).or_insert(superseded);
                 }
                 self.claimed_while_vulnerable(now, session, *new);
@@ -436,7 +441,8 @@ impl Checker {
                 self.tally.reasserts += 1;
                 self.owns(now, &ring.session, record.owner);
                 for former in &record.former {
-                    let superseded = Superseded { at: now, by: record.owner.token };
+                    let superseded =
+                        Superseded { at: now, by: record.owner.token, forgotten: None };
                     self.superseded
                         .entry((ring.session.clone(), former.random))
                         .or_insert(superseded);
@@ -499,6 +505,9 @@ impl Checker {
                 now <= at + if cut_off { plan.lease } else { renews }
             });
         let apart = apart || self.diverged.contains(session);
+        let forgotten = superseded.forgotten;
+        let apart = apart
+            || forgotten.is_some_and(|at| self.cannot_know_yet(owner.node, at, now, plan.lease));
         if now == superseded.at {
             return true;
         }

@@ -132,6 +132,12 @@ impl World {
         }
     }
 
+    fn blind(&mut self, process: Option<Incarnation>, millis: u64) {
+        if let Some(process) = process {
+            self.checker.blind(process, self.now, self.now + millis);
+        }
+    }
+
     fn impair_all(&mut self, millis: u64) {
         for process in self.slots.clone() {
             self.impair(process, millis);
@@ -211,7 +217,7 @@ impl World {
             }
             Fault::CutOff(slot, millis) => {
                 self.weather.cut_off = Some(slot);
-                self.impair(self.at_slot(slot), millis);
+                self.blind(self.at_slot(slot), millis);
                 self.after(millis, Happening::Fault(Fault::Fair));
             }
             Fault::Weather(weather, millis) => {
@@ -269,7 +275,7 @@ impl World {
         if let Some(process) = self.processes.get_mut(&at) {
             process.paused = true;
         }
-        self.impair(Some(at), millis);
+        self.blind(Some(at), millis);
         self.watch_links_of(at);
     }
 

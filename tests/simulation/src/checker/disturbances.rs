@@ -14,6 +14,12 @@ impl Checker {
         self.impaired.entry(process).or_default().push((now, until));
     }
 
+    /// The process is stopped, or cut off from Redis, until then.
+    pub(in super::super) fn blind(&mut self, process: Incarnation, now: u64, until: u64) {
+        self.impair(process, now, until);
+        self.blind.entry(process).or_default().push((now, until));
+    }
+
     /// The process stays with a former primary.
     pub(in super::super) fn stays(&mut self, process: Incarnation) {
         self.split.insert(process, None);
@@ -51,7 +57,8 @@ impl Checker {
 
     /// Every fault is over.
     pub(in super::super) fn calm(&mut self, now: u64) {
-        for (_, until) in self.impaired.values_mut().flatten() {
+        let spans = self.impaired.values_mut().chain(self.blind.values_mut());
+        for (_, until) in spans.flatten() {
             *until = now.min(*until);
         }
     }
@@ -65,6 +72,30 @@ impl Checker {
     pub(super) fn was_impaired(&self, process: Incarnation, since: u64, now: u64) -> bool {
         let spans = self.impaired.get(&process).into_iter().flatten();
         spans.into_iter().any(|(from, until)| *from <= now && since <= *until + RECOVERY)
+    }
+
+    /// Was the process stopped, or cut off from Redis, before it could see what Redis forgot at
+    /// that time?
+    pub(super) fn was_blind(&self, process: Incarnation, forgot: u64) -> bool {
+        self.blind_at(process, forgot).next().is_some()
+    }
+
+    /// As [`Checker::was_blind`]; and it has not seen it yet, and its lease may not be over, which
+    /// it renewed last when it could reach Redis.
+    pub(super) fn cannot_know_yet(
+        &self,
+        process: Incarnation,
+        forgot: u64,
+        now: u64,
+        lease: u64,
+    ) -> bool {
+        let mut spans = self.blind_at(process, forgot);
+        spans.any(|(from, until)| now <= (from + lease).min(until + RECOVERY))
+    }
+
+    fn blind_at(&self, process: Incarnation, at: u64) -> impl Iterator<Item = &(u64, u64)> {
+        let spans = self.blind.get(&process).into_iter().flatten();
+        spans.filter(move |(from, until)| *from <= at + RECOVERY && at <= *until)
     }
 
     /// Did the process read at a former primary that there is no such session, so lately that it
