@@ -59,6 +59,17 @@ impl Session {
     /// Writes what a stream's connection was not told yet, up to and including an entry,
     /// without event ids.
     pub(crate) fn write_unlogged(&mut self, turn: &mut Turn<'_>, stream: u64, through: u64) {
+        self.write_some_unlogged(turn, stream, through, |_| true);
+    }
+
+    /// As [`Session::write_unlogged`], and leaves out the messages that are not `wanted`.
+    fn write_some_unlogged(
+        &mut self,
+        turn: &mut Turn<'_>,
+        stream: u64,
+        through: u64,
+        wanted: impl Fn(&Mark) -> bool,
+    ) {
         let Some(attachment) = self.attachment(stream).filter(|a| a.sent < through) else { return };
         let (sink, sent) = (attachment.sink, attachment.sent);
         (attachment.sent, attachment.told_at) = (through, turn.now);
@@ -71,7 +82,7 @@ impl Session {
                 continue;
             };
             match &logged.what {
-                What::Event { data, .. } => {
+                What::Event { data, mark } if wanted(mark) => {
                     let data = self.without_promise(number, data);
                     let named = mutant!("name_what_is_not_held");
                     let id = named.then(|| self.log.emitters.id(stream, number));
@@ -96,13 +107,16 @@ impl Session {
         data.clone()
     }
 
-    /// Writes everything that waits for the store, because the session ends here.
+    /// Writes everything that waits for the store, because the session ends here: all but server
+    /// requests. No answer to them is taken any more; and where the end is lost with this owner,
+    /// the next one, which may run the call again, would not know that its client was asked.
     pub(crate) fn write_all_unlogged(&mut self, turn: &mut Turn<'_>) {
         let through = self.log.next() - 1;
         let unheld = !self.log.is_held() && !mutant!("end_without_the_last_words");
         let streams: Vec<u64> = self.attachments.iter().map(|a| a.stream).collect();
         for stream in streams.into_iter().filter(|_| unheld) {
-            self.write_unlogged(turn, stream, through);
+            let wanted = |mark: &Mark| !matches!(mark, Mark::Ask(_));
+            self.write_some_unlogged(turn, stream, through, wanted);
         }
     }
 

@@ -398,3 +398,15 @@ fn a_session_that_ends_gives_what_waits_for_the_store() {
     assert_eq!(world.gist(done), ["progress 1", "1 result"]);
     assert_eq!(world.gist(open), ["progress 1", "2 error -32000"]);
 }
+
+#[test]
+fn a_session_that_ends_asks_the_client_nothing_that_the_store_does_not_hold() {
+    let mut world = World::live(NEW, Limits::default());
+    world.prompt_log = false;
+    let call = stream(&mut world, 1);
+    world.ask("what", Some(1));
+    let sink = world.sink();
+    // Where its owner dies before the end is written, the next one may run the call again.
+    world.step(Event::Deleted { sink });
+    assert_eq!(world.gist(call), ["progress 1", "1 error -32000"]);
+}
