@@ -36,6 +36,10 @@ pub struct Course {
     owed: Vec<RequestId>,
     batch: bool,
     is_listening: bool,
+    /// It began with an event id: the stream may be that of requests of an earlier POST.
+    is_resumed: bool,
+    /// Of a batch, or of a stream that was resumed: the requests whose last word has passed.
+    answered: Vec<RequestId>,
     /// The session was opened with this.
     is_newborn: bool,
     /// The response's head has passed.
@@ -99,6 +103,8 @@ impl Course {
             owed: errand.requests(),
             batch,
             is_listening: matches!(errand, Errand::Listen { .. }),
+            is_resumed: matches!(errand, Errand::Listen { after: Some(_) }),
+            answered: Vec::new(),
             is_newborn: false,
             errand,
             open: false,
@@ -179,27 +185,49 @@ impl Course {
                 }
             }
             Frame::Message { id, data } => {
+                if self.note(data) {
+                    // The stream goes on from before it: the client does not get it.
+                    return Next::Nothing;
+                }
                 (self.cursor, self.is_bare) = (*id, false);
-                self.note(data);
             }
             Frame::Retry(_) | Frame::KeepAlive => {}
         }
         Next::Tell(Told::Frame(frame))
     }
 
-    /// Notes which requests have their last word.
-    fn note(&mut self, data: &Bytes) {
-        match self.owed.len() {
-            0 => {}
-            1 if !self.batch => self.last = Some(data.clone()),
-            _ => self.take_off(data),
+    /// Notes which requests have their last word. Is this a second one? Where an owner and what it
+    /// wrote last are lost at once, the next owner tells an error instead of a result that passed.
+    fn note(&mut self, data: &Bytes) -> bool {
+        if self.batch || self.is_resumed {
+            return self.take_off(data);
         }
+        if !self.owed.is_empty() {
+            self.last = Some(data.clone());
+        }
+        false
     }
 
-    fn take_off(&mut self, data: &Bytes) {
-        if let Ok(Message::Response(response)) = Message::parse(data.clone()) {
-            self.owed.retain(|id| response.id.as_ref() != Some(id));
+    /// Is this a second last word on its request?
+    fn take_off(&mut self, data: &Bytes) -> bool {
+        let Ok(Message::Response(Response { id: Some(id), .. })) = Message::parse(data.clone())
+        else {
+            return false;
+        };
+        self.owed.retain(|owed| *owed != id);
+        let is_second = self.answered.contains(&id);
+        if !is_second {
+            self.answered.push(id);
         }
+        is_second
+    }
+
+    /// Has each request of the POST its last word? Only the end of the stream has not passed.
+    fn is_answered(&mut self) -> bool {
+        if let Some(data) = self.last.take() {
+            self.take_off(&data);
+        }
+        !self.is_listening && self.owed.is_empty()
     }
 
     /// A node that was asked to take the session up has as many sessions as it may. Nothing
@@ -246,6 +274,9 @@ impl Course {
         if !self.open {
             self.mark_again();
             return Next::Seek;
+        }
+        if self.is_answered() {
+            return last([]);
         }
         match self.cursor {
             Some(cursor) => {
@@ -384,10 +415,7 @@ impl Course {
 
     /// A stream that ends here, with this error for each request that has no response yet.
     fn end_with(&mut self, words: &str) -> Next {
-        if let Some(data) = self.last.take() {
-            self.take_off(&data);
-        }
-        if self.is_listening && self.owed.is_empty() {
+        if !self.is_answered() && self.owed.is_empty() {
             return last([Told::Abort]);
         }
         Next::Last(

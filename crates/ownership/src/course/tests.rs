@@ -211,6 +211,39 @@ fn a_cursor_that_did_not_pass_before_the_owner_was_lost_passes_from_the_next() {
 }
 
 #[test]
+fn a_stream_of_which_only_the_end_is_lost_has_ended() {
+    let passed = || [(open(Some(4)), "open"), (last_word(5, "1"), "event 5")];
+    check(call(), passed().into_iter().chain([(Lost, "end")]));
+    let both = [(Lost, "seek after 5"), (last_word(6, "\"b\""), "event 6"), (moved(), "end")];
+    check(batch(), passed().into_iter().chain(both));
+}
+
+#[test]
+fn a_second_last_word_from_the_next_owner_does_not_pass() {
+    let lost = |id: &str| {
+        let error = r#""error":{"code":-32603,"message":"messages were lost"}"#;
+        said(None, &format!(r#"{{"jsonrpc":"2.0","id":{id},{error}}}"#))
+    };
+    for errand in [Errand::Listen { after: Some(id(4).to_string()) }, batch()] {
+        check(
+            errand,
+            [
+                (open(Some(4)), "open"),
+                (event(5), "event 5"),
+                (last_word(6, "1"), "event 6"),
+                (Lost, "seek after 6"),
+                (open(None), "nothing"),
+                (lost("1"), "nothing"),
+                // It is resumed from what passed.
+                (Lost, "seek after 6"),
+                (last_word(9, "\"b\""), "event 9"),
+                (Ends, "end"),
+            ],
+        );
+    }
+}
+
+#[test]
 fn a_stream_of_no_log_cannot_go_on() {
     let told = || said(None, r#"{"jsonrpc":"2.0","method":"notifications/message"}"#);
     check(call(), [(open(None), "open"), (told(), "event"), (Lost, "event error of 1, end")]);
@@ -251,9 +284,9 @@ fn a_head_without_an_id_keeps_nobody_from_asking_again() {
 }
 
 #[test]
-fn a_stream_whose_end_was_lost_ends() {
+fn a_resumed_stream_whose_end_was_lost_ends() {
     check(
-        call(),
+        Errand::Listen { after: Some(id(4).to_string()) },
         [
             (open(Some(4)), "open"),
             (last_word(5, "1"), "event 5"),
@@ -273,15 +306,6 @@ fn a_stream_that_nobody_knows_any_more_ends_with_an_error_for_what_it_owes() {
                 (event(5), "event 5"),
                 (Lost, "seek after 5"),
                 (refused(gone.clone()), "event error of 1, end"),
-            ],
-        );
-        check(
-            call(),
-            [
-                (open(Some(4)), "open"),
-                (last_word(5, "1"), "event 5"),
-                (Lost, "seek after 5"),
-                (refused(gone.clone()), "end"),
             ],
         );
         check(
