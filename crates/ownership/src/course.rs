@@ -38,8 +38,6 @@ pub struct Course {
     is_listening: bool,
     /// It began with an event id: the stream may be that of requests of an earlier POST.
     is_resumed: bool,
-    /// Of a batch, or of a stream that was resumed: the requests whose last word has passed.
-    answered: Vec<RequestId>,
     /// The session was opened with this.
     is_newborn: bool,
     /// The response's head has passed.
@@ -52,7 +50,8 @@ pub struct Course {
     is_bare: bool,
     /// The stream began with a cursor, so its client comes back to it.
     primed: bool,
-    /// The last message that passed, which may be the last word on the only request.
+    /// The last message that passed, which may be the final response to the only request, or on a
+    /// resumed stream to one of which nothing is known here.
     last: Option<Bytes>,
     /// The node that was asked last to take the session up has no room for it.
     no_room: bool,
@@ -104,7 +103,6 @@ impl Course {
             batch,
             is_listening: matches!(errand, Errand::Listen { .. }),
             is_resumed: matches!(errand, Errand::Listen { after: Some(_) }),
-            answered: Vec::new(),
             is_newborn: false,
             errand,
             open: false,
@@ -196,30 +194,25 @@ impl Course {
         Next::Tell(Told::Frame(frame))
     }
 
-    /// Notes which requests have their last word. Is this a second one? Where an owner and what it
-    /// wrote last are lost at once, the next owner tells an error instead of a result that passed.
+    /// Notes which requests have their final response. Is this a second one? Where an owner and
+    /// what it wrote last are lost at once, the next owner tells an error instead of a result that
+    /// has passed.
     fn note(&mut self, data: &Bytes) -> bool {
-        if self.batch || self.is_resumed {
+        if self.batch {
             return self.take_off(data);
         }
-        if !self.owed.is_empty() {
+        if self.is_resumed || !self.owed.is_empty() {
             self.last = Some(data.clone());
         }
         false
     }
 
-    /// Is this a second last word on its request?
+    /// Is this a final response to no request that lacks one?
     fn take_off(&mut self, data: &Bytes) -> bool {
-        let Ok(Message::Response(Response { id: Some(id), .. })) = Message::parse(data.clone())
-        else {
-            return false;
-        };
+        let Some(id) = answered(data) else { return false };
+        let before = self.owed.len();
         self.owed.retain(|owed| *owed != id);
-        let is_second = self.answered.contains(&id);
-        if !is_second {
-            self.answered.push(id);
-        }
-        is_second
+        self.owed.len() == before
     }
 
     /// Has each request of the POST its last word? Only the end of the stream has not passed.
@@ -274,6 +267,10 @@ impl Course {
         if !self.open {
             self.mark_again();
             return Next::Seek;
+        }
+        if self.is_resumed && self.last.as_ref().is_some_and(|data| answered(data).is_some()) {
+            // Perhaps all is told; only the client knows, and comes back if it lacks something.
+            return last([Told::Abort]);
         }
         if self.is_answered() {
             return last([]);
@@ -442,6 +439,14 @@ impl Course {
 
 fn last<const N: usize>(told: [Told; N]) -> Next {
     Next::Last(told.into())
+}
+
+/// The request that this message is the final response to.
+fn answered(data: &Bytes) -> Option<RequestId> {
+    match Message::parse(data.clone()) {
+        Ok(Message::Response(response)) => response.id,
+        _ => None,
+    }
 }
 
 fn message(data: Bytes) -> Told {

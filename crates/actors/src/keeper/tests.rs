@@ -293,3 +293,17 @@ async fn after_a_failover_that_the_store_has_not_answered_since_a_session_acts_u
     // What the store has said needs no lock.
     assert!(scene.keeper.may_act(Some(0), || panic!("it is sure")));
 }
+
+#[tokio::test]
+async fn a_failover_is_noticed_while_an_operation_is_under_way() {
+    let mut scene = Scene::new().await;
+    scene.push(1, 1);
+    assert_eq!(scene.poll(0), []);
+    assert!(scene.keeper.is_busy() && !scene.keeper.is_stirred());
+    scene.keeper.observe(0, || panic!("nothing has changed"));
+    let moment = Moment { era: 1, ..scene.moment };
+    scene.keeper.observe(1, || moment);
+    assert!(!scene.keeper.may_act(Some(0), || Settling::Second));
+    assert!(scene.keeper.is_stirred());
+    scene.keeper.observe(1, || panic!("nothing has changed since"));
+}
