@@ -599,6 +599,9 @@ impl Checker {
             if call.fate == Fate::Open && (live || call.is_connected()) {
                 self.breaks(format!("call {number} of {session:?} never got its last word"));
             }
+            if matches!(call.fate, Fate::Result | Fate::Error) && call.is_connected() {
+                self.breaks(format!("the stream of call {number} of {session:?} did not end"));
+            }
             if live && call.since >= plan.probe_at && call.fate != Fate::Result {
                 let fate = call.fate;
                 self.breaks(format!(
