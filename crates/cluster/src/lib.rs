@@ -99,6 +99,10 @@ pub enum Error {
     /// The store failed over a moment ago, and what it forgot is not put back yet.
     #[error("the store failed over; what it may have forgotten is still being put back")]
     Settling,
+    /// The store was out of reach a moment ago, so a lease that is gone may be that of a node that
+    /// could not renew it either.
+    #[error("the store was out of reach; other nodes may still be renewing their leases")]
+    OutOfReach,
     /// Somebody else has claimed the session: ask again where it is.
     #[error("the session was claimed by another")]
     Taken,
@@ -127,6 +131,7 @@ impl From<Undecided> for Error {
     fn from(undecided: Undecided) -> Self {
         match undecided {
             Undecided::Settling => Self::Settling,
+            Undecided::OutOfReach => Self::OutOfReach,
             Undecided::NoLease => Self::NoLease,
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ownership::location::Undecided;
 use ownership::validity::Renewal;
 use store::{Lease, Presence, Store};
 use tokio::runtime::Handle;
@@ -227,13 +228,19 @@ impl Node {
         let right = self.right().await;
         let presence = self.store.presence(peer).await?;
         let proves = self.lapse_proves();
-        Ok(presence == Presence::Gone && proves && self.holds_on(right).await)
+        Ok(presence == Presence::Gone && proves.is_ok() && self.holds_on(right).await)
     }
 
-    /// Does a lease that is not there prove that its node may not act?
-    pub(crate) fn lapse_proves(&self) -> bool {
-        self.failovers.lapse_proves(self.right.now(), self.settings.lease())
-            && self.right.lapse_proves()
+    /// Does a lease that is not there prove that its node may not act? If not, why.
+    pub(crate) fn lapse_proves(&self) -> Result<(), Undecided> {
+        if !self.failovers.lapse_proves(self.right.now(), self.settings.lease()) {
+            return Err(Undecided::Settling);
+        }
+        match (self.right.lapse_proves(), self.right.epoch_if_valid()) {
+            (true, _) => Ok(()),
+            (false, Some(_)) => Err(Undecided::OutOfReach),
+            (false, None) => Err(Undecided::NoLease),
+        }
     }
 
     /// Sees to it that there is a link to every node, so that the death of one is noticed

@@ -114,7 +114,7 @@ async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<W
     let presence = node.store.presence(owner).await.map_err(Error::Store)?;
     let proves = node.lapse_proves();
     // Asked only where it decides: a node that doubts its lease waits for the next renewal.
-    let decides = presence == Presence::Gone && proves;
+    let decides = presence == Presence::Gone && proves.is_ok();
     let lease_held = decides && node.holds_on(right).await;
     match (location::claimable(&presence, proves, lease_held, rules)?, presence) {
         (None, Presence::Live(lease)) => Ok(there(node.members.link_by(lease))),

@@ -38,6 +38,9 @@ pub struct Course {
     is_listening: bool,
     /// It began with an event id: the stream may be that of requests of an earlier POST.
     is_resumed: bool,
+    /// The request whose final response was the last message when the owner of a resumed stream
+    /// was lost.
+    answered: Option<RequestId>,
     /// The session was opened with this.
     is_newborn: bool,
     /// The response's head has passed.
@@ -103,6 +106,7 @@ impl Course {
             batch,
             is_listening: matches!(errand, Errand::Listen { .. }),
             is_resumed: matches!(errand, Errand::Listen { after: Some(_) }),
+            answered: None,
             is_newborn: false,
             errand,
             open: false,
@@ -201,6 +205,9 @@ impl Course {
         if self.batch {
             return self.take_off(data);
         }
+        if self.answered.is_some() && answered(data) == self.answered {
+            return true;
+        }
         if self.is_resumed || !self.owed.is_empty() {
             self.last = Some(data.clone());
         }
@@ -268,9 +275,8 @@ impl Course {
             self.mark_again();
             return Next::Seek;
         }
-        if self.is_resumed && self.last.as_ref().is_some_and(|data| answered(data).is_some()) {
-            // Perhaps all is told; only the client knows, and comes back if it lacks something.
-            return last([Told::Abort]);
+        if self.is_resumed {
+            self.answered = self.last.as_ref().and_then(answered).or(self.answered.take());
         }
         if self.is_answered() {
             return last([]);

@@ -74,6 +74,9 @@ pub enum Claimant {
 pub enum Undecided {
     /// The store failed over a moment ago, and what it forgot may not be put back yet.
     Settling,
+    /// The store was out of reach of this node a moment ago, so other nodes may not have renewed
+    /// their leases yet.
+    OutOfReach,
     /// This node held no lease the whole time.
     NoLease,
 }
@@ -100,20 +103,22 @@ pub fn is_unknown(is_settled: bool, lease_held: bool, rules: Rules) -> Result<()
 
 /// May a session be claimed whose owner has this presence? `None` while the owner lives.
 ///
-/// `lapse_proves`: the last failover, and the last time that the store was out of reach, are so
-/// long ago that a lease that is gone is that of a node that does not renew it.
+/// `lapse_proves`: whether a lease that is gone is that of a node that does not renew it; if that
+/// is not known, why.
 pub fn claimable(
     presence: &Presence,
-    lapse_proves: bool,
+    lapse_proves: Result<(), Undecided>,
     lease_held: bool,
     rules: Rules,
 ) -> Result<Option<Cause>, Undecided> {
     match presence {
         Presence::Live(_) => Ok(None),
         Presence::Dead { .. } => Ok(Some(Cause::Dead)),
-        Presence::Gone if !lapse_proves => Err(Undecided::Settling),
-        Presence::Gone if lease_held || !rules.claims_by_lease => Ok(Some(Cause::Lapsed)),
-        Presence::Gone => Err(Undecided::NoLease),
+        Presence::Gone => {
+            lapse_proves?;
+            let is_known = lease_held || !rules.claims_by_lease;
+            if is_known { Ok(Some(Cause::Lapsed)) } else { Err(Undecided::NoLease) }
+        }
     }
 }
 
@@ -205,11 +210,14 @@ mod tests {
     #[test]
     fn a_lease_that_is_gone_proves_only_what_it_can() {
         let gone = |proves, held| claimable(&Presence::Gone, proves, held, RULES);
-        assert_eq!(gone(true, true), Ok(Some(Cause::Lapsed)));
-        assert_eq!(gone(true, false), Err(Undecided::NoLease));
-        assert_eq!(gone(false, true), Err(Undecided::Settling));
+        assert_eq!(gone(Ok(()), true), Ok(Some(Cause::Lapsed)));
+        assert_eq!(gone(Ok(()), false), Err(Undecided::NoLease));
+        for undecided in [Undecided::Settling, Undecided::OutOfReach] {
+            assert_eq!(gone(Err(undecided), true), Err(undecided));
+        }
         let dead = Presence::Dead { by: Incarnation(1) };
-        assert_eq!(claimable(&dead, false, false, RULES), Ok(Some(Cause::Dead)));
+        let settling = Err(Undecided::Settling);
+        assert_eq!(claimable(&dead, settling, false, RULES), Ok(Some(Cause::Dead)));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use ownership::failover::{self, FailoverTracker, Generation};
+use ownership::location::Undecided;
 use ownership::tenure::Settling;
 use ownership::tombstones::{self, Tombstones};
 use ownership::validity::{self, LeaseValidity, Renewal};
@@ -452,11 +453,13 @@ impl World {
     }
 
     /// Does a lease that is gone prove that its node may not act?
-    pub(super) fn lapse_proves(&self, at: Incarnation) -> bool {
-        let Some(process) = self.processes.get(&at) else { return false };
+    pub(super) fn lapse_proves(&self, at: Incarnation) -> Result<(), Undecided> {
+        let process = self.processes.get(&at).ok_or(Undecided::NoLease)?;
         let now = process.clock(self.now);
-        process.failovers.lapse_proves(|| 0, now, self.plan.lease)
-            && process.lease.lapse_proves(now)
+        if !process.failovers.lapse_proves(|| 0, now, self.plan.lease) {
+            return Err(Undecided::Settling);
+        }
+        process.lease.lapse_proves(now).then_some(()).ok_or(Undecided::OutOfReach)
     }
 
     fn met(&mut self, at: Incarnation, leases: Vec<Lease>) {
@@ -500,7 +503,7 @@ impl World {
     /// to it goes elsewhere. By the same proof as for claims.
     fn lapsed(&mut self, at: Incarnation, peer: Incarnation, right: Option<u64>) {
         let holds = right.is_some() && right == self.right_of(at);
-        if holds && self.lapse_proves(at) {
+        if holds && self.lapse_proves(at).is_ok() {
             self.leave_owner(at, peer);
         }
     }

@@ -506,16 +506,23 @@ impl Rules<'_> {
         }
     }
 
-    /// A connection that ends early was one to a node that was struck just then.
+    /// A connection that ends early was one to a node that was struck just then. While a client
+    /// posts its answer to a question it does not read, so it finds a cut of that time later.
     fn cuts(&self, found: &mut Vec<Violation>) {
+        let mut asked_at = None;
         for entry in &self.request.lines {
-            let node = match &entry.what {
-                What::Cut { by_client: false, node, .. }
-                | What::Gone { node, .. }
-                | What::Broke { node, .. } => *node,
+            let (node, since) = match &entry.what {
+                What::Event { says, .. } => {
+                    asked_at = matches!(says, Says::Question { .. }).then_some(entry.at);
+                    continue;
+                }
+                What::Cut { by_client: false, node, .. } => {
+                    (*node, asked_at.take().unwrap_or(entry.at))
+                }
+                What::Gone { node, .. } | What::Broke { node, .. } => (*node, entry.at),
                 _ => continue,
             };
-            if !self.faults.breaks(node, entry.at) {
+            if !self.faults.breaks(node, since..=entry.at) {
                 let seen = format!("by node {node}, to which nothing was done: {:?}", entry.what);
                 found.push(self.violation("cut without a fault", seen));
             }

@@ -332,6 +332,13 @@ fn a_stream_cut_by_a_node_to_which_nothing_was_done_is_noticed() {
     let mut late = history(stream(Some(fault(0, "SIGKILL", 7))));
     pass(&mut late, 3, 2_000);
     check_entries(&late, &["cut without a fault"]);
+    // Meanwhile its client answered a question, and read nothing.
+    let says = Says::Question { of: "a".into(), id: "q".into() };
+    let question = What::Event { on: "a".into(), id: Some("1.x-2".into()), says };
+    let begun = [sent("a"), progress("1.x-1", 1), question, fault(0, "SIGKILL", 7), cut(0)];
+    let mut busy = history(begun.into_iter().chain(rest));
+    pass(&mut busy, 4, 2_000);
+    check_entries(&busy, &[]);
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! that stalls. A partition between two nodes excuses only what was on its way between them
 //! before its silence was noticed.
 
+use std::ops::RangeInclusive;
+
 use super::super::{Entry, What};
 
 /// A node that has not renewed its lease for so long acts no more, in milliseconds.
@@ -103,14 +105,14 @@ impl Faults {
         faults
     }
 
-    /// May a connection to this node have broken now?
-    pub(super) fn breaks(&self, node: usize, at: u64) -> bool {
+    /// May a connection to this node have broken that was found broken between these times?
+    pub(super) fn breaks(&self, node: usize, found: RangeInclusive<u64>) -> bool {
         self.strikes.iter().filter(|strike| strike.node == node).any(|strike| {
             let late = match strike.kind {
                 Kind::Killed | Kind::AskedToStop => NOTICED_MS,
                 Kind::Lapsed => FOUND_OUT_MS,
             };
-            (strike.from..=strike.until.saturating_add(late)).contains(&at)
+            strike.from <= *found.end() && strike.until.saturating_add(late) >= *found.start()
         })
     }
 

@@ -39,7 +39,7 @@ pub(super) fn all(entries: &[Entry], faults: &Faults) -> Vec<Violation> {
                 match status {
                     Some(204) => session.ended = Some(entry.at),
                     Some(503) => {}
-                    None if faults.breaks(*node, entry.at) => {}
+                    None if faults.breaks(*node, entry.at..=entry.at) => {}
                     _ => say("delete", format!("{status:?} of node {node}")),
                 }
                 continue;
@@ -50,7 +50,7 @@ pub(super) fn all(entries: &[Entry], faults: &Faults) -> Vec<Violation> {
                 match (status, session.ended) {
                     (Some(404), _) | (_, None) => {}
                     (Some(503), _) if is_beyond => {}
-                    (None, _) if faults.breaks(*node, entry.at) => {}
+                    (None, _) if faults.breaks(*node, entry.at..=entry.at) => {}
                     (_, Some(ended)) if faults.forgot(ended) => {}
                     _ => say("deleted lives", format!("{status:?} of node {node}")),
                 }
