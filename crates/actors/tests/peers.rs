@@ -236,7 +236,7 @@ impl Replies for Once {
     }
 }
 
-/// A node that is lost whatever it is asked for.
+/// A node that fails every call.
 #[derive(Default)]
 struct AlwaysLost {
     asked: AtomicUsize,

@@ -276,12 +276,12 @@ impl Passage {
         }
     }
 
-    /// Brings the errand to another node.
+    /// Sends the request to another node.
     fn call(&mut self, peer: &Peer) {
         self.state = State::There(self.send(peer, Some(self.course.errand())));
     }
 
-    /// Asks another node to take the session up. The errand stays here meanwhile, so nothing is
+    /// Asks another node to take the session up. The request stays here meanwhile, so nothing is
     /// lost with that node.
     fn ask(&mut self, peer: Peer) {
         self.state = State::Asking(self.send(&peer, None), peer);
