@@ -250,11 +250,11 @@ impl SessionActor {
             return Poll::Pending;
         }
         if self.lapse.over() {
-            // What has waited for that comes first.
+            // What has waited until the owner may act comes first. That may have polled the store
+            // without this task's waker.
             self.go_on(clock::now());
-            if self.over || self.leaving.is_some() {
-                return Poll::Pending;
-            }
+            context.waker().wake_by_ref();
+            return Poll::Pending;
         }
         if let Some(event) = take_first(&mut self.following) {
             return Poll::Ready(event);
@@ -467,6 +467,7 @@ impl SessionActor {
                 Outcome::Reclaimed(token) => {
                     let emitter = Emitter(token.random);
                     // What comes after the claim is told under the new token.
+                    self.following.retain(|event| !matches!(event, Event::Reclaimed { .. }));
                     self.following.insert(0, Event::Reclaimed { emitter });
                 }
                 Outcome::Deposed => self.depose(),

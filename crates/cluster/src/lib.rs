@@ -49,6 +49,7 @@ use self::right::Right;
 use self::whereabouts::Known;
 use ownership::location::Undecided;
 use ownership::tenure::Moment;
+use ownership::validity::Timing;
 
 /// How long peers are served on after all of them should know that this node leaves.
 const LAST_CALLS: Duration = Duration::from_millis(100);
@@ -204,7 +205,7 @@ impl Cluster {
             message_bytes: settings.message_bytes_max,
             window: settings.window,
         };
-        let span = Duration::from_millis(settings.lease_ms - settings.margin_ms);
+        let Settings { lease_ms, renew_ms, margin_ms, .. } = settings;
         let trust = settings.tls.as_ref().map(Trust::of).transpose()?;
         let node = Arc::new(Node {
             incarnation: Incarnation(random),
@@ -213,7 +214,7 @@ impl Cluster {
             store,
             serve,
             trust,
-            right: Right::new(clock, span),
+            right: Right::new(clock, Timing { lease_ms, renew_ms, margin_ms }),
             failovers: Failovers::new(settings.settle()),
             changes: watch::Sender::new(0),
             peers: peers::Peers::default(),
@@ -307,8 +308,8 @@ impl Cluster {
         }
     }
 
-    /// Rises with each failover of the store that this node sees. While it stays, the era of every
-    /// [`Cluster::moment`] does. Takes no lock.
+    /// Rises with each failover of the store that this node sees: then the era of a
+    /// [`Cluster::moment`] may be another. Takes no lock.
     pub fn newest_era(&self) -> u64 {
         self.node.failovers.newest()
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ownership::validity::{LeaseValidity, Lost, Renewal};
+use ownership::validity::{LeaseValidity, Lost, Renewal, Timing};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -18,10 +18,9 @@ pub(crate) struct Right {
 }
 
 impl Right {
-    /// `span`: how long a renewal is good for, from when it was sent.
-    pub(crate) fn new(clock: Clock, span: Duration) -> Self {
-        metrics::show(span);
-        Self { clock, lease: LeaseValidity::new(millis(span)), dead: CancellationToken::new() }
+    pub(crate) fn new(clock: Clock, timing: Timing) -> Self {
+        metrics::show(Duration::from_millis(timing.lease_ms.saturating_sub(timing.margin_ms)));
+        Self { clock, lease: LeaseValidity::new(timing), dead: CancellationToken::new() }
     }
 
     pub(crate) fn now(&self) -> u64 {
@@ -54,8 +53,8 @@ impl Right {
         renewed.is_news
     }
 
-    /// Does a lease of another node that is gone show that this node may not act? Not right after
-    /// the store was out of reach, for the other as well.
+    /// Does a lease of another node that is gone show that the other is not there to renew it? Not
+    /// right after the store was out of reach.
     pub(crate) fn lapse_proves(&self) -> bool {
         self.lease.lapse_proves(self.now())
     }

@@ -203,7 +203,8 @@ impl Course {
     /// has passed.
     fn note(&mut self, data: &Bytes) -> bool {
         if self.batch {
-            return self.take_off(data);
+            self.take_off(data);
+            return false;
         }
         if self.answered.is_some() && answered(data) == self.answered {
             return true;
@@ -214,12 +215,10 @@ impl Course {
         false
     }
 
-    /// Is this a final response to no request that lacks one?
-    fn take_off(&mut self, data: &Bytes) -> bool {
-        let Some(id) = answered(data) else { return false };
-        let before = self.owed.len();
-        self.owed.retain(|owed| *owed != id);
-        self.owed.len() == before
+    fn take_off(&mut self, data: &Bytes) {
+        if let Some(id) = answered(data) {
+            self.owed.retain(|owed| *owed != id);
+        }
     }
 
     /// Has each request of the POST its last word? Only the end of the stream has not passed.
@@ -278,7 +277,7 @@ impl Course {
         if self.is_resumed {
             self.answered = self.last.as_ref().and_then(answered).or(self.answered.take());
         }
-        if self.is_answered() {
+        if !self.batch && self.is_answered() {
             return last([]);
         }
         match self.cursor {

@@ -114,7 +114,7 @@ impl FailoverTracker {
         Generation { number: keeper.generation, settling, primary: Some(keeper.primary.id) }
     }
 
-    /// The number of the newest generation of any primary: while it stays, every session's does.
+    /// The number of the newest generation of any primary: it rises with each new primary.
     pub fn newest(&self) -> u64 {
         self.newest
     }

@@ -80,7 +80,7 @@ pub struct Tenure {
     era: u64,
     /// The newest era in which the store is known to name this owner.
     sure: u64,
-    /// It was not known in the era before the newest one either.
+    /// When the newest era began, the store was not known to name this owner.
     doubted: bool,
     /// The store could not be made to hold it since it was last asked whom it names.
     unwritten: bool,
@@ -260,7 +260,7 @@ impl Tenure {
         // whoever came after this owner replaces it.
         let asks = self.asks_first(moment);
         if self.late.is_none() && self.is_to_write_anew(moment) && !asks {
-            return Some(self.reassert(moment.era, ring()));
+            return Some(self.reassert(ring()));
         }
         if !self.is_claimed(right) || self.late.is_some() || asks {
             if moment.settling == Settling::First && self.rules.claims_late_in_settling {
@@ -297,7 +297,7 @@ impl Tenure {
 
     /// Has the store failed over since it was last known to hold everything?
     fn is_forgotten(&self, moment: &Moment) -> bool {
-        self.era < moment.era && self.rules.reasserts_after_failover
+        self.era < self.seen.max(moment.era) && self.rules.reasserts_after_failover
     }
 
     fn is_to_write_anew(&self, moment: &Moment) -> bool {
@@ -319,7 +319,7 @@ impl Tenure {
         if self.is_to_write_anew(moment) {
             // The store forgot it, and perhaps the release with it. Where it did not, it
             // says so. Nobody may call the session unknown meanwhile, so at once.
-            return Some(self.reassert(moment.era, ring()));
+            return Some(self.reassert(ring()));
         }
         if moment.settling != Settling::Done && self.rules.releases_settled {
             self.retry_at = moment.now + SETTLING;
@@ -343,11 +343,11 @@ impl Tenure {
             (Expected::Token(from), new)
         });
         self.claiming = Some(Box::new((expected, new)));
-        self.under = Some(Under::Claim { right, era: moment.era });
+        self.under = Some(Under::Claim { right, era: self.seen });
         Op::Claim { expected, new, at: moment.primary }
     }
 
-    fn reassert(&mut self, era: u64, (first, mut entries): (u64, Vec<Bytes>)) -> Op {
+    fn reassert(&mut self, (first, mut entries): (u64, Vec<Bytes>)) -> Op {
         if mutant!("tenure.reassert_without_the_oldest_entry") && !entries.is_empty() {
             entries.remove(0);
         }
@@ -356,7 +356,7 @@ impl Tenure {
         }
         let version = self.record.state.version;
         let end = first + entries.len() as u64;
-        let reasserting = Reasserting { era, version, end, ends: self.ending };
+        let reasserting = Reasserting { era: self.seen, version, end, ends: self.ending };
         self.under = Some(Under::Reassert(Box::new(reasserting)));
         self.refresh = false;
         let batch = self.batch(first, first, entries);

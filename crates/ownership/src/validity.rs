@@ -20,16 +20,48 @@ impl Default for Rules {
     }
 }
 
+/// How leases are kept, in milliseconds; the same at every node.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// How long the store keeps a lease after its renewal.
+    pub lease_ms: u64,
+    /// How long a node waits from the answer to one renewal to the next.
+    pub renew_ms: u64,
+    /// How much earlier than the store a node takes its lease for over: more than clocks differ.
+    pub margin_ms: u64,
+}
+
+impl Timing {
+    /// How long a renewal is good for, counted from when it was sent.
+    fn span_ms(self) -> u64 {
+        self.lease_ms.saturating_sub(self.margin_ms)
+    }
+
+    /// From one answer to the next it takes a node at most so long, unless the store is out of its
+    /// reach. While one node has such answers, no other node's lease runs out for want of them.
+    fn heard_ms(self) -> u64 {
+        self.renew_ms.saturating_add(self.margin_ms)
+    }
+
+    /// A living node renews within this time after the store can be reached again: it waits for an
+    /// answer for a third of a lease, and tries again after a quarter of `renew_ms`.
+    fn return_ms(self) -> u64 {
+        self.lease_ms / 3 + self.renew_ms / 4 + self.margin_ms / 4
+    }
+}
+
 /// Permission to act as an owner, for as long as the lease in the store certainly lasts.
 ///
 /// All times are milliseconds of this node's clock.
 #[derive(Debug)]
 pub struct LeaseValidity {
-    /// How long a renewal is good for, counted from when it was sent.
-    span_ms: u64,
+    timing: Timing,
     /// When the permission ends; 0 before the first renewal.
     until_ms: AtomicU64,
-    /// When the store was within reach again after it had been out of reach; 0: never so.
+    /// When the newest renewal was answered that succeeded; 0 before the first one.
+    heard_ms: AtomicU64,
+    /// When the store was within reach again after it had been out of reach, or after this process
+    /// stood still; 0: never so.
     returned_ms: AtomicU64,
     /// How often the lease was lost.
     generation: AtomicU64,
@@ -79,12 +111,12 @@ pub struct Renewed {
 }
 
 impl LeaseValidity {
-    /// A lease that was never held. `span_ms`: how long a renewal is good for, counted from when
-    /// it was sent; shorter than the store keeps the lease, by more than clocks differ.
-    pub fn new(span_ms: u64) -> Self {
+    /// A lease that was never held.
+    pub fn new(timing: Timing) -> Self {
         Self {
-            span_ms,
+            timing,
             until_ms: AtomicU64::new(0),
+            heard_ms: AtomicU64::new(0),
             returned_ms: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             doubts: AtomicU64::new(0),
@@ -139,14 +171,16 @@ impl LeaseValidity {
         let is_lost = until != 0
             && (lapsed || !was_there)
             && !conversation::mutant!("lease.a_lapse_begins_no_generation");
-        if until != 0 && (is_lost || self.is_out_of_reach(now_ms, until)) {
+        if until != 0 && (is_lost || self.is_out_of_reach(now_ms)) {
             self.returned_ms.store(now_ms, Ordering::Release);
         }
+        self.heard_ms.store(now_ms, Ordering::Release);
         if is_lost && self.rules.counts_losses {
             // Another node may have seen this one without a lease.
             self.generation.fetch_add(1, Ordering::AcqRel);
         }
-        self.until_ms.store(renewal.sent_ms.saturating_add(self.span_ms), Ordering::Release);
+        self.until_ms
+            .store(renewal.sent_ms.saturating_add(self.timing.span_ms()), Ordering::Release);
         let was_doubted =
             self.dispelled.fetch_max(renewal.doubts, Ordering::AcqRel) < renewal.doubts;
         let after = self.generation_if_valid(now_ms);
@@ -157,19 +191,19 @@ impl LeaseValidity {
     }
 
     /// Does a lease of another node that is gone show that this other node is not there to renew
-    /// it? Not while the store has been out of reach of this node for half of `span_ms`, nor in
-    /// as much time after that: it was out of reach of the other as well, as far as is known, and
-    /// a living node needs at most so long to renew once the store answers.
+    /// it? Not while the store is out of reach of this node, nor right after that: it was out of
+    /// reach of the other as well, as far as is known.
     pub fn lapse_proves(&self, now_ms: u64) -> bool {
+        // In this order: a return is stored before the answer that shows it.
+        let is_out_of_reach = self.is_out_of_reach(now_ms);
         let returned = self.returned_ms.load(Ordering::Acquire);
-        let has_waited = returned == 0 || now_ms.saturating_sub(returned) >= self.span_ms / 2;
-        let is_out_of_reach = self.is_out_of_reach(now_ms, self.until_ms());
+        let has_waited =
+            returned == 0 || now_ms.saturating_sub(returned) >= self.timing.return_ms();
         (has_waited && !is_out_of_reach) || conversation::mutant!("lease.the_others_lapsed_alone")
     }
 
-    /// `until_ms`: when the permission of the newest renewal ends; 0 before the first one.
-    fn is_out_of_reach(&self, now_ms: u64, until_ms: u64) -> bool {
-        now_ms > until_ms.saturating_sub(self.span_ms / 2)
+    fn is_out_of_reach(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.heard_ms.load(Ordering::Acquire)) > self.timing.heard_ms()
     }
 
     /// A link to a peer was lost: the peer may be about to have this node marked dead. Until a
@@ -187,7 +221,7 @@ impl LeaseValidity {
     /// When the newest renewal was sent that succeeded, if one did.
     pub fn renewed_at(&self) -> Option<u64> {
         let until = self.until_ms.load(Ordering::Acquire);
-        (until != 0).then(|| until.saturating_sub(self.span_ms))
+        (until != 0).then(|| until.saturating_sub(self.timing.span_ms()))
     }
 
     /// When the permission ends if the lease is not renewed; 0 before the first renewal.
@@ -222,9 +256,12 @@ mod tests {
 
     const NOW: u64 = 100_000;
 
+    /// The defaults: a renewal is good for 5 s.
+    const TIMING: Timing = Timing { lease_ms: 6_000, renew_ms: 1_000, margin_ms: 1_000 };
+
     /// A lease of 5 s that was renewed at [`NOW`].
     fn renewed() -> LeaseValidity {
-        let lease = LeaseValidity::new(5_000);
+        let lease = LeaseValidity::new(TIMING);
         assert_eq!(renew(&lease, NOW, false), Renewed { lost: None, is_news: true });
         lease
     }
@@ -236,14 +273,14 @@ mod tests {
 
     #[test]
     fn a_node_does_not_act_before_the_first_renewal() {
-        let lease = LeaseValidity::new(5_000);
+        let lease = LeaseValidity::new(TIMING);
         assert_eq!(lease.generation_if_valid(0), None);
         assert_eq!(lease.renewed_at(), None);
     }
 
     #[test]
     fn the_permission_counts_from_when_the_renewal_was_sent() {
-        let lease = LeaseValidity::new(5_000);
+        let lease = LeaseValidity::new(TIMING);
         let renewal = lease.begin_renewal(NOW);
         lease.renewed(NOW + 2_000, renewal, false);
         assert_eq!(lease.generation_if_valid(NOW + 2_000), Some(0));
@@ -264,20 +301,36 @@ mod tests {
 
     #[test]
     fn after_the_store_was_out_of_reach_the_others_have_time_to_renew() {
-        let lease = LeaseValidity::new(5_000);
+        let lease = LeaseValidity::new(TIMING);
         assert!(!lease.lapse_proves(NOW));
         renew(&lease, NOW, false);
-        assert!(lease.lapse_proves(NOW));
-        renew(&lease, NOW + 2_500, true);
-        assert!(lease.lapse_proves(NOW + 5_000) && !lease.lapse_proves(NOW + 5_001));
-        let back = NOW + 2_500 + 2_501;
+        assert!(lease.lapse_proves(NOW + 2_000) && !lease.lapse_proves(NOW + 2_001));
+        let back = NOW + 2_001;
         renew(&lease, back, true);
         assert!(!lease.lapse_proves(back));
         // What renews as it should does not prolong that.
         renew(&lease, back + 1_000, true);
+        renew(&lease, back + 2_000, true);
         assert!(!lease.lapse_proves(back + 2_499) && lease.lapse_proves(back + 2_500));
-        renew(&lease, back + 1_500, false);
-        assert!(!lease.lapse_proves(back + 3_999) && lease.lapse_proves(back + 4_000));
+        renew(&lease, back + 3_000, false);
+        renew(&lease, back + 4_000, true);
+        renew(&lease, back + 5_000, true);
+        assert!(!lease.lapse_proves(back + 5_499) && lease.lapse_proves(back + 5_500));
+    }
+
+    #[test]
+    fn a_store_that_is_slow_is_not_out_of_reach() {
+        // Two renewals and the margin are all that a lease lasts for.
+        let slow = Timing { renew_ms: 2_500, ..TIMING };
+        let lease = LeaseValidity::new(slow);
+        renew(&lease, NOW, false);
+        let mut now = NOW;
+        for _ in 0..5 {
+            let renewal = lease.begin_renewal(now + 2_500);
+            now += 3_500;
+            lease.renewed(now, renewal, true);
+            assert!(lease.lapse_proves(now));
+        }
     }
 
     #[test]

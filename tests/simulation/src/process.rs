@@ -186,6 +186,11 @@ impl World {
         let rate = self.rng.between(1_000_000 - drift, 1_000_000 + drift);
         let rules = validity::Rules { counts_losses: self.rules.epochs };
         let failover_rules = failover::Rules { waits_out_leases: self.rules.waits_out_leases };
+        let timing = validity::Timing {
+            lease_ms: self.plan.lease,
+            renew_ms: self.plan.renew,
+            margin_ms: self.plan.margin,
+        };
         let process = Process {
             slot,
             incarnation,
@@ -194,7 +199,7 @@ impl World {
             rate,
             paused: false,
             backlog: VecDeque::new(),
-            lease: LeaseValidity::new(self.plan.lease - self.plan.margin).with_rules(rules),
+            lease: LeaseValidity::new(timing).with_rules(rules),
             renews: false,
             renew_again: false,
             renew_timer: 0,

@@ -520,7 +520,10 @@ impl Rules<'_> {
                     (*node, asked_at.take().unwrap_or(entry.at))
                 }
                 What::Gone { node, .. } | What::Broke { node, .. } => (*node, entry.at),
-                _ => continue,
+                _ => {
+                    asked_at = None;
+                    continue;
+                }
             };
             if !self.faults.breaks(node, since..=entry.at) {
                 let seen = format!("by node {node}, to which nothing was done: {:?}", entry.what);

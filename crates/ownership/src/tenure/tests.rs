@@ -445,6 +445,26 @@ fn a_failover_is_noticed_while_an_operation_is_under_way() {
 }
 
 #[test]
+fn an_era_that_falls_back_leaves_no_doubt() {
+    let mut story = story();
+    // As long as nobody is known to keep the session, its era is the newest there is.
+    (story.moment.era, story.moment.settling) = (3, Settling::First);
+    story.does("reassert 3 Owned 1");
+    story.came(Came::Appended(Err(unavailable())), []);
+    (story.moment.era, story.moment.settling) = (2, Settling::Done);
+    story.at(50).does("claim 4 from 3");
+    story.came(Came::Claimed(Err(unavailable())), []);
+    story.at(200).does("reassert 3 Owned 1");
+    story.came(appended(0), []);
+    story.does("claim 4 from 3");
+    story.claimed();
+    story.does("reassert 4 Owned 1");
+    story.came(appended(0), []);
+    story.does("nothing");
+    assert!(story.may_act());
+}
+
+#[test]
 fn an_owner_in_doubt_does_not_act_while_another_failover_settles() {
     let mut story = story();
     (story.moment.era, story.moment.settling) = (2, Settling::First);
