@@ -113,6 +113,17 @@ fn events_out_of_order_are_noticed() {
 }
 
 #[test]
+fn a_log_message_of_a_call_whose_client_has_gone_may_come_with_another_call() {
+    let says = Says::Log { of: "b".into(), number: 2 };
+    let astray = What::Event { on: "a".into(), id: Some("1.x-3".into()), says };
+    let lines = [progress("1.x-2", 1), astray, progress("1.x-4", 2), word("1.x-5"), ran("a", 7)];
+    let lines: Vec<_> = [sent("a")].into_iter().chain(lines).collect();
+    check(lines.clone(), &["wrong stream"]);
+    let killed = [fault(0, "SIGKILL", 7), What::Gone { on: "b".into(), node: 0 }];
+    check(killed.into_iter().chain(lines), &[]);
+}
+
+#[test]
 fn an_event_of_another_request_is_noticed() {
     let lines = [progress("1.x-2", 1), of("b", "1.x-3", 1), progress("1.x-4", 2), word("1.x-5")];
     check([sent("a")].into_iter().chain(lines).chain([ran("a", 7)]), &["wrong stream"]);
