@@ -311,9 +311,9 @@ impl Node {
         }
     }
 
-    /// Claims from itself what the record says is here, and gives it up at once: this node
-    /// leaves or has no room, and nobody else may claim it. The next owner ends or reruns the calls
-    /// that had begun.
+    /// Claims a session whose record names this node, and releases it at once: this node drains or
+    /// is full, and no other node may claim the session before. The next owner ends the pending
+    /// requests with an error, or runs them again.
     async fn pass_on(&self, session: &SessionId, record: &Record) -> Came {
         let (claimed, _) = self.claim(session, record).await?;
         let token = claimed.record.owner.token;

@@ -466,7 +466,7 @@ impl SessionActor {
                 Outcome::Saved(version) => self.following.push(Event::Saved { version }),
                 Outcome::Reclaimed(token) => {
                     let emitter = Emitter(token.random);
-                    // What comes after the claim is told under the new token.
+                    // Every event after the claim gets an id under the new token.
                     self.following.retain(|event| !matches!(event, Event::Reclaimed { .. }));
                     self.following.insert(0, Event::Reclaimed { emitter });
                 }

@@ -34,7 +34,7 @@ async fn an_owner_in_doubt_waits_and_goes_on_when_the_store_confirms_it() {
     let told = tokio::time::timeout(PATIENCE, waiting).await.expect("in time").unwrap();
     assert!(matches!(&told[..], [Told::Answer(Answer::Json(_))]), "{told:?}");
 
-    // A hand-over waits as well, and nobody repeats it.
+    // A hand-over is delayed as well, and is not requested a second time.
     forget(&store, &visit, &before).await;
     until(|| owner.cluster.is_settled()).await;
     owner

@@ -75,8 +75,8 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// Must the store hold the session's record first? Whoever sees this effect performed knows of
-    /// the session, or the effect writes to its record or log.
+    /// Must the store hold the session's record first? This effect shows the session's id to a
+    /// client, or writes to the record or the log.
     pub fn needs_record(&self) -> bool {
         matches!(
             self,

@@ -28,8 +28,9 @@ pub struct Moment {
     pub primary: Option<PrimaryId>,
 }
 
-/// When a session became its owner's: from before the command was sent that made it so. Whatever
-/// the store forgets or the node loses from then on, the owner notices.
+/// The lease generation and the failover generation in which a node became the owner of a session,
+/// read before the create or the claim was sent. So the owner notices each failover, and each loss
+/// of the lease, from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acquired {
     /// The epoch of the node's lease.

@@ -447,7 +447,7 @@ fn a_failover_is_noticed_while_an_operation_is_under_way() {
 #[test]
 fn an_era_that_falls_back_leaves_no_doubt() {
     let mut story = story();
-    // As long as nobody is known to keep the session, its era is the newest there is.
+    // While the primary of the session's slot is unknown, the newest generation counts for it.
     (story.moment.era, story.moment.settling) = (3, Settling::First);
     story.does("reassert 3 Owned 1");
     story.came(Came::Appended(Err(unavailable())), []);

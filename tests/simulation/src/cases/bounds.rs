@@ -144,7 +144,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case(
             36,
-            "Redis answers nobody for longer than a lease, and one node hears of its return late",
+            "Redis is away for longer than a lease, and one node renews later than the others",
             Plan {
                 keeps_owners: true,
                 ..story(
