@@ -49,7 +49,6 @@ use self::right::Right;
 use self::whereabouts::Known;
 use ownership::location::Undecided;
 use ownership::tenure::Moment;
-use ownership::validity::Timing;
 
 /// How long peers are served on after all of them should know that this node leaves.
 const LAST_CALLS: Duration = Duration::from_millis(100);
@@ -205,7 +204,6 @@ impl Cluster {
             message_bytes: settings.message_bytes_max,
             window: settings.window,
         };
-        let Settings { lease_ms, renew_ms, margin_ms, .. } = settings;
         let trust = settings.tls.as_ref().map(Trust::of).transpose()?;
         let node = Arc::new(Node {
             incarnation: Incarnation(random),
@@ -214,7 +212,7 @@ impl Cluster {
             store,
             serve,
             trust,
-            right: Right::new(clock, Timing { lease_ms, renew_ms, margin_ms }),
+            right: Right::new(clock, settings.timing()),
             failovers: Failovers::new(settings.settle()),
             changes: watch::Sender::new(0),
             peers: peers::Peers::default(),

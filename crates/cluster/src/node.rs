@@ -233,14 +233,8 @@ impl Node {
 
     /// Does a lease that is not there prove that its node may not act? If not, why.
     pub(crate) fn lapse_proves(&self) -> Result<(), Undecided> {
-        if !self.failovers.lapse_proves(self.right.now(), self.settings.lease()) {
-            return Err(Undecided::Settling);
-        }
-        match (self.right.lapse_proves(), self.right.epoch_if_valid()) {
-            (true, _) => Ok(()),
-            (false, Some(_)) => Err(Undecided::OutOfReach),
-            (false, None) => Err(Undecided::NoLease),
-        }
+        let outlasts = self.failovers.lapse_proves(self.right.now(), self.settings.lease());
+        self.right.lapse_proof(outlasts)
     }
 
     /// Sees to it that there is a link to every node, so that the death of one is noticed
@@ -267,9 +261,10 @@ impl Node {
 /// Renews the lease until the node gives it up. What is returned early, or dropped with
 /// the runtime, cancels `left` as well.
 pub(crate) async fn keep_lease(node: Arc<Node>, leaving: CancellationToken, left: DropGuard) {
-    let pause = Duration::from_millis(node.settings.renew_ms);
-    // An answer that does not come is worth a second request before the lease ends.
-    let patience = node.settings.lease() / 3;
+    let timing = node.settings.timing();
+    let pause = Duration::from_millis(timing.renew_ms);
+    let patience = Duration::from_millis(timing.answer_ms());
+    let retry = Duration::from_millis(timing.retry_ms());
     let mut next = pause;
     let mut could_act = true;
     loop {
@@ -283,12 +278,12 @@ pub(crate) async fn keep_lease(node: Arc<Node>, leaving: CancellationToken, left
             Ok(Err(_)) if node.right.has_ended() => return,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the lease was not renewed");
-                pause / 4
+                retry
             }
             Err(_) => {
                 metrics::RENEWALS_FAILED.inc();
                 tracing::warn!("the lease was not renewed: the store does not answer");
-                pause / 4
+                retry
             }
         };
         // Requests wait at sessions from now on, and no longer than they may.

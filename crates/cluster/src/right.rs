@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use ownership::location::{self, Undecided};
 use ownership::validity::{LeaseValidity, Lost, Renewal, Timing};
 use tokio_util::sync::CancellationToken;
 
@@ -53,10 +54,10 @@ impl Right {
         renewed.is_news
     }
 
-    /// Does a lease of another node that is gone show that the other is not there to renew it? Not
-    /// right after the store was out of reach.
-    pub(crate) fn lapse_proves(&self) -> bool {
-        self.lease.lapse_proves(self.now())
+    /// Is a lease that is gone that of a node that does not renew it? See
+    /// [`location::lapse_proof`].
+    pub(crate) fn lapse_proof(&self, outlasts_failover: bool) -> Result<(), Undecided> {
+        location::lapse_proof(outlasts_failover, &self.lease, self.now())
     }
 
     /// A link to a peer was lost: the peer may be about to have this node marked dead. Until

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use ownership::validity::Timing;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Error;
@@ -187,6 +188,12 @@ impl Settings {
 
     pub(crate) fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)
+    }
+
+    /// How leases are kept.
+    pub(crate) fn timing(&self) -> Timing {
+        let Self { lease_ms, renew_ms, margin_ms, .. } = *self;
+        Timing { lease_ms, renew_ms, margin_ms }
     }
 
     /// How long owners have to write their sessions anew after a failover of the store

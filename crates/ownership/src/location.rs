@@ -4,6 +4,7 @@
 //! own lease was held from before the question until after the answer: a node that was away
 //! cannot say who is gone, because it may be itself that is.
 
+use crate::validity::LeaseValidity;
 use crate::{Claimed, Error, Expected, Incarnation, Presence, Record, Standing};
 
 /// Which rules hold. Tests switch one off to show that it is missed.
@@ -101,10 +102,28 @@ pub fn is_unknown(is_settled: bool, lease_held: bool, rules: Rules) -> Result<()
     }
 }
 
+/// Is a lease that is gone that of a node that does not renew it? If that is not known, why.
+///
+/// `outlasts_failover`: the primary has kept the leases for as long as one lasts, see
+/// [`crate::failover::FailoverTracker::lapse_proves`].
+pub fn lapse_proof(
+    outlasts_failover: bool,
+    own: &LeaseValidity,
+    now_ms: u64,
+) -> Result<(), Undecided> {
+    if !outlasts_failover {
+        return Err(Undecided::Settling);
+    }
+    match (own.lapse_proves(now_ms), own.generation_if_valid(now_ms)) {
+        (true, _) => Ok(()),
+        (false, Some(_)) => Err(Undecided::OutOfReach),
+        (false, None) => Err(Undecided::NoLease),
+    }
+}
+
 /// May a session be claimed whose owner has this presence? `None` while the owner lives.
 ///
-/// `lapse_proves`: whether a lease that is gone is that of a node that does not renew it; if that
-/// is not known, why.
+/// `lapse_proves`: by [`lapse_proof`].
 pub fn claimable(
     presence: &Presence,
     lapse_proves: Result<(), Undecided>,

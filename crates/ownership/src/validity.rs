@@ -43,10 +43,20 @@ impl Timing {
         self.renew_ms.saturating_add(self.margin_ms)
     }
 
-    /// A living node renews within this time after the store can be reached again: it waits for an
-    /// answer for a third of a lease, and tries again after a quarter of `renew_ms`.
+    /// How long a node waits for the answer to a renewal: one that does not come is worth a second
+    /// renewal before the lease ends.
+    pub fn answer_ms(self) -> u64 {
+        self.lease_ms / 3
+    }
+
+    /// How long a node waits after a renewal that failed before it sends the next.
+    pub fn retry_ms(self) -> u64 {
+        self.renew_ms / 4
+    }
+
+    /// A living node renews within this time after the store can be reached again.
     fn return_ms(self) -> u64 {
-        self.lease_ms / 3 + self.renew_ms / 4 + self.margin_ms / 4
+        self.answer_ms() + self.retry_ms() + self.margin_ms / 4
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use ownership::failover::{self, FailoverTracker, Generation};
-use ownership::location::Undecided;
+use ownership::location::{self, Undecided};
 use ownership::tenure::Settling;
 use ownership::tombstones::{self, Tombstones};
 use ownership::validity::{self, LeaseValidity, Renewal};
@@ -186,11 +186,7 @@ impl World {
         let rate = self.rng.between(1_000_000 - drift, 1_000_000 + drift);
         let rules = validity::Rules { counts_losses: self.rules.epochs };
         let failover_rules = failover::Rules { waits_out_leases: self.rules.waits_out_leases };
-        let timing = validity::Timing {
-            lease_ms: self.plan.lease,
-            renew_ms: self.plan.renew,
-            margin_ms: self.plan.margin,
-        };
+        let timing = self.timing();
         let process = Process {
             slot,
             incarnation,
@@ -288,7 +284,7 @@ impl World {
                 }
                 Err(Error::MarkedDead { .. }) => self.buried(to),
                 // An answer that does not come is worth a second request before the lease ends.
-                Err(_) => self.renew_in(to, self.plan.renew / 4),
+                Err(_) => self.renew_in(to, self.timing().retry_ms()),
             },
             (Purpose::Nodes, Answer::Nodes(Ok(leases))) => self.met(to, leases),
             (Purpose::Primaries, Answer::Primaries(Ok(id))) => self.told_of(to, id),
@@ -457,14 +453,21 @@ impl World {
         process.is_some_and(|process| process.generation(self.now).settling == Settling::Done)
     }
 
+    /// How nodes keep their leases.
+    fn timing(&self) -> validity::Timing {
+        validity::Timing {
+            lease_ms: self.plan.lease,
+            renew_ms: self.plan.renew,
+            margin_ms: self.plan.margin,
+        }
+    }
+
     /// Does a lease that is gone prove that its node may not act?
     pub(super) fn lapse_proves(&self, at: Incarnation) -> Result<(), Undecided> {
         let process = self.processes.get(&at).ok_or(Undecided::NoLease)?;
         let now = process.clock(self.now);
-        if !process.failovers.lapse_proves(|| 0, now, self.plan.lease) {
-            return Err(Undecided::Settling);
-        }
-        process.lease.lapse_proves(now).then_some(()).ok_or(Undecided::OutOfReach)
+        let outlasts = process.failovers.lapse_proves(|| 0, now, self.plan.lease);
+        location::lapse_proof(outlasts, &process.lease, now)
     }
 
     fn met(&mut self, at: Incarnation, leases: Vec<Lease>) {
