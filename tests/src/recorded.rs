@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use crate::mcp::{Client, last_word};
 use crate::node::{Node, Setup};
 use crate::nodes::port;
+use crate::partition::Gate;
 use crate::redis::Redis;
 use crate::sse::{Events, PATIENCE};
 
@@ -36,15 +37,33 @@ impl Recorded {
     /// Starts a node for each of these setups, which share a Redis and a secret, and waits
     /// until each may claim sessions.
     pub async fn start(setups: impl IntoIterator<Item = Setup>) -> Result<Self> {
+        let setups = setups.into_iter().map(|setup| Ok((port()?, setup)));
+        Self::start_at(setups.collect::<Result<Vec<_>>>()?).await
+    }
+
+    /// Two nodes that reach each other through the gate of whoever is reached.
+    pub async fn start_apart(setup: impl Fn() -> Setup) -> Result<(Self, [Gate; 2])> {
+        let ports = [port()?, port()?];
+        let gates = [
+            Gate::start(&format!("127.0.0.1:{}", ports[0])).await?,
+            Gate::start(&format!("127.0.0.1:{}", ports[1])).await?,
+        ];
+        let setups = std::iter::zip(ports, &gates)
+            .map(|(port, gate)| (port, setup().with("cluster.advertise", &gate.address)));
+        Ok((Self::start_at(setups).await?, gates))
+    }
+
+    /// As [`Recorded::start`]. The port of each node is where its peers come.
+    async fn start_at(setups: impl IntoIterator<Item = (u16, Setup)>) -> Result<Self> {
         let redis = Redis::start_durable()?;
         let folder = tempfile::tempdir()?;
         let runs = folder.path().join("runs");
         std::fs::write(&runs, "")?;
         let mut nodes = Vec::new();
-        for setup in setups {
+        for (port, setup) in setups {
             let setup = setup
                 .with("store.url", redis.url())
-                .with("cluster.listen", format!("127.0.0.1:{}", port()?))
+                .with("cluster.listen", format!("127.0.0.1:{port}"))
                 .with("cluster.secret", "known to these nodes alone")
                 .env("EVERYTHING_RECORD", &runs.display().to_string());
             let node = tokio::task::spawn_blocking(move || Node::start(&setup)).await??;

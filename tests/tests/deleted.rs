@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use reqwest::StatusCode;
 use tests::Setup;
+use tests::partition::{Gate, Side};
 use tests::recorded::{HELD, Recorded, pinged};
 use tokio::time::{sleep, timeout};
 
@@ -85,6 +86,33 @@ async fn a_session_deleted_while_redis_is_away_is_not_said_to_have_ended_and_the
         } else {
             ensure!([None, Some(StatusCode::SERVICE_UNAVAILABLE)].contains(&status), "{status:?}");
         }
+    }
+    Ok(())
+}
+
+/// The owner does what it is asked and is not heard, for longer than a link is kept for (0.9 s):
+/// whoever asked it asks again, and finds that the session has ended.
+#[tokio::test]
+async fn a_session_whose_owner_could_not_say_that_it_has_ended_is_not_unknown() -> Result<()> {
+    let (cluster, gates) = Recorded::start_apart(Setup::demo).await?;
+    for (owner, other) in [(0, 1), (1, 0)] {
+        let client = cluster.open(owner, "2025-11-25").await?;
+        let mut elsewhere = client.twin();
+        elsewhere.url = cluster.node(other)?.demo();
+        elsewhere.is_well().await?;
+        gates[owner].hold(Side::Callee);
+        gates[other].hold(Side::Caller);
+        let deleting = tokio::spawn(async move { ended(&elsewhere).await });
+        sleep(Duration::from_secs(2)).await;
+        let own = pinged(&client, cluster.node(owner)?).await?;
+        ensure!(own == 404, "the owner has not ended it: {own}");
+        gates.iter().for_each(Gate::open);
+        let status = deleting.await?.context("DELETE was not answered")?;
+        ensure!(status == 204, "DELETE is answered {status}");
+        let again = client.delete().await?.status();
+        ensure!(again == 404, "a second DELETE is answered {again}");
+        // Until there is a link again.
+        sleep(Duration::from_secs(2)).await;
     }
     Ok(())
 }

@@ -47,6 +47,8 @@ pub(crate) enum Place {
     Nowhere,
     /// Nowhere, and this node has no room for it. Another may.
     Full,
+    /// Nowhere: the store holds the end of a session that was the visitor's, or nothing of it.
+    Gone,
 }
 
 /// Who comes for a session.
@@ -95,6 +97,11 @@ impl Node {
                 Some(waiting) => waiting,
                 None => match self.locate(session, fresh).await? {
                     Located::There(peer) => return Ok(Place::There(peer)),
+                    Located::Ended(record) if is_theirs(visitor, &record) => {
+                        return Ok(Place::Gone);
+                    }
+                    Located::Unknown => return Ok(Place::Gone),
+                    Located::Ended(_) => return Err(Refusal::UnknownSession),
                     Located::Ownerless(record, cause) => {
                         self.check(visitor, &record)?;
                         if self.claimant(session, cause) == Claimant::Another {
@@ -150,10 +157,8 @@ impl Node {
 
     /// Whose is it not learns nothing of it (SES-04).
     fn check(&self, visitor: Visitor<'_>, record: &Record) -> Result<(), Refusal> {
-        let is_theirs =
-            *record.tenant == *visitor.tenant && record.principal.0 == visitor.principal.digest();
         // A duplex session ended with its connection; only its tombstone is missing.
-        if is_theirs && !record.initialize.is_empty() {
+        if is_theirs(visitor, record) && !record.initialize.is_empty() {
             Ok(())
         } else {
             Err(Refusal::UnknownSession)
@@ -166,7 +171,8 @@ impl Node {
             Ok(Whereabouts::There(peer)) => Ok(Located::There(peer)),
             Ok(Whereabouts::Here(record)) => Ok(Located::Ownerless(record, Cause::Own)),
             Ok(Whereabouts::Ownerless(record, cause)) => Ok(Located::Ownerless(record, cause)),
-            Ok(Whereabouts::Unknown) => Err(Refusal::UnknownSession),
+            Ok(Whereabouts::Ended(record)) => Ok(Located::Ended(record)),
+            Ok(Whereabouts::Unknown) => Ok(Located::Unknown),
             Err(error) => {
                 tracing::warn!(?session, %error, "nobody can say where a session is");
                 Err(Refusal::Unavailable)
@@ -186,7 +192,8 @@ impl Node {
         let cause = match location::of_record(&record, self.incarnation()) {
             Location::Ownerless(cause) => cause,
             Location::Here => Cause::Own,
-            Location::At(_) | Location::Unknown => return Err(Refusal::UnknownSession),
+            Location::Ended => return Ok(Located::Ended(Box::new(record))),
+            Location::At(_) => return Err(Refusal::UnknownSession),
         };
         Ok(Located::Ownerless(Box::new(record), cause))
     }
@@ -379,6 +386,14 @@ impl Node {
 enum Located {
     There(Peer),
     Ownerless(Box<Record>, Cause),
+    /// It has ended: this is its tombstone.
+    Ended(Box<Record>),
+    /// The store holds nothing of it.
+    Unknown,
+}
+
+fn is_theirs(visitor: Visitor<'_>, record: &Record) -> bool {
+    *record.tenant == *visitor.tenant && record.principal.0 == visitor.principal.digest()
 }
 
 /// A claim of this node's that is under way. Forgotten when it is over, however it ends.

@@ -89,7 +89,9 @@ pub enum Whereabouts {
     There(Peer),
     /// The record names a node that is gone, or released it. [`Cluster::claim`] it.
     Ownerless(Box<Record>, Cause),
-    /// There is no such session, or it has ended.
+    /// It has ended: this is its tombstone.
+    Ended(Box<Record>),
+    /// There is no such session.
     Unknown,
 }
 

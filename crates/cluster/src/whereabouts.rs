@@ -101,7 +101,7 @@ async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<W
     };
     let record = Box::new(record);
     let owner = match location::of_record(&record, node.incarnation) {
-        Location::Unknown => return Ok(Whereabouts::Unknown),
+        Location::Ended => return Ok(Whereabouts::Ended(record)),
         Location::Here => return Ok(Whereabouts::Here(record)),
         Location::Ownerless(cause) => return Ok(Whereabouts::Ownerless(record, cause)),
         Location::At(owner) => owner,

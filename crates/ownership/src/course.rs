@@ -58,6 +58,8 @@ pub struct Course {
     last: Option<Bytes>,
     /// The node that was asked last to take the session up has no room for it.
     no_room: bool,
+    /// A lost owner was asked to end the session, and may have done so.
+    may_have_ended: bool,
     rules: Rules,
 }
 
@@ -115,6 +117,7 @@ impl Course {
             primed: false,
             last: None,
             no_room: false,
+            may_have_ended: false,
             rules: Rules::default(),
         }
     }
@@ -158,6 +161,7 @@ impl Course {
             // Nothing was done there.
             Told::Answer(Answer::Refused(Refusal::Moved)) => Next::Seek,
             Told::Answer(Answer::Refused(Refusal::Busy)) => self.met_a_crowd(),
+            Told::Answer(Answer::Refused(Refusal::UnknownSession)) => self.unknown(),
             Told::Answer(answer) => last([Told::Answer(answer)]),
             Told::Open { welcome, at } => {
                 self.cursor = at.or(self.cursor);
@@ -272,6 +276,8 @@ impl Course {
         }
         if !self.open {
             self.mark_again();
+            self.may_have_ended |= matches!(self.errand, Errand::Delete)
+                && !conversation::mutant!("course.end_is_unknown");
             return Next::Seek;
         }
         if self.is_resumed {
@@ -320,9 +326,7 @@ impl Course {
         Asked::Next(match answer {
             Some(Answer::Nothing) => return Asked::IsThere,
             Some(Answer::Refused(Refusal::TooManySessions)) => self.found_no_room(),
-            Some(Answer::Refused(Refusal::UnknownSession)) => {
-                Next::Last(self.refused(Refusal::UnknownSession))
-            }
+            Some(Answer::Refused(Refusal::UnknownSession)) => self.unknown(),
             _ if conversation::mutant!("course.a_question_has_the_request") => self.lost(),
             _ => self.not_started(),
         })
@@ -394,6 +398,24 @@ impl Course {
             };
         }
         [Told::Answer(Answer::Refused(refusal))].into()
+    }
+
+    /// A node says that the session is unknown, or not this client's. Where a lost owner may have
+    /// ended it, the store is asked which.
+    pub fn unknown(&mut self) -> Next {
+        if self.may_have_ended {
+            return Next::Seek;
+        }
+        Next::Last(self.refused(Refusal::UnknownSession))
+    }
+
+    /// The store holds the end of the session, which was this client's, or nothing of it. A DELETE
+    /// that a lost owner may have done is answered as done: what its client asked for holds.
+    pub fn gone(&mut self) -> VecDeque<Told> {
+        if self.may_have_ended {
+            return [Told::Answer(Answer::Ended)].into();
+        }
+        self.refused(Refusal::UnknownSession)
     }
 
     /// The node leaves: a stream that its client comes back to is ended, elsewhere it goes

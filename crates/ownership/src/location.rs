@@ -35,8 +35,8 @@ impl Default for Rules {
 /// What a session's record says of where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// It has ended.
-    Unknown,
+    /// Nowhere: it has ended.
+    Ended,
     /// The record names this node.
     Here,
     /// The record names another node: its presence decides, see [`claimable`].
@@ -85,7 +85,7 @@ pub enum Undecided {
 /// Where a session is by its record. `own`: the node that asks.
 pub fn of_record(record: &Record, own: Incarnation) -> Location {
     match record.standing {
-        Standing::Ended => Location::Unknown,
+        Standing::Ended => Location::Ended,
         Standing::Released => Location::Ownerless(Cause::Released),
         Standing::Owned if record.owner.node == own => Location::Here,
         Standing::Owned => Location::At(record.owner.node),

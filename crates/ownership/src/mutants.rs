@@ -10,6 +10,7 @@ pub const MUTANTS: &[(&str, &str)] = &[
         "course.a_question_has_the_request",
         "a call counts as begun at a node that was only asked to take its session up",
     ),
+    ("course.end_is_unknown", "a DELETE that a lost owner has done finds an unknown session"),
     ("location.leaves_its_own", "a session that names this node is left to others, as all are"),
     ("detector.never_dead", "a peer that refuses connections is never found dead"),
     ("detector.dead_at_once", "the first look at the lease of a peer finds it dead"),

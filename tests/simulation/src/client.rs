@@ -180,6 +180,8 @@ pub(super) struct Client {
     end_was_told: bool,
     /// The answer to its `DELETE` is still to come.
     ending: bool,
+    /// How often it asked to end the session.
+    pub(super) deletes: u32,
     /// When it first asked for the end.
     pub(super) asked_to_end: Option<u64>,
     primes: bool,
@@ -238,6 +240,7 @@ impl Client {
             at_node: None,
             end_was_told: false,
             ending: false,
+            deletes: 0,
             asked_to_end: None,
             primes: directed || rng.chance(80),
             now: 0,
@@ -385,6 +388,7 @@ impl Client {
 
     fn delete(&mut self, does: &mut Vec<Does>) {
         self.ending = true;
+        self.deletes += 1;
         self.asked_to_end.get_or_insert(self.now);
         self.connect(What::Delete, Errand::Delete, does);
     }

@@ -209,7 +209,7 @@ impl World {
                 return match location::is_unknown(is_settled, held, self.location_rules()) {
                     Ok(()) => {
                         self.found_no_record(at, conn);
-                        self.refuse(at, conn, Refusal::UnknownSession);
+                        self.gone(at, conn);
                     }
                     Err(_) => self.wait(at, conn),
                 };
@@ -217,7 +217,7 @@ impl World {
             Err(_) => return self.wait(at, conn),
         };
         let owner = match location::of_record(&record, at) {
-            Location::Unknown => return self.refuse(at, conn, Refusal::UnknownSession),
+            Location::Ended => return self.gone(at, conn),
             Location::Here if !self.rules.self_claims => return self.wait(at, conn),
             Location::Here => return self.take_up(at, conn, &record, Cause::Own),
             Location::Ownerless(cause) => return self.take_up(at, conn, &record, cause),

@@ -145,9 +145,8 @@ impl Passage {
                         }
                         None => self.course.found_no_room(),
                     },
-                    Err(Refusal::UnknownSession) => {
-                        Next::Last(self.course.refused(Refusal::UnknownSession))
-                    }
+                    Ok(Place::Gone) => Next::Last(self.course.gone()),
+                    Err(Refusal::UnknownSession) => self.course.unknown(),
                     Err(_) => Next::Wait,
                 },
                 State::Waiting(pause) => {
@@ -262,7 +261,9 @@ impl Passage {
         let (tenant, principal, session) = (&visit.tenant.name, &visit.principal, &visit.session);
         match self.node.enter(tenant, principal, session, errand, false) {
             Entry::Entered(local) => self.state = State::Here(local),
-            Entry::Refused(refusal @ (Refusal::Busy | Refusal::Moved)) => {
+            Entry::Refused(
+                refusal @ (Refusal::Busy | Refusal::Moved | Refusal::UnknownSession),
+            ) => {
                 let told = Told::Answer(conversation::Answer::Refused(refusal));
                 let next = self.course.told(told);
                 self.take(next);

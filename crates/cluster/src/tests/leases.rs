@@ -261,7 +261,7 @@ async fn a_session_elsewhere_is_looked_up_once() {
 }
 
 #[tokio::test]
-async fn a_session_is_here_ownerless_or_unknown_as_its_record_says() {
+async fn a_session_is_here_ownerless_ended_or_unknown_as_its_record_says() {
     let store = Arc::new(Away::default());
     let (cluster, _) = node(&store, quick()).await;
     let (me, ttl) = (cluster.incarnation(), Duration::from_secs(60));
@@ -274,8 +274,8 @@ async fn a_session_is_here_ownerless_or_unknown_as_its_record_says() {
     for name in ["here", "released", "ended", "never-made"] {
         found.push(cluster.locate(&session(name), false).await.unwrap());
     }
-    use Whereabouts::{Here, Ownerless, Unknown};
-    assert!(matches!(&found[..], [Here(_), Ownerless(..), Unknown, Unknown]), "{found:?}");
+    use Whereabouts::{Ended, Here, Ownerless, Unknown};
+    assert!(matches!(&found[..], [Here(_), Ownerless(..), Ended(_), Unknown]), "{found:?}");
 }
 
 #[tokio::test]

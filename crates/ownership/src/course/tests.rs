@@ -18,8 +18,10 @@ enum Happens {
     TooLarge,
     GaveUp,
     Leaves,
+    /// The store is found to hold the end of the session, or nothing of it.
+    Gone,
 }
-use Happens::{Ends, GaveUp, Leaves, Lost, NotStarted, TooLarge};
+use Happens::{Ends, GaveUp, Gone, Leaves, Lost, NotStarted, TooLarge};
 
 fn post(json: &str) -> Errand {
     let body = protocol::parse(Bytes::copy_from_slice(json.as_bytes()), &Limits::default());
@@ -143,6 +145,7 @@ fn check(errand: Errand, story: impl IntoIterator<Item = (Happens, &'static str)
             NotStarted => course.not_started(),
             TooLarge => course.too_large(1_000),
             GaveUp => Next::Last(course.gave_up(25)),
+            Gone => Next::Last(course.gone()),
             Leaves => course.leave(700).map_or(Next::Nothing, Next::Last),
         };
         assert_eq!(words(&course, next), expected, "at {at}");
@@ -165,6 +168,19 @@ fn what_may_have_been_done_is_asked_for_as_such() {
     check(notification(), [(Lost, "seek again")]);
     check(listen(), [(Lost, "seek listen")]);
     check(Errand::Delete, [(moved(), "seek delete")]);
+}
+
+#[test]
+fn a_session_that_a_lost_owner_may_have_ended_is_not_unknown_to_its_client() {
+    let unknown = || refused(Refusal::UnknownSession);
+    check(Errand::Delete, [(unknown(), "refused UnknownSession, end")]);
+    check(
+        Errand::Delete,
+        [(Lost, "seek delete"), (unknown(), "seek delete"), (Gone, "ended, end")],
+    );
+    check(Errand::Delete, [(NotStarted, "seek delete"), (Gone, "refused UnknownSession, end")]);
+    check(Errand::Delete, [(Lost, "seek delete"), (Gone, "ended, end")]);
+    check(call(), [(Lost, "seek again"), (Gone, "refused UnknownSession, end")]);
 }
 
 #[test]

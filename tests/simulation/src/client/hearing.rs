@@ -124,6 +124,11 @@ impl Client {
     pub(super) fn unknown(&mut self, what: &What, does: &mut Vec<Does>) {
         match self.phase {
             Phase::New | Phase::Gone => {}
+            // No client is told that what it ends for the first time is unknown.
+            Phase::Live if matches!(what, What::Delete) && self.deletes == 1 => {
+                does.push(Does::Forgotten("the session that a client ends is unknown", 0));
+                self.phase = Phase::Ended;
+            }
             // Its own `DELETE` may have been heard, though the answer to it was not.
             Phase::Live if self.asked_to_end.is_some() => self.phase = Phase::Ended,
             Phase::Live => {

@@ -143,13 +143,14 @@ impl World {
         }
     }
 
-    /// The session could not be asked at all.
-    pub(super) fn refuse(&mut self, at: Incarnation, conn: ConnId, refusal: Refusal) {
+    /// The store holds the end of the session, or nothing of it.
+    pub(super) fn gone(&mut self, at: Incarnation, conn: ConnId) {
         if let Some((from, call)) = self.take_call(at, conn) {
-            return self.answer_call(at, from, &call, Answer::Refused(refusal));
+            let unknown = Answer::Refused(Refusal::UnknownSession);
+            return self.answer_call(at, from, &call, unknown);
         }
         let Some(keeper) = self.keeper(at, conn) else { return };
-        let rest = keeper.course.refused(refusal);
+        let rest = keeper.course.gone();
         self.finish(at, conn, rest);
     }
 
