@@ -22,7 +22,7 @@ use thin_vec::ThinVec;
 pub use self::moment::{Acquired, Moment, Settling};
 pub use self::op::Op;
 pub use self::rules::Rules;
-use self::under::{Anew, Reasserting, Under};
+use self::under::{Anew, Claiming, Reasserting, Under};
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Owner, Record, Standing, State, Token,
 };
@@ -82,6 +82,11 @@ pub struct Tenure {
     sure: u64,
     /// When the newest era began, the store was not known to name this owner.
     doubted: bool,
+    /// Others may claim the session in the newest era, of which the store is not known to name
+    /// this owner.
+    exposed: bool,
+    /// It was so in an era before: another may own the session, whose claim is forgotten now.
+    rivalled: bool,
     /// The store could not be made to hold it since it was last asked whom it names.
     unwritten: bool,
     /// What the log does not hold yet, oldest first, and the number of the first.
@@ -104,7 +109,7 @@ pub struct Tenure {
     refresh: bool,
     anew: Anew,
     /// A claim whose outcome is not known.
-    claiming: Option<Box<(Expected, Owner)>>,
+    claiming: Option<Box<Claiming>>,
     /// The record names this node under this token.
     late: Option<Box<Token>>,
     releasing: bool,
@@ -133,6 +138,8 @@ impl Tenure {
             era,
             sure: era,
             doubted: false,
+            exposed: false,
+            rivalled: false,
             unwritten: false,
             unheld: ThinVec::new(),
             first: 1,
@@ -237,6 +244,7 @@ impl Tenure {
         random: u64,
     ) -> Option<Op> {
         self.observe(moment.era);
+        self.exposed |= moment.settling != Settling::First && !self.is_sure();
         if self.over || self.under.is_some() {
             return None;
         }
@@ -257,7 +265,8 @@ impl Tenure {
             return None;
         };
         // After a failover also where the lease has lapsed since: it claims nothing, and
-        // whoever came after this owner replaces it.
+        // whoever came after this owner replaces it. One that came after an owner before it does
+        // not, so where there may be one the store is asked first, when that one has written anew.
         let asks = self.asks_first(moment);
         if self.late.is_none() && self.is_to_write_anew(moment) && !asks {
             return Some(self.reassert(ring()));
@@ -312,7 +321,16 @@ impl Tenure {
 
     /// Was the lease lost since the session was claimed?
     fn has_lapsed(&self, moment: &Moment) -> bool {
-        moment.right != Some(self.epoch) && self.rules.ends_missing_after_lapse
+        moment.right != Some(self.epoch) && self.rules.ends_missing_where_claimable
+    }
+
+    /// Could another node have claimed the session before this was sent?
+    fn may_have_been_claimed(&self, under: &Under, moment: &Moment) -> bool {
+        match under {
+            Under::Claim { .. } => self.has_lapsed(moment),
+            Under::Release { again } => *again && self.rules.ends_missing_where_claimable,
+            Under::Append { .. } | Under::Reassert(_) | Under::Save | Under::End => false,
+        }
     }
 
     fn give_up(&mut self, moment: &Moment, ring: impl FnOnce() -> (u64, Vec<Bytes>)) -> Option<Op> {
@@ -325,8 +343,8 @@ impl Tenure {
             self.retry_at = moment.now + SETTLING;
             return None;
         }
-        self.released = true;
-        self.under = Some(Under::Release);
+        let again = std::mem::replace(&mut self.released, true);
+        self.under = Some(Under::Release { again });
         Some(Op::Release { token: self.token(), at: moment.primary })
     }
 
@@ -334,17 +352,19 @@ impl Tenure {
         self.unwritten = false;
         let mine = self.record.owner;
         let from = self.late.as_deref().copied().unwrap_or(mine.token);
-        // One of unknown outcome is sent again as it was.
+        // One of unknown outcome is sent again as it was; but not after a failover, which may have
+        // forgotten it with what others claimed from it: they take its token for one before theirs.
+        let (expected, era) = (Expected::Token(from), self.seen);
         let again = self.claiming.as_deref().copied();
-        let again = again.filter(|(expected, _)| *expected == Expected::Token(from));
-        let (expected, new) = again.unwrap_or_else(|| {
+        let again = again.filter(|claim| claim.expected == expected && claim.era == era);
+        let claiming = again.unwrap_or_else(|| {
             let newest = if from.counter > mine.token.counter { from } else { mine.token };
             let new = Owner { token: newest.next(random), node: mine.node };
-            (Expected::Token(from), new)
+            Claiming { era, expected, new }
         });
-        self.claiming = Some(Box::new((expected, new)));
-        self.under = Some(Under::Claim { right, era: self.seen });
-        Op::Claim { expected, new, at: moment.primary }
+        self.claiming = Some(Box::new(claiming));
+        self.under = Some(Under::Claim { right, era });
+        Op::Claim { expected, new: claiming.new, at: moment.primary }
     }
 
     fn reassert(&mut self, (first, mut entries): (u64, Vec<Bytes>)) -> Op {
@@ -429,7 +449,7 @@ impl Tenure {
                 outcomes
             }
             Err(error) => {
-                let is_known = !matches!(error, Error::Unavailable(_));
+                let is_known = is_known(&error);
                 let outcome = self.failed(moment, &under, error);
                 if outcome.is_none() {
                     self.wait(moment.now, is_known);
@@ -472,7 +492,7 @@ impl Tenure {
                 outcomes.extend(self.held(u64::MAX));
             }
             Under::Append { end } => outcomes.extend(self.held(*end)),
-            Under::Save | Under::Claim { .. } | Under::Release | Under::End => {}
+            Under::Save | Under::Claim { .. } | Under::Release { .. } | Under::End => {}
         }
         outcomes
     }
@@ -528,6 +548,9 @@ impl Tenure {
         if let (Under::Append { end }, false) = (under, self.rules.resends_whole) {
             self.held(*end);
         }
+        // The store was asked, and has said whom it names.
+        let answers = matches!(under, Under::Claim { .. }) && is_known(&error);
+        self.rivalled &= !answers;
         match error {
             Error::Unavailable(_) if mutant!("tenure.an_unknown_outcome_is_a_success") => {
                 self.appended(under).into_iter().next()
@@ -539,12 +562,11 @@ impl Tenure {
                 None
             }
             Error::Missing if self.ending && !self.rules.reasserts_end => self.gone(Outcome::Ended),
-            // Nothing was forgotten since the session was last whole in the store, so it was
-            // ended, or it expired, while this node held no lease.
+            // Nothing was forgotten since the session was last whole in the store: so it was
+            // ended, or it expired, under another owner.
             Error::Missing
-                if matches!(under, Under::Claim { .. } | Under::Release)
+                if self.may_have_been_claimed(under, moment)
                     && !self.ending
-                    && self.has_lapsed(moment)
                     && !self.is_forgotten(moment) =>
             {
                 self.gone(Outcome::Deposed)
@@ -567,9 +589,7 @@ impl Tenure {
                 self.gone(Outcome::Released)
             }
             Error::Fenced(owner) => self.fenced(owner),
-            Error::Released if self.released || *under == Under::Release => {
-                self.gone(Outcome::Released)
-            }
+            Error::Released if self.released => self.gone(Outcome::Released),
             // A release under this token, which a former life of this tenure sent.
             Error::Released => self.gone(Outcome::Deposed),
             Error::Ended if self.ending => self.gone(Outcome::Ended),
@@ -603,6 +623,11 @@ impl Tenure {
         self.unheld = ThinVec::new();
         Some(outcome)
     }
+}
+
+/// Has the store said what is the case?
+fn is_known(error: &Error) -> bool {
+    !matches!(error, Error::Unavailable(_))
 }
 
 /// Often enough that the record never expires under a session that lives.

@@ -100,7 +100,8 @@ pub(super) struct Checker {
     strikes: BTreeMap<SessionId, Vec<Strike>>,
     /// When sessions were claimed that their owners had released.
     left: BTreeMap<SessionId, Vec<u64>>,
-    /// When processes died.
+    /// When processes started, and when they died.
+    started: BTreeMap<Incarnation, u64>,
     died: BTreeMap<Incarnation, u64>,
     /// When links between two processes broke.
     broken_links: Vec<(u64, Incarnation, Incarnation)>,
@@ -277,6 +278,7 @@ impl Checker {
         answer: &RedisAnswer,
     ) {
         self.may_be_deposed(now, command, answer);
+        self.finds_its_end_apart(now, from, command, answer);
         if let (Command::Read(session), RedisAnswer::Read(Ok(None))) = (command, answer) {
             self.missed_apart.insert((from, session.clone()), now);
         }
@@ -624,7 +626,7 @@ impl Checker {
             }
             let took = call.until.saturating_sub(call.since);
             let bound = plan.hold + 2 * call.job.work() + call.waited + OVERHEAD;
-            let bound = bound + self.leases_stood_longer(call);
+            let bound = bound + self.leases_stood_longer(call) + self.without_claimant(call);
             let bound = plan.answers_within.min(bound);
             if matches!(call.fate, Fate::Result | Fate::Error) && took > bound {
                 let text = format!("the last word on call {number} took {took} of {bound} ms");

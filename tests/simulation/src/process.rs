@@ -181,6 +181,7 @@ impl World {
             return;
         }
         let incarnation = Incarnation(self.random());
+        self.checker.started(incarnation, self.now);
         let shows = self.rng.between(1_000, 100_000);
         let drift = self.plan.drift;
         let rate = self.rng.between(1_000_000 - drift, 1_000_000 + drift);

@@ -94,7 +94,10 @@ impl Rules {
         ("tenure.claims_after_lapse", |rules| rules.tenure.claims_after_lapse = false),
         ("tenure.reasserts_after_failover", |rules| rules.tenure.reasserts_after_failover = false),
         ("tenure.reasserts_missing", |rules| rules.tenure.reasserts_missing = false),
-        ("tenure.ends_missing_after_lapse", |rules| rules.tenure.ends_missing_after_lapse = false),
+        ("tenure.ends_missing_where_claimable", |rules| {
+            rules.tenure.ends_missing_where_claimable = false
+        }),
+        ("tenure.asks_where_rivalled", |rules| rules.tenure.asks_where_rivalled = false),
         ("tenure.reasserts_fallen_back", |rules| rules.tenure.reasserts_fallen_back = false),
         ("tenure.knows_late_claims", |rules| rules.tenure.knows_late_claims = false),
         ("tenure.resends_whole", |rules| rules.tenure.resends_whole = false),

@@ -66,12 +66,14 @@ const SHOWN: &[(&[&str], Witness)] = &[
 ];
 
 /// Rules of the tenure that its own test shows to be missed, whether the simulator does or
-/// not: `each_rule_is_missed_by_somebody` in the crate `cluster` fails where one is not.
+/// not: in the crate `ownership`, `each_rule_is_missed_by_somebody` fails where one is not, and
+/// `an_owner_that_was_replaced_in_a_failover_does_not_replace_the_other_in_the_next`.
 const SHOWN_BY_TENURE: &[&str] = &[
     "tenure.claims_after_lapse",
     "tenure.reasserts_after_failover",
     "tenure.reasserts_missing",
-    "tenure.ends_missing_after_lapse",
+    "tenure.ends_missing_where_claimable",
+    "tenure.asks_where_rivalled",
     "tenure.knows_late_claims",
     "tenure.resends_whole",
     "tenure.stops_when_deposed",

@@ -26,6 +26,8 @@ impl Tenure {
             return false;
         }
         self.doubted = !self.is_sure();
+        self.rivalled = self.doubted && (self.rivalled || self.exposed);
+        self.exposed = false;
         self.seen = era;
         // Why an operation failed before says nothing any more, and the session may be missing
         // until it is written anew.
@@ -38,11 +40,13 @@ impl Tenure {
         self.seen <= self.sure || !self.rules.acts_when_sure
     }
 
-    /// Is the store to be asked whether it names this owner, which it refused to write anew? It
-    /// does so also where it is full: a claim takes no room.
+    /// Is the store to be asked whether it names this owner, before the session is written anew?
+    /// So where another may own it; and where the store refused it, which is full: a claim takes
+    /// no room.
     pub(super) fn asks_first(&self, moment: &Moment) -> bool {
-        let may = self.unwritten && !self.ending && moment.settling != Settling::First;
-        may && !self.is_sure()
+        let refused = self.unwritten && moment.settling != Settling::First;
+        let rivalled = self.rivalled && self.rules.asks_where_rivalled;
+        (refused || rivalled) && !self.ending && !self.is_sure()
     }
 
     pub(super) fn is_claimed(&self, right: u64) -> bool {

@@ -9,9 +9,13 @@ pub struct Rules {
     pub reasserts_after_failover: bool,
     /// A session that the store forgot is written anew.
     pub reasserts_missing: bool,
-    /// A session that is missing after a lapse of its node's lease, where no failover
-    /// explains it, is over: another node may have ended it.
-    pub ends_missing_after_lapse: bool,
+    /// A session that is missing, where no failover explains it, is over if another node could
+    /// have claimed it: after a lapse of its node's lease, or after a release that was sent
+    /// before. That node may have ended it.
+    pub ends_missing_where_claimable: bool,
+    /// An owner that another may have replaced, in a failover before the last, asks the store
+    /// before it writes the session anew.
+    pub asks_where_rivalled: bool,
     /// A record that fell back to a token before its own is replaced.
     pub reasserts_fallen_back: bool,
     /// A record that names this node under another token is a late claim of its own.
@@ -43,7 +47,8 @@ impl Default for Rules {
             claims_after_lapse: true,
             reasserts_after_failover: true,
             reasserts_missing: true,
-            ends_missing_after_lapse: true,
+            ends_missing_where_claimable: true,
+            asks_where_rivalled: true,
             reasserts_fallen_back: true,
             knows_late_claims: true,
             resends_whole: true,

@@ -1,5 +1,7 @@
 //! What is under way in the store, and why record and ring are to be written anew.
 
+use crate::{Expected, Owner};
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Under {
     /// Once it is done, nothing below this number is missing.
@@ -13,8 +15,20 @@ pub(super) enum Under {
         right: u64,
         era: u64,
     },
-    Release,
+    /// Was one sent before?
+    Release {
+        again: bool,
+    },
     End,
+}
+
+/// A claim that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claiming {
+    /// The era it was sent in.
+    pub(super) era: u64,
+    pub(super) expected: Expected,
+    pub(super) new: Owner,
 }
 
 /// A re-assertion that is under way.

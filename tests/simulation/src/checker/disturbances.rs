@@ -1,6 +1,6 @@
 //! What went wrong with processes and Redis, and when: what may excuse something.
 
-use ownership::{Error, Incarnation};
+use ownership::{Error, Expected, Incarnation, Owner};
 use protocol::SessionId;
 
 use super::super::client::Call;
@@ -53,6 +53,31 @@ impl Checker {
         let ran = call.since..=call.until;
         let behind = self.clocks_behind.iter().filter(|(at, _)| ran.contains(at));
         behind.map(|(_, millis)| millis).sum()
+    }
+
+    /// A process starts.
+    pub(in super::super) fn started(&mut self, process: Incarnation, now: u64) {
+        self.started.insert(process, now);
+    }
+
+    /// For how long, in milliseconds, no process was up while the call ran that was not told to
+    /// drain: such a process claims nothing.
+    pub(super) fn without_claimant(&self, call: &Call) -> u64 {
+        let mut claimants: Vec<(u64, u64)> = self
+            .started
+            .iter()
+            .map(|(process, started)| {
+                let ends = [self.died.get(process), self.drained.get(process)];
+                (*started, ends.into_iter().flatten().copied().min().unwrap_or(u64::MAX))
+            })
+            .collect();
+        claimants.sort_unstable();
+        let (mut covered, mut without) = (call.since, 0);
+        for (from, until) in claimants {
+            without += from.min(call.until).saturating_sub(covered);
+            covered = covered.max(until);
+        }
+        without + call.until.saturating_sub(covered)
     }
 
     /// Every fault is over.
@@ -155,6 +180,32 @@ impl Checker {
         }
         let strike = Strike { began_by: now, at: now };
         self.strikes.entry(session).or_default().push(strike);
+    }
+
+    /// The owner of a session learns, at a primary that nobody else has, that its session has
+    /// ended: an end that it had given up for lost was done there. Everybody else will forget it.
+    pub(super) fn finds_its_end_apart(
+        &mut self,
+        now: u64,
+        from: Incarnation,
+        command: &Command,
+        answer: &RedisAnswer,
+    ) {
+        let token = match (command, answer) {
+            (Command::End(_, token), RedisAnswer::Done(Err(Error::Ended))) => *token,
+            (
+                Command::Claim(_, Expected::Token(token), new),
+                RedisAnswer::Claimed(Err(Error::Ended)),
+            ) if new.node == from => *token,
+            (Command::Reassert(record, _), RedisAnswer::Appended(Err(Error::Ended))) => {
+                record.owner.token
+            }
+            _ => return,
+        };
+        let Some(session) = command.session() else { return };
+        if self.ends_begun.get(session) == Some(&from) {
+            self.forgot(session, Owner { token, node: from }, true, now);
+        }
     }
 
     /// Has a process just gone on that stood still at that time? What it learnt before, it says
