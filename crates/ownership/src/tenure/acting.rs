@@ -14,8 +14,9 @@ impl Tenure {
         let gone = self.over || (self.released && self.rules.release_is_last);
         // A failover may have forgotten that this owner claimed the session. Then, in the second
         // half of settling at the earliest, another that has seen the failover before claims it;
-        // of the failover before this one that half may be over.
-        let settles = moment.settling == Settling::First && !self.doubted;
+        // of the failover before this one that half may be over, and of this one where only the
+        // leases settle anew.
+        let settles = moment.settling == Settling::First && !self.doubted && !self.exposed;
         mine && !gone && self.late.is_none() && (self.is_sure() || settles)
     }
 

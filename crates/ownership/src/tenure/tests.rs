@@ -404,6 +404,11 @@ fn an_owner_that_cannot_write_anew_acts_only_once_the_store_says_that_it_names_t
     assert!(story.may_act() && !story.tenure.is_sure());
     story.moment.settling = Settling::Second;
     assert!(!story.may_act());
+    story.does("nothing");
+    // Nor where the primary that keeps the leases has failed over after that.
+    story.moment.settling = Settling::First;
+    assert!(!story.may_act());
+    story.moment.settling = Settling::Second;
     story.at(50).does("claim 4 from 3");
     // It forgot that this owner claimed the session; another may have since.
     story.came(Came::Claimed(Err(fenced(2, 22, OTHER))), []);
