@@ -36,9 +36,8 @@ impl Source {
 
     /// The numbered lines of the product: no tests, no comments.
     fn product(&self) -> impl Iterator<Item = (usize, &str)> {
-        let end =
-            if self.is_for_tests() { Some(0) } else { self.text.find("\n#[cfg(test)]\nmod ") };
-        let text = &self.text[..end.unwrap_or(self.text.len())];
+        let end = if self.is_for_tests() { 0 } else { tests_begin(&self.text) };
+        let text = &self.text[..end];
         let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
         lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
     }
@@ -48,6 +47,16 @@ impl Source {
         let found = self.product().filter(|(_, line)| words.iter().any(|word| holds(line, word)));
         found.map(|(number, line)| format!("{}:{number}: {}", self.path, line.trim())).collect()
     }
+}
+
+/// Where the module of tests begins that ends a file. A line such as `mod tests;`, whose module is
+/// another file, ends nothing.
+fn tests_begin(text: &str) -> usize {
+    let mut modules = text.match_indices("\n#[cfg(test)]\nmod ");
+    let has_body = |(at, found): &(usize, &str)| {
+        text[at + found.len()..].lines().next().is_some_and(|line| line.ends_with('{'))
+    };
+    modules.find(has_body).map_or(text.len(), |(at, _)| at)
 }
 
 /// Does the line have the word, not as a part of a longer one?
@@ -273,6 +282,13 @@ fn every_file_says_first_what_it_is() -> Result<()> {
         ensure!(source.text.starts_with("//! "), "{} does not begin with `//! `", source.path);
     }
     Ok(())
+}
+
+#[test]
+fn a_module_of_tests_in_another_file_does_not_end_the_product() {
+    let text = "a\n#[cfg(test)]\nmod tests;\nb\n#[cfg(test)]\nmod more {\n}\n";
+    assert_eq!(&text[..tests_begin(text)], "a\n#[cfg(test)]\nmod tests;\nb");
+    assert_eq!(tests_begin("a\n"), 2);
 }
 
 #[test]

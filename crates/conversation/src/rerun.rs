@@ -277,9 +277,11 @@ impl Session {
             _ => false,
         };
         let Some(call) = self.calls.iter_mut().find(holds) else { return false };
+        let number = call.id;
         if let Some(sink) = call.sink.replace(sink) {
             turn.effects.push(Effect::Answer { sink, answer: Answer::Nothing });
         }
+        self.ask_what_waits_for(turn, number);
         true
     }
 }

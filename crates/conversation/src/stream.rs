@@ -323,6 +323,19 @@ impl Session {
             }
         }
     }
+
+    /// A connection waits for a call again: the server requests for that call, which had no way
+    /// to the client and wait for a standalone stream, go there.
+    pub(crate) fn ask_what_waits_for(&mut self, turn: &mut Turn<'_>, call: CallId) {
+        let waiting = std::mem::take(&mut self.waiting);
+        let is_for_call =
+            |message: &Waiting| message.ask.and_then(|ask| self.asking_call(ask)) == Some(call);
+        let (asks, others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_for_call);
+        self.waiting = others.into();
+        for ask in asks {
+            self.deliver_waiting(turn, Route::Call(call), ask);
+        }
+    }
 }
 
 pub(crate) fn duplex_message(pipe: SinkId, data: Bytes) -> Effect {

@@ -68,3 +68,23 @@ fn so_it_is_where_its_answer_became_a_stream_since() {
     assert_eq!(world.gist(second).last().map(String::as_str), Some("1 error -32000"));
     assert_eq!(called(&world), 1);
 }
+
+/// Nothing but a GET stream that its client never opens would bring it there.
+#[test]
+fn a_question_that_had_no_way_goes_to_the_post_of_its_call_that_comes_again() {
+    let mut world = harmless();
+    let lost = world.call(1);
+    let other = world.call(2);
+    world.hang_up(lost);
+    world.ask("theirs", Some(1));
+    let again = world.post_again(POSTED);
+    assert_eq!(world.gist(again), ["elicitation/create"]);
+    assert_eq!(world.gist(other), [""; 0]);
+    let question = world.json(again)["id"].as_str().unwrap().to_owned();
+    let text = format!(r#"{{"jsonrpc":"2.0","id":"{question}","result":{{}}}}"#);
+    let sink = world.post(&text);
+    assert!(accepted(&world, sink));
+    world.answer(1, "once");
+    assert_eq!(world.gist(again), ["elicitation/create", "1 result"]);
+    assert_eq!(called(&world), 2);
+}

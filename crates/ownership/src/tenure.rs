@@ -5,6 +5,7 @@
 //! It decides nothing about what a session says.
 
 mod acting;
+mod answers;
 mod moment;
 mod op;
 mod rules;
@@ -23,14 +24,8 @@ pub use self::moment::{Acquired, Moment, Settling};
 pub use self::op::Op;
 pub use self::rules::Rules;
 use self::under::{Anew, Claiming, Reasserting, Under};
-use crate::{
-    Appended, Batch, Claimed, Error, Expected, Incarnation, Owner, Record, Standing, State, Token,
-};
+use crate::{Appended, Batch, Claimed, Error, Expected, Owner, Record, Standing, State, Token};
 
-/// The wait after a first failure, in milliseconds; it doubles with each further one.
-const BACKOFF_MIN: u64 = 50;
-/// The longest wait between two attempts, in milliseconds.
-const BACKOFF_MAX: u64 = 2_000;
 /// The wait while a failover settles, in milliseconds.
 const SETTLING: u64 = 100;
 /// The wait while the node holds no lease, in milliseconds. It ends when there is one.
@@ -97,6 +92,9 @@ pub struct Tenure {
     floor: u64,
     /// The version of the state that the record holds.
     saved: u64,
+    /// Entries below this number may be appended before a newer state is saved: they were there
+    /// before it.
+    covered: u64,
     under: Option<Under>,
     failures: u32,
     retry_at: u64,
@@ -131,6 +129,7 @@ impl Tenure {
         Self {
             session,
             saved: record.state.version,
+            covered: 0,
             record,
             ttl,
             rules: Rules::default(),
@@ -286,11 +285,12 @@ impl Tenure {
             self.refresh |= self.rules.refreshes;
             self.refresh_at = refresh_at(moment.now, self.ttl);
         }
-        if !self.ending && (!self.unheld.is_empty() || self.refresh) {
+        if !self.ending && (self.appendable() > 0 || self.refresh) {
             return Some(self.append(moment.now));
         }
         if !self.ending && self.record.state.version > self.saved {
-            self.under = Some(Under::Save);
+            let end = self.first + self.unheld.len() as u64;
+            self.under = Some(Under::Save { end });
             let state = self.record.state.clone();
             return Some(Op::Save { token: self.token(), state });
         }
@@ -329,7 +329,7 @@ impl Tenure {
         match under {
             Under::Claim { .. } => self.has_lapsed(moment),
             Under::Release { again } => *again && self.rules.ends_missing_where_claimable,
-            Under::Append { .. } | Under::Reassert(_) | Under::Save | Under::End => false,
+            Under::Append { .. } | Under::Reassert(_) | Under::Save { .. } | Under::End => false,
         }
     }
 
@@ -383,6 +383,17 @@ impl Tenure {
         Op::Reassert(self.record.clone(), batch)
     }
 
+    /// How many entries may be appended. What the next owner reads in the log it must find in the
+    /// record as well: an entry follows the state that changed with it or before it.
+    fn appendable(&self) -> usize {
+        let is_saved = self.record.state.version <= self.saved;
+        if is_saved || !self.rules.saves_before_it_appends {
+            return self.unheld.len();
+        }
+        let covered = usize::try_from(self.covered.saturating_sub(self.first));
+        covered.unwrap_or(usize::MAX).min(self.unheld.len())
+    }
+
     fn append(&mut self, now: u64) -> Op {
         // What lies below the floor is not replayable, so nobody misses it.
         let below = usize::try_from(self.floor.saturating_sub(self.first)).unwrap_or(usize::MAX);
@@ -399,9 +410,10 @@ impl Tenure {
         if prolongs {
             self.refresh_at = refresh_at(now, self.ttl);
         }
-        let end = self.first + self.unheld.len() as u64;
+        let count = self.appendable();
+        let end = self.first + count as u64;
         self.under = Some(Under::Append { end });
-        let entries = self.unheld.iter().cloned().collect();
+        let entries = self.unheld.iter().take(count).cloned().collect();
         Op::Append(Batch { prolongs, ..self.batch(self.first, self.floor, entries) })
     }
 
@@ -416,218 +428,6 @@ impl Tenure {
             prolongs: true,
         }
     }
-
-    /// Takes what came of the operation that was under way.
-    pub fn came(&mut self, moment: &Moment, came: Came) -> Vec<Outcome> {
-        let Some(under) = self.under.take() else { return Vec::new() };
-        let came = match came {
-            Came::Appended(Ok(_)) => Ok(self.appended(&under)),
-            Came::Saved(Ok(version)) => {
-                let newest = mutant!("tenure.take_a_save_for_the_newest");
-                let version = if newest { self.record.state.version } else { version };
-                self.saved = self.saved.max(version);
-                Ok(vec![Outcome::Saved(version)])
-            }
-            Came::Claimed(Ok(claimed)) => Ok(self.claimed(&under, &claimed)),
-            Came::Done(Ok(())) => {
-                self.over = true;
-                let end = under == Under::End;
-                Ok(vec![if end { Outcome::Ended } else { Outcome::Released }])
-            }
-            Came::Appended(Err(error)) => Err(error),
-            Came::Saved(Err(error)) => Err(error),
-            Came::Claimed(Err(error)) => Err(error),
-            Came::Done(Err(error)) => Err(error),
-        };
-        match came {
-            Ok(outcomes) => {
-                let is_retry = std::mem::take(&mut self.failures) > 0;
-                self.retry_at = 0;
-                if is_retry && mutant!("tenure.report_nothing_after_a_retry") {
-                    return Vec::new();
-                }
-                outcomes
-            }
-            Err(error) => {
-                let is_known = is_known(&error);
-                let outcome = self.failed(moment, &under, error);
-                if outcome.is_none() {
-                    self.wait(moment.now, is_known);
-                }
-                outcome.into_iter().collect()
-            }
-        }
-    }
-
-    /// Waits before the next attempt; not where the store has said what is to be done, and
-    /// said so for the first time.
-    fn wait(&mut self, now: u64, is_known: bool) {
-        let wait = (BACKOFF_MIN << self.failures.min(10)).min(BACKOFF_MAX);
-        self.retry_at = if is_known && self.failures == 0 { 0 } else { now + wait };
-        if mutant!("tenure.never_retry") {
-            self.retry_at = u64::MAX;
-        }
-        self.failures = self.failures.saturating_add(1);
-    }
-
-    fn appended(&mut self, under: &Under) -> Vec<Outcome> {
-        let mut outcomes = Vec::new();
-        match under {
-            Under::Reassert(reasserting) if reasserting.ends => {
-                self.era = reasserting.era;
-                self.over = true;
-                outcomes.push(Outcome::Ended);
-            }
-            Under::Reassert(reasserting) => {
-                let Reasserting { era, version, end, .. } = **reasserting;
-                (self.era, self.sure) = (era, self.sure.max(era));
-                self.anew = Anew::No;
-                if version > self.saved {
-                    self.saved = version;
-                    outcomes.push(Outcome::Saved(version));
-                }
-                outcomes.extend(self.held(end));
-            }
-            Under::Append { .. } if mutant!("tenure.acknowledge_what_came_since") => {
-                outcomes.extend(self.held(u64::MAX));
-            }
-            Under::Append { end } => outcomes.extend(self.held(*end)),
-            Under::Save | Under::Claim { .. } | Under::Release { .. } | Under::End => {}
-        }
-        outcomes
-    }
-
-    /// Everything below `end` is in the log, or below its floor.
-    fn held(&mut self, end: u64) -> Option<Outcome> {
-        let held = usize::try_from(end.saturating_sub(self.first)).unwrap_or(usize::MAX);
-        let held = held.min(self.unheld.len());
-        self.unheld.drain(..held);
-        if self.unheld.is_empty() {
-            // An idle session keeps no buffer.
-            self.unheld = ThinVec::new();
-        }
-        self.first += held as u64;
-        let through = self.first.saturating_sub(1);
-        let is_news = through > self.told;
-        self.told = self.told.max(through);
-        is_news.then_some(Outcome::Through(through))
-    }
-
-    fn claimed(&mut self, under: &Under, claimed: &Claimed) -> Vec<Outcome> {
-        let Under::Claim { right, era } = under else { return Vec::new() };
-        self.sure = self.sure.max(*era);
-        self.claiming = None;
-        self.late = None;
-        // Not under this token.
-        self.released = false;
-        self.epoch = *right;
-        if mutant!("tenure.act_on_under_the_older_token") {
-            return Vec::new();
-        }
-        self.record.owner = claimed.record.owner;
-        self.record.former.clone_from(&claimed.record.former);
-        let reported = self.saved;
-        self.saved = claimed.record.state.version.min(self.record.state.version);
-        if mutant!("tenure.claim_trusts_its_own_state") {
-            self.saved = self.record.state.version;
-        }
-        if !self.ending {
-            self.record.standing = Standing::Owned;
-        }
-        // The log may have lost its end while others saw this node gone.
-        self.anew = Anew::UnderLease;
-        let mut outcomes = vec![Outcome::Reclaimed(self.token())];
-        // The answer to the save that the record holds may have been lost.
-        if self.saved > reported && !mutant!("tenure.claim_reports_no_state") {
-            outcomes.push(Outcome::Saved(self.saved));
-        }
-        outcomes
-    }
-
-    fn failed(&mut self, moment: &Moment, under: &Under, error: Error) -> Option<Outcome> {
-        if let (Under::Append { end }, false) = (under, self.rules.resends_whole) {
-            self.held(*end);
-        }
-        // The store was asked, and has said whom it names.
-        let answers = matches!(under, Under::Claim { .. }) && is_known(&error);
-        self.rivalled &= !answers;
-        match error {
-            Error::Unavailable(_) if mutant!("tenure.an_unknown_outcome_is_a_success") => {
-                self.appended(under).into_iter().next()
-            }
-            Error::Unavailable(_) | Error::MarkedDead { .. } | Error::LeaseGone => {
-                // It may have been the one that prolongs.
-                self.refresh |= matches!(under, Under::Append { .. });
-                self.unwritten |= matches!(under, Under::Reassert(_));
-                None
-            }
-            Error::Missing if self.ending && !self.rules.reasserts_end => self.gone(Outcome::Ended),
-            // Nothing was forgotten since the session was last whole in the store: so it was
-            // ended, or it expired, under another owner.
-            Error::Missing
-                if self.may_have_been_claimed(under, moment)
-                    && !self.ending
-                    && !self.is_forgotten(moment) =>
-            {
-                self.gone(Outcome::Deposed)
-            }
-            Error::Missing if self.rules.reasserts_missing => {
-                // A late claim was forgotten with the record, and so what was claimed from it.
-                if self.late.take().is_some() {
-                    self.claiming = None;
-                }
-                self.anew = Anew::UnderLease;
-                None
-            }
-            Error::Missing => self.gone(Outcome::Deposed),
-            Error::Hole { .. } if mutant!("tenure.ignore_a_hole") => None,
-            Error::Hole { .. } => {
-                self.anew = Anew::UnderLease;
-                None
-            }
-            Error::Fenced(_) if mutant!("tenure.deposed_is_released") => {
-                self.gone(Outcome::Released)
-            }
-            Error::Fenced(owner) => self.fenced(owner),
-            Error::Released if self.released => self.gone(Outcome::Released),
-            // A release under this token, which a former life of this tenure sent.
-            Error::Released => self.gone(Outcome::Deposed),
-            Error::Ended if self.ending => self.gone(Outcome::Ended),
-            Error::Ended => self.gone(Outcome::Deposed),
-        }
-    }
-
-    fn fenced(&mut self, owner: Owner) -> Option<Outcome> {
-        let is_older = self.record.came_after(owner.token);
-        if (is_older || mutant!("tenure.replace_a_newer_owner")) && self.rules.reasserts_fallen_back
-        {
-            self.late = None;
-            self.anew = Anew::Yes;
-            return None;
-        }
-        let mine: Incarnation = self.record.owner.node;
-        if owner.node == mine && self.rules.knows_late_claims {
-            // A claim of its own that was given up for lost, or whose outcome was not known.
-            self.late = Some(Box::new(owner.token));
-            self.claiming = None;
-            return None;
-        }
-        if !self.rules.stops_when_deposed {
-            return None;
-        }
-        self.gone(Outcome::Deposed)
-    }
-
-    fn gone(&mut self, outcome: Outcome) -> Option<Outcome> {
-        self.over = true;
-        self.unheld = ThinVec::new();
-        Some(outcome)
-    }
-}
-
-/// Has the store said what is the case?
-fn is_known(error: &Error) -> bool {
-    !matches!(error, Error::Unavailable(_))
 }
 
 /// Often enough that the record never expires under a session that lives.

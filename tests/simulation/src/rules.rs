@@ -107,6 +107,7 @@ impl Rules {
         ("tenure.releases_settled", |rules| rules.tenure.releases_settled = false),
         ("tenure.claims_late_in_settling", |rules| rules.tenure.claims_late_in_settling = false),
         ("tenure.reasserts_end", |rules| rules.tenure.reasserts_end = false),
+        ("tenure.saves_before_it_appends", |rules| rules.tenure.saves_before_it_appends = false),
         ("tenure.refreshes", |rules| rules.tenure.refreshes = false),
         ("tenure.acts_when_sure", |rules| rules.tenure.acts_when_sure = false),
     ];

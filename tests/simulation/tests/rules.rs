@@ -62,6 +62,7 @@ const SHOWN: &[(&[&str], Witness)] = &[
     (&["settles", "tenure.releases_settled"], Case("who was cut off with a release under way")),
     (&["tenure.refreshes"], Case("a stream is silent for longer than")),
     (&["tenure.refreshes"], Case("a session is idle for longer than")),
+    (&["tenure.saves_before_it_appends"], Case("a client is asked on its GET stream, and its")),
     (&["tenure.acts_when_sure"], Case("an owner whose claim was forgotten cannot write anew")),
 ];
 

@@ -34,6 +34,8 @@ pub struct Rules {
     pub claims_late_in_settling: bool,
     /// The end of a session is written anew where the store forgot it.
     pub reasserts_end: bool,
+    /// An entry is appended only when the record holds the state that changed with it.
+    pub saves_before_it_appends: bool,
     /// A record is refreshed before it expires.
     pub refreshes: bool,
     /// Once others may claim after a failover, the owner acts only if the store has said since
@@ -58,6 +60,7 @@ impl Default for Rules {
             release_waits: true,
             claims_late_in_settling: true,
             reasserts_end: true,
+            saves_before_it_appends: true,
             refreshes: true,
             acts_when_sure: true,
         }

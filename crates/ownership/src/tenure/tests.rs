@@ -1,6 +1,9 @@
 //! What an owner does next, as stories.
 
+mod writing;
+
 use super::*;
+use crate::Incarnation;
 
 const TTL: Duration = Duration::from_secs(400);
 const ME: Incarnation = Incarnation(1);
@@ -119,75 +122,6 @@ impl Story {
     fn may_act(&self) -> bool {
         self.tenure.may_act(&self.moment)
     }
-}
-
-#[test]
-fn what_comes_while_one_batch_is_under_way_goes_with_the_next() {
-    let mut story = story();
-    story.does("nothing");
-    story.say("a");
-    story.does("append 1a");
-    story.say("b");
-    story.say("c");
-    story.does("nothing");
-    story.came(appended(1), [Outcome::Through(1)]);
-    story.does("append 2bc");
-    story.came(appended(3), [Outcome::Through(3)]);
-    story.does("nothing");
-}
-
-#[test]
-fn what_has_an_unknown_outcome_is_sent_again_whole_and_more_and_more_rarely() {
-    let mut story = story();
-    story.say("a");
-    story.say("b");
-    story.does("append 1ab");
-    story.came(Came::Appended(Err(unavailable())), []);
-    story.say("c");
-    story.does("nothing");
-    assert_eq!(story.tenure.wake_at(), Some(50));
-    story.at(50).does("append 1abc");
-    story.came(Came::Appended(Err(unavailable())), []);
-    assert_eq!(story.tenure.wake_at(), Some(150));
-    story.at(150).does("append 1abc");
-    story.came(appended(3), [Outcome::Through(3)]);
-    assert_eq!(story.tenure.wake_at(), Some(100_150));
-}
-
-#[test]
-fn what_is_below_the_floor_is_not_sent_and_nobody_waits_for_it() {
-    let mut story = story();
-    story.say("a");
-    story.say("b");
-    story.tenure.push(3, 3, Vec::new());
-    story.does("append 3");
-    story.came(Came::Appended(Ok(Appended { through: None })), [Outcome::Through(2)]);
-    story.does("nothing");
-}
-
-#[test]
-fn an_idle_session_is_refreshed_well_before_it_expires() {
-    let mut story = story();
-    assert_eq!(story.tenure.wake_at(), Some(100_000));
-    story.at(99_999).does("nothing");
-    story.at(100_000).does("append 1");
-    story.came(Came::Appended(Ok(Appended { through: None })), []);
-    assert_eq!(story.tenure.wake_at(), Some(200_000));
-}
-
-#[test]
-fn a_busy_session_is_refreshed_as_often_as_an_idle_one_and_not_with_each_append() {
-    let mut story = story();
-    for (now, prolongs) in [(99_999, false), (100_000, true), (199_999, false), (200_000, true)] {
-        let number = story.at(now).appends("a", prolongs);
-        story.came(appended(number), [Outcome::Through(number)]);
-    }
-    story.at(300_000).appends("b", true);
-    story.came(Came::Appended(Err(unavailable())), []);
-    // Nobody knows whether it was done.
-    story.at(300_050).appends("c", true);
-    story.came(appended(6), [Outcome::Through(6)]);
-    story.at(300_051).appends("d", false);
 }
 
 #[test]
@@ -529,10 +463,10 @@ fn a_session_is_released_when_all_is_held_and_saved_and_settled_and_then_nothing
     story.say("a");
     story.tenure.save(State { version: 1, bytes: [].into() });
     story.tenure.release();
-    story.does("append 1a");
-    story.came(appended(1), [Outcome::Through(1)]);
     story.does("save 1");
     story.came(Came::Saved(Ok(1)), [Outcome::Saved(1)]);
+    story.does("append 1a");
+    story.came(appended(1), [Outcome::Through(1)]);
     story.moment.settling = Settling::Second;
     story.does("nothing");
     assert!(story.may_act());
@@ -621,16 +555,6 @@ fn an_end_during_a_reassertion_is_sent_after_it() {
     story.came(Came::Appended(Ok(Appended { through: None })), []);
     story.does("end 3");
     story.came(Came::Done(Err(Error::Ended)), [Outcome::Ended]);
-}
-
-#[test]
-fn only_a_newer_state_is_saved() {
-    let mut story = story();
-    story.tenure.save(State { version: 2, bytes: [].into() });
-    story.does("save 2");
-    story.tenure.save(State { version: 1, bytes: [].into() });
-    story.came(Came::Saved(Ok(2)), [Outcome::Saved(2)]);
-    story.does("nothing");
 }
 
 #[test]

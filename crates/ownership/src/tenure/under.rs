@@ -9,7 +9,10 @@ pub(super) enum Under {
         end: u64,
     },
     Reassert(Box<Reasserting>),
-    Save,
+    /// Once it is done, the record holds the state that entries below this number stand for.
+    Save {
+        end: u64,
+    },
     /// Under which right, and in which era, it was sent.
     Claim {
         right: u64,

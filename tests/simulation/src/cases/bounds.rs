@@ -161,8 +161,32 @@ pub(super) fn cases() -> Vec<Case> {
                 vec![(8_300, Fault::Reload(0, 1, 1_500))],
             ),
         ),
+        case(
+            37,
+            "a client is asked on its GET stream, and its owner dies before the state is saved",
+            story(
+                vec![(7_000, Do::Listen, 2), (8_000, ASK, 1), (14_000, FAST, 2)],
+                vec![
+                    (8_020, Fault::Reset(0, 1)),
+                    (8_020, Fault::Part(0, 1, 60_000)),
+                    (8_030, Fault::Next("save", Mishap::Lost)),
+                    (8_600, Fault::Kill(0, 60_000)),
+                ],
+            ),
+        ),
+        case(
+            38,
+            "a client that does not listen is asked for a call whose connection was lost",
+            Plan {
+                answers_within: 9_000,
+                ..story(vec![(8_000, ASK, 1)], vec![(8_020, Fault::Part(0, 1, 1_500))])
+            },
+        ),
     ]
 }
+
+/// Asks its client something, and may be run again.
+const ASK: Do = Do::Call { kind: Kind::Ask, idempotent: true, millis: 300, steps: 1 };
 
 /// Silent for long, and may be run again.
 const READ: Do = Do::Call { kind: Kind::Slow, idempotent: true, millis: 5_000, steps: 1 };
