@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use actix::{AsyncContext, Context};
 use conversation::{Birth, Emitter, Event, Refusal, Saved, Session, SinkId, Unreadable};
-use ownership::tenure::{Acquired, Tenure};
+use ownership::machine::{Acquired, Ownership};
 use protocol::{Body, Mirrored, Revision, SessionId};
 use store::{Claimed, Digest, Owner, Token};
 use tenants::{Principal, Tenant};
@@ -118,9 +118,9 @@ pub(crate) fn go_on(node: &Arc<Node>, claim: Claim) -> Result<(), Unreadable> {
     let machine = Session::restore(birth, saved, now, &mut effects)?;
 
     let (ttl, lifetimes) = (node.settings.record_ttl(), node.settings.lifetimes());
-    let tenure = Tenure::new(session.clone(), record, acquired, ttl, now.0);
+    let ownership = Ownership::new(session.clone(), record, acquired, ttl, now.0);
     let next_token = random.map_or(seed, |random| random.next_token);
-    let keeper = Keeper::new(tenure, lifetimes, next_token);
+    let keeper = Keeper::new(ownership, lifetimes, next_token);
 
     let context = mailbox(node);
     let door = Arc::new(Door::new(session, tenant, principal, context.address()));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use backends::Backends;
 use cluster::Cluster;
 use conversation::Refusal;
-use ownership::tenure::{Moment, Settling};
+use ownership::machine::{Moment, Settling};
 use protocol::{Body, Message, Mirrored, Request, SessionId};
 use store::{Incarnation, Store};
 use tenants::{Principal, Tenant};

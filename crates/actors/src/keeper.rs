@@ -1,6 +1,6 @@
 //! Keeps a session's record and log in the store, under this owner's right to them.
 //!
-//! What is to be done, and what an answer means, the [`Tenure`] says; this performs it. At
+//! What is to be done, and what an answer means, the [`Ownership`] says; this performs it. At
 //! most one operation is under way. What comes meanwhile goes with the next one, so entries
 //! arrive in order and without a hole, and whatever happened to an operation, sending it
 //! again is safe. The session bounds what waits here: it raises the floor of its log when
@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ownership::tenure::{Came, Moment, Op, Outcome, Settling, Tenure};
+use ownership::machine::{Came, Moment, Op, Outcome, Ownership, Settling};
 use protocol::SessionId;
 use store::{Record, State, Store, Token};
 
@@ -53,7 +53,7 @@ impl From<Seconds> for Duration {
 
 /// The one writer of a session's record and log.
 pub(crate) struct Keeper {
-    tenure: Tenure,
+    ownership: Ownership,
     pub(crate) lifetimes: Lifetimes,
     /// For the next token that it may have to make: never used before.
     random: u64,
@@ -72,9 +72,9 @@ type Underway = Pin<Box<dyn Future<Output = Came> + Send>>;
 pub(crate) type Ring = (u64, Vec<Bytes>);
 
 impl Keeper {
-    pub(crate) fn new(tenure: Tenure, lifetimes: Lifetimes, random: u64) -> Self {
+    pub(crate) fn new(ownership: Ownership, lifetimes: Lifetimes, random: u64) -> Self {
         Self {
-            tenure,
+            ownership,
             lifetimes,
             random,
             underway: None,
@@ -88,7 +88,7 @@ impl Keeper {
     /// for only where that has changed.
     pub(crate) fn observe(&mut self, newest: u64, moment: impl FnOnce() -> Moment) {
         if std::mem::replace(&mut self.newest_era, newest) != newest {
-            self.stirred |= self.tenure.observe(moment().era);
+            self.stirred |= self.ownership.observe(moment().era);
         }
     }
 
@@ -96,48 +96,48 @@ impl Keeper {
     pub(crate) fn may_act(&self, right: Option<u64>, settling: impl FnOnce() -> Settling) -> bool {
         // Asked before every turn, so the rest of the moment, which takes a lock to learn,
         // is left out, unless the right to act depends on it.
-        let settling = if self.tenure.is_sure() { Settling::Done } else { settling() };
-        self.tenure.may_act(&Moment { now: 0, right, era: 0, settling, primary: None })
+        let settling = if self.ownership.is_sure() { Settling::Done } else { settling() };
+        self.ownership.may_act(&Moment { now: 0, right, era: 0, settling, primary: None })
     }
 
     /// The token that the session is owned under.
     pub(crate) fn token(&self) -> Token {
-        self.tenure.token()
+        self.ownership.token()
     }
 
     /// Takes entries to append. To be followed by `poll`, as is all that follows.
     pub(crate) fn push(&mut self, first: u64, floor: u64, entries: Vec<Bytes>) {
         self.counted.get_or_insert(first.saturating_sub(1));
-        self.tenure.push(first, floor, entries);
+        self.ownership.push(first, floor, entries);
         self.stirred = true;
     }
 
     /// Takes a state to save.
     pub(crate) fn save(&mut self, state: State) {
-        self.tenure.save(state);
+        self.ownership.save(state);
         self.stirred = true;
     }
 
     /// Gives the session up once everything is held: the last act under its token.
     pub(crate) fn release(&mut self) {
-        self.tenure.release();
+        self.ownership.release();
         self.stirred = true;
     }
 
     /// Ends the session.
     pub(crate) fn end(&mut self) {
-        self.tenure.end();
+        self.ownership.end();
         self.stirred = true;
     }
 
     /// What says that the session is over, and the era of the store in which that was written.
     pub(crate) fn tombstone(&self) -> (Record, u64) {
-        (self.tenure.tombstone(), self.tenure.era())
+        (self.ownership.tombstone(), self.ownership.era())
     }
 
     /// When to poll again, if nothing happens before.
     pub(crate) fn wake_at(&self) -> Option<u64> {
-        self.tenure.wake_at()
+        self.ownership.wake_at()
     }
 
     /// Something that matters to the session's record has changed, or its time has come.
@@ -171,7 +171,7 @@ impl Keeper {
                 Some(underway) => underway,
                 _ if !self.stirred => return,
                 none => {
-                    let Some(op) = self.tenure.next(&moment(), &ring, self.random) else {
+                    let Some(op) = self.ownership.next(&moment(), &ring, self.random) else {
                         self.stirred = false;
                         return;
                     };
@@ -179,13 +179,13 @@ impl Keeper {
                         // Where there is no randomness the same token is tried again.
                         self.random = getrandom::u64().unwrap_or(self.random);
                     }
-                    none.insert(perform(store, self.tenure.session(), op, self.lifetimes))
+                    none.insert(perform(store, self.ownership.session(), op, self.lifetimes))
                 }
             };
             let Poll::Ready(came) = underway.as_mut().poll(context) else { return };
             self.underway = None;
             self.count_failure(&came);
-            let came = self.tenure.came(&moment(), came);
+            let came = self.ownership.came(&moment(), came);
             came.iter().for_each(|outcome| self.count(*outcome));
             outcomes.extend(came);
         }
@@ -212,7 +212,7 @@ impl Keeper {
         };
         if let Some(error) = error {
             metrics::LOG_RETRIES.inc();
-            tracing::warn!(session = ?self.tenure.session(), %error, "the session was not written");
+            tracing::warn!(session = ?self.ownership.session(), %error, "the session was not written");
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use backends::SendError;
 use conversation::{Effect, Event, Millis, SinkId};
-use ownership::tenure::Tenure;
+use ownership::machine::Ownership;
 use store::{Error, State};
 
 use crate::clock;
@@ -156,8 +156,8 @@ impl SessionActor {
         let settings = &self.node.settings;
         let record = draft.record(self.session.revision(), self.session.initialize());
         let (ttl, now) = (settings.record_ttl(), clock::now().0);
-        let tenure = Tenure::new(self.door.session.clone(), record, draft.acquired, ttl, now);
-        self.keeper = Some(Keeper::new(tenure, settings.lifetimes(), draft.random));
+        let ownership = Ownership::new(self.door.session.clone(), record, draft.acquired, ttl, now);
+        self.keeper = Some(Keeper::new(ownership, settings.lifetimes(), draft.random));
         self.draft = None;
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conversation::Event;
-use ownership::tenure::Acquired;
+use ownership::machine::Acquired;
 use protocol::{Revision, SessionId};
 use store::{Digest, Error, Owner, Record, Standing, State, Store, Token};
 use tokio::sync::oneshot;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use cluster::{Cause, Error, Peer, Whereabouts};
 use conversation::{Refusal, Unreadable};
 use ownership::location::{self, Claimant, Location};
-use ownership::tenure::{Acquired, Settling};
+use ownership::machine::{Acquired, Settling};
 use protocol::{Revision, SessionId};
 use store::{Claimed, Owner, Record, Token};
 use tenants::Principal;

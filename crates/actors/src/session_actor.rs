@@ -16,7 +16,7 @@ use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Handler, Message,
 use backends::{Link, LinkEvent};
 use conversation::{Effect, Emitter, Event, Millis, Refusal, Session};
 use ownership::lapse::Lapse;
-use ownership::tenure::Outcome;
+use ownership::machine::Outcome;
 use thin_vec::ThinVec;
 
 use crate::alarm::Alarm;

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use crate::node::Node;
 use crate::{Error, metrics};
 use ownership::location::{self, Outcome};
-use ownership::tenure::Settling;
+use ownership::machine::Settling;
 
 /// How often a claim is sent whose outcome is not known; it is the same claim each time.
 const TRIES: u32 = 4;

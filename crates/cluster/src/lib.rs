@@ -48,7 +48,7 @@ use self::node::Node;
 use self::right::Right;
 use self::whereabouts::Known;
 use ownership::location::Undecided;
-use ownership::tenure::Moment;
+use ownership::machine::Moment;
 
 /// How long peers are served on after all of them should know that this node leaves.
 const LAST_CALLS: Duration = Duration::from_millis(100);

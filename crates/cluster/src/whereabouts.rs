@@ -10,7 +10,7 @@ use store::Presence;
 use crate::node::Node;
 use crate::{Error, Incarnation, Peer, Whereabouts};
 use ownership::location::{self, Location};
-use ownership::tenure::Settling;
+use ownership::machine::Settling;
 
 /// Which other node each session was found at. Believed until a call there says
 /// otherwise.

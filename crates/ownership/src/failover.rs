@@ -5,7 +5,7 @@
 //! [`FailoverTracker`] takes the primaries that answered and says for each session in which
 //! generation it is and how far that has settled. It reads no clock and asks no store.
 
-use crate::tenure::Settling;
+use crate::machine::Settling;
 use crate::{Primary, PrimaryId};
 
 /// The id of a store that keeps everything in the node's own process, and so never fails over.

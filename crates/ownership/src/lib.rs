@@ -1,7 +1,7 @@
 //! Who may act for a session, and what follows from that: pure decisions.
 //!
 //! Everything that a node of a cluster decides about the ownership of sessions is here: what an
-//! owner writes next ([`tenure`]), when another node may take a session over, which node is
+//! owner writes next ([`machine`]), when another node may take a session over, which node is
 //! dead, and what becomes of a client's request when the owner of its session is lost. State
 //! and time come in, decisions go out. There is no `async`, clock, socket or lock: `cluster`,
 //! `store` and `actors` perform what is decided here, and the simulator in `tests` drives the
@@ -17,12 +17,12 @@ pub mod failover;
 pub mod lapse;
 mod lease;
 pub mod location;
+pub mod machine;
 #[cfg(feature = "mutants")]
 mod mutants;
 mod primary;
 mod record;
 pub mod retry;
-pub mod tenure;
 mod token;
 mod told;
 pub mod tombstones;

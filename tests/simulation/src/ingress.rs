@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use conversation::{Answer, Ending, Refusal};
 use ownership::course::{self, Asked, Course, Next, is_progress};
 use ownership::location::{self, Cause, Claimant, Location, Outcome};
+use ownership::machine::Acquired;
 use ownership::retry::{Retry, Wait};
-use ownership::tenure::Acquired;
 use ownership::{Error, Incarnation, Owner, Presence, Record};
 use protocol::{Body, Message, Request, SessionId};
 

@@ -2,7 +2,7 @@
 //! thread, moved by one seed, so that whatever goes wrong goes wrong again.
 //!
 //! What is under test is real: [`conversation::Session`], which decides what is said, and
-//! [`ownership::tenure::Tenure`], which decides what is done about a session's ownership.
+//! [`ownership::machine::Ownership`], which decides what is done about a session's ownership.
 //! What surrounds them is a model: what the actors do with effects, how an ingress finds
 //! an owner, leases, links, and a Redis that may lose, delay, repeat and forget.
 

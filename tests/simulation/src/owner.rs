@@ -1,4 +1,4 @@
-//! A session at its owner: the real [`Session`] and the real [`Tenure`], and what stands
+//! A session at its owner: the real [`Session`] and the real [`Ownership`], and what stands
 //! between them, their connections and the tenant's server.
 
 mod keeping;
@@ -13,7 +13,7 @@ use conversation::{
     Answer, Birth, Cause, Effect, Emitter, Ending, Event, Frame, Limits, Millis, Refusal, Rerun,
     Saved, Session, SinkId,
 };
-use ownership::tenure::{Acquired, Tenure};
+use ownership::machine::{Acquired, Ownership};
 use ownership::{Claimed, Digest, Error, Incarnation, Owner, Record, Standing, State, Token};
 use protocol::{Body, Message, Request, RequestId, Revision, SessionId};
 
@@ -48,12 +48,12 @@ struct Sink {
 /// A session at its owner.
 pub(super) struct Owned {
     session: Session,
-    tenure: Option<Tenure>,
+    ownership: Option<Ownership>,
     /// Under which right it acts.
     owner: Owner,
     sinks: Vec<Sink>,
     instance: Option<Instance>,
-    /// An operation of the tenure is under way.
+    /// An operation of the ownership is under way.
     busy: bool,
     /// What happened, and was not told to the session yet.
     following: VecDeque<Event>,
@@ -98,7 +98,7 @@ impl World {
         let now = self.clock_of(at);
         let mut owned = Owned {
             session: Session::new(birth, now),
-            tenure: None,
+            ownership: None,
             owner: Owner { token, node: at },
             sinks: Vec::new(),
             instance: None,
@@ -183,8 +183,8 @@ impl World {
                 owned.creating = None;
                 let now = self.clock_of(at).0;
                 let ttl = Duration::from_millis(self.plan.ttl);
-                let tenure = Tenure::new(id.clone(), record, owned.acquired, ttl, now);
-                owned.tenure = Some(self.by_rules(tenure));
+                let ownership = Ownership::new(id.clone(), record, owned.acquired, ttl, now);
+                owned.ownership = Some(self.by_rules(ownership));
                 for effect in std::mem::take(&mut owned.held) {
                     self.perform(at, id, &mut owned, effect);
                 }
@@ -204,8 +204,8 @@ impl World {
         }
     }
 
-    fn by_rules(&self, tenure: Tenure) -> Tenure {
-        tenure.with_rules(self.rules.tenure)
+    fn by_rules(&self, ownership: Ownership) -> Ownership {
+        ownership.with_rules(self.rules.ownership)
     }
 
     /// A session that was claimed.
@@ -239,10 +239,10 @@ impl World {
         };
         let owner = record.owner;
         let ttl = Duration::from_millis(self.plan.ttl);
-        let tenure = Tenure::new(id.clone(), record, acquired, ttl, now.0);
+        let ownership = Ownership::new(id.clone(), record, acquired, ttl, now.0);
         let mut owned = Owned {
             session,
-            tenure: Some(self.by_rules(tenure)),
+            ownership: Some(self.by_rules(ownership)),
             owner,
             sinks: Vec::new(),
             instance: None,
@@ -289,16 +289,16 @@ impl World {
         if !self.rules.acts_by_lease {
             return true;
         }
-        match &mut owned.tenure {
-            Some(tenure) => self.moment(at, id).is_some_and(|moment| {
-                tenure.observe(moment.era);
-                tenure.may_act(&moment)
+        match &mut owned.ownership {
+            Some(ownership) => self.moment(at, id).is_some_and(|moment| {
+                ownership.observe(moment.era);
+                ownership.may_act(&moment)
             }),
             None => self.right_of(at).is_some(),
         }
     }
 
-    /// Lives through what has happened, does what the tenure asks for, and sets its clock.
+    /// Lives through what has happened, does what the ownership asks for, and sets its clock.
     fn live(&mut self, at: Incarnation, id: &SessionId, mut owned: Owned) {
         while owned.creating.is_none() && !owned.over && self.may_act(at, id, &mut owned) {
             let now = self.clock_of(at);
@@ -310,14 +310,14 @@ impl World {
             };
             let mut effects = Vec::new();
             owned.session.step(now, event, &mut effects);
-            if owned.tenure.is_none() && effects.iter().any(Effect::needs_record) {
+            if owned.ownership.is_none() && effects.iter().any(Effect::needs_record) {
                 self.create(at, id, &mut owned, effects);
                 break;
             }
             for effect in effects {
                 self.perform(at, id, &mut owned, effect);
             }
-            if owned.over && owned.tenure.is_none() {
+            if owned.over && owned.ownership.is_none() {
                 // It never was.
                 self.retry_those_of(at, id);
                 return;
@@ -349,8 +349,9 @@ impl World {
         let now = self.clock_of(at).0;
         let awake = owned.creating.is_none() && !owned.over && self.may_act(at, id, owned);
         let deadline = owned.session.deadline().map(|at| at.0).filter(|_| awake);
-        let tenure = owned.tenure.as_ref().and_then(Tenure::wake_at).filter(|_| !owned.busy);
-        let Some(next) = deadline.into_iter().chain(tenure).min() else { return };
+        let ownership =
+            owned.ownership.as_ref().and_then(Ownership::wake_at).filter(|_| !owned.busy);
+        let Some(next) = deadline.into_iter().chain(ownership).min() else { return };
         if owned.armed.is_some_and(|armed| armed <= next && armed > now) {
             return;
         }
@@ -423,13 +424,13 @@ impl World {
                 self.instance_did(at, id, owned, did);
             }
             Effect::Append { first, floor, entries } => {
-                if let Some(tenure) = &mut owned.tenure {
-                    tenure.push(first, floor, entries);
+                if let Some(ownership) = &mut owned.ownership {
+                    ownership.push(first, floor, entries);
                 }
             }
             Effect::Save { version, state } => {
-                if let Some(tenure) = &mut owned.tenure {
-                    tenure.save(State { version, bytes: state });
+                if let Some(ownership) = &mut owned.ownership {
+                    ownership.save(State { version, bytes: state });
                 }
             }
             Effect::Over { cause } => {
@@ -437,10 +438,10 @@ impl World {
                 owned.instance = None;
                 let name = self.name(at);
                 self.note(|| format!("{name} {} is over: {cause:?}", id.as_str()));
-                if let Some(tenure) = &mut owned.tenure {
+                if let Some(ownership) = &mut owned.ownership {
                     match cause {
-                        Cause::Moved | Cause::Asleep => tenure.release(),
-                        _ => tenure.end(),
+                        Cause::Moved | Cause::Asleep => ownership.release(),
+                        _ => ownership.end(),
                     }
                 }
                 if cause == Cause::Deleted {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ownership::failover::{self, FailoverTracker, Generation};
 use ownership::location::{self, Undecided};
-use ownership::tenure::Settling;
+use ownership::machine::Settling;
 use ownership::tombstones::{self, Tombstones};
 use ownership::validity::{self, LeaseValidity, Renewal};
 use ownership::{Error, Incarnation, Lease, Presence, Primary, PrimaryId};
@@ -32,7 +32,7 @@ pub(super) enum Purpose {
     Claim(SessionId),
     /// To give up what was claimed for another node.
     PassOn(SessionId),
-    Tenure(SessionId),
+    Ownership(SessionId),
     Create(SessionId),
     /// The tombstone of this number is written in this generation.
     Tombstone(u64, u64),
@@ -300,7 +300,7 @@ impl World {
             }
             (Purpose::Claim(session), Answer::Claimed(came)) => self.claimed(to, &session, came),
             (Purpose::PassOn(session), Answer::Done(came)) => self.passed_on(to, &session, came),
-            (Purpose::Tenure(session), answer) => self.tenure_came(to, &session, answer),
+            (Purpose::Ownership(session), answer) => self.tenure_came(to, &session, answer),
             (Purpose::Create(session), Answer::Done(came)) => self.created(to, &session, came),
             (Purpose::LookPresence(peer, number), Answer::Presence(came)) => {
                 self.presence_seen(to, peer, number, came);

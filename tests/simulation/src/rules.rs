@@ -39,8 +39,8 @@ pub struct Rules {
     pub ends_before_word: bool,
     /// A node keeps what says that a session is over, and writes it anew after a failover.
     pub remembers_ends: bool,
-    /// What became of the tenure: its own rules.
-    pub tenure: ownership::tenure::Rules,
+    /// What became of the ownership: its own rules.
+    pub ownership: ownership::machine::Rules,
 }
 
 impl Default for Rules {
@@ -63,7 +63,7 @@ impl Default for Rules {
             numbers_attachments: true,
             ends_before_word: true,
             remembers_ends: true,
-            tenure: ownership::tenure::Rules::default(),
+            ownership: ownership::machine::Rules::default(),
         }
     }
 }
@@ -91,25 +91,31 @@ impl Rules {
         ("numbers_attachments", |rules| rules.numbers_attachments = false),
         ("ends_before_word", |rules| rules.ends_before_word = false),
         ("remembers_ends", |rules| rules.remembers_ends = false),
-        ("tenure.claims_after_lapse", |rules| rules.tenure.claims_after_lapse = false),
-        ("tenure.reasserts_after_failover", |rules| rules.tenure.reasserts_after_failover = false),
-        ("tenure.reasserts_missing", |rules| rules.tenure.reasserts_missing = false),
-        ("tenure.ends_missing_where_claimable", |rules| {
-            rules.tenure.ends_missing_where_claimable = false
+        ("ownership.claims_after_lapse", |rules| rules.ownership.claims_after_lapse = false),
+        ("ownership.reasserts_after_failover", |rules| {
+            rules.ownership.reasserts_after_failover = false
         }),
-        ("tenure.asks_where_rivalled", |rules| rules.tenure.asks_where_rivalled = false),
-        ("tenure.reasserts_fallen_back", |rules| rules.tenure.reasserts_fallen_back = false),
-        ("tenure.knows_late_claims", |rules| rules.tenure.knows_late_claims = false),
-        ("tenure.resends_whole", |rules| rules.tenure.resends_whole = false),
-        ("tenure.release_waits", |rules| rules.tenure.release_waits = false),
-        ("tenure.stops_when_deposed", |rules| rules.tenure.stops_when_deposed = false),
-        ("tenure.release_is_last", |rules| rules.tenure.release_is_last = false),
-        ("tenure.releases_settled", |rules| rules.tenure.releases_settled = false),
-        ("tenure.claims_late_in_settling", |rules| rules.tenure.claims_late_in_settling = false),
-        ("tenure.reasserts_end", |rules| rules.tenure.reasserts_end = false),
-        ("tenure.saves_before_it_appends", |rules| rules.tenure.saves_before_it_appends = false),
-        ("tenure.refreshes", |rules| rules.tenure.refreshes = false),
-        ("tenure.acts_when_sure", |rules| rules.tenure.acts_when_sure = false),
+        ("ownership.reasserts_missing", |rules| rules.ownership.reasserts_missing = false),
+        ("ownership.ends_missing_where_claimable", |rules| {
+            rules.ownership.ends_missing_where_claimable = false
+        }),
+        ("ownership.asks_where_rivalled", |rules| rules.ownership.asks_where_rivalled = false),
+        ("ownership.reasserts_fallen_back", |rules| rules.ownership.reasserts_fallen_back = false),
+        ("ownership.knows_late_claims", |rules| rules.ownership.knows_late_claims = false),
+        ("ownership.resends_whole", |rules| rules.ownership.resends_whole = false),
+        ("ownership.release_waits", |rules| rules.ownership.release_waits = false),
+        ("ownership.stops_when_deposed", |rules| rules.ownership.stops_when_deposed = false),
+        ("ownership.release_is_last", |rules| rules.ownership.release_is_last = false),
+        ("ownership.releases_settled", |rules| rules.ownership.releases_settled = false),
+        ("ownership.claims_late_in_settling", |rules| {
+            rules.ownership.claims_late_in_settling = false
+        }),
+        ("ownership.reasserts_end", |rules| rules.ownership.reasserts_end = false),
+        ("ownership.saves_before_it_appends", |rules| {
+            rules.ownership.saves_before_it_appends = false
+        }),
+        ("ownership.refreshes", |rules| rules.ownership.refreshes = false),
+        ("ownership.acts_when_sure", |rules| rules.ownership.acts_when_sure = false),
     ];
 
     /// All rules but these.

@@ -32,7 +32,7 @@ const THREADS: usize = 2;
 /// by name. A fault leaves this list when the checker judges it.
 const GAPS: &[(&str, &str)] = &[
     ("resume_what_was_lost", "a hole after a double loss is hidden by the excuse of that loss"),
-    ("tenure.claim_trusts_its_own_state", "a state that a claim finds newer than the owner's"),
+    ("ownership.claim_trusts_its_own_state", "a state that a claim finds newer than the owner's"),
 ];
 
 /// What found a fault.

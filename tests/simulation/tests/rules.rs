@@ -38,20 +38,20 @@ const SHOWN: &[(&[&str], Witness)] = &[
     (&["marks_again"], Seeds),
     (&["remembers_ends"], Case("an ended session does not come back")),
     (&["remembers_ends"], Seeds),
-    (&["tenure.claims_after_lapse"], Case("an owner that lapsed and came back answers")),
-    (&["tenure.claims_after_lapse"], Seeds),
-    (&["tenure.reasserts_after_failover"], Seeds),
-    (&["tenure.reasserts_missing"], Seeds),
+    (&["ownership.claims_after_lapse"], Case("an owner that lapsed and came back answers")),
+    (&["ownership.claims_after_lapse"], Seeds),
+    (&["ownership.reasserts_after_failover"], Seeds),
+    (&["ownership.reasserts_missing"], Seeds),
     (&["settles"], Seeds),
     (&["settles", "waits_out_leases"], Seeds),
     (&["claims_by_lease", "epochs"], Case("a claim is answered when the claimant's lease")),
     (&["one_claim", "self_claims"], Case("what was handed to a link is not handed")),
     (&["one_claim", "self_claims"], Seeds),
     (&["ends_before_word"], Case("an owner dies that was asked for the end")),
-    (&["tenure.stops_when_deposed"], Case("an owner is stopped with a call in its hands")),
-    (&["tenure.stops_when_deposed"], Seeds),
-    (&["tenure.reasserts_fallen_back"], Case("a failover shows a dead owner before")),
-    (&["tenure.reasserts_fallen_back"], Seeds),
+    (&["ownership.stops_when_deposed"], Case("an owner is stopped with a call in its hands")),
+    (&["ownership.stops_when_deposed"], Seeds),
+    (&["ownership.reasserts_fallen_back"], Case("a failover shows a dead owner before")),
+    (&["ownership.reasserts_fallen_back"], Seeds),
     (&["unknown_by_lease"], Case("a node that stayed with a deposed primary")),
     (&["links_save"], Case("a node cannot renew and one peer cannot reach it")),
     (&["links_save"], Seeds),
@@ -59,29 +59,29 @@ const SHOWN: &[(&[&str], Witness)] = &[
     (&["renews_on_loss"], Case("whoever had a link to a killed process")),
     (&["claims_own_draining"], Case("a node drains for long whose claim")),
     (&["numbers_attachments"], Case("a former owner says that it has lost")),
-    (&["settles", "tenure.releases_settled"], Case("who was cut off with a release under way")),
-    (&["tenure.refreshes"], Case("a stream is silent for longer than")),
-    (&["tenure.refreshes"], Case("a session is idle for longer than")),
-    (&["tenure.saves_before_it_appends"], Case("a client is asked on its GET stream, and its")),
-    (&["tenure.acts_when_sure"], Case("an owner whose claim was forgotten cannot write anew")),
+    (&["settles", "ownership.releases_settled"], Case("who was cut off with a release under way")),
+    (&["ownership.refreshes"], Case("a stream is silent for longer than")),
+    (&["ownership.refreshes"], Case("a session is idle for longer than")),
+    (&["ownership.saves_before_it_appends"], Case("a client is asked on its GET stream, and its")),
+    (&["ownership.acts_when_sure"], Case("an owner whose claim was forgotten cannot write anew")),
 ];
 
-/// Rules of the tenure that its own test shows to be missed, whether the simulator does or
+/// Rules of the ownership that its own test shows to be missed, whether the simulator does or
 /// not: in the crate `ownership`, `each_rule_is_missed_by_somebody` fails where one is not, and
 /// `an_owner_that_was_replaced_in_a_failover_does_not_replace_the_other_in_the_next`.
-const SHOWN_BY_TENURE: &[&str] = &[
-    "tenure.claims_after_lapse",
-    "tenure.reasserts_after_failover",
-    "tenure.reasserts_missing",
-    "tenure.ends_missing_where_claimable",
-    "tenure.asks_where_rivalled",
-    "tenure.knows_late_claims",
-    "tenure.resends_whole",
-    "tenure.stops_when_deposed",
-    "tenure.release_is_last",
-    "tenure.release_waits",
-    "tenure.claims_late_in_settling",
-    "tenure.reasserts_end",
+const SHOWN_BY_OWNERSHIP: &[&str] = &[
+    "ownership.claims_after_lapse",
+    "ownership.reasserts_after_failover",
+    "ownership.reasserts_missing",
+    "ownership.ends_missing_where_claimable",
+    "ownership.asks_where_rivalled",
+    "ownership.knows_late_claims",
+    "ownership.resends_whole",
+    "ownership.stops_when_deposed",
+    "ownership.release_is_last",
+    "ownership.release_waits",
+    "ownership.claims_late_in_settling",
+    "ownership.reasserts_end",
 ];
 
 impl Witness {
@@ -134,7 +134,7 @@ fn every_rule_has_a_switch_of_its_own() {
     let mut seen = BTreeSet::new();
     for (name, _) in Rules::EACH {
         let without = format!("{:?}", Rules::without(&[name]));
-        let field = name.trim_start_matches("tenure.");
+        let field = name.trim_start_matches("ownership.");
         assert!(without.contains(&format!("{field}: false")), "{name} switches something else");
         assert_eq!(without.matches(": false").count(), 1, "{name} switches more than itself");
         assert!(seen.insert(without), "{name} switches what another does");
@@ -144,7 +144,7 @@ fn every_rule_has_a_switch_of_its_own() {
 #[test]
 fn every_rule_is_shown_to_be_needed() {
     let shown = SHOWN.iter().flat_map(|(names, _)| names.iter().copied());
-    let shown: BTreeSet<&str> = shown.chain(SHOWN_BY_TENURE.iter().copied()).collect();
+    let shown: BTreeSet<&str> = shown.chain(SHOWN_BY_OWNERSHIP.iter().copied()).collect();
     let each: BTreeSet<&str> = Rules::EACH.iter().map(|(name, _)| *name).collect();
     let missing: Vec<_> = each.difference(&shown).collect();
     assert!(missing.is_empty(), "nothing misses {missing:?}");

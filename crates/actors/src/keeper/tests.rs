@@ -1,4 +1,4 @@
-//! How a keeper performs what the tenure says, on a store that lets each operation through
+//! How a keeper performs what the ownership says, on a store that lets each operation through
 //! when it is told to.
 
 use std::io;
@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
-use ownership::tenure::Acquired;
+use ownership::machine::Acquired;
 use store::{
     Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
     Presence, PrimaryId, Record, Renewed, Standing,
@@ -142,10 +142,11 @@ impl Scene {
         memory.create(&session, record.clone(), OWNED).await.unwrap();
         let (gate, asked) = (Semaphore::new(0), Mutex::default());
         let store = Arc::new(Gated { memory, gate, asked, failing: AtomicUsize::new(0) });
-        let tenure = Tenure::new(session.clone(), record, Acquired { epoch: 0, era: 0 }, OWNED, 0);
+        let ownership =
+            Ownership::new(session.clone(), record, Acquired { epoch: 0, era: 0 }, OWNED, 0);
         let (owned, released, ended) = (OWNED.into(), RELEASED.into(), ENDED.into());
         let lifetimes = Lifetimes { owned, released, ended };
-        let keeper = Keeper::new(tenure, lifetimes, 42);
+        let keeper = Keeper::new(ownership, lifetimes, 42);
         let moment =
             Moment { now: 0, right: Some(0), era: 0, settling: Settling::Done, primary: None };
         Self { keeper, store, moment, looks: AtomicUsize::new(0) }

@@ -64,7 +64,7 @@ enum Sent {
 
 /// What a node believes while it holds the session.
 #[derive(Clone, Debug)]
-struct Tenure {
+struct OwnedSession {
     record: Record,
     /// Who emitted each entry from the floor on.
     ring: Vec<Bytes>,
@@ -73,7 +73,7 @@ struct Tenure {
     acknowledged: u64,
 }
 
-impl Tenure {
+impl OwnedSession {
     fn next(&self) -> u64 {
         self.floor + self.ring.len() as u64
     }
@@ -93,7 +93,7 @@ impl Tenure {
 struct Fight {
     store: Memory,
     session: SessionId,
-    nodes: [Option<Tenure>; 2],
+    nodes: [Option<OwnedSession>; 2],
     sent: Vec<(usize, Sent)>,
     /// Claims whose answer their node still waits for.
     asked: HashSet<Token>,
@@ -117,12 +117,12 @@ impl Fight {
         };
         let store = Memory::default();
         store.create(&session, record.clone(), TTL).await.expect("made");
-        let tenure = Tenure { record, ring: Vec::new(), floor: 1, acknowledged: 0 };
+        let owned = OwnedSession { record, ring: Vec::new(), floor: 1, acknowledged: 0 };
         let tokens = HashMap::from([(1, 1)]);
         Self {
             store,
             session,
-            nodes: [Some(tenure), None],
+            nodes: [Some(owned), None],
             sent: Vec::new(),
             asked: HashSet::new(),
             tokens,
@@ -134,24 +134,24 @@ impl Fight {
             Step::Emit(node, count) => self.emit(node, count),
             Step::Raise(node, by) => self.raise(node, by),
             Step::Send(node) => {
-                let Some(tenure) = &self.nodes[node] else { return };
-                let first = tenure.floor.max(tenure.acknowledged + 1);
-                self.sent.push((node, Sent::Append(tenure.batch(&self.session, first))));
+                let Some(owned) = &self.nodes[node] else { return };
+                let first = owned.floor.max(owned.acknowledged + 1);
+                self.sent.push((node, Sent::Append(owned.batch(&self.session, first))));
             }
             Step::SendNewest(node, count) => {
-                let Some(tenure) = &self.nodes[node] else { return };
-                let first = tenure.next().saturating_sub(count).max(tenure.floor);
-                self.sent.push((node, Sent::Append(tenure.batch(&self.session, first))));
+                let Some(owned) = &self.nodes[node] else { return };
+                let first = owned.next().saturating_sub(count).max(owned.floor);
+                self.sent.push((node, Sent::Append(owned.batch(&self.session, first))));
             }
             Step::Reassert(node) => {
-                let Some(tenure) = &self.nodes[node] else { return };
-                let ring = tenure.batch(&self.session, tenure.floor);
-                self.sent.push((node, Sent::Reassert(tenure.record.clone(), ring)));
+                let Some(owned) = &self.nodes[node] else { return };
+                let ring = owned.batch(&self.session, owned.floor);
+                self.sent.push((node, Sent::Reassert(owned.record.clone(), ring)));
             }
             Step::Release(node) => {
                 // The last act under a token.
-                let Some(tenure) = self.nodes[node].take() else { return };
-                self.sent.push((node, Sent::Release(tenure.record.owner.token)));
+                let Some(owned) = self.nodes[node].take() else { return };
+                self.sent.push((node, Sent::Release(owned.record.owner.token)));
             }
             Step::Claim(node) => self.claim(node).await,
             Step::Execute(which, heard) => {
@@ -164,18 +164,18 @@ impl Fight {
     }
 
     fn emit(&mut self, node: usize, count: u64) {
-        let Some(tenure) = &mut self.nodes[node] else { return };
+        let Some(owned) = &mut self.nodes[node] else { return };
         for _ in 0..count {
-            let payload = format!("{} {}", tenure.record.owner.token.random, tenure.next());
-            tenure.ring.push(payload.into());
+            let payload = format!("{} {}", owned.record.owner.token.random, owned.next());
+            owned.ring.push(payload.into());
         }
     }
 
     fn raise(&mut self, node: usize, by: u64) {
-        let Some(tenure) = &mut self.nodes[node] else { return };
-        let by = by.min(tenure.ring.len() as u64);
-        tenure.ring.drain(..by as usize);
-        tenure.floor += by;
+        let Some(owned) = &mut self.nodes[node] else { return };
+        let by = by.min(owned.ring.len() as u64);
+        owned.ring.drain(..by as usize);
+        owned.floor += by;
     }
 
     async fn claim(&mut self, node: usize) {
@@ -218,20 +218,20 @@ impl Fight {
                 let ring: Vec<_> = claimed.log.into_iter().map(|(_, payload)| payload).collect();
                 let acknowledged = floor + ring.len() as u64 - 1;
                 self.nodes[node] =
-                    Some(Tenure { record: claimed.record, ring, floor, acknowledged });
+                    Some(OwnedSession { record: claimed.record, ring, floor, acknowledged });
             }
         }
     }
 
-    /// A node hears what came of its batch. It may be about an earlier tenure.
+    /// A node hears what came of its batch. It may be about an earlier owner of the session.
     fn hear(&mut self, node: usize, token: Token, heard: bool, answer: Result<Appended, Error>) {
-        let Some(tenure) = &mut self.nodes[node] else { return };
-        if !heard || tenure.record.owner.token != token {
+        let Some(owned) = &mut self.nodes[node] else { return };
+        if !heard || owned.record.owner.token != token {
             return;
         }
         match answer {
             Ok(Appended { through }) => {
-                tenure.acknowledged = tenure.acknowledged.max(through.unwrap_or(0));
+                owned.acknowledged = owned.acknowledged.max(through.unwrap_or(0));
             }
             // It will send everything again.
             Err(Error::Hole { .. }) => {}
@@ -252,9 +252,9 @@ impl Fight {
             counter_before = counter;
         }
         let owners = self.nodes.iter().flatten().filter(|t| t.record.owner == record.owner);
-        for tenure in owners {
-            for number in tenure.shown() {
-                let mine = &tenure.ring[(number - tenure.floor) as usize];
+        for owned in owners {
+            for number in owned.shown() {
+                let mine = &owned.ring[(number - owned.floor) as usize];
                 let held = log.iter().find(|(n, _)| *n == number).map(|(_, payload)| payload);
                 assert_eq!(held, Some(mine), "{number} was shown and is lost: {log:?}");
             }

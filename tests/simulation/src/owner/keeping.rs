@@ -1,8 +1,8 @@
-//! What a session's tenure asks for, and what comes of it.
+//! What a session's ownership asks for, and what comes of it.
 
 use conversation::{Emitter, Event};
 use ownership::failover::Generation;
-use ownership::tenure::{Came, Moment, Op, Outcome};
+use ownership::machine::{Came, Moment, Op, Outcome};
 use ownership::tombstones::Tombstone;
 
 use super::*;
@@ -23,13 +23,13 @@ impl World {
         if owned.busy {
             return;
         }
-        let Some(tenure) = &mut owned.tenure else { return };
+        let Some(ownership) = &mut owned.ownership else { return };
         let session = &owned.session;
         let ring = || {
             let ring = session.ring();
             (ring.first, ring.entries)
         };
-        let Some(op) = tenure.next(&moment, ring, random) else { return };
+        let Some(op) = ownership.next(&moment, ring, random) else { return };
         owned.busy = true;
         let command = match op {
             Op::Append(batch) => Command::Append(batch),
@@ -39,10 +39,10 @@ impl World {
             Op::Release { token, .. } => Command::Release(id.clone(), token),
             Op::End { token } => Command::End(id.clone(), token),
         };
-        self.send_for(at, command, Purpose::Tenure(id.clone()));
+        self.send_for(at, command, Purpose::Ownership(id.clone()));
     }
 
-    /// What came of an operation of the tenure.
+    /// What came of an operation of the ownership.
     pub(crate) fn tenure_came(&mut self, at: Incarnation, id: &SessionId, answer: RedisAnswer) {
         let Some(mut owned) = self.take(at, id) else { return };
         owned.busy = false;
@@ -54,8 +54,8 @@ impl World {
             _ => return self.put(at, id, owned),
         };
         let Some(moment) = self.moment(at, id) else { return };
-        let Some(tenure) = &mut owned.tenure else { return };
-        for outcome in tenure.came(&moment, came) {
+        let Some(ownership) = &mut owned.ownership else { return };
+        for outcome in ownership.came(&moment, came) {
             match outcome {
                 Outcome::Through(through) => {
                     owned.following.push_back(Event::Appended { through });
@@ -71,11 +71,11 @@ impl World {
                     let name = self.name(at);
                     self.note(|| format!("{name} {}: {outcome:?}", id.as_str()));
                     if outcome == Outcome::Ended
-                        && let Some(tenure) = &owned.tenure
+                        && let Some(ownership) = &owned.ownership
                     {
                         let (record, until) =
-                            (tenure.tombstone(), moment.now + TTL.as_millis() as u64);
-                        let era = tenure.era();
+                            (ownership.tombstone(), moment.now + TTL.as_millis() as u64);
+                        let era = ownership.era();
                         let tombstone = Tombstone::new(id.clone(), record, Some(era), until);
                         if let Some(process) = self.processes.get_mut(&at) {
                             process.tombstones.keep(tombstone, moment.now);

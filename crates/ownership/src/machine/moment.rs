@@ -1,4 +1,4 @@
-//! What a node knows of time, its lease and the store when it asks a tenure what is next.
+//! What a node knows of time, its lease and the store when it asks an [`Ownership`](super::Ownership) what is next.
 
 use crate::PrimaryId;
 

@@ -15,7 +15,7 @@ use proptest::test_runner::TestRunner;
 use protocol::SessionId;
 use store::{Memory, Store};
 
-use ownership::tenure::{Acquired, Came, Moment, Op, Outcome, Rules, Settling, Tenure};
+use ownership::machine::{Acquired, Came, Moment, Op, Outcome, Ownership, Rules, Settling};
 use ownership::*;
 
 const TTL: Duration = Duration::from_secs(40_000);
@@ -106,7 +106,7 @@ struct Node {
 }
 
 struct Owned {
-    tenure: Tenure,
+    ownership: Ownership,
     /// What can be replayed, and the number of its first.
     first: u64,
     ring: Vec<Bytes>,
@@ -244,10 +244,11 @@ impl World {
         let ring: Vec<_> = log.into_iter().map(|(_, entry)| entry).collect();
         let held = first + ring.len() as u64 - 1;
         let version = record.state.version;
-        let tenure = Tenure::new(session(), record, Acquired { epoch, era: self.era }, TTL, now);
-        let tenure = tenure.with_rules(self.rules);
+        let ownership =
+            Ownership::new(session(), record, Acquired { epoch, era: self.era }, TTL, now);
+        let ownership = ownership.with_rules(self.rules);
         let owned =
-            Owned { tenure, first, ring, held, version, released: false, release_sent: false };
+            Owned { ownership, first, ring, held, version, released: false, release_sent: false };
         self.nodes[node].owner = Some(owned);
     }
 
@@ -259,7 +260,7 @@ impl World {
     fn acts(&self, node: usize) -> bool {
         let moment = self.moment(node, Settling::Done);
         let owned = self.nodes[node].owner.as_ref();
-        owned.is_some_and(|owned| owned.tenure.may_act(&moment))
+        owned.is_some_and(|owned| owned.ownership.may_act(&moment))
     }
 
     fn record(&self) -> Option<Record> {
@@ -276,22 +277,22 @@ impl World {
             Step::Say(node) if self.acts(node) => {
                 let owned = self.nodes[node].owner.as_mut().unwrap();
                 let number = owned.first + owned.ring.len() as u64;
-                let entry = format!("{number} of {}", owned.tenure.token());
+                let entry = format!("{number} of {}", owned.ownership.token());
                 let entry = Bytes::from(entry);
                 owned.ring.push(entry.clone());
-                owned.tenure.push(number, owned.first, vec![entry]);
+                owned.ownership.push(number, owned.first, vec![entry]);
             }
             Step::Trim(node) if self.acts(node) => {
                 let owned = self.nodes[node].owner.as_mut().unwrap();
                 let floor = (owned.held + 1).max(owned.first);
                 owned.ring.drain(..(floor - owned.first) as usize);
                 owned.first = floor;
-                owned.tenure.push(floor + owned.ring.len() as u64, floor, Vec::new());
+                owned.ownership.push(floor + owned.ring.len() as u64, floor, Vec::new());
             }
             Step::Save(node) if self.acts(node) => {
                 let owned = self.nodes[node].owner.as_mut().unwrap();
                 owned.version += 1;
-                owned.tenure.save(State { version: owned.version, bytes: [].into() });
+                owned.ownership.save(State { version: owned.version, bytes: [].into() });
             }
             Step::Act(node, fate) => self.act(node, fate, settled),
             Step::Arrive(which) if which < self.late.len() => {
@@ -310,11 +311,11 @@ impl World {
             Step::Failover(forgotten, order) => self.fail_over(forgotten, order),
             Step::Release(node) if self.acts(node) => {
                 let owned = self.nodes[node].owner.as_mut().unwrap();
-                owned.tenure.release();
+                owned.ownership.release();
                 owned.released = true;
             }
             Step::End(node) if self.acts(node) => {
-                self.nodes[node].owner.as_mut().unwrap().tenure.end();
+                self.nodes[node].owner.as_mut().unwrap().ownership.end();
             }
             Step::Evict if self.nodes.iter().filter(|node| node.owner.is_some()).count() == 1 => {
                 self.evict();
@@ -331,7 +332,7 @@ impl World {
         // An owner that has slept since before a failover cannot tell what expired from what
         // the failover forgot.
         let slept =
-            |node: &Node| node.owner.as_ref().is_some_and(|owned| owned.tenure.era() < self.era);
+            |node: &Node| node.owner.as_ref().is_some_and(|owned| owned.ownership.era() < self.era);
         if self.ended && self.nodes.iter().any(slept) {
             return;
         }
@@ -347,14 +348,14 @@ impl World {
         let random = self.random;
         let Some(owned) = &mut self.nodes[node].owner else { return };
         let ring = || (owned.first, owned.ring.clone());
-        let Some(op) = owned.tenure.next(&moment, ring, random) else { return };
+        let Some(op) = owned.ownership.next(&moment, ring, random) else { return };
         let is_release = matches!(op, Op::Release { .. });
         let is_repeated = is_release && std::mem::replace(&mut owned.release_sent, true);
         let came = self.send(op, fate);
         let (log, record) = (self.log(), self.record());
         let Some(owned) = &mut self.nodes[node].owner else { return };
         let mut over = false;
-        for outcome in owned.tenure.came(&moment, came) {
+        for outcome in owned.ownership.came(&moment, came) {
             match outcome {
                 Outcome::Through(through) => {
                     assert!(through >= owned.held, "{through} is told after {}", owned.held);
@@ -371,7 +372,7 @@ impl World {
                     assert_eq!(record.as_ref().unwrap().owner.token, token);
                 }
                 Outcome::Deposed => {
-                    let lapsed = self.nodes[node].right != Some(owned.tenure.epoch());
+                    let lapsed = self.nodes[node].right != Some(owned.ownership.epoch());
                     let claimable = lapsed || is_repeated;
                     assert!(record.is_some() || claimable, "what the store forgot is written anew");
                     let is_own = record.as_ref().is_some_and(|record| {
@@ -383,7 +384,7 @@ impl World {
                 Outcome::Released => {
                     let last = owned.first + owned.ring.len() as u64 - 1;
                     assert!(owned.held >= last, "released with {} of {last} held", owned.held);
-                    let token = owned.tenure.token();
+                    let token = owned.ownership.token();
                     if record.as_ref().is_some_and(|record| record.owner.token == token) {
                         let mut ring = (owned.first..).zip(&owned.ring);
                         let lost = ring.find(|(n, entry)| !log.contains(&(*n, (*entry).clone())));
@@ -500,7 +501,7 @@ impl World {
         for owned in self.nodes.iter().filter_map(|node| node.owner.as_ref()) {
             let last = owned.first + owned.ring.len() as u64 - 1;
             let waits = self.record().is_some_and(|record| {
-                record.owner.token == owned.tenure.token() && owned.held < last
+                record.owner.token == owned.ownership.token() && owned.held < last
             });
             assert!(!waits, "{} of {last} are held", owned.held);
         }
@@ -519,7 +520,7 @@ impl World {
         let Some(owned) = owners.first() else { return };
         assert!(!owned.released, "it was released, and is not");
         let record = self.record().expect("the session is known");
-        assert_eq!(record.owner.token, owned.tenure.token());
+        assert_eq!(record.owner.token, owned.ownership.token());
         assert_eq!(record.state.version, owned.version);
         let ring: Vec<_> = (owned.first..).zip(owned.ring.iter().cloned()).collect();
         assert_eq!(self.log(), ring);

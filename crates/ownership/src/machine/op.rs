@@ -1,4 +1,4 @@
-//! The store operations that a tenure asks for.
+//! The store operations that an [`Ownership`](super::Ownership) asks for.
 
 use crate::{Batch, Expected, Owner, PrimaryId, Record, State, Token};
 

@@ -30,13 +30,13 @@ fn what_has_an_unknown_outcome_is_sent_again_whole_and_more_and_more_rarely() {
     story.came(Came::Appended(Err(unavailable())), []);
     story.say("c");
     story.does("nothing");
-    assert_eq!(story.tenure.wake_at(), Some(50));
+    assert_eq!(story.ownership.wake_at(), Some(50));
     story.at(50).does("append 1abc");
     story.came(Came::Appended(Err(unavailable())), []);
-    assert_eq!(story.tenure.wake_at(), Some(150));
+    assert_eq!(story.ownership.wake_at(), Some(150));
     story.at(150).does("append 1abc");
     story.came(appended(3), [Outcome::Through(3)]);
-    assert_eq!(story.tenure.wake_at(), Some(100_150));
+    assert_eq!(story.ownership.wake_at(), Some(100_150));
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn what_is_below_the_floor_is_not_sent_and_nobody_waits_for_it() {
     let mut story = story();
     story.say("a");
     story.say("b");
-    story.tenure.push(3, 3, Vec::new());
+    story.ownership.push(3, 3, Vec::new());
     story.does("append 3");
     story.came(Came::Appended(Ok(Appended { through: None })), [Outcome::Through(2)]);
     story.does("nothing");
@@ -53,11 +53,11 @@ fn what_is_below_the_floor_is_not_sent_and_nobody_waits_for_it() {
 #[test]
 fn an_idle_session_is_refreshed_well_before_it_expires() {
     let mut story = story();
-    assert_eq!(story.tenure.wake_at(), Some(100_000));
+    assert_eq!(story.ownership.wake_at(), Some(100_000));
     story.at(99_999).does("nothing");
     story.at(100_000).does("append 1");
     story.came(Came::Appended(Ok(Appended { through: None })), []);
-    assert_eq!(story.tenure.wake_at(), Some(200_000));
+    assert_eq!(story.ownership.wake_at(), Some(200_000));
 }
 
 #[test]
@@ -78,9 +78,9 @@ fn a_busy_session_is_refreshed_as_often_as_an_idle_one_and_not_with_each_append(
 #[test]
 fn only_a_newer_state_is_saved() {
     let mut story = story();
-    story.tenure.save(State { version: 2, bytes: [].into() });
+    story.ownership.save(State { version: 2, bytes: [].into() });
     story.does("save 2");
-    story.tenure.save(State { version: 1, bytes: [].into() });
+    story.ownership.save(State { version: 1, bytes: [].into() });
     story.came(Came::Saved(Ok(2)), [Outcome::Saved(2)]);
     story.does("nothing");
 }
@@ -90,7 +90,7 @@ fn only_a_newer_state_is_saved() {
 #[test]
 fn an_entry_follows_the_state_that_changed_with_it() {
     let mut story = story();
-    story.tenure.save(state(1));
+    story.ownership.save(state(1));
     story.say("a");
     story.does("save 1");
     story.came(Came::Saved(Err(unavailable())), []);
@@ -104,17 +104,17 @@ fn an_entry_follows_the_state_that_changed_with_it() {
 #[test]
 fn a_state_that_changes_all_the_time_does_not_keep_entries_from_the_log() {
     let mut story = story();
-    story.tenure.save(state(1));
+    story.ownership.save(state(1));
     story.say("a");
     story.does("save 1");
-    story.tenure.save(state(2));
+    story.ownership.save(state(2));
     story.say("b");
     story.came(Came::Saved(Ok(1)), [Outcome::Saved(1)]);
     // What was there before the second change, and no more.
     story.does("append 1a");
     story.came(appended(1), [Outcome::Through(1)]);
     story.does("save 2");
-    story.tenure.save(state(3));
+    story.ownership.save(state(3));
     story.came(Came::Saved(Ok(2)), [Outcome::Saved(2)]);
     story.does("append 2b");
     story.came(appended(2), [Outcome::Through(2)]);

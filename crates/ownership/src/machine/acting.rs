@@ -3,14 +3,14 @@
 
 use conversation::mutant;
 
-use super::{Moment, Settling, Tenure};
+use super::{Moment, Ownership, Settling};
 
-impl Tenure {
+impl Ownership {
     /// May anything be done for the session now?
     pub fn may_act(&self, moment: &Moment) -> bool {
         let mine = moment.right.is_some_and(|right| self.is_claimed(right))
-            || (moment.right.is_none() && mutant!("tenure.act_without_a_lease"))
-            || (moment.right.is_some() && mutant!("tenure.act_before_the_claim"));
+            || (moment.right.is_none() && mutant!("ownership.act_without_a_lease"))
+            || (moment.right.is_some() && mutant!("ownership.act_before_the_claim"));
         let gone = self.over || (self.released && self.rules.release_is_last);
         // A failover may have forgotten that this owner claimed the session. Then, in the second
         // half of settling at the earliest, another that has seen the failover before claims it;

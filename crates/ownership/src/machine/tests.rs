@@ -22,9 +22,9 @@ fn record() -> Record {
     }
 }
 
-/// A tenure of epoch 0, the ring of its session, and what its node knows.
+/// An ownership of epoch 0, the ring of its session, and what its node knows.
 struct Story {
-    tenure: Tenure,
+    ownership: Ownership,
     ring: Vec<Bytes>,
     moment: Moment,
     random: u64,
@@ -33,8 +33,8 @@ struct Story {
 fn story() -> Story {
     let session = SessionId::parse("a-session").unwrap();
     let moment = Moment { now: 0, right: Some(0), era: 1, settling: Settling::Done, primary: None };
-    let tenure = Tenure::new(session, record(), Acquired { epoch: 0, era: 1 }, TTL, 0);
-    Story { tenure, ring: Vec::new(), moment, random: 100 }
+    let ownership = Ownership::new(session, record(), Acquired { epoch: 0, era: 1 }, TTL, 0);
+    Story { ownership, ring: Vec::new(), moment, random: 100 }
 }
 
 fn unavailable() -> Error {
@@ -54,7 +54,7 @@ impl Story {
     fn say(&mut self, entry: &'static str) {
         self.ring.push(Bytes::from_static(entry.as_bytes()));
         let number = self.ring.len() as u64;
-        self.tenure.push(number, 1, vec![Bytes::from_static(entry.as_bytes())]);
+        self.ownership.push(number, 1, vec![Bytes::from_static(entry.as_bytes())]);
     }
 
     /// What is done next, in short.
@@ -62,7 +62,7 @@ impl Story {
     fn does(&mut self, expected: &str) {
         self.random += 1;
         let ring = || (1, self.ring.clone());
-        let op = self.tenure.next(&self.moment, ring, self.random);
+        let op = self.ownership.next(&self.moment, ring, self.random);
         let text = |entries: &[Bytes]| {
             entries.iter().map(|e| String::from_utf8_lossy(e).into_owned()).collect::<String>()
         };
@@ -92,7 +92,7 @@ impl Story {
     fn appends(&mut self, entry: &'static str, prolongs: bool) -> u64 {
         self.say(entry);
         let ring = (1, self.ring.clone());
-        let op = self.tenure.next(&self.moment, || ring, 0);
+        let op = self.ownership.next(&self.moment, || ring, 0);
         let Some(Op::Append(batch)) = op else { panic!("{op:?}") };
         assert_eq!(batch.prolongs, prolongs, "at {}", self.moment.now);
         self.ring.len() as u64
@@ -100,15 +100,15 @@ impl Story {
 
     #[track_caller]
     fn came<const N: usize>(&mut self, came: Came, outcomes: [Outcome; N]) {
-        assert_eq!(self.tenure.came(&self.moment, came), outcomes);
+        assert_eq!(self.ownership.came(&self.moment, came), outcomes);
     }
 
     /// The claim that is under way succeeds.
     #[track_caller]
     fn claimed(&mut self) {
-        let new = self.tenure.claiming.as_ref().expect("a claim is under way").new;
+        let new = self.ownership.claiming.as_ref().expect("a claim is under way").new;
         let mut record = record();
-        record.former.insert(0, self.tenure.token());
+        record.former.insert(0, self.ownership.token());
         record.owner = new;
         let claimed = Claimed { record, log: Vec::new() };
         self.came(Came::Claimed(Ok(claimed)), [Outcome::Reclaimed(new.token)]);
@@ -120,7 +120,7 @@ impl Story {
     }
 
     fn may_act(&self) -> bool {
-        self.tenure.may_act(&self.moment)
+        self.ownership.may_act(&self.moment)
     }
 }
 
@@ -211,7 +211,7 @@ fn a_session_that_a_failover_made_missing_is_written_anew_after_a_lapse_too() {
 fn a_release_that_finds_the_session_missing_when_it_is_repeated_is_over() {
     for right in [0, 1] {
         let mut story = story();
-        story.tenure.release();
+        story.ownership.release();
         story.does("release 3");
         story.came(Came::Done(Err(unavailable())), []);
         story.moment.right = Some(right);
@@ -224,13 +224,13 @@ fn a_release_that_finds_the_session_missing_when_it_is_repeated_is_over() {
 fn a_state_that_a_claim_finds_in_the_record_is_reported_as_saved() {
     let mut story = story();
     let state = State { version: 7, bytes: [].into() };
-    story.tenure.save(state.clone());
+    story.ownership.save(state.clone());
     story.does("save 7");
     // It was written, and its answer never came.
     story.came(Came::Saved(Err(unavailable())), []);
     story.moment = Moment { now: 9_000, right: Some(1), ..story.moment };
     story.does("claim 4 from 3");
-    let owner = story.tenure.claiming.as_ref().expect("a claim is under way").new;
+    let owner = story.ownership.claiming.as_ref().expect("a claim is under way").new;
     let claimed = Claimed { record: Record { owner, state, ..record() }, log: Vec::new() };
     let outcomes = [Outcome::Reclaimed(owner.token), Outcome::Saved(7)];
     story.came(Came::Claimed(Ok(claimed)), outcomes);
@@ -255,10 +255,10 @@ fn a_claim_of_unknown_outcome_is_the_same_claim_again() {
     let mut story = story();
     story.moment.right = Some(1);
     story.does("claim 4 from 3");
-    let first = story.tenure.claiming.as_ref().unwrap().new;
+    let first = story.ownership.claiming.as_ref().unwrap().new;
     story.came(Came::Claimed(Err(unavailable())), []);
     story.at(50).does("claim 4 from 3");
-    assert_eq!(story.tenure.claiming.as_ref().unwrap().new, first);
+    assert_eq!(story.ownership.claiming.as_ref().unwrap().new, first);
     // The first had succeeded, and is found by the second as its own.
     story.claimed();
     assert!(story.may_act());
@@ -273,7 +273,7 @@ fn whoever_finds_another_owner_stops() {
     assert!(!story.may_act());
     story.say("b");
     story.at(1_000_000).does("nothing");
-    assert_eq!(story.tenure.wake_at(), None);
+    assert_eq!(story.ownership.wake_at(), None);
 }
 
 #[test]
@@ -319,13 +319,13 @@ fn a_failover_ends_the_wait_for_another_attempt() {
         story.came(Came::Claimed(Err(unavailable())), []);
     }
     story.at(760).does("nothing");
-    assert_eq!(story.tenure.wake_at(), Some(1_550));
+    assert_eq!(story.ownership.wake_at(), Some(1_550));
     story.moment.era = 2;
     story.does("reassert 3 Owned 1");
     // One that fails is waited for as after a first failure.
     story.came(Came::Appended(Err(unavailable())), []);
     story.does("nothing");
-    assert_eq!(story.tenure.wake_at(), Some(810));
+    assert_eq!(story.ownership.wake_at(), Some(810));
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn an_owner_that_cannot_write_anew_acts_only_once_the_store_says_that_it_names_t
     (story.moment.era, story.moment.settling) = (2, Settling::First);
     story.does("reassert 3 Owned 1");
     story.came(Came::Appended(Err(unavailable())), []);
-    assert!(story.may_act() && !story.tenure.is_sure());
+    assert!(story.may_act() && !story.ownership.is_sure());
     story.moment.settling = Settling::Second;
     assert!(!story.may_act());
     story.does("nothing");
@@ -352,7 +352,7 @@ fn an_owner_that_cannot_write_anew_acts_only_once_the_store_says_that_it_names_t
     story.came(Came::Appended(Err(unavailable())), []);
     story.at(350).does("claim 4 from 3");
     story.claimed();
-    assert!(story.may_act() && story.tenure.is_sure());
+    assert!(story.may_act() && story.ownership.is_sure());
     story.does("reassert 4 Owned 1");
     story.came(Came::Appended(Err(unavailable())), []);
     story.at(400).does("reassert 4 Owned 1");
@@ -364,7 +364,7 @@ fn an_owner_that_cannot_write_anew_acts_only_once_the_store_says_that_it_names_t
 fn a_failover_between_a_claim_and_the_first_operation_is_noticed() {
     let mut story = story();
     (story.moment.era, story.moment.settling) = (2, Settling::Second);
-    story.tenure.observe(2);
+    story.ownership.observe(2);
     assert!(!story.may_act());
     story.does("reassert 3 Owned 1");
     story.came(appended(0), []);
@@ -377,7 +377,7 @@ fn a_failover_is_noticed_while_an_operation_is_under_way() {
     story.say("a");
     story.does("append 1a");
     (story.moment.era, story.moment.settling) = (2, Settling::Second);
-    assert!(story.tenure.observe(2) && !story.tenure.observe(2));
+    assert!(story.ownership.observe(2) && !story.ownership.observe(2));
     assert!(!story.may_act());
     story.came(Came::Appended(Err(unavailable())), []);
     story.at(50).does("reassert 3 Owned 1a");
@@ -419,7 +419,7 @@ fn an_owner_in_doubt_does_not_act_while_another_failover_settles() {
     story.came(appended(0), []);
     assert!(story.may_act());
     story.moment.era = 4;
-    story.tenure.observe(4);
+    story.ownership.observe(4);
     assert!(story.may_act());
 }
 
@@ -449,7 +449,7 @@ fn while_a_failover_settles_a_lapsed_owner_puts_itself_back_and_claims_only_in_t
     story.does("reassert 3 Owned 1");
     story.came(Came::Appended(Ok(Appended { through: None })), []);
     story.does("nothing");
-    assert_eq!(story.tenure.wake_at(), Some(100));
+    assert_eq!(story.ownership.wake_at(), Some(100));
     assert!(!story.may_act());
     story.moment.settling = Settling::Second;
     story.at(100).does("claim 4 from 3");
@@ -461,8 +461,8 @@ fn while_a_failover_settles_a_lapsed_owner_puts_itself_back_and_claims_only_in_t
 fn a_session_is_released_when_all_is_held_and_saved_and_settled_and_then_nothing_is_done() {
     let mut story = story();
     story.say("a");
-    story.tenure.save(State { version: 1, bytes: [].into() });
-    story.tenure.release();
+    story.ownership.save(State { version: 1, bytes: [].into() });
+    story.ownership.release();
     story.does("save 1");
     story.came(Came::Saved(Ok(1)), [Outcome::Saved(1)]);
     story.does("append 1a");
@@ -489,7 +489,7 @@ fn a_release_of_unknown_outcome_is_not_repeated_on_a_log_that_a_failover_cut_sho
         story.say("a");
         story.does("append 1a");
         story.came(appended(1), [Outcome::Through(1)]);
-        story.tenure.release();
+        story.ownership.release();
         story.does("release 3");
         story.came(Came::Done(Err(unavailable())), []);
         story.moment.era = 2;
@@ -508,7 +508,7 @@ fn a_release_of_unknown_outcome_is_not_repeated_on_a_log_that_a_failover_cut_sho
 #[test]
 fn a_release_of_unknown_outcome_does_not_put_off_what_a_failover_makes_an_owner_write() {
     let mut story = story();
-    story.tenure.release();
+    story.ownership.release();
     story.does("release 3");
     story.came(Came::Done(Err(unavailable())), []);
     story.moment.era = 2;
@@ -524,7 +524,7 @@ fn a_release_of_unknown_outcome_does_not_put_off_what_a_failover_makes_an_owner_
 #[test]
 fn a_release_that_somebody_has_made_use_of_is_over() {
     let mut story = story();
-    story.tenure.release();
+    story.ownership.release();
     story.does("release 3");
     story.came(Came::Done(Err(unavailable())), []);
     story.at(50).does("release 3");
@@ -535,7 +535,7 @@ fn a_release_that_somebody_has_made_use_of_is_over() {
 fn an_end_is_repeated_until_it_is_known_and_written_anew_where_it_was_forgotten() {
     let mut story = story();
     story.say("a");
-    story.tenure.end();
+    story.ownership.end();
     story.does("end 3");
     story.came(Came::Done(Err(unavailable())), []);
     story.at(50).does("end 3");
@@ -551,7 +551,7 @@ fn an_end_during_a_reassertion_is_sent_after_it() {
     story.does("nothing");
     story.moment.era = 2;
     story.does("reassert 3 Owned 1");
-    story.tenure.end();
+    story.ownership.end();
     story.came(Came::Appended(Ok(Appended { through: None })), []);
     story.does("end 3");
     story.came(Came::Done(Err(Error::Ended)), [Outcome::Ended]);
@@ -563,7 +563,7 @@ fn a_node_without_a_lease_is_not_asked_over_and_over() {
     story.say("a");
     story.moment.right = None;
     story.at(200_000).does("nothing");
-    assert_eq!(story.tenure.wake_at(), Some(200_500));
+    assert_eq!(story.ownership.wake_at(), Some(200_500));
     // But at once when there is one.
     story.moment.right = Some(0);
     story.at(200_001).does("append 1a");

@@ -4,7 +4,7 @@ use conversation::mutant;
 use thin_vec::ThinVec;
 
 use super::under::{Anew, Reasserting, Under};
-use super::{Came, Moment, Outcome, Tenure};
+use super::{Came, Moment, Outcome, Ownership};
 use crate::{Claimed, Error, Incarnation, Owner, Standing};
 
 /// The wait after a first failure, in milliseconds; it doubles with each further one.
@@ -12,14 +12,14 @@ const BACKOFF_MIN: u64 = 50;
 /// The longest wait between two attempts, in milliseconds.
 const BACKOFF_MAX: u64 = 2_000;
 
-impl Tenure {
+impl Ownership {
     /// Takes what came of the operation that was under way.
     pub fn came(&mut self, moment: &Moment, came: Came) -> Vec<Outcome> {
         let Some(under) = self.under.take() else { return Vec::new() };
         let came = match came {
             Came::Appended(Ok(_)) => Ok(self.appended(&under)),
             Came::Saved(Ok(version)) => {
-                let newest = mutant!("tenure.take_a_save_for_the_newest");
+                let newest = mutant!("ownership.take_a_save_for_the_newest");
                 let version = if newest { self.record.state.version } else { version };
                 self.saved = self.saved.max(version);
                 if let Under::Save { end } = under {
@@ -42,7 +42,7 @@ impl Tenure {
             Ok(outcomes) => {
                 let is_retry = std::mem::take(&mut self.failures) > 0;
                 self.retry_at = 0;
-                if is_retry && mutant!("tenure.report_nothing_after_a_retry") {
+                if is_retry && mutant!("ownership.report_nothing_after_a_retry") {
                     return Vec::new();
                 }
                 outcomes
@@ -63,7 +63,7 @@ impl Tenure {
     fn wait(&mut self, now: u64, is_known: bool) {
         let wait = (BACKOFF_MIN << self.failures.min(10)).min(BACKOFF_MAX);
         self.retry_at = if is_known && self.failures == 0 { 0 } else { now + wait };
-        if mutant!("tenure.never_retry") {
+        if mutant!("ownership.never_retry") {
             self.retry_at = u64::MAX;
         }
         self.failures = self.failures.saturating_add(1);
@@ -87,7 +87,7 @@ impl Tenure {
                 }
                 outcomes.extend(self.held(end));
             }
-            Under::Append { .. } if mutant!("tenure.acknowledge_what_came_since") => {
+            Under::Append { .. } if mutant!("ownership.acknowledge_what_came_since") => {
                 outcomes.extend(self.held(u64::MAX));
             }
             Under::Append { end } => outcomes.extend(self.held(*end)),
@@ -120,14 +120,14 @@ impl Tenure {
         // Not under this token.
         self.released = false;
         self.epoch = *right;
-        if mutant!("tenure.act_on_under_the_older_token") {
+        if mutant!("ownership.act_on_under_the_older_token") {
             return Vec::new();
         }
         self.record.owner = claimed.record.owner;
         self.record.former.clone_from(&claimed.record.former);
         let reported = self.saved;
         self.saved = claimed.record.state.version.min(self.record.state.version);
-        if mutant!("tenure.claim_trusts_its_own_state") {
+        if mutant!("ownership.claim_trusts_its_own_state") {
             self.saved = self.record.state.version;
         }
         if !self.ending {
@@ -137,7 +137,7 @@ impl Tenure {
         self.anew = Anew::UnderLease;
         let mut outcomes = vec![Outcome::Reclaimed(self.token())];
         // The answer to the save that the record holds may have been lost.
-        if self.saved > reported && !mutant!("tenure.claim_reports_no_state") {
+        if self.saved > reported && !mutant!("ownership.claim_reports_no_state") {
             outcomes.push(Outcome::Saved(self.saved));
         }
         outcomes
@@ -151,7 +151,7 @@ impl Tenure {
         let answers = matches!(under, Under::Claim { .. }) && is_known(&error);
         self.rivalled &= !answers;
         match error {
-            Error::Unavailable(_) if mutant!("tenure.an_unknown_outcome_is_a_success") => {
+            Error::Unavailable(_) if mutant!("ownership.an_unknown_outcome_is_a_success") => {
                 self.appended(under).into_iter().next()
             }
             Error::Unavailable(_) | Error::MarkedDead { .. } | Error::LeaseGone => {
@@ -179,17 +179,17 @@ impl Tenure {
                 None
             }
             Error::Missing => self.gone(Outcome::Deposed),
-            Error::Hole { .. } if mutant!("tenure.ignore_a_hole") => None,
+            Error::Hole { .. } if mutant!("ownership.ignore_a_hole") => None,
             Error::Hole { .. } => {
                 self.anew = Anew::UnderLease;
                 None
             }
-            Error::Fenced(_) if mutant!("tenure.deposed_is_released") => {
+            Error::Fenced(_) if mutant!("ownership.deposed_is_released") => {
                 self.gone(Outcome::Released)
             }
             Error::Fenced(owner) => self.fenced(owner),
             Error::Released if self.released => self.gone(Outcome::Released),
-            // A release under this token, which a former life of this tenure sent.
+            // A release under this token, which an earlier ownership of this session sent.
             Error::Released => self.gone(Outcome::Deposed),
             Error::Ended if self.ending => self.gone(Outcome::Ended),
             Error::Ended => self.gone(Outcome::Deposed),
@@ -198,7 +198,8 @@ impl Tenure {
 
     fn fenced(&mut self, owner: Owner) -> Option<Outcome> {
         let is_older = self.record.came_after(owner.token);
-        if (is_older || mutant!("tenure.replace_a_newer_owner")) && self.rules.reasserts_fallen_back
+        if (is_older || mutant!("ownership.replace_a_newer_owner"))
+            && self.rules.reasserts_fallen_back
         {
             self.late = None;
             self.anew = Anew::Yes;

@@ -1,7 +1,7 @@
 //! One session's ownership at its owner: which store operation is next, and what an answer means.
 //!
-//! A [`Tenure`] never waits, never reads a clock and performs nothing. Whoever holds it
-//! asks [`Tenure::next`] what to do, does that one thing, and brings back what came of it.
+//! An [`Ownership`] never waits, never reads a clock and performs nothing. Whoever holds it
+//! asks [`Ownership::next`] what to do, does that one thing, and brings back what came of it.
 //! It decides nothing about what a session says.
 
 mod acting;
@@ -64,7 +64,7 @@ pub enum Outcome {
 /// One session's ownership. What only a failover or a lapsed lease needs is boxed: every
 /// session of a node keeps one of these.
 #[derive(Debug)]
-pub struct Tenure {
+pub struct Ownership {
     session: SessionId,
     record: Record,
     ttl: Duration,
@@ -117,7 +117,7 @@ pub struct Tenure {
     over: bool,
 }
 
-impl Tenure {
+impl Ownership {
     /// The ownership that a record states.
     pub fn new(
         session: SessionId,
@@ -198,7 +198,7 @@ impl Tenure {
         if self.over {
             return;
         }
-        if self.unheld.is_empty() || mutant!("tenure.number_from_the_newest") {
+        if self.unheld.is_empty() || mutant!("ownership.number_from_the_newest") {
             self.first = first;
         }
         // Nothing but a raised floor is news as well.
@@ -221,7 +221,7 @@ impl Tenure {
 
     /// Ends the session.
     pub fn end(&mut self) {
-        self.ending = !mutant!("tenure.release_instead_of_an_end");
+        self.ending = !mutant!("ownership.release_instead_of_an_end");
         self.releasing |= !self.ending;
         self.record.standing = Standing::Ended;
     }
@@ -294,7 +294,7 @@ impl Tenure {
             let state = self.record.state.clone();
             return Some(Op::Save { token: self.token(), state });
         }
-        if self.ending && !mutant!("tenure.never_write_the_end") {
+        if self.ending && !mutant!("ownership.never_write_the_end") {
             self.under = Some(Under::End);
             return Some(Op::End { token: self.token() });
         }
@@ -368,10 +368,10 @@ impl Tenure {
     }
 
     fn reassert(&mut self, (first, mut entries): (u64, Vec<Bytes>)) -> Op {
-        if mutant!("tenure.reassert_without_the_oldest_entry") && !entries.is_empty() {
+        if mutant!("ownership.reassert_without_the_oldest_entry") && !entries.is_empty() {
             entries.remove(0);
         }
-        if mutant!("tenure.reassert_without_the_log") {
+        if mutant!("ownership.reassert_without_the_log") {
             entries.clear();
         }
         let version = self.record.state.version;
@@ -400,7 +400,7 @@ impl Tenure {
         let below = below.min(self.unheld.len());
         self.unheld.drain(..below);
         self.first += below as u64;
-        if mutant!("tenure.append_without_the_oldest_entry") && self.unheld.len() > 1 {
+        if mutant!("ownership.append_without_the_oldest_entry") && self.unheld.len() > 1 {
             self.unheld.remove(0);
         }
         if self.unheld.is_empty() {
