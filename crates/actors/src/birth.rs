@@ -41,7 +41,7 @@ pub(crate) fn begin(
 ) -> Result<Opened, Refusal> {
     // Where the node may not act, or not any more when the session is recorded, that is found
     // out before anything is done for it.
-    let epoch = node.epoch();
+    let lease_generation = node.lease_generation();
     let seat = node.registry.seat(tenant, node.settings.sessions_max)?;
     let random = Random::new()?;
     let session = random.session_id(&node.tag).ok_or(Refusal::Unavailable)?;
@@ -65,7 +65,7 @@ pub(crate) fn begin(
         owner,
         tenant: Arc::clone(&tenant.name),
         principal: Digest(principal.digest()),
-        acquired: Acquired { epoch, era: node.moment(&session).era },
+        acquired: Acquired { lease_generation, era: node.lease_snapshot(&session).era },
         random: random.next_token,
         first,
         creation: None,

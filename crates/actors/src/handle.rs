@@ -11,7 +11,7 @@ use std::time::Duration;
 use backends::Backends;
 use cluster::Cluster;
 use conversation::Refusal;
-use ownership::machine::{Moment, Settling};
+use ownership::machine::{LeaseSnapshot, Settling};
 use protocol::{Body, Message, Mirrored, Request, SessionId};
 use store::{Incarnation, Store};
 use tenants::{Principal, Tenant};
@@ -350,15 +350,15 @@ impl Node {
         self.cluster.get()
     }
 
-    /// The epoch of this node's lease, where it may act for its sessions now. One on its own
+    /// The generation of this node's lease, where it may act for its sessions now. One on its own
     /// always may. No round trip.
-    pub(crate) fn right(&self) -> Option<u64> {
-        self.cluster.get().map_or(Some(0), Cluster::right)
+    pub(crate) fn valid_lease_generation(&self) -> Option<u64> {
+        self.cluster.get().map_or(Some(0), Cluster::valid_lease_generation)
     }
 
-    /// The epoch of this node's lease, whether or not it may act. See [`Node::right`].
-    pub(crate) fn epoch(&self) -> u64 {
-        self.cluster.get().map_or(0, Cluster::epoch)
+    /// The generation of this node's lease, whether or not it may act.
+    pub(crate) fn lease_generation(&self) -> u64 {
+        self.cluster.get().map_or(0, Cluster::lease_generation)
     }
 
     /// Rises with each failover of the store that this node sees. Takes no lock.
@@ -368,13 +368,13 @@ impl Node {
 
     /// What the node knows now that matters to its ownership of a session, by the clock of
     /// sessions.
-    pub(crate) fn moment(&self, session: &SessionId) -> Moment {
+    pub(crate) fn lease_snapshot(&self, session: &SessionId) -> LeaseSnapshot {
         let now = clock::now().0;
         match self.cluster.get() {
-            Some(cluster) => Moment { now, ..cluster.moment(session) },
+            Some(cluster) => LeaseSnapshot { now, ..cluster.lease_snapshot(session) },
             None => {
                 let settling = Settling::Done;
-                Moment { now, right: Some(0), era: 0, settling, primary: None }
+                LeaseSnapshot { now, lease_generation: Some(0), era: 0, settling, primary: None }
             }
         }
     }

@@ -41,7 +41,8 @@ impl Node {
     /// since it lost a peer or Redis, no new one could, and no client repeats an `initialize`.
     /// What cannot be held, or not for longer (`store_wait_secs`), is [`Refusal::Unavailable`].
     pub(crate) async fn until_it_may_open(self: &Arc<Self>) -> Result<(), Refusal> {
-        let Some(cluster) = self.cluster().filter(|_| self.right().is_none()) else {
+        let Some(cluster) = self.cluster().filter(|_| self.valid_lease_generation().is_none())
+        else {
             return Ok(());
         };
         let _held = Held::new(self).ok_or(Refusal::Unavailable)?;
@@ -59,7 +60,7 @@ impl Node {
         let (mut changes, mut departing) = (cluster.changes(), self.departing.subscribe());
         // Neither can fail: whoever tells of them is here.
         tokio::select! {
-            _ = changes.wait_for(|_| self.right().is_some()) => {}
+            _ = changes.wait_for(|_| self.valid_lease_generation().is_some()) => {}
             _ = departing.wait_for(|departs| *departs) => {}
         }
     }

@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ownership::machine::{Came, Moment, Op, Outcome, Ownership, Settling};
+use ownership::machine::{Came, LeaseSnapshot, Op, Outcome, Ownership, Settling};
 use protocol::SessionId;
 use store::{Record, State, Store, Token};
 
@@ -84,20 +84,30 @@ impl Keeper {
         }
     }
 
-    /// Takes note of failovers of the store. `newest`: the node's newest era; `moment` is asked
+    /// Takes note of failovers of the store. `newest`: the node's newest era; `snapshot` is asked
     /// for only where that has changed.
-    pub(crate) fn observe(&mut self, newest: u64, moment: impl FnOnce() -> Moment) {
+    pub(crate) fn observe(&mut self, newest: u64, snapshot: impl FnOnce() -> LeaseSnapshot) {
         if std::mem::replace(&mut self.newest_era, newest) != newest {
-            self.stirred |= self.ownership.observe(moment().era);
+            self.stirred |= self.ownership.observe(snapshot().era);
         }
     }
 
-    /// May anything be done for the session now, given the epoch of the node's lease?
-    pub(crate) fn may_act(&self, right: Option<u64>, settling: impl FnOnce() -> Settling) -> bool {
+    /// May anything be done for the session now, given the generation of the node's lease?
+    pub(crate) fn may_act(
+        &self,
+        lease_generation: Option<u64>,
+        settling: impl FnOnce() -> Settling,
+    ) -> bool {
         // Asked before every turn, so the rest of the moment, which takes a lock to learn,
-        // is left out, unless the right to act depends on it.
+        // is left out, unless the permission to act depends on it.
         let settling = if self.ownership.is_sure() { Settling::Done } else { settling() };
-        self.ownership.may_act(&Moment { now: 0, right, era: 0, settling, primary: None })
+        self.ownership.may_act(&LeaseSnapshot {
+            now: 0,
+            lease_generation,
+            era: 0,
+            settling,
+            primary: None,
+        })
     }
 
     /// The token that the session is owned under.
@@ -155,14 +165,14 @@ impl Keeper {
         self.stirred
     }
 
-    /// Goes on, and adds to `outcomes` what has come of it. `moment` and `ring` are asked
+    /// Goes on, and adds to `outcomes` what has come of it. `snapshot` and `ring` are asked
     /// for only where something is to be done. An operation that takes no waiting, as those
     /// of a store in this process, is done when this returns.
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
         store: &Arc<dyn Store>,
-        moment: impl Fn() -> Moment,
+        snapshot: impl Fn() -> LeaseSnapshot,
         ring: impl Fn() -> Ring,
         outcomes: &mut Vec<Outcome>,
     ) {
@@ -171,7 +181,7 @@ impl Keeper {
                 Some(underway) => underway,
                 _ if !self.stirred => return,
                 none => {
-                    let Some(op) = self.ownership.next(&moment(), &ring, self.random) else {
+                    let Some(op) = self.ownership.next(&snapshot(), &ring, self.random) else {
                         self.stirred = false;
                         return;
                     };
@@ -185,7 +195,7 @@ impl Keeper {
             let Poll::Ready(came) = underway.as_mut().poll(context) else { return };
             self.underway = None;
             self.count_failure(&came);
-            let came = self.ownership.came(&moment(), came);
+            let came = self.ownership.came(&snapshot(), came);
             came.iter().for_each(|outcome| self.count(*outcome));
             outcomes.extend(came);
         }

@@ -126,7 +126,7 @@ impl Node {
 
     /// Who is to take up a session that has no owner?
     fn claimant(&self, session: &SessionId, cause: Cause) -> Claimant {
-        let is_settled = self.moment(session).settling == Settling::Done;
+        let is_settled = self.lease_snapshot(session).settling == Settling::Done;
         let (is_leaving, has_taker) = (self.is_departing(), self.taker(0).is_some());
         location::claimant(cause, is_leaving, is_settled, has_taker, location::Rules::default())
     }
@@ -297,7 +297,7 @@ impl Node {
         metrics::not_taken_over(Failure::Unreadable);
         // Another node may know better.
         let released = self.settings.lifetimes().released.into();
-        let at = self.moment(session).primary;
+        let at = self.lease_snapshot(session).primary;
         if let Err(error) = self.store.release(session, token, at, released).await {
             tracing::warn!(?session, %error, "a session that cannot be served is not released");
         }
@@ -325,7 +325,7 @@ impl Node {
         let (claimed, _) = self.claim(session, record).await?;
         let token = claimed.record.owner.token;
         let lasts = self.settings.lifetimes().released.into();
-        let at = self.moment(session).primary;
+        let at = self.lease_snapshot(session).primary;
         if let Err(error) = self.store.release(session, token, at, lasts).await {
             tracing::warn!(?session, %error, "a session was not passed on; it is tried again");
             return Err(Refusal::Unavailable);
@@ -348,8 +348,8 @@ impl Node {
         session: &SessionId,
         record: &Record,
     ) -> Result<(Claimed, Acquired), Refusal> {
-        let epoch = self.right().ok_or(Refusal::Unavailable)?;
-        let acquired = Acquired { epoch, era: self.moment(session).era };
+        let lease_generation = self.valid_lease_generation().ok_or(Refusal::Unavailable)?;
+        let acquired = Acquired { lease_generation, era: self.lease_snapshot(session).era };
         let ttl = self.settings.record_ttl();
         let came = match self.cluster() {
             Some(cluster) => cluster.claim(session, record, ttl).await,

@@ -134,7 +134,7 @@ pub(crate) enum Beginning {
 impl SessionActor {
     pub(crate) fn new(parts: Parts) -> Self {
         let mut actor = Self {
-            era: parts.node.moment(&parts.door.session).era,
+            era: parts.node.lease_snapshot(&parts.door.session).era,
             node: parts.node,
             door: parts.door,
             session: Box::new(parts.session),
@@ -206,14 +206,16 @@ impl SessionActor {
     /// May anything be done for the session now? No round trip.
     fn may_act(&mut self) -> bool {
         self.observe_failovers();
-        let right = self.node.right();
-        let settling = || self.node.moment(&self.door.session).settling;
-        self.keeper.as_ref().map_or(right.is_some(), |keeper| keeper.may_act(right, settling))
+        let lease_generation = self.node.valid_lease_generation();
+        let settling = || self.node.lease_snapshot(&self.door.session).settling;
+        self.keeper
+            .as_ref()
+            .map_or(lease_generation.is_some(), |keeper| keeper.may_act(lease_generation, settling))
     }
 
     fn observe_failovers(&mut self) {
         if let Some(keeper) = &mut self.keeper {
-            keeper.observe(self.node.newest_era(), || self.node.moment(&self.door.session));
+            keeper.observe(self.node.newest_era(), || self.node.lease_snapshot(&self.door.session));
         }
     }
 
@@ -441,7 +443,7 @@ impl SessionActor {
         if waited_for || self.may_act() {
             return true;
         }
-        let era = self.node.moment(&self.door.session).era;
+        let era = self.node.lease_snapshot(&self.door.session).era;
         self.due = era > std::mem::replace(&mut self.era, era);
         self.due
     }
@@ -458,8 +460,8 @@ impl SessionActor {
             (ring.first, ring.entries)
         };
         let mut outcomes = Vec::new();
-        let moment = || node.moment(&door.session);
-        keeper.poll(context, &node.store, moment, ring, &mut outcomes);
+        let snapshot = || node.lease_snapshot(&door.session);
+        keeper.poll(context, &node.store, snapshot, ring, &mut outcomes);
         for outcome in outcomes {
             match outcome {
                 Outcome::Through(through) => self.following.push(Event::Appended { through }),

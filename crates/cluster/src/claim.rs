@@ -32,14 +32,14 @@ pub(crate) async fn claim(
     let rules = location::Rules::default();
     let mut tries = 1;
     loop {
-        let generation = node.failovers.generation(session, node.right.now());
+        let generation = node.failovers.generation(session, node.lease.now());
         let is_settled = generation.settling == Settling::Done;
-        let right = if is_settled { node.right().await } else { None };
-        location::may_claim(is_settled, right.is_some(), rules)?;
+        let lease_generation = if is_settled { node.valid_lease_generation().await } else { None };
+        location::may_claim(is_settled, lease_generation.is_some(), rules)?;
         let answer = node.store.claim(session, expected, new, generation.primary, ttl).await;
         // A node that was away cannot say who is gone. Its own lease must hold when it
         // claims and when it is answered; what it claimed otherwise, it claims from itself.
-        let lease_held = answer.is_ok() && node.holds_on(right).await;
+        let lease_held = answer.is_ok() && node.holds_on(lease_generation).await;
         match (location::claim_outcome(&answer, lease_held, rules), answer) {
             (Outcome::Claimed, Ok(claimed)) => {
                 metrics::CLAIMS.inc();

@@ -12,8 +12,8 @@ mod link;
 mod members;
 mod metrics;
 mod node;
+mod node_lease;
 mod peers;
-mod right;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -45,10 +45,10 @@ use self::link::listen::listen;
 use self::link::tls::Trust;
 use self::members::Members;
 use self::node::Node;
-use self::right::Right;
+use self::node_lease::NodeLease;
 use self::whereabouts::Known;
 use ownership::location::Undecided;
-use ownership::machine::Moment;
+use ownership::machine::LeaseSnapshot;
 
 /// How long peers are served on after all of them should know that this node leaves.
 const LAST_CALLS: Duration = Duration::from_millis(100);
@@ -214,7 +214,7 @@ impl Cluster {
             store,
             serve,
             trust,
-            right: Right::new(clock, settings.timing()),
+            lease: NodeLease::new(clock, settings.timing()),
             failovers: Failovers::new(settings.settle()),
             changes: watch::Sender::new(0),
             peers: peers::Peers::default(),
@@ -259,24 +259,25 @@ impl Cluster {
 
     /// May this node act as an owner now? No round trip.
     pub fn may_act(&self) -> bool {
-        self.node.right.epoch_if_valid().is_some()
+        self.node.lease.generation_if_valid().is_some()
     }
 
-    /// The epoch of this node's lease, where it may act as an owner now. Rises whenever
-    /// others may have seen the node gone: a session that was claimed in an earlier epoch
-    /// is claimed anew before anything is done for it.
-    pub fn right(&self) -> Option<u64> {
-        self.node.right.epoch_if_valid()
+    /// The generation of this node's lease, where it may act as an owner now. Rises whenever
+    /// others may have seen the node gone: a session that was claimed in an earlier generation is
+    /// claimed anew before anything is done for it.
+    pub fn valid_lease_generation(&self) -> Option<u64> {
+        self.node.lease.generation_if_valid()
     }
 
-    /// The epoch of this node's lease, whether or not it may act. See [`Cluster::right`].
-    pub fn epoch(&self) -> u64 {
-        self.node.right.epoch()
+    /// The generation of this node's lease, whether or not it may act. See
+    /// [`Cluster::valid_lease_generation`].
+    pub fn lease_generation(&self) -> u64 {
+        self.node.lease.generation()
     }
 
     /// Waits until this incarnation was marked dead. It never acts again: end the process.
     pub async fn marked_dead(&self) {
-        self.node.right.ended().await;
+        self.node.lease.ended().await;
     }
 
     /// Where a session is. Answers are kept for a moment; `fresh` reads the record again.
@@ -296,12 +297,12 @@ impl Cluster {
     }
 
     /// What this node knows now that matters to its ownership of a session.
-    pub fn moment(&self, session: &SessionId) -> Moment {
-        let now = self.node.right.now();
+    pub fn lease_snapshot(&self, session: &SessionId) -> LeaseSnapshot {
+        let now = self.node.lease.now();
         let generation = self.node.failovers.generation(session, now);
-        Moment {
+        LeaseSnapshot {
             now,
-            right: self.node.right.epoch_if_valid(),
+            lease_generation: self.node.lease.generation_if_valid(),
             era: generation.number,
             settling: generation.settling,
             primary: generation.primary,
@@ -309,18 +310,19 @@ impl Cluster {
     }
 
     /// Rises with each failover of the store that this node sees: then the era of a
-    /// [`Cluster::moment`] may be another. Takes no lock.
+    /// [`Cluster::lease_snapshot`] may be another. Takes no lock.
     pub fn newest_era(&self) -> u64 {
         self.node.failovers.newest()
     }
 
     /// Has everything settled that a failover of the store, or this node's start, stirred up?
     pub fn is_settled(&self) -> bool {
-        self.node.failovers.is_settled(self.node.right.now())
+        self.node.failovers.is_settled(self.node.lease.now())
     }
 
-    /// Told each time the lease's epoch or a primary of the store changed, or the right to
-    /// act was lost or came back: owners then have something to do for sessions in which nothing happens.
+    /// Told each time the lease generation or a primary of the store changed, or the permission to
+    /// act was lost or came back: owners then have something to do for sessions in which nothing
+    /// happens.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.node.changes.subscribe()
     }
@@ -412,7 +414,7 @@ impl Cluster {
     /// Gives the lease up and closes every link. What peers asked for and did not get is
     /// lost to them.
     pub async fn leave(&self) {
-        self.node.right.give_up();
+        self.node.lease.give_up();
         self.leaving.cancel();
         self.left.cancelled().await;
         if !self.node.peers.linked().is_empty() {

@@ -16,8 +16,8 @@ use crate::failovers::Failovers;
 use crate::link::dial;
 use crate::link::tls::Trust;
 use crate::members::Members;
+use crate::node_lease::NodeLease;
 use crate::peers::Peers;
-use crate::right::Right;
 use crate::whereabouts::Known;
 use crate::{Incarnation, Serve, Settings, metrics};
 
@@ -55,10 +55,10 @@ pub(crate) struct Node {
     pub(crate) serve: Arc<dyn Serve>,
     /// Where links are encrypted.
     pub(crate) trust: Option<Trust>,
-    pub(crate) right: Right,
+    pub(crate) lease: NodeLease,
     pub(crate) failovers: Failovers,
-    /// Rises when sessions have something to do: the lease's epoch or a primary changed, or
-    /// the right to act was lost or came back.
+    /// Rises when sessions have something to do: the lease generation or a primary changed,
+    /// or the permission to act was lost or came back.
     pub(crate) changes: watch::Sender<u64>,
     pub(crate) peers: Peers,
     pub(crate) members: Members,
@@ -88,29 +88,29 @@ impl Node {
         }
     }
 
-    /// The epoch of the lease, where the node may act. Where it may not only because it lost
-    /// a link a moment ago, that is waited for.
-    pub(crate) async fn right(&self) -> Option<u64> {
+    /// The lease generation, where the node may act. Where it may not only because it lost a link a
+    /// moment ago, that is waited for.
+    pub(crate) async fn valid_lease_generation(&self) -> Option<u64> {
         let mut changes = self.changes.subscribe();
-        if !self.right.is_doubted() {
-            return self.right.epoch_if_valid();
+        if !self.lease.is_doubted() {
+            return self.lease.generation_if_valid();
         }
-        let dispelled = changes.wait_for(|_| !self.right.is_doubted());
+        let dispelled = changes.wait_for(|_| !self.lease.is_doubted());
         let _ = timeout(DOUBT, dispelled).await;
-        self.right.epoch_if_valid()
+        self.lease.generation_if_valid()
     }
 
-    /// Has this node held its lease all the time since it had this right?
-    pub(crate) async fn holds_on(&self, right: Option<u64>) -> bool {
-        right.is_some() && right == self.right().await
+    /// Has this node held its lease all the time in this generation?
+    pub(crate) async fn holds_on(&self, lease_generation: Option<u64>) -> bool {
+        lease_generation.is_some() && lease_generation == self.valid_lease_generation().await
     }
 
     /// Renews the lease once.
     pub(crate) async fn renew(&self) -> Result<(), store::Error> {
-        let renewal = self.right.begin_renewal();
+        let renewal = self.lease.begin_renewal();
         match self.store.renew(self.lease(&renewal), self.settings.lease()).await {
             Ok(renewed) => {
-                if self.right.renewed(renewal, renewed.was_there) {
+                if self.lease.renewed(renewal, renewed.was_there) {
                     self.tell_of_change();
                 }
                 Ok(())
@@ -118,7 +118,7 @@ impl Node {
             Err(error) => {
                 if let store::Error::MarkedDead { by } = error {
                     tracing::error!(%by, "this node was marked dead; its process must be restarted");
-                    self.right.end();
+                    self.lease.end();
                 }
                 metrics::RENEWALS_FAILED.inc();
                 Err(error)
@@ -196,7 +196,7 @@ impl Node {
     /// Learns who keeps the store's data.
     pub(crate) async fn look_at_primaries(&self) -> Result<(), store::Error> {
         let primaries = self.store.primaries().await?;
-        let any_new = self.failovers.observe(primaries, self.right.now());
+        let any_new = self.failovers.observe(primaries, self.lease.now());
         // Only now: what the store says is missing is judged by these primaries.
         self.store.acknowledge(&self.failovers.primaries());
         if any_new {
@@ -225,16 +225,16 @@ impl Node {
 
     /// Is a node's lease over? By the same proof as for claims.
     async fn is_gone(&self, peer: Incarnation) -> Result<bool, store::Error> {
-        let right = self.right().await;
+        let lease_generation = self.valid_lease_generation().await;
         let presence = self.store.presence(peer).await?;
         let proves = self.lapse_proves();
-        Ok(presence == Presence::Gone && proves.is_ok() && self.holds_on(right).await)
+        Ok(presence == Presence::Gone && proves.is_ok() && self.holds_on(lease_generation).await)
     }
 
     /// Does a lease that is not there prove that its node may not act? If not, why.
     pub(crate) fn lapse_proves(&self) -> Result<(), Undecided> {
-        let outlasts = self.failovers.lapse_proves(self.right.now(), self.settings.lease());
-        self.right.lapse_proof(outlasts)
+        let outlasts = self.failovers.lapse_proves(self.lease.now(), self.settings.lease());
+        self.lease.lapse_proof(outlasts)
     }
 
     /// Sees to it that there is a link to every node, so that the death of one is noticed
@@ -275,7 +275,7 @@ pub(crate) async fn keep_lease(node: Arc<Node>, leaving: CancellationToken, left
         }
         next = match timeout(patience, node.renew()).await {
             Ok(Ok(())) => pause,
-            Ok(Err(_)) if node.right.has_ended() => return,
+            Ok(Err(_)) if node.lease.has_ended() => return,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the lease was not renewed");
                 retry
@@ -287,11 +287,11 @@ pub(crate) async fn keep_lease(node: Arc<Node>, leaving: CancellationToken, left
             }
         };
         // Requests wait at sessions from now on, and no longer than they may.
-        let can_act = node.right.epoch_if_valid().is_some();
+        let can_act = node.lease.generation_if_valid().is_some();
         if std::mem::replace(&mut could_act, can_act) && !can_act {
             node.tell_of_change();
         }
-        node.right.show_age();
+        node.lease.show_age();
     }
     // By the one task that renews, so that no renewal comes after it.
     if timeout(patience, node.part()).await.is_err() {

@@ -115,7 +115,7 @@ impl Drop for Linked {
             links.live -= 1;
             links.closed |= self.fate.was_closed();
         }
-        self.node.right.doubt();
+        self.node.lease.doubt();
         self.node.renew_now.notify_one();
     }
 }

@@ -90,12 +90,12 @@ pub(crate) async fn locate(
 }
 
 async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<Whereabouts, Error> {
-    let right = node.right().await;
+    let lease_generation = node.valid_lease_generation().await;
     let rules = location::Rules::default();
     let Some(record) = node.store.read(session).await.map_err(Error::Store)? else {
-        let settling = node.failovers.generation(session, node.right.now()).settling;
+        let settling = node.failovers.generation(session, node.lease.now()).settling;
         let is_settled = settling == Settling::Done;
-        let lease_held = is_settled && node.holds_on(right).await;
+        let lease_held = is_settled && node.holds_on(lease_generation).await;
         location::is_unknown(is_settled, lease_held, rules)?;
         return Ok(Whereabouts::Unknown);
     };
@@ -110,12 +110,12 @@ async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<W
     if !fresh && let Some(link) = node.members.link_to(owner) {
         return Ok(there(link));
     }
-    let right = node.right().await;
+    let lease_generation = node.valid_lease_generation().await;
     let presence = node.store.presence(owner).await.map_err(Error::Store)?;
     let proves = node.lapse_proves();
     // Asked only where it decides: a node that doubts its lease waits for the next renewal.
     let decides = presence == Presence::Gone && proves.is_ok();
-    let lease_held = decides && node.holds_on(right).await;
+    let lease_held = decides && node.holds_on(lease_generation).await;
     match (location::claimable(&presence, proves, lease_held, rules)?, presence) {
         (None, Presence::Live(lease)) => Ok(there(node.members.link_by(lease))),
         (None, _) => Err(Error::NoLease),

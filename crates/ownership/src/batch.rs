@@ -16,7 +16,7 @@ use crate::{Record, Token};
 pub struct Batch {
     /// Whose log.
     pub session: SessionId,
-    /// The right to append to it.
+    /// The token of its owner.
     pub token: Token,
     /// The number of the first entry; each further one is one more. In an empty batch,
     /// the number that the next entry will have.

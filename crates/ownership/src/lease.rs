@@ -1,4 +1,4 @@
-//! The right of a node to act as an owner at all.
+//! Leases: a node may act as an owner only while it holds one.
 
 use std::sync::Arc;
 

@@ -6,9 +6,9 @@
 
 mod acting;
 mod answers;
-mod moment;
 mod op;
 mod rules;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod under;
@@ -20,9 +20,9 @@ use conversation::mutant;
 use protocol::SessionId;
 use thin_vec::ThinVec;
 
-pub use self::moment::{Acquired, Moment, Settling};
 pub use self::op::Op;
 pub use self::rules::Rules;
+pub use self::snapshot::{Acquired, LeaseSnapshot, Settling};
 use self::under::{Anew, Claiming, Reasserting, Under};
 use crate::{Appended, Batch, Claimed, Error, Expected, Owner, Record, Standing, State, Token};
 
@@ -69,8 +69,8 @@ pub struct Ownership {
     record: Record,
     ttl: Duration,
     rules: Rules,
-    /// The epoch of the lease under which it was claimed.
-    epoch: u64,
+    /// The generation of the lease under which it was claimed.
+    lease_generation: u64,
     /// The newest era in which it is known to be whole in the store.
     era: u64,
     /// The newest era in which the store is known to name this owner.
@@ -122,7 +122,7 @@ impl Ownership {
     pub fn new(
         session: SessionId,
         record: Record,
-        Acquired { epoch, era }: Acquired,
+        Acquired { lease_generation, era }: Acquired,
         ttl: Duration,
         now: u64,
     ) -> Self {
@@ -133,7 +133,7 @@ impl Ownership {
             record,
             ttl,
             rules: Rules::default(),
-            epoch,
+            lease_generation,
             era,
             sure: era,
             doubted: false,
@@ -184,8 +184,8 @@ impl Ownership {
     }
 
     /// The generation of its node's lease under which it was claimed.
-    pub fn epoch(&self) -> u64 {
-        self.epoch
+    pub fn lease_generation(&self) -> u64 {
+        self.lease_generation
     }
 
     /// The newest era in which the store is known to hold what it was told of the session.
@@ -238,55 +238,55 @@ impl Ownership {
     /// everything that can be replayed, and the number of its first entry.
     pub fn next(
         &mut self,
-        moment: &Moment,
+        snapshot: &LeaseSnapshot,
         ring: impl FnOnce() -> (u64, Vec<Bytes>),
         random: u64,
     ) -> Option<Op> {
-        self.observe(moment.era);
-        self.exposed |= moment.settling != Settling::First && !self.is_sure();
+        self.observe(snapshot.era);
+        self.exposed |= snapshot.settling != Settling::First && !self.is_sure();
         if self.over || self.under.is_some() {
             return None;
         }
-        if self.away && moment.right.is_some() {
+        if self.away && snapshot.lease_generation.is_some() {
             (self.away, self.retry_at) = (false, 0);
         }
-        if moment.now < self.retry_at {
+        if snapshot.now < self.retry_at {
             return None;
         }
         if self.released && self.late.is_none() && self.rules.release_is_last {
             // It may have been done, and then nothing is this owner's to do any more.
-            return self.give_up(moment, ring);
+            return self.give_up(snapshot, ring);
         }
-        let Some(right) = moment.right else {
+        let Some(lease_generation) = snapshot.lease_generation else {
             // Nothing is due while nothing may be done.
             self.away = true;
-            self.retry_at = moment.now + AWAY;
+            self.retry_at = snapshot.now + AWAY;
             return None;
         };
         // After a failover also where the lease has lapsed since: it claims nothing, and
         // whoever came after this owner replaces it. One that came after an owner before it does
         // not, so where there may be one the store is asked first, when that one has written anew.
-        let asks = self.asks_first(moment);
-        if self.late.is_none() && self.is_to_write_anew(moment) && !asks {
+        let asks = self.asks_first(snapshot);
+        if self.late.is_none() && self.is_to_write_anew(snapshot) && !asks {
             return Some(self.reassert(ring()));
         }
-        if !self.is_claimed(right) || self.late.is_some() || asks {
-            if moment.settling == Settling::First && self.rules.claims_late_in_settling {
+        if !self.is_claimed(lease_generation) || self.late.is_some() || asks {
+            if snapshot.settling == Settling::First && self.rules.claims_late_in_settling {
                 // Whoever comes after this owner puts itself back first.
-                self.retry_at = moment.now + SETTLING;
+                self.retry_at = snapshot.now + SETTLING;
                 return None;
             }
-            return Some(self.claim(right, moment, random));
+            return Some(self.claim(lease_generation, snapshot, random));
         }
         if self.releasing && !self.rules.release_waits {
-            return self.give_up(moment, ring);
+            return self.give_up(snapshot, ring);
         }
-        if moment.now >= self.refresh_at {
+        if snapshot.now >= self.refresh_at {
             self.refresh |= self.rules.refreshes;
-            self.refresh_at = refresh_at(moment.now, self.ttl);
+            self.refresh_at = refresh_at(snapshot.now, self.ttl);
         }
         if !self.ending && (self.appendable() > 0 || self.refresh) {
-            return Some(self.append(moment.now));
+            return Some(self.append(snapshot.now));
         }
         if !self.ending && self.record.state.version > self.saved {
             let end = self.first + self.unheld.len() as u64;
@@ -299,56 +299,61 @@ impl Ownership {
             return Some(Op::End { token: self.token() });
         }
         if self.releasing {
-            return self.give_up(moment, ring);
+            return self.give_up(snapshot, ring);
         }
         None
     }
 
     /// Has the store failed over since it was last known to hold everything?
-    fn is_forgotten(&self, moment: &Moment) -> bool {
-        self.era < self.seen.max(moment.era) && self.rules.reasserts_after_failover
+    fn is_forgotten(&self, snapshot: &LeaseSnapshot) -> bool {
+        self.era < self.seen.max(snapshot.era) && self.rules.reasserts_after_failover
     }
 
-    fn is_to_write_anew(&self, moment: &Moment) -> bool {
+    fn is_to_write_anew(&self, snapshot: &LeaseSnapshot) -> bool {
         let by_answer = match self.anew {
             Anew::No => false,
             // A tombstone may be written at any time: nothing comes back by it.
-            Anew::UnderLease => self.ending || !self.has_lapsed(moment),
+            Anew::UnderLease => self.ending || !self.has_lapsed(snapshot),
             Anew::Yes => true,
         };
-        by_answer || self.is_forgotten(moment)
+        by_answer || self.is_forgotten(snapshot)
     }
 
     /// Was the lease lost since the session was claimed?
-    fn has_lapsed(&self, moment: &Moment) -> bool {
-        moment.right != Some(self.epoch) && self.rules.ends_missing_where_claimable
+    fn has_lapsed(&self, snapshot: &LeaseSnapshot) -> bool {
+        snapshot.lease_generation != Some(self.lease_generation)
+            && self.rules.ends_missing_where_claimable
     }
 
     /// Could another node have claimed the session before this was sent?
-    fn may_have_been_claimed(&self, under: &Under, moment: &Moment) -> bool {
+    fn may_have_been_claimed(&self, under: &Under, snapshot: &LeaseSnapshot) -> bool {
         match under {
-            Under::Claim { .. } => self.has_lapsed(moment),
+            Under::Claim { .. } => self.has_lapsed(snapshot),
             Under::Release { again } => *again && self.rules.ends_missing_where_claimable,
             Under::Append { .. } | Under::Reassert(_) | Under::Save { .. } | Under::End => false,
         }
     }
 
-    fn give_up(&mut self, moment: &Moment, ring: impl FnOnce() -> (u64, Vec<Bytes>)) -> Option<Op> {
-        if self.is_to_write_anew(moment) {
+    fn give_up(
+        &mut self,
+        snapshot: &LeaseSnapshot,
+        ring: impl FnOnce() -> (u64, Vec<Bytes>),
+    ) -> Option<Op> {
+        if self.is_to_write_anew(snapshot) {
             // The store forgot it, and perhaps the release with it. Where it did not, it
             // says so. Nobody may call the session unknown meanwhile, so at once.
             return Some(self.reassert(ring()));
         }
-        if moment.settling != Settling::Done && self.rules.releases_settled {
-            self.retry_at = moment.now + SETTLING;
+        if snapshot.settling != Settling::Done && self.rules.releases_settled {
+            self.retry_at = snapshot.now + SETTLING;
             return None;
         }
         let again = std::mem::replace(&mut self.released, true);
         self.under = Some(Under::Release { again });
-        Some(Op::Release { token: self.token(), at: moment.primary })
+        Some(Op::Release { token: self.token(), at: snapshot.primary })
     }
 
-    fn claim(&mut self, right: u64, moment: &Moment, random: u64) -> Op {
+    fn claim(&mut self, lease_generation: u64, snapshot: &LeaseSnapshot, random: u64) -> Op {
         self.unwritten = false;
         let mine = self.record.owner;
         let from = self.late.as_deref().copied().unwrap_or(mine.token);
@@ -363,8 +368,8 @@ impl Ownership {
             Claiming { era, expected, new }
         });
         self.claiming = Some(Box::new(claiming));
-        self.under = Some(Under::Claim { right, era });
-        Op::Claim { expected, new: claiming.new, at: moment.primary }
+        self.under = Some(Under::Claim { lease_generation, era });
+        Op::Claim { expected, new: claiming.new, at: snapshot.primary }
     }
 
     fn reassert(&mut self, (first, mut entries): (u64, Vec<Bytes>)) -> Op {

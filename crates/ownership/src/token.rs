@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The right to one session, made by whoever claims it before it asks for it.
+/// The fencing token of one session's owner. A node makes it before it claims the session.
 ///
 /// Tokens are compared for equality, all of them. The counter alone would repeat when a
 /// failover forgets a claim; it only orders, and is one more than any its maker has seen.
@@ -71,7 +71,7 @@ impl fmt::Debug for Incarnation {
 /// Who may act for a session, and where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
-    /// The right.
+    /// The token under which it acts.
     pub token: Token,
     /// The node that holds it.
     pub node: Incarnation,

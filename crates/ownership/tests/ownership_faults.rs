@@ -15,7 +15,7 @@ use proptest::test_runner::TestRunner;
 use protocol::SessionId;
 use store::{Memory, Store};
 
-use ownership::machine::{Acquired, Came, Moment, Op, Outcome, Ownership, Rules, Settling};
+use ownership::machine::{Acquired, Came, LeaseSnapshot, Op, Outcome, Ownership, Rules, Settling};
 use ownership::*;
 
 const TTL: Duration = Duration::from_secs(40_000);
@@ -100,8 +100,8 @@ enum Said {
 /// A node, and the session at it.
 #[derive(Default)]
 struct Node {
-    right: Option<u64>,
-    epochs: u64,
+    lease_generation: Option<u64>,
+    lease_generations: u64,
     owner: Option<Owned>,
 }
 
@@ -159,7 +159,7 @@ impl World {
         let now = Arc::new(AtomicU64::new(1));
         let mut nodes: [Node; NODES] = Default::default();
         for node in &mut nodes {
-            node.right = Some(0);
+            node.lease_generation = Some(0);
         }
         let mut world = Self {
             rules,
@@ -238,29 +238,46 @@ impl World {
         }
     }
 
-    fn install(&mut self, node: usize, record: Record, log: Vec<(u64, Bytes)>, epoch: u64) {
+    fn install(
+        &mut self,
+        node: usize,
+        record: Record,
+        log: Vec<(u64, Bytes)>,
+        lease_generation: u64,
+    ) {
         let now = self.now.load(Ordering::SeqCst);
         let first = log.first().map_or(1, |(number, _)| *number);
         let ring: Vec<_> = log.into_iter().map(|(_, entry)| entry).collect();
         let held = first + ring.len() as u64 - 1;
         let version = record.state.version;
-        let ownership =
-            Ownership::new(session(), record, Acquired { epoch, era: self.era }, TTL, now);
+        let ownership = Ownership::new(
+            session(),
+            record,
+            Acquired { lease_generation, era: self.era },
+            TTL,
+            now,
+        );
         let ownership = ownership.with_rules(self.rules);
         let owned =
             Owned { ownership, first, ring, held, version, released: false, release_sent: false };
         self.nodes[node].owner = Some(owned);
     }
 
-    fn moment(&self, node: usize, settling: Settling) -> Moment {
+    fn lease_snapshot(&self, node: usize, settling: Settling) -> LeaseSnapshot {
         let now = self.now.load(Ordering::SeqCst);
-        Moment { now, right: self.nodes[node].right, era: self.era, settling, primary: None }
+        LeaseSnapshot {
+            now,
+            lease_generation: self.nodes[node].lease_generation,
+            era: self.era,
+            settling,
+            primary: None,
+        }
     }
 
     fn acts(&self, node: usize) -> bool {
-        let moment = self.moment(node, Settling::Done);
+        let snapshot = self.lease_snapshot(node, Settling::Done);
         let owned = self.nodes[node].owner.as_ref();
-        owned.is_some_and(|owned| owned.ownership.may_act(&moment))
+        owned.is_some_and(|owned| owned.ownership.may_act(&snapshot))
     }
 
     fn record(&self) -> Option<Record> {
@@ -299,12 +316,12 @@ impl World {
                 let said = self.late.remove(which);
                 self.tell(said);
             }
-            Step::Lapse(node) => self.nodes[node].right = None,
+            Step::Lapse(node) => self.nodes[node].lease_generation = None,
             Step::Renew(node) => {
                 let node = &mut self.nodes[node];
-                if node.right.is_none() {
-                    node.epochs += 1;
-                    node.right = Some(node.epochs);
+                if node.lease_generation.is_none() {
+                    node.lease_generations += 1;
+                    node.lease_generation = Some(node.lease_generations);
                 }
             }
             Step::Take(node, fate) => self.claim(node, fate),
@@ -343,19 +360,19 @@ impl World {
 
     /// The owner at a node does what is next.
     fn act(&mut self, node: usize, fate: Fate, settling: Settling) {
-        let moment = self.moment(node, settling);
+        let snapshot = self.lease_snapshot(node, settling);
         self.random += 1;
         let random = self.random;
         let Some(owned) = &mut self.nodes[node].owner else { return };
         let ring = || (owned.first, owned.ring.clone());
-        let Some(op) = owned.ownership.next(&moment, ring, random) else { return };
+        let Some(op) = owned.ownership.next(&snapshot, ring, random) else { return };
         let is_release = matches!(op, Op::Release { .. });
         let is_repeated = is_release && std::mem::replace(&mut owned.release_sent, true);
         let came = self.send(op, fate);
         let (log, record) = (self.log(), self.record());
         let Some(owned) = &mut self.nodes[node].owner else { return };
         let mut over = false;
-        for outcome in owned.ownership.came(&moment, came) {
+        for outcome in owned.ownership.came(&snapshot, came) {
             match outcome {
                 Outcome::Through(through) => {
                     assert!(through >= owned.held, "{through} is told after {}", owned.held);
@@ -372,7 +389,8 @@ impl World {
                     assert_eq!(record.as_ref().unwrap().owner.token, token);
                 }
                 Outcome::Deposed => {
-                    let lapsed = self.nodes[node].right != Some(owned.ownership.epoch());
+                    let lapsed = self.nodes[node].lease_generation
+                        != Some(owned.ownership.lease_generation());
                     let claimable = lapsed || is_repeated;
                     assert!(record.is_some() || claimable, "what the store forgot is written anew");
                     let is_own = record.as_ref().is_some_and(|record| {
@@ -406,11 +424,11 @@ impl World {
 
     /// As `Cluster::claim` does, for a node that found the session ownerless, or its own.
     fn claim(&mut self, node: usize, fate: Fate) {
-        let Some(right) = self.nodes[node].right else { return };
+        let Some(lease_generation) = self.nodes[node].lease_generation else { return };
         let Some(record) = self.record() else { return };
         let owner = record.owner.node.0 as usize;
         let is_free = record.standing == Standing::Released
-            || self.nodes[owner].right.is_none()
+            || self.nodes[owner].lease_generation.is_none()
             || owner == node;
         if self.nodes[node].owner.is_some() || !is_free {
             return;
@@ -423,7 +441,7 @@ impl World {
         };
         let new = Owner { token: token.next(self.random), node: Incarnation(node as u64) };
         if let Came::Claimed(Ok(claimed)) = self.send(Op::Claim { expected, new, at: None }, fate) {
-            self.install(node, claimed.record, claimed.log, right);
+            self.install(node, claimed.record, claimed.log, lease_generation);
         }
     }
 

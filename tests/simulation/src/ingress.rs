@@ -140,7 +140,7 @@ impl World {
         match known {
             Some(owner) => self.attach(at, conn, owner),
             None => {
-                let purpose = Purpose::Locate(conn, attempt, self.right_of(at));
+                let purpose = Purpose::Locate(conn, attempt, self.lease_generation_of(at));
                 self.send_for(at, Command::Read(session), purpose);
             }
         }
@@ -195,7 +195,7 @@ impl World {
         at: Incarnation,
         conn: ConnId,
         attempt: u64,
-        right: Option<u64>,
+        lease_generation: Option<u64>,
         came: Result<Option<Record>, Error>,
     ) {
         if self.keeper(at, conn).is_none_or(|keeper| keeper.attempt != attempt) {
@@ -204,7 +204,8 @@ impl World {
         let record = match came {
             Ok(Some(record)) => record,
             Ok(None) => {
-                let held = right.is_some() && right == self.right_of(at);
+                let held =
+                    lease_generation.is_some() && lease_generation == self.lease_generation_of(at);
                 let is_settled = self.is_settled(at);
                 return match location::is_unknown(is_settled, held, self.location_rules()) {
                     Ok(()) => {
@@ -233,8 +234,8 @@ impl World {
                 self.attach(at, conn, owner);
             }
             _ => {
-                let right = self.right_of(at);
-                let purpose = Purpose::Presence(conn, attempt, Box::new(record), right);
+                let lease_generation = self.lease_generation_of(at);
+                let purpose = Purpose::Presence(conn, attempt, Box::new(record), lease_generation);
                 self.send_for(at, Command::Presence(owner), purpose);
             }
         }
@@ -258,8 +259,8 @@ impl World {
         location::Rules { settles, unknown_by_lease, claims_by_lease, claims_own_draining }
     }
 
-    pub(super) fn right_of(&self, at: Incarnation) -> Option<u64> {
-        self.processes.get(&at).and_then(|process| process.right(self.now))
+    pub(super) fn lease_generation_of(&self, at: Incarnation) -> Option<u64> {
+        self.processes.get(&at).and_then(|process| process.lease_generation(self.now))
     }
 
     pub(super) fn presence_told(
@@ -268,10 +269,10 @@ impl World {
         conn: ConnId,
         attempt: u64,
         record: &Record,
-        right: Option<u64>,
+        lease_generation: Option<u64>,
         came: Result<Presence, Error>,
     ) {
-        let holds = right.is_some() && right == self.right_of(at);
+        let holds = lease_generation.is_some() && lease_generation == self.lease_generation_of(at);
         let (proves, rules) = (self.lapse_proves(at), self.location_rules());
         let Some(process) = self.processes.get_mut(&at) else { return };
         let Some(keeper) = process.keepers.get_mut(&conn) else { return };
@@ -332,8 +333,9 @@ impl World {
 
     /// Claims a session; `passes_on`: and gives it up at once.
     fn claim(&mut self, at: Incarnation, conn: ConnId, record: &Record, passes_on: bool) {
-        let (is_settled, right) = (self.is_settled(at), self.right_of(at));
-        let may = location::may_claim(is_settled, right.is_some(), self.location_rules());
+        let (is_settled, lease_generation) = (self.is_settled(at), self.lease_generation_of(at));
+        let may =
+            location::may_claim(is_settled, lease_generation.is_some(), self.location_rules());
         let expected = location::expected(record);
         let Some(process) = self.processes.get(&at) else { return };
         let Some(keeper) = process.keepers.get(&conn) else { return };
@@ -349,7 +351,7 @@ impl World {
         let now = self.now;
         let Some(process) = self.processes.get_mut(&at) else { return };
         let era = process.generation(now).number;
-        process.claims.insert(session.clone(), Claiming { new, right, era, passes_on });
+        process.claims.insert(session.clone(), Claiming { new, lease_generation, era, passes_on });
         let command = Command::Claim(session.clone(), expected, new);
         self.send_for(at, command, Purpose::Claim(session));
         self.again_in(at, conn, CLAIM_POLL);
@@ -361,13 +363,14 @@ impl World {
         session: &SessionId,
         came: Result<ownership::Claimed, Error>,
     ) {
-        let right = self.right_of(at);
+        let lease_generation = self.lease_generation_of(at);
         let rules = self.location_rules();
         let Some(process) = self.processes.get_mut(&at) else { return };
         let Some(claiming) = process.claims.get(session) else { return };
-        let (token, asked, passes_on) = (claiming.new.token, claiming.right, claiming.passes_on);
-        let acquired = Acquired { epoch: asked.unwrap_or(0), era: claiming.era };
-        let held = right.is_some() && right == asked;
+        let (token, asked, passes_on) =
+            (claiming.new.token, claiming.lease_generation, claiming.passes_on);
+        let acquired = Acquired { lease_generation: asked.unwrap_or(0), era: claiming.era };
+        let held = lease_generation.is_some() && lease_generation == asked;
         match (location::claim_outcome(&came, held, rules), came) {
             (Outcome::Claimed, Ok(_)) if passes_on => {
                 let release = Command::Release(session.clone(), token);

@@ -61,7 +61,7 @@ pub(super) enum Said {
 
 #[derive(Debug, Default)]
 struct Link {
-    epoch: LinkEpoch,
+    lease_generation: LinkEpoch,
     up: bool,
     since: u64,
     /// When the newest frame in each direction arrives.
@@ -91,8 +91,8 @@ impl Links {
         if link.up {
             return false;
         }
-        let epoch = link.epoch + 1;
-        *link = Link { epoch, up: true, since: now, until: [0; 2] };
+        let lease_generation = link.lease_generation + 1;
+        *link = Link { lease_generation, up: true, since: now, until: [0; 2] };
         true
     }
 
@@ -104,9 +104,14 @@ impl Links {
         self.links.get(&Self::pair(one, other)).is_some_and(|link| link.up)
     }
 
-    pub(super) fn carries(&self, one: Incarnation, other: Incarnation, epoch: LinkEpoch) -> bool {
+    pub(super) fn carries(
+        &self,
+        one: Incarnation,
+        other: Incarnation,
+        lease_generation: LinkEpoch,
+    ) -> bool {
         let link = self.links.get(&Self::pair(one, other));
-        link.is_some_and(|link| link.up && link.epoch == epoch)
+        link.is_some_and(|link| link.up && link.lease_generation == lease_generation)
     }
 
     /// Whom a process has a live link to.
@@ -150,8 +155,8 @@ impl World {
         let direction = usize::from(from > to);
         let at = (now + wait).max(link.until[direction]);
         link.until[direction] = at;
-        let epoch = link.epoch;
-        self.at(at, Happening::Deliver { from, to, epoch, peer: Box::new(peer) });
+        let lease_generation = link.lease_generation;
+        self.at(at, Happening::Deliver { from, to, lease_generation, peer: Box::new(peer) });
         true
     }
 
@@ -160,19 +165,20 @@ impl World {
         &mut self,
         from: Incarnation,
         to: Incarnation,
-        epoch: LinkEpoch,
+        lease_generation: LinkEpoch,
         peer: Peer,
         kept: bool,
     ) {
         if !kept {
-            if !self.links.carries(from, to, epoch) {
+            if !self.links.carries(from, to, lease_generation) {
                 return;
             }
             let (a, b) = (self.slot_of(from), self.slot_of(to));
             if let (Some(a), Some(b)) = (a, b)
                 && self.links.parts(a, b)
             {
-                let stalled = Happening::Deliver { from, to, epoch, peer: Box::new(peer) };
+                let stalled =
+                    Happening::Deliver { from, to, lease_generation, peer: Box::new(peer) };
                 self.links.stalled.push(stalled);
                 return;
             }
@@ -203,15 +209,20 @@ impl World {
             return;
         }
         link.up = false;
-        link.epoch += 1;
+        link.lease_generation += 1;
         self.checker.link_broke(self.now + after, one, other);
         self.after(after, Happening::LinkLost { at: one, peer: other, closed });
         self.after(after, Happening::LinkLost { at: other, peer: one, closed });
     }
 
     /// Nothing was heard on a link for long.
-    pub(super) fn unheard(&mut self, one: Incarnation, other: Incarnation, epoch: LinkEpoch) {
-        if !self.links.carries(one, other, epoch) {
+    pub(super) fn unheard(
+        &mut self,
+        one: Incarnation,
+        other: Incarnation,
+        lease_generation: LinkEpoch,
+    ) {
+        if !self.links.carries(one, other, lease_generation) {
             return;
         }
         let silent = |at: Incarnation| self.processes.get(&at).is_none_or(|p| p.paused);
@@ -227,9 +238,9 @@ impl World {
     /// Something may be silent from now on: its links are looked at when that would be noticed.
     pub(super) fn watch_links_of(&mut self, incarnation: Incarnation) {
         for other in self.links.of(incarnation) {
-            let epoch = self.links.link(incarnation, other).epoch;
+            let lease_generation = self.links.link(incarnation, other).lease_generation;
             let after = self.plan.silence;
-            self.after(after, Happening::Unheard { one: incarnation, other, epoch });
+            self.after(after, Happening::Unheard { one: incarnation, other, lease_generation });
         }
     }
 }

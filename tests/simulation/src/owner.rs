@@ -49,7 +49,7 @@ struct Sink {
 pub(super) struct Owned {
     session: Session,
     ownership: Option<Ownership>,
-    /// Under which right it acts.
+    /// In which lease generation it acts.
     owner: Owner,
     sinks: Vec<Sink>,
     instance: Option<Instance>,
@@ -76,7 +76,7 @@ impl World {
     /// A session is born here.
     pub(super) fn give_birth(&mut self, at: Incarnation, conn: ConnId, request: Request) {
         let (token, id) = (Token::first(self.random()), self.random() % 0x1_0000);
-        let right = self.right_of(at);
+        let lease_generation = self.lease_generation_of(at);
         let Some(process) = self.processes.get(&at) else { return };
         if process.lease.is_doubted() && self.is_begun_since(conn, BIRTH) {
             let errand = client::Errand::Begin(request);
@@ -84,13 +84,13 @@ impl World {
             self.after(STORE_POLL, Happening::Arrives { at, conn, session, errand });
             return;
         }
-        let Some(epoch) = right.filter(|_| !process.draining) else {
+        let Some(lease_generation) = lease_generation.filter(|_| !process.draining) else {
             let refused = Answer::Refused(Refusal::Unavailable);
             self.answer_client(conn, Told::Answer(refused));
             return;
         };
         let (slot, era) = (process.slot, process.generation(self.now).number);
-        let acquired = Acquired { epoch, era };
+        let acquired = Acquired { lease_generation, era };
         let name = format!("s{:04x}-n{slot}", self.new_session(id));
         let Some(id) = SessionId::parse(&name) else { return };
         self.keep_newborn(at, conn, id.clone(), request.clone());
@@ -290,11 +290,11 @@ impl World {
             return true;
         }
         match &mut owned.ownership {
-            Some(ownership) => self.moment(at, id).is_some_and(|moment| {
-                ownership.observe(moment.era);
-                ownership.may_act(&moment)
+            Some(ownership) => self.lease_snapshot(at, id).is_some_and(|snapshot| {
+                ownership.observe(snapshot.era);
+                ownership.may_act(&snapshot)
             }),
-            None => self.right_of(at).is_some(),
+            None => self.lease_generation_of(at).is_some(),
         }
     }
 

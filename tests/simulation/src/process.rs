@@ -72,8 +72,8 @@ pub(super) struct Waited {
 #[derive(Debug)]
 pub(super) struct Claiming {
     pub(super) new: ownership::Owner,
-    /// The right that it was asked under.
-    pub(super) right: Option<u64>,
+    /// The lease generation in which it was asked.
+    pub(super) lease_generation: Option<u64>,
     /// The era of the primary when it was asked.
     pub(super) era: u64,
     /// It is given up at once.
@@ -139,7 +139,7 @@ impl Process {
     }
 
     /// The generation of its lease, where it may act.
-    pub(super) fn right(&self, now: u64) -> Option<u64> {
+    pub(super) fn lease_generation(&self, now: u64) -> Option<u64> {
         self.lease.generation_if_valid(self.clock(now))
     }
 
@@ -185,7 +185,7 @@ impl World {
         let shows = self.rng.between(1_000, 100_000);
         let drift = self.plan.drift;
         let rate = self.rng.between(1_000_000 - drift, 1_000_000 + drift);
-        let rules = validity::Rules { counts_losses: self.rules.epochs };
+        let rules = validity::Rules { counts_losses: self.rules.lease_generations };
         let failover_rules = failover::Rules { waits_out_leases: self.rules.waits_out_leases };
         let timing = self.timing();
         let process = Process {
@@ -289,14 +289,17 @@ impl World {
             },
             (Purpose::Nodes, Answer::Nodes(Ok(leases))) => self.met(to, leases),
             (Purpose::Primaries, Answer::Primaries(Ok(id))) => self.told_of(to, id),
-            (Purpose::Locate(conn, attempt, right), Answer::Read(came)) => {
-                self.located(to, conn, attempt, right, came);
+            (Purpose::Locate(conn, attempt, lease_generation), Answer::Read(came)) => {
+                self.located(to, conn, attempt, lease_generation, came);
             }
-            (Purpose::Presence(conn, attempt, record, right), Answer::Presence(came)) => {
-                self.presence_told(to, conn, attempt, &record, right, came);
+            (
+                Purpose::Presence(conn, attempt, record, lease_generation),
+                Answer::Presence(came),
+            ) => {
+                self.presence_told(to, conn, attempt, &record, lease_generation, came);
             }
-            (Purpose::Lapsed(peer, right), Answer::Presence(Ok(Presence::Gone))) => {
-                self.lapsed(to, peer, right);
+            (Purpose::Lapsed(peer, lease_generation), Answer::Presence(Ok(Presence::Gone))) => {
+                self.lapsed(to, peer, lease_generation);
             }
             (Purpose::Claim(session), Answer::Claimed(came)) => self.claimed(to, &session, came),
             (Purpose::PassOn(session), Answer::Done(came)) => self.passed_on(to, &session, came),
@@ -473,7 +476,7 @@ impl World {
 
     fn met(&mut self, at: Incarnation, leases: Vec<Lease>) {
         let linked = self.links.of(at);
-        let right = self.right_of(at);
+        let lease_generation = self.lease_generation_of(at);
         let Some(process) = self.processes.get_mut(&at) else { return };
         // Whoever is about to leave ends its links itself.
         let leaves =
@@ -498,7 +501,7 @@ impl World {
         let is_first = !std::mem::replace(&mut process.has_met, true);
         let lapsed = if self.rules.leaves_lapsed { lapsed } else { Vec::new() };
         for peer in lapsed {
-            self.send_for(at, Command::Presence(peer), Purpose::Lapsed(peer, right));
+            self.send_for(at, Command::Presence(peer), Purpose::Lapsed(peer, lease_generation));
         }
         for (peer, address) in peers {
             if address == slot && is_first {
@@ -510,8 +513,8 @@ impl World {
 
     /// A peer may not act any more, and others may claim what was its own: what was brought
     /// to it goes elsewhere. By the same proof as for claims.
-    fn lapsed(&mut self, at: Incarnation, peer: Incarnation, right: Option<u64>) {
-        let holds = right.is_some() && right == self.right_of(at);
+    fn lapsed(&mut self, at: Incarnation, peer: Incarnation, lease_generation: Option<u64>) {
+        let holds = lease_generation.is_some() && lease_generation == self.lease_generation_of(at);
         if holds && self.lapse_proves(at).is_ok() {
             self.leave_owner(at, peer);
         }

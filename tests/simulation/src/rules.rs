@@ -18,7 +18,7 @@ pub struct Rules {
     /// A node acts only while its lease holds.
     pub acts_by_lease: bool,
     /// A lease that lapsed, or was gone, makes every session unverified.
-    pub epochs: bool,
+    pub lease_generations: bool,
     /// A lost link makes a node renew at once.
     pub renews_on_loss: bool,
     /// Whoever still has a link to a node keeps it from being marked dead.
@@ -52,7 +52,7 @@ impl Default for Rules {
             claims_by_lease: true,
             unknown_by_lease: true,
             acts_by_lease: true,
-            epochs: true,
+            lease_generations: true,
             renews_on_loss: true,
             links_save: true,
             leaves_lapsed: true,
@@ -80,7 +80,7 @@ impl Rules {
         ("claims_by_lease", |rules| rules.claims_by_lease = false),
         ("unknown_by_lease", |rules| rules.unknown_by_lease = false),
         ("acts_by_lease", |rules| rules.acts_by_lease = false),
-        ("epochs", |rules| rules.epochs = false),
+        ("lease_generations", |rules| rules.lease_generations = false),
         ("renews_on_loss", |rules| rules.renews_on_loss = false),
         ("links_save", |rules| rules.links_save = false),
         ("leaves_lapsed", |rules| rules.leaves_lapsed = false),

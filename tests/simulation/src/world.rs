@@ -68,7 +68,7 @@ pub(super) enum Happening {
     /// A process waits for an answer no longer.
     GaveUp { to: Incarnation, tag: Tag },
     /// A frame of the peer link reaches a process.
-    Deliver { from: Incarnation, to: Incarnation, epoch: LinkEpoch, peer: Box<Peer> },
+    Deliver { from: Incarnation, to: Incarnation, lease_generation: LinkEpoch, peer: Box<Peer> },
     /// A session speaks to a connection at its own node.
     Here { at: Incarnation, conn: ConnId, attachment: u64, said: Said },
     /// A process sees its link break. `closed`: the peer's system closed it in order.
@@ -90,7 +90,7 @@ pub(super) enum Happening {
     /// A process starts at an address.
     Starts(usize),
     /// A link of which nothing is heard is given up.
-    Unheard { one: Incarnation, other: Incarnation, epoch: LinkEpoch },
+    Unheard { one: Incarnation, other: Incarnation, lease_generation: LinkEpoch },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,10 +278,10 @@ impl World {
             let Some(process) = self.processes.get(&at) else { return };
             if process.paused {
                 // The kernel keeps it; what came over a link that broke since, too.
-                if let Happening::Deliver { from, to, epoch, .. } = &what {
+                if let Happening::Deliver { from, to, lease_generation, .. } = &what {
                     let slot = process.slot;
-                    let (from, to, epoch) = (*from, *to, *epoch);
-                    if !self.links.carries(from, to, epoch) {
+                    let (from, to, lease_generation) = (*from, *to, *lease_generation);
+                    if !self.links.carries(from, to, lease_generation) {
                         return;
                     }
                     if self.slot_of(from).is_some_and(|from| self.links.parts(from, slot)) {
@@ -303,8 +303,8 @@ impl World {
             }
             Happening::Answered { to, tag, answer } => self.answered(to, tag, answer),
             Happening::GaveUp { to, tag } => self.gave_up(to, tag),
-            Happening::Deliver { from, to, epoch, peer } => {
-                self.deliver(from, to, epoch, *peer, false);
+            Happening::Deliver { from, to, lease_generation, peer } => {
+                self.deliver(from, to, lease_generation, *peer, false);
             }
             Happening::Here { at, conn, attachment, said } => {
                 self.hear_said(at, conn, attachment, said);
@@ -322,7 +322,9 @@ impl World {
             Happening::Wakes(client, wake) => self.wakes(client, wake),
             Happening::Fault(fault) => self.strike(fault),
             Happening::Starts(slot) => self.start(slot),
-            Happening::Unheard { one, other, epoch } => self.unheard(one, other, epoch),
+            Happening::Unheard { one, other, lease_generation } => {
+                self.unheard(one, other, lease_generation)
+            }
         }
     }
 
@@ -332,8 +334,8 @@ impl World {
             let Some(process) = self.processes.get_mut(&incarnation) else { return };
             let Some(next) = process.backlog.pop_front() else { return };
             match next {
-                Happening::Deliver { from, to, epoch, peer } => {
-                    self.deliver(from, to, epoch, *peer, true);
+                Happening::Deliver { from, to, lease_generation, peer } => {
+                    self.deliver(from, to, lease_generation, *peer, true);
                 }
                 other => self.happen(other),
             }

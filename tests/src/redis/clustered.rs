@@ -41,8 +41,8 @@ impl Clustered {
         for (server, (first, last)) in self.servers.iter().zip(SLOTS) {
             server.told(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"))?;
         }
-        for (epoch, server) in (1..).zip(&self.servers) {
-            server.told(&format!("CLUSTER SET-CONFIG-EPOCH {epoch}"))?;
+        for (lease_generation, server) in (1..).zip(&self.servers) {
+            server.told(&format!("CLUSTER SET-CONFIG-EPOCH {lease_generation}"))?;
         }
         let first = self.servers[0].port;
         let bus = self.servers[0].told("CONFIG GET cluster-port")?;

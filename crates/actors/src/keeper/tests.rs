@@ -120,7 +120,7 @@ impl Store for Gated {
 struct Scene {
     keeper: Keeper,
     store: Arc<Gated>,
-    moment: Moment,
+    snapshot: LeaseSnapshot,
     /// How often ring and moment were asked for.
     looks: AtomicUsize,
 }
@@ -142,14 +142,24 @@ impl Scene {
         memory.create(&session, record.clone(), OWNED).await.unwrap();
         let (gate, asked) = (Semaphore::new(0), Mutex::default());
         let store = Arc::new(Gated { memory, gate, asked, failing: AtomicUsize::new(0) });
-        let ownership =
-            Ownership::new(session.clone(), record, Acquired { epoch: 0, era: 0 }, OWNED, 0);
+        let ownership = Ownership::new(
+            session.clone(),
+            record,
+            Acquired { lease_generation: 0, era: 0 },
+            OWNED,
+            0,
+        );
         let (owned, released, ended) = (OWNED.into(), RELEASED.into(), ENDED.into());
         let lifetimes = Lifetimes { owned, released, ended };
         let keeper = Keeper::new(ownership, lifetimes, 42);
-        let moment =
-            Moment { now: 0, right: Some(0), era: 0, settling: Settling::Done, primary: None };
-        Self { keeper, store, moment, looks: AtomicUsize::new(0) }
+        let snapshot = LeaseSnapshot {
+            now: 0,
+            lease_generation: Some(0),
+            era: 0,
+            settling: Settling::Done,
+            primary: None,
+        };
+        Self { keeper, store, snapshot, looks: AtomicUsize::new(0) }
     }
 
     fn push(&mut self, first: u64, entries: usize) {
@@ -159,16 +169,16 @@ impl Scene {
     /// Lets so many operations through.
     fn poll(&mut self, through: usize) -> Vec<Outcome> {
         self.store.gate.add_permits(through);
-        let (moment, looks) = (self.moment, &self.looks);
-        let moment = || {
+        let (snapshot, looks) = (self.snapshot, &self.looks);
+        let snapshot = || {
             looks.fetch_add(1, Ordering::SeqCst);
-            moment
+            snapshot
         };
         let ring = || (1, vec![Bytes::from_static(b"x"); 2]);
         let mut outcomes = Vec::new();
         let mut context = Context::from_waker(Waker::noop());
         let store: Arc<dyn Store> = Arc::clone(&self.store) as _;
-        self.keeper.poll(&mut context, &store, moment, ring, &mut outcomes);
+        self.keeper.poll(&mut context, &store, snapshot, ring, &mut outcomes);
         outcomes
     }
 
@@ -215,7 +225,7 @@ async fn what_failed_is_sent_again_whole_when_its_time_has_come() {
     scene.push(3, 1);
     assert_eq!(scene.poll(9), []);
     scene.asked(&["append 2 from 1"]);
-    scene.moment.now = scene.keeper.wake_at().expect("a time");
+    scene.snapshot.now = scene.keeper.wake_at().expect("a time");
     scene.keeper.stir();
     assert_eq!(scene.poll(0), [Outcome::Through(3)]);
     scene.asked(&["append 3 from 1"]);
@@ -244,13 +254,13 @@ async fn a_release_comes_after_everything_and_an_end_before_it() {
 async fn each_claim_is_made_under_a_token_of_its_own() {
     let mut scene = Scene::new().await;
     let mut randoms = Vec::new();
-    for right in 1..4 {
+    for lease_generation in 1..4 {
         // The lease lapsed, and came back.
-        scene.moment.right = Some(right);
+        scene.snapshot.lease_generation = Some(lease_generation);
         scene.keeper.stir();
-        assert!(!scene.keeper.may_act(Some(right), || Settling::Done));
+        assert!(!scene.keeper.may_act(Some(lease_generation), || Settling::Done));
         let [Outcome::Reclaimed(token), ..] = scene.poll(9)[..] else { panic!("not claimed") };
-        assert!(scene.keeper.may_act(Some(right), || Settling::Done));
+        assert!(scene.keeper.may_act(Some(lease_generation), || Settling::Done));
         assert_eq!(scene.keeper.token(), token);
         let claim = format!("claim {} for 100 s", token.random);
         scene.asked(&[&claim, "reassert 2 from 1"]);
@@ -265,10 +275,10 @@ async fn each_claim_is_made_under_a_token_of_its_own() {
 #[tokio::test]
 async fn a_claim_of_unknown_outcome_is_repeated_under_its_token() {
     let mut scene = Scene::new().await;
-    scene.moment.right = Some(1);
+    scene.snapshot.lease_generation = Some(1);
     scene.store.failing.store(1, Ordering::SeqCst);
     assert_eq!(scene.poll(1), []);
-    scene.moment.now = scene.keeper.wake_at().expect("a time");
+    scene.snapshot.now = scene.keeper.wake_at().expect("a time");
     scene.keeper.stir();
     assert!(matches!(scene.poll(9)[..], [Outcome::Reclaimed(token), ..] if token.random == 42));
     scene.asked(&["claim 42 for 100 s", "claim 42 for 100 s", "reassert 2 from 1"]);
@@ -279,15 +289,15 @@ async fn after_a_failover_that_the_store_has_not_answered_since_a_session_acts_u
  {
     let mut scene = Scene::new().await;
     assert_eq!(scene.poll(0), []);
-    (scene.moment.era, scene.moment.settling) = (1, Settling::First);
+    (scene.snapshot.era, scene.snapshot.settling) = (1, Settling::First);
     scene.store.failing.store(1, Ordering::SeqCst);
     scene.keeper.stir();
     assert_eq!(scene.poll(1), []);
     assert!(scene.keeper.may_act(Some(0), || Settling::First));
     assert!(!scene.keeper.may_act(Some(0), || Settling::Second));
     assert!(!scene.keeper.may_act(Some(0), || Settling::Done));
-    scene.moment.settling = Settling::Second;
-    scene.moment.now = scene.keeper.wake_at().expect("a time");
+    scene.snapshot.settling = Settling::Second;
+    scene.snapshot.now = scene.keeper.wake_at().expect("a time");
     scene.keeper.stir();
     assert!(matches!(scene.poll(9)[..], [Outcome::Reclaimed(token), ..] if token.random == 42));
     scene.asked(&["reassert 2 from 1", "claim 42 for 100 s", "reassert 2 from 1"]);
@@ -302,8 +312,8 @@ async fn a_failover_is_noticed_while_an_operation_is_under_way() {
     assert_eq!(scene.poll(0), []);
     assert!(scene.keeper.is_busy());
     scene.keeper.observe(0, || panic!("nothing has changed"));
-    let moment = Moment { era: 1, ..scene.moment };
-    scene.keeper.observe(1, || moment);
+    let snapshot = LeaseSnapshot { era: 1, ..scene.snapshot };
+    scene.keeper.observe(1, || snapshot);
     assert!(!scene.keeper.may_act(Some(0), || Settling::Second));
     scene.keeper.observe(1, || panic!("nothing has changed since"));
 }

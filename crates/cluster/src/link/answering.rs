@@ -98,7 +98,7 @@ impl Answering {
         let mut state = self.state();
         let known = state.calls.contains_key(&id) || state.arriving.contains_key(&id);
         let full = state.calls.len() + state.arriving.len() >= settings.calls_max;
-        if known || full || self.node.right.is_given_up() {
+        if known || full || self.node.lease.is_given_up() {
             return state.refuse(Kind::NotStarted(id));
         }
         match Assembly::begin(body, rest, settings.message_bytes_max) {

@@ -160,7 +160,7 @@ async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
         let peer = link.incarnation;
         let links =
             Links { is_up: node.peers.is_linked(peer), was_closed: node.peers.was_closed(peer) };
-        let verdict = match detector.attempt_failed(node.right.now(), attempt, links) {
+        let verdict = match detector.attempt_failed(node.lease.now(), attempt, links) {
             Next::Retry => Verdict::Undecided,
             Next::Look => look(node, peer, &mut detector).await,
         };
@@ -191,17 +191,17 @@ async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
 fn detector(node: &Node) -> FailureDetector {
     let Settings { renew_ms, ping_ms, pong_ms, .. } = node.settings;
     let timing = Timing { renew_ms, notice_ms: ping_ms.saturating_add(pong_ms) };
-    FailureDetector::new(node.right.now(), timing)
+    FailureDetector::new(node.lease.now(), timing)
 }
 
 /// Reads what the store holds about a peer, for its failure detector.
 async fn look(node: &Node, peer: Incarnation, detector: &mut FailureDetector) -> Verdict {
-    let asked_ms = node.right.now();
+    let asked_ms = node.lease.now();
     let Ok(Ok(presence)) = timeout(LOOK, node.store.presence(peer)).await else {
-        detector.look_failed(node.right.now());
+        detector.look_failed(node.lease.now());
         return Verdict::Undecided;
     };
-    let answered_ms = node.right.now();
+    let answered_ms = node.lease.now();
     let found = Found { asked_ms, answered_ms, presence: &presence };
     detector.looked(node.incarnation, found)
 }

@@ -53,8 +53,8 @@ async fn both_live(store: &Memory, nodes: &[TestNode; 2]) {
     }
     let [one, other] = nodes;
     until("both act", || one.cluster.may_act() && other.cluster.may_act()).await;
-    assert_eq!(one.cluster.right(), Some(0));
-    assert_eq!(other.cluster.right(), Some(0));
+    assert_eq!(one.cluster.valid_lease_generation(), Some(0));
+    assert_eq!(other.cluster.valid_lease_generation(), Some(0));
     all_linked(store, &[one, other]).await;
     let peer = one.peer(store, other).await;
     assert_eq!(call(&peer, "echo hello").await, [Ok("hello".to_owned())]);
@@ -233,7 +233,7 @@ async fn a_node_that_lost_a_link_does_nothing_until_it_renewed() {
     store.away.store(false, Ordering::SeqCst);
     changes.changed().await.unwrap();
     // It was not away for long enough for others to see it gone.
-    assert_eq!(one.right(), Some(0));
+    assert_eq!(one.valid_lease_generation(), Some(0));
 }
 
 #[tokio::test]

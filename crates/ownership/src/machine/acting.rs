@@ -3,20 +3,22 @@
 
 use conversation::mutant;
 
-use super::{Moment, Ownership, Settling};
+use super::{LeaseSnapshot, Ownership, Settling};
 
 impl Ownership {
     /// May anything be done for the session now?
-    pub fn may_act(&self, moment: &Moment) -> bool {
-        let mine = moment.right.is_some_and(|right| self.is_claimed(right))
-            || (moment.right.is_none() && mutant!("ownership.act_without_a_lease"))
-            || (moment.right.is_some() && mutant!("ownership.act_before_the_claim"));
+    pub fn may_act(&self, snapshot: &LeaseSnapshot) -> bool {
+        let mine = snapshot
+            .lease_generation
+            .is_some_and(|lease_generation| self.is_claimed(lease_generation))
+            || (snapshot.lease_generation.is_none() && mutant!("ownership.act_without_a_lease"))
+            || (snapshot.lease_generation.is_some() && mutant!("ownership.act_before_the_claim"));
         let gone = self.over || (self.released && self.rules.release_is_last);
         // A failover may have forgotten that this owner claimed the session. Then, in the second
         // half of settling at the earliest, another that has seen the failover before claims it;
         // of the failover before this one that half may be over, and of this one where only the
         // leases settle anew.
-        let settles = moment.settling == Settling::First && !self.doubted && !self.exposed;
+        let settles = snapshot.settling == Settling::First && !self.doubted && !self.exposed;
         mine && !gone && self.late.is_none() && (self.is_sure() || settles)
     }
 
@@ -44,15 +46,15 @@ impl Ownership {
     /// Is the store to be asked whether it names this owner, before the session is written anew?
     /// So where another may own it; and where the store refused it, which is full: a claim takes
     /// no room.
-    pub(super) fn asks_first(&self, moment: &Moment) -> bool {
-        let refused = self.unwritten && moment.settling != Settling::First;
+    pub(super) fn asks_first(&self, snapshot: &LeaseSnapshot) -> bool {
+        let refused = self.unwritten && snapshot.settling != Settling::First;
         let rivalled = self.rivalled && self.rules.asks_where_rivalled;
         (refused || rivalled) && !self.ending && !self.is_sure()
     }
 
-    pub(super) fn is_claimed(&self, right: u64) -> bool {
+    pub(super) fn is_claimed(&self, lease_generation: u64) -> bool {
         // A claim that was sent may yet be done: then this is the owner under another token.
-        let is_claimed = right == self.epoch && self.claiming.is_none();
+        let is_claimed = lease_generation == self.lease_generation && self.claiming.is_none();
         is_claimed || !self.rules.claims_after_lapse
     }
 }

@@ -4,7 +4,7 @@ use conversation::mutant;
 use thin_vec::ThinVec;
 
 use super::under::{Anew, Reasserting, Under};
-use super::{Came, Moment, Outcome, Ownership};
+use super::{Came, LeaseSnapshot, Outcome, Ownership};
 use crate::{Claimed, Error, Incarnation, Owner, Standing};
 
 /// The wait after a first failure, in milliseconds; it doubles with each further one.
@@ -14,7 +14,7 @@ const BACKOFF_MAX: u64 = 2_000;
 
 impl Ownership {
     /// Takes what came of the operation that was under way.
-    pub fn came(&mut self, moment: &Moment, came: Came) -> Vec<Outcome> {
+    pub fn came(&mut self, snapshot: &LeaseSnapshot, came: Came) -> Vec<Outcome> {
         let Some(under) = self.under.take() else { return Vec::new() };
         let came = match came {
             Came::Appended(Ok(_)) => Ok(self.appended(&under)),
@@ -49,9 +49,9 @@ impl Ownership {
             }
             Err(error) => {
                 let is_known = is_known(&error);
-                let outcome = self.failed(moment, &under, error);
+                let outcome = self.failed(snapshot, &under, error);
                 if outcome.is_none() {
-                    self.wait(moment.now, is_known);
+                    self.wait(snapshot.now, is_known);
                 }
                 outcome.into_iter().collect()
             }
@@ -113,13 +113,13 @@ impl Ownership {
     }
 
     fn claimed(&mut self, under: &Under, claimed: &Claimed) -> Vec<Outcome> {
-        let Under::Claim { right, era } = under else { return Vec::new() };
+        let Under::Claim { lease_generation, era } = under else { return Vec::new() };
         self.sure = self.sure.max(*era);
         self.claiming = None;
         self.late = None;
         // Not under this token.
         self.released = false;
-        self.epoch = *right;
+        self.lease_generation = *lease_generation;
         if mutant!("ownership.act_on_under_the_older_token") {
             return Vec::new();
         }
@@ -143,7 +143,7 @@ impl Ownership {
         outcomes
     }
 
-    fn failed(&mut self, moment: &Moment, under: &Under, error: Error) -> Option<Outcome> {
+    fn failed(&mut self, snapshot: &LeaseSnapshot, under: &Under, error: Error) -> Option<Outcome> {
         if let (Under::Append { end }, false) = (under, self.rules.resends_whole) {
             self.held(*end);
         }
@@ -164,9 +164,9 @@ impl Ownership {
             // Nothing was forgotten since the session was last whole in the store: so it was
             // ended, or it expired, under another owner.
             Error::Missing
-                if self.may_have_been_claimed(under, moment)
+                if self.may_have_been_claimed(under, snapshot)
                     && !self.ending
-                    && !self.is_forgotten(moment) =>
+                    && !self.is_forgotten(snapshot) =>
             {
                 self.gone(Outcome::Deposed)
             }

@@ -11,7 +11,7 @@ pub enum Op {
     Reassert(Record, Batch),
     /// Save the state.
     Save {
-        /// The right to.
+        /// The token of the owner.
         token: Token,
         /// What to save.
         state: State,
@@ -27,14 +27,14 @@ pub enum Op {
     },
     /// Give the session up.
     Release {
-        /// The right to.
+        /// The token of the owner.
         token: Token,
         /// At which primary.
         at: Option<PrimaryId>,
     },
     /// End it.
     End {
-        /// The right to.
+        /// The token of the owner.
         token: Token,
     },
 }

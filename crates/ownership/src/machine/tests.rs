@@ -22,19 +22,26 @@ fn record() -> Record {
     }
 }
 
-/// An ownership of epoch 0, the ring of its session, and what its node knows.
+/// An ownership of lease generation 0, the ring of its session, and what its node knows.
 struct Story {
     ownership: Ownership,
     ring: Vec<Bytes>,
-    moment: Moment,
+    snapshot: LeaseSnapshot,
     random: u64,
 }
 
 fn story() -> Story {
     let session = SessionId::parse("a-session").unwrap();
-    let moment = Moment { now: 0, right: Some(0), era: 1, settling: Settling::Done, primary: None };
-    let ownership = Ownership::new(session, record(), Acquired { epoch: 0, era: 1 }, TTL, 0);
-    Story { ownership, ring: Vec::new(), moment, random: 100 }
+    let snapshot = LeaseSnapshot {
+        now: 0,
+        lease_generation: Some(0),
+        era: 1,
+        settling: Settling::Done,
+        primary: None,
+    };
+    let ownership =
+        Ownership::new(session, record(), Acquired { lease_generation: 0, era: 1 }, TTL, 0);
+    Story { ownership, ring: Vec::new(), snapshot, random: 100 }
 }
 
 fn unavailable() -> Error {
@@ -62,7 +69,7 @@ impl Story {
     fn does(&mut self, expected: &str) {
         self.random += 1;
         let ring = || (1, self.ring.clone());
-        let op = self.ownership.next(&self.moment, ring, self.random);
+        let op = self.ownership.next(&self.snapshot, ring, self.random);
         let text = |entries: &[Bytes]| {
             entries.iter().map(|e| String::from_utf8_lossy(e).into_owned()).collect::<String>()
         };
@@ -92,15 +99,15 @@ impl Story {
     fn appends(&mut self, entry: &'static str, prolongs: bool) -> u64 {
         self.say(entry);
         let ring = (1, self.ring.clone());
-        let op = self.ownership.next(&self.moment, || ring, 0);
+        let op = self.ownership.next(&self.snapshot, || ring, 0);
         let Some(Op::Append(batch)) = op else { panic!("{op:?}") };
-        assert_eq!(batch.prolongs, prolongs, "at {}", self.moment.now);
+        assert_eq!(batch.prolongs, prolongs, "at {}", self.snapshot.now);
         self.ring.len() as u64
     }
 
     #[track_caller]
     fn came<const N: usize>(&mut self, came: Came, outcomes: [Outcome; N]) {
-        assert_eq!(self.ownership.came(&self.moment, came), outcomes);
+        assert_eq!(self.ownership.came(&self.snapshot, came), outcomes);
     }
 
     /// The claim that is under way succeeds.
@@ -115,12 +122,12 @@ impl Story {
     }
 
     fn at(&mut self, now: u64) -> &mut Self {
-        self.moment.now = now;
+        self.snapshot.now = now;
         self
     }
 
     fn may_act(&self) -> bool {
-        self.ownership.may_act(&self.moment)
+        self.ownership.may_act(&self.snapshot)
     }
 }
 
@@ -149,11 +156,11 @@ fn a_failover_makes_the_owner_write_everything_anew_before_it_is_asked_to() {
     story.say("a");
     story.does("append 1a");
     story.came(appended(1), [Outcome::Through(1)]);
-    (story.moment.era, story.moment.settling) = (2, Settling::First);
+    (story.snapshot.era, story.snapshot.settling) = (2, Settling::First);
     assert!(story.may_act());
     story.does("reassert 3 Owned 1a");
     // There is another one meanwhile.
-    story.moment.era = 3;
+    story.snapshot.era = 3;
     story.came(appended(1), []);
     story.does("reassert 3 Owned 1a");
     story.came(appended(1), []);
@@ -164,10 +171,10 @@ fn a_failover_makes_the_owner_write_everything_anew_before_it_is_asked_to() {
 fn after_a_lapse_the_session_is_claimed_anew_before_anything_is_done_for_it() {
     let mut story = story();
     story.say("a");
-    story.moment.right = None;
+    story.snapshot.lease_generation = None;
     assert!(!story.may_act());
     story.does("nothing");
-    story.moment.right = Some(1);
+    story.snapshot.lease_generation = Some(1);
     assert!(!story.may_act());
     story.does("claim 4 from 3");
     assert!(!story.may_act());
@@ -188,7 +195,7 @@ fn a_session_that_is_missing_after_a_lapse_is_over() {
             story.does("append 1a");
             story.came(Came::Appended(Err(Error::Missing)), []);
         }
-        story.moment.right = Some(1);
+        story.snapshot.lease_generation = Some(1);
         story.does("claim 4 from 3");
         story.came(Came::Claimed(Err(Error::Missing)), [Outcome::Deposed]);
         story.at(1_000_000).does("nothing");
@@ -199,22 +206,22 @@ fn a_session_that_is_missing_after_a_lapse_is_over() {
 fn a_session_that_a_failover_made_missing_is_written_anew_after_a_lapse_too() {
     let mut story = story();
     story.does("nothing");
-    story.moment.right = Some(1);
+    story.snapshot.lease_generation = Some(1);
     story.does("claim 4 from 3");
     // The store failed over while the claim was under way.
-    story.moment.era = 2;
+    story.snapshot.era = 2;
     story.came(Came::Claimed(Err(Error::Missing)), []);
     story.does("reassert 3 Owned 1");
 }
 
 #[test]
 fn a_release_that_finds_the_session_missing_when_it_is_repeated_is_over() {
-    for right in [0, 1] {
+    for lease_generation in [0, 1] {
         let mut story = story();
         story.ownership.release();
         story.does("release 3");
         story.came(Came::Done(Err(unavailable())), []);
-        story.moment.right = Some(right);
+        story.snapshot.lease_generation = Some(lease_generation);
         story.at(50).does("release 3");
         story.came(Came::Done(Err(Error::Missing)), [Outcome::Deposed]);
     }
@@ -228,7 +235,7 @@ fn a_state_that_a_claim_finds_in_the_record_is_reported_as_saved() {
     story.does("save 7");
     // It was written, and its answer never came.
     story.came(Came::Saved(Err(unavailable())), []);
-    story.moment = Moment { now: 9_000, right: Some(1), ..story.moment };
+    story.snapshot = LeaseSnapshot { now: 9_000, lease_generation: Some(1), ..story.snapshot };
     story.does("claim 4 from 3");
     let owner = story.ownership.claiming.as_ref().expect("a claim is under way").new;
     let claimed = Claimed { record: Record { owner, state, ..record() }, log: Vec::new() };
@@ -239,9 +246,9 @@ fn a_state_that_a_claim_finds_in_the_record_is_reported_as_saved() {
 #[test]
 fn a_claim_that_took_longer_than_the_lease_is_made_once_more() {
     let mut story = story();
-    story.moment.right = Some(1);
+    story.snapshot.lease_generation = Some(1);
     story.does("claim 4 from 3");
-    story.moment.right = Some(2);
+    story.snapshot.lease_generation = Some(2);
     story.claimed();
     assert!(!story.may_act());
     story.does("claim 5 from 4");
@@ -253,7 +260,7 @@ fn a_claim_that_took_longer_than_the_lease_is_made_once_more() {
 #[test]
 fn a_claim_of_unknown_outcome_is_the_same_claim_again() {
     let mut story = story();
-    story.moment.right = Some(1);
+    story.snapshot.lease_generation = Some(1);
     story.does("claim 4 from 3");
     let first = story.ownership.claiming.as_ref().unwrap().new;
     story.came(Came::Claimed(Err(unavailable())), []);
@@ -298,7 +305,7 @@ fn a_late_claim_of_its_own_that_the_store_forgot_is_not_claimed_from() {
         story.does("append 1a");
         story.came(Came::Appended(Err(fenced(7, 77, ME))), []);
         // The lease lapses, and the store fails over.
-        story.moment = Moment { right: Some(1), era: 2, ..story.moment };
+        story.snapshot = LeaseSnapshot { lease_generation: Some(1), era: 2, ..story.snapshot };
         story.does("claim 8 from 7");
         story.came(Came::Claimed(Err(forgot)), []);
         story.at(1_000).does("reassert 3 Owned 1a");
@@ -313,14 +320,14 @@ fn a_late_claim_of_its_own_that_the_store_forgot_is_not_claimed_from() {
 #[test]
 fn a_failover_ends_the_wait_for_another_attempt() {
     let mut story = story();
-    story.moment.right = Some(1);
+    story.snapshot.lease_generation = Some(1);
     for now in [0, 50, 150, 350, 750] {
         story.at(now).does("claim 4 from 3");
         story.came(Came::Claimed(Err(unavailable())), []);
     }
     story.at(760).does("nothing");
     assert_eq!(story.ownership.wake_at(), Some(1_550));
-    story.moment.era = 2;
+    story.snapshot.era = 2;
     story.does("reassert 3 Owned 1");
     // One that fails is waited for as after a first failure.
     story.came(Came::Appended(Err(unavailable())), []);
@@ -332,21 +339,21 @@ fn a_failover_ends_the_wait_for_another_attempt() {
 fn an_owner_that_cannot_write_anew_acts_only_once_the_store_says_that_it_names_that_owner() {
     let mut story = story();
     story.does("nothing");
-    (story.moment.era, story.moment.settling) = (2, Settling::First);
+    (story.snapshot.era, story.snapshot.settling) = (2, Settling::First);
     story.does("reassert 3 Owned 1");
     story.came(Came::Appended(Err(unavailable())), []);
     assert!(story.may_act() && !story.ownership.is_sure());
-    story.moment.settling = Settling::Second;
+    story.snapshot.settling = Settling::Second;
     assert!(!story.may_act());
     story.does("nothing");
     // Nor where the primary that keeps the leases has failed over after that.
-    story.moment.settling = Settling::First;
+    story.snapshot.settling = Settling::First;
     assert!(!story.may_act());
-    story.moment.settling = Settling::Second;
+    story.snapshot.settling = Settling::Second;
     story.at(50).does("claim 4 from 3");
     // It forgot that this owner claimed the session; another may have since.
     story.came(Came::Claimed(Err(fenced(2, 22, OTHER))), []);
-    story.moment.settling = Settling::Done;
+    story.snapshot.settling = Settling::Done;
     assert!(!story.may_act());
     story.at(150).does("reassert 3 Owned 1");
     story.came(Came::Appended(Err(unavailable())), []);
@@ -363,7 +370,7 @@ fn an_owner_that_cannot_write_anew_acts_only_once_the_store_says_that_it_names_t
 #[test]
 fn a_failover_between_a_claim_and_the_first_operation_is_noticed() {
     let mut story = story();
-    (story.moment.era, story.moment.settling) = (2, Settling::Second);
+    (story.snapshot.era, story.snapshot.settling) = (2, Settling::Second);
     story.ownership.observe(2);
     assert!(!story.may_act());
     story.does("reassert 3 Owned 1");
@@ -376,7 +383,7 @@ fn a_failover_is_noticed_while_an_operation_is_under_way() {
     let mut story = story();
     story.say("a");
     story.does("append 1a");
-    (story.moment.era, story.moment.settling) = (2, Settling::Second);
+    (story.snapshot.era, story.snapshot.settling) = (2, Settling::Second);
     assert!(story.ownership.observe(2) && !story.ownership.observe(2));
     assert!(!story.may_act());
     story.came(Came::Appended(Err(unavailable())), []);
@@ -389,10 +396,10 @@ fn a_failover_is_noticed_while_an_operation_is_under_way() {
 fn an_era_that_falls_back_leaves_no_doubt() {
     let mut story = story();
     // While the primary of the session's slot is unknown, the newest generation counts for it.
-    (story.moment.era, story.moment.settling) = (3, Settling::First);
+    (story.snapshot.era, story.snapshot.settling) = (3, Settling::First);
     story.does("reassert 3 Owned 1");
     story.came(Came::Appended(Err(unavailable())), []);
-    (story.moment.era, story.moment.settling) = (2, Settling::Done);
+    (story.snapshot.era, story.snapshot.settling) = (2, Settling::Done);
     story.at(50).does("claim 4 from 3");
     story.came(Came::Claimed(Err(unavailable())), []);
     story.at(200).does("reassert 3 Owned 1");
@@ -408,17 +415,17 @@ fn an_era_that_falls_back_leaves_no_doubt() {
 #[test]
 fn an_owner_in_doubt_does_not_act_while_another_failover_settles() {
     let mut story = story();
-    (story.moment.era, story.moment.settling) = (2, Settling::First);
+    (story.snapshot.era, story.snapshot.settling) = (2, Settling::First);
     story.does("reassert 3 Owned 1");
     story.came(Came::Appended(Err(unavailable())), []);
     assert!(story.may_act());
     // Between the two, the first may have settled for another node, which claimed the session.
-    story.moment.era = 3;
+    story.snapshot.era = 3;
     story.does("reassert 3 Owned 1");
     assert!(!story.may_act());
     story.came(appended(0), []);
     assert!(story.may_act());
-    story.moment.era = 4;
+    story.snapshot.era = 4;
     story.ownership.observe(4);
     assert!(story.may_act());
 }
@@ -427,7 +434,7 @@ fn an_owner_in_doubt_does_not_act_while_another_failover_settles() {
 fn an_owner_that_wrote_anew_after_it_sent_a_claim_acts_only_under_the_token_of_that() {
     let mut story = story();
     story.does("nothing");
-    (story.moment.era, story.moment.settling) = (2, Settling::Second);
+    (story.snapshot.era, story.snapshot.settling) = (2, Settling::Second);
     story.does("reassert 3 Owned 1");
     story.came(Came::Appended(Err(unavailable())), []);
     story.at(50).does("claim 4 from 3");
@@ -444,14 +451,14 @@ fn an_owner_that_wrote_anew_after_it_sent_a_claim_acts_only_under_the_token_of_t
 fn while_a_failover_settles_a_lapsed_owner_puts_itself_back_and_claims_only_in_the_second_half() {
     let mut story = story();
     story.does("nothing");
-    (story.moment.era, story.moment.settling) = (2, Settling::First);
-    story.moment.right = Some(1);
+    (story.snapshot.era, story.snapshot.settling) = (2, Settling::First);
+    story.snapshot.lease_generation = Some(1);
     story.does("reassert 3 Owned 1");
     story.came(Came::Appended(Ok(Appended { through: None })), []);
     story.does("nothing");
     assert_eq!(story.ownership.wake_at(), Some(100));
     assert!(!story.may_act());
-    story.moment.settling = Settling::Second;
+    story.snapshot.settling = Settling::Second;
     story.at(100).does("claim 4 from 3");
     story.claimed();
     assert!(story.may_act());
@@ -467,16 +474,16 @@ fn a_session_is_released_when_all_is_held_and_saved_and_settled_and_then_nothing
     story.came(Came::Saved(Ok(1)), [Outcome::Saved(1)]);
     story.does("append 1a");
     story.came(appended(1), [Outcome::Through(1)]);
-    story.moment.settling = Settling::Second;
+    story.snapshot.settling = Settling::Second;
     story.does("nothing");
     assert!(story.may_act());
-    story.moment.settling = Settling::Done;
+    story.snapshot.settling = Settling::Done;
     story.at(100).does("release 3");
     assert!(!story.may_act());
     story.came(Came::Done(Err(unavailable())), []);
     // Whatever happens, this alone is repeated.
     story.say("b");
-    story.moment.right = Some(1);
+    story.snapshot.lease_generation = Some(1);
     story.at(100_000).does("release 3");
     story.came(Came::Done(Ok(())), [Outcome::Released]);
     story.at(1_000_000).does("nothing");
@@ -492,7 +499,7 @@ fn a_release_of_unknown_outcome_is_not_repeated_on_a_log_that_a_failover_cut_sho
         story.ownership.release();
         story.does("release 3");
         story.came(Came::Done(Err(unavailable())), []);
-        story.moment.era = 2;
+        story.snapshot.era = 2;
         story.at(100).does("reassert 3 Owned 1a");
         assert!(!story.may_act());
         if was_released {
@@ -511,13 +518,13 @@ fn a_release_of_unknown_outcome_does_not_put_off_what_a_failover_makes_an_owner_
     story.ownership.release();
     story.does("release 3");
     story.came(Came::Done(Err(unavailable())), []);
-    story.moment.era = 2;
-    story.moment.settling = Settling::First;
+    story.snapshot.era = 2;
+    story.snapshot.settling = Settling::First;
     story.at(50).does("reassert 3 Owned 1");
     story.came(appended(0), []);
     // It gives the session up when others have put themselves back.
     story.does("nothing");
-    story.moment.settling = Settling::Done;
+    story.snapshot.settling = Settling::Done;
     story.at(150).does("release 3");
 }
 
@@ -549,7 +556,7 @@ fn an_end_is_repeated_until_it_is_known_and_written_anew_where_it_was_forgotten(
 fn an_end_during_a_reassertion_is_sent_after_it() {
     let mut story = story();
     story.does("nothing");
-    story.moment.era = 2;
+    story.snapshot.era = 2;
     story.does("reassert 3 Owned 1");
     story.ownership.end();
     story.came(Came::Appended(Ok(Appended { through: None })), []);
@@ -561,10 +568,10 @@ fn an_end_during_a_reassertion_is_sent_after_it() {
 fn a_node_without_a_lease_is_not_asked_over_and_over() {
     let mut story = story();
     story.say("a");
-    story.moment.right = None;
+    story.snapshot.lease_generation = None;
     story.at(200_000).does("nothing");
     assert_eq!(story.ownership.wake_at(), Some(200_500));
     // But at once when there is one.
-    story.moment.right = Some(0);
+    story.snapshot.lease_generation = Some(0);
     story.at(200_001).does("append 1a");
 }

@@ -13,9 +13,9 @@ pub(super) enum Under {
     Save {
         end: u64,
     },
-    /// Under which right, and in which era, it was sent.
+    /// In which lease generation, and in which failover generation, it was sent.
     Claim {
-        right: u64,
+        lease_generation: u64,
         era: u64,
     },
     /// Was one sent before?

@@ -2,24 +2,24 @@
 
 use conversation::{Emitter, Event};
 use ownership::failover::Generation;
-use ownership::machine::{Came, Moment, Op, Outcome};
+use ownership::machine::{Came, LeaseSnapshot, Op, Outcome};
 use ownership::tombstones::Tombstone;
 
 use super::*;
 
 impl World {
     /// What the node knows now about the store that holds the session.
-    pub(super) fn moment(&self, at: Incarnation, _id: &SessionId) -> Option<Moment> {
+    pub(super) fn lease_snapshot(&self, at: Incarnation, _id: &SessionId) -> Option<LeaseSnapshot> {
         let process = self.processes.get(&at)?;
         let now = process.clock(self.now);
-        let right = process.right(self.now);
+        let lease_generation = process.lease_generation(self.now);
         let Generation { number, settling, primary } = process.generation(self.now);
-        Some(Moment { now, right, era: number, settling, primary })
+        Some(LeaseSnapshot { now, lease_generation, era: number, settling, primary })
     }
 
     pub(super) fn operate(&mut self, at: Incarnation, id: &SessionId, owned: &mut Owned) {
         let random = self.random();
-        let Some(moment) = self.moment(at, id) else { return };
+        let Some(snapshot) = self.lease_snapshot(at, id) else { return };
         if owned.busy {
             return;
         }
@@ -29,7 +29,7 @@ impl World {
             let ring = session.ring();
             (ring.first, ring.entries)
         };
-        let Some(op) = ownership.next(&moment, ring, random) else { return };
+        let Some(op) = ownership.next(&snapshot, ring, random) else { return };
         owned.busy = true;
         let command = match op {
             Op::Append(batch) => Command::Append(batch),
@@ -53,9 +53,9 @@ impl World {
             RedisAnswer::Done(came) => Came::Done(came),
             _ => return self.put(at, id, owned),
         };
-        let Some(moment) = self.moment(at, id) else { return };
+        let Some(snapshot) = self.lease_snapshot(at, id) else { return };
         let Some(ownership) = &mut owned.ownership else { return };
-        for outcome in ownership.came(&moment, came) {
+        for outcome in ownership.came(&snapshot, came) {
             match outcome {
                 Outcome::Through(through) => {
                     owned.following.push_back(Event::Appended { through });
@@ -74,12 +74,12 @@ impl World {
                         && let Some(ownership) = &owned.ownership
                     {
                         let (record, until) =
-                            (ownership.tombstone(), moment.now + TTL.as_millis() as u64);
+                            (ownership.tombstone(), snapshot.now + TTL.as_millis() as u64);
                         let era = ownership.era();
                         let tombstone = Tombstone::new(id.clone(), record, Some(era), until);
                         if let Some(process) = self.processes.get_mut(&at) {
-                            process.tombstones.keep(tombstone, moment.now);
-                            if process.tombstones.is_newest_due(|_| moment.era) {
+                            process.tombstones.keep(tombstone, snapshot.now);
+                            if process.tombstones.is_newest_due(|_| snapshot.era) {
                                 self.write_tombstones(at);
                             }
                         }

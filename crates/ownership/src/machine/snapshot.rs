@@ -1,4 +1,5 @@
-//! What a node knows of time, its lease and the store when it asks an [`Ownership`](super::Ownership) what is next.
+//! What a node knows of time, its lease and the store when it asks an
+//! [`Ownership`](super::Ownership) what is next.
 
 use crate::PrimaryId;
 
@@ -15,11 +16,11 @@ pub enum Settling {
 
 /// What the node knows at one moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct LeaseSnapshot {
     /// Milliseconds of the node's clock.
     pub now: u64,
-    /// The epoch of its lease, where it may act.
-    pub right: Option<u64>,
+    /// The generation of its lease, where it may act.
+    pub lease_generation: Option<u64>,
     /// Rises with each failover of the session's primary that was seen.
     pub era: u64,
     /// How far the newest failover has settled.
@@ -33,8 +34,8 @@ pub struct Moment {
 /// of the lease, from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acquired {
-    /// The epoch of the node's lease.
-    pub epoch: u64,
+    /// The generation of the node's lease.
+    pub lease_generation: u64,
     /// The era of the session's primary.
     pub era: u64,
 }

@@ -10,15 +10,15 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::metrics;
 
-/// The right to act that comes with a lease. Told without asking anyone.
-pub(crate) struct Right {
+/// This node's lease, as far as the node knows without asking the store.
+pub(crate) struct NodeLease {
     clock: Clock,
     lease: LeaseValidity,
     /// The incarnation was marked dead.
     dead: CancellationToken,
 }
 
-impl Right {
+impl NodeLease {
     pub(crate) fn new(clock: Clock, timing: Timing) -> Self {
         metrics::show(Duration::from_millis(timing.lease_ms.saturating_sub(timing.margin_ms)));
         Self { clock, lease: LeaseValidity::new(timing), dead: CancellationToken::new() }
@@ -28,17 +28,17 @@ impl Right {
         millis((self.clock)())
     }
 
-    /// The epoch, where the node may act. Whoever acts for a session compares it with the
-    /// epoch that the session was claimed in.
-    pub(crate) fn epoch_if_valid(&self) -> Option<u64> {
+    /// The lease generation, where the node may act. Whoever acts for a session compares it with
+    /// the lease generation that the session was claimed in.
+    pub(crate) fn generation_if_valid(&self) -> Option<u64> {
         self.lease.generation_if_valid(self.now())
     }
 
-    pub(crate) fn epoch(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.lease.generation()
     }
 
-    /// A renewal is sent now. One task calls this, and [`Right::renewed`].
+    /// A renewal is sent now. One task calls this, and [`NodeLease::renewed`].
     pub(crate) fn begin_renewal(&self) -> Renewal {
         self.lease.begin_renewal(self.now())
     }
