@@ -72,7 +72,7 @@ impl Recorded {
         let cluster = Self { nodes, redis, runs, _folder: folder };
         let links = cluster.nodes.len() - 1;
         for node in cluster.nodes.iter().flatten() {
-            reaches(node, "roundhouse_settling", |settling| settling == 0.0).await?;
+            reaches(node, "roundhouse_stabilising", |value| value == 0.0).await?;
             reaches(node, "roundhouse_peer_links", |now| now >= links as f64).await?;
         }
         Ok(cluster)

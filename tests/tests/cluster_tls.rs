@@ -82,7 +82,7 @@ async fn nodes_that_one_authority_vouches_for_are_a_cluster() -> Result<()> {
     ensure!(told.last().context("nothing")?.get("result").is_some(), "{told:?}");
     // That a process died is seen as it is without TLS: within its lease, and well within.
     nodes[0].kill()?;
-    metric(&nodes[1], "roundhouse_settling", |now| now == 0.0).await?;
+    metric(&nodes[1], "roundhouse_stabilising", |now| now == 0.0).await?;
     let began = Instant::now();
     client.is_well().await?;
     ensure!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());

@@ -63,7 +63,7 @@ async fn a_take_over_is_one_round_trip() -> Result<()> {
     let mut nodes = cluster(&redis)?;
     let (first, first_session) = touched_elsewhere(&nodes).await?;
     let (second, second_session) = touched_elsewhere(&nodes).await?;
-    metric(&nodes[1], "roundhouse_settling", 0.0).await?;
+    metric(&nodes[1], "roundhouse_stabilising", 0.0).await?;
     let mut monitor = Monitor::start(&redis)?;
     nodes[0].kill()?;
     first.tool("rh_echo", json!({})).await?;

@@ -65,7 +65,10 @@ pub(crate) fn begin(
         owner,
         tenant: Arc::clone(&tenant.name),
         principal: Digest(principal.digest()),
-        acquired: Acquired { lease_generation, era: node.lease_snapshot(&session).era },
+        acquired: Acquired {
+            lease_generation,
+            failover_generation: node.lease_snapshot(&session).failover_generation,
+        },
         random: random.next_token,
         first,
         creation: None,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use backends::Backends;
 use cluster::Cluster;
 use conversation::Refusal;
-use ownership::machine::{LeaseSnapshot, Settling};
+use ownership::machine::{LeaseSnapshot, Stabilisation};
 use protocol::{Body, Message, Mirrored, Request, SessionId};
 use store::{Incarnation, Store};
 use tenants::{Principal, Tenant};
@@ -362,8 +362,8 @@ impl Node {
     }
 
     /// Rises with each failover of the store that this node sees. Takes no lock.
-    pub(crate) fn newest_era(&self) -> u64 {
-        self.cluster.get().map_or(0, Cluster::newest_era)
+    pub(crate) fn newest_failover_generation(&self) -> u64 {
+        self.cluster.get().map_or(0, Cluster::newest_failover_generation)
     }
 
     /// What the node knows now that matters to its ownership of a session, by the clock of
@@ -373,8 +373,14 @@ impl Node {
         match self.cluster.get() {
             Some(cluster) => LeaseSnapshot { now, ..cluster.lease_snapshot(session) },
             None => {
-                let settling = Settling::Done;
-                LeaseSnapshot { now, lease_generation: Some(0), era: 0, settling, primary: None }
+                let stabilisation = Stabilisation::Done;
+                LeaseSnapshot {
+                    now,
+                    lease_generation: Some(0),
+                    failover_generation: 0,
+                    stabilisation,
+                    primary: None,
+                }
             }
         }
     }

@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ownership::machine::{Came, LeaseSnapshot, Op, Outcome, Ownership, Settling};
+use ownership::machine::{Came, LeaseSnapshot, Op, Outcome, Ownership, Stabilisation};
 use protocol::SessionId;
 use store::{Record, State, Store, Token};
 
@@ -60,8 +60,9 @@ pub(crate) struct Keeper {
     underway: Option<Underway>,
     /// There may be something to do.
     stirred: bool,
-    /// The node's newest era when the era of the session was last looked at.
-    newest_era: u64,
+    /// The node's newest failover generation when the failover generation of the session was last
+    /// looked at.
+    newest_failover_generation: u64,
     /// Up to which number the log was held when that was counted last, if it ever was.
     counted: Option<u64>,
 }
@@ -79,16 +80,16 @@ impl Keeper {
             random,
             underway: None,
             stirred: true,
-            newest_era: 0,
+            newest_failover_generation: 0,
             counted: None,
         }
     }
 
-    /// Takes note of failovers of the store. `newest`: the node's newest era; `snapshot` is asked
-    /// for only where that has changed.
+    /// Takes note of failovers of the store. `newest`: the node's newest failover generation;
+    /// `snapshot` is asked for only where that has changed.
     pub(crate) fn observe(&mut self, newest: u64, snapshot: impl FnOnce() -> LeaseSnapshot) {
-        if std::mem::replace(&mut self.newest_era, newest) != newest {
-            self.stirred |= self.ownership.observe(snapshot().era);
+        if std::mem::replace(&mut self.newest_failover_generation, newest) != newest {
+            self.stirred |= self.ownership.observe(snapshot().failover_generation);
         }
     }
 
@@ -96,16 +97,17 @@ impl Keeper {
     pub(crate) fn may_act(
         &self,
         lease_generation: Option<u64>,
-        settling: impl FnOnce() -> Settling,
+        stabilisation: impl FnOnce() -> Stabilisation,
     ) -> bool {
         // Asked before every turn, so the rest of the moment, which takes a lock to learn,
         // is left out, unless the permission to act depends on it.
-        let settling = if self.ownership.is_sure() { Settling::Done } else { settling() };
+        let stabilisation =
+            if self.ownership.is_sure() { Stabilisation::Done } else { stabilisation() };
         self.ownership.may_act(&LeaseSnapshot {
             now: 0,
             lease_generation,
-            era: 0,
-            settling,
+            failover_generation: 0,
+            stabilisation,
             primary: None,
         })
     }
@@ -140,9 +142,10 @@ impl Keeper {
         self.stirred = true;
     }
 
-    /// What says that the session is over, and the era of the store in which that was written.
+    /// What says that the session is over, and the failover generation of the store in which that
+    /// was written.
     pub(crate) fn tombstone(&self) -> (Record, u64) {
-        (self.ownership.tombstone(), self.ownership.era())
+        (self.ownership.tombstone(), self.ownership.failover_generation())
     }
 
     /// When to poll again, if nothing happens before.

@@ -129,7 +129,9 @@ impl SessionActor {
         let generation = is_written.then_some(generation);
         let session = self.door.session.clone();
         let tombstone = Tombstone::new(session, record, generation, now.plus(lasts).0);
-        self.node.tombstones.keep(tombstone, now, |session| self.node.lease_snapshot(session).era);
+        self.node
+            .tombstones
+            .keep(tombstone, now, |session| self.node.lease_snapshot(session).failover_generation);
     }
 
     /// The session is another owner's, or over: nothing may be said for it any more.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use cluster::{Cause, Error, Peer, Whereabouts};
 use conversation::{Refusal, Unreadable};
 use ownership::location::{self, Claimant, Location};
-use ownership::machine::{Acquired, Settling};
+use ownership::machine::{Acquired, Stabilisation};
 use protocol::{Revision, SessionId};
 use store::{Claimed, Owner, Record, Token};
 use tenants::Principal;
@@ -126,7 +126,7 @@ impl Node {
 
     /// Who is to take up a session that has no owner?
     fn claimant(&self, session: &SessionId, cause: Cause) -> Claimant {
-        let is_settled = self.lease_snapshot(session).settling == Settling::Done;
+        let is_settled = self.lease_snapshot(session).stabilisation == Stabilisation::Done;
         let (is_leaving, has_taker) = (self.is_departing(), self.taker(0).is_some());
         location::claimant(cause, is_leaving, is_settled, has_taker, location::Rules::default())
     }
@@ -349,7 +349,10 @@ impl Node {
         record: &Record,
     ) -> Result<(Claimed, Acquired), Refusal> {
         let lease_generation = self.valid_lease_generation().ok_or(Refusal::Unavailable)?;
-        let acquired = Acquired { lease_generation, era: self.lease_snapshot(session).era };
+        let acquired = Acquired {
+            lease_generation,
+            failover_generation: self.lease_snapshot(session).failover_generation,
+        };
         let ttl = self.settings.record_ttl();
         let came = match self.cluster() {
             Some(cluster) => cluster.claim(session, record, ttl).await,

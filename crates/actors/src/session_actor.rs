@@ -103,7 +103,7 @@ pub(crate) struct SessionActor {
     /// It has been due for something since the node ceased to own it.
     due: bool,
     /// The failovers of the store that it has seen.
-    era: u64,
+    failover_generation: u64,
     /// When a client last came.
     pub(crate) touched: Millis,
     /// Requests in flight, as they were counted last.
@@ -134,7 +134,7 @@ pub(crate) enum Beginning {
 impl SessionActor {
     pub(crate) fn new(parts: Parts) -> Self {
         let mut actor = Self {
-            era: parts.node.lease_snapshot(&parts.door.session).era,
+            failover_generation: parts.node.lease_snapshot(&parts.door.session).failover_generation,
             node: parts.node,
             door: parts.door,
             session: Box::new(parts.session),
@@ -207,15 +207,17 @@ impl SessionActor {
     fn may_act(&mut self) -> bool {
         self.observe_failovers();
         let lease_generation = self.node.valid_lease_generation();
-        let settling = || self.node.lease_snapshot(&self.door.session).settling;
-        self.keeper
-            .as_ref()
-            .map_or(lease_generation.is_some(), |keeper| keeper.may_act(lease_generation, settling))
+        let stabilisation = || self.node.lease_snapshot(&self.door.session).stabilisation;
+        self.keeper.as_ref().map_or(lease_generation.is_some(), |keeper| {
+            keeper.may_act(lease_generation, stabilisation)
+        })
     }
 
     fn observe_failovers(&mut self) {
         if let Some(keeper) = &mut self.keeper {
-            keeper.observe(self.node.newest_era(), || self.node.lease_snapshot(&self.door.session));
+            keeper.observe(self.node.newest_failover_generation(), || {
+                self.node.lease_snapshot(&self.door.session)
+            });
         }
     }
 
@@ -443,8 +445,9 @@ impl SessionActor {
         if waited_for || self.may_act() {
             return true;
         }
-        let era = self.node.lease_snapshot(&self.door.session).era;
-        self.due = era > std::mem::replace(&mut self.era, era);
+        let failover_generation = self.node.lease_snapshot(&self.door.session).failover_generation;
+        self.due = failover_generation
+            > std::mem::replace(&mut self.failover_generation, failover_generation);
         self.due
     }
 

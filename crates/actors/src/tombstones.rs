@@ -74,7 +74,7 @@ async fn write_due(node: &Node) -> bool {
     let (mut from, mut all_written) = (0, true);
     loop {
         let now = clock::now();
-        let generation = |session: &_| node.lease_snapshot(session).era;
+        let generation = |session: &_| node.lease_snapshot(session).failover_generation;
         let due = node.tombstones.kept().due(from, now.0, generation);
         let Some(last) = due.last() else { return all_written };
         from = last.number + 1;

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use crate::node::Node;
 use crate::{Error, metrics};
 use ownership::location::{self, Outcome};
-use ownership::machine::Settling;
+use ownership::machine::Stabilisation;
 
 /// How often a claim is sent whose outcome is not known; it is the same claim each time.
 const TRIES: u32 = 4;
@@ -33,7 +33,7 @@ pub(crate) async fn claim(
     let mut tries = 1;
     loop {
         let generation = node.failovers.generation(session, node.lease.now());
-        let is_settled = generation.settling == Settling::Done;
+        let is_settled = generation.stabilisation == Stabilisation::Done;
         let lease_generation = if is_settled { node.valid_lease_generation().await } else { None };
         location::may_claim(is_settled, lease_generation.is_some(), rules)?;
         let answer = node.store.claim(session, expected, new, generation.primary, ttl).await;

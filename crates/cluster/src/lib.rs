@@ -100,7 +100,7 @@ pub enum Whereabouts {
 pub enum Error {
     /// The store failed over a moment ago, and what it forgot is not put back yet.
     #[error("the store failed over; what it may have forgotten is still being put back")]
-    Settling,
+    Stabilisation,
     /// The store was out of reach a moment ago, so a lease that is gone may be that of a node that
     /// could not renew it either.
     #[error("the store was out of reach; other nodes may still be renewing their leases")]
@@ -132,7 +132,7 @@ pub enum Error {
 impl From<Undecided> for Error {
     fn from(undecided: Undecided) -> Self {
         match undecided {
-            Undecided::Settling => Self::Settling,
+            Undecided::Stabilisation => Self::Stabilisation,
             Undecided::OutOfReach => Self::OutOfReach,
             Undecided::NoLease => Self::NoLease,
         }
@@ -303,15 +303,15 @@ impl Cluster {
         LeaseSnapshot {
             now,
             lease_generation: self.node.lease.generation_if_valid(),
-            era: generation.number,
-            settling: generation.settling,
+            failover_generation: generation.number,
+            stabilisation: generation.stabilisation,
             primary: generation.primary,
         }
     }
 
-    /// Rises with each failover of the store that this node sees: then the era of a
+    /// Rises with each failover of the store that this node sees: then the failover generation of a
     /// [`Cluster::lease_snapshot`] may be another. Takes no lock.
-    pub fn newest_era(&self) -> u64 {
+    pub fn newest_failover_generation(&self) -> u64 {
         self.node.failovers.newest()
     }
 

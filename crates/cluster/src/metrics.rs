@@ -49,9 +49,9 @@ pub(crate) static FAILOVERS: LazyLock<IntCounter> = LazyLock::new(|| {
     counter("roundhouse_store_failovers_total", "How often the store was seen with a new primary.")
 });
 
-/// Is a failover of the store still settling?
+/// Is the stabilisation after a failover of the store not over?
 pub(crate) static SETTLING: LazyLock<IntGauge> = LazyLock::new(|| {
-    gauge("roundhouse_settling", "1 while a new primary of the store settles, else 0.")
+    gauge("roundhouse_stabilising", "1 while a new primary of the store settles, else 0.")
 });
 
 /// Nodes that hold a lease.

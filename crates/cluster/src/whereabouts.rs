@@ -10,7 +10,7 @@ use store::Presence;
 use crate::node::Node;
 use crate::{Error, Incarnation, Peer, Whereabouts};
 use ownership::location::{self, Location};
-use ownership::machine::Settling;
+use ownership::machine::Stabilisation;
 
 /// Which other node each session was found at. Believed until a call there says
 /// otherwise.
@@ -93,8 +93,8 @@ async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<W
     let lease_generation = node.valid_lease_generation().await;
     let rules = location::Rules::default();
     let Some(record) = node.store.read(session).await.map_err(Error::Store)? else {
-        let settling = node.failovers.generation(session, node.lease.now()).settling;
-        let is_settled = settling == Settling::Done;
+        let stabilisation = node.failovers.generation(session, node.lease.now()).stabilisation;
+        let is_settled = stabilisation == Stabilisation::Done;
         let lease_held = is_settled && node.holds_on(lease_generation).await;
         location::is_unknown(is_settled, lease_held, rules)?;
         return Ok(Whereabouts::Unknown);

@@ -5,7 +5,7 @@
 //! [`FailoverTracker`] takes the primaries that answered and says for each session in which
 //! generation it is and how far that has settled. It reads no clock and asks no store.
 
-use crate::machine::Settling;
+use crate::machine::Stabilisation;
 use crate::{Primary, PrimaryId};
 
 /// The id of a store that keeps everything in the node's own process, and so never fails over.
@@ -30,7 +30,7 @@ pub struct Generation {
     /// Rises with each primary that was not there before; 0 before the first one.
     pub number: u64,
     /// How far it has settled. The leases must have settled as well: they say which node is gone.
-    pub settling: Settling,
+    pub stabilisation: Stabilisation,
     /// By which primary that is judged. `None`: it is not known which one keeps the session.
     pub primary: Option<PrimaryId>,
 }
@@ -108,10 +108,14 @@ impl FailoverTracker {
     ) -> Generation {
         let Some(keeper) = self.keeper(session) else {
             // A slot on its way from one primary to another is soon found again.
-            return Generation { number: self.newest, settling: Settling::First, primary: None };
+            return Generation {
+                number: self.newest,
+                stabilisation: Stabilisation::First,
+                primary: None,
+            };
         };
-        let settling = self.settled(keeper, now_ms).min(self.leases_settled(leases, now_ms));
-        Generation { number: keeper.generation, settling, primary: Some(keeper.primary.id) }
+        let stabilisation = self.settled(keeper, now_ms).min(self.leases_settled(leases, now_ms));
+        Generation { number: keeper.generation, stabilisation, primary: Some(keeper.primary.id) }
     }
 
     /// The number of the newest generation of any primary: it rises with each new primary.
@@ -126,7 +130,7 @@ impl FailoverTracker {
 
     /// Has everything settled?
     pub fn is_settled(&self, now_ms: u64) -> bool {
-        self.known.iter().all(|known| self.settled(known, now_ms) == Settling::Done)
+        self.known.iter().all(|known| self.settled(known, now_ms) == Stabilisation::Done)
     }
 
     /// Does a lease that is not there prove that its node may not act? Not before the primary that
@@ -145,19 +149,19 @@ impl FailoverTracker {
         self.known.iter().find(|known| known.primary.holds_slot(&slot))
     }
 
-    fn leases_settled(&self, leases: impl Fn() -> u16, now_ms: u64) -> Settling {
-        self.keeper(leases).map_or(Settling::First, |keeper| self.settled(keeper, now_ms))
+    fn leases_settled(&self, leases: impl Fn() -> u16, now_ms: u64) -> Stabilisation {
+        self.keeper(leases).map_or(Stabilisation::First, |keeper| self.settled(keeper, now_ms))
     }
 
-    fn settled(&self, known: &Known, now_ms: u64) -> Settling {
+    fn settled(&self, known: &Known, now_ms: u64) -> Stabilisation {
         let since = now_ms.saturating_sub(known.since);
         let settles_at_once = conversation::mutant!("failover.settles_at_once");
         if known.primary.id == IN_PROCESS || since >= self.settle_ms || settles_at_once {
-            Settling::Done
+            Stabilisation::Done
         } else if since >= self.settle_ms / 2 {
-            Settling::Second
+            Stabilisation::Second
         } else {
-            Settling::First
+            Stabilisation::First
         }
     }
 }
@@ -185,9 +189,9 @@ mod tests {
         tracker.generation(|| SLOT, || UPPER.0, now)
     }
 
-    fn seen(tracker: &FailoverTracker, now: u64) -> (u64, Settling) {
+    fn seen(tracker: &FailoverTracker, now: u64) -> (u64, Stabilisation) {
         let generation = generation(tracker, now);
-        (generation.number, generation.settling)
+        (generation.number, generation.stabilisation)
     }
 
     fn tracker() -> FailoverTracker {
@@ -204,15 +208,15 @@ mod tests {
         assert_eq!(tracker.observe(primary(7), 10_000), FIRST);
         assert_eq!(tracker.observe(primary(7), 11_000), NOTHING);
         for (now, settled) in [
-            (10_000, Settling::First),
-            (11_499, Settling::First),
-            (11_500, Settling::Second),
-            (13_000, Settling::Done),
+            (10_000, Stabilisation::First),
+            (11_499, Stabilisation::First),
+            (11_500, Stabilisation::Second),
+            (13_000, Stabilisation::Done),
         ] {
             assert_eq!(seen(&tracker, now), (1, settled), "at {now}");
         }
         assert_eq!(tracker.observe(primary(8), 20_000), FAILOVER);
-        assert_eq!(seen(&tracker, 20_000), (2, Settling::First));
+        assert_eq!(seen(&tracker, 20_000), (2, Stabilisation::First));
         assert!(!tracker.is_settled(22_000) && tracker.is_settled(23_000));
     }
 
@@ -231,12 +235,12 @@ mod tests {
     fn memory_never_fails_over() {
         let mut tracker = tracker();
         tracker.observe(primary(0), 0);
-        assert_eq!(seen(&tracker, 0), (1, Settling::Done));
+        assert_eq!(seen(&tracker, 0), (1, Stabilisation::Done));
     }
 
     #[test]
     fn before_a_primary_is_known_nothing_has_settled() {
-        assert_eq!(seen(&tracker(), 0), (0, Settling::First));
+        assert_eq!(seen(&tracker(), 0), (0, Stabilisation::First));
     }
 
     #[test]
@@ -244,8 +248,8 @@ mod tests {
         let mut tracker = tracker();
         tracker.observe(halves(&[(1, LOWER), (2, UPPER)]), 10_000);
         assert_eq!(tracker.observe(halves(&[(1, LOWER), (3, UPPER)]), 20_000), FAILOVER);
-        assert_eq!(seen(&tracker, 20_000), (1, Settling::First));
-        assert_eq!(seen(&tracker, 23_000), (1, Settling::Done));
+        assert_eq!(seen(&tracker, 20_000), (1, Stabilisation::First));
+        assert_eq!(seen(&tracker, 23_000), (1, Stabilisation::Done));
     }
 
     #[test]
@@ -253,7 +257,7 @@ mod tests {
         let mut tracker = tracker();
         assert_eq!(tracker.observe(halves(&[(1, LOWER), (2, UPPER)]), 10_000), FIRST);
         let before = generation(&tracker, 20_000);
-        assert_eq!(before.settling, Settling::Done);
+        assert_eq!(before.stabilisation, Stabilisation::Done);
         for answers in [&[(1, LOWER)][..], &[(2, UPPER)], &[(1, LOWER), (2, UPPER)]] {
             assert_eq!(tracker.observe(halves(answers), 20_000), NOTHING, "{answers:?}");
             assert_eq!(generation(&tracker, 20_000), before, "{answers:?}");

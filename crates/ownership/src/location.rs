@@ -74,7 +74,7 @@ pub enum Claimant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undecided {
     /// The store failed over a moment ago, and what it forgot may not be put back yet.
-    Settling,
+    Stabilisation,
     /// The store was out of reach of this node a moment ago, so other nodes may not have renewed
     /// their leases yet.
     OutOfReach,
@@ -96,7 +96,7 @@ pub fn of_record(record: &Record, own: Incarnation) -> Location {
 /// node that was away may have asked a primary that was replaced.
 pub fn is_unknown(is_settled: bool, lease_held: bool, rules: Rules) -> Result<(), Undecided> {
     match (is_settled || !rules.settles, lease_held || !rules.unknown_by_lease) {
-        (false, _) => Err(Undecided::Settling),
+        (false, _) => Err(Undecided::Stabilisation),
         (true, false) => Err(Undecided::NoLease),
         (true, true) => Ok(()),
     }
@@ -112,7 +112,7 @@ pub fn lapse_proof(
     now_ms: u64,
 ) -> Result<(), Undecided> {
     if !outlasts_failover {
-        return Err(Undecided::Settling);
+        return Err(Undecided::Stabilisation);
     }
     match (own.lapse_proves(now_ms), own.generation_if_valid(now_ms)) {
         (true, _) => Ok(()),
@@ -174,7 +174,7 @@ pub fn expected(record: &Record) -> Expected {
 /// May a claim be sent now?
 pub fn may_claim(is_settled: bool, lease_held: bool, rules: Rules) -> Result<(), Undecided> {
     match (is_settled || !rules.settles, lease_held || !rules.claims_by_lease) {
-        (false, _) => Err(Undecided::Settling),
+        (false, _) => Err(Undecided::Stabilisation),
         (true, false) => Err(Undecided::NoLease),
         (true, true) => Ok(()),
     }
@@ -223,7 +223,7 @@ mod tests {
     fn a_missing_session_is_unknown_only_to_a_settled_node_with_a_lease() {
         assert_eq!(is_unknown(true, true, RULES), Ok(()));
         assert_eq!(is_unknown(true, false, RULES), Err(Undecided::NoLease));
-        assert_eq!(is_unknown(false, true, RULES), Err(Undecided::Settling));
+        assert_eq!(is_unknown(false, true, RULES), Err(Undecided::Stabilisation));
     }
 
     #[test]
@@ -231,12 +231,12 @@ mod tests {
         let gone = |proves, held| claimable(&Presence::Gone, proves, held, RULES);
         assert_eq!(gone(Ok(()), true), Ok(Some(Cause::Lapsed)));
         assert_eq!(gone(Ok(()), false), Err(Undecided::NoLease));
-        for undecided in [Undecided::Settling, Undecided::OutOfReach] {
+        for undecided in [Undecided::Stabilisation, Undecided::OutOfReach] {
             assert_eq!(gone(Err(undecided), true), Err(undecided));
         }
         let dead = Presence::Dead { by: Incarnation(1) };
-        let settling = Err(Undecided::Settling);
-        assert_eq!(claimable(&dead, settling, false, RULES), Ok(Some(Cause::Dead)));
+        let stabilisation = Err(Undecided::Stabilisation);
+        assert_eq!(claimable(&dead, stabilisation, false, RULES), Ok(Some(Cause::Dead)));
     }
 
     #[test]

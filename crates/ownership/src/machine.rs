@@ -22,7 +22,7 @@ use thin_vec::ThinVec;
 
 pub use self::op::Op;
 pub use self::rules::Rules;
-pub use self::snapshot::{Acquired, LeaseSnapshot, Settling};
+pub use self::snapshot::{Acquired, LeaseSnapshot, Stabilisation};
 use self::under::{Anew, Claiming, Reasserting, Under};
 use crate::{Appended, Batch, Claimed, Error, Expected, Owner, Record, Standing, State, Token};
 
@@ -71,16 +71,17 @@ pub struct Ownership {
     rules: Rules,
     /// The generation of the lease under which it was claimed.
     lease_generation: u64,
-    /// The newest era in which it is known to be whole in the store.
-    era: u64,
-    /// The newest era in which the store is known to name this owner.
+    /// The newest failover generation in which it is known to be whole in the store.
+    failover_generation: u64,
+    /// The newest failover generation in which the store is known to name this owner.
     sure: u64,
-    /// When the newest era began, the store was not known to name this owner.
+    /// When the newest failover generation began, the store was not known to name this owner.
     doubted: bool,
-    /// Others may claim the session in the newest era, of which the store is not known to name
-    /// this owner.
+    /// Others may claim the session in the newest failover generation, of which the store is not
+    /// known to name this owner.
     exposed: bool,
-    /// It was so in an era before: another may own the session, whose claim is forgotten now.
+    /// It was so in an earlier one: another may own the session, whose claim is
+    /// forgotten now.
     rivalled: bool,
     /// The store could not be made to hold it since it was last asked whom it names.
     unwritten: bool,
@@ -100,7 +101,7 @@ pub struct Ownership {
     retry_at: u64,
     /// That is only because the node held no lease.
     away: bool,
-    /// The newest era that it was told of.
+    /// The newest failover generation that it was told of.
     seen: u64,
     /// When the record's time to live is to begin anew, and that it is time now.
     refresh_at: u64,
@@ -122,7 +123,7 @@ impl Ownership {
     pub fn new(
         session: SessionId,
         record: Record,
-        Acquired { lease_generation, era }: Acquired,
+        Acquired { lease_generation, failover_generation }: Acquired,
         ttl: Duration,
         now: u64,
     ) -> Self {
@@ -134,8 +135,8 @@ impl Ownership {
             ttl,
             rules: Rules::default(),
             lease_generation,
-            era,
-            sure: era,
+            failover_generation,
+            sure: failover_generation,
             doubted: false,
             exposed: false,
             rivalled: false,
@@ -148,7 +149,7 @@ impl Ownership {
             failures: 0,
             retry_at: 0,
             away: false,
-            seen: era,
+            seen: failover_generation,
             refresh_at: refresh_at(now, ttl),
             refresh: false,
             anew: Anew::No,
@@ -188,9 +189,10 @@ impl Ownership {
         self.lease_generation
     }
 
-    /// The newest era in which the store is known to hold what it was told of the session.
-    pub fn era(&self) -> u64 {
-        self.era
+    /// The newest failover generation in which the store is known to hold what it was told of the
+    /// session.
+    pub fn failover_generation(&self) -> u64 {
+        self.failover_generation
     }
 
     /// Takes entries for the log.
@@ -242,8 +244,8 @@ impl Ownership {
         ring: impl FnOnce() -> (u64, Vec<Bytes>),
         random: u64,
     ) -> Option<Op> {
-        self.observe(snapshot.era);
-        self.exposed |= snapshot.settling != Settling::First && !self.is_sure();
+        self.observe(snapshot.failover_generation);
+        self.exposed |= snapshot.stabilisation != Stabilisation::First && !self.is_sure();
         if self.over || self.under.is_some() {
             return None;
         }
@@ -271,7 +273,9 @@ impl Ownership {
             return Some(self.reassert(ring()));
         }
         if !self.is_claimed(lease_generation) || self.late.is_some() || asks {
-            if snapshot.settling == Settling::First && self.rules.claims_late_in_settling {
+            if snapshot.stabilisation == Stabilisation::First
+                && self.rules.claims_late_in_stabilisation
+            {
                 // Whoever comes after this owner puts itself back first.
                 self.retry_at = snapshot.now + SETTLING;
                 return None;
@@ -306,7 +310,8 @@ impl Ownership {
 
     /// Has the store failed over since it was last known to hold everything?
     fn is_forgotten(&self, snapshot: &LeaseSnapshot) -> bool {
-        self.era < self.seen.max(snapshot.era) && self.rules.reasserts_after_failover
+        self.failover_generation < self.seen.max(snapshot.failover_generation)
+            && self.rules.reasserts_after_failover
     }
 
     fn is_to_write_anew(&self, snapshot: &LeaseSnapshot) -> bool {
@@ -344,7 +349,7 @@ impl Ownership {
             // says so. Nobody may call the session unknown meanwhile, so at once.
             return Some(self.reassert(ring()));
         }
-        if snapshot.settling != Settling::Done && self.rules.releases_settled {
+        if snapshot.stabilisation != Stabilisation::Done && self.rules.releases_settled {
             self.retry_at = snapshot.now + SETTLING;
             return None;
         }
@@ -359,16 +364,18 @@ impl Ownership {
         let from = self.late.as_deref().copied().unwrap_or(mine.token);
         // One of unknown outcome is sent again as it was; but not after a failover, which may have
         // forgotten it with what others claimed from it: they take its token for one before theirs.
-        let (expected, era) = (Expected::Token(from), self.seen);
+        let (expected, failover_generation) = (Expected::Token(from), self.seen);
         let again = self.claiming.as_deref().copied();
-        let again = again.filter(|claim| claim.expected == expected && claim.era == era);
+        let again = again.filter(|claim| {
+            claim.expected == expected && claim.failover_generation == failover_generation
+        });
         let claiming = again.unwrap_or_else(|| {
             let newest = if from.counter > mine.token.counter { from } else { mine.token };
             let new = Owner { token: newest.next(random), node: mine.node };
-            Claiming { era, expected, new }
+            Claiming { failover_generation, expected, new }
         });
         self.claiming = Some(Box::new(claiming));
-        self.under = Some(Under::Claim { lease_generation, era });
+        self.under = Some(Under::Claim { lease_generation, failover_generation });
         Op::Claim { expected, new: claiming.new, at: snapshot.primary }
     }
 
@@ -381,7 +388,8 @@ impl Ownership {
         }
         let version = self.record.state.version;
         let end = first + entries.len() as u64;
-        let reasserting = Reasserting { era: self.seen, version, end, ends: self.ending };
+        let reasserting =
+            Reasserting { failover_generation: self.seen, version, end, ends: self.ending };
         self.under = Some(Under::Reassert(Box::new(reasserting)));
         self.refresh = false;
         let batch = self.batch(first, first, entries);

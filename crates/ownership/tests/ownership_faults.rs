@@ -15,7 +15,9 @@ use proptest::test_runner::TestRunner;
 use protocol::SessionId;
 use store::{Memory, Store};
 
-use ownership::machine::{Acquired, Came, LeaseSnapshot, Op, Outcome, Ownership, Rules, Settling};
+use ownership::machine::{
+    Acquired, Came, LeaseSnapshot, Op, Outcome, Ownership, Rules, Stabilisation,
+};
 use ownership::*;
 
 const TTL: Duration = Duration::from_secs(40_000);
@@ -51,7 +53,7 @@ enum Step {
     Renew(usize),
     /// The node claims the session if it may.
     Take(usize, Fate),
-    /// The store forgets its last few changes, and all owners have their half of settling.
+    /// The store forgets its last few changes, and all owners have their half of stabilisation.
     /// In which order they come to it is drawn.
     Failover(usize, u64),
     Release(usize),
@@ -125,7 +127,7 @@ struct World {
     history: Vec<Said>,
     late: Vec<Said>,
     nodes: [Node; NODES],
-    era: u64,
+    failover_generation: u64,
     random: u64,
     /// The session has ended, and no failover made the store forget it.
     ended: bool,
@@ -168,7 +170,7 @@ impl World {
             history: Vec::new(),
             late: Vec::new(),
             nodes,
-            era: 1,
+            failover_generation: 1,
             random: 100,
             ended: false,
         };
@@ -253,7 +255,7 @@ impl World {
         let ownership = Ownership::new(
             session(),
             record,
-            Acquired { lease_generation, era: self.era },
+            Acquired { lease_generation, failover_generation: self.failover_generation },
             TTL,
             now,
         );
@@ -263,19 +265,19 @@ impl World {
         self.nodes[node].owner = Some(owned);
     }
 
-    fn lease_snapshot(&self, node: usize, settling: Settling) -> LeaseSnapshot {
+    fn lease_snapshot(&self, node: usize, stabilisation: Stabilisation) -> LeaseSnapshot {
         let now = self.now.load(Ordering::SeqCst);
         LeaseSnapshot {
             now,
             lease_generation: self.nodes[node].lease_generation,
-            era: self.era,
-            settling,
+            failover_generation: self.failover_generation,
+            stabilisation,
             primary: None,
         }
     }
 
     fn acts(&self, node: usize) -> bool {
-        let snapshot = self.lease_snapshot(node, Settling::Done);
+        let snapshot = self.lease_snapshot(node, Stabilisation::Done);
         let owned = self.nodes[node].owner.as_ref();
         owned.is_some_and(|owned| owned.ownership.may_act(&snapshot))
     }
@@ -289,7 +291,7 @@ impl World {
     }
 
     fn take(&mut self, step: Step) {
-        let settled = Settling::Done;
+        let settled = Stabilisation::Done;
         match step {
             Step::Say(node) if self.acts(node) => {
                 let owned = self.nodes[node].owner.as_mut().unwrap();
@@ -348,8 +350,11 @@ impl World {
     fn evict(&mut self) {
         // An owner that has slept since before a failover cannot tell what expired from what
         // the failover forgot.
-        let slept =
-            |node: &Node| node.owner.as_ref().is_some_and(|owned| owned.ownership.era() < self.era);
+        let slept = |node: &Node| {
+            node.owner.as_ref().is_some_and(|owned| {
+                owned.ownership.failover_generation() < self.failover_generation
+            })
+        };
         if self.ended && self.nodes.iter().any(slept) {
             return;
         }
@@ -359,8 +364,8 @@ impl World {
     }
 
     /// The owner at a node does what is next.
-    fn act(&mut self, node: usize, fate: Fate, settling: Settling) {
-        let snapshot = self.lease_snapshot(node, settling);
+    fn act(&mut self, node: usize, fate: Fate, stabilisation: Stabilisation) {
+        let snapshot = self.lease_snapshot(node, stabilisation);
         self.random += 1;
         let random = self.random;
         let Some(owned) = &mut self.nodes[node].owner else { return };
@@ -454,19 +459,19 @@ impl World {
         for said in self.history.drain(..).take(kept).collect::<Vec<_>>() {
             self.tell(said);
         }
-        self.era += 1;
+        self.failover_generation += 1;
         self.ended = false;
         // Owners have the time to put themselves back, in any order.
         for turn in 0..6 {
             self.now.fetch_add(100, Ordering::SeqCst);
             let node = (order >> (8 * turn)) as usize % NODES;
-            self.act(node, Fate::Done, Settling::First);
+            self.act(node, Fate::Done, Stabilisation::First);
         }
-        for settling in [Settling::First, Settling::First, Settling::Second] {
+        for stabilisation in [Stabilisation::First, Stabilisation::First, Stabilisation::Second] {
             for _ in 0..4 {
                 self.now.fetch_add(2_100, Ordering::SeqCst);
                 for node in 0..NODES {
-                    self.act(node, Fate::Done, settling);
+                    self.act(node, Fate::Done, stabilisation);
                 }
             }
         }
@@ -511,7 +516,7 @@ impl World {
         for _ in 0..40 {
             self.now.fetch_add(2_100, Ordering::SeqCst);
             for node in 0..NODES {
-                self.act(node, Fate::Done, Settling::Done);
+                self.act(node, Fate::Done, Stabilisation::Done);
                 self.check();
             }
         }
@@ -528,7 +533,7 @@ impl World {
         for _ in 0..8 {
             self.now.fetch_add(2_100, Ordering::SeqCst);
             for node in 0..NODES {
-                self.act(node, Fate::Done, Settling::Done);
+                self.act(node, Fate::Done, Stabilisation::Done);
                 self.check();
             }
         }
@@ -656,6 +661,6 @@ const MISSED: &[(&str, Off)] = &[
     ("stops_when_deposed", |rules| rules.stops_when_deposed = false),
     ("release_is_last", |rules| rules.release_is_last = false),
     ("release_waits", |rules| rules.release_waits = false),
-    ("claims_late_in_settling", |rules| rules.claims_late_in_settling = false),
+    ("claims_late_in_stabilisation", |rules| rules.claims_late_in_stabilisation = false),
     ("reasserts_end", |rules| rules.reasserts_end = false),
 ];

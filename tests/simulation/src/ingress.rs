@@ -350,8 +350,11 @@ impl World {
         let new = Owner { token: record.owner.token.next(random), node: at };
         let now = self.now;
         let Some(process) = self.processes.get_mut(&at) else { return };
-        let era = process.generation(now).number;
-        process.claims.insert(session.clone(), Claiming { new, lease_generation, era, passes_on });
+        let failover_generation = process.generation(now).number;
+        process.claims.insert(
+            session.clone(),
+            Claiming { new, lease_generation, failover_generation, passes_on },
+        );
         let command = Command::Claim(session.clone(), expected, new);
         self.send_for(at, command, Purpose::Claim(session));
         self.again_in(at, conn, CLAIM_POLL);
@@ -369,7 +372,10 @@ impl World {
         let Some(claiming) = process.claims.get(session) else { return };
         let (token, asked, passes_on) =
             (claiming.new.token, claiming.lease_generation, claiming.passes_on);
-        let acquired = Acquired { lease_generation: asked.unwrap_or(0), era: claiming.era };
+        let acquired = Acquired {
+            lease_generation: asked.unwrap_or(0),
+            failover_generation: claiming.failover_generation,
+        };
         let held = lease_generation.is_some() && lease_generation == asked;
         match (location::claim_outcome(&came, held, rules), came) {
             (Outcome::Claimed, Ok(_)) if passes_on => {

@@ -89,8 +89,8 @@ impl World {
             self.answer_client(conn, Told::Answer(refused));
             return;
         };
-        let (slot, era) = (process.slot, process.generation(self.now).number);
-        let acquired = Acquired { lease_generation, era };
+        let (slot, failover_generation) = (process.slot, process.generation(self.now).number);
+        let acquired = Acquired { lease_generation, failover_generation };
         let name = format!("s{:04x}-n{slot}", self.new_session(id));
         let Some(id) = SessionId::parse(&name) else { return };
         self.keep_newborn(at, conn, id.clone(), request.clone());
@@ -291,7 +291,7 @@ impl World {
         }
         match &mut owned.ownership {
             Some(ownership) => self.lease_snapshot(at, id).is_some_and(|snapshot| {
-                ownership.observe(snapshot.era);
+                ownership.observe(snapshot.failover_generation);
                 ownership.may_act(&snapshot)
             }),
             None => self.lease_generation_of(at).is_some(),

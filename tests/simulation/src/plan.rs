@@ -132,7 +132,7 @@ impl Plan {
     }
 
     fn calm_from(self, calm_at: u64) -> Self {
-        // Long enough for leases, settling, holding, and whatever asks last.
+        // Long enough for leases, stabilisation, holding, and whatever asks last.
         let probe_at = calm_at + 50_000;
         let ends_at = probe_at + PROBE * 4;
         Self { calm_at, probe_at, ends_at, ..self }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ownership::failover::{self, FailoverTracker, Generation};
 use ownership::location::{self, Undecided};
-use ownership::machine::Settling;
+use ownership::machine::Stabilisation;
 use ownership::tombstones::{self, Tombstones};
 use ownership::validity::{self, LeaseValidity, Renewal};
 use ownership::{Error, Incarnation, Lease, Presence, Primary, PrimaryId};
@@ -74,8 +74,8 @@ pub(super) struct Claiming {
     pub(super) new: ownership::Owner,
     /// The lease generation in which it was asked.
     pub(super) lease_generation: Option<u64>,
-    /// The era of the primary when it was asked.
-    pub(super) era: u64,
+    /// The failover generation of the primary when it was asked.
+    pub(super) failover_generation: u64,
     /// It is given up at once.
     pub(super) passes_on: bool,
 }
@@ -454,7 +454,9 @@ impl World {
     /// Has everything settled that a failover, or its start, may have made it miss?
     pub(super) fn is_settled(&self, at: Incarnation) -> bool {
         let process = self.processes.get(&at);
-        process.is_some_and(|process| process.generation(self.now).settling == Settling::Done)
+        process.is_some_and(|process| {
+            process.generation(self.now).stabilisation == Stabilisation::Done
+        })
     }
 
     /// How nodes keep their leases.

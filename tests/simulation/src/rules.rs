@@ -107,8 +107,8 @@ impl Rules {
         ("ownership.stops_when_deposed", |rules| rules.ownership.stops_when_deposed = false),
         ("ownership.release_is_last", |rules| rules.ownership.release_is_last = false),
         ("ownership.releases_settled", |rules| rules.ownership.releases_settled = false),
-        ("ownership.claims_late_in_settling", |rules| {
-            rules.ownership.claims_late_in_settling = false
+        ("ownership.claims_late_in_stabilisation", |rules| {
+            rules.ownership.claims_late_in_stabilisation = false
         }),
         ("ownership.reasserts_end", |rules| rules.ownership.reasserts_end = false),
         ("ownership.saves_before_it_appends", |rules| {

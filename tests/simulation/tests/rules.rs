@@ -83,7 +83,7 @@ const SHOWN_BY_OWNERSHIP: &[&str] = &[
     "ownership.stops_when_deposed",
     "ownership.release_is_last",
     "ownership.release_waits",
-    "ownership.claims_late_in_settling",
+    "ownership.claims_late_in_stabilisation",
     "ownership.reasserts_end",
 ];
 

@@ -40,7 +40,7 @@ const ONLY_IN_TROUBLE: [&str; 24] = [
     "roundhouse_requests_held",
     "roundhouse_sessions_reclaimed_total",
     "roundhouse_sessions_refused_total",
-    "roundhouse_settling",
+    "roundhouse_stabilising",
     "roundhouse_sinks_overflowed_total",
     "roundhouse_store_failovers_total",
     "roundhouse_stray_messages_total",

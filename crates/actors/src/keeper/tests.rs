@@ -145,7 +145,7 @@ impl Scene {
         let ownership = Ownership::new(
             session.clone(),
             record,
-            Acquired { lease_generation: 0, era: 0 },
+            Acquired { lease_generation: 0, failover_generation: 0 },
             OWNED,
             0,
         );
@@ -155,8 +155,8 @@ impl Scene {
         let snapshot = LeaseSnapshot {
             now: 0,
             lease_generation: Some(0),
-            era: 0,
-            settling: Settling::Done,
+            failover_generation: 0,
+            stabilisation: Stabilisation::Done,
             primary: None,
         };
         Self { keeper, store, snapshot, looks: AtomicUsize::new(0) }
@@ -258,9 +258,9 @@ async fn each_claim_is_made_under_a_token_of_its_own() {
         // The lease lapsed, and came back.
         scene.snapshot.lease_generation = Some(lease_generation);
         scene.keeper.stir();
-        assert!(!scene.keeper.may_act(Some(lease_generation), || Settling::Done));
+        assert!(!scene.keeper.may_act(Some(lease_generation), || Stabilisation::Done));
         let [Outcome::Reclaimed(token), ..] = scene.poll(9)[..] else { panic!("not claimed") };
-        assert!(scene.keeper.may_act(Some(lease_generation), || Settling::Done));
+        assert!(scene.keeper.may_act(Some(lease_generation), || Stabilisation::Done));
         assert_eq!(scene.keeper.token(), token);
         let claim = format!("claim {} for 100 s", token.random);
         scene.asked(&[&claim, "reassert 2 from 1"]);
@@ -289,14 +289,14 @@ async fn after_a_failover_that_the_store_has_not_answered_since_a_session_acts_u
  {
     let mut scene = Scene::new().await;
     assert_eq!(scene.poll(0), []);
-    (scene.snapshot.era, scene.snapshot.settling) = (1, Settling::First);
+    (scene.snapshot.failover_generation, scene.snapshot.stabilisation) = (1, Stabilisation::First);
     scene.store.failing.store(1, Ordering::SeqCst);
     scene.keeper.stir();
     assert_eq!(scene.poll(1), []);
-    assert!(scene.keeper.may_act(Some(0), || Settling::First));
-    assert!(!scene.keeper.may_act(Some(0), || Settling::Second));
-    assert!(!scene.keeper.may_act(Some(0), || Settling::Done));
-    scene.snapshot.settling = Settling::Second;
+    assert!(scene.keeper.may_act(Some(0), || Stabilisation::First));
+    assert!(!scene.keeper.may_act(Some(0), || Stabilisation::Second));
+    assert!(!scene.keeper.may_act(Some(0), || Stabilisation::Done));
+    scene.snapshot.stabilisation = Stabilisation::Second;
     scene.snapshot.now = scene.keeper.wake_at().expect("a time");
     scene.keeper.stir();
     assert!(matches!(scene.poll(9)[..], [Outcome::Reclaimed(token), ..] if token.random == 42));
@@ -312,8 +312,8 @@ async fn a_failover_is_noticed_while_an_operation_is_under_way() {
     assert_eq!(scene.poll(0), []);
     assert!(scene.keeper.is_busy());
     scene.keeper.observe(0, || panic!("nothing has changed"));
-    let snapshot = LeaseSnapshot { era: 1, ..scene.snapshot };
+    let snapshot = LeaseSnapshot { failover_generation: 1, ..scene.snapshot };
     scene.keeper.observe(1, || snapshot);
-    assert!(!scene.keeper.may_act(Some(0), || Settling::Second));
+    assert!(!scene.keeper.may_act(Some(0), || Stabilisation::Second));
     scene.keeper.observe(1, || panic!("nothing has changed since"));
 }

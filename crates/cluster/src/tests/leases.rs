@@ -233,7 +233,7 @@ async fn a_claim_names_the_primary_by_which_it_was_judged() {
     // The claim that was lost is not repeated at the next primary, which judged nothing yet.
     store.loses_claims.store(true, Ordering::SeqCst);
     let claimed = cluster.claim(&id, &record, Duration::from_secs(60)).await;
-    assert!(matches!(claimed, Err(crate::Error::Settling)), "{claimed:?}");
+    assert!(matches!(claimed, Err(crate::Error::Stabilisation)), "{claimed:?}");
     let judged = std::mem::take(&mut *store.claims.lock().unwrap());
     assert!(judged.iter().all(|by| *by == Some(PrimaryId(7))), "{judged:?}");
 

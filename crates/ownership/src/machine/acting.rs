@@ -3,7 +3,7 @@
 
 use conversation::mutant;
 
-use super::{LeaseSnapshot, Ownership, Settling};
+use super::{LeaseSnapshot, Ownership, Stabilisation};
 
 impl Ownership {
     /// May anything be done for the session now?
@@ -15,23 +15,24 @@ impl Ownership {
             || (snapshot.lease_generation.is_some() && mutant!("ownership.act_before_the_claim"));
         let gone = self.over || (self.released && self.rules.release_is_last);
         // A failover may have forgotten that this owner claimed the session. Then, in the second
-        // half of settling at the earliest, another that has seen the failover before claims it;
-        // of the failover before this one that half may be over, and of this one where only the
+        // half of stabilisation at the earliest, another that has seen the failover before claims
+        // it; of the failover before this one that half may be over, and of this one where only the
         // leases settle anew.
-        let settles = snapshot.settling == Settling::First && !self.doubted && !self.exposed;
+        let settles =
+            snapshot.stabilisation == Stabilisation::First && !self.doubted && !self.exposed;
         mine && !gone && self.late.is_none() && (self.is_sure() || settles)
     }
 
-    /// Takes note of the era. Is it another? To be called before it is asked whether the owner may
-    /// act, also while an operation is under way.
-    pub fn observe(&mut self, era: u64) -> bool {
-        if era <= self.seen {
+    /// Takes note of the failover generation. Is it another? To be called before it is asked
+    /// whether the owner may act, also while an operation is under way.
+    pub fn observe(&mut self, failover_generation: u64) -> bool {
+        if failover_generation <= self.seen {
             return false;
         }
         self.doubted = !self.is_sure();
         self.rivalled = self.doubted && (self.rivalled || self.exposed);
         self.exposed = false;
-        self.seen = era;
+        self.seen = failover_generation;
         // Why an operation failed before says nothing any more, and the session may be missing
         // until it is written anew.
         (self.failures, self.retry_at, self.unwritten) = (0, 0, false);
@@ -47,7 +48,7 @@ impl Ownership {
     /// So where another may own it; and where the store refused it, which is full: a claim takes
     /// no room.
     pub(super) fn asks_first(&self, snapshot: &LeaseSnapshot) -> bool {
-        let refused = self.unwritten && snapshot.settling != Settling::First;
+        let refused = self.unwritten && snapshot.stabilisation != Stabilisation::First;
         let rivalled = self.rivalled && self.rules.asks_where_rivalled;
         (refused || rivalled) && !self.ending && !self.is_sure()
     }

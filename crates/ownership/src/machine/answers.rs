@@ -73,13 +73,14 @@ impl Ownership {
         let mut outcomes = Vec::new();
         match under {
             Under::Reassert(reasserting) if reasserting.ends => {
-                self.era = reasserting.era;
+                self.failover_generation = reasserting.failover_generation;
                 self.over = true;
                 outcomes.push(Outcome::Ended);
             }
             Under::Reassert(reasserting) => {
-                let Reasserting { era, version, end, .. } = **reasserting;
-                (self.era, self.sure) = (era, self.sure.max(era));
+                let Reasserting { failover_generation, version, end, .. } = **reasserting;
+                (self.failover_generation, self.sure) =
+                    (failover_generation, self.sure.max(failover_generation));
                 self.anew = Anew::No;
                 if version > self.saved {
                     self.saved = version;
@@ -113,8 +114,10 @@ impl Ownership {
     }
 
     fn claimed(&mut self, under: &Under, claimed: &Claimed) -> Vec<Outcome> {
-        let Under::Claim { lease_generation, era } = under else { return Vec::new() };
-        self.sure = self.sure.max(*era);
+        let Under::Claim { lease_generation, failover_generation } = under else {
+            return Vec::new();
+        };
+        self.sure = self.sure.max(*failover_generation);
         self.claiming = None;
         self.late = None;
         // Not under this token.

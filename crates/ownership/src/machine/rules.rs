@@ -30,8 +30,8 @@ pub struct Rules {
     pub releases_settled: bool,
     /// A release waits until everything is held.
     pub release_waits: bool,
-    /// In the first half of settling nothing is claimed: others re-assert first.
-    pub claims_late_in_settling: bool,
+    /// In the first half of stabilisation nothing is claimed: others re-assert first.
+    pub claims_late_in_stabilisation: bool,
     /// The end of a session is written anew where the store forgot it.
     pub reasserts_end: bool,
     /// An entry is appended only when the record holds the state that changed with it.
@@ -58,7 +58,7 @@ impl Default for Rules {
             release_is_last: true,
             releases_settled: true,
             release_waits: true,
-            claims_late_in_settling: true,
+            claims_late_in_stabilisation: true,
             reasserts_end: true,
             saves_before_it_appends: true,
             refreshes: true,

@@ -5,7 +5,7 @@ use crate::PrimaryId;
 
 /// How far the node knows what the session's primary holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Settling {
+pub enum Stabilisation {
     /// It may have forgotten what others have yet to put back.
     First,
     /// They had time to.
@@ -22,9 +22,9 @@ pub struct LeaseSnapshot {
     /// The generation of its lease, where it may act.
     pub lease_generation: Option<u64>,
     /// Rises with each failover of the session's primary that was seen.
-    pub era: u64,
+    pub failover_generation: u64,
     /// How far the newest failover has settled.
-    pub settling: Settling,
+    pub stabilisation: Stabilisation,
     /// The primary by which that is judged: nothing is claimed or released at another.
     pub primary: Option<PrimaryId>,
 }
@@ -36,6 +36,6 @@ pub struct LeaseSnapshot {
 pub struct Acquired {
     /// The generation of the node's lease.
     pub lease_generation: u64,
-    /// The era of the session's primary.
-    pub era: u64,
+    /// The failover generation of the session's primary.
+    pub failover_generation: u64,
 }

@@ -35,12 +35,17 @@ fn story() -> Story {
     let snapshot = LeaseSnapshot {
         now: 0,
         lease_generation: Some(0),
-        era: 1,
-        settling: Settling::Done,
+        failover_generation: 1,
+        stabilisation: Stabilisation::Done,
         primary: None,
     };
-    let ownership =
-        Ownership::new(session, record(), Acquired { lease_generation: 0, era: 1 }, TTL, 0);
+    let ownership = Ownership::new(
+        session,
+        record(),
+        Acquired { lease_generation: 0, failover_generation: 1 },
+        TTL,
+        0,
+    );
     Story { ownership, ring: Vec::new(), snapshot, random: 100 }
 }
 
@@ -156,11 +161,11 @@ fn a_failover_makes_the_owner_write_everything_anew_before_it_is_asked_to() {
     story.say("a");
     story.does("append 1a");
     story.came(appended(1), [Outcome::Through(1)]);
-    (story.snapshot.era, story.snapshot.settling) = (2, Settling::First);
+    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::First);
     assert!(story.may_act());
     story.does("reassert 3 Owned 1a");
     // There is another one meanwhile.
-    story.snapshot.era = 3;
+    story.snapshot.failover_generation = 3;
     story.came(appended(1), []);
     story.does("reassert 3 Owned 1a");
     story.came(appended(1), []);
@@ -209,7 +214,7 @@ fn a_session_that_a_failover_made_missing_is_written_anew_after_a_lapse_too() {
     story.snapshot.lease_generation = Some(1);
     story.does("claim 4 from 3");
     // The store failed over while the claim was under way.
-    story.snapshot.era = 2;
+    story.snapshot.failover_generation = 2;
     story.came(Came::Claimed(Err(Error::Missing)), []);
     story.does("reassert 3 Owned 1");
 }
@@ -305,7 +310,8 @@ fn a_late_claim_of_its_own_that_the_store_forgot_is_not_claimed_from() {
         story.does("append 1a");
         story.came(Came::Appended(Err(fenced(7, 77, ME))), []);
         // The lease lapses, and the store fails over.
-        story.snapshot = LeaseSnapshot { lease_generation: Some(1), era: 2, ..story.snapshot };
+        story.snapshot =
+            LeaseSnapshot { lease_generation: Some(1), failover_generation: 2, ..story.snapshot };
         story.does("claim 8 from 7");
         story.came(Came::Claimed(Err(forgot)), []);
         story.at(1_000).does("reassert 3 Owned 1a");
@@ -327,7 +333,7 @@ fn a_failover_ends_the_wait_for_another_attempt() {
     }
     story.at(760).does("nothing");
     assert_eq!(story.ownership.wake_at(), Some(1_550));
-    story.snapshot.era = 2;
+    story.snapshot.failover_generation = 2;
     story.does("reassert 3 Owned 1");
     // One that fails is waited for as after a first failure.
     story.came(Came::Appended(Err(unavailable())), []);
@@ -339,21 +345,21 @@ fn a_failover_ends_the_wait_for_another_attempt() {
 fn an_owner_that_cannot_write_anew_acts_only_once_the_store_says_that_it_names_that_owner() {
     let mut story = story();
     story.does("nothing");
-    (story.snapshot.era, story.snapshot.settling) = (2, Settling::First);
+    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::First);
     story.does("reassert 3 Owned 1");
     story.came(Came::Appended(Err(unavailable())), []);
     assert!(story.may_act() && !story.ownership.is_sure());
-    story.snapshot.settling = Settling::Second;
+    story.snapshot.stabilisation = Stabilisation::Second;
     assert!(!story.may_act());
     story.does("nothing");
     // Nor where the primary that keeps the leases has failed over after that.
-    story.snapshot.settling = Settling::First;
+    story.snapshot.stabilisation = Stabilisation::First;
     assert!(!story.may_act());
-    story.snapshot.settling = Settling::Second;
+    story.snapshot.stabilisation = Stabilisation::Second;
     story.at(50).does("claim 4 from 3");
     // It forgot that this owner claimed the session; another may have since.
     story.came(Came::Claimed(Err(fenced(2, 22, OTHER))), []);
-    story.snapshot.settling = Settling::Done;
+    story.snapshot.stabilisation = Stabilisation::Done;
     assert!(!story.may_act());
     story.at(150).does("reassert 3 Owned 1");
     story.came(Came::Appended(Err(unavailable())), []);
@@ -370,7 +376,7 @@ fn an_owner_that_cannot_write_anew_acts_only_once_the_store_says_that_it_names_t
 #[test]
 fn a_failover_between_a_claim_and_the_first_operation_is_noticed() {
     let mut story = story();
-    (story.snapshot.era, story.snapshot.settling) = (2, Settling::Second);
+    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::Second);
     story.ownership.observe(2);
     assert!(!story.may_act());
     story.does("reassert 3 Owned 1");
@@ -383,7 +389,7 @@ fn a_failover_is_noticed_while_an_operation_is_under_way() {
     let mut story = story();
     story.say("a");
     story.does("append 1a");
-    (story.snapshot.era, story.snapshot.settling) = (2, Settling::Second);
+    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::Second);
     assert!(story.ownership.observe(2) && !story.ownership.observe(2));
     assert!(!story.may_act());
     story.came(Came::Appended(Err(unavailable())), []);
@@ -393,13 +399,13 @@ fn a_failover_is_noticed_while_an_operation_is_under_way() {
 }
 
 #[test]
-fn an_era_that_falls_back_leaves_no_doubt() {
+fn a_failover_generation_that_falls_back_leaves_no_doubt() {
     let mut story = story();
     // While the primary of the session's slot is unknown, the newest generation counts for it.
-    (story.snapshot.era, story.snapshot.settling) = (3, Settling::First);
+    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (3, Stabilisation::First);
     story.does("reassert 3 Owned 1");
     story.came(Came::Appended(Err(unavailable())), []);
-    (story.snapshot.era, story.snapshot.settling) = (2, Settling::Done);
+    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::Done);
     story.at(50).does("claim 4 from 3");
     story.came(Came::Claimed(Err(unavailable())), []);
     story.at(200).does("reassert 3 Owned 1");
@@ -415,17 +421,17 @@ fn an_era_that_falls_back_leaves_no_doubt() {
 #[test]
 fn an_owner_in_doubt_does_not_act_while_another_failover_settles() {
     let mut story = story();
-    (story.snapshot.era, story.snapshot.settling) = (2, Settling::First);
+    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::First);
     story.does("reassert 3 Owned 1");
     story.came(Came::Appended(Err(unavailable())), []);
     assert!(story.may_act());
     // Between the two, the first may have settled for another node, which claimed the session.
-    story.snapshot.era = 3;
+    story.snapshot.failover_generation = 3;
     story.does("reassert 3 Owned 1");
     assert!(!story.may_act());
     story.came(appended(0), []);
     assert!(story.may_act());
-    story.snapshot.era = 4;
+    story.snapshot.failover_generation = 4;
     story.ownership.observe(4);
     assert!(story.may_act());
 }
@@ -434,7 +440,7 @@ fn an_owner_in_doubt_does_not_act_while_another_failover_settles() {
 fn an_owner_that_wrote_anew_after_it_sent_a_claim_acts_only_under_the_token_of_that() {
     let mut story = story();
     story.does("nothing");
-    (story.snapshot.era, story.snapshot.settling) = (2, Settling::Second);
+    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::Second);
     story.does("reassert 3 Owned 1");
     story.came(Came::Appended(Err(unavailable())), []);
     story.at(50).does("claim 4 from 3");
@@ -451,14 +457,14 @@ fn an_owner_that_wrote_anew_after_it_sent_a_claim_acts_only_under_the_token_of_t
 fn while_a_failover_settles_a_lapsed_owner_puts_itself_back_and_claims_only_in_the_second_half() {
     let mut story = story();
     story.does("nothing");
-    (story.snapshot.era, story.snapshot.settling) = (2, Settling::First);
+    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::First);
     story.snapshot.lease_generation = Some(1);
     story.does("reassert 3 Owned 1");
     story.came(Came::Appended(Ok(Appended { through: None })), []);
     story.does("nothing");
     assert_eq!(story.ownership.wake_at(), Some(100));
     assert!(!story.may_act());
-    story.snapshot.settling = Settling::Second;
+    story.snapshot.stabilisation = Stabilisation::Second;
     story.at(100).does("claim 4 from 3");
     story.claimed();
     assert!(story.may_act());
@@ -474,10 +480,10 @@ fn a_session_is_released_when_all_is_held_and_saved_and_settled_and_then_nothing
     story.came(Came::Saved(Ok(1)), [Outcome::Saved(1)]);
     story.does("append 1a");
     story.came(appended(1), [Outcome::Through(1)]);
-    story.snapshot.settling = Settling::Second;
+    story.snapshot.stabilisation = Stabilisation::Second;
     story.does("nothing");
     assert!(story.may_act());
-    story.snapshot.settling = Settling::Done;
+    story.snapshot.stabilisation = Stabilisation::Done;
     story.at(100).does("release 3");
     assert!(!story.may_act());
     story.came(Came::Done(Err(unavailable())), []);
@@ -499,7 +505,7 @@ fn a_release_of_unknown_outcome_is_not_repeated_on_a_log_that_a_failover_cut_sho
         story.ownership.release();
         story.does("release 3");
         story.came(Came::Done(Err(unavailable())), []);
-        story.snapshot.era = 2;
+        story.snapshot.failover_generation = 2;
         story.at(100).does("reassert 3 Owned 1a");
         assert!(!story.may_act());
         if was_released {
@@ -518,13 +524,13 @@ fn a_release_of_unknown_outcome_does_not_put_off_what_a_failover_makes_an_owner_
     story.ownership.release();
     story.does("release 3");
     story.came(Came::Done(Err(unavailable())), []);
-    story.snapshot.era = 2;
-    story.snapshot.settling = Settling::First;
+    story.snapshot.failover_generation = 2;
+    story.snapshot.stabilisation = Stabilisation::First;
     story.at(50).does("reassert 3 Owned 1");
     story.came(appended(0), []);
     // It gives the session up when others have put themselves back.
     story.does("nothing");
-    story.snapshot.settling = Settling::Done;
+    story.snapshot.stabilisation = Stabilisation::Done;
     story.at(150).does("release 3");
 }
 
@@ -556,7 +562,7 @@ fn an_end_is_repeated_until_it_is_known_and_written_anew_where_it_was_forgotten(
 fn an_end_during_a_reassertion_is_sent_after_it() {
     let mut story = story();
     story.does("nothing");
-    story.snapshot.era = 2;
+    story.snapshot.failover_generation = 2;
     story.does("reassert 3 Owned 1");
     story.ownership.end();
     story.came(Came::Appended(Ok(Appended { through: None })), []);

@@ -16,7 +16,7 @@ pub(super) enum Under {
     /// In which lease generation, and in which failover generation, it was sent.
     Claim {
         lease_generation: u64,
-        era: u64,
+        failover_generation: u64,
     },
     /// Was one sent before?
     Release {
@@ -28,8 +28,8 @@ pub(super) enum Under {
 /// A claim that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claiming {
-    /// The era it was sent in.
-    pub(super) era: u64,
+    /// The failover generation it was sent in.
+    pub(super) failover_generation: u64,
     pub(super) expected: Expected,
     pub(super) new: Owner,
 }
@@ -37,8 +37,8 @@ pub(super) struct Claiming {
 /// A re-assertion that is under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reasserting {
-    /// The era it was sent in.
-    pub(super) era: u64,
+    /// The failover generation it was sent in.
+    pub(super) failover_generation: u64,
     /// The version of the state that it holds.
     pub(super) version: u64,
     /// Once it is done, nothing below this number is missing.

@@ -13,8 +13,14 @@ impl World {
         let process = self.processes.get(&at)?;
         let now = process.clock(self.now);
         let lease_generation = process.lease_generation(self.now);
-        let Generation { number, settling, primary } = process.generation(self.now);
-        Some(LeaseSnapshot { now, lease_generation, era: number, settling, primary })
+        let Generation { number, stabilisation, primary } = process.generation(self.now);
+        Some(LeaseSnapshot {
+            now,
+            lease_generation,
+            failover_generation: number,
+            stabilisation,
+            primary,
+        })
     }
 
     pub(super) fn operate(&mut self, at: Incarnation, id: &SessionId, owned: &mut Owned) {
@@ -75,11 +81,12 @@ impl World {
                     {
                         let (record, until) =
                             (ownership.tombstone(), snapshot.now + TTL.as_millis() as u64);
-                        let era = ownership.era();
-                        let tombstone = Tombstone::new(id.clone(), record, Some(era), until);
+                        let failover_generation = ownership.failover_generation();
+                        let tombstone =
+                            Tombstone::new(id.clone(), record, Some(failover_generation), until);
                         if let Some(process) = self.processes.get_mut(&at) {
                             process.tombstones.keep(tombstone, snapshot.now);
-                            if process.tombstones.is_newest_due(|_| snapshot.era) {
+                            if process.tombstones.is_newest_due(|_| snapshot.failover_generation) {
                                 self.write_tombstones(at);
                             }
                         }
