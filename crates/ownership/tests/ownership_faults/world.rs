@@ -1,17 +1,11 @@
-//! Owners of one session, a store that forgets, and a network that loses, repeats and delays
-//! what they say to it. Whatever happens: one owner at most acts, the log has neither hole nor
-//! stranger in it, what was told to be held is held, and in the end all is well.
+//! The owners, their store and their network.
 
-use std::panic;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::TestRunner;
 use protocol::SessionId;
 use store::{Memory, Store};
 
@@ -20,77 +14,10 @@ use ownership::machine::{
 };
 use ownership::*;
 
+use crate::steps::{Fate, Step};
+
 const TTL: Duration = Duration::from_secs(40_000);
-const NODES: usize = 3;
-
-/// What becomes of an operation.
-#[derive(Clone, Copy, Debug)]
-enum Fate {
-    Done,
-    /// It never arrives.
-    Lost,
-    /// It is done, and the answer never arrives.
-    Unanswered,
-    /// It is given up for lost, and arrives some time later.
-    Late,
-    /// It is done and answered, and arrives once more.
-    Twice,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    /// The session says something at this node.
-    Say(usize),
-    /// Everything that is held is not replayable any more.
-    Trim(usize),
-    Save(usize),
-    /// The owner does what it is to do next.
-    Act(usize, Fate),
-    /// Something late arrives.
-    Arrive(usize),
-    /// The node's lease ends; or it renews.
-    Lapse(usize),
-    Renew(usize),
-    /// The node claims the session if it may.
-    Take(usize, Fate),
-    /// The store forgets its last few changes, and all owners have their half of stabilisation.
-    /// In which order they come to it is drawn.
-    Failover(usize, u64),
-    Release(usize),
-    End(usize),
-    /// The store forgets the session, of which there is one owner. That of one that has ended
-    /// expires.
-    Evict,
-    Pass(u64),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let node = || 0..NODES;
-    let fate = || {
-        prop_oneof![
-            4 => Just(Fate::Done),
-            1 => Just(Fate::Lost),
-            1 => Just(Fate::Unanswered),
-            1 => Just(Fate::Late),
-            1 => Just(Fate::Twice),
-        ]
-    };
-    prop_oneof![
-        6 => node().prop_map(Step::Say),
-        1 => node().prop_map(Step::Trim),
-        1 => node().prop_map(Step::Save),
-        10 => (node(), fate()).prop_map(|(node, fate)| Step::Act(node, fate)),
-        3 => (0..8_usize).prop_map(Step::Arrive),
-        2 => node().prop_map(Step::Lapse),
-        3 => node().prop_map(Step::Renew),
-        3 => (node(), fate()).prop_map(|(node, fate)| Step::Take(node, fate)),
-        1 => (0..6_usize, any::<u64>()).prop_map(|(lost, order)| Step::Failover(lost, order)),
-        2 => node().prop_map(Step::Release),
-        1 => node().prop_map(Step::End),
-        1 => Just(Step::Evict),
-        3 => (1..4_000_u64).prop_map(Step::Pass),
-    ]
-}
+pub const NODES: usize = 3;
 
 /// Something said to the store.
 #[derive(Clone)]
@@ -119,7 +46,7 @@ struct Owned {
     release_sent: bool,
 }
 
-struct World {
+pub struct World {
     rules: Rules,
     now: Arc<AtomicU64>,
     store: Memory,
@@ -157,7 +84,7 @@ fn nothing(op: &Op) -> Came {
 }
 
 impl World {
-    fn new(rules: Rules) -> Self {
+    pub fn new(rules: Rules) -> Self {
         let now = Arc::new(AtomicU64::new(1));
         let mut nodes: [Node; NODES] = Default::default();
         for node in &mut nodes {
@@ -290,7 +217,7 @@ impl World {
         self.store.read_log(&session()).now_or_never().unwrap().unwrap()
     }
 
-    fn take(&mut self, step: Step) {
+    pub fn take(&mut self, step: Step) {
         let settled = Stabilisation::Done;
         match step {
             Step::Say(node) if self.acts(node) => {
@@ -484,7 +411,7 @@ impl World {
         }
     }
 
-    fn check(&mut self) {
+    pub fn check(&mut self) {
         let standing = self.record().map(|record| record.standing);
         self.ended |= standing == Some(Standing::Ended);
         let is_back = self.ended && !matches!(standing, None | Some(Standing::Ended));
@@ -502,7 +429,7 @@ impl World {
     }
 
     /// From now on nothing goes wrong.
-    fn calm_down(&mut self) {
+    pub fn calm_down(&mut self) {
         for said in std::mem::take(&mut self.late) {
             self.tell(said);
             self.check();
@@ -549,118 +476,3 @@ impl World {
         assert_eq!(self.log(), ring);
     }
 }
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec(step(), 1..80)
-}
-
-/// Panics where what is promised does not hold.
-fn live_through(rules: Rules, steps: Vec<Step>) {
-    let mut world = World::new(rules);
-    for step in steps {
-        world.take(step);
-        world.check();
-    }
-    world.calm_down();
-}
-
-proptest! {
-    #[test]
-    fn whatever_happens_one_owner_at_most_acts_and_nothing_that_is_held_is_lost(steps in steps()) {
-        live_through(Rules::default(), steps);
-    }
-}
-
-/// Found by lives: the repeated release wrote the session anew, as the store knew nothing of it.
-#[test]
-fn a_session_that_the_next_owner_ended_is_not_back_by_the_repeated_release_of_the_former() {
-    let steps = [
-        Step::Release(0),
-        Step::Act(0, Fate::Unanswered),
-        Step::Take(1, Fate::Done),
-        Step::End(1),
-        Step::Act(1, Fate::Done),
-    ];
-    live_through(Rules::default(), steps.to_vec());
-}
-
-/// Found by lives: it wrote the session anew first, as it had been before the former failover.
-#[test]
-fn an_owner_that_was_replaced_in_a_failover_does_not_replace_the_other_in_the_next() {
-    let steps = [
-        Step::Lapse(0),
-        Step::Take(2, Fate::Done),
-        Step::Renew(0),
-        Step::Lapse(2),
-        Step::Failover(1, 0),
-        Step::Renew(2),
-        Step::Failover(2, 2),
-    ];
-    live_through(Rules::default(), steps.to_vec());
-    let rules = Rules { asks_where_rivalled: false, ..Rules::default() };
-    assert!(panic::catch_unwind(|| live_through(rules, steps.to_vec())).is_err());
-}
-
-/// Found by lives: it claimed under the token that the other knew as one before its own.
-#[test]
-fn a_claim_that_a_failover_may_have_forgotten_is_not_sent_again_under_its_token() {
-    let steps = [
-        Step::Lapse(0),
-        Step::Renew(0),
-        Step::Act(0, Fate::Unanswered),
-        Step::Lapse(0),
-        Step::Take(1, Fate::Done),
-        Step::Lapse(1),
-        Step::Renew(0),
-        Step::Failover(2, 0),
-    ];
-    live_through(Rules::default(), steps.to_vec());
-}
-
-/// What of this many lives, always the same ones, goes wrong first by these rules.
-fn goes_wrong(rules: Rules, lives: usize) -> Option<(usize, String)> {
-    let mut runner = TestRunner::deterministic();
-    (0..lives).find_map(|life| {
-        let steps = steps().new_tree(&mut runner).unwrap().current();
-        let lived = panic::catch_unwind(|| live_through(rules, steps));
-        let why = lived.err()?;
-        let why = why.downcast_ref::<String>().cloned();
-        Some((life, why.unwrap_or_default()))
-    })
-}
-
-/// Without a rule, what is promised breaks. Only what the simulator's `tests/tests/rules.rs`
-/// shows by itself is left out.
-#[test]
-fn each_rule_is_missed_by_somebody() {
-    let needless: Vec<_> = MISSED
-        .iter()
-        .filter(|(_, off)| {
-            let mut rules = Rules::default();
-            off(&mut rules);
-            goes_wrong(rules, LIVES).is_none()
-        })
-        .map(|(name, _)| *name)
-        .collect();
-    assert!(needless.is_empty(), "nobody misses {needless:?}");
-    assert_eq!(goes_wrong(Rules::default(), LIVES), None);
-}
-
-/// More than it takes for any of them.
-const LIVES: usize = 4_000;
-
-type Off = fn(&mut Rules);
-
-const MISSED: &[(&str, Off)] = &[
-    ("claims_after_lapse", |rules| rules.claims_after_lapse = false),
-    ("reasserts_after_failover", |rules| rules.reasserts_after_failover = false),
-    ("reasserts_missing", |rules| rules.reasserts_missing = false),
-    ("ends_missing_where_claimable", |rules| rules.ends_missing_where_claimable = false),
-    ("knows_late_claims", |rules| rules.knows_late_claims = false),
-    ("resends_whole", |rules| rules.resends_whole = false),
-    ("stops_when_deposed", |rules| rules.stops_when_deposed = false),
-    ("release_is_last", |rules| rules.release_is_last = false),
-    ("release_waits", |rules| rules.release_waits = false),
-    ("claims_late_in_stabilisation", |rules| rules.claims_late_in_stabilisation = false),
-    ("reasserts_end", |rules| rules.reasserts_end = false),
-];
