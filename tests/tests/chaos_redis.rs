@@ -15,7 +15,7 @@ use tests::redis::clustered::Clustered;
 use tests::redis::sentinels::Watched;
 use tokio::time::sleep;
 
-/// Longer than a failover takes to settle, and so long that a node that was not there before
+/// Longer than stabilisation takes, and so long that a node that was not there before
 /// it may claim as well.
 const SETTLED: Duration = Duration::from_secs(4);
 

@@ -199,7 +199,7 @@ async fn a_deleted_session_stays_gone_where_a_failover_forgot_its_end() -> Resul
     check::status(&client.delete().await?, 204)?;
     ensure!(redis.ask(&format!("COPY as-it-was {key} REPLACE"))?.starts_with(":1"), "no copy");
     redis.restart()?;
-    // They are held until the failover has settled.
+    // They are held until stabilisation is over.
     for node in &nodes {
         client.url = node.demo();
         check::status(&client.send(client.message("tools/list", json!({}))).await?, 404)?;

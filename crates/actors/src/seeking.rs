@@ -126,9 +126,9 @@ impl Node {
 
     /// Who is to take up a session that has no owner?
     fn claimant(&self, session: &SessionId, cause: Cause) -> Claimant {
-        let is_settled = self.lease_snapshot(session).stabilisation == Stabilisation::Done;
+        let is_stable = self.lease_snapshot(session).stabilisation == Stabilisation::Done;
         let (is_leaving, has_taker) = (self.is_departing(), self.taker(0).is_some());
-        location::claimant(cause, is_leaving, is_settled, has_taker, location::Rules::default())
+        location::claimant(cause, is_leaving, is_stable, has_taker, location::Rules::default())
     }
 
     /// Is the session here, for this visitor? One that is just leaving is waited for.

@@ -25,7 +25,7 @@ async fn an_owner_in_doubt_waits_and_goes_on_when_the_store_confirms_it() {
     let calls = owner.script.requests.load(Ordering::SeqCst);
 
     forget(&store, &visit, &before).await;
-    until(|| owner.cluster.is_settled()).await;
+    until(|| owner.cluster.is_stable()).await;
     let waiting = actix_rt::spawn(all(owner.call(&visit, 2, "echo").await.unwrap()));
     tokio::time::sleep(MOMENT).await;
     assert!(!waiting.is_finished());
@@ -36,7 +36,7 @@ async fn an_owner_in_doubt_waits_and_goes_on_when_the_store_confirms_it() {
 
     // A hand-over is delayed as well, and is not requested a second time.
     forget(&store, &visit, &before).await;
-    until(|| owner.cluster.is_settled()).await;
+    until(|| owner.cluster.is_stable()).await;
     owner
         .inside(|world| async move {
             actix_rt::spawn(async move { world.handle.drain(PATIENCE).await });

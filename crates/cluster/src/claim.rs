@@ -33,9 +33,9 @@ pub(crate) async fn claim(
     let mut tries = 1;
     loop {
         let generation = node.failovers.generation(session, node.lease.now());
-        let is_settled = generation.stabilisation == Stabilisation::Done;
-        let lease_generation = if is_settled { node.valid_lease_generation().await } else { None };
-        location::may_claim(is_settled, lease_generation.is_some(), rules)?;
+        let is_stable = generation.stabilisation == Stabilisation::Done;
+        let lease_generation = if is_stable { node.valid_lease_generation().await } else { None };
+        location::may_claim(is_stable, lease_generation.is_some(), rules)?;
         let answer = node.store.claim(session, expected, new, generation.primary, ttl).await;
         // A node that was away cannot say who is gone. Its own lease must hold when it
         // claims and when it is answered; what it claimed otherwise, it claims from itself.

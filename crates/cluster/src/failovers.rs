@@ -20,9 +20,9 @@ pub(crate) struct Failovers {
 }
 
 impl Failovers {
-    /// Failovers settle in so much time.
-    pub(crate) fn new(settle: Duration) -> Self {
-        let tracker = FailoverTracker::new(millis(settle), Rules::default());
+    /// Stabilisation takes so much time.
+    pub(crate) fn new(stabilisation: Duration) -> Self {
+        let tracker = FailoverTracker::new(millis(stabilisation), Rules::default());
         Self { tracker: RwLock::new(tracker), newest: AtomicU64::new(0) }
     }
 
@@ -30,7 +30,7 @@ impl Failovers {
     pub(crate) fn observe(&self, primaries: Vec<Primary>, now: u64) -> bool {
         let mut tracker = self.tracker.write().unwrap_or_else(PoisonError::into_inner);
         let observed = tracker.observe(primaries, now);
-        metrics::SETTLING.set((!tracker.is_settled(now)).into());
+        metrics::STABILISING.set((!tracker.is_stable(now)).into());
         self.newest.store(tracker.newest(), Ordering::Release);
         drop(tracker);
         if observed.failed_over {
@@ -55,9 +55,9 @@ impl Failovers {
         self.tracker().primaries()
     }
 
-    /// Has everything settled?
-    pub(crate) fn is_settled(&self, now: u64) -> bool {
-        self.tracker().is_settled(now)
+    /// Is the stabilisation of all primaries done?
+    pub(crate) fn is_stable(&self, now: u64) -> bool {
+        self.tracker().is_stable(now)
     }
 
     /// Does a lease that is not there prove that its node may not act?

@@ -215,7 +215,7 @@ impl Cluster {
             serve,
             trust,
             lease: NodeLease::new(clock, settings.timing()),
-            failovers: Failovers::new(settings.settle()),
+            failovers: Failovers::new(settings.stabilisation()),
             changes: watch::Sender::new(0),
             peers: peers::Peers::default(),
             members: Members::new(limits),
@@ -315,9 +315,9 @@ impl Cluster {
         self.node.failovers.newest()
     }
 
-    /// Has everything settled that a failover of the store, or this node's start, stirred up?
-    pub fn is_settled(&self) -> bool {
-        self.node.failovers.is_settled(self.node.lease.now())
+    /// Is stabilisation done, which follows a failover of the store and this node's start?
+    pub fn is_stable(&self) -> bool {
+        self.node.failovers.is_stable(self.node.lease.now())
     }
 
     /// Told each time the lease generation or a primary of the store changed, or the permission to

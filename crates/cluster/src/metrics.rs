@@ -50,8 +50,11 @@ pub(crate) static FAILOVERS: LazyLock<IntCounter> = LazyLock::new(|| {
 });
 
 /// Is the stabilisation after a failover of the store not over?
-pub(crate) static SETTLING: LazyLock<IntGauge> = LazyLock::new(|| {
-    gauge("roundhouse_stabilising", "1 while a new primary of the store settles, else 0.")
+pub(crate) static STABILISING: LazyLock<IntGauge> = LazyLock::new(|| {
+    gauge(
+        "roundhouse_stabilising",
+        "1 during the stabilisation after a failover of the store, else 0.",
+    )
 });
 
 /// Nodes that hold a lease.
@@ -135,7 +138,7 @@ pub(crate) fn lease_age(age: Duration) {
 pub(crate) fn show(lease_span: Duration) {
     LEASE_SPAN.set(lease_span.as_secs_f64());
     LazyLock::force(&LEASE_AGE);
-    for gauge in [&NODES, &LINKS, &CALLS_OPEN, &SETTLING] {
+    for gauge in [&NODES, &LINKS, &CALLS_OPEN, &STABILISING] {
         LazyLock::force(gauge);
     }
     let counters = [&RENEWALS_FAILED, &LEASES_LOST, &LINKS_BROKEN, &LINKS_REFUSED, &MARKED];

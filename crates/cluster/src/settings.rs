@@ -198,7 +198,7 @@ impl Settings {
 
     /// How long owners have to write their sessions anew after a failover of the store
     /// before anybody claims one of them.
-    pub(crate) fn settle(&self) -> Duration {
+    pub(crate) fn stabilisation(&self) -> Duration {
         let renewals = self.renew_ms.saturating_mul(2);
         Duration::from_millis(renewals.saturating_add(self.margin_ms))
     }

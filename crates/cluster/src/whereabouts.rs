@@ -94,9 +94,9 @@ async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<W
     let rules = location::Rules::default();
     let Some(record) = node.store.read(session).await.map_err(Error::Store)? else {
         let stabilisation = node.failovers.generation(session, node.lease.now()).stabilisation;
-        let is_settled = stabilisation == Stabilisation::Done;
-        let lease_held = is_settled && node.holds_on(lease_generation).await;
-        location::is_unknown(is_settled, lease_held, rules)?;
+        let is_stable = stabilisation == Stabilisation::Done;
+        let lease_held = is_stable && node.holds_on(lease_generation).await;
+        location::is_unknown(is_stable, lease_held, rules)?;
         return Ok(Whereabouts::Unknown);
     };
     let record = Box::new(record);

@@ -3,7 +3,7 @@
 //! A primary that was not there before may have forgotten what was written last. Owners then
 //! write their sessions anew, and until they had time to, no other node claims one.
 //! [`FailoverTracker`] takes the primaries that answered and says for each session in which
-//! generation it is and how far that has settled. It reads no clock and asks no store.
+//! generation it is and how far stabilisation is. It reads no clock and asks no store.
 
 use crate::machine::Stabilisation;
 use crate::{Primary, PrimaryId};
@@ -29,7 +29,8 @@ impl Default for Rules {
 pub struct Generation {
     /// Rises with each primary that was not there before; 0 before the first one.
     pub number: u64,
-    /// How far it has settled. The leases must have settled as well: they say which node is gone.
+    /// How far stabilisation is, of the session's primary and of the leases': these say which
+    /// node is gone.
     pub stabilisation: Stabilisation,
     /// By which primary that is judged. `None`: it is not known which one keeps the session.
     pub primary: Option<PrimaryId>,
@@ -47,8 +48,8 @@ pub struct Observed {
 /// The primaries as this node knows them. As many as the store has.
 #[derive(Clone, Debug)]
 pub struct FailoverTracker {
-    /// A failover settles in so much time, in milliseconds.
-    settle_ms: u64,
+    /// How long stabilisation takes, in milliseconds.
+    stabilisation_ms: u64,
     rules: Rules,
     known: Vec<Known>,
     newest: u64,
@@ -63,9 +64,9 @@ struct Known {
 }
 
 impl FailoverTracker {
-    /// No primary is known. Failovers settle in `settle_ms` milliseconds.
-    pub fn new(settle_ms: u64, rules: Rules) -> Self {
-        Self { settle_ms, rules, known: Vec::new(), newest: 0 }
+    /// No primary is known. Stabilisation takes `stabilisation_ms` milliseconds.
+    pub fn new(stabilisation_ms: u64, rules: Rules) -> Self {
+        Self { stabilisation_ms, rules, known: Vec::new(), newest: 0 }
     }
 
     /// Takes the primaries that answered. Those that are not among them stay as they were
@@ -114,7 +115,8 @@ impl FailoverTracker {
                 primary: None,
             };
         };
-        let stabilisation = self.settled(keeper, now_ms).min(self.leases_settled(leases, now_ms));
+        let stabilisation =
+            self.stabilisation_of(keeper, now_ms).min(self.leases_stabilisation(leases, now_ms));
         Generation { number: keeper.generation, stabilisation, primary: Some(keeper.primary.id) }
     }
 
@@ -128,9 +130,9 @@ impl FailoverTracker {
         self.known.iter().map(|known| known.primary.id).collect()
     }
 
-    /// Has everything settled?
-    pub fn is_settled(&self, now_ms: u64) -> bool {
-        self.known.iter().all(|known| self.settled(known, now_ms) == Stabilisation::Done)
+    /// Is the stabilisation of all primaries done?
+    pub fn is_stable(&self, now_ms: u64) -> bool {
+        self.known.iter().all(|known| self.stabilisation_of(known, now_ms) == Stabilisation::Done)
     }
 
     /// Does a lease that is not there prove that its node may not act? Not before the primary that
@@ -149,16 +151,17 @@ impl FailoverTracker {
         self.known.iter().find(|known| known.primary.holds_slot(&slot))
     }
 
-    fn leases_settled(&self, leases: impl Fn() -> u16, now_ms: u64) -> Stabilisation {
-        self.keeper(leases).map_or(Stabilisation::First, |keeper| self.settled(keeper, now_ms))
+    fn leases_stabilisation(&self, leases: impl Fn() -> u16, now_ms: u64) -> Stabilisation {
+        self.keeper(leases)
+            .map_or(Stabilisation::First, |keeper| self.stabilisation_of(keeper, now_ms))
     }
 
-    fn settled(&self, known: &Known, now_ms: u64) -> Stabilisation {
+    fn stabilisation_of(&self, known: &Known, now_ms: u64) -> Stabilisation {
         let since = now_ms.saturating_sub(known.since);
-        let settles_at_once = conversation::mutant!("failover.settles_at_once");
-        if known.primary.id == IN_PROCESS || since >= self.settle_ms || settles_at_once {
+        let at_once = conversation::mutant!("failover.no_stabilisation");
+        if known.primary.id == IN_PROCESS || since >= self.stabilisation_ms || at_once {
             Stabilisation::Done
-        } else if since >= self.settle_ms / 2 {
+        } else if since >= self.stabilisation_ms / 2 {
             Stabilisation::Second
         } else {
             Stabilisation::First
@@ -203,21 +206,21 @@ mod tests {
     const FAILOVER: Observed = Observed { any_new: true, failed_over: true };
 
     #[test]
-    fn a_new_primary_settles_in_two_halves() {
+    fn a_new_primary_is_stable_after_two_halves() {
         let mut tracker = tracker();
         assert_eq!(tracker.observe(primary(7), 10_000), FIRST);
         assert_eq!(tracker.observe(primary(7), 11_000), NOTHING);
-        for (now, settled) in [
+        for (now, stabilisation) in [
             (10_000, Stabilisation::First),
             (11_499, Stabilisation::First),
             (11_500, Stabilisation::Second),
             (13_000, Stabilisation::Done),
         ] {
-            assert_eq!(seen(&tracker, now), (1, settled), "at {now}");
+            assert_eq!(seen(&tracker, now), (1, stabilisation), "at {now}");
         }
         assert_eq!(tracker.observe(primary(8), 20_000), FAILOVER);
         assert_eq!(seen(&tracker, 20_000), (2, Stabilisation::First));
-        assert!(!tracker.is_settled(22_000) && tracker.is_settled(23_000));
+        assert!(!tracker.is_stable(22_000) && tracker.is_stable(23_000));
     }
 
     #[test]
@@ -239,12 +242,12 @@ mod tests {
     }
 
     #[test]
-    fn before_a_primary_is_known_nothing_has_settled() {
+    fn before_a_primary_is_known_nothing_is_stable() {
         assert_eq!(seen(&tracker(), 0), (0, Stabilisation::First));
     }
 
     #[test]
-    fn a_session_settles_with_the_leases_of_the_nodes() {
+    fn a_session_is_stable_with_the_leases_of_the_nodes() {
         let mut tracker = tracker();
         tracker.observe(halves(&[(1, LOWER), (2, UPPER)]), 10_000);
         assert_eq!(tracker.observe(halves(&[(1, LOWER), (3, UPPER)]), 20_000), FAILOVER);
@@ -261,11 +264,11 @@ mod tests {
         for answers in [&[(1, LOWER)][..], &[(2, UPPER)], &[(1, LOWER), (2, UPPER)]] {
             assert_eq!(tracker.observe(halves(answers), 20_000), NOTHING, "{answers:?}");
             assert_eq!(generation(&tracker, 20_000), before, "{answers:?}");
-            assert!(tracker.is_settled(20_000));
+            assert!(tracker.is_stable(20_000));
         }
         assert_eq!(tracker.observe(halves(&[(3, LOWER), (2, UPPER)]), 30_000), FAILOVER);
         assert_eq!(tracker.primaries(), [PrimaryId(3), PrimaryId(2)]);
-        assert!(!tracker.is_settled(30_000));
+        assert!(!tracker.is_stable(30_000));
     }
 
     #[test]

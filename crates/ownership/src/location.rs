@@ -12,7 +12,7 @@ use crate::{Claimed, Error, Expected, Incarnation, Presence, Record, Standing};
 pub struct Rules {
     /// After a failover, and after its start, a node claims nothing for a while, and says of no
     /// session that it is unknown.
-    pub settles: bool,
+    pub waits_out_stabilisation: bool,
     /// A node says that a session is unknown only while its own lease holds.
     pub unknown_by_lease: bool,
     /// A node claims only while its own lease holds, when it asks and when it is answered.
@@ -24,7 +24,7 @@ pub struct Rules {
 impl Default for Rules {
     fn default() -> Self {
         Self {
-            settles: true,
+            waits_out_stabilisation: true,
             unknown_by_lease: true,
             claims_by_lease: true,
             claims_own_draining: true,
@@ -94,8 +94,8 @@ pub fn of_record(record: &Record, own: Incarnation) -> Location {
 
 /// There is no record: is the session unknown? Its owner may be about to put it back, and a
 /// node that was away may have asked a primary that was replaced.
-pub fn is_unknown(is_settled: bool, lease_held: bool, rules: Rules) -> Result<(), Undecided> {
-    match (is_settled || !rules.settles, lease_held || !rules.unknown_by_lease) {
+pub fn is_unknown(is_stable: bool, lease_held: bool, rules: Rules) -> Result<(), Undecided> {
+    match (is_stable || !rules.waits_out_stabilisation, lease_held || !rules.unknown_by_lease) {
         (false, _) => Err(Undecided::Stabilisation),
         (true, false) => Err(Undecided::NoLease),
         (true, true) => Ok(()),
@@ -143,17 +143,17 @@ pub fn claimable(
 
 /// Who claims a session that has no owner for this reason, at a node that a request for it came to.
 ///
-/// `is_leaving`: this node takes no sessions any more. `is_settled`: it can say what the store
+/// `is_leaving`: this node takes no sessions any more. `is_stable`: it can say what the store
 /// may have forgotten; one that came a moment ago cannot, where others may have seen more.
 /// `has_taker`: another node is known that takes sessions and can be asked.
 pub fn claimant(
     cause: Cause,
     is_leaving: bool,
-    is_settled: bool,
+    is_stable: bool,
     has_taker: bool,
     rules: Rules,
 ) -> Claimant {
-    let is_new = !is_settled && rules.settles;
+    let is_new = !is_stable && rules.waits_out_stabilisation;
     match cause {
         _ if conversation::mutant!("location.leaves_its_own") => Claimant::Another,
         Cause::Own if !is_leaving => Claimant::This,
@@ -172,8 +172,8 @@ pub fn expected(record: &Record) -> Expected {
 }
 
 /// May a claim be sent now?
-pub fn may_claim(is_settled: bool, lease_held: bool, rules: Rules) -> Result<(), Undecided> {
-    match (is_settled || !rules.settles, lease_held || !rules.claims_by_lease) {
+pub fn may_claim(is_stable: bool, lease_held: bool, rules: Rules) -> Result<(), Undecided> {
+    match (is_stable || !rules.waits_out_stabilisation, lease_held || !rules.claims_by_lease) {
         (false, _) => Err(Undecided::Stabilisation),
         (true, false) => Err(Undecided::NoLease),
         (true, true) => Ok(()),
@@ -213,14 +213,14 @@ mod tests {
     use super::*;
 
     const RULES: Rules = Rules {
-        settles: true,
+        waits_out_stabilisation: true,
         unknown_by_lease: true,
         claims_by_lease: true,
         claims_own_draining: true,
     };
 
     #[test]
-    fn a_missing_session_is_unknown_only_to_a_settled_node_with_a_lease() {
+    fn a_missing_session_is_unknown_only_to_a_stable_node_with_a_lease() {
         assert_eq!(is_unknown(true, true, RULES), Ok(()));
         assert_eq!(is_unknown(true, false, RULES), Err(Undecided::NoLease));
         assert_eq!(is_unknown(false, true, RULES), Err(Undecided::Stabilisation));
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn what_has_no_owner_is_left_to_another_where_this_node_leaves_or_is_new() {
         let claimant =
-            |cause, leaving, settled, taker| claimant(cause, leaving, settled, taker, RULES);
+            |cause, leaving, stable, taker| claimant(cause, leaving, stable, taker, RULES);
         assert_eq!(claimant(Cause::Dead, false, true, true), Claimant::This);
         assert_eq!(claimant(Cause::Dead, false, false, true), Claimant::Another);
         assert_eq!(claimant(Cause::Dead, false, false, false), Claimant::This);

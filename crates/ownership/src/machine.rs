@@ -26,8 +26,8 @@ pub use self::snapshot::{Acquired, LeaseSnapshot, Stabilisation};
 use self::under::{Anew, Claiming, Reasserting, Under};
 use crate::{Appended, Batch, Claimed, Error, Expected, Owner, Record, Standing, State, Token};
 
-/// The wait while a failover settles, in milliseconds.
-const SETTLING: u64 = 100;
+/// The wait until the next look during stabilisation, in milliseconds.
+const STABILISATION_RETRY: u64 = 100;
 /// The wait while the node holds no lease, in milliseconds. It ends when there is one.
 const AWAY: u64 = 500;
 
@@ -277,7 +277,7 @@ impl Ownership {
                 && self.rules.claims_late_in_stabilisation
             {
                 // Whoever comes after this owner puts itself back first.
-                self.retry_at = snapshot.now + SETTLING;
+                self.retry_at = snapshot.now + STABILISATION_RETRY;
                 return None;
             }
             return Some(self.claim(lease_generation, snapshot, random));
@@ -349,8 +349,8 @@ impl Ownership {
             // says so. Nobody may call the session unknown meanwhile, so at once.
             return Some(self.reassert(ring()));
         }
-        if snapshot.stabilisation != Stabilisation::Done && self.rules.releases_settled {
-            self.retry_at = snapshot.now + SETTLING;
+        if snapshot.stabilisation != Stabilisation::Done && self.rules.releases_when_stable {
+            self.retry_at = snapshot.now + STABILISATION_RETRY;
             return None;
         }
         let again = std::mem::replace(&mut self.released, true);

@@ -23,7 +23,7 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("detector.never_saw_an_end", "two processes that end together keep each other alive"),
     ("failover.never_noticed", "a primary that was not there before is taken for the former one"),
     ("failover.a_lapse_proves_at_once", "right after a failover a lease that is gone is over"),
-    ("failover.settles_at_once", "nodes claim sessions right after a failover"),
+    ("failover.no_stabilisation", "nodes claim sessions right after a failover"),
     ("tombstones.never_due", "a tombstone is not written anew after a failover"),
     ("lease.a_lapse_begins_no_generation", "sessions stay verified when the lease was lost"),
     ("lease.never_over", "a node acts on when its lease is over"),

@@ -20,7 +20,8 @@ const REASON: &str = "the lease is lost";
 
 /// Why a node that has just started should be sent nothing yet: it does not know what its
 /// store has forgotten, and takes no session up.
-const SETTLING: &str = "the store has another primary than before; sessions settle";
+const STABILISING: &str =
+    "stabilising: the store has another primary than before, or the node has just started";
 
 /// The cluster as a running node has it; none for a node on its own.
 pub(crate) struct Peers(Option<Joined>);
@@ -76,16 +77,16 @@ async fn watch(cluster: Cluster, readiness: Readiness) {
     let mut has_started = false;
     loop {
         next.tick().await;
-        let is_settled = cluster.is_settled();
+        let is_stable = cluster.is_stable();
         if has_started {
-            // All nodes settle at once, and hold what they cannot do: to send nobody here
+            // Stabilisation is at all nodes at once, and they hold what they cannot do: to send nobody here
             // would send nobody anywhere.
-            readiness.remark(SETTLING, !is_settled);
-        } else if is_settled {
-            readiness.clear(SETTLING);
+            readiness.remark(STABILISING, !is_stable);
+        } else if is_stable {
+            readiness.clear(STABILISING);
             has_started = true;
         } else {
-            readiness.hold(SETTLING);
+            readiness.hold(STABILISING);
         }
         // For a moment it may not act whenever a peer is lost; that is nobody's business.
         missed = if cluster.may_act() { 0 } else { missed.saturating_add(1) };

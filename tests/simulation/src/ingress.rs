@@ -206,8 +206,8 @@ impl World {
             Ok(None) => {
                 let held =
                     lease_generation.is_some() && lease_generation == self.lease_generation_of(at);
-                let is_settled = self.is_settled(at);
-                return match location::is_unknown(is_settled, held, self.location_rules()) {
+                let is_stable = self.is_stable(at);
+                return match location::is_unknown(is_stable, held, self.location_rules()) {
                     Ok(()) => {
                         self.found_no_record(at, conn);
                         self.gone(at, conn);
@@ -254,9 +254,19 @@ impl World {
     }
 
     fn location_rules(&self) -> location::Rules {
-        let Rules { settles, unknown_by_lease, claims_by_lease, claims_own_draining, .. } =
-            self.rules;
-        location::Rules { settles, unknown_by_lease, claims_by_lease, claims_own_draining }
+        let Rules {
+            waits_out_stabilisation,
+            unknown_by_lease,
+            claims_by_lease,
+            claims_own_draining,
+            ..
+        } = self.rules;
+        location::Rules {
+            waits_out_stabilisation,
+            unknown_by_lease,
+            claims_by_lease,
+            claims_own_draining,
+        }
     }
 
     pub(super) fn lease_generation_of(&self, at: Incarnation) -> Option<u64> {
@@ -302,11 +312,11 @@ impl World {
 
     /// A session has no owner: it is claimed, here or by another node.
     fn take_up(&mut self, at: Incarnation, conn: ConnId, record: &Record, cause: Cause) {
-        let (is_settled, rules) = (self.is_settled(at), self.location_rules());
+        let (is_stable, rules) = (self.is_stable(at), self.location_rules());
         let taker = self.taker(at, conn);
         let Some(process) = self.processes.get(&at) else { return };
         let is_leaving = process.draining;
-        match location::claimant(cause, is_leaving, is_settled, taker.is_some(), rules) {
+        match location::claimant(cause, is_leaving, is_stable, taker.is_some(), rules) {
             Claimant::This => self.claim(at, conn, record, false),
             Claimant::ThisForAnother => self.claim(at, conn, record, true),
             Claimant::Another => match taker {
@@ -333,9 +343,8 @@ impl World {
 
     /// Claims a session; `passes_on`: and gives it up at once.
     fn claim(&mut self, at: Incarnation, conn: ConnId, record: &Record, passes_on: bool) {
-        let (is_settled, lease_generation) = (self.is_settled(at), self.lease_generation_of(at));
-        let may =
-            location::may_claim(is_settled, lease_generation.is_some(), self.location_rules());
+        let (is_stable, lease_generation) = (self.is_stable(at), self.lease_generation_of(at));
+        let may = location::may_claim(is_stable, lease_generation.is_some(), self.location_rules());
         let expected = location::expected(record);
         let Some(process) = self.processes.get(&at) else { return };
         let Some(keeper) = process.keepers.get(&conn) else { return };

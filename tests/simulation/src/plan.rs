@@ -25,7 +25,7 @@ pub struct Plan {
     pub(super) lease: u64,
     pub(super) renew: u64,
     pub(super) margin: u64,
-    pub(super) settle: u64,
+    pub(super) stabilisation: u64,
     pub(super) hold: u64,
     /// How long an answer of Redis's is waited for.
     pub(super) redis_patience: u64,
@@ -85,7 +85,7 @@ impl Plan {
             lease: 6_000,
             renew,
             margin,
-            settle: 2 * renew + margin,
+            stabilisation: 2 * renew + margin,
             hold: 25_000,
             redis_patience: 1_000,
             silence: 900,

@@ -201,7 +201,7 @@ impl World {
             renew_again: false,
             renew_timer: 0,
             look_timer: 0,
-            failovers: FailoverTracker::new(self.plan.settle, failover_rules),
+            failovers: FailoverTracker::new(self.plan.stabilisation, failover_rules),
             connected: None,
             split: false,
             members: BTreeMap::new(),
@@ -451,8 +451,8 @@ impl World {
         }
     }
 
-    /// Has everything settled that a failover, or its start, may have made it miss?
-    pub(super) fn is_settled(&self, at: Incarnation) -> bool {
+    /// Is the stabilisation done that follows a failover and its start?
+    pub(super) fn is_stable(&self, at: Incarnation) -> bool {
         let process = self.processes.get(&at);
         process.is_some_and(|process| {
             process.generation(self.now).stabilisation == Stabilisation::Done

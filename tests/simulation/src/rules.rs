@@ -7,7 +7,7 @@ pub struct Rules {
     /// that another does not have is not missing.
     pub told_primary: bool,
     /// After a failover, and after its start, a node claims nothing for a while.
-    pub settles: bool,
+    pub waits_out_stabilisation: bool,
     /// After a failover, and after its start, a lease that is gone proves nothing for the
     /// time that a lease lasts.
     pub waits_out_leases: bool,
@@ -47,7 +47,7 @@ impl Default for Rules {
     fn default() -> Self {
         Self {
             told_primary: true,
-            settles: true,
+            waits_out_stabilisation: true,
             waits_out_leases: true,
             claims_by_lease: true,
             unknown_by_lease: true,
@@ -75,7 +75,7 @@ impl Rules {
     /// Every rule by its name.
     pub const EACH: &[(&str, Off)] = &[
         ("told_primary", |rules| rules.told_primary = false),
-        ("settles", |rules| rules.settles = false),
+        ("waits_out_stabilisation", |rules| rules.waits_out_stabilisation = false),
         ("waits_out_leases", |rules| rules.waits_out_leases = false),
         ("claims_by_lease", |rules| rules.claims_by_lease = false),
         ("unknown_by_lease", |rules| rules.unknown_by_lease = false),
@@ -106,7 +106,7 @@ impl Rules {
         ("ownership.release_waits", |rules| rules.ownership.release_waits = false),
         ("ownership.stops_when_deposed", |rules| rules.ownership.stops_when_deposed = false),
         ("ownership.release_is_last", |rules| rules.ownership.release_is_last = false),
-        ("ownership.releases_settled", |rules| rules.ownership.releases_settled = false),
+        ("ownership.releases_when_stable", |rules| rules.ownership.releases_when_stable = false),
         ("ownership.claims_late_in_stabilisation", |rules| {
             rules.ownership.claims_late_in_stabilisation = false
         }),

@@ -42,8 +42,8 @@ const SHOWN: &[(&[&str], Witness)] = &[
     (&["ownership.claims_after_lapse"], Seeds),
     (&["ownership.reasserts_after_failover"], Seeds),
     (&["ownership.reasserts_missing"], Seeds),
-    (&["settles"], Seeds),
-    (&["settles", "waits_out_leases"], Seeds),
+    (&["waits_out_stabilisation"], Seeds),
+    (&["waits_out_stabilisation", "waits_out_leases"], Seeds),
     (
         &["claims_by_lease", "lease_generations"],
         Case("a claim is answered when the claimant's lease"),
@@ -62,7 +62,10 @@ const SHOWN: &[(&[&str], Witness)] = &[
     (&["renews_on_loss"], Case("whoever had a link to a killed process")),
     (&["claims_own_draining"], Case("a node drains for long whose claim")),
     (&["numbers_attachments"], Case("a former owner says that it has lost")),
-    (&["settles", "ownership.releases_settled"], Case("who was cut off with a release under way")),
+    (
+        &["waits_out_stabilisation", "ownership.releases_when_stable"],
+        Case("who was cut off with a release under way"),
+    ),
     (&["ownership.refreshes"], Case("a stream is silent for longer than")),
     (&["ownership.refreshes"], Case("a session is idle for longer than")),
     (&["ownership.saves_before_it_appends"], Case("a client is asked on its GET stream, and its")),

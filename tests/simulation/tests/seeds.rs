@@ -160,7 +160,7 @@ fn one() {
     println!("{:?}\n{:?}", run.broken, run.tally);
 }
 
-/// Tells which cases and seeds miss each rule: of `RULES=settles,lease_generations+self_claims`,
+/// Tells which cases and seeds miss each rule: of `RULES=waits_out_stabilisation,lease_generations+self_claims`,
 /// the first alone, and the other two together. `CASE_SEEDS` seeds are tried for each case.
 #[test]
 #[ignore = "explores"]

@@ -43,7 +43,7 @@ impl Common {
             let leases = node.cluster.nodes();
             leases.len() == N && leases.iter().all(|lease| lease.linked.len() == N - 1)
         };
-        until(|| nodes.iter().all(|node| is_linked(node) && node.cluster.is_settled())).await;
+        until(|| nodes.iter().all(|node| is_linked(node) && node.cluster.is_stable())).await;
         nodes
     }
 }
@@ -137,7 +137,7 @@ impl Drop for Node {
 async fn join(world: &World, care: Care, peers: cluster::Settings) -> Cluster {
     let settings = cluster::Settings {
         secret: "no secret, only a test".into(),
-        // They settle soon after their start.
+        // Stabilisation is done soon after their start.
         renew_ms: 50,
         margin_ms: 100,
         // A system that resets the links of what was killed is told from a firewall by what

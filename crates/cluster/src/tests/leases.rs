@@ -228,7 +228,7 @@ async fn a_claim_names_the_primary_by_which_it_was_judged() {
     let id = session("a-session");
     let record = store.memory.read(&id).await.unwrap().unwrap();
     clock.fetch_add(1_100, Ordering::SeqCst);
-    assert!(cluster.is_settled());
+    assert!(cluster.is_stable());
 
     // The claim that was lost is not repeated at the next primary, which judged nothing yet.
     store.loses_claims.store(true, Ordering::SeqCst);
@@ -239,7 +239,7 @@ async fn a_claim_names_the_primary_by_which_it_was_judged() {
 
     store.loses_claims.store(false, Ordering::SeqCst);
     let now = store.primary.load(Ordering::SeqCst);
-    until("the failover was seen", || !cluster.is_settled()).await;
+    until("the failover was seen", || !cluster.is_stable()).await;
     clock.fetch_add(1_100, Ordering::SeqCst);
     cluster.claim(&id, &record, Duration::from_secs(60)).await.unwrap();
     assert_eq!(*store.claims.lock().unwrap(), [Some(PrimaryId(now.into()))]);

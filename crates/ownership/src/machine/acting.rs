@@ -17,10 +17,10 @@ impl Ownership {
         // A failover may have forgotten that this owner claimed the session. Then, in the second
         // half of stabilisation at the earliest, another that has seen the failover before claims
         // it; of the failover before this one that half may be over, and of this one where only the
-        // leases settle anew.
-        let settles =
+        // leases stabilise anew.
+        let has_time =
             snapshot.stabilisation == Stabilisation::First && !self.doubted && !self.exposed;
-        mine && !gone && self.late.is_none() && (self.is_sure() || settles)
+        mine && !gone && self.late.is_none() && (self.is_sure() || has_time)
     }
 
     /// Takes note of the failover generation. Is it another? To be called before it is asked

@@ -26,8 +26,8 @@ pub struct Rules {
     pub stops_when_deposed: bool,
     /// Nothing is done after a release was sent.
     pub release_is_last: bool,
-    /// Nothing is released while a failover settles.
-    pub releases_settled: bool,
+    /// Nothing is released during stabilisation.
+    pub releases_when_stable: bool,
     /// A release waits until everything is held.
     pub release_waits: bool,
     /// In the first half of stabilisation nothing is claimed: others re-assert first.
@@ -56,7 +56,7 @@ impl Default for Rules {
             resends_whole: true,
             stops_when_deposed: true,
             release_is_last: true,
-            releases_settled: true,
+            releases_when_stable: true,
             release_waits: true,
             claims_late_in_stabilisation: true,
             reasserts_end: true,

@@ -23,7 +23,7 @@ pub struct LeaseSnapshot {
     pub lease_generation: Option<u64>,
     /// Rises with each failover of the session's primary that was seen.
     pub failover_generation: u64,
-    /// How far the newest failover has settled.
+    /// How far the stabilisation after the newest failover is.
     pub stabilisation: Stabilisation,
     /// The primary by which that is judged: nothing is claimed or released at another.
     pub primary: Option<PrimaryId>,

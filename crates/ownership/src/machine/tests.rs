@@ -419,13 +419,13 @@ fn a_failover_generation_that_falls_back_leaves_no_doubt() {
 }
 
 #[test]
-fn an_owner_in_doubt_does_not_act_while_another_failover_settles() {
+fn an_owner_in_doubt_does_not_act_during_the_stabilisation_after_another_failover() {
     let mut story = story();
     (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::First);
     story.does("reassert 3 Owned 1");
     story.came(Came::Appended(Err(unavailable())), []);
     assert!(story.may_act());
-    // Between the two, the first may have settled for another node, which claimed the session.
+    // Between the two, the first may have been over for another node, which claimed the session.
     story.snapshot.failover_generation = 3;
     story.does("reassert 3 Owned 1");
     assert!(!story.may_act());
@@ -454,7 +454,7 @@ fn an_owner_that_wrote_anew_after_it_sent_a_claim_acts_only_under_the_token_of_t
 }
 
 #[test]
-fn while_a_failover_settles_a_lapsed_owner_puts_itself_back_and_claims_only_in_the_second_half() {
+fn during_stabilisation_a_lapsed_owner_reasserts_and_claims_only_in_the_second_half() {
     let mut story = story();
     story.does("nothing");
     (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::First);
@@ -471,7 +471,7 @@ fn while_a_failover_settles_a_lapsed_owner_puts_itself_back_and_claims_only_in_t
 }
 
 #[test]
-fn a_session_is_released_when_all_is_held_and_saved_and_settled_and_then_nothing_is_done() {
+fn a_session_is_released_when_all_is_held_saved_and_stable_and_then_nothing_is_done() {
     let mut story = story();
     story.say("a");
     story.ownership.save(State { version: 1, bytes: [].into() });
