@@ -6,7 +6,7 @@ use crate::world::NODES;
 
 /// What becomes of an operation.
 #[derive(Clone, Copy, Debug)]
-pub enum Fate {
+pub(crate) enum Fate {
     Done,
     /// It never arrives.
     Lost,
@@ -19,7 +19,7 @@ pub enum Fate {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     /// The session says something at this node.
     Say(usize),
     /// Everything that is held is not replayable any more.
@@ -73,6 +73,6 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-pub fn steps() -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 1..80)
 }

@@ -17,7 +17,7 @@ use ownership::*;
 use crate::steps::{Fate, Step};
 
 const TTL: Duration = Duration::from_secs(40_000);
-pub const NODES: usize = 3;
+pub(crate) const NODES: usize = 3;
 
 /// Something said to the store.
 #[derive(Clone)]
@@ -46,7 +46,7 @@ struct Owned {
     release_sent: bool,
 }
 
-pub struct World {
+pub(crate) struct World {
     rules: Rules,
     now: Arc<AtomicU64>,
     store: Memory,
@@ -84,7 +84,7 @@ fn nothing(op: &Op) -> Came {
 }
 
 impl World {
-    pub fn new(rules: Rules) -> Self {
+    pub(crate) fn new(rules: Rules) -> Self {
         let now = Arc::new(AtomicU64::new(1));
         let mut nodes: [Node; NODES] = Default::default();
         for node in &mut nodes {
@@ -217,7 +217,7 @@ impl World {
         self.store.read_log(&session()).now_or_never().unwrap().unwrap()
     }
 
-    pub fn take(&mut self, step: Step) {
+    pub(crate) fn take(&mut self, step: Step) {
         let settled = Stabilisation::Done;
         match step {
             Step::Say(node) if self.acts(node) => {
@@ -411,7 +411,7 @@ impl World {
         }
     }
 
-    pub fn check(&mut self) {
+    pub(crate) fn check(&mut self) {
         let standing = self.record().map(|record| record.standing);
         self.ended |= standing == Some(Standing::Ended);
         let is_back = self.ended && !matches!(standing, None | Some(Standing::Ended));
@@ -429,7 +429,7 @@ impl World {
     }
 
     /// From now on nothing goes wrong.
-    pub fn calm_down(&mut self) {
+    pub(crate) fn calm_down(&mut self) {
         for said in std::mem::take(&mut self.late) {
             self.tell(said);
             self.check();
