@@ -23,7 +23,7 @@ use crate::birth::{self, Newborn};
 use crate::door::Door;
 use crate::inflow::Local;
 use crate::registry::{Found, Registry};
-use crate::remote::{self, Errand, Passage, Serving};
+use crate::remote::{self, Passage, Serving, SessionRequest};
 use crate::seeking::Claims;
 use crate::sink::Bounds;
 use crate::tombstones::{self, Tombstones};
@@ -208,17 +208,17 @@ impl Handle {
         body: Body,
         mirrored: Option<Box<Mirrored>>,
     ) -> Result<Inflow, Refusal> {
-        self.enter(visit, Errand::Post { body, mirrored, again: false })
+        self.enter(visit, SessionRequest::Post { body, mirrored, again: false })
     }
 
     /// Opens a GET stream, after an event where `after` (`Last-Event-ID`) names one.
     pub async fn listen(&self, visit: &Visit, after: Option<String>) -> Result<Inflow, Refusal> {
-        self.enter(visit, Errand::Listen { after })
+        self.enter(visit, SessionRequest::Listen { after })
     }
 
     /// Ends a session.
     pub async fn delete(&self, visit: &Visit) -> Result<Inflow, Refusal> {
-        self.enter(visit, Errand::Delete)
+        self.enter(visit, SessionRequest::Delete)
     }
 
     /// How many sessions live here now, those included that are about to go.
@@ -288,19 +288,19 @@ impl Handle {
         }
     }
 
-    /// This never waits, so a caller that goes away cannot take an errand half the way.
-    fn enter(&self, visit: &Visit, errand: Errand) -> Result<Inflow, Refusal> {
+    /// This never waits, so a caller that goes away cannot take a request half the way.
+    fn enter(&self, visit: &Visit, request: SessionRequest) -> Result<Inflow, Refusal> {
         let node = &self.node;
         if node.sessions_move() {
-            return Ok(Inflow::new(Passage::begin(node, visit, errand), node, false));
+            return Ok(Inflow::new(Passage::begin(node, visit, request), node, false));
         }
         // What can be told of a crowd only by a status waits for its turn instead.
-        let again = (!errand.asks()).then(|| errand.clone());
+        let again = (!request.asks()).then(|| request.clone());
         let (tenant, principal, session) = (&visit.tenant.name, &visit.principal, &visit.session);
-        match node.enter(tenant, principal, session, errand, false) {
+        match node.enter(tenant, principal, session, request, false) {
             Entry::Entered(local) => Ok(Inflow::new(local, node, false)),
-            Entry::Refused(Refusal::Busy) if let Some(errand) = again => {
-                Ok(Inflow::new(Passage::begin(node, visit, errand), node, false))
+            Entry::Refused(Refusal::Busy) if let Some(request) = again => {
+                Ok(Inflow::new(Passage::begin(node, visit, request), node, false))
             }
             Entry::Refused(refusal) => Err(refusal),
             Entry::Absent => Err(Refusal::UnknownSession),
@@ -308,7 +308,7 @@ impl Handle {
     }
 }
 
-/// What comes of an errand to a session of this node.
+/// What comes of a request to a session of this node.
 pub(crate) enum Entry {
     /// It is on its way; this is what its connection is told.
     Entered(Local),
@@ -326,7 +326,7 @@ impl Node {
         tenant: &str,
         principal: &Principal,
         session: &SessionId,
-        errand: Errand,
+        request: SessionRequest,
         forwarded: bool,
     ) -> Entry {
         let door = match self.registry.find(tenant, principal, session) {
@@ -334,7 +334,7 @@ impl Node {
             Found::Foreign => return Entry::Refused(Refusal::UnknownSession),
             Found::Absent => return Entry::Absent,
         };
-        match door.enter(self.bounds, |sink| errand.event(sink, forwarded)) {
+        match door.enter(self.bounds, |sink| request.event(sink, forwarded)) {
             Ok(local) => Entry::Entered(local),
             Err(refusal) => {
                 if refusal == Refusal::Busy {

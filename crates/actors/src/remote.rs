@@ -17,7 +17,7 @@ mod wire;
 
 pub(crate) use call::Call;
 pub(crate) use opening::{connect, open};
-pub(crate) use ownership::Errand;
+pub(crate) use ownership::SessionRequest;
 pub(crate) use passage::Passage;
 pub(crate) use serving::Serving;
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use conversation::{Answer, EventId, Frame, Refusal};
 use protocol::{Body, ErrorCode, Message, Rejection, RequestId, Response};
 
-use crate::{Errand, Told};
+use crate::{SessionRequest, Told};
 
 /// The last word on what a lost node may or may not have done.
 const LOST: &str = "the node that worked on this was lost; whether it was done is not known";
@@ -31,7 +31,7 @@ impl Default for Rules {
 /// One connection's way through the owners of its session.
 pub struct Course {
     /// What is asked of the next owner.
-    errand: Errand,
+    request: SessionRequest,
     /// The requests of the POST, each until its last word has passed.
     owed: Vec<RequestId>,
     batch: bool,
@@ -101,16 +101,16 @@ pub enum Asked {
 
 impl Course {
     /// The request of a client that has a session.
-    pub fn new(errand: Errand) -> Self {
-        let batch = matches!(&errand, Errand::Post { body: Body::Batch(_), .. });
+    pub fn new(request: SessionRequest) -> Self {
+        let batch = matches!(&request, SessionRequest::Post { body: Body::Batch(_), .. });
         Self {
-            owed: errand.requests(),
+            owed: request.requests(),
             batch,
-            is_listening: matches!(errand, Errand::Listen { .. }),
-            is_resumed: matches!(errand, Errand::Listen { after: Some(_) }),
+            is_listening: matches!(request, SessionRequest::Listen { .. }),
+            is_resumed: matches!(request, SessionRequest::Listen { after: Some(_) }),
             answered: None,
             is_newborn: false,
-            errand,
+            request,
             open: false,
             cursor: None,
             is_bare: false,
@@ -129,19 +129,19 @@ impl Course {
     }
 
     /// The course of a connection that opened its session.
-    pub fn of_newborn(errand: Errand) -> Self {
-        Self { is_newborn: true, ..Self::new(errand) }
+    pub fn of_newborn(request: SessionRequest) -> Self {
+        Self { is_newborn: true, ..Self::new(request) }
     }
 
     /// The course of the one connection of a session: open from the start, and over with
     /// whoever has the session.
     pub fn of_duplex() -> Self {
-        Self { open: true, ..Self::new(Errand::Listen { after: None }) }
+        Self { open: true, ..Self::new(SessionRequest::Listen { after: None }) }
     }
 
     /// What to ask of whoever has the session.
-    pub fn errand(&self) -> &Errand {
-        &self.errand
+    pub fn request(&self) -> &SessionRequest {
+        &self.request
     }
 
     /// Has the head of the response passed?
@@ -276,7 +276,7 @@ impl Course {
         }
         if !self.open {
             self.mark_again();
-            self.may_have_ended |= matches!(self.errand, Errand::Delete)
+            self.may_have_ended |= matches!(self.request, SessionRequest::Delete)
                 && !conversation::mutant!("course.end_is_unknown");
             return Next::Seek;
         }
@@ -288,7 +288,7 @@ impl Course {
         }
         match self.cursor {
             Some(cursor) => {
-                self.errand = Errand::Listen { after: Some(cursor.to_string()) };
+                self.request = SessionRequest::Listen { after: Some(cursor.to_string()) };
                 Next::Seek
             }
             None if self.is_bare && !self.is_newborn && !self.batch => {
@@ -315,7 +315,7 @@ impl Course {
     /// The next owner is told that the lost one may have begun with the request. A message that
     /// carries no request is harmless when it is taken twice.
     fn mark_again(&mut self) {
-        if let Errand::Post { again, .. } = &mut self.errand {
+        if let SessionRequest::Post { again, .. } = &mut self.request {
             *again |= self.rules.marks_again;
         }
     }

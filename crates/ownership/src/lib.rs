@@ -10,7 +10,6 @@
 mod batch;
 pub mod course;
 pub mod detector;
-mod errand;
 mod error;
 mod evidence;
 pub mod failover;
@@ -23,18 +22,19 @@ mod mutants;
 mod primary;
 mod record;
 pub mod retry;
+mod session_request;
 mod token;
 mod told;
 pub mod tombstones;
 pub mod validity;
 
 pub use batch::{Appended, Batch, Claimed, Expected};
-pub use errand::Errand;
 pub use error::Error;
 pub use lease::{Lease, Marking, Presence, Renewed};
 #[cfg(feature = "mutants")]
 pub use mutants::MUTANTS;
 pub use primary::{Primary, PrimaryId};
 pub use record::{Digest, FORMER_MAX, Record, Standing, State};
+pub use session_request::SessionRequest;
 pub use token::{Incarnation, Owner, Token};
 pub use told::Told;

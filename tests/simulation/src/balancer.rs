@@ -3,7 +3,7 @@
 use conversation::{Answer, Refusal};
 use ownership::{Incarnation, Standing};
 
-use super::client::{ConnId, Does, Errand, Phase, Told, Wake};
+use super::client::{ClientRequest, ConnId, Does, Phase, Told, Wake};
 use super::process::{ON_ITS_WAY, Process};
 use super::world::{Happening, World};
 
@@ -39,7 +39,7 @@ impl World {
     pub(super) fn does(&mut self, number: usize, does: Vec<Does>) {
         for done in does {
             match done {
-                Does::Connect(conn, errand, to) => self.connect(number, conn, errand, to),
+                Does::Connect(conn, request, to) => self.connect(number, conn, request, to),
                 Does::Wake(after, wake) => self.after(after, Happening::Wakes(number, wake)),
                 Does::HangUp(conn) => {
                     let Some(conn_) = self.conns.get_mut(&conn) else { continue };
@@ -60,7 +60,7 @@ impl World {
     }
 
     /// The balancer gives a connection to some node.
-    fn connect(&mut self, number: usize, conn: ConnId, errand: Errand, to: Option<usize>) {
+    fn connect(&mut self, number: usize, conn: ConnId, request: ClientRequest, to: Option<usize>) {
         let ready = |world: &Self, draining: bool| -> Vec<Incarnation> {
             let there = world.slots.iter().flatten().copied();
             there
@@ -75,7 +75,7 @@ impl World {
             nodes = ready(self, true);
         }
         let probing = self.plan.probe_of(self.now, number);
-        let to = to.or(self.plan.born_at.filter(|_| matches!(errand, Errand::Begin(_))));
+        let to = to.or(self.plan.born_at.filter(|_| matches!(request, ClientRequest::Begin(_))));
         let told = to.and_then(|slot| self.slots.get(slot).copied().flatten());
         let picked = match probing {
             _ if told.is_some() => told,
@@ -97,22 +97,22 @@ impl World {
             self.after(20, Happening::Tells { conn, told: Told::Cut });
             return;
         };
-        let session = session.filter(|_| !matches!(errand, Errand::Begin(_)));
+        let session = session.filter(|_| !matches!(request, ClientRequest::Begin(_)));
         let name = self.name(at);
-        let text = describe(&errand);
+        let text = describe(&request);
         self.note(|| format!("c{number} {conn:x} -> {name} {text}"));
-        let hold = match errand {
+        let hold = match request {
             // A session that cannot be written, or not ended, is refused earlier.
-            Errand::Begin(_) => 0,
-            Errand::Delete => END_PATIENCE,
-            Errand::Post(_) | Errand::Listen(_) => self.plan.hold * 99 / 100,
+            ClientRequest::Begin(_) => 0,
+            ClientRequest::Delete => END_PATIENCE,
+            ClientRequest::Post(_) | ClientRequest::Listen(_) => self.plan.hold * 99 / 100,
         };
         let held_from = (self.now, hold);
         self.clients[number].goes_to(conn, at);
         let whole = Conn { client: number, ingress: at, held_from, whole: true, tells_until: 0 };
         self.conns.insert(conn, whole);
         let after = self.rng.between(0, 5);
-        self.after(after, Happening::Arrives { at, conn, session, errand });
+        self.after(after, Happening::Arrives { at, conn, session, request });
     }
 
     /// Did a client connect so lately?
@@ -229,19 +229,19 @@ fn told_is_cut(told: &Told) -> bool {
     matches!(told, Told::Cut)
 }
 
-/// An errand in few words.
-pub(super) fn describe(errand: &Errand) -> String {
-    match errand {
-        Errand::Begin(_) => "begin".to_owned(),
-        Errand::Post(message) => {
+/// A request in few words.
+pub(super) fn describe(request: &ClientRequest) -> String {
+    match request {
+        ClientRequest::Begin(_) => "begin".to_owned(),
+        ClientRequest::Post(message) => {
             let raw = message.line();
             let text = String::from_utf8_lossy(&raw);
             let short: String = text.chars().skip(16).take(110).collect();
             format!("POST {short}")
         }
-        Errand::Listen(None) => "GET".to_owned(),
-        Errand::Listen(Some(after)) => format!("GET after {after}"),
-        Errand::Delete => "DELETE".to_owned(),
+        ClientRequest::Listen(None) => "GET".to_owned(),
+        ClientRequest::Listen(Some(after)) => format!("GET after {after}"),
+        ClientRequest::Delete => "DELETE".to_owned(),
     }
 }
 

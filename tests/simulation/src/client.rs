@@ -20,7 +20,7 @@ pub(super) type ConnId = u64;
 
 /// What a client sends.
 #[derive(Clone, Debug)]
-pub(super) enum Errand {
+pub(super) enum ClientRequest {
     Begin(Request),
     Post(Message),
     Listen(Option<String>),
@@ -58,7 +58,7 @@ enum What {
 #[derive(Debug)]
 pub(super) enum Does {
     /// Connect to some node.
-    Connect(ConnId, Errand, Option<usize>),
+    Connect(ConnId, ClientRequest, Option<usize>),
     /// Say `Client::wake` in so many milliseconds, with this.
     Wake(u64, Wake),
     /// Hang up.
@@ -309,19 +309,19 @@ impl Client {
         });
         let request =
             Request::new("begin".into(), Method::Initialize, Some(params.to_string().as_bytes()));
-        self.connect(What::Begin, Errand::Begin(request), does);
+        self.connect(What::Begin, ClientRequest::Begin(request), does);
     }
 
     fn say_initialized(&mut self, does: &mut Vec<Does>) {
         let initialized = Notification::new(Method::Initialized, None);
-        self.connect(What::Initialized, Errand::Post(initialized.into()), does);
+        self.connect(What::Initialized, ClientRequest::Post(initialized.into()), does);
     }
 
-    fn connect(&mut self, what: What, errand: Errand, does: &mut Vec<Does>) -> ConnId {
+    fn connect(&mut self, what: What, request: ClientRequest, does: &mut Vec<Does>) -> ConnId {
         let conn = self.next_conn;
         self.next_conn += 1;
         self.conns.insert(conn, what);
-        does.push(Does::Connect(conn, errand, self.at_node.take()));
+        does.push(Does::Connect(conn, request, self.at_node.take()));
         conn
     }
 
@@ -390,7 +390,7 @@ impl Client {
         self.ending = true;
         self.deletes += 1;
         self.asked_to_end.get_or_insert(self.now);
-        self.connect(What::Delete, Errand::Delete, does);
+        self.connect(What::Delete, ClientRequest::Delete, does);
     }
 
     fn set_level(&mut self, does: &mut Vec<Does>) {
@@ -403,7 +403,7 @@ impl Client {
         let id = RequestId::from((self.number as i64 + 1) * 1_000_000 + index as i64);
         let params = json!({ "level": name }).to_string();
         let request = Request::new(id, Method::SetLevel, Some(params.as_bytes()));
-        self.connect(What::Level(index), Errand::Post(request.into()), does);
+        self.connect(What::Level(index), ClientRequest::Post(request.into()), does);
     }
 
     fn job(&mut self) -> Job {
@@ -426,7 +426,8 @@ impl Client {
 
     fn call(&mut self, now: u64, job: Job, does: &mut Vec<Does>) {
         let number = job.call;
-        let conn = self.connect(What::Call(number), Errand::Post(job.request().into()), does);
+        let conn =
+            self.connect(What::Call(number), ClientRequest::Post(job.request().into()), does);
         let call = Call {
             job,
             fate: Fate::Open,
@@ -454,12 +455,12 @@ impl Client {
         }
         let params = json!({ "requestId": number }).to_string();
         let cancelled = Notification::new(Method::Cancelled, Some(params.as_bytes()));
-        self.connect(What::Cancel(number), Errand::Post(cancelled.into()), does);
+        self.connect(What::Cancel(number), ClientRequest::Post(cancelled.into()), does);
     }
 
     fn be_a_stranger(&mut self, does: &mut Vec<Does>) {
         let ping = Request::new("stranger".into(), Method::Ping, None);
-        self.connect(What::Stranger, Errand::Post(ping.into()), does);
+        self.connect(What::Stranger, ClientRequest::Post(ping.into()), does);
     }
 
     fn come_back(&mut self, number: u64, does: &mut Vec<Does>) {
@@ -467,7 +468,8 @@ impl Client {
         if call.fate != Fate::Open || call.conn.is_some() {
             return;
         }
-        let conn = self.connect(What::Call(number), Errand::Listen(call.cursor.clone()), does);
+        let conn =
+            self.connect(What::Call(number), ClientRequest::Listen(call.cursor.clone()), does);
         if let Some(call) = self.calls.get_mut(&number) {
             call.conn = Some(conn);
         }
@@ -481,7 +483,7 @@ impl Client {
                 self.listening.since = self.now;
                 self.listening.followed.clear();
             }
-            let conn = self.connect(What::Listen, Errand::Listen(after), does);
+            let conn = self.connect(What::Listen, ClientRequest::Listen(after), does);
             self.listening.conn = Some(conn);
         }
     }
@@ -492,7 +494,7 @@ impl Client {
         question.replied = true;
         let result = json!({ "action": "accept", "content": { "said": question.text } });
         let response = Response::result(id.into(), result.to_string().as_bytes());
-        self.connect(What::Reply(id.to_owned()), Errand::Post(response.into()), does);
+        self.connect(What::Reply(id.to_owned()), ClientRequest::Post(response.into()), does);
     }
 
     /// The level that its session may have now: what was acknowledged last, or asked for since.

@@ -67,16 +67,16 @@ impl World {
         at: Incarnation,
         conn: ConnId,
         session: Option<SessionId>,
-        errand: client::Errand,
+        request: client::ClientRequest,
     ) {
-        let errand = match errand {
-            client::Errand::Begin(request) => return self.give_birth(at, conn, request),
-            client::Errand::Post(message) => posted(message),
-            client::Errand::Listen(after) => ownership::Errand::Listen { after },
-            client::Errand::Delete => ownership::Errand::Delete,
+        let request = match request {
+            client::ClientRequest::Begin(request) => return self.give_birth(at, conn, request),
+            client::ClientRequest::Post(message) => posted(message),
+            client::ClientRequest::Listen(after) => ownership::SessionRequest::Listen { after },
+            client::ClientRequest::Delete => ownership::SessionRequest::Delete,
         };
         let Some(session) = session else { return };
-        self.keep(at, conn, session, Course::new(errand));
+        self.keep(at, conn, session, Course::new(request));
         self.seek(at, conn);
     }
 
@@ -119,7 +119,7 @@ impl World {
 
     // ---- Finding the owner ----
 
-    /// Finds who owns the session, and brings the errand there.
+    /// Finds who owns the session, and brings the request there.
     pub(super) fn seek(&mut self, at: Incarnation, conn: ConnId) {
         let Some(process) = self.processes.get_mut(&at) else { return };
         let Some(keeper) = process.keepers.get_mut(&conn) else { return };
@@ -447,7 +447,7 @@ impl World {
     /// Looks for the session of a peer's call, which may have no owner.
     pub(super) fn seek_for_peer(&mut self, at: Incarnation, from: Incarnation, call: Call) {
         let conn = OF_PEERS + self.random() % OF_PEERS;
-        self.keep(at, conn, call.session.clone(), Course::new(ownership::Errand::Delete));
+        self.keep(at, conn, call.session.clone(), Course::new(ownership::SessionRequest::Delete));
         if let Some(keeper) = self.keeper(at, conn) {
             keeper.for_peer = Some((from, call));
         }
@@ -467,6 +467,6 @@ impl World {
     }
 }
 
-fn posted(message: Message) -> ownership::Errand {
-    ownership::Errand::Post { body: Body::One(message), mirrored: None, again: false }
+fn posted(message: Message) -> ownership::SessionRequest {
+    ownership::SessionRequest::Post { body: Body::One(message), mirrored: None, again: false }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use conversation::{Answer, Ending, EventId, Frame};
-use ownership::{Errand, Incarnation};
+use ownership::{Incarnation, SessionRequest};
 use protocol::SessionId;
 
 use super::client::ConnId;
@@ -12,7 +12,7 @@ use super::world::{Happening, World};
 /// Which life of a link.
 pub(super) type LinkEpoch = u64;
 
-/// An errand that is brought to another node.
+/// A request that is brought to another node.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) conn: ConnId,
@@ -20,7 +20,7 @@ pub(super) struct Call {
     pub(super) attachment: u64,
     pub(super) session: SessionId,
     /// `None`: the callee is asked to take the session up, and whether it has it.
-    pub(super) errand: Option<Errand>,
+    pub(super) request: Option<SessionRequest>,
 }
 
 /// What nodes say to each other.

@@ -79,9 +79,9 @@ impl World {
         let lease_generation = self.lease_generation_of(at);
         let Some(process) = self.processes.get(&at) else { return };
         if process.lease.is_doubted() && self.is_begun_since(conn, BIRTH) {
-            let errand = client::Errand::Begin(request);
+            let request = client::ClientRequest::Begin(request);
             let session = None;
-            self.after(STORE_POLL, Happening::Arrives { at, conn, session, errand });
+            self.after(STORE_POLL, Happening::Arrives { at, conn, session, request });
             return;
         }
         let Some(lease_generation) = lease_generation.filter(|_| !process.draining) else {

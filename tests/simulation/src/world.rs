@@ -12,7 +12,7 @@ use protocol::{RequestId, SessionId};
 
 use super::balancer::Conn;
 use super::checker::Checker;
-use super::client::{Client, ConnId, Errand, Told, Wake};
+use super::client::{Client, ClientRequest, ConnId, Told, Wake};
 use super::faults::Fault;
 use super::net::{LinkEpoch, Links, Peer, Said};
 use super::plan::Plan;
@@ -34,7 +34,7 @@ pub(super) enum Timer {
     Look(u64),
     /// Look after a session.
     Session(SessionId),
-    /// A connection's errand is to be tried again, if it is still at this attempt.
+    /// A connection's request is to be tried again, if it is still at this attempt.
     Again(ConnId, u64),
     /// The dial loop of this number connects to a peer again.
     Dial(Incarnation, u64),
@@ -78,7 +78,7 @@ pub(super) enum Happening {
     /// A process's clock rings.
     Rings(Incarnation, Timer),
     /// A client's connection reaches a process.
-    Arrives { at: Incarnation, conn: ConnId, session: Option<SessionId>, errand: Errand },
+    Arrives { at: Incarnation, conn: ConnId, session: Option<SessionId>, request: ClientRequest },
     /// A process sees a client hang up.
     HungUp { at: Incarnation, conn: ConnId },
     /// A client is told something.
@@ -312,9 +312,9 @@ impl World {
             Happening::LinkLost { at, peer, closed } => self.link_lost(at, peer, closed),
             Happening::Dialled { at, peer, number, how } => self.dialled(at, peer, number, how),
             Happening::Rings(at, timer) => self.rings(at, timer),
-            Happening::Arrives { at, conn, session, errand } => {
+            Happening::Arrives { at, conn, session, request } => {
                 if self.conns.get(&conn).is_some_and(|conn| conn.whole) {
-                    self.arrives(at, conn, session, errand);
+                    self.arrives(at, conn, session, request);
                 }
             }
             Happening::HungUp { at, conn } => self.hung_up(at, conn),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ownership::{Errand, Incarnation};
+use ownership::{Incarnation, SessionRequest};
 use protocol::{Body, Message, Mirrored, SessionId};
 use tenants::Principal;
 
@@ -31,49 +31,49 @@ pub(crate) struct Call {
     /// `None`: the receiver is asked to take the session up, where it has no owner or where the
     /// receiver itself is said to be that, and answers whether it has it. The sender leaves the
     /// cluster, came to it a moment ago, or called in vain before.
-    pub(crate) errand: Option<Errand>,
+    pub(crate) request: Option<SessionRequest>,
 }
 
 impl Call {
     /// Writes a call that has not been forwarded yet.
-    pub(crate) fn encode(visit: &Visit, errand: Option<&Errand>) -> Bytes {
-        let mut writer = Writer::new(capacity(errand));
-        Self::write(&mut writer, visit, errand);
+    pub(crate) fn encode(visit: &Visit, request: Option<&SessionRequest>) -> Bytes {
+        let mut writer = Writer::new(capacity(request));
+        Self::write(&mut writer, visit, request);
         writer.finish()
     }
 
     /// Writes a call that its receiver is to pass on to `owner`, which its sender cannot reach.
     pub(crate) fn encode_relayed(
         visit: &Visit,
-        errand: Option<&Errand>,
+        request: Option<&SessionRequest>,
         owner: Incarnation,
     ) -> Bytes {
-        let mut writer = Writer::new(capacity(errand));
+        let mut writer = Writer::new(capacity(request));
         writer.byte(RELAYED);
         writer.word(owner.0);
         writer.byte(VERSION);
-        Self::write(&mut writer, visit, errand);
+        Self::write(&mut writer, visit, request);
         writer.finish()
     }
 
-    fn write(writer: &mut Writer, visit: &Visit, errand: Option<&Errand>) {
+    fn write(writer: &mut Writer, visit: &Visit, request: Option<&SessionRequest>) {
         writer.byte(HOPS);
         writer.byte(CALLS);
         writer.text(&visit.tenant.name);
         writer.text(visit.principal.name());
         writer.text(visit.session.as_str());
-        match errand {
-            Some(Errand::Post { body, mirrored, again }) => {
+        match request {
+            Some(SessionRequest::Post { body, mirrored, again }) => {
                 writer.byte(0);
                 writer.byte(u8::from(*again));
                 put_mirrored(writer, mirrored.as_deref());
                 put_body(writer, body);
             }
-            Some(Errand::Listen { after }) => {
+            Some(SessionRequest::Listen { after }) => {
                 writer.byte(1);
                 writer.perhaps(after.as_deref(), Writer::text);
             }
-            Some(Errand::Delete) => writer.byte(2),
+            Some(SessionRequest::Delete) => writer.byte(2),
             None => writer.byte(3),
         }
     }
@@ -89,18 +89,18 @@ impl Call {
         let tenant = reader.text()?.into();
         let principal = Principal::named(&reader.text()?);
         let session = SessionId::parse(&reader.text()?)?;
-        let errand = match reader.byte()? {
+        let request = match reader.byte()? {
             0 => {
                 let again = reader.truth()?;
                 let mirrored = take_mirrored(&mut reader)?;
-                Some(Errand::Post { mirrored, body: take_body(&mut reader)?, again })
+                Some(SessionRequest::Post { mirrored, body: take_body(&mut reader)?, again })
             }
-            1 => Some(Errand::Listen { after: reader.perhaps(Reader::text)? }),
-            2 => Some(Errand::Delete),
+            1 => Some(SessionRequest::Listen { after: reader.perhaps(Reader::text)? }),
+            2 => Some(SessionRequest::Delete),
             3 => None,
             _ => return None,
         };
-        reader.finish(Self { tenant, principal, session, errand })
+        reader.finish(Self { tenant, principal, session, request })
     }
 }
 
@@ -128,13 +128,13 @@ impl Relayed {
 }
 
 /// About as much as a call takes, so that a large payload is copied once.
-fn capacity(errand: Option<&Errand>) -> usize {
-    let payload = match errand {
-        Some(Errand::Post { body: Body::One(message), .. }) => message.raw().len(),
-        Some(Errand::Post { body: Body::Batch(members), .. }) => {
+fn capacity(request: Option<&SessionRequest>) -> usize {
+    let payload = match request {
+        Some(SessionRequest::Post { body: Body::One(message), .. }) => message.raw().len(),
+        Some(SessionRequest::Post { body: Body::Batch(members), .. }) => {
             members.iter().flatten().map(|message| message.raw().len() + 8).sum()
         }
-        Some(Errand::Listen { .. } | Errand::Delete) | None => 0,
+        Some(SessionRequest::Listen { .. } | SessionRequest::Delete) | None => 0,
     };
     payload + 256
 }
@@ -210,10 +210,10 @@ mod tests {
         }
     }
 
-    fn post(json: &str) -> Errand {
+    fn post(json: &str) -> SessionRequest {
         let body = protocol::parse(Bytes::copy_from_slice(json.as_bytes()), &Limits::default());
         let headers = [("Mcp-Method", b"tools/call".as_slice()), ("mcp-name", b"\xFFecho")];
-        Errand::Post {
+        SessionRequest::Post {
             body: body.unwrap(),
             mirrored: Mirrored::from_headers(headers.into_iter()),
             again: true,
@@ -223,68 +223,69 @@ mod tests {
     const BATCH: &str = r#"[{"jsonrpc":"2.0","id":"x","method":"ping"},7,
         {"jsonrpc":"2.0","method":"notifications/initialized"}]"#;
 
-    fn errands() -> Vec<Option<Errand>> {
-        let batch = Errand::Post { body: body_of(Some(post(BATCH))), mirrored: None, again: false };
+    fn requests() -> Vec<Option<SessionRequest>> {
+        let batch =
+            SessionRequest::Post { body: body_of(Some(post(BATCH))), mirrored: None, again: false };
         vec![
             Some(post(
                 r#" {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"ü": 1e3}} "#,
             )),
             Some(post(BATCH)),
             Some(batch),
-            Some(Errand::Listen { after: None }),
-            Some(Errand::Listen { after: Some("7.0123456789abcdef-9".into()) }),
-            Some(Errand::Delete),
+            Some(SessionRequest::Listen { after: None }),
+            Some(SessionRequest::Listen { after: Some("7.0123456789abcdef-9".into()) }),
+            Some(SessionRequest::Delete),
             None,
         ]
     }
 
-    fn body_of(errand: Option<Errand>) -> Body {
-        let Some(Errand::Post { body, .. }) = errand else { panic!("no post") };
+    fn body_of(request: Option<SessionRequest>) -> Body {
+        let Some(SessionRequest::Post { body, .. }) = request else { panic!("no post") };
         body
     }
 
     #[test]
     fn a_call_arrives_as_it_was_sent() {
-        for errand in errands() {
-            let call = Call::decode(Call::encode(&visit(), errand.as_ref())).unwrap();
+        for request in requests() {
+            let call = Call::decode(Call::encode(&visit(), request.as_ref())).unwrap();
             assert_eq!(&*call.tenant, "acme");
             assert_eq!(call.principal, Principal::named("ada"));
             assert_eq!(call.session, visit().session);
-            assert_eq!(format!("{:?}", call.errand), format!("{errand:?}"));
+            assert_eq!(format!("{:?}", call.request), format!("{request:?}"));
         }
     }
 
     #[test]
     fn everybody_stays_everybody() {
         let visit = Visit { principal: Principal::anonymous(), ..visit() };
-        let call = Call::decode(Call::encode(&visit, Some(&Errand::Delete))).unwrap();
+        let call = Call::decode(Call::encode(&visit, Some(&SessionRequest::Delete))).unwrap();
         assert!(call.principal.is_anonymous());
     }
 
     #[test]
     fn what_was_refused_in_a_batch_stays_refused() {
         let call = Call::decode(Call::encode(&visit(), Some(&post(BATCH)))).unwrap();
-        let Body::Batch(members) = body_of(call.errand) else { panic!("no batch") };
+        let Body::Batch(members) = body_of(call.request) else { panic!("no batch") };
         let refused: Vec<&Rejection> = members.iter().filter_map(|m| m.as_ref().err()).collect();
         assert!(matches!(refused[..], [Rejection { code: ErrorCode::InvalidRequest, .. }]));
     }
 
     #[test]
     fn a_payload_is_a_slice_of_what_was_received() {
-        let bytes = Call::encode(&visit(), errands()[0].as_ref());
+        let bytes = Call::encode(&visit(), requests()[0].as_ref());
         let call = Call::decode(bytes.clone()).unwrap();
-        let Body::One(message) = body_of(call.errand) else { panic!("a batch") };
+        let Body::One(message) = body_of(call.request) else { panic!("a batch") };
         assert!(bytes.as_ptr_range().contains(&message.raw().as_ptr()));
     }
 
     #[test]
     fn a_relayed_call_is_passed_on_as_it_was_written_and_only_once() {
-        for errand in errands() {
-            let relayed = Call::encode_relayed(&visit(), errand.as_ref(), Incarnation(7));
+        for request in requests() {
+            let relayed = Call::encode_relayed(&visit(), request.as_ref(), Incarnation(7));
             assert!(Call::decode(relayed.clone()).is_none());
             let passed_on = Relayed::decode(relayed.clone()).unwrap();
             assert_eq!(passed_on.owner, Incarnation(7));
-            assert_eq!(passed_on.call, Call::encode(&visit(), errand.as_ref()));
+            assert_eq!(passed_on.call, Call::encode(&visit(), request.as_ref()));
             assert!(relayed.as_ptr_range().contains(&passed_on.call.as_ptr()));
             assert!(Relayed::decode(passed_on.call).is_none());
             let twice = [&relayed[..10], &relayed[..]].concat();
@@ -294,17 +295,17 @@ mod tests {
 
     #[test]
     fn a_second_hop_is_no_call() {
-        let mut bytes = Call::encode(&visit(), Some(&Errand::Delete)).to_vec();
+        let mut bytes = Call::encode(&visit(), Some(&SessionRequest::Delete)).to_vec();
         bytes[1] += 1;
         assert!(Call::decode(bytes.into()).is_none());
     }
 
     #[test]
     fn a_call_that_is_cut_or_goes_on_is_no_call() {
-        for errand in errands() {
-            let bytes = Call::encode(&visit(), errand.as_ref());
+        for request in requests() {
+            let bytes = Call::encode(&visit(), request.as_ref());
             for length in 0..bytes.len() {
-                assert!(Call::decode(bytes.slice(..length)).is_none(), "{errand:?} at {length}");
+                assert!(Call::decode(bytes.slice(..length)).is_none(), "{request:?} at {length}");
             }
             assert!(Call::decode([&bytes[..], b"\0"].concat().into()).is_none());
         }
@@ -313,7 +314,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_a_peer_sends_is_read_or_refused(bytes: Vec<u8>, which in 0..7_usize, at: usize) {
-            let mut spoilt = Call::encode(&visit(), errands()[which].as_ref()).to_vec();
+            let mut spoilt = Call::encode(&visit(), requests()[which].as_ref()).to_vec();
             let at = at % spoilt.len();
             spoilt.splice(at..(at + bytes.len()).min(spoilt.len()), bytes.iter().copied());
             let _ = Call::decode(spoilt.into());

@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::call::{put_mirrored, take_mirrored};
 use super::serving::{ended, spawn};
 use super::wire::{Reader, Writer};
-use super::{Errand, Passage, told};
+use super::{Passage, SessionRequest, told};
 use crate::birth::{self, Newborn};
 use crate::handle::Node;
 use crate::{Inflow, Opened, Told, Visit};
@@ -137,12 +137,12 @@ pub(crate) async fn open(
     let opening = Opening { tenant, principal, request: Some(request), mirrored };
     let mut calling = peer.call(opening.encode());
     let session = opened(&mut calling).await?;
-    let errand = Errand::Post { body, mirrored: opening.mirrored, again: false };
+    let request = SessionRequest::Post { body, mirrored: opening.mirrored, again: false };
     let visit =
         Visit { tenant: opening.tenant, principal: opening.principal, session: session.clone() };
     Ok(Opened {
         session,
-        inflow: Inflow::new(Passage::of_newborn(node, visit, errand, calling), node, false),
+        inflow: Inflow::new(Passage::of_newborn(node, visit, request, calling), node, false),
     })
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use cluster::{CallError, Calling, Cluster, Peer};
 use conversation::Refusal;
 
-use super::{Call, Errand, told};
+use super::{Call, SessionRequest, told};
 use crate::clock;
 use crate::handle::{Entry, Node};
 use crate::held::Held;
@@ -70,8 +70,8 @@ enum State {
 
 impl Passage {
     /// Asks the session, if it is here at once, or begins to look for it.
-    pub(crate) fn begin(node: &Arc<Node>, visit: &Visit, errand: Errand) -> Self {
-        let course = Course::new(errand);
+    pub(crate) fn begin(node: &Arc<Node>, visit: &Visit, request: SessionRequest) -> Self {
+        let course = Course::new(request);
         let mut passage = Self::new(node, visit.clone(), course, State::Over);
         passage.enter(false);
         passage
@@ -81,10 +81,10 @@ impl Passage {
     pub(super) fn of_newborn(
         node: &Arc<Node>,
         visit: Visit,
-        errand: Errand,
+        request: SessionRequest,
         calling: Calling,
     ) -> Self {
-        Self::new(node, visit, Course::of_newborn(errand), State::There(calling))
+        Self::new(node, visit, Course::of_newborn(request), State::There(calling))
     }
 
     /// Goes on with a call that has opened a session of one connection, this one.
@@ -257,9 +257,9 @@ impl Passage {
     /// Asks the session on this node.
     fn enter(&mut self, sought: bool) {
         let visit = &self.visit;
-        let errand = self.course.errand().clone();
+        let request = self.course.request().clone();
         let (tenant, principal, session) = (&visit.tenant.name, &visit.principal, &visit.session);
-        match self.node.enter(tenant, principal, session, errand, false) {
+        match self.node.enter(tenant, principal, session, request, false) {
             Entry::Entered(local) => self.state = State::Here(local),
             Entry::Refused(
                 refusal @ (Refusal::Busy | Refusal::Moved | Refusal::UnknownSession),
@@ -279,7 +279,7 @@ impl Passage {
 
     /// Sends the request to another node.
     fn call(&mut self, peer: &Peer) {
-        self.state = State::There(self.send(peer, Some(self.course.errand())));
+        self.state = State::There(self.send(peer, Some(self.course.request())));
     }
 
     /// Asks another node to take the session up. The request stays here meanwhile, so nothing is
@@ -289,13 +289,13 @@ impl Passage {
     }
 
     /// Sends to another node; through a third where that one cannot be reached.
-    fn send(&self, peer: &Peer, errand: Option<&Errand>) -> Calling {
+    fn send(&self, peer: &Peer, request: Option<&SessionRequest>) -> Calling {
         match self.node.relay(peer, self.retry.tries()) {
             Some(relay) => {
                 metrics::RELAYS.inc();
-                relay.call(Call::encode_relayed(&self.visit, errand, peer.incarnation()))
+                relay.call(Call::encode_relayed(&self.visit, request, peer.incarnation()))
             }
-            None => peer.call(Call::encode(&self.visit, errand)),
+            None => peer.call(Call::encode(&self.visit, request)),
         }
     }
 
@@ -390,7 +390,7 @@ impl Drop for Passage {
             course: std::mem::replace(
                 &mut self.course,
                 // It is never asked for anything.
-                Course::new(Errand::Listen { after: None }),
+                Course::new(SessionRequest::Listen { after: None }),
             ),
             state: std::mem::replace(&mut self.state, State::Over),
             rest: VecDeque::new(),

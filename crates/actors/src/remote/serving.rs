@@ -41,9 +41,9 @@ impl Serve for Serving {
             tracing::error!("a peer called in a way that this version does not understand");
             return Some(Box::new(Refused(Some(Refusal::Unavailable))));
         };
-        let Call { tenant, principal, session, errand } = call;
-        let replies: Box<dyn Replies> = match errand {
-            Some(errand) => match node.enter(&tenant, &principal, &session, errand, true) {
+        let Call { tenant, principal, session, request } = call;
+        let replies: Box<dyn Replies> = match request {
+            Some(request) => match node.enter(&tenant, &principal, &session, request, true) {
                 Entry::Entered(local) => Box::new(Telling(local)),
                 // Nothing was done; the caller looks again where it is.
                 Entry::Refused(Refusal::Moved) | Entry::Absent => return None,

@@ -5,7 +5,7 @@ use conversation::{Answer, Emitter, EventId, Frame, Refusal};
 use protocol::Limits;
 
 use super::{Asked, Course, Next};
-use crate::{Errand, Told};
+use crate::{SessionRequest, Told};
 
 /// What happens to a connection.
 enum Happens {
@@ -23,28 +23,28 @@ enum Happens {
 }
 use Happens::{Ends, GaveUp, Gone, Leaves, Lost, NotStarted, TooLarge};
 
-fn post(json: &str) -> Errand {
+fn post(json: &str) -> SessionRequest {
     let body = protocol::parse(Bytes::copy_from_slice(json.as_bytes()), &Limits::default());
-    Errand::Post { body: body.unwrap(), mirrored: None, again: false }
+    SessionRequest::Post { body: body.unwrap(), mirrored: None, again: false }
 }
 
-fn call() -> Errand {
+fn call() -> SessionRequest {
     post(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}"#)
 }
 
-fn batch() -> Errand {
+fn batch() -> SessionRequest {
     post(
         r#"[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","method":"x"},
         {"jsonrpc":"2.0","id":"b","method":"ping"}]"#,
     )
 }
 
-fn notification() -> Errand {
+fn notification() -> SessionRequest {
     post(r#"{"jsonrpc":"2.0","method":"x"}"#)
 }
 
-fn listen() -> Errand {
-    Errand::Listen { after: None }
+fn listen() -> SessionRequest {
+    SessionRequest::Listen { after: None }
 }
 
 fn id(number: u64) -> EventId {
@@ -103,7 +103,7 @@ fn words(course: &Course, next: Next) -> String {
     match next {
         Next::Tell(one) => told(&one),
         Next::Nothing => "nothing".into(),
-        Next::Seek => format!("seek {}", errand(course)),
+        Next::Seek => format!("seek {}", request(course)),
         Next::Wait => "wait".into(),
         Next::Last(rest) => {
             let all: Vec<_> = rest.iter().map(told).chain(["end".into()]).collect();
@@ -112,15 +112,15 @@ fn words(course: &Course, next: Next) -> String {
     }
 }
 
-fn errand(course: &Course) -> String {
-    match course.errand() {
-        Errand::Post { again: true, .. } => "again".into(),
-        Errand::Post { again: false, .. } => "post".into(),
-        Errand::Listen { after: None } => "listen".into(),
-        Errand::Listen { after: Some(after) } => {
+fn request(course: &Course) -> String {
+    match course.request() {
+        SessionRequest::Post { again: true, .. } => "again".into(),
+        SessionRequest::Post { again: false, .. } => "post".into(),
+        SessionRequest::Listen { after: None } => "listen".into(),
+        SessionRequest::Listen { after: Some(after) } => {
             format!("after {}", EventId::parse(after).unwrap().number)
         }
-        Errand::Delete => "delete".into(),
+        SessionRequest::Delete => "delete".into(),
     }
 }
 
@@ -135,8 +135,8 @@ fn error_of(json: &Bytes) -> String {
 }
 
 #[track_caller]
-fn check(errand: Errand, story: impl IntoIterator<Item = (Happens, &'static str)>) {
-    let mut course = Course::new(errand);
+fn check(request: SessionRequest, story: impl IntoIterator<Item = (Happens, &'static str)>) {
+    let mut course = Course::new(request);
     for (at, (happens, expected)) in story.into_iter().enumerate() {
         let next = match happens {
             Happens::Told(told) => course.told(told),
@@ -159,7 +159,7 @@ fn what_was_certainly_not_done_is_asked_for_as_it_was() {
     }
     check(batch(), [(NotStarted, "seek post"), (refused(Refusal::Moved), "seek post")]);
     check(listen(), [(refused(Refusal::Moved), "seek listen")]);
-    check(Errand::Delete, [(NotStarted, "seek delete")]);
+    check(SessionRequest::Delete, [(NotStarted, "seek delete")]);
 }
 
 #[test]
@@ -167,19 +167,22 @@ fn what_may_have_been_done_is_asked_for_as_such() {
     check(call(), [(Lost, "seek again"), (NotStarted, "seek again"), (moved(), "seek again")]);
     check(notification(), [(Lost, "seek again")]);
     check(listen(), [(Lost, "seek listen")]);
-    check(Errand::Delete, [(moved(), "seek delete")]);
+    check(SessionRequest::Delete, [(moved(), "seek delete")]);
 }
 
 #[test]
 fn a_session_that_a_lost_owner_may_have_ended_is_not_unknown_to_its_client() {
     let unknown = || refused(Refusal::UnknownSession);
-    check(Errand::Delete, [(unknown(), "refused UnknownSession, end")]);
+    check(SessionRequest::Delete, [(unknown(), "refused UnknownSession, end")]);
     check(
-        Errand::Delete,
+        SessionRequest::Delete,
         [(Lost, "seek delete"), (unknown(), "seek delete"), (Gone, "ended, end")],
     );
-    check(Errand::Delete, [(NotStarted, "seek delete"), (Gone, "refused UnknownSession, end")]);
-    check(Errand::Delete, [(Lost, "seek delete"), (Gone, "ended, end")]);
+    check(
+        SessionRequest::Delete,
+        [(NotStarted, "seek delete"), (Gone, "refused UnknownSession, end")],
+    );
+    check(SessionRequest::Delete, [(Lost, "seek delete"), (Gone, "ended, end")]);
     check(call(), [(Lost, "seek again"), (Gone, "refused UnknownSession, end")]);
 }
 
@@ -240,7 +243,7 @@ fn a_second_last_word_from_the_next_owner_does_not_pass() {
         said(None, &format!(r#"{{"jsonrpc":"2.0","id":{id},{error}}}"#))
     };
     check(
-        Errand::Listen { after: Some(id(4).to_string()) },
+        SessionRequest::Listen { after: Some(id(4).to_string()) },
         [
             (open(Some(4)), "open"),
             (event(5), "event 5"),
@@ -315,7 +318,7 @@ fn a_head_without_an_id_keeps_nobody_from_asking_again() {
 #[test]
 fn a_resumed_stream_whose_end_was_lost_ends() {
     check(
-        Errand::Listen { after: Some(id(4).to_string()) },
+        SessionRequest::Listen { after: Some(id(4).to_string()) },
         [
             (open(Some(4)), "open"),
             (last_word(5, "1"), "event 5"),
@@ -361,8 +364,8 @@ fn a_stream_that_nobody_knows_any_more_ends_with_an_error_for_what_it_owes() {
 fn a_crowd_is_an_error_for_requests_and_a_wait_for_the_rest() {
     check(call(), [(refused(Refusal::Busy), "json error of 1, end")]);
     check(batch(), [(refused(Refusal::Busy), "array error of 1 error of \"b\", end")]);
-    for errand in [notification(), listen(), Errand::Delete] {
-        check(errand, [(refused(Refusal::Busy), "wait")]);
+    for request in [notification(), listen(), SessionRequest::Delete] {
+        check(request, [(refused(Refusal::Busy), "wait")]);
     }
     check(
         call(),
@@ -426,20 +429,20 @@ fn a_node_without_room_is_not_the_last_one_that_is_asked() {
 fn whoever_waited_for_too_long_gets_an_answer_that_it_can_use() {
     check(call(), [(GaveUp, "json error of 1, end")]);
     check(batch(), [(GaveUp, "array error of 1 error of \"b\", end")]);
-    for errand in [notification(), listen(), Errand::Delete] {
-        check(errand, [(GaveUp, "refused Unavailable, end")]);
+    for request in [notification(), listen(), SessionRequest::Delete] {
+        check(request, [(GaveUp, "refused Unavailable, end")]);
     }
-    for errand in [call(), listen()] {
-        check(errand, [(open(Some(4)), "open"), (Lost, "seek after 4"), (GaveUp, "abort, end")]);
+    for request in [call(), listen()] {
+        check(request, [(open(Some(4)), "open"), (Lost, "seek after 4"), (GaveUp, "abort, end")]);
     }
 }
 
 #[test]
 fn a_node_that_leaves_ends_what_its_client_comes_back_to() {
-    for errand in [call(), listen()] {
+    for request in [call(), listen()] {
         let opened = [(open(Some(4)), "open"), (cursor(4), "cursor 4")];
         let leaves = [(Leaves, "retry(700), end")];
-        check(errand, opened.into_iter().chain(leaves));
+        check(request, opened.into_iter().chain(leaves));
     }
     check(listen(), [(open(Some(4)), "open"), (event(5), "event 5"), (Leaves, "abort, end")]);
 }

@@ -43,7 +43,7 @@ impl World {
             conn,
             attachment: keeper.attachment,
             session: keeper.session.clone(),
-            errand: (!asks).then(|| keeper.course.errand().clone()),
+            request: (!asks).then(|| keeper.course.request().clone()),
         };
         if owner == at {
             keeper.seeks = false;

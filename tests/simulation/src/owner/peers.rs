@@ -3,9 +3,9 @@
 use super::*;
 
 impl World {
-    /// An errand for a session comes to this node.
+    /// A request for a session comes to this node.
     pub(crate) fn hear_call(&mut self, at: Incarnation, from: Incarnation, call: Call) {
-        let Some(errand) = call.errand.clone() else {
+        let Some(request) = call.request.clone() else {
             // The record may name this node, or nobody: see for itself.
             return self.seek_for_peer(at, from, call);
         };
@@ -27,7 +27,7 @@ impl World {
         let id = self.new_sink(at);
         let Call { conn, attachment, session, .. } = call;
         owned.sinks.push(Sink { id, from, conn, attachment });
-        let event = errand.event(id, from != at);
+        let event = request.event(id, from != at);
         owned.following.push_back(event);
         self.live(at, &session, owned);
     }

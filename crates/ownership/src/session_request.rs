@@ -5,7 +5,7 @@ use protocol::{Body, Message, Mirrored, RequestId};
 
 /// What a connection comes for.
 #[derive(Clone, Debug)]
-pub enum Errand {
+pub enum SessionRequest {
     /// The client posted something.
     Post {
         /// What.
@@ -24,7 +24,7 @@ pub enum Errand {
     Delete,
 }
 
-impl Errand {
+impl SessionRequest {
     /// What happens to the session. `forwarded`: it came through another node.
     pub fn event(self, sink: SinkId, forwarded: bool) -> Event {
         match self {
