@@ -8,7 +8,7 @@
 //! same code.
 
 mod batch;
-pub mod course;
+pub mod route;
 pub mod detector;
 mod error;
 mod evidence;

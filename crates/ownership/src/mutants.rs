@@ -1,16 +1,16 @@
 //! Faults for tests of the tests: each breaks one decision of this crate.
 //!
 //! Only builds with the feature `mutants` contain a fault, and no release build has it: without
-//! the feature [`conversation::mutant!`] is the literal `false`. The test `mutants` of the simulator selects
-//! each fault in turn and fails where no seed and no schedule finds it.
+//! the feature [`conversation::mutant!`] is the literal `false`. The test `mutants` of the
+//! simulator selects each fault in turn and fails where no seed and no schedule finds it.
 
 /// The name of each fault, and what it does.
 pub const MUTANTS: &[(&str, &str)] = &[
     (
-        "course.a_question_has_the_request",
+        "route.a_question_has_the_request",
         "a call counts as begun at a node that was only asked to take its session up",
     ),
-    ("course.end_is_unknown", "a DELETE that a lost owner has done finds an unknown session"),
+    ("route.end_is_unknown", "a DELETE that a lost owner has done finds an unknown session"),
     ("location.leaves_its_own", "a session that names this node is left to others, as all are"),
     ("detector.never_dead", "a peer that refuses connections is never found dead"),
     ("detector.dead_at_once", "the first look at the lease of a peer finds it dead"),

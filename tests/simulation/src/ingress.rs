@@ -6,7 +6,7 @@ mod attached;
 use std::collections::VecDeque;
 
 use conversation::{Answer, Ending, Refusal};
-use ownership::course::{self, Asked, Course, Next, is_progress};
+use ownership::route::{self, Asked, RouteState, Next, is_progress};
 use ownership::location::{self, Cause, Claimant, Location, Outcome};
 use ownership::machine::Acquired;
 use ownership::retry::{Retry, Wait};
@@ -26,7 +26,7 @@ const OF_PEERS: ConnId = 1 << 60;
 /// How often a connection looks whether a claim under way has ended, in milliseconds.
 const CLAIM_POLL: u64 = 20;
 
-/// One connection of a client's at its ingress. What it does next is decided by [`Course`]
+/// One connection of a client's at its ingress. What it does next is decided by [`RouteState`]
 /// and [`Retry`], as in the product.
 pub(super) struct Keeper {
     pub(super) session: SessionId,
@@ -34,7 +34,7 @@ pub(super) struct Keeper {
     for_peer: Option<(Incarnation, Call)>,
     /// The node that was reached last is asked to take the session up: it has not the request.
     asks: bool,
-    course: Course,
+    route: RouteState,
     retry: Retry,
     /// Raised before each attaching.
     attachment: u64,
@@ -76,18 +76,18 @@ impl World {
             client::ClientRequest::Delete => ownership::SessionRequest::Delete,
         };
         let Some(session) = session else { return };
-        self.keep(at, conn, session, Course::new(request));
+        self.keep(at, conn, session, RouteState::new(request));
         self.seek(at, conn);
     }
 
-    fn keep(&mut self, at: Incarnation, conn: ConnId, session: SessionId, course: Course) {
-        let rules = course::Rules { marks_again: self.rules.marks_again };
+    fn keep(&mut self, at: Incarnation, conn: ConnId, session: SessionId, route: RouteState) {
+        let rules = route::Rules { marks_again: self.rules.marks_again };
         let Some(process) = self.processes.get_mut(&at) else { return };
         let keeper = Keeper {
             session,
             for_peer: None,
             asks: false,
-            course: course.with_rules(rules),
+            route: route.with_rules(rules),
             retry: Retry::new(),
             attachment: 0,
             owner: None,
@@ -105,7 +105,7 @@ impl World {
         session: SessionId,
         request: Request,
     ) {
-        self.keep(at, conn, session, Course::of_newborn(posted(request.into())));
+        self.keep(at, conn, session, RouteState::of_newborn(posted(request.into())));
         if let Some(keeper) = self.keeper(at, conn) {
             keeper.attachment = 1;
             keeper.owner = Some(at);
@@ -158,7 +158,7 @@ impl World {
         };
         if keeper.owner.is_some() {
             // No link to the owner came up in time.
-            let next = keeper.course.not_started();
+            let next = keeper.route.not_started();
             self.proceed(at, conn, next);
         } else {
             self.seek(at, conn);
@@ -184,7 +184,7 @@ impl World {
     pub(super) fn not_reached(&mut self, at: Incarnation, peer: Incarnation) {
         for conn in self.waiting_for(at, peer) {
             if let Some(keeper) = self.keeper(at, conn) {
-                let next = keeper.course.not_started();
+                let next = keeper.route.not_started();
                 self.proceed(at, conn, next);
             }
         }
@@ -447,7 +447,7 @@ impl World {
     /// Looks for the session of a peer's call, which may have no owner.
     pub(super) fn seek_for_peer(&mut self, at: Incarnation, from: Incarnation, call: Call) {
         let conn = OF_PEERS + self.random() % OF_PEERS;
-        self.keep(at, conn, call.session.clone(), Course::new(ownership::SessionRequest::Delete));
+        self.keep(at, conn, call.session.clone(), RouteState::new(ownership::SessionRequest::Delete));
         if let Some(keeper) = self.keeper(at, conn) {
             keeper.for_peer = Some((from, call));
         }

@@ -1,7 +1,7 @@
 //! One client's connection, for as long as the client holds it: whoever owns the session,
 //! and however often that changes.
 //!
-//! Here it is only waited and carried; what follows from what is decided in [`Course`].
+//! Here it is only waited and carried; what follows from what is decided in [`RouteState`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,7 +22,7 @@ use crate::inflow::Local;
 use crate::metrics::{self, Hold, Hop};
 use crate::seeking::Place;
 use crate::{Told, Visit};
-use ownership::course::{Asked, Course, Next, is_progress};
+use ownership::route::{Asked, RouteState, Next, is_progress};
 use ownership::retry::{Retry, Wait};
 
 /// How long a call goes on by itself whose client left before the owner had said anything,
@@ -42,7 +42,7 @@ type Pause = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) struct Passage {
     node: Arc<Node>,
     visit: Visit,
-    course: Course,
+    route: RouteState,
     state: State,
     /// What is left to tell; then it is over.
     rest: VecDeque<Told>,
@@ -71,8 +71,8 @@ enum State {
 impl Passage {
     /// Asks the session, if it is here at once, or begins to look for it.
     pub(crate) fn begin(node: &Arc<Node>, visit: &Visit, request: SessionRequest) -> Self {
-        let course = Course::new(request);
-        let mut passage = Self::new(node, visit.clone(), course, State::Over);
+        let route = RouteState::new(request);
+        let mut passage = Self::new(node, visit.clone(), route, State::Over);
         passage.enter(false);
         passage
     }
@@ -84,19 +84,19 @@ impl Passage {
         request: SessionRequest,
         calling: Calling,
     ) -> Self {
-        Self::new(node, visit, Course::of_newborn(request), State::There(calling))
+        Self::new(node, visit, RouteState::of_newborn(request), State::There(calling))
     }
 
     /// Goes on with a call that has opened a session of one connection, this one.
     pub(super) fn of_duplex(node: &Arc<Node>, visit: Visit, calling: Calling) -> Self {
-        Self::new(node, visit, Course::of_duplex(), State::There(calling))
+        Self::new(node, visit, RouteState::of_duplex(), State::There(calling))
     }
 
-    fn new(node: &Arc<Node>, visit: Visit, course: Course, state: State) -> Self {
+    fn new(node: &Arc<Node>, visit: Visit, route: RouteState, state: State) -> Self {
         Self {
             node: Arc::clone(node),
             visit,
-            course,
+            route,
             state,
             rest: VecDeque::new(),
             held: None,
@@ -143,10 +143,10 @@ impl Passage {
                             self.ask(peer);
                             continue;
                         }
-                        None => self.course.found_no_room(),
+                        None => self.route.found_no_room(),
                     },
-                    Ok(Place::Gone) => Next::Last(self.course.gone()),
-                    Err(Refusal::UnknownSession) => self.course.unknown(),
+                    Ok(Place::Gone) => Next::Last(self.route.gone()),
+                    Err(Refusal::UnknownSession) => self.route.unknown(),
                     Err(_) => Next::Wait,
                 },
                 State::Waiting(pause) => {
@@ -156,10 +156,10 @@ impl Passage {
                 }
                 State::Here(local) => match ready!(local.poll_next(context)) {
                     Some(told) => {
-                        note_going_on(&self.course, &told);
-                        self.course.told(told)
+                        note_going_on(&self.route, &told);
+                        self.route.told(told)
                     }
-                    None => self.course.ended(),
+                    None => self.route.ended(),
                 },
                 State::Asking(calling, peer) => {
                     let answer = ready!(calling.poll_next(context));
@@ -169,7 +169,7 @@ impl Passage {
                         Some(Told::Answer(answer)) => Some(answer),
                         _ => None,
                     };
-                    match self.course.asked(answer) {
+                    match self.route.asked(answer) {
                         Asked::IsThere => {
                             self.call(&peer);
                             continue;
@@ -180,30 +180,30 @@ impl Passage {
                 State::There(calling) => match ready!(calling.poll_next(context)) {
                     Some(Ok(reply)) => match told::decode(reply) {
                         Some(told) => {
-                            if !self.course.is_open() {
+                            if !self.route.is_open() {
                                 metrics::hop(Hop::Answered);
                             }
-                            note_going_on(&self.course, &told);
-                            self.course.told(told)
+                            note_going_on(&self.route, &told);
+                            self.route.told(told)
                         }
                         None => {
                             tracing::error!("a peer replied what this version does not understand");
-                            self.course.lost()
+                            self.route.lost()
                         }
                     },
                     Some(Err(CallError::NotStarted)) => {
                         metrics::hop(Hop::NotStarted);
-                        self.course.not_started()
+                        self.route.not_started()
                     }
                     Some(Err(CallError::Lost)) => {
                         metrics::hop(Hop::Lost);
-                        self.course.lost()
+                        self.route.lost()
                     }
                     Some(Err(CallError::TooLarge { bytes_max })) => {
                         metrics::hop(Hop::TooLarge);
-                        self.course.too_large(bytes_max)
+                        self.route.too_large(bytes_max)
                     }
-                    None => self.course.ended(),
+                    None => self.route.ended(),
                 },
             };
             if let Some(told) = self.take(next) {
@@ -236,7 +236,7 @@ impl Passage {
     fn arrived(&mut self) {
         self.let_go();
         self.retry.progress();
-        if self.leaving.is_none() && self.course.is_open() && self.node.can_leave() {
+        if self.leaving.is_none() && self.route.is_open() && self.node.can_leave() {
             self.leaving = Some(self.node.leaving());
         }
     }
@@ -257,7 +257,7 @@ impl Passage {
     /// Asks the session on this node.
     fn enter(&mut self, sought: bool) {
         let visit = &self.visit;
-        let request = self.course.request().clone();
+        let request = self.route.request().clone();
         let (tenant, principal, session) = (&visit.tenant.name, &visit.principal, &visit.session);
         match self.node.enter(tenant, principal, session, request, false) {
             Entry::Entered(local) => self.state = State::Here(local),
@@ -265,12 +265,12 @@ impl Passage {
                 refusal @ (Refusal::Busy | Refusal::Moved | Refusal::UnknownSession),
             ) => {
                 let told = Told::Answer(conversation::Answer::Refused(refusal));
-                let next = self.course.told(told);
+                let next = self.route.told(told);
                 self.take(next);
             }
             Entry::Refused(refusal) => {
                 self.state = State::Over;
-                self.rest = self.course.refused(refusal);
+                self.rest = self.route.refused(refusal);
             }
             Entry::Absent if sought => self.wait(),
             Entry::Absent => self.seek(),
@@ -279,7 +279,7 @@ impl Passage {
 
     /// Sends the request to another node.
     fn call(&mut self, peer: &Peer) {
-        self.state = State::There(self.send(peer, Some(self.course.request())));
+        self.state = State::There(self.send(peer, Some(self.route.request())));
     }
 
     /// Asks another node to take the session up. The request stays here meanwhile, so nothing is
@@ -318,7 +318,7 @@ impl Passage {
         if self.held.is_none() && self.retry.tries() > 1 {
             self.held = Held::new(&self.node);
             if self.held.is_none() {
-                self.rest = self.course.gave_up(0);
+                self.rest = self.route.gave_up(0);
                 return;
             }
         }
@@ -330,7 +330,7 @@ impl Passage {
             Wait::GiveUp => {
                 metrics::held(Hold::Expired);
                 self.held = None;
-                self.rest = self.course.gave_up(hold.as_secs());
+                self.rest = self.route.gave_up(hold.as_secs());
             }
         }
     }
@@ -357,7 +357,7 @@ impl Passage {
         }
         self.leaving = None;
         let retry = RETRY_MS.start() + jitter() % (RETRY_MS.end() - RETRY_MS.start() + 1);
-        let Some(rest) = self.course.leave(retry) else { return false };
+        let Some(rest) = self.route.leave(retry) else { return false };
         self.state = State::Over;
         self.rest = rest;
         true
@@ -365,8 +365,8 @@ impl Passage {
 }
 
 /// Counts a stream that was open before its present owner had it.
-fn note_going_on(course: &Course, told: &Told) {
-    if course.is_open() && matches!(told, Told::Open { .. }) {
+fn note_going_on(route: &RouteState, told: &Told) {
+    if route.is_open() && matches!(told, Told::Open { .. }) {
         metrics::STREAMS_REATTACHED.inc();
     }
 }
@@ -379,7 +379,7 @@ fn jitter() -> u32 {
 impl Drop for Passage {
     fn drop(&mut self) {
         let is_over = matches!(self.state, State::Here(_) | State::Over);
-        if self.lingers || is_over || !self.course.lingers() {
+        if self.lingers || is_over || !self.route.lingers() {
             return;
         }
         // Outside a runtime nothing can be waited for.
@@ -387,10 +387,10 @@ impl Drop for Passage {
         let mut rest = Self {
             node: Arc::clone(&self.node),
             visit: self.visit.clone(),
-            course: std::mem::replace(
-                &mut self.course,
+            route: std::mem::replace(
+                &mut self.route,
                 // It is never asked for anything.
-                Course::new(SessionRequest::Listen { after: None }),
+                RouteState::new(SessionRequest::Listen { after: None }),
             ),
             state: std::mem::replace(&mut self.state, State::Over),
             rest: VecDeque::new(),

@@ -43,7 +43,7 @@ impl World {
             conn,
             attachment: keeper.attachment,
             session: keeper.session.clone(),
-            request: (!asks).then(|| keeper.course.request().clone()),
+            request: (!asks).then(|| keeper.route.request().clone()),
         };
         if owner == at {
             keeper.seeks = false;
@@ -62,7 +62,7 @@ impl World {
     /// A node that was asked to take the session up answers, or was lost.
     fn hear_asked(&mut self, at: Incarnation, conn: ConnId, answer: Option<Answer>) {
         let Some(keeper) = self.keeper(at, conn) else { return };
-        match (keeper.course.asked(answer), keeper.owner) {
+        match (keeper.route.asked(answer), keeper.owner) {
             (Asked::IsThere, Some(owner)) => self.reach(at, conn, owner, false),
             (Asked::IsThere, None) => self.wait(at, conn),
             (Asked::Next(next), _) => self.proceed(at, conn, next),
@@ -72,7 +72,7 @@ impl World {
     pub(crate) fn hear_not_started(&mut self, at: Incarnation, conn: ConnId, attachment: u64) {
         let Some(keeper) = self.keeper(at, conn) else { return };
         if keeper.attachment == attachment {
-            let next = keeper.course.not_started();
+            let next = keeper.route.not_started();
             self.proceed(at, conn, next);
         }
     }
@@ -91,15 +91,15 @@ impl World {
             };
             return self.hear_asked(at, conn, answer);
         }
-        let course = &mut keeper.course;
+        let route = &mut keeper.route;
         let next = match said {
-            Said::Answer(answer) => course.told(Told::Answer(answer)),
-            Said::Open { welcome, at } => course.told(Told::Open { welcome, at }),
-            Said::Frame(frame) => course.told(Told::Frame(frame)),
-            Said::Finish(Ending::Abort) => course.told(Told::Abort),
-            Said::Finish(Ending::Moved) => course.told(Told::Moved),
-            Said::Finish(_) => course.ended(),
-            Said::Lost => course.lost(),
+            Said::Answer(answer) => route.told(Told::Answer(answer)),
+            Said::Open { welcome, at } => route.told(Told::Open { welcome, at }),
+            Said::Frame(frame) => route.told(Told::Frame(frame)),
+            Said::Finish(Ending::Abort) => route.told(Told::Abort),
+            Said::Finish(Ending::Moved) => route.told(Told::Moved),
+            Said::Finish(_) => route.ended(),
+            Said::Lost => route.lost(),
         };
         self.proceed(at, conn, next);
     }
@@ -150,7 +150,7 @@ impl World {
             return self.answer_call(at, from, &call, unknown);
         }
         let Some(keeper) = self.keeper(at, conn) else { return };
-        let rest = keeper.course.gone();
+        let rest = keeper.route.gone();
         self.finish(at, conn, rest);
     }
 
@@ -204,7 +204,7 @@ impl World {
         if keeper.asks {
             return self.hear_asked(at, conn, None);
         }
-        let next = keeper.course.lost();
+        let next = keeper.route.lost();
         self.proceed(at, conn, next);
     }
 
@@ -245,7 +245,7 @@ impl World {
             return self.answer_call(at, from, &call, Answer::Refused(Refusal::Moved));
         }
         let Some(keeper) = self.keeper(at, conn) else { return };
-        let rest = keeper.course.gave_up(secs);
+        let rest = keeper.route.gave_up(secs);
         let name = keeper.session.as_str().to_owned();
         self.note(|| format!("{conn:x} for {name} is given up"));
         self.checker.gave_up += 1;
@@ -266,7 +266,7 @@ impl World {
         let Some(process) = self.processes.get_mut(&at) else { return };
         let mut ending = Vec::new();
         for (conn, keeper) in &mut process.keepers {
-            if let Some(rest) = keeper.course.leave(RETRY) {
+            if let Some(rest) = keeper.route.leave(RETRY) {
                 ending.push((*conn, keeper.attachment, keeper.owner, rest));
             }
         }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use conversation::{Answer, Emitter, EventId, Frame, Refusal};
 use protocol::Limits;
 
-use super::{Asked, Course, Next};
+use super::{Asked, RouteState, Next};
 use crate::{SessionRequest, Told};
 
 /// What happens to a connection.
@@ -81,7 +81,7 @@ fn moved() -> Happens {
 }
 
 /// What follows, in a few words; for what is sought also what for.
-fn words(course: &Course, next: Next) -> String {
+fn words(route: &RouteState, next: Next) -> String {
     let told = |told: &Told| match told {
         Told::Answer(Answer::Json(json)) => format!("json {}", error_of(json)),
         Told::Answer(Answer::Array(array)) => {
@@ -103,7 +103,7 @@ fn words(course: &Course, next: Next) -> String {
     match next {
         Next::Tell(one) => told(&one),
         Next::Nothing => "nothing".into(),
-        Next::Seek => format!("seek {}", request(course)),
+        Next::Seek => format!("seek {}", request(route)),
         Next::Wait => "wait".into(),
         Next::Last(rest) => {
             let all: Vec<_> = rest.iter().map(told).chain(["end".into()]).collect();
@@ -112,8 +112,8 @@ fn words(course: &Course, next: Next) -> String {
     }
 }
 
-fn request(course: &Course) -> String {
-    match course.request() {
+fn request(route: &RouteState) -> String {
+    match route.request() {
         SessionRequest::Post { again: true, .. } => "again".into(),
         SessionRequest::Post { again: false, .. } => "post".into(),
         SessionRequest::Listen { after: None } => "listen".into(),
@@ -136,19 +136,19 @@ fn error_of(json: &Bytes) -> String {
 
 #[track_caller]
 fn check(request: SessionRequest, story: impl IntoIterator<Item = (Happens, &'static str)>) {
-    let mut course = Course::new(request);
+    let mut route = RouteState::new(request);
     for (at, (happens, expected)) in story.into_iter().enumerate() {
         let next = match happens {
-            Happens::Told(told) => course.told(told),
-            Ends => course.ended(),
-            Lost => course.lost(),
-            NotStarted => course.not_started(),
-            TooLarge => course.too_large(1_000),
-            GaveUp => Next::Last(course.gave_up(25)),
-            Gone => Next::Last(course.gone()),
-            Leaves => course.leave(700).map_or(Next::Nothing, Next::Last),
+            Happens::Told(told) => route.told(told),
+            Ends => route.ended(),
+            Lost => route.lost(),
+            NotStarted => route.not_started(),
+            TooLarge => route.too_large(1_000),
+            GaveUp => Next::Last(route.gave_up(25)),
+            Gone => Next::Last(route.gone()),
+            Leaves => route.leave(700).map_or(Next::Nothing, Next::Last),
         };
-        assert_eq!(words(&course, next), expected, "at {at}");
+        assert_eq!(words(&route, next), expected, "at {at}");
     }
 }
 
@@ -390,8 +390,8 @@ fn what_is_too_large_to_be_carried_ends_with_an_error_and_is_not_asked_again() {
         [(open(Some(4)), "open"), (event(5), "event 5"), (TooLarge, "event error of 1, end")],
     );
     check(listen(), [(open(Some(4)), "open"), (TooLarge, "abort, end")]);
-    let mut course = Course::new(notification());
-    let Next::Last(told) = course.too_large(1_000) else { panic!("it should be over") };
+    let mut route = RouteState::new(notification());
+    let Next::Last(told) = route.too_large(1_000) else { panic!("it should be over") };
     let [Told::Answer(Answer::Refused(Refusal::Rejected(rejection)))] = &Vec::from(told)[..] else {
         panic!("it should be refused")
     };
@@ -401,10 +401,10 @@ fn what_is_too_large_to_be_carried_ends_with_an_error_and_is_not_asked_again() {
 #[test]
 fn a_node_that_was_asked_to_take_the_session_up_had_not_the_request() {
     let asked = |answer: Option<Answer>| {
-        let mut course = Course::new(call());
-        match course.asked(answer) {
+        let mut route = RouteState::new(call());
+        match route.asked(answer) {
             Asked::IsThere => "there".into(),
-            Asked::Next(next) => words(&course, next),
+            Asked::Next(next) => words(&route, next),
         }
     };
     assert_eq!(asked(Some(Answer::Nothing)), "there");
@@ -418,9 +418,9 @@ fn a_node_that_was_asked_to_take_the_session_up_had_not_the_request() {
 #[test]
 fn a_node_without_room_is_not_the_last_one_that_is_asked() {
     let full = Answer::Refused(Refusal::TooManySessions);
-    let mut course = Course::new(call());
-    assert!(matches!(course.asked(Some(full)), Asked::Next(Next::Wait)));
-    let told = Vec::from(course.gave_up(25));
+    let mut route = RouteState::new(call());
+    assert!(matches!(route.asked(Some(full)), Asked::Next(Next::Wait)));
+    let told = Vec::from(route.gave_up(25));
     let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     assert!(String::from_utf8_lossy(json).contains("sessions.sessions_max"));
 }

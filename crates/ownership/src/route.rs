@@ -29,7 +29,7 @@ impl Default for Rules {
 }
 
 /// One connection's way through the owners of its session.
-pub struct Course {
+pub struct RouteState {
     /// What is asked of the next owner.
     request: SessionRequest,
     /// The requests of the POST, each until its last word has passed.
@@ -99,7 +99,7 @@ pub enum Asked {
     Next(Next),
 }
 
-impl Course {
+impl RouteState {
     /// The request of a client that has a session.
     pub fn new(request: SessionRequest) -> Self {
         let batch = matches!(&request, SessionRequest::Post { body: Body::Batch(_), .. });
@@ -128,12 +128,12 @@ impl Course {
         Self { rules, ..self }
     }
 
-    /// The course of a connection that opened its session.
+    /// The route of a connection that opened its session.
     pub fn of_newborn(request: SessionRequest) -> Self {
         Self { is_newborn: true, ..Self::new(request) }
     }
 
-    /// The course of the one connection of a session: open from the start, and over with
+    /// The route of the one connection of a session: open from the start, and over with
     /// whoever has the session.
     pub fn of_duplex() -> Self {
         Self { open: true, ..Self::new(SessionRequest::Listen { after: None }) }
@@ -277,7 +277,7 @@ impl Course {
         if !self.open {
             self.mark_again();
             self.may_have_ended |= matches!(self.request, SessionRequest::Delete)
-                && !conversation::mutant!("course.end_is_unknown");
+                && !conversation::mutant!("route.end_is_unknown");
             return Next::Seek;
         }
         if self.is_resumed {
@@ -327,7 +327,7 @@ impl Course {
             Some(Answer::Nothing) => return Asked::IsThere,
             Some(Answer::Refused(Refusal::TooManySessions)) => self.found_no_room(),
             Some(Answer::Refused(Refusal::UnknownSession)) => self.unknown(),
-            _ if conversation::mutant!("course.a_question_has_the_request") => self.lost(),
+            _ if conversation::mutant!("route.a_question_has_the_request") => self.lost(),
             _ => self.not_started(),
         })
     }
