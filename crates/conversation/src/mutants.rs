@@ -100,5 +100,9 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("answer_another_question", "an answer reaches a question of the same number of another owner"),
     ("leave_with_work_in_hand", "a session is handed over while calls are in flight"),
     ("skip_an_event", "the first of several acknowledged entries is not written to the client"),
+    (
+        "hand_out_entries_before_the_state",
+        "entries may reach the store before the state that changed with them",
+    ),
     ("sign_all_entries", "all entries are written anew under the newest emitter"),
 ];

@@ -259,11 +259,15 @@ impl Session {
         }
         self.prepare_to_leave(turn);
         self.trim(turn);
+        // The state first: the owner saves it before it appends the entries that changed with it.
+        if mutant!("hand_out_entries_before_the_state") {
+            turn.effects.extend(self.log.hand_out());
+        }
+        self.save(turn);
         turn.effects.extend(self.log.hand_out());
         if mutant!("tell_before_the_append") {
             self.acknowledged(turn, self.log.next() - 1);
         }
-        self.save(turn);
         self.let_through(turn);
         self.leave(turn);
         self.give_back();

@@ -428,6 +428,10 @@ impl World {
     }
 
     fn perform_all(&mut self, effects: Vec<Effect>) {
+        let appends = |effect: &Effect| matches!(effect, Effect::Append { .. });
+        let mut after = effects.iter().skip_while(|effect| !appends(effect));
+        let is_late = after.any(|effect| matches!(effect, Effect::Save { .. }));
+        assert!(!is_late, "a state is handed out before the entries that changed with it");
         for effect in effects {
             self.perform(effect);
         }
