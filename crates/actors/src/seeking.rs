@@ -47,8 +47,10 @@ pub(crate) enum Place {
     Nowhere,
     /// Nowhere, and this node has no room for it. Another may.
     Full,
-    /// Nowhere: the store holds the end of a session that was the visitor's, or nothing of it.
-    Gone,
+    /// Nowhere: the store holds the end of the session, which was the visitor's.
+    Ended,
+    /// Nowhere: the store holds nothing of the session.
+    Unknown,
 }
 
 /// Who comes for a session.
@@ -98,9 +100,9 @@ impl Node {
                 None => match self.locate(session, fresh).await? {
                     Located::There(peer) => return Ok(Place::There(peer)),
                     Located::Ended(record) if is_theirs(visitor, &record) => {
-                        return Ok(Place::Gone);
+                        return Ok(Place::Ended);
                     }
-                    Located::Unknown => return Ok(Place::Gone),
+                    Located::Unknown => return Ok(Place::Unknown),
                     Located::Ended(_) => return Err(Refusal::UnknownSession),
                     Located::Ownerless(record, cause) => {
                         self.check(visitor, &record)?;
@@ -188,7 +190,7 @@ impl Node {
             tracing::warn!(?session, %error, "a session could not be looked up");
             Refusal::Unavailable
         })?;
-        let record = record.ok_or(Refusal::UnknownSession)?;
+        let Some(record) = record else { return Ok(Located::Unknown) };
         let cause = match location::of_record(&record, self.incarnation()) {
             Location::Ownerless(cause) => cause,
             Location::Here => Cause::Own,

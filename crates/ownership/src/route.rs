@@ -58,9 +58,20 @@ pub struct RouteState {
     last: Option<Bytes>,
     /// The node that was asked last to take the session up has no room for it.
     no_room: bool,
-    /// A lost owner was asked to end the session, and may have done so.
-    may_have_ended: bool,
+    /// Whether a lost owner ended the session.
+    lost_end: LostEnd,
     rules: Rules,
+}
+
+/// What a connection knows of a DELETE that its owner did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LostEnd {
+    /// No owner was lost that was asked to end the session.
+    No,
+    /// One was, and may have done so.
+    Possible,
+    /// One was, and since then a node has said that the session is unknown.
+    Asked,
 }
 
 /// Does this bring a client further? The head of a stream does once; what only says that a
@@ -117,7 +128,7 @@ impl RouteState {
             primed: false,
             last: None,
             no_room: false,
-            may_have_ended: false,
+            lost_end: LostEnd::No,
             rules: Rules::default(),
         }
     }
@@ -276,8 +287,11 @@ impl RouteState {
         }
         if !self.open {
             self.mark_again();
-            self.may_have_ended |= matches!(self.request, SessionRequest::Delete)
-                && !conversation::mutant!("route.end_is_unknown");
+            if matches!(self.request, SessionRequest::Delete)
+                && !conversation::mutant!("route.end_is_unknown")
+            {
+                self.lost_end = LostEnd::Possible;
+            }
             return Next::Seek;
         }
         if self.is_resumed {
@@ -401,21 +415,31 @@ impl RouteState {
     }
 
     /// A node says that the session is unknown, or not this client's. Where a lost owner may have
-    /// ended it, the store is asked which.
+    /// ended it, the store is asked which, once.
     pub fn unknown(&mut self) -> Next {
-        if self.may_have_ended {
+        if self.lost_end == LostEnd::Possible {
+            self.lost_end = LostEnd::Asked;
             return Next::Seek;
         }
         Next::Last(self.refused(Refusal::UnknownSession))
     }
 
-    /// The store holds the end of the session, which was this client's, or nothing of it. A DELETE
-    /// that a lost owner may have done is answered as done: what its client asked for holds.
-    pub fn gone(&mut self) -> VecDeque<Told> {
-        if self.may_have_ended {
-            return [Told::Answer(Answer::Ended)].into();
+    /// The store holds the end of the session, which was this client's. A DELETE that a lost owner
+    /// may have done is answered as done.
+    pub fn found_ended(&mut self) -> VecDeque<Told> {
+        match self.lost_end {
+            LostEnd::Possible | LostEnd::Asked => [Told::Answer(Answer::Ended)].into(),
+            LostEnd::No => self.refused(Refusal::UnknownSession),
         }
-        self.refused(Refusal::UnknownSession)
+    }
+
+    /// The store holds nothing of the session. Where a lost owner may have ended it, that is no
+    /// proof: an owner that is only cut off would write it anew.
+    pub fn found_nothing(&mut self) -> VecDeque<Told> {
+        match self.lost_end {
+            LostEnd::Possible | LostEnd::Asked => self.refused(Refusal::Unavailable),
+            LostEnd::No => self.refused(Refusal::UnknownSession),
+        }
     }
 
     /// The node leaves: a stream that its client comes back to is ended, elsewhere it goes

@@ -6,10 +6,10 @@ mod attached;
 use std::collections::VecDeque;
 
 use conversation::{Answer, Ending, Refusal};
-use ownership::route::{self, Asked, RouteState, Next, is_progress};
 use ownership::location::{self, Cause, Claimant, Location, Outcome};
 use ownership::machine::Acquired;
 use ownership::retry::{Retry, Wait};
+use ownership::route::{self, Asked, Next, RouteState, is_progress};
 use ownership::{Error, Incarnation, Owner, Presence, Record};
 use protocol::{Body, Message, Request, SessionId};
 
@@ -210,7 +210,7 @@ impl World {
                 return match location::is_unknown(is_stable, held, self.location_rules()) {
                     Ok(()) => {
                         self.found_no_record(at, conn);
-                        self.gone(at, conn);
+                        self.gone(at, conn, false);
                     }
                     Err(_) => self.wait(at, conn),
                 };
@@ -218,7 +218,7 @@ impl World {
             Err(_) => return self.wait(at, conn),
         };
         let owner = match location::of_record(&record, at) {
-            Location::Ended => return self.gone(at, conn),
+            Location::Ended => return self.gone(at, conn, true),
             Location::Here if !self.rules.self_claims => return self.wait(at, conn),
             Location::Here => return self.take_up(at, conn, &record, Cause::Own),
             Location::Ownerless(cause) => return self.take_up(at, conn, &record, cause),
@@ -447,7 +447,12 @@ impl World {
     /// Looks for the session of a peer's call, which may have no owner.
     pub(super) fn seek_for_peer(&mut self, at: Incarnation, from: Incarnation, call: Call) {
         let conn = OF_PEERS + self.random() % OF_PEERS;
-        self.keep(at, conn, call.session.clone(), RouteState::new(ownership::SessionRequest::Delete));
+        self.keep(
+            at,
+            conn,
+            call.session.clone(),
+            RouteState::new(ownership::SessionRequest::Delete),
+        );
         if let Some(keeper) = self.keeper(at, conn) {
             keeper.for_peer = Some((from, call));
         }

@@ -22,8 +22,8 @@ use crate::inflow::Local;
 use crate::metrics::{self, Hold, Hop};
 use crate::seeking::Place;
 use crate::{Told, Visit};
-use ownership::route::{Asked, RouteState, Next, is_progress};
 use ownership::retry::{Retry, Wait};
+use ownership::route::{Asked, Next, RouteState, is_progress};
 
 /// How long a call goes on by itself whose client left before the owner had said anything,
 /// so that it arrives although its owner may just be changing: longer than it takes to find
@@ -145,7 +145,8 @@ impl Passage {
                         }
                         None => self.route.found_no_room(),
                     },
-                    Ok(Place::Gone) => Next::Last(self.route.gone()),
+                    Ok(Place::Ended) => Next::Last(self.route.found_ended()),
+                    Ok(Place::Unknown) => Next::Last(self.route.found_nothing()),
                     Err(Refusal::UnknownSession) => self.route.unknown(),
                     Err(_) => Next::Wait,
                 },

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use conversation::{Answer, Emitter, EventId, Frame, Refusal};
 use protocol::Limits;
 
-use super::{Asked, RouteState, Next};
+use super::{Asked, Next, RouteState};
 use crate::{SessionRequest, Told};
 
 /// What happens to a connection.
@@ -18,10 +18,12 @@ enum Happens {
     TooLarge,
     GaveUp,
     Leaves,
-    /// The store is found to hold the end of the session, or nothing of it.
-    Gone,
+    /// The store is found to hold the end of the session.
+    FoundEnded,
+    /// The store is found to hold nothing of the session.
+    FoundNothing,
 }
-use Happens::{Ends, GaveUp, Gone, Leaves, Lost, NotStarted, TooLarge};
+use Happens::{Ends, FoundEnded, FoundNothing, GaveUp, Leaves, Lost, NotStarted, TooLarge};
 
 fn post(json: &str) -> SessionRequest {
     let body = protocol::parse(Bytes::copy_from_slice(json.as_bytes()), &Limits::default());
@@ -145,7 +147,8 @@ fn check(request: SessionRequest, story: impl IntoIterator<Item = (Happens, &'st
             NotStarted => route.not_started(),
             TooLarge => route.too_large(1_000),
             GaveUp => Next::Last(route.gave_up(25)),
-            Gone => Next::Last(route.gone()),
+            FoundEnded => Next::Last(route.found_ended()),
+            FoundNothing => Next::Last(route.found_nothing()),
             Leaves => route.leave(700).map_or(Next::Nothing, Next::Last),
         };
         assert_eq!(words(&route, next), expected, "at {at}");
@@ -176,14 +179,29 @@ fn a_session_that_a_lost_owner_may_have_ended_is_not_unknown_to_its_client() {
     check(SessionRequest::Delete, [(unknown(), "refused UnknownSession, end")]);
     check(
         SessionRequest::Delete,
-        [(Lost, "seek delete"), (unknown(), "seek delete"), (Gone, "ended, end")],
+        [(Lost, "seek delete"), (unknown(), "seek delete"), (FoundEnded, "ended, end")],
     );
     check(
         SessionRequest::Delete,
-        [(NotStarted, "seek delete"), (Gone, "refused UnknownSession, end")],
+        [(NotStarted, "seek delete"), (FoundEnded, "refused UnknownSession, end")],
     );
-    check(SessionRequest::Delete, [(Lost, "seek delete"), (Gone, "ended, end")]);
-    check(call(), [(Lost, "seek again"), (Gone, "refused UnknownSession, end")]);
+    check(SessionRequest::Delete, [(Lost, "seek delete"), (FoundEnded, "ended, end")]);
+    check(call(), [(Lost, "seek again"), (FoundEnded, "refused UnknownSession, end")]);
+    // Perhaps a failover forgot the end; or the owner is cut off, and writes the session anew.
+    check(
+        SessionRequest::Delete,
+        [(Lost, "seek delete"), (FoundNothing, "refused Unavailable, end")],
+    );
+    check(call(), [(Lost, "seek again"), (FoundNothing, "refused UnknownSession, end")]);
+    // It is another's.
+    check(
+        SessionRequest::Delete,
+        [
+            (Lost, "seek delete"),
+            (unknown(), "seek delete"),
+            (unknown(), "refused UnknownSession, end"),
+        ],
+    );
 }
 
 #[test]

@@ -144,13 +144,14 @@ impl World {
     }
 
     /// The store holds the end of the session, or nothing of it.
-    pub(super) fn gone(&mut self, at: Incarnation, conn: ConnId) {
+    pub(super) fn gone(&mut self, at: Incarnation, conn: ConnId, has_ended: bool) {
         if let Some((from, call)) = self.take_call(at, conn) {
             let unknown = Answer::Refused(Refusal::UnknownSession);
             return self.answer_call(at, from, &call, unknown);
         }
         let Some(keeper) = self.keeper(at, conn) else { return };
-        let rest = keeper.route.gone();
+        let route = &mut keeper.route;
+        let rest = if has_ended { route.found_ended() } else { route.found_nothing() };
         self.finish(at, conn, rest);
     }
 
