@@ -11,7 +11,7 @@ use std::time::Duration;
 use backends::Backends;
 use cluster::Cluster;
 use conversation::Refusal;
-use ownership::machine::{LeaseSnapshot, Stabilisation};
+use ownership::machine::{Claimable, LeaseSnapshot, Stabilisation};
 use protocol::{Body, Message, Mirrored, Request, SessionId};
 use store::{Incarnation, Store};
 use tenants::{Principal, Tenant};
@@ -379,6 +379,7 @@ impl Node {
                     lease_generation: Some(0),
                     failover_generation: 0,
                     stabilisation,
+                    claimable: Claimable::default(),
                     primary: None,
                 }
             }

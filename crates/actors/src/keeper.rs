@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ownership::machine::{Came, LeaseSnapshot, Op, Outcome, Ownership, Stabilisation};
+use ownership::machine::{Came, LeaseSnapshot, Op, Outcome, Ownership};
 use protocol::SessionId;
 use store::{Record, State, Store, Token};
 
@@ -97,19 +97,10 @@ impl Keeper {
     pub(crate) fn may_act(
         &self,
         lease_generation: Option<u64>,
-        stabilisation: impl FnOnce() -> Stabilisation,
+        snapshot: impl FnOnce() -> LeaseSnapshot,
     ) -> bool {
-        // Asked before every turn, so the rest of the moment, which takes a lock to learn,
-        // is left out, unless the permission to act depends on it.
-        let stabilisation =
-            if self.ownership.is_sure() { Stabilisation::Done } else { stabilisation() };
-        self.ownership.may_act(&LeaseSnapshot {
-            now: 0,
-            lease_generation,
-            failover_generation: 0,
-            stabilisation,
-            primary: None,
-        })
+        // Asked before every step, and the snapshot takes a lock.
+        self.ownership.may_act(lease_generation, snapshot)
     }
 
     /// The token that the session is owned under.

@@ -207,10 +207,10 @@ impl SessionActor {
     fn may_act(&mut self) -> bool {
         self.observe_failovers();
         let lease_generation = self.node.valid_lease_generation();
-        let stabilisation = || self.node.lease_snapshot(&self.door.session).stabilisation;
-        self.keeper.as_ref().map_or(lease_generation.is_some(), |keeper| {
-            keeper.may_act(lease_generation, stabilisation)
-        })
+        let snapshot = || self.node.lease_snapshot(&self.door.session);
+        self.keeper
+            .as_ref()
+            .map_or(lease_generation.is_some(), |keeper| keeper.may_act(lease_generation, snapshot))
     }
 
     fn observe_failovers(&mut self) {

@@ -305,6 +305,7 @@ impl Cluster {
             lease_generation: self.node.lease.generation_if_valid(),
             failover_generation: generation.number,
             stabilisation: generation.stabilisation,
+            claimable: generation.claimable,
             primary: generation.primary,
         }
     }

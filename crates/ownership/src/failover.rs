@@ -5,7 +5,7 @@
 //! [`FailoverTracker`] takes the primaries that answered and says for each session in which
 //! generation it is and how far stabilisation is. It reads no clock and asks no store.
 
-use crate::machine::Stabilisation;
+use crate::machine::{Claimable, Stabilisation};
 use crate::{Primary, PrimaryId};
 
 /// The id of a store that keeps everything in the node's own process, and so never fails over.
@@ -32,6 +32,8 @@ pub struct Generation {
     /// How far stabilisation is, of the session's primary and of the leases': these say which
     /// node is gone.
     pub stabilisation: Stabilisation,
+    /// In which generations a node other than the owner may have claimed the session.
+    pub claimable: Claimable,
     /// By which primary that is judged. `None`: it is not known which one keeps the session.
     pub primary: Option<PrimaryId>,
 }
@@ -61,6 +63,8 @@ struct Known {
     generation: u64,
     /// When it was first seen, in milliseconds of the node's clock.
     since: u64,
+    /// The newest generation of a primary before it in which sessions could be claimed; 0 for none.
+    claimable_before: u64,
 }
 
 impl FailoverTracker {
@@ -81,18 +85,20 @@ impl FailoverTracker {
         let missing: Vec<_> = before.iter().filter(is_missing).cloned().collect();
         for primary in primaries {
             let known = before.iter().find(|known| known.primary.id == primary.id);
-            let (generation, since) = match known {
-                Some(known) => (known.generation, known.since),
+            let (generation, since, claimable_before) = match known {
+                Some(known) => (known.generation, known.since, known.claimable_before),
                 None if conversation::mutant!("failover.never_noticed") && self.newest > 0 => {
-                    (self.newest, 0)
+                    (self.newest, 0, 0)
                 }
                 None => {
                     any_new = true;
                     self.newest += 1;
-                    (self.newest, now_ms)
+                    let former = before.iter().filter(|known| known.primary.overlaps(&primary));
+                    let claimable = former.map(|known| self.claimable(known, now_ms).newest);
+                    (self.newest, now_ms, claimable.max().unwrap_or(0))
                 }
             };
-            self.known.push(Known { primary, generation, since });
+            self.known.push(Known { primary, generation, since, claimable_before });
         }
         // Last: a slot that was moved away from one of these is found at its new primary.
         self.known.extend(missing);
@@ -112,12 +118,18 @@ impl FailoverTracker {
             return Generation {
                 number: self.newest,
                 stabilisation: Stabilisation::First,
+                claimable: Claimable::default(),
                 primary: None,
             };
         };
         let stabilisation =
             self.stabilisation_of(keeper, now_ms).min(self.leases_stabilisation(leases, now_ms));
-        Generation { number: keeper.generation, stabilisation, primary: Some(keeper.primary.id) }
+        Generation {
+            number: keeper.generation,
+            stabilisation,
+            claimable: self.claimable(keeper, now_ms),
+            primary: Some(keeper.primary.id),
+        }
     }
 
     /// The number of the newest generation of any primary: it rises with each new primary.
@@ -154,6 +166,12 @@ impl FailoverTracker {
     fn leases_stabilisation(&self, leases: impl Fn() -> u16, now_ms: u64) -> Stabilisation {
         self.keeper(leases)
             .map_or(Stabilisation::First, |keeper| self.stabilisation_of(keeper, now_ms))
+    }
+
+    fn claimable(&self, known: &Known, now_ms: u64) -> Claimable {
+        let former = known.claimable_before;
+        let is_claimable = self.stabilisation_of(known, now_ms) != Stabilisation::First;
+        Claimable { newest: if is_claimable { known.generation } else { former }, former }
     }
 
     fn stabilisation_of(&self, known: &Known, now_ms: u64) -> Stabilisation {
@@ -221,6 +239,39 @@ mod tests {
         assert_eq!(tracker.observe(primary(8), 20_000), FAILOVER);
         assert_eq!(seen(&tracker, 20_000), (2, Stabilisation::First));
         assert!(!tracker.is_stable(22_000) && tracker.is_stable(23_000));
+    }
+
+    #[test]
+    fn a_generation_is_claimable_once_its_first_half_is_over_also_after_the_next_failover() {
+        let mut tracker = tracker();
+        let claimable = |tracker: &FailoverTracker, now| {
+            let Claimable { newest, former } = generation(tracker, now).claimable;
+            (newest, former)
+        };
+        tracker.observe(primary(7), 10_000);
+        assert_eq!(claimable(&tracker, 11_499), (0, 0));
+        assert_eq!(claimable(&tracker, 11_500), (1, 0));
+        tracker.observe(primary(8), 20_000);
+        assert_eq!(claimable(&tracker, 20_000), (1, 1));
+        // Its first half is never over.
+        tracker.observe(primary(9), 21_000);
+        assert_eq!(claimable(&tracker, 21_000), (1, 1));
+        assert_eq!(claimable(&tracker, 22_500), (3, 1));
+        tracker.observe(primary(10), 22_500);
+        assert_eq!(claimable(&tracker, 22_500), (3, 3));
+    }
+
+    /// Where only the leases stabilise anew, others may have claimed the session before.
+    #[test]
+    fn a_failover_of_other_slots_makes_nothing_unclaimable() {
+        let mut tracker = tracker();
+        tracker.observe(halves(&[(1, LOWER), (2, UPPER)]), 10_000);
+        tracker.observe(halves(&[(4, LOWER), (2, UPPER)]), 20_000);
+        tracker.observe(halves(&[(4, LOWER), (3, UPPER)]), 21_600);
+        let Generation { number, stabilisation, claimable, .. } = generation(&tracker, 21_600);
+        assert_eq!((number, stabilisation), (3, Stabilisation::First));
+        // Of the first primary of its slots: that of the other slots counts for nothing.
+        assert_eq!(claimable, Claimable { newest: 3, former: 1 });
     }
 
     #[test]

@@ -8,7 +8,6 @@
 //! same code.
 
 mod batch;
-pub mod route;
 pub mod detector;
 mod error;
 mod evidence;
@@ -22,6 +21,7 @@ mod mutants;
 mod primary;
 mod record;
 pub mod retry;
+pub mod route;
 mod session_request;
 mod token;
 mod told;

@@ -22,7 +22,7 @@ use thin_vec::ThinVec;
 
 pub use self::op::Op;
 pub use self::rules::Rules;
-pub use self::snapshot::{Acquired, LeaseSnapshot, Stabilisation};
+pub use self::snapshot::{Acquired, Claimable, LeaseSnapshot, Stabilisation};
 use self::under::{Anew, Claiming, Reasserting, Under};
 use crate::{Appended, Batch, Claimed, Error, Expected, Owner, Record, Standing, State, Token};
 
@@ -77,12 +77,8 @@ pub struct Ownership {
     sure: u64,
     /// When the newest failover generation began, the store was not known to name this owner.
     doubted: bool,
-    /// Others may claim the session in the newest failover generation, of which the store is not
-    /// known to name this owner.
-    exposed: bool,
-    /// It was so in an earlier one: another may own the session, whose claim is
-    /// forgotten now.
-    rivalled: bool,
+    /// The newest failover generation in which the store said whom it names.
+    answered: u64,
     /// The store could not be made to hold it since it was last asked whom it names.
     unwritten: bool,
     /// What the log does not hold yet, oldest first, and the number of the first.
@@ -138,8 +134,7 @@ impl Ownership {
             failover_generation,
             sure: failover_generation,
             doubted: false,
-            exposed: false,
-            rivalled: false,
+            answered: 0,
             unwritten: false,
             unheld: ThinVec::new(),
             first: 1,
@@ -207,6 +202,21 @@ impl Ownership {
         self.refresh |= entries.is_empty();
         self.unheld.extend(entries);
         self.floor = self.floor.max(floor);
+        self.drop_below_the_floor();
+    }
+
+    /// What lies below the floor is not replayable, so nobody misses it; it is not kept while the
+    /// store refuses what comes before it.
+    fn drop_below_the_floor(&mut self) {
+        let below = usize::try_from(self.floor.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        let below = below.min(self.unheld.len());
+        self.unheld.drain(..below);
+        self.first += below as u64;
+        if self.unheld.is_empty() {
+            self.first = self.first.max(self.floor);
+            // Nothing but a raised floor is news as well.
+            self.refresh |= below > 0;
+        }
     }
 
     /// Takes a state for the record.
@@ -245,7 +255,6 @@ impl Ownership {
         random: u64,
     ) -> Option<Op> {
         self.observe(snapshot.failover_generation);
-        self.exposed |= snapshot.stabilisation != Stabilisation::First && !self.is_sure();
         if self.over || self.under.is_some() {
             return None;
         }
@@ -344,7 +353,7 @@ impl Ownership {
         snapshot: &LeaseSnapshot,
         ring: impl FnOnce() -> (u64, Vec<Bytes>),
     ) -> Option<Op> {
-        if self.is_to_write_anew(snapshot) {
+        if self.is_to_write_anew(snapshot) && !self.asks_first(snapshot) {
             // The store forgot it, and perhaps the release with it. Where it did not, it
             // says so. Nobody may call the session unknown meanwhile, so at once.
             return Some(self.reassert(ring()));
@@ -408,16 +417,8 @@ impl Ownership {
     }
 
     fn append(&mut self, now: u64) -> Op {
-        // What lies below the floor is not replayable, so nobody misses it.
-        let below = usize::try_from(self.floor.saturating_sub(self.first)).unwrap_or(usize::MAX);
-        let below = below.min(self.unheld.len());
-        self.unheld.drain(..below);
-        self.first += below as u64;
         if mutant!("ownership.append_without_the_oldest_entry") && self.unheld.len() > 1 {
             self.unheld.remove(0);
-        }
-        if self.unheld.is_empty() {
-            self.first = self.first.max(self.floor);
         }
         let prolongs = std::mem::take(&mut self.refresh);
         if prolongs {

@@ -43,6 +43,12 @@ impl Primary {
         own.iter().all(|(first, last)| (*first..=*last).all(is_kept))
     }
 
+    /// Do both keep some slot?
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let (Some(own), Some(others)) = (&self.slots, &other.slots) else { return true };
+        own.iter().any(|(first, last)| others.iter().any(|(from, to)| first <= to && from <= last))
+    }
+
     /// Does it keep this slot? The slot is computed only where there is more than one primary
     /// that could keep it.
     pub fn holds_slot(&self, slot: impl FnOnce() -> u16) -> bool {

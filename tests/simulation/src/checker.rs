@@ -92,6 +92,8 @@ pub(super) struct Checker {
     blind: BTreeMap<Incarnation, Vec<(u64, u64)>>,
     /// Processes that stayed with a former primary, and when that was over.
     split: BTreeMap<Incarnation, Option<u64>>,
+    /// The random parts of the tokens whose claims were answered: their nodes know of them.
+    heard_claims: BTreeSet<u64>,
     /// The last known owner of each session, by what Redis has accepted.
     owners: BTreeMap<SessionId, Owner>,
     /// Every process that ever owned a session.
@@ -370,36 +372,6 @@ impl Checker {
     pub(super) fn is_leaving(&self, now: u64, process: Incarnation, plan: &Plan) -> bool {
         let drained = self.drained.get(&process);
         drained.is_some_and(|at| now >= at + plan.drain + LAST_WORDS)
-    }
-
-    /// A session was claimed of which Redis had forgotten something.
-    fn claimed_while_vulnerable(&mut self, now: u64, session: &SessionId, new: Owner) {
-        let Some(vulnerable) = self.vulnerable.get(session).copied() else { return };
-        if vulnerable.owner.node == new.node {
-            self.vulnerable.insert(session.clone(), Vulnerable { owner: new, ..vulnerable });
-            return;
-        }
-        if vulnerable.owner.token == new.token {
-            return;
-        }
-        self.vulnerable.remove(session);
-        if self.could_not(session, vulnerable, now) {
-            self.excuse(session, now, "claimed before it was put back");
-            let (node, since) = (vulnerable.owner.node, vulnerable.since);
-            if self.was_split(node, since) || self.was_blind(node, since) {
-                // It acts on: that its token was replaced is not in the record.
-                let superseded = Superseded { at: now, by: new.token, forgotten: Some(since) };
-                let forgotten = (session.clone(), vulnerable.owner.token.random);
-                self.superseded.entry(forgotten).or_insert(superseded);
-            }
-        } else if !self.is_excused(session, vulnerable.since) {
-            self.breaks(format!(
-                "{} was claimed by {} before {} could put back what Redis forgot",
-                session.as_str(),
-                short(new.token),
-                short(vulnerable.owner.token)
-            ));
-        }
     }
 
     /// Redis has done something.

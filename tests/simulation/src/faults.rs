@@ -351,6 +351,10 @@ impl World {
             self.note(|| {
                 format!("redis forgot something of {} ({})", session.as_str(), brief(owner.node))
             });
+            let process = self.processes.get(&owner.node);
+            if process.is_some_and(|process| process.sessions.contains_key(session)) {
+                self.checker.heard_claim(owner.token);
+            }
             self.checker.forgot(session, owner, alive, now);
         }
     }

@@ -218,6 +218,7 @@ impl World {
     ) {
         let Claimed { record, log } = claimed;
         self.checker.adopted(self.now, id, record.owner);
+        self.checker.heard_claim(record.owner.token);
         let now = self.clock_of(at);
         let Some(revision) = Revision::named(&record.revision) else { return };
         let saved = Saved {
@@ -292,7 +293,7 @@ impl World {
         match &mut owned.ownership {
             Some(ownership) => self.lease_snapshot(at, id).is_some_and(|snapshot| {
                 ownership.observe(snapshot.failover_generation);
-                ownership.may_act(&snapshot)
+                ownership.may_act(snapshot.lease_generation, || snapshot)
             }),
             None => self.lease_generation_of(at).is_some(),
         }
@@ -426,11 +427,13 @@ impl World {
             Effect::Append { first, floor, entries } => {
                 if let Some(ownership) = &mut owned.ownership {
                     ownership.push(first, floor, entries);
+                    self.operate(at, id, owned);
                 }
             }
             Effect::Save { version, state } => {
                 if let Some(ownership) = &mut owned.ownership {
                     ownership.save(State { version, bytes: state });
+                    self.operate(at, id, owned);
                 }
             }
             Effect::Over { cause } => {

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
-use ownership::machine::Acquired;
+use ownership::machine::{Acquired, Claimable, Stabilisation};
 use store::{
     Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
     Presence, PrimaryId, Record, Renewed, Standing,
@@ -157,6 +157,7 @@ impl Scene {
             lease_generation: Some(0),
             failover_generation: 0,
             stabilisation: Stabilisation::Done,
+            claimable: Claimable::default(),
             primary: None,
         };
         Self { keeper, store, snapshot, looks: AtomicUsize::new(0) }
@@ -180,6 +181,10 @@ impl Scene {
         let store: Arc<dyn Store> = Arc::clone(&self.store) as _;
         self.keeper.poll(&mut context, &store, snapshot, ring, &mut outcomes);
         outcomes
+    }
+
+    fn at(&self, stabilisation: Stabilisation) -> LeaseSnapshot {
+        LeaseSnapshot { stabilisation, ..self.snapshot }
     }
 
     /// What the store was asked since the last time.
@@ -258,9 +263,9 @@ async fn each_claim_is_made_under_a_token_of_its_own() {
         // The lease lapsed, and came back.
         scene.snapshot.lease_generation = Some(lease_generation);
         scene.keeper.stir();
-        assert!(!scene.keeper.may_act(Some(lease_generation), || Stabilisation::Done));
+        assert!(!scene.keeper.may_act(Some(lease_generation), || scene.at(Stabilisation::Done)));
         let [Outcome::Reclaimed(token), ..] = scene.poll(9)[..] else { panic!("not claimed") };
-        assert!(scene.keeper.may_act(Some(lease_generation), || Stabilisation::Done));
+        assert!(scene.keeper.may_act(Some(lease_generation), || scene.at(Stabilisation::Done)));
         assert_eq!(scene.keeper.token(), token);
         let claim = format!("claim {} for 100 s", token.random);
         scene.asked(&[&claim, "reassert 2 from 1"]);
@@ -293,9 +298,9 @@ async fn after_a_failover_that_the_store_has_not_answered_since_a_session_acts_u
     scene.store.failing.store(1, Ordering::SeqCst);
     scene.keeper.stir();
     assert_eq!(scene.poll(1), []);
-    assert!(scene.keeper.may_act(Some(0), || Stabilisation::First));
-    assert!(!scene.keeper.may_act(Some(0), || Stabilisation::Second));
-    assert!(!scene.keeper.may_act(Some(0), || Stabilisation::Done));
+    assert!(scene.keeper.may_act(Some(0), || scene.at(Stabilisation::First)));
+    assert!(!scene.keeper.may_act(Some(0), || scene.at(Stabilisation::Second)));
+    assert!(!scene.keeper.may_act(Some(0), || scene.at(Stabilisation::Done)));
     scene.snapshot.stabilisation = Stabilisation::Second;
     scene.snapshot.now = scene.keeper.wake_at().expect("a time");
     scene.keeper.stir();
@@ -314,6 +319,6 @@ async fn a_failover_is_noticed_while_an_operation_is_under_way() {
     scene.keeper.observe(0, || panic!("nothing has changed"));
     let snapshot = LeaseSnapshot { failover_generation: 1, ..scene.snapshot };
     scene.keeper.observe(1, || snapshot);
-    assert!(!scene.keeper.may_act(Some(0), || Stabilisation::Second));
+    assert!(!scene.keeper.may_act(Some(0), || scene.at(Stabilisation::Second)));
     scene.keeper.observe(1, || panic!("nothing has changed since"));
 }

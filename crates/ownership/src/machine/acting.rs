@@ -6,21 +6,31 @@ use conversation::mutant;
 use super::{LeaseSnapshot, Ownership, Stabilisation};
 
 impl Ownership {
-    /// May anything be done for the session now?
-    pub fn may_act(&self, snapshot: &LeaseSnapshot) -> bool {
-        let mine = snapshot
-            .lease_generation
-            .is_some_and(|lease_generation| self.is_claimed(lease_generation))
-            || (snapshot.lease_generation.is_none() && mutant!("ownership.act_without_a_lease"))
-            || (snapshot.lease_generation.is_some() && mutant!("ownership.act_before_the_claim"));
+    /// May anything be done for the session now, given the generation of the node's lease?
+    /// `snapshot` is taken only where that does not decide it.
+    pub fn may_act(
+        &self,
+        lease_generation: Option<u64>,
+        snapshot: impl FnOnce() -> LeaseSnapshot,
+    ) -> bool {
+        let mine = lease_generation.is_some_and(|generation| self.is_claimed(generation))
+            || (lease_generation.is_none() && mutant!("ownership.act_without_a_lease"))
+            || (lease_generation.is_some() && mutant!("ownership.act_before_the_claim"));
         let gone = self.over || (self.released && self.rules.release_is_last);
+        if !mine || gone || self.late.is_some() {
+            return false;
+        }
+        self.is_sure() || self.has_time(&snapshot())
+    }
+
+    /// Can no other node have claimed the session yet?
+    fn has_time(&self, snapshot: &LeaseSnapshot) -> bool {
         // A failover may have forgotten that this owner claimed the session. Then, in the second
         // half of stabilisation at the earliest, another that has seen the failover before claims
         // it; of the failover before this one that half may be over, and of this one where only the
         // leases stabilise anew.
-        let has_time =
-            snapshot.stabilisation == Stabilisation::First && !self.doubted && !self.exposed;
-        mine && !gone && self.late.is_none() && (self.is_sure() || has_time)
+        let is_exposed = snapshot.claimable.newest > self.sure;
+        snapshot.stabilisation == Stabilisation::First && !self.doubted && !is_exposed
     }
 
     /// Takes note of the failover generation. Is it another? To be called before it is asked
@@ -30,8 +40,6 @@ impl Ownership {
             return false;
         }
         self.doubted = !self.is_sure();
-        self.rivalled = self.doubted && (self.rivalled || self.exposed);
-        self.exposed = false;
         self.seen = failover_generation;
         // Why an operation failed before says nothing any more, and the session may be missing
         // until it is written anew.
@@ -49,8 +57,12 @@ impl Ownership {
     /// no room.
     pub(super) fn asks_first(&self, snapshot: &LeaseSnapshot) -> bool {
         let refused = self.unwritten && snapshot.stabilisation != Stabilisation::First;
-        let rivalled = self.rivalled && self.rules.asks_where_rivalled;
-        (refused || rivalled) && !self.ending && !self.is_sure()
+        // In the generation of a former primary another may have claimed it, and that claim is
+        // forgotten now.
+        let is_rivalled = snapshot.claimable.former > self.sure
+            && self.answered < self.seen
+            && self.rules.asks_where_rivalled;
+        (refused || is_rivalled) && !self.ending && !self.is_sure()
     }
 
     pub(super) fn is_claimed(&self, lease_generation: u64) -> bool {

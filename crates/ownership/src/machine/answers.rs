@@ -107,7 +107,8 @@ impl Ownership {
             self.unheld = ThinVec::new();
         }
         self.first += held as u64;
-        let through = self.first.saturating_sub(1);
+        // What was dropped meanwhile is below a floor that the log does not have yet.
+        let through = self.first.min(end).saturating_sub(1);
         let is_news = through > self.told;
         self.told = self.told.max(through);
         is_news.then_some(Outcome::Through(through))
@@ -151,8 +152,9 @@ impl Ownership {
             self.held(*end);
         }
         // The store was asked, and has said whom it names.
-        let answers = matches!(under, Under::Claim { .. }) && is_known(&error);
-        self.rivalled &= !answers;
+        if matches!(under, Under::Claim { .. } | Under::Release { .. }) && is_known(&error) {
+            self.answered = self.seen;
+        }
         match error {
             Error::Unavailable(_) if mutant!("ownership.an_unknown_outcome_is_a_success") => {
                 self.appended(under).into_iter().next()

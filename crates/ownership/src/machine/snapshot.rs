@@ -14,6 +14,16 @@ pub enum Stabilisation {
     Done,
 }
 
+/// In which failover generations another node may have claimed the session: those in which the
+/// session's primary was there for the first half of stabilisation, as this node saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claimable {
+    /// The newest of them; 0 for none.
+    pub newest: u64,
+    /// The newest of those of the primaries before this one; 0 for none.
+    pub former: u64,
+}
+
 /// What the node knows at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseSnapshot {
@@ -25,6 +35,8 @@ pub struct LeaseSnapshot {
     pub failover_generation: u64,
     /// How far the stabilisation after the newest failover is.
     pub stabilisation: Stabilisation,
+    /// In which failover generations another node may have claimed the session.
+    pub claimable: Claimable,
     /// The primary by which that is judged: nothing is claimed or released at another.
     pub primary: Option<PrimaryId>,
 }

@@ -37,6 +37,7 @@ fn story() -> Story {
         lease_generation: Some(0),
         failover_generation: 1,
         stabilisation: Stabilisation::Done,
+        claimable: Claimable { newest: 1, former: 0 },
         primary: None,
     };
     let ownership = Ownership::new(
@@ -132,7 +133,7 @@ impl Story {
     }
 
     fn may_act(&self) -> bool {
-        self.ownership.may_act(&self.snapshot)
+        self.ownership.may_act(self.snapshot.lease_generation, || self.snapshot)
     }
 }
 
@@ -349,9 +350,8 @@ fn an_owner_that_cannot_write_anew_acts_only_once_the_store_says_that_it_names_t
     story.does("reassert 3 Owned 1");
     story.came(Came::Appended(Err(unavailable())), []);
     assert!(story.may_act() && !story.ownership.is_sure());
-    story.snapshot.stabilisation = Stabilisation::Second;
+    (story.snapshot.stabilisation, story.snapshot.claimable.newest) = (Stabilisation::Second, 2);
     assert!(!story.may_act());
-    story.does("nothing");
     // Nor where the primary that keeps the leases has failed over after that.
     story.snapshot.stabilisation = Stabilisation::First;
     assert!(!story.may_act());
@@ -434,6 +434,33 @@ fn an_owner_in_doubt_does_not_act_during_the_stabilisation_after_another_failove
     story.snapshot.failover_generation = 4;
     story.ownership.observe(4);
     assert!(story.may_act());
+}
+
+/// The claim of the other is forgotten now; it would be refused if this one wrote anew first.
+#[test]
+fn an_owner_that_may_have_been_replaced_in_a_former_failover_asks_before_it_writes() {
+    for releases in [false, true] {
+        let mut story = story();
+        if releases {
+            story.ownership.release();
+            story.does("release 3");
+            story.came(Came::Done(Err(unavailable())), []);
+        }
+        story.at(50).snapshot.failover_generation = 3;
+        story.snapshot.stabilisation = Stabilisation::First;
+        story.snapshot.claimable = Claimable { newest: 2, former: 2 };
+        story.ownership.observe(3);
+        assert!(!story.may_act());
+        story.does("nothing");
+        story.at(200).snapshot.stabilisation = Stabilisation::Done;
+        story.snapshot.claimable.newest = 3;
+        story.does(if releases { "release 3" } else { "claim 4 from 3" });
+        let released = Came::Done(Err(Error::Missing));
+        let claimed = Came::Claimed(Err(Error::Missing));
+        story.came(if releases { released } else { claimed }, []);
+        // Nobody has written it anew.
+        story.at(400).does("reassert 3 Owned 1");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use protocol::SessionId;
 use store::{Memory, Store};
 
 use ownership::machine::{
-    Acquired, Came, LeaseSnapshot, Op, Outcome, Ownership, Rules, Stabilisation,
+    Acquired, Came, Claimable, LeaseSnapshot, Op, Outcome, Ownership, Rules, Stabilisation,
 };
 use ownership::*;
 
@@ -55,6 +55,8 @@ pub(crate) struct World {
     late: Vec<Said>,
     nodes: [Node; NODES],
     failover_generation: u64,
+    stabilisation: Stabilisation,
+    claimable: Claimable,
     random: u64,
     /// The session has ended, and no failover made the store forget it.
     ended: bool,
@@ -98,6 +100,8 @@ impl World {
             late: Vec::new(),
             nodes,
             failover_generation: 1,
+            stabilisation: Stabilisation::Done,
+            claimable: Claimable { newest: 1, former: 0 },
             random: 100,
             ended: false,
         };
@@ -192,21 +196,22 @@ impl World {
         self.nodes[node].owner = Some(owned);
     }
 
-    fn lease_snapshot(&self, node: usize, stabilisation: Stabilisation) -> LeaseSnapshot {
+    fn lease_snapshot(&self, node: usize) -> LeaseSnapshot {
         let now = self.now.load(Ordering::SeqCst);
         LeaseSnapshot {
             now,
             lease_generation: self.nodes[node].lease_generation,
             failover_generation: self.failover_generation,
-            stabilisation,
+            stabilisation: self.stabilisation,
+            claimable: self.claimable,
             primary: None,
         }
     }
 
     fn acts(&self, node: usize) -> bool {
-        let snapshot = self.lease_snapshot(node, Stabilisation::Done);
+        let snapshot = self.lease_snapshot(node);
         let owned = self.nodes[node].owner.as_ref();
-        owned.is_some_and(|owned| owned.ownership.may_act(&snapshot))
+        owned.is_some_and(|owned| owned.ownership.may_act(snapshot.lease_generation, || snapshot))
     }
 
     fn record(&self) -> Option<Record> {
@@ -218,7 +223,6 @@ impl World {
     }
 
     pub(crate) fn take(&mut self, step: Step) {
-        let settled = Stabilisation::Done;
         match step {
             Step::Say(node) if self.acts(node) => {
                 let owned = self.nodes[node].owner.as_mut().unwrap();
@@ -240,7 +244,7 @@ impl World {
                 owned.version += 1;
                 owned.ownership.save(State { version: owned.version, bytes: [].into() });
             }
-            Step::Act(node, fate) => self.act(node, fate, settled),
+            Step::Act(node, fate) => self.act(node, fate),
             Step::Arrive(which) if which < self.late.len() => {
                 let said = self.late.remove(which);
                 self.tell(said);
@@ -291,8 +295,8 @@ impl World {
     }
 
     /// The owner at a node does what is next.
-    fn act(&mut self, node: usize, fate: Fate, stabilisation: Stabilisation) {
-        let snapshot = self.lease_snapshot(node, stabilisation);
+    fn act(&mut self, node: usize, fate: Fate) {
+        let snapshot = self.lease_snapshot(node);
         self.random += 1;
         let random = self.random;
         let Some(owned) = &mut self.nodes[node].owner else { return };
@@ -323,8 +327,13 @@ impl World {
                 Outcome::Deposed => {
                     let lapsed = self.nodes[node].lease_generation
                         != Some(owned.ownership.lease_generation());
-                    let claimable = lapsed || is_repeated;
-                    assert!(record.is_some() || claimable, "what the store forgot is written anew");
+                    let is_whole =
+                        owned.ownership.failover_generation() == self.failover_generation;
+                    let may_be_over = (lapsed || is_repeated) && is_whole;
+                    assert!(
+                        record.is_some() || may_be_over,
+                        "what the store forgot is written anew"
+                    );
                     let is_own = record.as_ref().is_some_and(|record| {
                         record.owner.node.0 == node as u64 && record.standing == Standing::Owned
                     });
@@ -387,20 +396,22 @@ impl World {
             self.tell(said);
         }
         self.failover_generation += 1;
+        self.stabilisation = Stabilisation::First;
+        self.claimable.former = self.claimable.newest;
         self.ended = false;
-        // Owners have the time to put themselves back, in any order.
+        self.check();
+        // Owners have the time to put themselves back, in any order; what they send first may be
+        // lost.
         for turn in 0..6 {
             self.now.fetch_add(100, Ordering::SeqCst);
-            let node = (order >> (8 * turn)) as usize % NODES;
-            self.act(node, Fate::Done, Stabilisation::First);
+            let drawn = order >> (8 * turn);
+            let fate = if drawn & 0xc0 == 0xc0 { Fate::Lost } else { Fate::Done };
+            self.act((drawn & 0x3f) as usize % NODES, fate);
+            self.check();
         }
-        for stabilisation in [Stabilisation::First, Stabilisation::First, Stabilisation::Second] {
-            for _ in 0..4 {
-                self.now.fetch_add(2_100, Ordering::SeqCst);
-                for node in 0..NODES {
-                    self.act(node, Fate::Done, stabilisation);
-                }
-            }
+        let is_short = order >> 62 == 3;
+        if !is_short {
+            self.stabilise();
         }
         // A failover costs nobody a session that was not over.
         for node in acted {
@@ -409,6 +420,28 @@ impl World {
                 && self.record().is_none_or(|record| record.standing == Standing::Owned);
             assert!(!gone, "{node} lost the session with a failover");
         }
+        if is_short {
+            // The next one comes before the first half is over.
+            self.fail_over(forgotten, order << 2);
+        }
+    }
+
+    /// Nothing goes wrong until stabilisation is done.
+    fn stabilise(&mut self) {
+        for stabilisation in [Stabilisation::First, Stabilisation::First, Stabilisation::Second] {
+            self.stabilisation = stabilisation;
+            if stabilisation == Stabilisation::Second {
+                self.claimable.newest = self.failover_generation;
+            }
+            for _ in 0..4 {
+                self.now.fetch_add(2_100, Ordering::SeqCst);
+                for node in 0..NODES {
+                    self.act(node, Fate::Done);
+                    self.check();
+                }
+            }
+        }
+        self.stabilisation = Stabilisation::Done;
     }
 
     pub(crate) fn check(&mut self) {
@@ -443,7 +476,7 @@ impl World {
         for _ in 0..40 {
             self.now.fetch_add(2_100, Ordering::SeqCst);
             for node in 0..NODES {
-                self.act(node, Fate::Done, Stabilisation::Done);
+                self.act(node, Fate::Done);
                 self.check();
             }
         }
@@ -460,7 +493,7 @@ impl World {
         for _ in 0..8 {
             self.now.fetch_add(2_100, Ordering::SeqCst);
             for node in 0..NODES {
-                self.act(node, Fate::Done, Stabilisation::Done);
+                self.act(node, Fate::Done);
                 self.check();
             }
         }

@@ -169,8 +169,10 @@ pub(super) fn cases() -> Vec<Case> {
                 vec![
                     (8_020, Fault::Reset(0, 1)),
                     (8_020, Fault::Part(0, 1, 60_000)),
+                    // The second is sent when all that waited may be.
                     (8_030, Fault::Next("save", Mishap::Lost)),
-                    (8_600, Fault::Kill(0, 60_000)),
+                    (8_030, Fault::Next("save", Mishap::Lost)),
+                    (9_900, Fault::Kill(0, 60_000)),
                 ],
             ),
         ),

@@ -1,12 +1,12 @@
 //! What went wrong with processes and Redis, and when: what may excuse something.
 
-use ownership::{Error, Expected, Incarnation, Owner};
+use ownership::{Error, Expected, Incarnation, Owner, Token};
 use protocol::SessionId;
 
 use super::super::client::Call;
 use super::super::process::{DOUBT_MS, ON_ITS_WAY};
 use super::super::redis::Command;
-use super::{Checker, RECOVERY, RedisAnswer, Strike};
+use super::{Checker, RECOVERY, RedisAnswer, Strike, Superseded, Vulnerable, short};
 
 impl Checker {
     /// The process is paused, cut off or served badly until then, and needs a moment more.
@@ -61,8 +61,12 @@ impl Checker {
     }
 
     /// For how long, in milliseconds, no process was up while the call ran that was not told to
-    /// drain: such a process claims nothing.
+    /// drain: such a process claims nothing. Of a call that is a stream, which the client comes
+    /// back to: what is held ends with the hold.
     pub(super) fn without_claimant(&self, call: &Call) -> u64 {
+        if call.last.is_none() {
+            return 0;
+        }
         let mut claimants: Vec<(u64, u64)> = self
             .started
             .iter()
@@ -78,6 +82,54 @@ impl Checker {
             covered = covered.max(until);
         }
         without + call.until.saturating_sub(covered)
+    }
+
+    /// A node has learnt that its claim under this token was done, or owned the session before it
+    /// sent that.
+    pub(in super::super) fn heard_claim(&mut self, token: Token) {
+        self.heard_claims.insert(token.random);
+    }
+
+    /// May the node to which this token was given have done something for the session?
+    fn has_heard(&self, token: Token) -> bool {
+        token.counter == 1 || self.heard_claims.contains(&token.random)
+    }
+
+    /// A session was claimed of which Redis had forgotten something.
+    pub(super) fn claimed_while_vulnerable(&mut self, now: u64, session: &SessionId, new: Owner) {
+        let Some(vulnerable) = self.vulnerable.get(session).copied() else { return };
+        if vulnerable.owner.node == new.node {
+            if self.has_heard(vulnerable.owner.token) {
+                self.heard_claim(new.token);
+            }
+            self.vulnerable.insert(session.clone(), Vulnerable { owner: new, ..vulnerable });
+            return;
+        }
+        if vulnerable.owner.token == new.token {
+            return;
+        }
+        self.vulnerable.remove(session);
+        if !self.has_heard(vulnerable.owner.token) {
+            // Its node never learnt that it was the owner, and so did nothing that could be lost.
+            return;
+        }
+        if self.could_not(session, vulnerable, now) {
+            self.excuse(session, now, "claimed before it was put back");
+            let (node, since) = (vulnerable.owner.node, vulnerable.since);
+            if self.was_split(node, since) || self.was_blind(node, since) {
+                // It acts on: that its token was replaced is not in the record.
+                let superseded = Superseded { at: now, by: new.token, forgotten: Some(since) };
+                let forgotten = (session.clone(), vulnerable.owner.token.random);
+                self.superseded.entry(forgotten).or_insert(superseded);
+            }
+        } else if !self.is_excused(session, vulnerable.since) {
+            self.breaks(format!(
+                "{} was claimed by {} before {} could put back what Redis forgot",
+                session.as_str(),
+                short(new.token),
+                short(vulnerable.owner.token)
+            ));
+        }
     }
 
     /// Every fault is over.
@@ -203,7 +255,8 @@ impl Checker {
             _ => return,
         };
         let Some(session) = command.session() else { return };
-        if self.ends_begun.get(session) == Some(&from) {
+        let others = self.vulnerable.get(session).is_some_and(|other| other.owner.node != from);
+        if self.ends_begun.get(session) == Some(&from) && !others {
             self.forgot(session, Owner { token, node: from }, true, now);
         }
     }

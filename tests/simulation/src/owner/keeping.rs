@@ -13,12 +13,13 @@ impl World {
         let process = self.processes.get(&at)?;
         let now = process.clock(self.now);
         let lease_generation = process.lease_generation(self.now);
-        let Generation { number, stabilisation, primary } = process.generation(self.now);
+        let Generation { number, stabilisation, claimable, primary } = process.generation(self.now);
         Some(LeaseSnapshot {
             now,
             lease_generation,
             failover_generation: number,
             stabilisation,
+            claimable,
             primary,
         })
     }
@@ -69,6 +70,7 @@ impl World {
                 Outcome::Saved(version) => owned.following.push_back(Event::Saved { version }),
                 Outcome::Reclaimed(token) => {
                     owned.owner.token = token;
+                    self.checker.heard_claim(token);
                     let emitter = Emitter(token.random);
                     // Before anything that happens under it.
                     owned.following.push_front(Event::Reclaimed { emitter });

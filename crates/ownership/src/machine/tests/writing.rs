@@ -51,6 +51,38 @@ fn what_is_below_the_floor_is_not_sent_and_nobody_waits_for_it() {
 }
 
 #[test]
+fn what_falls_below_the_floor_while_a_save_is_refused_is_not_kept() {
+    let mut story = story();
+    story.ownership.save(state(1));
+    story.does("save 1");
+    story.came(Came::Saved(Err(unavailable())), []);
+    for number in 1..=100 {
+        story.ownership.push(number, number, vec![Bytes::from_static(b"x")]);
+    }
+    assert_eq!(story.ownership.unheld.len(), 1);
+    story.ownership.push(101, 101, Vec::new());
+    assert_eq!(story.ownership.unheld.len(), 0);
+    story.at(50).does("append 101");
+    story.came(Came::Appended(Ok(Appended { through: None })), [Outcome::Through(100)]);
+    story.does("save 1");
+}
+
+/// The log does not have the floor yet: the number of an entry that was told to be held there
+/// would be given again by the next owner.
+#[test]
+fn what_falls_below_the_floor_during_an_append_is_held_with_the_next() {
+    let mut story = story();
+    story.say("a");
+    story.does("append 1a");
+    story.say("b");
+    story.say("c");
+    story.ownership.push(4, 3, Vec::new());
+    story.came(appended(1), [Outcome::Through(1)]);
+    story.does("append 3c");
+    story.came(appended(3), [Outcome::Through(3)]);
+}
+
+#[test]
 fn an_idle_session_is_refreshed_well_before_it_expires() {
     let mut story = story();
     assert_eq!(story.ownership.wake_at(), Some(100_000));
