@@ -426,19 +426,19 @@ impl RouteState {
 
     /// The store holds the end of the session, which was this client's. A DELETE that a lost owner
     /// may have done is answered as done.
-    pub fn found_ended(&mut self) -> VecDeque<Told> {
+    pub fn found_ended(&mut self) -> Next {
         match self.lost_end {
-            LostEnd::Possible | LostEnd::Asked => [Told::Answer(Answer::Ended)].into(),
-            LostEnd::No => self.refused(Refusal::UnknownSession),
+            LostEnd::Possible | LostEnd::Asked => last([Told::Answer(Answer::Ended)]),
+            LostEnd::No => Next::Last(self.refused(Refusal::UnknownSession)),
         }
     }
 
     /// The store holds nothing of the session. Where a lost owner may have ended it, that is no
-    /// proof: an owner that is only cut off would write it anew.
-    pub fn found_nothing(&mut self) -> VecDeque<Told> {
+    /// proof: an owner that is only cut off writes it anew, and is asked for the end then.
+    pub fn found_nothing(&mut self) -> Next {
         match self.lost_end {
-            LostEnd::Possible | LostEnd::Asked => self.refused(Refusal::Unavailable),
-            LostEnd::No => self.refused(Refusal::UnknownSession),
+            LostEnd::Possible | LostEnd::Asked => Next::Wait,
+            LostEnd::No => Next::Last(self.refused(Refusal::UnknownSession)),
         }
     }
 

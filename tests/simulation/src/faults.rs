@@ -352,8 +352,11 @@ impl World {
                 format!("redis forgot something of {} ({})", session.as_str(), brief(owner.node))
             });
             let process = self.processes.get(&owner.node);
-            if process.is_some_and(|process| process.sessions.contains_key(session)) {
+            if let Some(owned) = process.and_then(|process| process.sessions.get(session)) {
                 self.checker.heard_claim(owner.token);
+                if owned.owner.token != owner.token {
+                    self.checker.forgot_own_claim(session, owned.owner.token);
+                }
             }
             self.checker.forgot(session, owner, alive, now);
         }

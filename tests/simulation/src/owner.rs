@@ -50,7 +50,7 @@ pub(super) struct Owned {
     session: Session,
     ownership: Option<Ownership>,
     /// In which lease generation it acts.
-    owner: Owner,
+    pub(super) owner: Owner,
     sinks: Vec<Sink>,
     instance: Option<Instance>,
     /// An operation of the ownership is under way.

@@ -145,8 +145,8 @@ impl Passage {
                         }
                         None => self.route.found_no_room(),
                     },
-                    Ok(Place::Ended) => Next::Last(self.route.found_ended()),
-                    Ok(Place::Unknown) => Next::Last(self.route.found_nothing()),
+                    Ok(Place::Ended) => self.route.found_ended(),
+                    Ok(Place::Unknown) => self.route.found_nothing(),
                     Err(Refusal::UnknownSession) => self.route.unknown(),
                     Err(_) => Next::Wait,
                 },

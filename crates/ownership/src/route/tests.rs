@@ -147,8 +147,8 @@ fn check(request: SessionRequest, story: impl IntoIterator<Item = (Happens, &'st
             NotStarted => route.not_started(),
             TooLarge => route.too_large(1_000),
             GaveUp => Next::Last(route.gave_up(25)),
-            FoundEnded => Next::Last(route.found_ended()),
-            FoundNothing => Next::Last(route.found_nothing()),
+            FoundEnded => route.found_ended(),
+            FoundNothing => route.found_nothing(),
             Leaves => route.leave(700).map_or(Next::Nothing, Next::Last),
         };
         assert_eq!(words(&route, next), expected, "at {at}");
@@ -190,7 +190,7 @@ fn a_session_that_a_lost_owner_may_have_ended_is_not_unknown_to_its_client() {
     // Perhaps a failover forgot the end; or the owner is cut off, and writes the session anew.
     check(
         SessionRequest::Delete,
-        [(Lost, "seek delete"), (FoundNothing, "refused Unavailable, end")],
+        [(Lost, "seek delete"), (FoundNothing, "wait"), (GaveUp, "refused Unavailable, end")],
     );
     check(call(), [(Lost, "seek again"), (FoundNothing, "refused UnknownSession, end")]);
     // It is another's.

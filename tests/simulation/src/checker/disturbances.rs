@@ -90,6 +90,12 @@ impl Checker {
         self.heard_claims.insert(token.random);
     }
 
+    /// Redis forgot the claim of a node that has the session under this token and does not know of
+    /// that claim: it goes on as it was.
+    pub(in super::super) fn forgot_own_claim(&mut self, session: &SessionId, own: Token) {
+        self.superseded.remove(&(session.clone(), own.random));
+    }
+
     /// May the node to which this token was given have done something for the session?
     fn has_heard(&self, token: Token) -> bool {
         token.counter == 1 || self.heard_claims.contains(&token.random)

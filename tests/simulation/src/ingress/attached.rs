@@ -151,8 +151,8 @@ impl World {
         }
         let Some(keeper) = self.keeper(at, conn) else { return };
         let route = &mut keeper.route;
-        let rest = if has_ended { route.found_ended() } else { route.found_nothing() };
-        self.finish(at, conn, rest);
+        let next = if has_ended { route.found_ended() } else { route.found_nothing() };
+        self.proceed(at, conn, next);
     }
 
     /// Tells the client the rest, and that is all.
