@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use actors::{Answer, Handle, Settings, Told, Visit};
+use actors::{Answer, Handle, ReplyEvent, Settings, Visit};
 use backends::native::{Call, Error, Handler, Info, NativeBackend};
 use backends::{Backend, Backends};
 use bytes::Bytes;
@@ -40,7 +40,7 @@ async fn session() -> (Handle, Visit) {
     let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
     let request = Request::new(0.into(), Method::Initialize, Some(params));
     let mut opened = handle.initialize(&tenant, &principal, request, None).await.unwrap();
-    assert!(matches!(opened.inflow.next().await, Some(Told::Answer(Answer::Welcome(_)))));
+    assert!(matches!(opened.inflow.next().await, Some(ReplyEvent::Answer(Answer::Welcome(_)))));
     let visit = Visit { tenant, principal, session: opened.session };
     let initialized = Notification::new(Method::Initialized, None);
     let mut posted = handle.post(&visit, Body::One(initialized.into()), None).await.unwrap();
@@ -50,7 +50,7 @@ async fn session() -> (Handle, Visit) {
 
 async fn call(handle: &Handle, visit: &Visit, body: Body) {
     let mut inflow = handle.post(visit, body, None).await.unwrap();
-    let Some(Told::Answer(Answer::Json(_))) = inflow.next().await else {
+    let Some(ReplyEvent::Answer(Answer::Json(_))) = inflow.next().await else {
         panic!("the call was not answered with JSON");
     };
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use conversation::Frame;
-use ownership::Told;
+use ownership::ReplyEvent;
 
 use crate::door::Door;
 use crate::handle::Node;
@@ -36,28 +36,28 @@ pub(crate) enum Source {
 
 impl Inflow {
     /// The next thing; `None` after the last. Nothing is lost when the wait is given up.
-    pub async fn next(&mut self) -> Option<Told> {
+    pub async fn next(&mut self) -> Option<ReplyEvent> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
     /// As `next`, for hand-written streams.
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Told>> {
-        let told = match &mut self.source {
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
+        let event = match &mut self.source {
             Source::Local(local) => local.poll_next(context),
             Source::Passage(passage) => passage.poll_next(context),
         };
-        if matches!(told, Poll::Ready(Some(Told::Open { .. }))) && self.keepalive_secs > 0 {
+        if matches!(event, Poll::Ready(Some(ReplyEvent::Open { .. }))) && self.keepalive_secs > 0 {
             self.silence = Some(Box::new(Silence::new(self.keepalive_secs)));
         }
-        match (&mut self.silence, told) {
+        match (&mut self.silence, event) {
             (Some(silence), Poll::Pending) => {
-                silence.poll(context).map(|()| Some(Told::Frame(Frame::KeepAlive)))
+                silence.poll(context).map(|()| Some(ReplyEvent::Frame(Frame::KeepAlive)))
             }
-            (Some(silence), told) => {
+            (Some(silence), event) => {
                 silence.broken();
-                told
+                event
             }
-            (None, told) => told,
+            (None, event) => event,
         }
     }
 
@@ -98,7 +98,7 @@ impl Local {
         Self { queue, door }
     }
 
-    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Told>> {
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
         self.queue.poll_next(context)
     }
 

@@ -35,5 +35,5 @@ pub use care::Care;
 pub use conversation::{Answer, Frame, Refusal, Rerun};
 pub use handle::{Handle, Opened, Visit};
 pub use inflow::Inflow;
-pub use ownership::Told;
+pub use ownership::ReplyEvent;
 pub use settings::Settings;

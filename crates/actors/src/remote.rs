@@ -11,8 +11,8 @@ mod call;
 
 mod opening;
 mod passage;
+mod reply_codec;
 mod serving;
-mod told;
 mod wire;
 
 pub(crate) use call::Call;

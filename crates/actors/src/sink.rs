@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use conversation::{Answer, Ending, EventId, Frame, Refusal, SinkId};
 
-use crate::{Told, metrics};
+use crate::{ReplyEvent, metrics};
 
 /// Most frames and bytes that may wait. Each connection keeps them, so they are small.
 #[derive(Clone, Copy, Debug)]
@@ -56,26 +56,26 @@ impl Sink {
 
     /// Tells the whole answer.
     pub(crate) fn answer(self, answer: Answer) {
-        self.queue.end(Some(Told::Answer(answer)));
+        self.queue.end(Some(ReplyEvent::Answer(answer)));
     }
 
     /// Makes it a stream, which can be gone on with at `at`.
     pub(crate) fn open(&self, welcome: bool, at: Option<EventId>) -> Wrote {
-        self.queue.write(Told::Open { welcome, at }, 0)
+        self.queue.write(ReplyEvent::Open { welcome, at }, 0)
     }
 
     /// Writes one frame.
     pub(crate) fn write(&self, frame: Frame) -> Wrote {
         let size = size_of_frame(&frame);
-        self.queue.write(Told::Frame(frame), size)
+        self.queue.write(ReplyEvent::Frame(frame), size)
     }
 
     /// Ends the stream.
     pub(crate) fn finish(self, ending: Ending) {
         self.queue.end(match ending {
             Ending::Proper => None,
-            Ending::Abort => Some(Told::Abort),
-            Ending::Moved => Some(Told::Moved),
+            Ending::Abort => Some(ReplyEvent::Abort),
+            Ending::Moved => Some(ReplyEvent::Moved),
         });
     }
 
@@ -88,7 +88,7 @@ impl Sink {
     /// Tells a reader that was told nothing yet that the owner lost its lease, and for how long
     /// it was waited for.
     pub(crate) fn lose_lease(self, held_secs: u64) {
-        self.queue.end(Some(Told::LeaseLost { held_secs }));
+        self.queue.end(Some(ReplyEvent::LeaseLost { held_secs }));
     }
 
     /// Is it a stream?
@@ -106,7 +106,7 @@ impl Drop for Sink {
     fn drop(&mut self) {
         metrics::SINKS_OPEN.dec();
         if self.taken {
-            self.queue.end(Some(Told::Moved));
+            self.queue.end(Some(ReplyEvent::Moved));
         } else {
             self.queue.abandon(Refusal::Moved);
         }
@@ -123,9 +123,9 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct State {
     /// The oldest thing, in place: most connections are told only one.
-    head: Option<Told>,
+    head: Option<ReplyEvent>,
     /// What comes after it.
-    rest: VecDeque<Told>,
+    rest: VecDeque<ReplyEvent>,
     bytes: usize,
     /// The answer is a stream.
     open: bool,
@@ -142,7 +142,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, told: Told, size: usize) -> Wrote {
+    fn write(&self, event: ReplyEvent, size: usize) -> Wrote {
         let mut state = self.lock();
         if state.finished || state.left {
             return Wrote::Cut;
@@ -150,10 +150,10 @@ impl Queue {
         state.open = true;
         let wrote = if state.has_room(size, self.bounds) {
             state.bytes += size;
-            state.push(told);
+            state.push(event);
             Wrote::Taken
         } else {
-            state.push(Told::Abort);
+            state.push(ReplyEvent::Abort);
             state.finished = true;
             Wrote::Cut
         };
@@ -164,13 +164,13 @@ impl Queue {
         wrote
     }
 
-    fn end(&self, last: Option<Told>) {
+    fn end(&self, last: Option<ReplyEvent>) {
         let mut state = self.lock();
         if state.finished {
             return;
         }
-        if let Some(told) = last {
-            state.push(told);
+        if let Some(event) = last {
+            state.push(event);
         }
         state.finished = true;
         wake(state);
@@ -182,9 +182,9 @@ impl Queue {
             return;
         }
         let last = match refusal {
-            refusal if !state.open => Told::Answer(Answer::Refused(refusal)),
-            Refusal::Moved => Told::Moved,
-            _ => Told::Abort,
+            refusal if !state.open => ReplyEvent::Answer(Answer::Refused(refusal)),
+            Refusal::Moved => ReplyEvent::Moved,
+            _ => ReplyEvent::Abort,
         };
         state.push(last);
         state.finished = true;
@@ -192,10 +192,10 @@ impl Queue {
     }
 
     /// The reader's next thing.
-    pub(crate) fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<Told>> {
+    pub(crate) fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
         let mut state = self.lock();
-        if let Some(told) = state.pop() {
-            return Poll::Ready(Some(told));
+        if let Some(event) = state.pop() {
+            return Poll::Ready(Some(event));
         }
         if state.finished {
             return Poll::Ready(None);
@@ -234,24 +234,24 @@ impl State {
                 && (self.bytes == 0 || fits(self.bytes.saturating_add(size), bounds.bytes_max)))
     }
 
-    fn push(&mut self, told: Told) {
+    fn push(&mut self, event: ReplyEvent) {
         if self.head.is_none() {
-            self.head = Some(told);
+            self.head = Some(event);
         } else {
-            self.rest.push_back(told);
+            self.rest.push_back(event);
         }
     }
 
-    fn pop(&mut self) -> Option<Told> {
-        let told = self.head.take()?;
-        if let Told::Frame(frame) = &told {
+    fn pop(&mut self) -> Option<ReplyEvent> {
+        let event = self.head.take()?;
+        if let ReplyEvent::Frame(frame) = &event {
             self.bytes = self.bytes.saturating_sub(size_of_frame(frame));
         }
         self.head = self.rest.pop_front();
         if self.rest.is_empty() && self.rest.capacity() > 0 {
             self.rest = VecDeque::new();
         }
-        Some(told)
+        Some(event)
     }
 
     fn clear(&mut self) {
@@ -295,16 +295,16 @@ mod tests {
 
     fn take(queue: &Queue) -> Poll<Option<String>> {
         let mut context = Context::from_waker(Waker::noop());
-        queue.poll_next(&mut context).map(|told| {
-            told.map(|told| match told {
-                Told::Answer(Answer::Refused(_)) => "refused".into(),
-                Told::Answer(_) => "answer".into(),
-                Told::Open { .. } => "open".into(),
-                Told::Frame(Frame::Message { data, .. }) => data.len().to_string(),
-                Told::Frame(_) => "frame".into(),
-                Told::Abort => "abort".into(),
-                Told::Moved => "moved".into(),
-                Told::LeaseLost { .. } => "lease lost".into(),
+        queue.poll_next(&mut context).map(|event| {
+            event.map(|event| match event {
+                ReplyEvent::Answer(Answer::Refused(_)) => "refused".into(),
+                ReplyEvent::Answer(_) => "answer".into(),
+                ReplyEvent::Open { .. } => "open".into(),
+                ReplyEvent::Frame(Frame::Message { data, .. }) => data.len().to_string(),
+                ReplyEvent::Frame(_) => "frame".into(),
+                ReplyEvent::Abort => "abort".into(),
+                ReplyEvent::Moved => "moved".into(),
+                ReplyEvent::LeaseLost { .. } => "lease lost".into(),
             })
         })
     }
@@ -312,11 +312,11 @@ mod tests {
     fn check(write: impl FnOnce(Sink), expected: &[&str]) {
         let (sink, queue) = Sink::new(SinkId(1), BOUNDS, false);
         write(sink);
-        let mut told = Vec::new();
+        let mut event = Vec::new();
         while let Poll::Ready(Some(next)) = take(&queue) {
-            told.push(next);
+            event.push(next);
         }
-        assert_eq!(told, expected);
+        assert_eq!(event, expected);
         assert!(matches!(take(&queue), Poll::Ready(None)));
     }
 

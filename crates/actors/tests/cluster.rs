@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::{Answer, Inflow, Refusal, Settings, Told, Visit};
+use actors::{Answer, Inflow, Refusal, ReplyEvent, Settings, Visit};
 use backends::LinkEvent;
 use bytes::Bytes;
 use cluster::Cluster;
@@ -61,7 +61,7 @@ async fn old_session(node: &World) -> Visit {
     let opened =
         node.handle.initialize(&node.tenant, &node.principal, request, None).await.unwrap();
     let told = all(opened.inflow).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Welcome(_))]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{told:?}");
     let visit = node.visit(&opened.session);
     accepted(node, &visit, r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
     visit
@@ -70,7 +70,7 @@ async fn old_session(node: &World) -> Visit {
 /// Posts what is only to be accepted.
 async fn accepted(node: &World, visit: &Visit, json: &str) {
     let told = all(node.handle.post(visit, Body::One(parsed(json)), None).await.unwrap()).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Accepted)]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
 }
 
 /// Posts a call that tells of its progress and asks the client something.
@@ -80,7 +80,7 @@ async fn ask(node: &World, visit: &Visit) -> Inflow {
 }
 
 /// Reads until there are so many messages.
-async fn some(inflow: &mut Inflow, count: usize) -> Vec<Told> {
+async fn some(inflow: &mut Inflow, count: usize) -> Vec<ReplyEvent> {
     let mut told = Vec::new();
     while messages(&told).len() < count {
         told.push(next(inflow).await.expect("the stream ended"));
@@ -91,7 +91,7 @@ async fn some(inflow: &mut Inflow, count: usize) -> Vec<Told> {
 /// Reads the head of a stream.
 async fn opened(inflow: &mut Inflow) {
     let told = next(inflow).await;
-    assert!(matches!(told, Some(Told::Open { welcome: false, .. })), "{told:?}");
+    assert!(matches!(told, Some(ReplyEvent::Open { welcome: false, .. })), "{told:?}");
 }
 
 /// What comes of a refusal, whichever way it comes.
@@ -101,7 +101,7 @@ async fn refusal(entered: Result<Inflow, Refusal>) -> Refusal {
         Ok(inflow) => all(inflow).await,
     };
     match &told[..] {
-        [Told::Answer(Answer::Refused(refusal))] => refusal.clone(),
+        [ReplyEvent::Answer(Answer::Refused(refusal))] => refusal.clone(),
         other => panic!("{other:?}"),
     }
 }
@@ -178,7 +178,7 @@ async fn a_stream_that_began_at_one_node_goes_on_at_the_other() {
         let mut seen = messages(&told);
         let after = seen.last().unwrap().0.clone();
         let rest = all(to.handle.listen(&visit, after).await.unwrap()).await;
-        assert!(!matches!(rest.last(), Some(Told::Abort)), "{rest:?}");
+        assert!(!matches!(rest.last(), Some(ReplyEvent::Abort)), "{rest:?}");
         seen.extend(messages(&rest));
         let mut ids: Vec<_> = seen.iter().map(|(id, _)| id.clone().unwrap()).collect();
         assert_eq!(seen.len(), FLOOD + 1, "one of each, and the last word");
@@ -205,7 +205,7 @@ async fn a_session_that_is_ended_at_another_node_is_over_everywhere() {
     let visit = owner.session().await;
     other.works(&visit, 1).await;
     let told = all(other.handle.delete(&visit).await.unwrap()).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Ended)]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     owner.is_empty().await;
     for node in [&owner, &other] {
         assert_eq!(refusal(node.call(&visit, 2, "echo").await).await, Refusal::UnknownSession);
@@ -280,7 +280,7 @@ async fn a_node_that_stops_gives_clients_of_others_their_last_word() {
     owner.handle.stop(Duration::from_millis(10)).await;
     let told = call.await.unwrap();
     let said: String = match &told[..] {
-        [Told::Answer(Answer::Json(json))] => text(json),
+        [ReplyEvent::Answer(Answer::Json(json))] => text(json),
         told => messages(told).pop().unwrap().1,
     };
     assert!(said.contains(r#""error""#) && said.contains("\"id\":1"), "{said}");
@@ -299,7 +299,7 @@ async fn a_batch_is_answered_at_any_node() {
     let mut answers = Vec::new();
     for node in [&owner, &other] {
         let told = all(node.handle.post(&visit, batch.clone(), None).await.unwrap()).await;
-        let [Told::Answer(Answer::Array(array))] = &told[..] else { panic!("{told:?}") };
+        let [ReplyEvent::Answer(Answer::Array(array))] = &told[..] else { panic!("{told:?}") };
         answers.push(array.iter().map(text).collect::<Vec<_>>());
     }
     assert_eq!((answers[0].len(), &answers[0]), (2, &answers[1]));

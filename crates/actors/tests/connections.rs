@@ -5,7 +5,7 @@ mod support;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use actors::{Answer, Frame, Refusal, Settings, Told};
+use actors::{Answer, Frame, Refusal, ReplyEvent, Settings};
 use protocol::{Body, Method, Notification};
 use support::{FLOOD, Script, World, all, messages, next};
 
@@ -31,7 +31,7 @@ async fn a_wait_that_is_given_up_loses_nothing() {
     }
     world.script.gate.notify_one();
     let told = all(inflow).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Json(_))]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Json(_))]), "{told:?}");
 }
 
 #[actix_rt::test]
@@ -75,14 +75,14 @@ async fn a_stream_on_which_nothing_happens_is_told_so_and_who_waits_for_json_is_
         let mut signs = 0;
         while signs < 2 {
             signs += match next(listening).await {
-                Some(Told::Frame(Frame::KeepAlive)) => 1,
-                Some(Told::Open { .. } | Told::Frame(Frame::Cursor { .. })) => 0,
+                Some(ReplyEvent::Frame(Frame::KeepAlive)) => 1,
+                Some(ReplyEvent::Open { .. } | ReplyEvent::Frame(Frame::Cursor { .. })) => 0,
                 told => panic!("{told:?}"),
             };
         }
     }
     world.script.gate.notify_one();
-    assert!(matches!(next(&mut call).await, Some(Told::Answer(Answer::Json(_)))));
+    assert!(matches!(next(&mut call).await, Some(ReplyEvent::Answer(Answer::Json(_)))));
 }
 
 #[actix_rt::test]
@@ -96,7 +96,7 @@ async fn a_slow_reader_is_cut_and_comes_back_to_all_it_missed() {
     // The server has said everything once it answers again.
     world.works(&visit, 2).await;
     let told = all(slow).await;
-    assert!(matches!(told.last(), Some(Told::Abort)), "{:?}", told.last());
+    assert!(matches!(told.last(), Some(ReplyEvent::Abort)), "{:?}", told.last());
     let mut seen = messages(&told);
     assert!(seen.len() < FLOOD);
     let after = seen.last().unwrap().0.clone();
@@ -113,8 +113,8 @@ async fn a_whole_log_is_replayed_to_one_connection_at_once() {
     let mut inflow = world.call(&visit, 1, "flood").await.unwrap();
     let cursor = loop {
         match next(&mut inflow).await.unwrap() {
-            Told::Frame(Frame::Cursor { id, .. }) => break id.to_string(),
-            Told::Open { .. } => {}
+            ReplyEvent::Frame(Frame::Cursor { id, .. }) => break id.to_string(),
+            ReplyEvent::Open { .. } => {}
             other => panic!("{other:?}"),
         }
     };
@@ -141,7 +141,7 @@ async fn a_session_that_is_too_busy_says_so_and_loses_nothing_it_took() {
     assert!(busy > 0 && taken.len() >= 4, "{busy} busy");
     for inflow in taken {
         let told = all(inflow).await;
-        assert!(matches!(&told[..], [Told::Answer(Answer::Json(_))]), "{told:?}");
+        assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Json(_))]), "{told:?}");
     }
     world.works(&visit, 100).await;
 }
@@ -178,7 +178,7 @@ async fn what_no_error_can_answer_waits_for_room_instead_of_being_refused() {
     }
     for inflow in waiting {
         let told = all(inflow).await;
-        assert!(matches!(&told[..], [Told::Answer(Answer::Accepted)]), "{told:?}");
+        assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
     }
 }
 

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use actors::{Answer, Frame, Inflow, Refusal, Told, Visit};
+use actors::{Answer, Frame, Inflow, Refusal, ReplyEvent, Visit};
 use backends::LinkEvent;
 use protocol::{Body, Method, Notification, Request};
 use support::nodes::{Common, MOMENT, Node};
@@ -26,7 +26,7 @@ async fn drained(draining: tokio::task::JoinHandle<()>) {
 async fn listening(node: &World, visit: &Visit, after: Option<String>) -> Inflow {
     let mut inflow = node.handle.listen(visit, after).await.unwrap();
     let told = next(&mut inflow).await;
-    assert!(matches!(told, Some(Told::Open { welcome: false, .. })), "{told:?}");
+    assert!(matches!(told, Some(ReplyEvent::Open { welcome: false, .. })), "{told:?}");
     inflow
 }
 
@@ -41,15 +41,15 @@ async fn stepping(node: &World, visit: &Visit) -> (Inflow, Vec<(Option<String>, 
 }
 
 /// What a client is told last, cursors and signs of life left out.
-async fn rest(inflow: Inflow) -> Vec<Told> {
+async fn rest(inflow: Inflow) -> Vec<ReplyEvent> {
     let mut told = all(inflow).await;
-    told.retain(|told| !matches!(told, Told::Frame(Frame::Cursor { .. } | Frame::KeepAlive)));
+    told.retain(|told| !matches!(told, ReplyEvent::Frame(Frame::Cursor { .. } | Frame::KeepAlive)));
     told
 }
 
 #[track_caller]
-fn sends_away(told: &[Told]) {
-    assert!(matches!(told, [Told::Frame(Frame::Retry(500..=1_500))]), "{told:?}");
+fn sends_away(told: &[ReplyEvent]) {
+    assert!(matches!(told, [ReplyEvent::Frame(Frame::Retry(500..=1_500))]), "{told:?}");
 }
 
 #[actix_rt::test]
@@ -83,7 +83,7 @@ async fn streams_that_clients_come_back_to_only_when_they_break_are_broken_or_le
         let (mut call, _) = stepping(&leaving, &visit).await;
         let draining = drain(&leaving, Duration::from_secs(30));
         let told = rest(listens).await;
-        assert!(matches!(&told[..], [Told::Abort]), "{revision}: {told:?}");
+        assert!(matches!(&told[..], [ReplyEvent::Abort]), "{revision}: {told:?}");
         let more = tokio::time::timeout(MOMENT, call.next()).await;
         assert!(more.is_err(), "{revision}: the call is left alone: {more:?}");
         other.script.gate.notify_one();
@@ -124,11 +124,11 @@ async fn streams_at_other_nodes_go_on_where_they_are() {
 }
 
 /// The next thing that any of these streams is told; none ends.
-async fn any(streams: &mut [Inflow]) -> Told {
+async fn any(streams: &mut [Inflow]) -> ReplyEvent {
     let nexts = streams.iter_mut().map(|stream| Box::pin(next(stream)));
     let (told, _, _) = futures_util::future::select_all(nexts).await;
     let told = told.expect("no stream ends");
-    assert!(matches!(told, Told::Frame(_)), "{told:?}");
+    assert!(matches!(told, ReplyEvent::Frame(_)), "{told:?}");
     told
 }
 
@@ -145,7 +145,7 @@ async fn a_draining_node_has_its_sessions_taken_up_by_another_and_serves_on() {
     leaving.works(&foreign, 3).await;
     assert_eq!((leaving.handle.sessions(), other.handle.sessions()), (0, 2));
     let ended = all(leaving.handle.delete(&visit).await.unwrap()).await;
-    assert!(matches!(&ended[..], [Told::Answer(Answer::Ended)]), "{ended:?}");
+    assert!(matches!(&ended[..], [ReplyEvent::Answer(Answer::Ended)]), "{ended:?}");
 }
 
 #[actix_rt::test]
@@ -233,7 +233,7 @@ async fn what_does_not_finish_in_time_ends_with_one_error() {
         let last = messages(&rest(stream).await);
         assert!(matches!(&last[..], [(Some(_), e)] if e.contains(r#""id":1,"error""#)), "{last:?}");
         let told = all(held).await;
-        let [Told::Answer(Answer::Json(error))] = &told[..] else { panic!("{told:?}") };
+        let [ReplyEvent::Answer(Answer::Json(error))] = &told[..] else { panic!("{told:?}") };
         assert!(text(error).contains(r#""id":2,"error""#), "{told:?}");
         other.works(&visit, 3).await;
         other.works(&silent, 3).await;
@@ -243,7 +243,7 @@ async fn what_does_not_finish_in_time_ends_with_one_error() {
 /// Posts what is accepted, and told on the one connection of its session.
 async fn posts(node: &World, visit: &Visit, message: protocol::Message) {
     let told = all(node.handle.post(visit, Body::One(message), None).await.unwrap()).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Accepted)]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
 }
 
 #[actix_rt::test]
@@ -270,7 +270,7 @@ async fn a_session_of_one_connection_that_is_opened_at_a_draining_node_is_made_b
         } else {
             // It is over with whoever has it, as it would be at home.
             other.kill();
-            assert!(matches!(next(&mut pipe).await, Some(Told::Abort)));
+            assert!(matches!(next(&mut pipe).await, Some(ReplyEvent::Abort)));
             assert!(next(&mut pipe).await.is_none());
         }
     }

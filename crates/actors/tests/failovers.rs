@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use actors::{Answer, Told, Visit};
+use actors::{Answer, ReplyEvent, Visit};
 use store::{Record, Standing, Store};
 use support::forgetful::Forgetful;
 use support::nodes::{Common, MOMENT};
@@ -32,7 +32,7 @@ async fn an_owner_in_doubt_waits_and_goes_on_when_the_store_confirms_it() {
     assert_eq!(owner.script.requests.load(Ordering::SeqCst), calls);
     store.is_away.store(false, Ordering::SeqCst);
     let told = tokio::time::timeout(PATIENCE, waiting).await.expect("in time").unwrap();
-    assert!(matches!(&told[..], [Told::Answer(Answer::Json(_))]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Json(_))]), "{told:?}");
 
     // A hand-over is delayed as well, and is not requested a second time.
     forget(&store, &visit, &before).await;

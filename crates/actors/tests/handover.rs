@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use actors::{Answer, Inflow, Refusal, Settings, Told, Visit};
+use actors::{Answer, Inflow, Refusal, ReplyEvent, Settings, Visit};
 use store::{Expected, Incarnation, Memory, Owner, Standing, Store};
 use support::nodes::{Common, Node};
 use support::{FLOOD, STEPS, World, all, messages, next, text, until};
@@ -34,7 +34,7 @@ fn sleepers() -> Settings {
 
 async fn ok(inflow: Inflow) {
     let told = all(inflow).await;
-    let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     assert!(text(json).contains("\"ok\":true"), "{told:?}");
 }
 
@@ -78,7 +78,7 @@ async fn a_call_in_flight_is_finished_before_its_session_goes() {
     other.script.gate.notify_one();
     let told = call.await.unwrap();
     let late = match &told[..] {
-        [Told::Answer(Answer::Json(json))] => text(json),
+        [ReplyEvent::Answer(Answer::Json(json))] => text(json),
         told => messages(told).pop().unwrap().1,
     };
     assert!(late.contains(r#""late":true"#), "{late}");
@@ -96,7 +96,7 @@ async fn a_call_that_outlasts_the_time_to_drain_ends_with_an_error_that_says_why
     let took = drain(&owner, Duration::from_millis(100)).await.unwrap();
     assert!(took < Duration::from_secs(2), "{took:?}");
     let told = call.await.unwrap();
-    let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     let json = text(json);
     assert!(json.contains(r#""id":1,"error""#) && json.contains("the node stopped"), "{json}");
     assert_eq!(standing(&other, &visit).await, Standing::Released);
@@ -194,12 +194,12 @@ async fn a_node_on_its_own_lets_sessions_sleep_and_wakes_them() {
     let foreign = Visit { principal: tenants::Principal::named("mallory"), ..visit.clone() };
     let told = all(world.call(&foreign, 3, "echo").await.unwrap()).await;
     assert!(
-        matches!(&told[..], [Told::Answer(Answer::Refused(Refusal::UnknownSession))]),
+        matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(Refusal::UnknownSession))]),
         "{told:?}"
     );
     assert_eq!(world.handle.sessions(), 0);
     let told = all(world.handle.delete(&visit).await.unwrap()).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Ended)]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     world.is_empty().await;
     assert_eq!(standing(&world, &visit).await, Standing::Ended);
 }
@@ -257,7 +257,7 @@ async fn an_owner_that_was_replaced_while_it_was_away_stops_at_its_next_word() {
     // the session up from that claimant, which is no node at all.
     let told = all(other.call(&visit, 2, "flood").await.unwrap()).await;
     let said: String = match &told[..] {
-        [Told::Answer(Answer::Json(json))] => text(json),
+        [ReplyEvent::Answer(Answer::Json(json))] => text(json),
         told => messages(told).pop().unwrap().1,
     };
     assert!(said.contains(r#""id":2,"error""#) && said.contains("was lost"), "{said}");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use actors::{Answer, Care, Inflow, Settings, Told, Visit};
+use actors::{Answer, Care, Inflow, ReplyEvent, Settings, Visit};
 use bytes::Bytes;
 use cluster::{CallError, Cluster, Replies, Serve};
 use conversation::Rerun;
@@ -37,11 +37,11 @@ async fn two_apart_and_one_between(settings: Settings) -> [Node; 3] {
 
 async fn opened(inflow: &mut Inflow) {
     let told = next(inflow).await;
-    assert!(matches!(told, Some(Told::Open { .. })), "{told:?}");
+    assert!(matches!(told, Some(ReplyEvent::Open { .. })), "{told:?}");
 }
 
-fn error_of(told: &[Told]) -> String {
-    let [Told::Answer(Answer::Json(json))] = told else { panic!("{told:?}") };
+fn error_of(told: &[ReplyEvent]) -> String {
+    let [ReplyEvent::Answer(Answer::Json(json))] = told else { panic!("{told:?}") };
     let json = text(json);
     assert!(json.contains(r#""error""#), "{json}");
     json
@@ -75,7 +75,7 @@ async fn a_stream_through_a_third_node_is_as_slow_as_its_reader_and_loses_nothin
     assert_eq!((told.len(), ids.len()), (FLOOD + 1, FLOOD + 1));
     assert!(told.last().unwrap().1.contains("done"));
     let large = all(ingress.call(&visit, 3, "medium").await.unwrap()).await;
-    let [Told::Answer(Answer::Json(json))] = &large[..] else { panic!("{large:?}") };
+    let [ReplyEvent::Answer(Answer::Json(json))] = &large[..] else { panic!("{large:?}") };
     assert!(json.len() > MEDIUM_BYTES);
 }
 
@@ -274,7 +274,7 @@ async fn a_call_outlives_the_node_that_was_asked_to_take_its_session_up() {
     // Now there is room.
     all(full.handle.delete(&own).await.unwrap()).await;
     let told = call.await.unwrap();
-    let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     assert!(text(json).contains(r#""ok":true"#), "{told:?}");
 }
 
@@ -316,7 +316,7 @@ async fn an_owner_that_only_opens_streams_is_asked_less_and_less_often_and_then_
     let visit = recorded(&*store, &world, &owner).await;
     let began = Instant::now();
     let told = all(world.handle.listen(&visit, None).await.unwrap()).await;
-    assert!(matches!(told[..], [Told::Open { .. }, Told::Abort]), "{told:?}");
+    assert!(matches!(told[..], [ReplyEvent::Open { .. }, ReplyEvent::Abort]), "{told:?}");
     let took = began.elapsed();
     assert!((Duration::from_millis(1_400)..Duration::from_secs(4)).contains(&took), "{took:?}");
     let asked = unsteady.asked.load(Ordering::SeqCst);

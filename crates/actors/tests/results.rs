@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use actors::{Answer, Frame, Inflow, Settings, Told};
+use actors::{Answer, Frame, Inflow, ReplyEvent, Settings};
 use store::Store;
 use support::forgetful::Forgetful;
 use support::nodes::Common;
@@ -15,7 +15,7 @@ use support::{LARGE, Script, World, all, messages, text, until};
 use tokio::time::{Instant, timeout};
 
 /// Reads until something comes that is looked for.
-async fn until_told(inflow: &mut Inflow, is: impl Fn(&Told) -> bool) -> Vec<Told> {
+async fn until_told(inflow: &mut Inflow, is: impl Fn(&ReplyEvent) -> bool) -> Vec<ReplyEvent> {
     let mut told = Vec::new();
     let read = async {
         while let Some(next) = inflow.next().await {
@@ -32,19 +32,21 @@ async fn until_told(inflow: &mut Inflow, is: impl Fn(&Told) -> bool) -> Vec<Told
 }
 
 /// The connection's position, where its client resumes.
-fn position(told: &[Told]) -> Option<String> {
+fn position(told: &[ReplyEvent]) -> Option<String> {
     let ids = told.iter().filter_map(|told| match told {
-        Told::Open { at, .. } => *at,
-        Told::Frame(Frame::Cursor { id, .. } | Frame::Message { id: Some(id), .. }) => Some(*id),
+        ReplyEvent::Open { at, .. } => *at,
+        ReplyEvent::Frame(Frame::Cursor { id, .. } | Frame::Message { id: Some(id), .. }) => {
+            Some(*id)
+        }
         _ => None,
     });
     ids.last().map(|id| id.to_string())
 }
 
 /// The last message of a call that was answered, as JSON or as a stream.
-fn final_response(told: &[Told]) -> String {
+fn final_response(told: &[ReplyEvent]) -> String {
     match told.last() {
-        Some(Told::Answer(Answer::Json(json))) => text(json),
+        Some(ReplyEvent::Answer(Answer::Json(json))) => text(json),
         _ => messages(told).last().expect("a final response").1.clone(),
     }
 }
@@ -56,7 +58,7 @@ async fn a_large_result_arrives_on_its_stream_and_again_where_that_broke() {
         let world = World::new();
         let visit = world.session_in(revision).await;
         let mut inflow = world.call(&visit, 1, "large").await.unwrap();
-        let head = until_told(&mut inflow, |told| matches!(told, Told::Open { .. })).await;
+        let head = until_told(&mut inflow, |told| matches!(told, ReplyEvent::Open { .. })).await;
         world.script.gate.notify_one();
         let told = all(inflow).await;
         let sent = messages(&told);
@@ -94,14 +96,14 @@ async fn a_store_that_is_full_delays_a_head_by_seconds_and_a_result_by_no_more_t
     let mut inflow = world.call(&visit, 1, "later").await.unwrap();
     let mut listening = world.handle.listen(&visit, None).await.unwrap();
     for inflow in [&mut inflow, &mut listening] {
-        let head = until_told(inflow, |told| matches!(told, Told::Open { .. })).await;
+        let head = until_told(inflow, |told| matches!(told, ReplyEvent::Open { .. })).await;
         assert_eq!(position(&head), None, "the log holds nothing");
         assert!(began.elapsed() <= Duration::from_secs(5), "{:?}", began.elapsed());
     }
     tokio::time::sleep(Duration::from_secs(100)).await;
     world.script.gate.notify_one();
     let known = Instant::now();
-    let is_message = |told: &Told| matches!(told, Told::Frame(Frame::Message { .. }));
+    let is_message = |told: &ReplyEvent| matches!(told, ReplyEvent::Frame(Frame::Message { .. }));
     let told = until_told(&mut inflow, is_message).await;
     assert!(known.elapsed() <= Duration::from_secs(26), "{:?}", known.elapsed());
     let sent = messages(&told);
@@ -111,7 +113,7 @@ async fn a_store_that_is_full_delays_a_head_by_seconds_and_a_result_by_no_more_t
 
     // Where there is room again all is as before.
     store.is_full.store(false, Ordering::SeqCst);
-    let is_cursor = |told: &Told| matches!(told, Told::Frame(Frame::Cursor { .. }));
+    let is_cursor = |told: &ReplyEvent| matches!(told, ReplyEvent::Frame(Frame::Cursor { .. }));
     until_told(&mut listening, is_cursor).await;
     let told = all(world.call(&visit, 2, "flood").await.unwrap()).await;
     assert!(messages(&told).iter().all(|(id, _)| id.is_some()));

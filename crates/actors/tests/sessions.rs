@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use actors::{Answer, Refusal, Settings, Told};
+use actors::{Answer, Refusal, ReplyEvent, Settings};
 use protocol::{Body, Method, Request, SessionId};
 use store::Standing;
 use support::{Script, World, all, next, tenant, until};
@@ -26,7 +26,7 @@ async fn a_session_is_recorded_before_its_client_knows_of_it() {
     let world = World::new();
     let mut opened = world.begin().await.unwrap();
     assert!(world.store.read(&opened.session).await.unwrap().is_none());
-    assert!(matches!(next(&mut opened.inflow).await, Some(Told::Answer(Answer::Welcome(_)))));
+    assert!(matches!(next(&mut opened.inflow).await, Some(ReplyEvent::Answer(Answer::Welcome(_)))));
     let record = world.store.read(&opened.session).await.unwrap().unwrap();
     assert_eq!((&*record.tenant, &*record.revision), ("acme", "2025-11-25"));
     assert_eq!(record.standing, Standing::Owned);
@@ -40,7 +40,10 @@ async fn a_failed_handshake_leaves_nothing_behind() {
     let opened =
         world.handle.initialize(&world.tenant, &world.principal, request, None).await.unwrap();
     let told = all(opened.inflow).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Refused(Refusal::Rejected(_)))]), "{told:?}");
+    assert!(
+        matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(Refusal::Rejected(_)))]),
+        "{told:?}"
+    );
     world.is_empty().await;
     assert!(world.store.read(&opened.session).await.unwrap().is_none());
 }
@@ -62,7 +65,7 @@ async fn a_deleted_session_is_unknown_and_its_server_is_let_go() {
     let world = World::new();
     let visit = world.session().await;
     let told = all(world.handle.delete(&visit).await.unwrap()).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Ended)]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     world.is_empty().await;
     assert!(matches!(world.call(&visit, 1, "echo").await, Err(Refusal::UnknownSession)));
     let record = world.store.read(&visit.session).await.unwrap().unwrap();
@@ -133,7 +136,10 @@ async fn a_session_that_panics_takes_nobody_with_it() {
     let fragile = World::with(Settings::default(), script);
     let opened = fragile.begin().await.unwrap();
     let told = all(opened.inflow).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Refused(Refusal::Unavailable))]), "{told:?}");
+    assert!(
+        matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]),
+        "{told:?}"
+    );
     fragile.is_empty().await;
 
     let world = World::new();
@@ -147,7 +153,7 @@ async fn a_tenant_without_a_server_is_told_so() {
     world.tenant = tenant("other", 10);
     let opened = world.begin().await.unwrap();
     let told = all(opened.inflow).await;
-    let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     assert!(support::text(json).contains("no server"), "{told:?}");
     world.is_empty().await;
 }
@@ -198,7 +204,7 @@ async fn a_call_in_flight_may_end_before_its_node_stops() {
     assert!(matches!(world.call(&quiet, 1, "echo").await, Err(Refusal::UnknownSession)));
     world.script.gate.notify_one();
     let told = all(call).await;
-    let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     assert!(support::text(json).contains("late"), "{told:?}");
     stopped.await.unwrap();
     assert_eq!(world.handle.sessions(), 0);
@@ -211,14 +217,17 @@ async fn a_session_that_panics_in_mid_life_is_unknown_from_then_on() {
     let (visit, other) = (world.session().await, world.begin().await.unwrap());
     assert!(matches!(
         &all(other.inflow).await[..],
-        [Told::Answer(Answer::Refused(Refusal::Unavailable))]
+        [ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]
     ));
     world.works(&visit, 1).await;
     all(world.call(&visit, 2, "die").await.unwrap()).await;
     // The next call wants a new link, which the script does not survive.
     let told = all(world.call(&visit, 3, "echo").await.unwrap()).await;
     let unknown = Refusal::UnknownSession;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Refused(r))] if *r == unknown), "{told:?}");
+    assert!(
+        matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(r))] if *r == unknown),
+        "{told:?}"
+    );
     world.is_empty().await;
     let record = world.store.read(&visit.session).await.unwrap().unwrap();
     assert_eq!(record.standing, Standing::Ended);
@@ -258,7 +267,7 @@ async fn a_duplex_session_lives_as_long_as_its_connection() {
     let initialize = Request::new(0.into(), Method::Initialize, Some(params));
     let posted = world.handle.post(&visit, Body::One(initialize.into()), None).await.unwrap();
     let told = all(posted).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Accepted)]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
     let told = next(&mut pipe).await.unwrap();
     assert!(support::messages(&[told])[0].1.contains("2024-11-05"));
     assert!(world.store.read(&visit.session).await.unwrap().is_some());
@@ -276,7 +285,7 @@ async fn a_server_that_takes_nothing_any_more_is_down_and_replaced() {
     let second = world.call(&visit, 2, "echo").await.unwrap();
     for inflow in [first, second] {
         let told = all(inflow).await;
-        let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+        let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
         assert!(support::text(json).contains("the server is gone"), "{told:?}");
     }
     let told = all(world.call(&visit, 3, "echo").await.unwrap()).await;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use actors::{Answer, Refusal, Settings, Told};
+use actors::{Answer, Refusal, ReplyEvent, Settings};
 use bytes::Bytes;
 use protocol::SessionId;
 use store::{
@@ -143,7 +143,10 @@ async fn a_session_that_cannot_be_recorded_is_refused_and_leaves_nothing() {
     let (world, _) = world(Troubled { creations: 1_000_000.into(), ..Troubled::default() });
     let mut opened = world.begin().await.unwrap();
     let told = tokio::time::timeout(Duration::from_secs(60), opened.inflow.next()).await.unwrap();
-    assert!(matches!(&told, Some(Told::Answer(Answer::Refused(Refusal::Unavailable)))), "{told:?}");
+    assert!(
+        matches!(&told, Some(ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable)))),
+        "{told:?}"
+    );
     world.is_empty().await;
 }
 
@@ -186,7 +189,7 @@ async fn a_deposed_owner_stops_and_cuts_its_streams() {
     store.memory.claim(&visit.session, expected, new, None, Duration::from_secs(60)).await.unwrap();
     let told = all(world.call(&visit, 1, "flood").await.unwrap()).await;
     // Whoever holds the connection asks the new owner, where there is one to ask.
-    assert!(matches!(&told[..], [Told::Moved]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Moved]), "{told:?}");
     world.is_empty().await;
     let record = store.memory.read(&visit.session).await.unwrap().unwrap();
     assert_eq!((record.owner, record.standing), (new, store::Standing::Owned));
@@ -221,7 +224,7 @@ async fn a_call_at_a_node_whose_lease_stays_lost_is_held_for_as_long_as_any_othe
     // A new session for as long as it waits for a store.
     assert_eq!(world.begin().await.err(), Some(Refusal::Unavailable));
     let told = all(world.call(&visit, 1, "echo").await.unwrap()).await;
-    let [Told::Answer(Answer::Json(word))] = &told[..] else { panic!("{told:?}") };
+    let [ReplyEvent::Answer(Answer::Json(word))] = &told[..] else { panic!("{told:?}") };
     let word = String::from_utf8_lossy(word);
     assert!(word.contains("could not be reached"), "{word}");
     assert_eq!(world.script.requests.load(Ordering::SeqCst), 0);
@@ -242,7 +245,7 @@ async fn a_call_in_flight_at_a_node_whose_lease_stays_lost_ends_after_the_hold_t
     let (visit, other) = (world.session_in("2025-06-18").await, world.session().await);
     let mut streaming = world.call(&other, 1, "steps").await.unwrap();
     let head = next(&mut streaming).await;
-    assert!(matches!(head, Some(Told::Open { .. })), "{head:?}");
+    assert!(matches!(head, Some(ReplyEvent::Open { .. })), "{head:?}");
     let waiting = world.call(&visit, 2, "later").await.unwrap();
     world.heard(2).await;
     store.leaseless.store(true, Ordering::SeqCst);
@@ -250,7 +253,7 @@ async fn a_call_in_flight_at_a_node_whose_lease_stays_lost_ends_after_the_hold_t
 
     let lost = Instant::now();
     let told = all(waiting).await;
-    let [Told::Answer(Answer::Json(error))] = &told[..] else { panic!("{told:?}") };
+    let [ReplyEvent::Answer(Answer::Json(error))] = &told[..] else { panic!("{told:?}") };
     let error = text(error);
     assert!(error.contains(r#""id":2"#) && error.contains("-32000"), "{error}");
     assert!(error.contains("could not act on it for 1 s (sessions.hold_ms)"), "{error}");
@@ -286,10 +289,10 @@ async fn a_node_whose_lease_is_lost_does_not_act_until_it_is_renewed() {
     // No client repeats an `initialize`: it waits, too.
     let (opened, ()) = tokio::join!(world.begin(), renewed);
     let told = all(opened.unwrap().inflow).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Welcome(_))]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{told:?}");
     // Others may have seen it gone, so it acts only under a new token.
     let told = waiting.await.unwrap();
-    assert!(matches!(&told[..], [Told::Answer(Answer::Json(_))]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Json(_))]), "{told:?}");
     let now = store.memory.read(&visit.session).await.unwrap().unwrap().owner;
     assert_eq!((now.node, now.token.counter), (before.node, before.token.counter + 1));
     world.works(&visit, 2).await;

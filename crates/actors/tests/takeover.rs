@@ -6,7 +6,7 @@ mod support;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use actors::{Answer, Care, Frame, Inflow, Refusal, Settings, Told, Visit};
+use actors::{Answer, Care, Frame, Inflow, Refusal, ReplyEvent, Settings, Visit};
 use backends::LinkEvent;
 use bytes::Bytes;
 use conversation::Rerun;
@@ -40,7 +40,7 @@ fn links(node: &World) -> usize {
 async fn listening(node: &World, visit: &Visit) -> Inflow {
     let mut inflow = node.handle.listen(visit, None).await.unwrap();
     let told = next(&mut inflow).await;
-    assert!(matches!(told, Some(Told::Open { welcome: false, .. })), "{told:?}");
+    assert!(matches!(told, Some(ReplyEvent::Open { welcome: false, .. })), "{told:?}");
     inflow
 }
 
@@ -50,7 +50,7 @@ async fn some(inflow: &mut Inflow, count: usize) -> Vec<(Option<String>, String)
     let mut told = Vec::new();
     while messages(&told).len() < count {
         let next = next(inflow).await.expect("the stream ended");
-        assert!(matches!(next, Told::Frame(_)), "{next:?}");
+        assert!(matches!(next, ReplyEvent::Frame(_)), "{next:?}");
         told.push(next);
     }
     messages(&told)
@@ -65,10 +65,10 @@ async fn meanwhile(inflow: &mut Inflow, is: impl Fn() -> bool) {
 }
 
 /// The next thing that is more than a sign of life or a cursor.
-async fn told(inflow: &mut Inflow) -> Option<Told> {
+async fn told(inflow: &mut Inflow) -> Option<ReplyEvent> {
     loop {
         match inflow.next().await {
-            Some(Told::Frame(Frame::Cursor { .. } | Frame::KeepAlive)) => {}
+            Some(ReplyEvent::Frame(Frame::Cursor { .. } | Frame::KeepAlive)) => {}
             told => return told,
         }
     }
@@ -92,7 +92,7 @@ fn ids_differ(messages: &[(Option<String>, String)]) {
 /// The one JSON answer, which is an error of this request.
 async fn error_of(inflow: Inflow, id: i64) -> String {
     let told = all(inflow).await;
-    let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     let json = text(json);
     assert!(json.contains(&format!(r#""id":{id},"error""#)), "{json}");
     json
@@ -105,7 +105,7 @@ fn post(json: &str) -> Body {
 async fn accepted(node: &World, visit: &Visit, method: Method) {
     let body = Body::One(Message::Notification(Notification::new(method, None)));
     let told = all(node.handle.post(visit, body, None).await.unwrap()).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Accepted)]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
 }
 
 #[actix_rt::test]
@@ -136,7 +136,7 @@ async fn a_stream_goes_on_where_it_is_when_its_owner_is_killed() {
         // What was told is what is written, no more and no less.
         let after = seen[0].0.clone();
         let mut resumed = other.handle.listen(&visit, after).await.unwrap();
-        assert!(matches!(next(&mut resumed).await, Some(Told::Open { .. })));
+        assert!(matches!(next(&mut resumed).await, Some(ReplyEvent::Open { .. })));
         assert_eq!(some(&mut resumed, 9).await, seen[1..]);
         // The newer one has displaced it, in order.
         assert!(messages(&all(inflow).await).is_empty());
@@ -174,13 +174,13 @@ async fn a_call_that_may_be_made_twice_goes_on_upon_the_same_stream() {
         let [mut owner, other] = common.nodes().await;
         let visit = owner.session_of(revision).await;
         let mut inflow = other.call(&visit, 1, "steps").await.unwrap();
-        assert!(matches!(next(&mut inflow).await, Some(Told::Open { .. })));
+        assert!(matches!(next(&mut inflow).await, Some(ReplyEvent::Open { .. })));
         let mut seen = some(&mut inflow, STEPS).await;
         owner.kill();
         seen.extend(some(&mut inflow, STEPS).await);
         other.script.gate.notify_one();
         let rest = all(inflow).await;
-        assert!(rest.iter().all(|told| matches!(told, Told::Frame(_))), "{rest:?}");
+        assert!(rest.iter().all(|told| matches!(told, ReplyEvent::Frame(_))), "{rest:?}");
         seen.extend(messages(&rest));
         ids_differ(&seen);
         assert_eq!(seen.len(), 2 * STEPS + 1, "{revision}: {seen:?}");
@@ -195,11 +195,11 @@ async fn a_call_that_may_not_be_made_twice_ends_with_one_error_on_its_stream() {
         let [mut owner, other] = Common::default().nodes().await;
         let visit = owner.session_of(revision).await;
         let mut inflow = other.call(&visit, 1, "steps").await.unwrap();
-        assert!(matches!(next(&mut inflow).await, Some(Told::Open { .. })));
+        assert!(matches!(next(&mut inflow).await, Some(ReplyEvent::Open { .. })));
         let mut seen = some(&mut inflow, STEPS).await;
         owner.kill();
         let rest = all(inflow).await;
-        assert!(rest.iter().all(|told| matches!(told, Told::Frame(_))), "{rest:?}");
+        assert!(rest.iter().all(|told| matches!(told, ReplyEvent::Frame(_))), "{rest:?}");
         seen.extend(messages(&rest));
         ids_differ(&seen);
         assert_eq!(seen.len(), STEPS + 1, "{revision}: {seen:?}");
@@ -229,7 +229,7 @@ async fn a_call_that_nothing_was_said_of_is_made_again_or_ends_with_one_error() 
             meanwhile(&mut inflow, || calls(&other) == 2).await;
             other.script.gate.notify_one();
             let told = all(inflow).await;
-            let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+            let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
             assert!(text(json).contains(r#""late":true"#), "{told:?}");
         }
         assert_eq!(calls(&other), made);
@@ -248,7 +248,7 @@ async fn a_batch_that_nothing_was_said_of_ends_with_an_error_for_each_request() 
     meanwhile(&mut inflow, || calls(&other) == 2).await;
     owner.kill();
     let told = all(inflow).await;
-    let [Told::Answer(Answer::Array(errors))] = &told[..] else { panic!("{told:?}") };
+    let [ReplyEvent::Answer(Answer::Array(errors))] = &told[..] else { panic!("{told:?}") };
     let errors: Vec<_> = errors.iter().map(text).collect();
     assert!(errors[0].contains("\"id\":1,") && errors[1].contains("\"id\":\"two\","), "{errors:?}");
     assert_eq!(errors.len(), 2);
@@ -269,13 +269,13 @@ async fn whatever_comes_after_a_death_is_done_by_whoever_it_comes_to() {
     accepted(&one, &visits[1], Method::RootsListChanged).await;
     listening(&one, &visits[2]).await;
     let told = all(one.handle.delete(&visits[3]).await.unwrap()).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Ended)]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     for visit in &visits[..3] {
         other.works(visit, 3).await;
     }
     let told = all(other.call(&visits[3], 4, "echo").await.unwrap()).await;
     assert!(
-        matches!(&told[..], [Told::Answer(Answer::Refused(Refusal::UnknownSession))]),
+        matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(Refusal::UnknownSession))]),
         "{told:?}"
     );
     assert_eq!((one.handle.sessions(), other.handle.sessions()), (3, 0));
@@ -294,7 +294,7 @@ async fn many_clients_at_two_nodes_take_a_session_over_once() {
     }
     for call in calls {
         let told = all(call).await;
-        let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+        let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
         assert!(text(json).contains(r#""ok":true"#), "{told:?}");
     }
     assert_eq!(one.handle.sessions() + other.handle.sessions(), 1);
@@ -328,10 +328,13 @@ async fn who_leaves_a_killed_owner_gets_a_word_when_nobody_can_take_the_session(
     assert!(held >= Duration::from_millis(300), "given up after {held:?}");
     // A client comes back to what broke off.
     let told = told(&mut stream).await;
-    assert!(matches!(told, Some(Told::Abort)), "{told:?}");
+    assert!(matches!(told, Some(ReplyEvent::Abort)), "{told:?}");
     let body = Body::One(Message::Notification(Notification::new(Method::RootsListChanged, None)));
     let told = all(other.handle.post(&visit, body, None).await.unwrap()).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Refused(Refusal::Unavailable))]), "{told:?}");
+    assert!(
+        matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]),
+        "{told:?}"
+    );
 }
 
 #[actix_rt::test]
@@ -348,9 +351,9 @@ async fn a_request_is_held_until_somebody_has_room() {
     tokio::time::sleep(support::nodes::MOMENT).await;
     assert!(!reading.is_finished(), "it is held");
     let told = all(other.handle.delete(&own).await.unwrap()).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Ended)]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     let told = reading.await.unwrap();
-    let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     assert!(text(json).contains(r#""ok":true"#), "{told:?}");
     until(|| links(&other) == 3).await;
     says(&other, 5).await;

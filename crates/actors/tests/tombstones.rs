@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use actors::{Answer, Inflow, Refusal, Told, Visit};
+use actors::{Answer, Inflow, Refusal, ReplyEvent, Visit};
 use store::{Record, Standing, Store};
 use support::forgetful::Forgetful;
 use support::nodes::{Common, Node};
@@ -27,7 +27,7 @@ async fn ended() -> ([Node; 2], Arc<Forgetful>, Visit, Record) {
     let [owner, other] = &nodes;
     let record = store.read(&visit.session).await.unwrap().expect("a record");
     let told = all(other.handle.delete(&visit).await.unwrap()).await;
-    assert!(matches!(&told[..], [Told::Answer(Answer::Ended)]), "{told:?}");
+    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     owner.is_empty().await;
     (nodes, store, visit, record)
 }
@@ -46,7 +46,10 @@ async fn is_unknown(nodes: &[Node], visit: &Visit) {
     for node in nodes {
         let told = all(node.call(visit, 1, "echo").await.unwrap()).await;
         let unknown = Answer::Refused(Refusal::UnknownSession);
-        assert!(matches!(&told[..], [Told::Answer(answer)] if *answer == unknown), "{told:?}");
+        assert!(
+            matches!(&told[..], [ReplyEvent::Answer(answer)] if *answer == unknown),
+            "{told:?}"
+        );
     }
 }
 
@@ -90,8 +93,8 @@ async fn is_silent(inflow: &mut Inflow) {
     assert!(told.is_err(), "{told:?}");
 }
 
-fn is_ended(told: &[Told]) -> bool {
-    matches!(told, [Told::Answer(Answer::Ended)])
+fn is_ended(told: &[ReplyEvent]) -> bool {
+    matches!(told, [ReplyEvent::Answer(Answer::Ended)])
 }
 
 #[actix_rt::test]
@@ -141,7 +144,7 @@ async fn a_delete_whose_end_is_not_written_in_time_is_refused_and_the_end_still_
         // The owner waits 10 s.
         let told = tokio::time::timeout(Duration::from_secs(15), inflow.next()).await;
         assert!(
-            matches!(&told, Ok(Some(Told::Answer(answer))) if *answer == unavailable),
+            matches!(&told, Ok(Some(ReplyEvent::Answer(answer))) if *answer == unavailable),
             "{told:?}"
         );
     }

@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::{Answer, Refusal, Settings, Told, Visit};
+use actors::{Answer, Refusal, ReplyEvent, Settings, Visit};
 use bytes::Bytes;
 use store::{Batch, Expected, Incarnation, Owner, Record, Standing, State};
 use support::nodes::{Common, Node};
@@ -54,8 +54,8 @@ async fn a_corrupt_session_is_ended_once_and_is_unknown_everywhere() {
         let [one, other] = &nodes;
         let (first, second) =
             tokio::join!(one.call(&visit, 1, "echo"), one.call(&visit, 2, "echo"));
-        let unknown = |told: &[Told]| {
-            matches!(told, [Told::Answer(Answer::Refused(Refusal::UnknownSession))])
+        let unknown = |told: &[ReplyEvent]| {
+            matches!(told, [ReplyEvent::Answer(Answer::Refused(Refusal::UnknownSession))])
         };
         for inflow in [first, second] {
             let told = all(inflow.unwrap()).await;
@@ -79,7 +79,7 @@ async fn a_session_of_a_newer_layout_is_held_and_never_ended() {
     let (nodes, visit) = left_behind(Written::State(newer), settings).await;
     for (node, id) in nodes.iter().zip(1..) {
         let told = all(node.call(&visit, id, "echo").await.unwrap()).await;
-        let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+        let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
         assert!(text(json).contains("could not be reached for 1 s"), "{}", text(json));
     }
     let left = record(&nodes[0], &visit).await;

@@ -4,7 +4,7 @@
 //! of a later revision is asked for (OLD-09).
 
 use actix_http::{Method, Response, StatusCode};
-use actors::{Answer, Opened, Refusal, Told};
+use actors::{Answer, Opened, Refusal, ReplyEvent};
 use protocol::SessionId;
 
 use crate::accept::is_json;
@@ -46,8 +46,8 @@ pub(crate) async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Respons
     let body = protocol::parse(raw, &protocol::Limits::default())?;
     let mut inflow = front.handle.post(&asked.visit(session), body, None).await?;
     match inflow.next().await {
-        Some(Told::Answer(Answer::Refused(refusal))) => Err(refusal.into()),
-        Some(Told::Answer(_)) => Ok(Response::with_body(StatusCode::ACCEPTED, Body::Empty)),
+        Some(ReplyEvent::Answer(Answer::Refused(refusal))) => Err(refusal.into()),
+        Some(ReplyEvent::Answer(_)) => Ok(Response::with_body(StatusCode::ACCEPTED, Body::Empty)),
         Some(_) | None => Err(no_answer().into()),
     }
 }

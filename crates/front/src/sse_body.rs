@@ -6,7 +6,7 @@
 
 use std::task::{Context, Poll};
 
-use actors::{Frame, Inflow, Told};
+use actors::{Frame, Inflow, ReplyEvent};
 use bytes::{Bytes, BytesMut};
 use protocol::sse;
 
@@ -94,10 +94,12 @@ impl SseBody {
     fn fill(&mut self, context: &mut Context<'_>) {
         while self.end == End::Open && self.buffer.len() < CHUNK_BYTES {
             match self.inflow.poll_next(context) {
-                Poll::Ready(Some(Told::Frame(frame))) => encode(&mut self.buffer, &frame),
+                Poll::Ready(Some(ReplyEvent::Frame(frame))) => encode(&mut self.buffer, &frame),
                 // The head is written; a duplex session is open from the start anyway.
-                Poll::Ready(Some(Told::Open { .. } | Told::Answer(_))) => {}
-                Poll::Ready(Some(Told::Abort | Told::Moved | Told::LeaseLost { .. })) => {
+                Poll::Ready(Some(ReplyEvent::Open { .. } | ReplyEvent::Answer(_))) => {}
+                Poll::Ready(Some(
+                    ReplyEvent::Abort | ReplyEvent::Moved | ReplyEvent::LeaseLost { .. },
+                )) => {
                     self.end = End::Breaking;
                 }
                 Poll::Ready(None) => self.end = End::Finished,

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::{Answer, Frame, Handle, Inflow, Opened, Refusal, Told, Visit};
+use actors::{Answer, Frame, Handle, Inflow, Opened, Refusal, ReplyEvent, Visit};
 use bytes::{Bytes, BytesMut};
 use protocol::{Body, ErrorCode, Message, Method, Notification, Rejection, RequestId};
 use serde::Deserialize;
@@ -90,13 +90,15 @@ async fn hear<W>(
     let ids = waiting.posted(&body);
     let told = match handle.post(visit, body, None).await {
         Ok(mut inflow) => inflow.next().await,
-        Err(refusal) => Some(Told::Answer(Answer::Refused(refusal))),
+        Err(refusal) => Some(ReplyEvent::Answer(Answer::Refused(refusal))),
     };
     match told {
-        Some(Told::Answer(Answer::Accepted)) => {}
+        Some(ReplyEvent::Answer(Answer::Accepted)) => {}
         // Each request gets its answer, also where all were refused together.
-        Some(Told::Answer(Answer::Refused(refusal))) => refuse(refusal, &ids, waiting, voice),
-        Some(Told::Answer(Answer::Json(message))) => pass_on_message(&message, waiting, voice),
+        Some(ReplyEvent::Answer(Answer::Refused(refusal))) => refuse(refusal, &ids, waiting, voice),
+        Some(ReplyEvent::Answer(Answer::Json(message))) => {
+            pass_on_message(&message, waiting, voice)
+        }
         Some(_) | None => refuse(no_answer(), &ids, waiting, voice),
     }
 }
@@ -114,8 +116,8 @@ fn refuse<W>(refusal: Refusal, ids: &[RequestId], waiting: &mut Waiting, voice: 
 }
 
 /// Writes what the session says; cursors and comments are for streams that can be cut.
-fn pass_on<W>(told: Told, waiting: &mut Waiting, voice: &mut Voice<W>) {
-    if let Told::Frame(Frame::Message { data, .. }) = told {
+fn pass_on<W>(told: ReplyEvent, waiting: &mut Waiting, voice: &mut Voice<W>) {
+    if let ReplyEvent::Frame(Frame::Message { data, .. }) = told {
         pass_on_message(&data, waiting, voice);
     }
 }

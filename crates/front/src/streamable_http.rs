@@ -7,7 +7,7 @@
 
 use actix_http::header::{self, HeaderName, HeaderValue};
 use actix_http::{Method, Response, StatusCode};
-use actors::{Answer, Inflow, Opened, Refusal, Told};
+use actors::{Answer, Inflow, Opened, Refusal, ReplyEvent};
 use bytes::{BufMut, Bytes, BytesMut};
 use protocol::{
     Body as Posted, ErrorCode, Message, Mirrored, Rejection, RequestId, Revision, SessionId,
@@ -152,15 +152,15 @@ async fn tell(
     session: Option<&SessionId>,
 ) -> Result<Response<Body>, Refusal> {
     match inflow.next().await {
-        Some(Told::Answer(answer)) => answered(answer, session),
-        Some(Told::Open { welcome, .. }) => {
+        Some(ReplyEvent::Answer(answer)) => answered(answer, session),
+        Some(ReplyEvent::Open { welcome, .. }) => {
             let body = SseBody::new(inflow, Present::new(&front.drain));
             Ok(events(body, session.filter(|_| welcome)))
         }
         // Of a session that goes before it was ever answered.
-        Some(Told::Moved) => Err(Refusal::Moved),
-        Some(Told::LeaseLost { .. }) => Err(Refusal::Unavailable),
-        Some(Told::Frame(_) | Told::Abort) | None => Err(no_answer()),
+        Some(ReplyEvent::Moved) => Err(Refusal::Moved),
+        Some(ReplyEvent::LeaseLost { .. }) => Err(Refusal::Unavailable),
+        Some(ReplyEvent::Frame(_) | ReplyEvent::Abort) | None => Err(no_answer()),
     }
 }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use conversation::{Answer, EventId, Frame, Refusal};
 use protocol::{Body, ErrorCode, Message, Rejection, RequestId, Response};
 
-use crate::{SessionRequest, Told};
+use crate::{ReplyEvent, SessionRequest};
 
 /// The last word on what a lost node may or may not have done.
 const LOST: &str = "the node that worked on this was lost; whether it was done is not known";
@@ -76,13 +76,15 @@ enum LostEnd {
 
 /// Does this bring a client further? The head of a stream does once; what only says that a
 /// stream lives, or where it goes on, does not.
-pub fn is_progress(told: &Told) -> bool {
-    match told {
-        Told::Answer(_) | Told::Open { .. } | Told::Frame(Frame::Message { .. }) => true,
-        Told::Frame(Frame::Cursor { .. } | Frame::Retry(_) | Frame::KeepAlive)
-        | Told::Abort
-        | Told::Moved
-        | Told::LeaseLost { .. } => false,
+pub fn is_progress(event: &ReplyEvent) -> bool {
+    match event {
+        ReplyEvent::Answer(_)
+        | ReplyEvent::Open { .. }
+        | ReplyEvent::Frame(Frame::Message { .. }) => true,
+        ReplyEvent::Frame(Frame::Cursor { .. } | Frame::Retry(_) | Frame::KeepAlive)
+        | ReplyEvent::Abort
+        | ReplyEvent::Moved
+        | ReplyEvent::LeaseLost { .. } => false,
     }
 }
 
@@ -90,7 +92,7 @@ pub fn is_progress(told: &Told) -> bool {
 #[derive(Debug)]
 pub enum Next {
     /// Tell the client this.
-    Tell(Told),
+    Tell(ReplyEvent),
     /// Nothing to tell; go on as it was.
     Nothing,
     /// Find out where the session is, and ask there.
@@ -98,7 +100,7 @@ pub enum Next {
     /// As `Seek`, after a wait: whoever was asked has no room.
     Wait,
     /// Tell the client this, and that is all.
-    Last(VecDeque<Told>),
+    Last(VecDeque<ReplyEvent>),
 }
 
 /// What follows from the answer of a node that was asked to take the session up.
@@ -166,27 +168,27 @@ impl RouteState {
     }
 
     /// The owner says something.
-    pub fn told(&mut self, told: Told) -> Next {
-        match told {
-            Told::Answer(answer) if self.open => self.resume_answered(&answer),
+    pub fn received(&mut self, event: ReplyEvent) -> Next {
+        match event {
+            ReplyEvent::Answer(answer) if self.open => self.resume_answered(&answer),
             // Nothing was done there.
-            Told::Answer(Answer::Refused(Refusal::Moved)) => Next::Seek,
-            Told::Answer(Answer::Refused(Refusal::Busy)) => self.met_a_crowd(),
-            Told::Answer(Answer::Refused(Refusal::UnknownSession)) => self.unknown(),
-            Told::Answer(answer) => last([Told::Answer(answer)]),
-            Told::Open { welcome, at } => {
+            ReplyEvent::Answer(Answer::Refused(Refusal::Moved)) => Next::Seek,
+            ReplyEvent::Answer(Answer::Refused(Refusal::Busy)) => self.met_a_crowd(),
+            ReplyEvent::Answer(Answer::Refused(Refusal::UnknownSession)) => self.unknown(),
+            ReplyEvent::Answer(answer) => last([ReplyEvent::Answer(answer)]),
+            ReplyEvent::Open { welcome, at } => {
                 self.cursor = at.or(self.cursor);
                 if std::mem::replace(&mut self.open, true) {
                     return Next::Nothing;
                 }
                 self.is_bare = at.is_none() && !welcome;
-                Next::Tell(Told::Open { welcome, at })
+                Next::Tell(ReplyEvent::Open { welcome, at })
             }
-            Told::Frame(frame) => self.passes(frame),
-            Told::Abort => last([Told::Abort]),
-            Told::Moved => self.lost(),
-            Told::LeaseLost { held_secs } if !self.open => self.lost_its_lease(held_secs),
-            Told::LeaseLost { .. } => self.lost(),
+            ReplyEvent::Frame(frame) => self.passes(frame),
+            ReplyEvent::Abort => last([ReplyEvent::Abort]),
+            ReplyEvent::Moved => self.lost(),
+            ReplyEvent::LeaseLost { held_secs } if !self.open => self.lost_its_lease(held_secs),
+            ReplyEvent::LeaseLost { .. } => self.lost(),
         }
     }
 
@@ -210,7 +212,7 @@ impl RouteState {
             }
             Frame::Retry(_) | Frame::KeepAlive => {}
         }
-        Next::Tell(Told::Frame(frame))
+        Next::Tell(ReplyEvent::Frame(frame))
     }
 
     /// Notes which requests have their final response. Is this a second one? Where an owner and
@@ -264,9 +266,9 @@ impl RouteState {
         }
         if self.owed.is_empty() {
             let rejection = Rejection::new(ErrorCode::Refused, words);
-            return last([Told::Answer(Answer::Refused(Refusal::Rejected(rejection)))]);
+            return last([ReplyEvent::Answer(Answer::Refused(Refusal::Rejected(rejection)))]);
         }
-        last([Told::Answer(self.errors(&words))])
+        last([ReplyEvent::Answer(self.errors(&words))])
     }
 
     /// The stream has ended in order.
@@ -279,11 +281,11 @@ impl RouteState {
         self.no_room = false;
         if !self.open && self.is_newborn {
             // Its client does not know it, and opens another.
-            return last([Told::Answer(Answer::Refused(Refusal::Unavailable))]);
+            return last([ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]);
         }
         if !self.open && self.batch && !self.owed.is_empty() {
             // Some of it may have been done and some not, and nobody can tell which.
-            return last([Told::Answer(self.errors(LOST))]);
+            return last([ReplyEvent::Answer(self.errors(LOST))]);
         }
         if !self.open {
             self.mark_again();
@@ -316,14 +318,14 @@ impl RouteState {
     /// The owner has the request, and could not act for so many seconds.
     fn lost_its_lease(&self, held_secs: u64) -> Next {
         if self.owed.is_empty() || self.is_newborn {
-            return last([Told::Answer(Answer::Refused(Refusal::Unavailable))]);
+            return last([ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]);
         }
         let words = format!(
             "the node that has the session could not act on it for {held_secs} s \
              (sessions.hold_ms): it held no lease, or the store did not confirm that it owns the \
              session; whether this was done is not known; try again"
         );
-        last([Told::Answer(self.errors(&words))])
+        last([ReplyEvent::Answer(self.errors(&words))])
     }
 
     /// The next owner is told that the lost one may have begun with the request. A message that
@@ -358,7 +360,7 @@ impl RouteState {
             return Next::Wait;
         }
         let words = "the session has too much work waiting; try again later";
-        last([Told::Answer(self.errors(words))])
+        last([ReplyEvent::Answer(self.errors(words))])
     }
 
     /// The next owner would not go on with the stream.
@@ -376,13 +378,13 @@ impl RouteState {
     }
 
     /// Nobody could be asked for too long.
-    pub fn gave_up(&mut self, secs: u64) -> VecDeque<Told> {
+    pub fn gave_up(&mut self, secs: u64) -> VecDeque<ReplyEvent> {
         if self.open && (self.cursor.is_some() || self.owed.is_empty()) {
             // The client comes back by itself.
-            return [Told::Abort].into();
+            return [ReplyEvent::Abort].into();
         }
         if self.owed.is_empty() {
-            return [Told::Answer(Answer::Refused(Refusal::Unavailable))].into();
+            return [ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))].into();
         }
         let words = if self.no_room {
             format!(
@@ -400,18 +402,18 @@ impl RouteState {
             let owed = std::mem::take(&mut self.owed);
             return owed.into_iter().map(|id| message(error(id, &words))).collect();
         }
-        [Told::Answer(self.errors(&words))].into()
+        [ReplyEvent::Answer(self.errors(&words))].into()
     }
 
     /// What is told to a client whose session could not be asked at all.
-    pub fn refused(&mut self, refusal: Refusal) -> VecDeque<Told> {
+    pub fn refused(&mut self, refusal: Refusal) -> VecDeque<ReplyEvent> {
         if self.open {
             return match self.end_lost() {
-                Next::Last(told) => told,
+                Next::Last(event) => event,
                 _ => VecDeque::new(),
             };
         }
-        [Told::Answer(Answer::Refused(refusal))].into()
+        [ReplyEvent::Answer(Answer::Refused(refusal))].into()
     }
 
     /// A node says that the session is unknown, or not this client's. Where a lost owner may have
@@ -428,7 +430,7 @@ impl RouteState {
     /// may have done is answered as done.
     pub fn found_ended(&mut self) -> Next {
         match self.lost_end {
-            LostEnd::Possible | LostEnd::Asked => last([Told::Answer(Answer::Ended)]),
+            LostEnd::Possible | LostEnd::Asked => last([ReplyEvent::Answer(Answer::Ended)]),
             LostEnd::No => Next::Last(self.refused(Refusal::UnknownSession)),
         }
     }
@@ -444,14 +446,14 @@ impl RouteState {
 
     /// The node leaves: a stream that its client comes back to is ended, elsewhere it goes
     /// on. `None` for what is left to end by itself.
-    pub fn leave(&mut self, retry: u32) -> Option<VecDeque<Told>> {
+    pub fn leave(&mut self, retry: u32) -> Option<VecDeque<ReplyEvent>> {
         if !self.open || self.cursor.is_none() {
             return None;
         }
         match (self.primed, self.is_listening) {
-            (true, _) => Some([Told::Frame(Frame::Retry(retry))].into()),
+            (true, _) => Some([ReplyEvent::Frame(Frame::Retry(retry))].into()),
             // Clients of these revisions come back only to what broke.
-            (false, true) => Some([Told::Abort].into()),
+            (false, true) => Some([ReplyEvent::Abort].into()),
             (false, false) => None,
         }
     }
@@ -464,7 +466,7 @@ impl RouteState {
     /// A stream that ends here, with this error for each request that has no response yet.
     fn end_with(&mut self, words: &str) -> Next {
         if !self.is_answered() && self.owed.is_empty() {
-            return last([Told::Abort]);
+            return last([ReplyEvent::Abort]);
         }
         Next::Last(
             std::mem::take(&mut self.owed)
@@ -488,8 +490,8 @@ impl RouteState {
     }
 }
 
-fn last<const N: usize>(told: [Told; N]) -> Next {
-    Next::Last(told.into())
+fn last<const N: usize>(event: [ReplyEvent; N]) -> Next {
+    Next::Last(event.into())
 }
 
 /// The request that this message is the final response to.
@@ -500,8 +502,8 @@ fn answered(data: &Bytes) -> Option<RequestId> {
     }
 }
 
-fn message(data: Bytes) -> Told {
-    Told::Frame(Frame::Message { id: None, data })
+fn message(data: Bytes) -> ReplyEvent {
+    ReplyEvent::Frame(Frame::Message { id: None, data })
 }
 
 fn error(id: RequestId, words: &str) -> Bytes {

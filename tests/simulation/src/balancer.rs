@@ -3,7 +3,7 @@
 use conversation::{Answer, Refusal};
 use ownership::{Incarnation, Standing};
 
-use super::client::{ClientRequest, ConnId, Does, Phase, Told, Wake};
+use super::client::{ClientEvent, ClientRequest, ConnId, Does, Phase, Wake};
 use super::process::{ON_ITS_WAY, Process};
 use super::world::{Happening, World};
 
@@ -94,7 +94,7 @@ impl World {
                     tells_until: 0,
                 },
             );
-            self.after(20, Happening::Tells { conn, told: Told::Cut });
+            self.after(20, Happening::Tells { conn, told: ClientEvent::Cut });
             return;
         };
         let session = session.filter(|_| !matches!(request, ClientRequest::Begin(_)));
@@ -121,7 +121,7 @@ impl World {
     }
 
     /// An ingress writes to a client's connection.
-    pub(super) fn tell(&mut self, conn: ConnId, told: Told) {
+    pub(super) fn tell(&mut self, conn: ConnId, told: ClientEvent) {
         let wait = self.rng.between(0, 5);
         let Some(wire) = self.conns.get_mut(&conn).filter(|wire| wire.whole) else { return };
         let at = (self.now + wait).max(wire.tells_until);
@@ -129,11 +129,14 @@ impl World {
         self.at(at, Happening::Tells { conn, told });
     }
 
-    pub(super) fn tells(&mut self, conn: ConnId, told: Told) {
+    pub(super) fn tells(&mut self, conn: ConnId, told: ClientEvent) {
         let Some(wire) = self.conns.get_mut(&conn).filter(|wire| wire.whole) else { return };
         let (now, number, ingress) = (self.now, wire.client, wire.ingress);
         let (since, hold) = wire.held_from;
-        if matches!(told, Told::Answer(_) | Told::Welcome(..) | Told::End | Told::Cut) {
+        if matches!(
+            told,
+            ClientEvent::Answer(_) | ClientEvent::Welcome(..) | ClientEvent::End | ClientEvent::Cut
+        ) {
             wire.whole = false;
             self.conns.remove(&conn);
         }
@@ -147,7 +150,7 @@ impl World {
         self.check_refusal(number, ingress, &told, since + hold);
         // The node has ended, or is told that it does: a connection breaks with it.
         let stays = self.processes.contains_key(&ingress) && told_is_cut(&told);
-        let is_told = matches!(told, Told::Answer(Answer::Ended));
+        let is_told = matches!(told, ClientEvent::Answer(Answer::Ended));
         let mut does = Vec::new();
         if let Some(client) = self.clients.get_mut(number) {
             let (before, lost) = (client.phase, client.lost_calls());
@@ -188,14 +191,20 @@ impl World {
 
     /// A request may be refused for want of an owner, or of the store, only when it was held
     /// for as long as promised, or when the node that holds it has drained and ends.
-    fn check_refusal(&mut self, number: usize, ingress: Incarnation, told: &Told, held: u64) {
-        if let Told::Answer(Answer::Json(data)) = told {
+    fn check_refusal(
+        &mut self,
+        number: usize,
+        ingress: Incarnation,
+        told: &ClientEvent,
+        held: u64,
+    ) {
+        if let ClientEvent::Answer(Answer::Json(data)) = told {
             let text = String::from_utf8_lossy(data);
             if NOT_IN_TIME.iter().any(|words| text.contains(words)) {
                 self.checker.timed_out(self.now, number, &text);
             }
         }
-        let Told::Answer(Answer::Refused(refusal)) = told else { return };
+        let ClientEvent::Answer(Answer::Refused(refusal)) = told else { return };
         if !matches!(refusal, Refusal::Unavailable | Refusal::Stopping | Refusal::Busy) {
             return;
         }
@@ -220,13 +229,13 @@ impl World {
             .map(|(conn, wire)| (*conn, wire.tells_until.max(seen)))
             .collect();
         for (conn, at) in gone {
-            self.at(at, Happening::Tells { conn, told: Told::Cut });
+            self.at(at, Happening::Tells { conn, told: ClientEvent::Cut });
         }
     }
 }
 
-fn told_is_cut(told: &Told) -> bool {
-    matches!(told, Told::Cut)
+fn told_is_cut(told: &ClientEvent) -> bool {
+    matches!(told, ClientEvent::Cut)
 }
 
 /// A request in few words.
@@ -245,18 +254,18 @@ pub(super) fn describe(request: &ClientRequest) -> String {
     }
 }
 
-fn describe_told(told: &Told) -> String {
+fn describe_told(told: &ClientEvent) -> String {
     match told {
-        Told::Welcome(session) => format!("welcome to {}", session.as_str()),
-        Told::Answer(conversation::Answer::Json(data)) => {
+        ClientEvent::Welcome(session) => format!("welcome to {}", session.as_str()),
+        ClientEvent::Answer(conversation::Answer::Json(data)) => {
             format!("json {}", String::from_utf8_lossy(data))
         }
-        Told::Answer(answer) => format!("{answer:?}"),
-        Told::Frame(conversation::Frame::Message { id, data }) => {
+        ClientEvent::Answer(answer) => format!("{answer:?}"),
+        ClientEvent::Frame(conversation::Frame::Message { id, data }) => {
             let id = id.map_or("-".to_owned(), |id| id.to_string());
             format!("{id} {}", String::from_utf8_lossy(data))
         }
-        Told::Frame(conversation::Frame::Cursor { id, .. }) => format!("cursor {id}"),
+        ClientEvent::Frame(conversation::Frame::Cursor { id, .. }) => format!("cursor {id}"),
         other => format!("{other:?}"),
     }
 }

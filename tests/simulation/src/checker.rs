@@ -10,7 +10,7 @@ use conversation::{Answer, EventId, Refusal};
 use ownership::{Batch, Error, Expected, Incarnation, Owner, Standing, Token};
 use protocol::SessionId;
 
-use super::client::{Client, Fate, Phase, Told};
+use super::client::{Client, ClientEvent, Fate, Phase};
 use super::plan::Plan;
 use super::process::Process;
 use super::redis::{Answer as RedisAnswer, Command, short};
@@ -309,8 +309,14 @@ impl Checker {
 
     /// A node that stays with a former primary tells a client something. While its lease
     /// `holds` it may say of a session that it is unknown, which was made since.
-    pub(super) fn told_apart(&mut self, now: u64, session: &SessionId, told: &Told, holds: bool) {
-        let Told::Answer(Answer::Refused(refusal)) = told else { return };
+    pub(super) fn told_apart(
+        &mut self,
+        now: u64,
+        session: &SessionId,
+        told: &ClientEvent,
+        holds: bool,
+    ) {
+        let ClientEvent::Answer(Answer::Refused(refusal)) = told else { return };
         if holds || *refusal != Refusal::UnknownSession {
             self.excuse(session, now, "asked for at a node that stayed with a former primary");
         }

@@ -29,7 +29,7 @@ pub(super) enum ClientRequest {
 
 /// What a connection of a client's is told.
 #[derive(Clone, Debug)]
-pub(super) enum Told {
+pub(super) enum ClientEvent {
     Welcome(SessionId),
     Answer(Answer),
     Open,
@@ -383,7 +383,7 @@ impl Client {
     /// The way to the node is cut, whatever goes over it.
     fn cut(&mut self, now: u64, conn: ConnId, does: &mut Vec<Does>) {
         does.push(Does::HangUp(conn));
-        self.heard(now, conn, Told::Cut, does);
+        self.heard(now, conn, ClientEvent::Cut, does);
     }
 
     fn delete(&mut self, does: &mut Vec<Does>) {

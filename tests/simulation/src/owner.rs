@@ -17,7 +17,7 @@ use ownership::machine::{Acquired, Ownership};
 use ownership::{Claimed, Digest, Error, Incarnation, Owner, Record, Standing, State, Token};
 use protocol::{Body, Message, Request, RequestId, Revision, SessionId};
 
-use super::client::{self, ConnId, Told};
+use super::client::{self, ClientEvent, ConnId};
 use super::net::{Call, Peer, Said};
 use super::process::Purpose;
 use super::redis::{Answer as RedisAnswer, Command, TTL};
@@ -86,7 +86,7 @@ impl World {
         }
         let Some(lease_generation) = lease_generation.filter(|_| !process.draining) else {
             let refused = Answer::Refused(Refusal::Unavailable);
-            self.answer_client(conn, Told::Answer(refused));
+            self.answer_client(conn, ClientEvent::Answer(refused));
             return;
         };
         let (slot, failover_generation) = (process.slot, process.generation(self.now).number);

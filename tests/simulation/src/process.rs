@@ -10,7 +10,7 @@ use ownership::validity::{self, LeaseValidity, Renewal};
 use ownership::{Error, Incarnation, Lease, Presence, Primary, PrimaryId};
 use protocol::SessionId;
 
-use super::client::{ConnId, Told};
+use super::client::{ClientEvent, ConnId};
 use super::dial::{Dial, PeerLinks};
 use super::ingress::Keeper;
 use super::owner::Owned;
@@ -571,7 +571,7 @@ impl World {
     }
 
     /// What a process writes to a client of its own, if that is still there.
-    pub(super) fn answer_client(&mut self, conn: ConnId, told: Told) {
+    pub(super) fn answer_client(&mut self, conn: ConnId, told: ClientEvent) {
         self.tell(conn, told);
     }
 

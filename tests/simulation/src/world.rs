@@ -12,7 +12,7 @@ use protocol::{RequestId, SessionId};
 
 use super::balancer::Conn;
 use super::checker::Checker;
-use super::client::{Client, ClientRequest, ConnId, Told, Wake};
+use super::client::{Client, ClientEvent, ClientRequest, ConnId, Wake};
 use super::faults::Fault;
 use super::net::{LinkEpoch, Links, Peer, Said};
 use super::plan::Plan;
@@ -82,7 +82,7 @@ pub(super) enum Happening {
     /// A process sees a client hang up.
     HungUp { at: Incarnation, conn: ConnId },
     /// A client is told something.
-    Tells { conn: ConnId, told: Told },
+    Tells { conn: ConnId, told: ClientEvent },
     /// A client is woken.
     Wakes(usize, Wake),
     /// Something goes wrong.

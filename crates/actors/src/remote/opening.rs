@@ -19,10 +19,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::call::{put_mirrored, take_mirrored};
 use super::serving::{ended, spawn};
 use super::wire::{Reader, Writer};
-use super::{Passage, SessionRequest, told};
+use super::{Passage, SessionRequest, reply_codec};
 use crate::birth::{self, Newborn};
 use crate::handle::Node;
-use crate::{Inflow, Opened, Told, Visit};
+use crate::{Inflow, Opened, ReplyEvent, Visit};
 
 /// Where a call to a session says how often it was forwarded.
 const OPENING: u8 = 0xFF;
@@ -156,8 +156,8 @@ async fn opened(calling: &mut Calling) -> Result<SessionId, Refusal> {
     if let Some(session) = name_in(reply.clone()) {
         return Ok(session);
     }
-    match told::decode(reply) {
-        Some(Told::Answer(Answer::Refused(refusal))) => Err(refusal),
+    match reply_codec::decode(reply) {
+        Some(ReplyEvent::Answer(Answer::Refused(refusal))) => Err(refusal),
         _ => Err(Refusal::Unavailable),
     }
 }
@@ -198,14 +198,14 @@ impl Replies for Serving {
                     }
                     Err(refusal) => {
                         *self = Self::Over;
-                        told::encode(&Told::Answer(Answer::Refused(refusal)))
+                        reply_codec::encode(&ReplyEvent::Answer(Answer::Refused(refusal)))
                     }
                 };
                 Poll::Ready(Some(Ok(reply)))
             }
-            Self::Telling(inflow) => {
-                Poll::Ready(ready!(inflow.poll_next(context)).as_ref().map(told::encode).map(Ok))
-            }
+            Self::Telling(inflow) => Poll::Ready(
+                ready!(inflow.poll_next(context)).as_ref().map(reply_codec::encode).map(Ok),
+            ),
             Self::Over => Poll::Ready(None),
         }
     }
@@ -253,7 +253,7 @@ mod tests {
     fn the_name_of_a_session_is_no_reply_of_one() {
         let session = SessionId::parse("a-session").unwrap();
         assert_eq!(name_in(name(&session)), Some(session.clone()));
-        assert!(told::decode(name(&session)).is_none());
-        assert!(name_in(told::encode(&Told::Abort)).is_none());
+        assert!(reply_codec::decode(name(&session)).is_none());
+        assert!(name_in(reply_codec::encode(&ReplyEvent::Abort)).is_none());
     }
 }

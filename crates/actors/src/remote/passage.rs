@@ -14,14 +14,14 @@ use std::time::Duration;
 use cluster::{CallError, Calling, Cluster, Peer};
 use conversation::Refusal;
 
-use super::{Call, SessionRequest, told};
+use super::{Call, SessionRequest, reply_codec};
 use crate::clock;
 use crate::handle::{Entry, Node};
 use crate::held::Held;
 use crate::inflow::Local;
 use crate::metrics::{self, Hold, Hop};
 use crate::seeking::Place;
-use crate::{Told, Visit};
+use crate::{ReplyEvent, Visit};
 use ownership::retry::{Retry, Wait};
 use ownership::route::{Asked, Next, RouteState, is_progress};
 
@@ -45,7 +45,7 @@ pub(crate) struct Passage {
     route: RouteState,
     state: State,
     /// What is left to tell; then it is over.
-    rest: VecDeque<Told>,
+    rest: VecDeque<ReplyEvent>,
     /// It holds its client's request.
     held: Option<Held>,
     retry: Retry,
@@ -107,10 +107,10 @@ impl Passage {
         }
     }
 
-    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Told>> {
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
         loop {
-            if let Some(told) = self.rest.pop_front() {
-                return Poll::Ready(Some(told));
+            if let Some(event) = self.rest.pop_front() {
+                return Poll::Ready(Some(event));
             }
             if self.is_leaving(context) {
                 continue;
@@ -156,18 +156,18 @@ impl Passage {
                     continue;
                 }
                 State::Here(local) => match ready!(local.poll_next(context)) {
-                    Some(told) => {
-                        note_going_on(&self.route, &told);
-                        self.route.told(told)
+                    Some(event) => {
+                        note_going_on(&self.route, &event);
+                        self.route.received(event)
                     }
                     None => self.route.ended(),
                 },
                 State::Asking(calling, peer) => {
                     let answer = ready!(calling.poll_next(context));
                     let peer = peer.clone();
-                    let told = answer.and_then(Result::ok).and_then(told::decode);
-                    let answer = match told {
-                        Some(Told::Answer(answer)) => Some(answer),
+                    let event = answer.and_then(Result::ok).and_then(reply_codec::decode);
+                    let answer = match event {
+                        Some(ReplyEvent::Answer(answer)) => Some(answer),
                         _ => None,
                     };
                     match self.route.asked(answer) {
@@ -179,13 +179,13 @@ impl Passage {
                     }
                 }
                 State::There(calling) => match ready!(calling.poll_next(context)) {
-                    Some(Ok(reply)) => match told::decode(reply) {
-                        Some(told) => {
+                    Some(Ok(reply)) => match reply_codec::decode(reply) {
+                        Some(event) => {
                             if !self.route.is_open() {
                                 metrics::hop(Hop::Answered);
                             }
-                            note_going_on(&self.route, &told);
-                            self.route.told(told)
+                            note_going_on(&self.route, &event);
+                            self.route.received(event)
                         }
                         None => {
                             tracing::error!("a peer replied what this version does not understand");
@@ -207,20 +207,20 @@ impl Passage {
                     None => self.route.ended(),
                 },
             };
-            if let Some(told) = self.take(next) {
-                return Poll::Ready(Some(told));
+            if let Some(event) = self.take(next) {
+                return Poll::Ready(Some(event));
             }
         }
     }
 
     /// Does what follows.
-    fn take(&mut self, next: Next) -> Option<Told> {
+    fn take(&mut self, next: Next) -> Option<ReplyEvent> {
         match next {
-            Next::Tell(told) => {
-                if is_progress(&told) {
+            Next::Tell(event) => {
+                if is_progress(&event) {
                     self.arrived();
                 }
-                return Some(told);
+                return Some(event);
             }
             Next::Nothing => self.attached(),
             Next::Seek | Next::Wait => self.wait(),
@@ -265,8 +265,8 @@ impl Passage {
             Entry::Refused(
                 refusal @ (Refusal::Busy | Refusal::Moved | Refusal::UnknownSession),
             ) => {
-                let told = Told::Answer(conversation::Answer::Refused(refusal));
-                let next = self.route.told(told);
+                let event = ReplyEvent::Answer(conversation::Answer::Refused(refusal));
+                let next = self.route.received(event);
                 self.take(next);
             }
             Entry::Refused(refusal) => {
@@ -366,8 +366,8 @@ impl Passage {
 }
 
 /// Counts a stream that was open before its present owner had it.
-fn note_going_on(route: &RouteState, told: &Told) {
-    if route.is_open() && matches!(told, Told::Open { .. }) {
+fn note_going_on(route: &RouteState, event: &ReplyEvent) {
+    if route.is_open() && matches!(event, ReplyEvent::Open { .. }) {
         metrics::STREAMS_REATTACHED.inc();
     }
 }

@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Call;
 use super::call::Relayed;
 use super::opening::Opening;
-use super::told;
-use crate::Told;
+use super::reply_codec;
+use crate::ReplyEvent;
 use crate::handle::{Entry, Node};
 use crate::inflow::Local;
 use crate::metrics;
@@ -93,8 +93,8 @@ struct Telling(Local);
 
 impl Replies for Telling {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Reply {
-        let told = ready!(self.0.poll_next(context));
-        Poll::Ready(told.as_ref().map(told::encode).map(Ok))
+        let event = ready!(self.0.poll_next(context));
+        Poll::Ready(event.as_ref().map(reply_codec::encode).map(Ok))
     }
 
     fn is_over(&self) -> bool {
@@ -123,7 +123,7 @@ impl Replies for TakingUp {
             Err(refusal) => Answer::Refused(refusal),
         };
         self.0 = None;
-        Poll::Ready(Some(Ok(told::encode(&Told::Answer(answer)))))
+        Poll::Ready(Some(Ok(reply_codec::encode(&ReplyEvent::Answer(answer)))))
     }
 
     fn is_over(&self) -> bool {
@@ -141,7 +141,7 @@ struct Refused(Option<Refusal>);
 
 impl Replies for Refused {
     fn poll_next(&mut self, _context: &mut Context<'_>) -> Reply {
-        let refused = |refusal| told::encode(&Told::Answer(Answer::Refused(refusal)));
+        let refused = |refusal| reply_codec::encode(&ReplyEvent::Answer(Answer::Refused(refusal)));
         Poll::Ready(self.0.take().map(refused).map(Ok))
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use actors::{Answer, Frame, Handle, Inflow, Opened, Refusal, Settings, Told, Visit};
+use actors::{Answer, Frame, Handle, Inflow, Opened, Refusal, ReplyEvent, Settings, Visit};
 use backends::{Backend, Backends, Link, LinkEvent, LinkLimits, ServerEnd, Voice};
 use bytes::Bytes;
 use protocol::{Body, Message, Method, Notification, Request, RequestId, Response, SessionId};
@@ -231,11 +231,11 @@ impl World {
         let opened = self.begin_in(revision).await.unwrap();
         let visit = self.visit(&opened.session);
         let told = all(opened.inflow).await;
-        assert!(matches!(&told[..], [Told::Answer(Answer::Welcome(_))]), "{told:?}");
+        assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{told:?}");
         let initialized = Notification::new(Method::Initialized, None);
         let inflow = self.handle.post(&visit, Body::One(initialized.into()), None).await.unwrap();
         let told = all(inflow).await;
-        assert!(matches!(&told[..], [Told::Answer(Answer::Accepted)]), "{told:?}");
+        assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
         visit
     }
 
@@ -255,7 +255,7 @@ impl World {
     /// Is the tool's answer what the client is told?
     pub(crate) async fn works(&self, visit: &Visit, id: i64) {
         let told = all(self.call(visit, id, "echo").await.unwrap()).await;
-        let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+        let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
         assert_eq!(text(json), format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"ok":true}}}}"#));
     }
 
@@ -281,7 +281,7 @@ pub(crate) fn call(id: i64, tool: &str) -> Body {
 }
 
 /// Everything that a connection is told.
-pub(crate) async fn all(mut inflow: Inflow) -> Vec<Told> {
+pub(crate) async fn all(mut inflow: Inflow) -> Vec<ReplyEvent> {
     let mut told = Vec::new();
     while let Some(next) = next(&mut inflow).await {
         told.push(next);
@@ -290,14 +290,16 @@ pub(crate) async fn all(mut inflow: Inflow) -> Vec<Told> {
 }
 
 /// The next thing, or a failed test.
-pub(crate) async fn next(inflow: &mut Inflow) -> Option<Told> {
+pub(crate) async fn next(inflow: &mut Inflow) -> Option<ReplyEvent> {
     tokio::time::timeout(PATIENCE, inflow.next()).await.expect("nothing was told in time")
 }
 
 /// The messages among what was told, with their event ids.
-pub(crate) fn messages(told: &[Told]) -> Vec<(Option<String>, String)> {
-    let message = |told: &Told| match told {
-        Told::Frame(Frame::Message { id, data }) => Some((id.map(|id| id.to_string()), text(data))),
+pub(crate) fn messages(told: &[ReplyEvent]) -> Vec<(Option<String>, String)> {
+    let message = |told: &ReplyEvent| match told {
+        ReplyEvent::Frame(Frame::Message { id, data }) => {
+            Some((id.map(|id| id.to_string()), text(data)))
+        }
         _ => None,
     };
     told.iter().filter_map(message).collect()

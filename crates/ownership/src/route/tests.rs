@@ -5,11 +5,11 @@ use conversation::{Answer, Emitter, EventId, Frame, Refusal};
 use protocol::Limits;
 
 use super::{Asked, Next, RouteState};
-use crate::{SessionRequest, Told};
+use crate::{ReplyEvent, SessionRequest};
 
 /// What happens to a connection.
 enum Happens {
-    Told(Told),
+    Received(ReplyEvent),
     /// The stream ends in order.
     Ends,
     /// The owner, or the way to it, is lost.
@@ -54,11 +54,11 @@ fn id(number: u64) -> EventId {
 }
 
 fn open(at: Option<u64>) -> Happens {
-    Happens::Told(Told::Open { welcome: false, at: at.map(id) })
+    Happens::Received(ReplyEvent::Open { welcome: false, at: at.map(id) })
 }
 
 fn cursor(at: u64) -> Happens {
-    Happens::Told(Told::Frame(Frame::Cursor { id: id(at), retry: 2_000 }))
+    Happens::Received(ReplyEvent::Frame(Frame::Cursor { id: id(at), retry: 2_000 }))
 }
 
 fn event(number: u64) -> Happens {
@@ -71,34 +71,34 @@ fn last_word(number: u64, request: &str) -> Happens {
 
 fn said(number: Option<u64>, json: &str) -> Happens {
     let data = Bytes::copy_from_slice(json.as_bytes());
-    Happens::Told(Told::Frame(Frame::Message { id: number.map(id), data }))
+    Happens::Received(ReplyEvent::Frame(Frame::Message { id: number.map(id), data }))
 }
 
 fn refused(refusal: Refusal) -> Happens {
-    Happens::Told(Told::Answer(Answer::Refused(refusal)))
+    Happens::Received(ReplyEvent::Answer(Answer::Refused(refusal)))
 }
 
 fn moved() -> Happens {
-    Happens::Told(Told::Moved)
+    Happens::Received(ReplyEvent::Moved)
 }
 
 /// What follows, in a few words; for what is sought also what for.
 fn words(route: &RouteState, next: Next) -> String {
-    let told = |told: &Told| match told {
-        Told::Answer(Answer::Json(json)) => format!("json {}", error_of(json)),
-        Told::Answer(Answer::Array(array)) => {
+    let told = |told: &ReplyEvent| match told {
+        ReplyEvent::Answer(Answer::Json(json)) => format!("json {}", error_of(json)),
+        ReplyEvent::Answer(Answer::Array(array)) => {
             format!("array {}", array.iter().map(error_of).collect::<Vec<_>>().join(" "))
         }
-        Told::Answer(Answer::Refused(refusal)) => format!("refused {refusal:?}"),
-        Told::Answer(answer) => format!("{answer:?}").to_lowercase(),
-        Told::Open { .. } => "open".into(),
-        Told::Frame(Frame::Message { id: Some(id), .. }) => format!("event {}", id.number),
-        Told::Frame(Frame::Message { id: None, data }) if !has_error(data) => "event".into(),
-        Told::Frame(Frame::Message { id: None, data }) => format!("event {}", error_of(data)),
-        Told::Frame(Frame::Cursor { id, .. }) => format!("cursor {}", id.number),
-        Told::Frame(frame) => format!("{frame:?}").to_lowercase(),
-        Told::Abort => "abort".into(),
-        told @ (Told::Moved | Told::LeaseLost { .. }) => {
+        ReplyEvent::Answer(Answer::Refused(refusal)) => format!("refused {refusal:?}"),
+        ReplyEvent::Answer(answer) => format!("{answer:?}").to_lowercase(),
+        ReplyEvent::Open { .. } => "open".into(),
+        ReplyEvent::Frame(Frame::Message { id: Some(id), .. }) => format!("event {}", id.number),
+        ReplyEvent::Frame(Frame::Message { id: None, data }) if !has_error(data) => "event".into(),
+        ReplyEvent::Frame(Frame::Message { id: None, data }) => format!("event {}", error_of(data)),
+        ReplyEvent::Frame(Frame::Cursor { id, .. }) => format!("cursor {}", id.number),
+        ReplyEvent::Frame(frame) => format!("{frame:?}").to_lowercase(),
+        ReplyEvent::Abort => "abort".into(),
+        told @ (ReplyEvent::Moved | ReplyEvent::LeaseLost { .. }) => {
             panic!("{told:?} is for nodes, not clients")
         }
     };
@@ -141,7 +141,7 @@ fn check(request: SessionRequest, story: impl IntoIterator<Item = (Happens, &'st
     let mut route = RouteState::new(request);
     for (at, (happens, expected)) in story.into_iter().enumerate() {
         let next = match happens {
-            Happens::Told(told) => route.told(told),
+            Happens::Received(told) => route.received(told),
             Ends => route.ended(),
             Lost => route.lost(),
             NotStarted => route.not_started(),
@@ -316,7 +316,7 @@ fn who_was_told_something_without_an_id_is_not_told_it_again() {
 fn a_head_without_an_id_keeps_nobody_from_asking_again() {
     let json = || {
         let result = br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"x"}}"#;
-        Happens::Told(Told::Answer(Answer::Json(Bytes::from_static(result))))
+        Happens::Received(ReplyEvent::Answer(Answer::Json(Bytes::from_static(result))))
     };
     check(call(), [(open(None), "open"), (Lost, "seek again"), (json(), "event error of 1, end")]);
     check(
@@ -394,9 +394,12 @@ fn a_crowd_is_an_error_for_requests_and_a_wait_for_the_rest() {
 #[test]
 fn other_answers_pass_as_they_are() {
     check(call(), [(refused(Refusal::UnknownSession), "refused UnknownSession, end")]);
-    check(notification(), [(Happens::Told(Told::Answer(Answer::Accepted)), "accepted, end")]);
+    check(
+        notification(),
+        [(Happens::Received(ReplyEvent::Answer(Answer::Accepted)), "accepted, end")],
+    );
     check(listen(), [(refused(Refusal::NothingMore), "refused NothingMore, end")]);
-    check(call(), [(open(Some(4)), "open"), (Happens::Told(Told::Abort), "abort, end")]);
+    check(call(), [(open(Some(4)), "open"), (Happens::Received(ReplyEvent::Abort), "abort, end")]);
 }
 
 #[test]
@@ -410,7 +413,8 @@ fn what_is_too_large_to_be_carried_ends_with_an_error_and_is_not_asked_again() {
     check(listen(), [(open(Some(4)), "open"), (TooLarge, "abort, end")]);
     let mut route = RouteState::new(notification());
     let Next::Last(told) = route.too_large(1_000) else { panic!("it should be over") };
-    let [Told::Answer(Answer::Refused(Refusal::Rejected(rejection)))] = &Vec::from(told)[..] else {
+    let [ReplyEvent::Answer(Answer::Refused(Refusal::Rejected(rejection)))] = &Vec::from(told)[..]
+    else {
         panic!("it should be refused")
     };
     assert!(rejection.message.contains("cluster.message_bytes_max is 1000 bytes"));
@@ -439,7 +443,7 @@ fn a_node_without_room_is_not_the_last_one_that_is_asked() {
     let mut route = RouteState::new(call());
     assert!(matches!(route.asked(Some(full)), Asked::Next(Next::Wait)));
     let told = Vec::from(route.gave_up(25));
-    let [Told::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     assert!(String::from_utf8_lossy(json).contains("sessions.sessions_max"));
 }
 
@@ -474,7 +478,7 @@ fn a_node_that_leaves_lets_end_by_itself_what_its_client_would_not_come_back_to(
 
 #[test]
 fn a_request_whose_owner_stays_without_a_lease_ends_with_an_error() {
-    let lost = || Happens::Told(Told::LeaseLost { held_secs: 25 });
+    let lost = || Happens::Received(ReplyEvent::LeaseLost { held_secs: 25 });
     check(call(), [(lost(), "json error of 1, end")]);
     check(batch(), [(lost(), "array error of 1 error of \"b\", end")]);
     for other in [notification(), listen()] {

@@ -45,10 +45,19 @@ impl Client {
     }
 
     /// A connection was told something.
-    pub(crate) fn heard(&mut self, now: u64, conn: ConnId, told: Told, does: &mut Vec<Does>) {
+    pub(crate) fn heard(
+        &mut self,
+        now: u64,
+        conn: ConnId,
+        told: ClientEvent,
+        does: &mut Vec<Does>,
+    ) {
         let Some(what) = self.conns.get(&conn).cloned() else { return };
         self.now = now;
-        let over = matches!(told, Told::Welcome(..) | Told::Answer(_) | Told::End | Told::Cut);
+        let over = matches!(
+            told,
+            ClientEvent::Welcome(..) | ClientEvent::Answer(_) | ClientEvent::End | ClientEvent::Cut
+        );
         if over {
             self.conns.remove(&conn);
             self.calls.values_mut().filter(|c| c.conn == Some(conn)).for_each(|c| c.conn = None);
@@ -56,27 +65,27 @@ impl Client {
                 self.listening.conn = None;
             }
         }
-        if let Told::Answer(Answer::Refused(refusal)) = &told
+        if let ClientEvent::Answer(Answer::Refused(refusal)) = &told
             && matches!(refusal, Refusal::Moved | Refusal::Rejected(_))
             && !matches!(what, What::Reply(_))
         {
             does.push(Does::Complain(format!("{what:?} was refused: {refusal}")));
         }
-        if let Told::Answer(Answer::Refused(Refusal::UnknownSession)) = &told {
+        if let ClientEvent::Answer(Answer::Refused(Refusal::UnknownSession)) = &told {
             self.unknown(&what, does);
             return;
         }
         match what {
             What::Begin => self.heard_begin(told, does),
             What::Initialized => {
-                if !matches!(told, Told::Answer(Answer::Accepted)) {
+                if !matches!(told, ClientEvent::Answer(Answer::Accepted)) {
                     does.push(Does::Wake(300, Wake::Initialized));
                 }
             }
             What::Call(number) => self.heard_call(now, number, told, does),
             What::Listen => self.heard_listen(told, does),
             What::Level(index) => {
-                if let Told::Answer(Answer::Json(data)) = &told
+                if let ClientEvent::Answer(Answer::Json(data)) = &told
                     && read(data).is_some_and(|value| value.get("result").is_some())
                     && let Some(level) = self.levels.get_mut(index as usize)
                 {
@@ -84,7 +93,7 @@ impl Client {
                 }
             }
             What::Cancel(number) => {
-                if let (Told::Answer(Answer::Accepted), Some(call)) =
+                if let (ClientEvent::Answer(Answer::Accepted), Some(call)) =
                     (&told, self.calls.get_mut(&number))
                 {
                     call.cancelled_at = Some(now);
@@ -92,8 +101,8 @@ impl Client {
             }
             What::Reply(id) => self.heard_reply(&id, &told, does),
             What::Stranger => {
-                let (Told::Answer(Answer::Json(data)) | Told::Frame(Frame::Message { data, .. })) =
-                    &told
+                let (ClientEvent::Answer(Answer::Json(data))
+                | ClientEvent::Frame(Frame::Message { data, .. })) = &told
                 else {
                     return;
                 };
@@ -103,14 +112,14 @@ impl Client {
                 }
             }
             What::Delete => match told {
-                Told::Answer(Answer::Ended) => {
+                ClientEvent::Answer(Answer::Ended) => {
                     self.phase = Phase::Ended;
                     self.end_was_told = true;
                     for after in [200, 2_000, 8_000, 20_000] {
                         does.push(Does::Wake(after + self.rng.below(1_000), Wake::Stranger));
                     }
                 }
-                Told::Cut | Told::Answer(Answer::Refused(Refusal::Unavailable)) => {
+                ClientEvent::Cut | ClientEvent::Answer(Answer::Refused(Refusal::Unavailable)) => {
                     self.ending = false;
                 }
                 _ => {
@@ -144,45 +153,53 @@ impl Client {
         }
     }
 
-    pub(super) fn heard_begin(&mut self, told: Told, does: &mut Vec<Does>) {
+    pub(super) fn heard_begin(&mut self, told: ClientEvent, does: &mut Vec<Does>) {
         match told {
-            Told::Welcome(session) => {
+            ClientEvent::Welcome(session) => {
                 self.session = Some(session);
                 self.phase = Phase::Live;
                 self.say_initialized(does);
                 does.push(Does::Wake(self.rng.between(10, 500), Wake::Act));
             }
-            Told::Answer(_) | Told::Cut | Told::End => {
+            ClientEvent::Answer(_) | ClientEvent::Cut | ClientEvent::End => {
                 does.push(Does::Wake(self.rng.between(500, 1_500), Wake::Begin));
             }
             _ => {}
         }
     }
 
-    pub(super) fn heard_reply(&mut self, id: &str, told: &Told, does: &mut Vec<Does>) {
+    pub(super) fn heard_reply(&mut self, id: &str, told: &ClientEvent, does: &mut Vec<Does>) {
         match told {
-            Told::Answer(Answer::Accepted) => {
+            ClientEvent::Answer(Answer::Accepted) => {
                 if let Some(question) = self.questions.get_mut(id) {
                     question.answered = true;
                 }
             }
-            Told::Answer(Answer::Refused(Refusal::Rejected(_))) => {
+            ClientEvent::Answer(Answer::Refused(Refusal::Rejected(_))) => {
                 does.push(Does::Forgotten("the answer to a question was refused", 0));
             }
             _ => does.push(Does::Wake(self.rng.between(300, 1_000), Wake::Reply(id.to_owned()))),
         }
     }
 
-    pub(super) fn heard_call(&mut self, now: u64, number: u64, told: Told, does: &mut Vec<Does>) {
+    pub(super) fn heard_call(
+        &mut self,
+        now: u64,
+        number: u64,
+        told: ClientEvent,
+        does: &mut Vec<Does>,
+    ) {
         match told {
-            Told::Answer(Answer::Json(data)) => self.message(Some(number), None, &data, does),
-            Told::Answer(Answer::Nothing) => {
+            ClientEvent::Answer(Answer::Json(data)) => {
+                self.message(Some(number), None, &data, does)
+            }
+            ClientEvent::Answer(Answer::Nothing) => {
                 let fate = self.calls.get(&number).map(|call| call.fate);
                 if fate != Some(Fate::Cancelled) {
                     does.push(Does::Complain(format!("call {number} was answered with nothing")));
                 }
             }
-            Told::Answer(Answer::Refused(Refusal::NothingMore)) => {
+            ClientEvent::Answer(Answer::Refused(Refusal::NothingMore)) => {
                 let open = self.calls.get(&number).is_some_and(|call| call.fate == Fate::Open);
                 if open {
                     let since = self.calls.get(&number).map_or(0, |call| call.since);
@@ -191,24 +208,26 @@ impl Client {
                     self.settle(number, Fate::Gone);
                 }
             }
-            Told::Answer(Answer::Refused(Refusal::UnknownEvent)) => {
+            ClientEvent::Answer(Answer::Refused(Refusal::UnknownEvent)) => {
                 let since = self.calls.get(&number).map_or(0, |call| call.since);
                 does.push(Does::Forgotten("an event id is unknown", since));
                 self.settle(number, Fate::Gone);
             }
-            Told::Answer(Answer::Refused(refusal))
+            ClientEvent::Answer(Answer::Refused(refusal))
                 if self.calls.get(&number).is_some_and(|call| call.cursor.is_none()) =>
             {
                 self.fails(number, refusal.to_string());
             }
             // The model's ingress, unlike the product's, also ends streams of revisions that do
             // not prime them, when its node drains: such a call is lost with its node.
-            Told::End if self.calls.get(&number).is_some_and(Call::is_cut_short) => {
+            ClientEvent::End if self.calls.get(&number).is_some_and(Call::is_cut_short) => {
                 does.push(Does::Complain(format!("call {number} ended without a final response")));
             }
-            Told::Answer(_) | Told::End | Told::Cut => self.left(now, number, does),
-            Told::Frame(frame) => self.frame(Some(number), &frame, does),
-            Told::Open | Told::Welcome(..) => {}
+            ClientEvent::Answer(_) | ClientEvent::End | ClientEvent::Cut => {
+                self.left(now, number, does)
+            }
+            ClientEvent::Frame(frame) => self.frame(Some(number), &frame, does),
+            ClientEvent::Open | ClientEvent::Welcome(..) => {}
         }
     }
 
@@ -227,10 +246,10 @@ impl Client {
         }
     }
 
-    pub(super) fn heard_listen(&mut self, told: Told, does: &mut Vec<Does>) {
+    pub(super) fn heard_listen(&mut self, told: ClientEvent, does: &mut Vec<Does>) {
         match told {
-            Told::Frame(frame) => self.frame(None, &frame, does),
-            Told::Answer(answer) => {
+            ClientEvent::Frame(frame) => self.frame(None, &frame, does),
+            ClientEvent::Answer(answer) => {
                 if let Answer::Refused(Refusal::UnknownEvent) = answer {
                     let since = self.listening.since;
                     does.push(Does::Forgotten("an event id of a GET stream is unknown", since));
@@ -239,10 +258,10 @@ impl Client {
                 self.listening.last = None;
                 does.push(Does::Wake(self.rng.between(300, 2_500), Wake::Listen));
             }
-            Told::End | Told::Cut => {
+            ClientEvent::End | ClientEvent::Cut => {
                 does.push(Does::Wake(self.rng.between(300, 2_500), Wake::Listen));
             }
-            Told::Open | Told::Welcome(..) => {}
+            ClientEvent::Open | ClientEvent::Welcome(..) => {}
         }
     }
 
@@ -331,7 +350,8 @@ impl Client {
                     does.push(Does::Complain(format!("progress of {token} came on {on}")));
                 }
                 let Some(call) = self.calls.get_mut(&token) else { return };
-                // Before its stream was opened, steps may have been told to a connection that broke.
+                // Before its stream was opened, steps may have been told to a connection that
+                // broke.
                 if step != call.progress + 1 && id.is_some() && call.progress > 0 {
                     let (last, since) = (call.progress, call.since);
                     does.push(Does::Forgotten("a step of progress is missing", since));

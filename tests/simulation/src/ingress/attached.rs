@@ -1,7 +1,7 @@
 //! A connection that is brought to an owner: what it is told, and how it goes on with the
 //! next owner where one is lost.
 
-use ownership::Told;
+use ownership::ReplyEvent;
 
 use super::*;
 
@@ -93,11 +93,11 @@ impl World {
         }
         let route = &mut keeper.route;
         let next = match said {
-            Said::Answer(answer) => route.told(Told::Answer(answer)),
-            Said::Open { welcome, at } => route.told(Told::Open { welcome, at }),
-            Said::Frame(frame) => route.told(Told::Frame(frame)),
-            Said::Finish(Ending::Abort) => route.told(Told::Abort),
-            Said::Finish(Ending::Moved) => route.told(Told::Moved),
+            Said::Answer(answer) => route.received(ReplyEvent::Answer(answer)),
+            Said::Open { welcome, at } => route.received(ReplyEvent::Open { welcome, at }),
+            Said::Frame(frame) => route.received(ReplyEvent::Frame(frame)),
+            Said::Finish(Ending::Abort) => route.received(ReplyEvent::Abort),
+            Said::Finish(Ending::Moved) => route.received(ReplyEvent::Moved),
             Said::Finish(_) => route.ended(),
             Said::Lost => route.lost(),
         };
@@ -156,27 +156,29 @@ impl World {
     }
 
     /// Tells the client the rest, and that is all.
-    fn finish(&mut self, at: Incarnation, conn: ConnId, rest: VecDeque<Told>) {
+    fn finish(&mut self, at: Incarnation, conn: ConnId, rest: VecDeque<ReplyEvent>) {
         self.drop_keeper(at, conn);
-        let is_over = matches!(rest.back(), Some(Told::Answer(_) | Told::Abort));
+        let is_over = matches!(rest.back(), Some(ReplyEvent::Answer(_) | ReplyEvent::Abort));
         for told in rest {
             self.tell_client(at, conn, told);
         }
         if !is_over {
-            self.answer_client(conn, client::Told::End);
+            self.answer_client(conn, client::ClientEvent::End);
         }
     }
 
-    fn tell_client(&mut self, at: Incarnation, conn: ConnId, told: Told) {
+    fn tell_client(&mut self, at: Incarnation, conn: ConnId, told: ReplyEvent) {
         let told = match told {
-            Told::Answer(Answer::Welcome(_)) => match self.newborn(at, conn) {
-                Some(session) => client::Told::Welcome(session),
+            ReplyEvent::Answer(Answer::Welcome(_)) => match self.newborn(at, conn) {
+                Some(session) => client::ClientEvent::Welcome(session),
                 None => return,
             },
-            Told::Answer(answer) => client::Told::Answer(answer),
-            Told::Open { .. } => client::Told::Open,
-            Told::Frame(frame) => client::Told::Frame(frame),
-            Told::Abort | Told::Moved | Told::LeaseLost { .. } => client::Told::Cut,
+            ReplyEvent::Answer(answer) => client::ClientEvent::Answer(answer),
+            ReplyEvent::Open { .. } => client::ClientEvent::Open,
+            ReplyEvent::Frame(frame) => client::ClientEvent::Frame(frame),
+            ReplyEvent::Abort | ReplyEvent::Moved | ReplyEvent::LeaseLost { .. } => {
+                client::ClientEvent::Cut
+            }
         };
         self.answer_client(conn, told);
     }

@@ -2,11 +2,11 @@
 
 use conversation::{Answer, EventId, Frame};
 
-/// One thing a connection is told. Either a single `Answer`, or `Open`, any number of
+/// One event of the reply to a connection. Either a single `Answer`, or `Open`, any number of
 /// `Frame`s and perhaps `Abort`. After the last one comes `None`. (A duplex connection is
 /// open from the start and told only frames, and perhaps `Abort`.)
 #[derive(Clone, Debug)]
-pub enum Told {
+pub enum ReplyEvent {
     /// The whole answer.
     Answer(Answer),
     /// The answer is an SSE stream.

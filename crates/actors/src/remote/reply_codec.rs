@@ -1,31 +1,31 @@
-//! What a connection is told, on its way from the session's node to the connection's.
+//! Events of a reply, as bytes between the owner and the node that has the connection.
 
 use bytes::Bytes;
 use conversation::{Answer, Emitter, EventId, Frame, Refusal};
 
 use super::wire::{Reader, Writer};
-use crate::Told;
+use crate::ReplyEvent;
 
 /// Writes one reply.
-pub(super) fn encode(told: &Told) -> Bytes {
-    let mut writer = Writer::new(capacity(told));
-    match told {
-        Told::Answer(answer) => {
+pub(super) fn encode(event: &ReplyEvent) -> Bytes {
+    let mut writer = Writer::new(capacity(event));
+    match event {
+        ReplyEvent::Answer(answer) => {
             writer.byte(0);
             put_answer(&mut writer, answer);
         }
-        Told::Open { welcome, at } => {
+        ReplyEvent::Open { welcome, at } => {
             writer.byte(1);
             writer.byte(u8::from(*welcome));
             writer.perhaps(*at, put_id);
         }
-        Told::Frame(frame) => {
+        ReplyEvent::Frame(frame) => {
             writer.byte(2);
             put_frame(&mut writer, frame);
         }
-        Told::Abort => writer.byte(3),
-        Told::Moved => writer.byte(4),
-        Told::LeaseLost { held_secs } => {
+        ReplyEvent::Abort => writer.byte(3),
+        ReplyEvent::Moved => writer.byte(4),
+        ReplyEvent::LeaseLost { held_secs } => {
             writer.byte(5);
             writer.number(*held_secs);
         }
@@ -34,26 +34,26 @@ pub(super) fn encode(told: &Told) -> Bytes {
 }
 
 /// Reads one reply; `None` where it is none.
-pub(super) fn decode(bytes: Bytes) -> Option<Told> {
+pub(super) fn decode(bytes: Bytes) -> Option<ReplyEvent> {
     let mut reader = Reader::new(bytes)?;
-    let told = match reader.byte()? {
-        0 => Told::Answer(take_answer(&mut reader)?),
-        1 => Told::Open { welcome: reader.truth()?, at: reader.perhaps(take_id)? },
-        2 => Told::Frame(take_frame(&mut reader)?),
-        3 => Told::Abort,
-        4 => Told::Moved,
-        5 => Told::LeaseLost { held_secs: reader.number()? },
+    let event = match reader.byte()? {
+        0 => ReplyEvent::Answer(take_answer(&mut reader)?),
+        1 => ReplyEvent::Open { welcome: reader.truth()?, at: reader.perhaps(take_id)? },
+        2 => ReplyEvent::Frame(take_frame(&mut reader)?),
+        3 => ReplyEvent::Abort,
+        4 => ReplyEvent::Moved,
+        5 => ReplyEvent::LeaseLost { held_secs: reader.number()? },
         _ => return None,
     };
-    reader.finish(told)
+    reader.finish(event)
 }
 
 /// At least as much as the reply takes, so that a large payload is copied once.
-fn capacity(told: &Told) -> usize {
-    let payload = match told {
-        Told::Answer(Answer::Json(json) | Answer::Welcome(json)) => json.len(),
-        Told::Answer(Answer::Array(all)) => all.iter().map(|json| json.len() + 10).sum(),
-        Told::Frame(Frame::Message { data, .. }) => data.len(),
+fn capacity(event: &ReplyEvent) -> usize {
+    let payload = match event {
+        ReplyEvent::Answer(Answer::Json(json) | Answer::Welcome(json)) => json.len(),
+        ReplyEvent::Answer(Answer::Array(all)) => all.iter().map(|json| json.len() + 10).sum(),
+        ReplyEvent::Frame(Frame::Message { data, .. }) => data.len(),
         _ => 0,
     };
     payload + 48
@@ -181,7 +181,7 @@ mod tests {
 
     const ID: EventId = EventId { stream: 300, emitter: Emitter(u64::MAX), number: 7 };
 
-    fn each() -> Vec<Told> {
+    fn each() -> Vec<ReplyEvent> {
         let json = Bytes::from_static(b"{\"a\": 1}");
         let rejection = |id: Option<RequestId>| {
             Refusal::Rejected(Rejection::new(ErrorCode::Refused, "why not").of(id))
@@ -216,20 +216,20 @@ mod tests {
         ];
         let answers = answers.into_iter().chain(refusals.map(Answer::Refused));
         let rest = [
-            Told::Open { welcome: true, at: None },
-            Told::Open { welcome: false, at: Some(ID) },
-            Told::Abort,
-            Told::Moved,
-            Told::LeaseLost { held_secs: 25 },
+            ReplyEvent::Open { welcome: true, at: None },
+            ReplyEvent::Open { welcome: false, at: Some(ID) },
+            ReplyEvent::Abort,
+            ReplyEvent::Moved,
+            ReplyEvent::LeaseLost { held_secs: 25 },
         ];
-        answers.map(Told::Answer).chain(frames.map(Told::Frame)).chain(rest).collect()
+        answers.map(ReplyEvent::Answer).chain(frames.map(ReplyEvent::Frame)).chain(rest).collect()
     }
 
     #[test]
     fn whatever_is_told_arrives_as_it_was_told() {
-        for told in each() {
-            let decoded = decode(encode(&told)).unwrap();
-            assert_eq!(format!("{decoded:?}"), format!("{told:?}"));
+        for event in each() {
+            let decoded = decode(encode(&event)).unwrap();
+            assert_eq!(format!("{decoded:?}"), format!("{event:?}"));
         }
     }
 
@@ -247,24 +247,24 @@ mod tests {
         ];
         for code in codes {
             let refusal = Refusal::Rejected(Rejection::new(code, "why"));
-            let told = Told::Answer(Answer::Refused(refusal));
-            assert_eq!(format!("{:?}", decode(encode(&told)).unwrap()), format!("{told:?}"));
+            let event = ReplyEvent::Answer(Answer::Refused(refusal));
+            assert_eq!(format!("{:?}", decode(encode(&event)).unwrap()), format!("{event:?}"));
         }
     }
 
     #[test]
     fn a_frame_costs_a_few_bytes_beside_its_payload() {
         let data = Bytes::from(vec![b'x'; 1_000]);
-        let frame = Told::Frame(Frame::Message { id: Some(ID), data });
+        let frame = ReplyEvent::Frame(Frame::Message { id: Some(ID), data });
         assert!(encode(&frame).len() <= 1_020);
     }
 
     #[test]
     fn a_reply_that_is_cut_or_goes_on_is_none() {
-        for told in each() {
-            let bytes = encode(&told);
+        for event in each() {
+            let bytes = encode(&event);
             for length in 0..bytes.len() {
-                assert!(decode(bytes.slice(..length)).is_none(), "{told:?} at {length}");
+                assert!(decode(bytes.slice(..length)).is_none(), "{event:?} at {length}");
             }
             assert!(decode([&bytes[..], b"\0"].concat().into()).is_none());
         }
