@@ -119,7 +119,7 @@ fn targets(nodes: &[&str]) -> String {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // Its keeper ends it when it is asked to end.
+        // Its guard ends it when it is asked to end.
         let pid = rustix::process::Pid::from_child(&self.process);
         let _gone = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         let _status = self.process.wait();

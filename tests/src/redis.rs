@@ -173,9 +173,9 @@ fn free_port() -> Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// The server that a keeper keeps.
-fn server(keeper: u32) -> Result<Pid> {
-    let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"))?;
+/// The server that a guard process started.
+fn server(guard: u32) -> Result<Pid> {
+    let children = std::fs::read_to_string(format!("/proc/{guard}/task/{guard}/children"))?;
     let server = children.split_whitespace().next().context("Redis has ended")?;
     Pid::from_raw(server.parse()?).context("no pid")
 }
@@ -195,10 +195,10 @@ impl Redis {
         if std::mem::replace(&mut self.has_ended, true) {
             return;
         }
-        // Its keeper ends it when it is asked to end.
+        // Its guard ends it when it is asked to end.
         let _gone = kill_process(Pid::from_child(&self.process), Signal::TERM);
         let _status = self.process.wait();
-        // The system may take a moment to end what the keeper killed; till then nobody else
+        // The system may take a moment to end what the guard killed; till then nobody else
         // can have the port.
         let until = Instant::now() + START;
         while TcpStream::connect(("127.0.0.1", self.port)).is_ok() && Instant::now() < until {

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use crate::door::Door;
 use crate::handle::Node;
 use crate::inflow::Local;
-use crate::keeper::Keeper;
+use crate::log_writer::LogWriter;
 use crate::record::Draft;
 use crate::registry::Seat;
 use crate::session_actor::{Beginning, Parts, SessionActor};
@@ -123,7 +123,7 @@ pub(crate) fn go_on(node: &Arc<Node>, claim: Claim) -> Result<(), Unreadable> {
     let (ttl, lifetimes) = (node.settings.record_ttl(), node.settings.lifetimes());
     let ownership = Ownership::new(session.clone(), record, acquired, ttl, now.0);
     let next_token = random.map_or(seed, |random| random.next_token);
-    let keeper = Keeper::new(ownership, lifetimes, next_token);
+    let log_writer = LogWriter::new(ownership, lifetimes, next_token);
 
     let context = mailbox(node);
     let door = Arc::new(Door::new(session, tenant, principal, context.address()));
@@ -133,7 +133,7 @@ pub(crate) fn go_on(node: &Arc<Node>, claim: Claim) -> Result<(), Unreadable> {
         node: Arc::clone(node),
         door,
         session: machine,
-        beginning: Beginning::Claimed { keeper: Box::new(keeper), effects },
+        beginning: Beginning::Claimed { log_writer: Box::new(log_writer), effects },
         enrolled,
         now,
     });

@@ -12,7 +12,7 @@ use thin_vec::ThinVec;
 
 use crate::clock;
 use crate::door::Standing;
-use crate::keeper::Keeper;
+use crate::log_writer::LogWriter;
 use crate::metrics::{self, End};
 use crate::performing::at_once;
 use crate::record;
@@ -51,12 +51,12 @@ impl SessionActor {
         self.leaving = Some(Leaving { moves, until: now.plus(PATIENCE_MS) });
         self.count_exchanges();
         let left = self.idle_left(end, now);
-        match &mut self.keeper {
-            Some(keeper) if moves => {
-                keeper.lifetimes.released = left.into();
-                keeper.release();
+        match &mut self.log_writer {
+            Some(log_writer) if moves => {
+                log_writer.lifetimes.released = left.into();
+                log_writer.release();
             }
-            Some(keeper) => keeper.end(),
+            Some(log_writer) => log_writer.end(),
             // The store has no record of it, so nothing can bring it back.
             None => {
                 self.tell_end(true);
@@ -122,9 +122,9 @@ impl SessionActor {
     /// Sees to it that the end is not forgotten. `is_written`: the store has it.
     pub(crate) fn keep_tombstone(&self, is_written: bool) {
         // A store that is one node's own forgets nothing.
-        let (Some(keeper), Some(_)) = (&self.keeper, self.node.cluster()) else { return };
-        let (now, (record, generation)) = (clock::now(), keeper.tombstone());
-        let lasts = Duration::from(keeper.lifetimes.ended).as_millis();
+        let (Some(log_writer), Some(_)) = (&self.log_writer, self.node.cluster()) else { return };
+        let (now, (record, generation)) = (clock::now(), log_writer.tombstone());
+        let lasts = Duration::from(log_writer.lifetimes.ended).as_millis();
         let lasts = u64::try_from(lasts).unwrap_or(u64::MAX);
         let generation = is_written.then_some(generation);
         let session = self.door.session.clone();
@@ -151,7 +151,7 @@ impl SessionActor {
             self.say_goodbye(end);
         }
         let drafted = self.draft.as_ref().map(|draft| draft.owner.token);
-        let token = self.keeper.as_ref().map(Keeper::token).or(drafted);
+        let token = self.log_writer.as_ref().map(LogWriter::token).or(drafted);
         self.keep_tombstone(false);
         let enrolled = self.enrolled.take();
         // A record that could not be made may be there all the same.
@@ -174,7 +174,7 @@ impl SessionActor {
     pub(crate) fn part(&mut self) {
         self.over = true;
         self.count_exchanges();
-        self.keeper = None;
+        self.log_writer = None;
         self.enrolled = None;
     }
 

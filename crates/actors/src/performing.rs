@@ -14,7 +14,7 @@ use ownership::machine::Ownership;
 use store::{Error, State};
 
 use crate::clock;
-use crate::keeper::Keeper;
+use crate::log_writer::LogWriter;
 use crate::metrics::{self, End};
 use crate::record::{self, Creation};
 use crate::session_actor::SessionActor;
@@ -72,14 +72,14 @@ impl SessionActor {
             Effect::CloseLink => self.link = None,
             Effect::Send(message) => self.send(message),
             Effect::Append { first, floor, entries } => {
-                if let Some(keeper) = &mut self.keeper {
-                    keeper.push(first, floor, entries);
+                if let Some(log_writer) = &mut self.log_writer {
+                    log_writer.push(first, floor, entries);
                     self.keep_at_once();
                 }
             }
             Effect::Save { version, state } => {
-                if let Some(keeper) = &mut self.keeper {
-                    keeper.save(State { version, bytes: state });
+                if let Some(log_writer) = &mut self.log_writer {
+                    log_writer.save(State { version, bytes: state });
                     self.keep_at_once();
                 }
             }
@@ -157,7 +157,7 @@ impl SessionActor {
         let record = draft.record(self.session.revision(), self.session.initialize());
         let (ttl, now) = (settings.record_ttl(), clock::now().0);
         let ownership = Ownership::new(self.door.session.clone(), record, draft.acquired, ttl, now);
-        self.keeper = Some(Keeper::new(ownership, settings.lifetimes(), draft.random));
+        self.log_writer = Some(LogWriter::new(ownership, settings.lifetimes(), draft.random));
         self.draft = None;
     }
 }

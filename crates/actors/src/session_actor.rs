@@ -23,8 +23,8 @@ use crate::alarm::Alarm;
 use crate::clock;
 use crate::door::Door;
 use crate::handle::Node;
-use crate::keeper::Keeper;
 use crate::leaving::Leaving;
+use crate::log_writer::LogWriter;
 use crate::metrics::{self, End, Hold};
 use crate::pump::Pump;
 use crate::record::Draft;
@@ -85,7 +85,7 @@ pub(crate) struct SessionActor {
     /// The link takes nothing any more.
     pub(crate) deaf: bool,
     /// From the record on until it is over.
-    pub(crate) keeper: Option<Keeper>,
+    pub(crate) log_writer: Option<LogWriter>,
     pub(crate) alarm: Alarm,
     /// What came of performing effects and of keeping. Bounded by them.
     pub(crate) following: ThinVec<Event>,
@@ -128,7 +128,7 @@ pub(crate) enum Beginning {
     /// It is new.
     Newborn { draft: Box<Draft>, sink: Sink },
     /// It was claimed, and this is to be done about what had begun.
-    Claimed { keeper: Box<Keeper>, effects: Vec<Effect> },
+    Claimed { log_writer: Box<LogWriter>, effects: Vec<Effect> },
 }
 
 impl SessionActor {
@@ -142,7 +142,7 @@ impl SessionActor {
             sinks: ThinVec::new(),
             link: None,
             deaf: false,
-            keeper: None,
+            log_writer: None,
             alarm: Alarm::new(parts.now),
             following: ThinVec::new(),
             held: ThinVec::new(),
@@ -162,8 +162,8 @@ impl SessionActor {
                 actor.sinks.push(sink);
                 actor.draft = Some(draft);
             }
-            Beginning::Claimed { keeper, effects } => {
-                (actor.keeper, actor.held) = (Some(*keeper), effects.into());
+            Beginning::Claimed { log_writer, effects } => {
+                (actor.log_writer, actor.held) = (Some(*log_writer), effects.into());
             }
         }
         actor
@@ -208,14 +208,14 @@ impl SessionActor {
         self.observe_failovers();
         let lease_generation = self.node.valid_lease_generation();
         let snapshot = || self.node.lease_snapshot(&self.door.session);
-        self.keeper
-            .as_ref()
-            .map_or(lease_generation.is_some(), |keeper| keeper.may_act(lease_generation, snapshot))
+        self.log_writer.as_ref().map_or(lease_generation.is_some(), |log_writer| {
+            log_writer.may_act(lease_generation, snapshot)
+        })
     }
 
     fn observe_failovers(&mut self) {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.observe(self.node.newest_failover_generation(), || {
+        if let Some(log_writer) = &mut self.log_writer {
+            log_writer.observe(self.node.newest_failover_generation(), || {
                 self.node.lease_snapshot(&self.door.session)
             });
         }
@@ -223,7 +223,7 @@ impl SessionActor {
 
     /// Whatever may be to be done in the store is looked for.
     fn stir(&mut self) {
-        self.keeper.iter_mut().for_each(Keeper::stir);
+        self.log_writer.iter_mut().for_each(LogWriter::stir);
     }
 
     /// Brings one event to the session, and everything that follows from it.
@@ -240,7 +240,7 @@ impl SessionActor {
         if self.over {
             return Poll::Pending;
         }
-        let wake_at = self.keeper.as_ref().and_then(Keeper::wake_at);
+        let wake_at = self.log_writer.as_ref().and_then(LogWriter::wake_at);
         if let Some(at) = wake_at {
             let now = clock::now();
             self.alarm.ring_by(Some(Millis(at).max(now.plus(KEEPER_WAIT_MIN))), now);
@@ -305,7 +305,7 @@ impl SessionActor {
             // Dropped unread, it says itself that nothing was done.
             self.mail.retain(|letter| letter.sink.is_none() || letter.came.plus(MAIL_WAIT) > now);
             let next = now.plus(self.node.limits.keepalive_secs.max(1) * 1_000);
-            let wake_at = self.keeper.as_ref().and_then(Keeper::wake_at).map(Millis);
+            let wake_at = self.log_writer.as_ref().and_then(LogWriter::wake_at).map(Millis);
             let oldest = self.mail.iter().find(|letter| letter.sink.is_some());
             let wake_at =
                 wake_at.into_iter().chain(oldest.map(|letter| letter.came.plus(MAIL_WAIT)));
@@ -430,10 +430,10 @@ impl SessionActor {
     /// claimed anew where somebody waits for it, or the store may have forgotten it; else at
     /// the next touch.
     fn is_to_be_kept(&mut self) -> bool {
-        match &self.keeper {
+        match &self.log_writer {
             None => return false,
-            Some(keeper) if keeper.is_busy() => return true,
-            Some(keeper) if !keeper.is_stirred() => return false,
+            Some(log_writer) if log_writer.is_busy() => return true,
+            Some(log_writer) if !log_writer.is_stirred() => return false,
             Some(_) => {}
         }
         let waited_for = self.due
@@ -456,7 +456,7 @@ impl SessionActor {
         if !self.is_to_be_kept() {
             return;
         }
-        let Some(keeper) = &mut self.keeper else { return };
+        let Some(log_writer) = &mut self.log_writer else { return };
         let (node, door, session) = (&self.node, &self.door, &self.session);
         let ring = || {
             let ring = session.ring();
@@ -464,7 +464,7 @@ impl SessionActor {
         };
         let mut outcomes = Vec::new();
         let snapshot = || node.lease_snapshot(&door.session);
-        keeper.poll(context, &node.store, snapshot, ring, &mut outcomes);
+        log_writer.poll(context, &node.store, snapshot, ring, &mut outcomes);
         for outcome in outcomes {
             match outcome {
                 Outcome::Through(through) => self.following.push(Event::Appended { through }),

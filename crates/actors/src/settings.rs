@@ -5,7 +5,7 @@ use std::time::Duration;
 use conversation::Limits;
 use serde::{Deserialize, Serialize};
 
-use crate::keeper::Lifetimes;
+use crate::log_writer::Lifetimes;
 use crate::sink::Bounds;
 
 /// Bounds of the node's sessions, each with what happens at it.

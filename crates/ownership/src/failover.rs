@@ -113,7 +113,7 @@ impl FailoverTracker {
         leases: impl Fn() -> u16,
         now_ms: u64,
     ) -> Generation {
-        let Some(keeper) = self.keeper(session) else {
+        let Some(holder) = self.holder(session) else {
             // A slot on its way from one primary to another is soon found again.
             return Generation {
                 number: self.newest,
@@ -123,12 +123,12 @@ impl FailoverTracker {
             };
         };
         let stabilisation =
-            self.stabilisation_of(keeper, now_ms).min(self.leases_stabilisation(leases, now_ms));
+            self.stabilisation_of(holder, now_ms).min(self.leases_stabilisation(leases, now_ms));
         Generation {
-            number: keeper.generation,
+            number: holder.generation,
             stabilisation,
-            claimable: self.claimable(keeper, now_ms),
-            primary: Some(keeper.primary.id),
+            claimable: self.claimable(holder, now_ms),
+            primary: Some(holder.primary.id),
         }
     }
 
@@ -151,21 +151,21 @@ impl FailoverTracker {
     /// keeps the leases has kept them for as long as one lasts: it may have forgotten the last
     /// renewals, or its clock may be ahead of the one before.
     pub fn lapse_proves(&self, leases: impl Fn() -> u16, now_ms: u64, lease_ms: u64) -> bool {
-        self.keeper(leases).is_some_and(|keeper| {
-            keeper.primary.id == IN_PROCESS
+        self.holder(leases).is_some_and(|holder| {
+            holder.primary.id == IN_PROCESS
                 || conversation::mutant!("failover.a_lapse_proves_at_once")
-                || now_ms.saturating_sub(keeper.since) >= lease_ms
+                || now_ms.saturating_sub(holder.since) >= lease_ms
                 || !self.rules.waits_out_leases
         })
     }
 
-    fn keeper(&self, slot: impl Fn() -> u16) -> Option<&Known> {
+    fn holder(&self, slot: impl Fn() -> u16) -> Option<&Known> {
         self.known.iter().find(|known| known.primary.holds_slot(&slot))
     }
 
     fn leases_stabilisation(&self, leases: impl Fn() -> u16, now_ms: u64) -> Stabilisation {
-        self.keeper(leases)
-            .map_or(Stabilisation::First, |keeper| self.stabilisation_of(keeper, now_ms))
+        self.holder(leases)
+            .map_or(Stabilisation::First, |holder| self.stabilisation_of(holder, now_ms))
     }
 
     fn claimable(&self, known: &Known, now_ms: u64) -> Claimable {

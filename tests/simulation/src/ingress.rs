@@ -28,7 +28,7 @@ const CLAIM_POLL: u64 = 20;
 
 /// One connection of a client's at its ingress. What it does next is decided by [`RouteState`]
 /// and [`Retry`], as in the product.
-pub(super) struct Keeper {
+pub(super) struct RoutedConnection {
     pub(super) session: SessionId,
     /// It looks for a peer, which asked this node to take the session up and waits.
     for_peer: Option<(Incarnation, Call)>,
@@ -45,7 +45,7 @@ pub(super) struct Keeper {
     attempt: u64,
 }
 
-impl Keeper {
+impl RoutedConnection {
     pub(super) fn waits_for(&self, peer: Incarnation) -> bool {
         self.owner == Some(peer)
     }
@@ -83,7 +83,7 @@ impl World {
     fn keep(&mut self, at: Incarnation, conn: ConnId, session: SessionId, route: RouteState) {
         let rules = route::Rules { marks_again: self.rules.marks_again };
         let Some(process) = self.processes.get_mut(&at) else { return };
-        let keeper = Keeper {
+        let connection = RoutedConnection {
             session,
             for_peer: None,
             asks: false,
@@ -94,7 +94,7 @@ impl World {
             seeks: true,
             attempt: 0,
         };
-        process.keepers.insert(conn, keeper);
+        process.connections.insert(conn, connection);
     }
 
     /// A session that is born here speaks to this connection.
@@ -106,15 +106,15 @@ impl World {
         request: Request,
     ) {
         self.keep(at, conn, session, RouteState::of_newborn(posted(request.into())));
-        if let Some(keeper) = self.keeper(at, conn) {
-            keeper.attachment = 1;
-            keeper.owner = Some(at);
-            keeper.seeks = false;
+        if let Some(connection) = self.connection(at, conn) {
+            connection.attachment = 1;
+            connection.owner = Some(at);
+            connection.seeks = false;
         }
     }
 
-    fn keeper(&mut self, at: Incarnation, conn: ConnId) -> Option<&mut Keeper> {
-        self.processes.get_mut(&at)?.keepers.get_mut(&conn)
+    fn connection(&mut self, at: Incarnation, conn: ConnId) -> Option<&mut RoutedConnection> {
+        self.processes.get_mut(&at)?.connections.get_mut(&conn)
     }
 
     // ---- Finding the owner ----
@@ -122,10 +122,10 @@ impl World {
     /// Finds who owns the session, and brings the request there.
     pub(super) fn seek(&mut self, at: Incarnation, conn: ConnId) {
         let Some(process) = self.processes.get_mut(&at) else { return };
-        let Some(keeper) = process.keepers.get_mut(&conn) else { return };
-        keeper.attempt += 1;
-        (keeper.owner, keeper.seeks) = (None, true);
-        let (attempt, session) = (keeper.attempt, keeper.session.clone());
+        let Some(connection) = process.connections.get_mut(&conn) else { return };
+        connection.attempt += 1;
+        (connection.owner, connection.seeks) = (None, true);
+        let (attempt, session) = (connection.attempt, connection.session.clone());
         if process.sessions.contains_key(&session) {
             self.attach(at, conn, at);
             return;
@@ -134,7 +134,7 @@ impl World {
             self.again_in(at, conn, CLAIM_POLL);
             return;
         }
-        let fresh = keeper.is_fresh();
+        let fresh = connection.is_fresh();
         let known = process.known.get(&session).copied();
         let known = known.filter(|owner| process.members.contains_key(owner) && !fresh);
         match known {
@@ -147,18 +147,20 @@ impl World {
     }
 
     fn again_in(&mut self, at: Incarnation, conn: ConnId, millis: u64) {
-        let Some(keeper) = self.keeper(at, conn) else { return };
-        let attempt = keeper.attempt;
+        let Some(connection) = self.connection(at, conn) else { return };
+        let attempt = connection.attempt;
         self.after(millis, Happening::Rings(at, Timer::Again(conn, attempt)));
     }
 
     pub(super) fn try_again(&mut self, at: Incarnation, conn: ConnId, attempt: u64) {
-        let Some(keeper) = self.keeper(at, conn).filter(|keeper| keeper.attempt == attempt) else {
+        let Some(connection) =
+            self.connection(at, conn).filter(|connection| connection.attempt == attempt)
+        else {
             return;
         };
-        if keeper.owner.is_some() {
+        if connection.owner.is_some() {
             // No link to the owner came up in time.
-            let next = keeper.route.not_started();
+            let next = connection.route.not_started();
             self.proceed(at, conn, next);
         } else {
             self.seek(at, conn);
@@ -175,16 +177,17 @@ impl World {
     /// The connections that wait for a link to a peer.
     fn waiting_for(&self, at: Incarnation, peer: Incarnation) -> Vec<ConnId> {
         let Some(process) = self.processes.get(&at) else { return Vec::new() };
-        let keepers = process.keepers.iter();
-        let waiting = keepers.filter(|(_, keeper)| keeper.waits_for(peer) && keeper.seeks);
+        let connections = process.connections.iter();
+        let waiting =
+            connections.filter(|(_, connection)| connection.waits_for(peer) && connection.seeks);
         waiting.map(|(conn, _)| *conn).collect()
     }
 
     /// A link to a peer did not come about: what waited for it was not started.
     pub(super) fn not_reached(&mut self, at: Incarnation, peer: Incarnation) {
         for conn in self.waiting_for(at, peer) {
-            if let Some(keeper) = self.keeper(at, conn) {
-                let next = keeper.route.not_started();
+            if let Some(connection) = self.connection(at, conn) {
+                let next = connection.route.not_started();
                 self.proceed(at, conn, next);
             }
         }
@@ -198,7 +201,7 @@ impl World {
         lease_generation: Option<u64>,
         came: Result<Option<Record>, Error>,
     ) {
-        if self.keeper(at, conn).is_none_or(|keeper| keeper.attempt != attempt) {
+        if self.connection(at, conn).is_none_or(|connection| connection.attempt != attempt) {
             return;
         }
         let record = match came {
@@ -224,8 +227,8 @@ impl World {
             Location::Ownerless(cause) => return self.take_up(at, conn, &record, cause),
             Location::At(owner) => owner,
         };
-        let Some(keeper) = self.keeper(at, conn) else { return };
-        let (fresh, session) = (keeper.is_fresh(), keeper.session.clone());
+        let Some(connection) = self.connection(at, conn) else { return };
+        let (fresh, session) = (connection.is_fresh(), connection.session.clone());
         match self.presence_of_member(at, owner) {
             Some(Presence::Live(_)) if !fresh => {
                 if let Some(process) = self.processes.get_mut(&at) {
@@ -246,10 +249,11 @@ impl World {
     fn found_no_record(&mut self, at: Incarnation, conn: ConnId) {
         let now = self.now;
         let Some(process) = self.processes.get(&at) else { return };
-        if let Some(keeper) = process.keepers.get(&conn) {
-            let apart = process.split || self.checker.has_missed_apart(now, at, &keeper.session);
+        if let Some(connection) = process.connections.get(&conn) {
+            let apart =
+                process.split || self.checker.has_missed_apart(now, at, &connection.session);
             let is_apart = apart && process.held_a_lease(now);
-            self.checker.found_no_record(now, &keeper.session, is_apart);
+            self.checker.found_no_record(now, &connection.session, is_apart);
         }
     }
 
@@ -285,8 +289,8 @@ impl World {
         let holds = lease_generation.is_some() && lease_generation == self.lease_generation_of(at);
         let (proves, rules) = (self.lapse_proves(at), self.location_rules());
         let Some(process) = self.processes.get_mut(&at) else { return };
-        let Some(keeper) = process.keepers.get_mut(&conn) else { return };
-        if keeper.attempt != attempt {
+        let Some(connection) = process.connections.get_mut(&conn) else { return };
+        if connection.attempt != attempt {
             return;
         }
         let owner = record.owner.node;
@@ -301,7 +305,7 @@ impl World {
                 let address = lease.address.parse().unwrap_or(0);
                 process.addresses.insert(owner, address);
                 process.members.insert(owner, lease);
-                process.known.insert(keeper.session.clone(), owner);
+                process.known.insert(connection.session.clone(), owner);
                 self.attach(at, conn, owner);
             }
             _ => self.wait(at, conn),
@@ -328,13 +332,13 @@ impl World {
     }
 
     fn is_for_peer(&mut self, at: Incarnation, conn: ConnId) -> bool {
-        self.keeper(at, conn).is_some_and(|keeper| keeper.for_peer.is_some())
+        self.connection(at, conn).is_some_and(|connection| connection.for_peer.is_some())
     }
 
     /// A node that takes sessions and that a link is up to, another with each attempt.
     fn taker(&self, at: Incarnation, conn: ConnId) -> Option<Incarnation> {
         let process = self.processes.get(&at)?;
-        let turn = process.keepers.get(&conn)?.retry.tries();
+        let turn = process.connections.get(&conn)?.retry.tries();
         let willing = process.members.iter().filter(|(_, lease)| !lease.draining);
         let linked = willing.map(|(peer, _)| *peer).filter(|peer| self.links.is_up(at, *peer));
         let linked: Vec<Incarnation> = linked.collect();
@@ -347,8 +351,8 @@ impl World {
         let may = location::may_claim(is_stable, lease_generation.is_some(), self.location_rules());
         let expected = location::expected(record);
         let Some(process) = self.processes.get(&at) else { return };
-        let Some(keeper) = process.keepers.get(&conn) else { return };
-        let session = keeper.session.clone();
+        let Some(connection) = process.connections.get(&conn) else { return };
+        let session = connection.session.clone();
         if self.rules.one_claim && process.claims.contains_key(&session) {
             return self.again_in(at, conn, CLAIM_POLL);
         }
@@ -432,8 +436,9 @@ impl World {
     /// The connections for which this session is looked for here.
     fn seeking(&self, at: Incarnation, session: &SessionId) -> Vec<ConnId> {
         let Some(process) = self.processes.get(&at) else { return Vec::new() };
-        let keepers = process.keepers.iter();
-        let seeking = keepers.filter(|(_, keeper)| keeper.session == *session && keeper.seeks);
+        let connections = process.connections.iter();
+        let seeking = connections
+            .filter(|(_, connection)| connection.session == *session && connection.seeks);
         seeking.map(|(conn, _)| *conn).collect()
     }
 
@@ -453,8 +458,8 @@ impl World {
             call.session.clone(),
             RouteState::new(ownership::SessionRequest::Delete),
         );
-        if let Some(keeper) = self.keeper(at, conn) {
-            keeper.for_peer = Some((from, call));
+        if let Some(connection) = self.connection(at, conn) {
+            connection.for_peer = Some((from, call));
         }
         self.seek(at, conn);
     }
@@ -466,8 +471,8 @@ impl World {
         is_gone: impl Fn(Incarnation, &Call) -> bool,
     ) {
         let Some(process) = self.processes.get_mut(&at) else { return };
-        process.keepers.retain(
-            |_, keeper| !matches!(&keeper.for_peer, Some((from, call)) if is_gone(*from, call)),
+        process.connections.retain(
+            |_, connection| !matches!(&connection.for_peer, Some((from, call)) if is_gone(*from, call)),
         );
     }
 }

@@ -12,7 +12,7 @@ use protocol::SessionId;
 
 use super::client::{ClientEvent, ConnId};
 use super::dial::{Dial, PeerLinks};
-use super::ingress::Keeper;
+use super::ingress::RoutedConnection;
 use super::owner::Owned;
 use super::redis::{Answer, Command, brief};
 use super::world::{Happening, Tag, Timer, World};
@@ -116,7 +116,7 @@ pub(super) struct Process {
     pub(super) known: BTreeMap<SessionId, Incarnation>,
     pub(super) sessions: BTreeMap<SessionId, Owned>,
     pub(super) claims: BTreeMap<SessionId, Claiming>,
-    pub(super) keepers: BTreeMap<ConnId, Keeper>,
+    pub(super) connections: BTreeMap<ConnId, RoutedConnection>,
     pub(super) waited: BTreeMap<Tag, Waited>,
     pub(super) draining: bool,
     /// Since when, by the world's clock.
@@ -213,7 +213,7 @@ impl World {
             known: BTreeMap::new(),
             sessions: BTreeMap::new(),
             claims: BTreeMap::new(),
-            keepers: BTreeMap::new(),
+            connections: BTreeMap::new(),
             waited: BTreeMap::new(),
             draining: false,
             draining_since: 0,

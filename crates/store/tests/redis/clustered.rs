@@ -214,8 +214,8 @@ async fn a_session_is_appended_to_while_its_slot_moves() {
     for primary in primaries.iter().filter(|primary| !is_real(primary)) {
         unavailable(claim(primary.id).await);
     }
-    let keeper = primaries.iter().find(|primary| is_real(primary)).expect("kept");
-    at_last(|| claim(keeper.id)).await.expect("claimed");
+    let holder = primaries.iter().find(|primary| is_real(primary)).expect("kept");
+    at_last(|| claim(holder.id)).await.expect("claimed");
 }
 
 /// A primary dies: its sessions wait until the replica has its place, the others do not.

@@ -16,8 +16,8 @@ impl World {
     /// the session, or takes it up.
     pub(super) fn attach(&mut self, at: Incarnation, conn: ConnId, owner: Incarnation) {
         let self_claims = self.rules.self_claims;
-        let Some(keeper) = self.keeper(at, conn) else { return };
-        let asks = owner != at && self_claims && keeper.is_fresh();
+        let Some(connection) = self.connection(at, conn) else { return };
+        let asks = owner != at && self_claims && connection.is_fresh();
         self.reach(at, conn, owner, asks);
     }
 
@@ -35,22 +35,22 @@ impl World {
             };
             return self.answer_call(at, from, &call, answer);
         }
-        let Some(keeper) = self.keeper(at, conn) else { return };
-        keeper.attachment += 1;
-        keeper.owner = Some(owner);
-        keeper.asks = asks;
+        let Some(connection) = self.connection(at, conn) else { return };
+        connection.attachment += 1;
+        connection.owner = Some(owner);
+        connection.asks = asks;
         let call = Call {
             conn,
-            attachment: keeper.attachment,
-            session: keeper.session.clone(),
-            request: (!asks).then(|| keeper.route.request().clone()),
+            attachment: connection.attachment,
+            session: connection.session.clone(),
+            request: (!asks).then(|| connection.route.request().clone()),
         };
         if owner == at {
-            keeper.seeks = false;
+            connection.seeks = false;
             self.hear_call(at, at, call);
         } else if self.peer_send(at, owner, Peer::Call(call)) {
-            if let Some(keeper) = self.keeper(at, conn) {
-                keeper.seeks = false;
+            if let Some(connection) = self.connection(at, conn) {
+                connection.seeks = false;
             }
         } else {
             // Nothing was sent: the link is down. Is its other end?
@@ -61,8 +61,8 @@ impl World {
 
     /// A node that was asked to take the session up answers, or was lost.
     fn hear_asked(&mut self, at: Incarnation, conn: ConnId, answer: Option<Answer>) {
-        let Some(keeper) = self.keeper(at, conn) else { return };
-        match (keeper.route.asked(answer), keeper.owner) {
+        let Some(connection) = self.connection(at, conn) else { return };
+        match (connection.route.asked(answer), connection.owner) {
             (Asked::IsThere, Some(owner)) => self.reach(at, conn, owner, false),
             (Asked::IsThere, None) => self.wait(at, conn),
             (Asked::Next(next), _) => self.proceed(at, conn, next),
@@ -70,9 +70,9 @@ impl World {
     }
 
     pub(crate) fn hear_not_started(&mut self, at: Incarnation, conn: ConnId, attachment: u64) {
-        let Some(keeper) = self.keeper(at, conn) else { return };
-        if keeper.attachment == attachment {
-            let next = keeper.route.not_started();
+        let Some(connection) = self.connection(at, conn) else { return };
+        if connection.attachment == attachment {
+            let next = connection.route.not_started();
             self.proceed(at, conn, next);
         }
     }
@@ -80,18 +80,18 @@ impl World {
     /// The owner of the session sends something to a connection.
     pub(crate) fn hear_said(&mut self, at: Incarnation, conn: ConnId, attachment: u64, said: Said) {
         let numbered = self.rules.numbers_attachments;
-        let Some(keeper) = self.keeper(at, conn) else { return };
-        if numbered && keeper.attachment != attachment {
+        let Some(connection) = self.connection(at, conn) else { return };
+        if numbered && connection.attachment != attachment {
             return;
         }
-        if keeper.asks {
+        if connection.asks {
             let answer = match said {
                 Said::Answer(answer) => Some(answer),
                 _ => None,
             };
             return self.hear_asked(at, conn, answer);
         }
-        let route = &mut keeper.route;
+        let route = &mut connection.route;
         let next = match said {
             Said::Answer(answer) => route.received(ReplyEvent::Answer(answer)),
             Said::Open { welcome, at } => route.received(ReplyEvent::Open { welcome, at }),
@@ -108,15 +108,15 @@ impl World {
     pub(super) fn proceed(&mut self, at: Incarnation, conn: ConnId, next: Next) {
         let Some(process) = self.processes.get_mut(&at) else { return };
         let now = process.clock(self.now);
-        let Some(keeper) = process.keepers.get_mut(&conn) else { return };
+        let Some(connection) = process.connections.get_mut(&conn) else { return };
         match next {
             Next::Tell(told) => {
                 if is_progress(&told) {
-                    keeper.retry.progress();
+                    connection.retry.progress();
                 }
                 self.tell_client(at, conn, told);
             }
-            Next::Nothing => keeper.retry.attached(now),
+            Next::Nothing => connection.retry.attached(now),
             Next::Seek | Next::Wait => self.wait(at, conn),
             Next::Last(rest) => self.finish(at, conn, rest),
         }
@@ -130,12 +130,12 @@ impl World {
         let hold = self.plan.hold;
         let Some(process) = self.processes.get_mut(&at) else { return };
         let now = process.clock(self.now);
-        let Some(keeper) = process.keepers.get_mut(&conn) else { return };
-        keeper.attachment += 1;
-        keeper.attempt += 1;
-        keeper.owner = None;
-        keeper.seeks = true;
-        match keeper.retry.next_wait(now, hold) {
+        let Some(connection) = process.connections.get_mut(&conn) else { return };
+        connection.attachment += 1;
+        connection.attempt += 1;
+        connection.owner = None;
+        connection.seeks = true;
+        match connection.retry.next_wait(now, hold) {
             // Not within this call, which may hold the session that it looks for.
             Wait::Now => self.again_in(at, conn, 0),
             Wait::After(millis) => self.again_in(at, conn, millis),
@@ -149,8 +149,8 @@ impl World {
             let unknown = Answer::Refused(Refusal::UnknownSession);
             return self.answer_call(at, from, &call, unknown);
         }
-        let Some(keeper) = self.keeper(at, conn) else { return };
-        let route = &mut keeper.route;
+        let Some(connection) = self.connection(at, conn) else { return };
+        let route = &mut connection.route;
         let next = if has_ended { route.found_ended() } else { route.found_nothing() };
         self.proceed(at, conn, next);
     }
@@ -185,8 +185,8 @@ impl World {
 
     /// The call of a peer's for which this session was looked for. It waits no longer.
     fn take_call(&mut self, at: Incarnation, conn: ConnId) -> Option<(Incarnation, Call)> {
-        self.keeper(at, conn)?.for_peer.as_ref()?;
-        self.processes.get_mut(&at)?.keepers.remove(&conn)?.for_peer
+        self.connection(at, conn)?.for_peer.as_ref()?;
+        self.processes.get_mut(&at)?.connections.remove(&conn)?.for_peer
     }
 
     fn answer_call(&mut self, at: Incarnation, from: Incarnation, call: &Call, answer: Answer) {
@@ -197,25 +197,27 @@ impl World {
 
     fn drop_keeper(&mut self, at: Incarnation, conn: ConnId) {
         if let Some(process) = self.processes.get_mut(&at) {
-            process.keepers.remove(&conn);
+            process.connections.remove(&conn);
         }
     }
 
     /// The owner is gone: the connection goes on with the next one.
     fn reattach(&mut self, at: Incarnation, conn: ConnId) {
-        let Some(keeper) = self.keeper(at, conn) else { return };
-        if keeper.asks {
+        let Some(connection) = self.connection(at, conn) else { return };
+        if connection.asks {
             return self.hear_asked(at, conn, None);
         }
-        let next = keeper.route.lost();
+        let next = connection.route.lost();
         self.proceed(at, conn, next);
     }
 
     /// As [`World::lose_owner`], where the owner is still there to be told.
     pub(crate) fn leave_owner(&mut self, at: Incarnation, owner: Incarnation) {
         let Some(process) = self.processes.get(&at) else { return };
-        let attached = process.keepers.iter().filter(|(_, keeper)| keeper.is_attached_to(owner));
-        let attached: Vec<_> = attached.map(|(conn, keeper)| (*conn, keeper.attachment)).collect();
+        let attached =
+            process.connections.iter().filter(|(_, connection)| connection.is_attached_to(owner));
+        let attached: Vec<_> =
+            attached.map(|(conn, connection)| (*conn, connection.attachment)).collect();
         if !attached.is_empty() {
             // The product ends its links to that node.
             self.checker.link_broke(self.now, at, owner);
@@ -231,9 +233,9 @@ impl World {
         let Some(process) = self.processes.get_mut(&at) else { return };
         process.known.retain(|_, known| *known != owner);
         let lost: Vec<ConnId> = process
-            .keepers
+            .connections
             .iter()
-            .filter(|(_, keeper)| keeper.is_attached_to(owner))
+            .filter(|(_, connection)| connection.is_attached_to(owner))
             .map(|(conn, _)| *conn)
             .collect();
         for conn in lost {
@@ -247,9 +249,9 @@ impl World {
         if let Some((from, call)) = self.take_call(at, conn) {
             return self.answer_call(at, from, &call, Answer::Refused(Refusal::Moved));
         }
-        let Some(keeper) = self.keeper(at, conn) else { return };
-        let rest = keeper.route.gave_up(secs);
-        let name = keeper.session.as_str().to_owned();
+        let Some(connection) = self.connection(at, conn) else { return };
+        let rest = connection.route.gave_up(secs);
+        let name = connection.session.as_str().to_owned();
         self.note(|| format!("{conn:x} for {name} is given up"));
         self.checker.gave_up += 1;
         self.finish(at, conn, rest);
@@ -258,7 +260,7 @@ impl World {
     /// The node goes now: whoever still waits here is told.
     pub(crate) fn give_up_all(&mut self, at: Incarnation) {
         let Some(process) = self.processes.get(&at) else { return };
-        let waiting: Vec<ConnId> = process.keepers.keys().copied().collect();
+        let waiting: Vec<ConnId> = process.connections.keys().copied().collect();
         for conn in waiting {
             self.give_up(at, conn);
         }
@@ -268,9 +270,9 @@ impl World {
     pub(crate) fn end_primed(&mut self, at: Incarnation) {
         let Some(process) = self.processes.get_mut(&at) else { return };
         let mut ending = Vec::new();
-        for (conn, keeper) in &mut process.keepers {
-            if let Some(rest) = keeper.route.leave(RETRY) {
-                ending.push((*conn, keeper.attachment, keeper.owner, rest));
+        for (conn, connection) in &mut process.connections {
+            if let Some(rest) = connection.route.leave(RETRY) {
+                ending.push((*conn, connection.attachment, connection.owner, rest));
             }
         }
         for (conn, attachment, owner, rest) in ending {
@@ -287,9 +289,9 @@ impl World {
     pub(crate) fn hung_up(&mut self, at: Incarnation, conn: ConnId) {
         self.conns.remove(&conn);
         let Some(process) = self.processes.get_mut(&at) else { return };
-        let Some(keeper) = process.keepers.remove(&conn) else { return };
-        let attachment = keeper.attachment;
-        match keeper.owner {
+        let Some(connection) = process.connections.remove(&conn) else { return };
+        let attachment = connection.attachment;
+        match connection.owner {
             Some(owner) if owner == at => self.hear_gone(at, at, conn, attachment),
             Some(owner) => {
                 self.peer_send(at, owner, Peer::Gone { conn, attachment });

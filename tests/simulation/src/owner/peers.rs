@@ -101,7 +101,7 @@ impl World {
         let slot = process.slot;
         if self.now >= process.draining_since + self.plan.drain + LAST_WORDS {
             self.give_up_all(at);
-        } else if !process.sessions.is_empty() || !process.keepers.is_empty() {
+        } else if !process.sessions.is_empty() || !process.connections.is_empty() {
             self.hand_over_all(at, true);
             self.end_primed(at);
             self.after(500, Happening::Rings(at, Timer::Leave));

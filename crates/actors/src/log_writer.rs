@@ -52,7 +52,7 @@ impl From<Seconds> for Duration {
 }
 
 /// The one writer of a session's record and log.
-pub(crate) struct Keeper {
+pub(crate) struct LogWriter {
     ownership: Ownership,
     pub(crate) lifetimes: Lifetimes,
     /// For the next token that it may have to make: never used before.
@@ -72,7 +72,7 @@ type Underway = Pin<Box<dyn Future<Output = Came> + Send>>;
 /// Everything that can be replayed, encoded, and the number of its first entry.
 pub(crate) type Ring = (u64, Vec<Bytes>);
 
-impl Keeper {
+impl LogWriter {
     pub(crate) fn new(ownership: Ownership, lifetimes: Lifetimes, random: u64) -> Self {
         Self {
             ownership,

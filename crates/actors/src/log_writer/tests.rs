@@ -1,4 +1,4 @@
-//! How a keeper performs what the ownership says, on a store that lets each operation through
+//! How a log writer performs what the ownership says, on a store that lets each operation through
 //! when it is told to.
 
 use std::io;
@@ -116,9 +116,9 @@ impl Store for Gated {
     }
 }
 
-/// A keeper of a session that its store knows.
+/// A log writer of a session that its store knows.
 struct Scene {
-    keeper: Keeper,
+    log_writer: LogWriter,
     store: Arc<Gated>,
     snapshot: LeaseSnapshot,
     /// How often ring and moment were asked for.
@@ -151,7 +151,7 @@ impl Scene {
         );
         let (owned, released, ended) = (OWNED.into(), RELEASED.into(), ENDED.into());
         let lifetimes = Lifetimes { owned, released, ended };
-        let keeper = Keeper::new(ownership, lifetimes, 42);
+        let log_writer = LogWriter::new(ownership, lifetimes, 42);
         let snapshot = LeaseSnapshot {
             now: 0,
             lease_generation: Some(0),
@@ -160,11 +160,11 @@ impl Scene {
             claimable: Claimable::default(),
             primary: None,
         };
-        Self { keeper, store, snapshot, looks: AtomicUsize::new(0) }
+        Self { log_writer, store, snapshot, looks: AtomicUsize::new(0) }
     }
 
     fn push(&mut self, first: u64, entries: usize) {
-        self.keeper.push(first, 1, vec![Bytes::from_static(b"x"); entries]);
+        self.log_writer.push(first, 1, vec![Bytes::from_static(b"x"); entries]);
     }
 
     /// Lets so many operations through.
@@ -179,7 +179,7 @@ impl Scene {
         let mut outcomes = Vec::new();
         let mut context = Context::from_waker(Waker::noop());
         let store: Arc<dyn Store> = Arc::clone(&self.store) as _;
-        self.keeper.poll(&mut context, &store, snapshot, ring, &mut outcomes);
+        self.log_writer.poll(&mut context, &store, snapshot, ring, &mut outcomes);
         outcomes
     }
 
@@ -199,7 +199,7 @@ async fn what_comes_while_something_is_under_way_goes_with_the_next() {
     let mut scene = Scene::new().await;
     scene.push(1, 1);
     assert_eq!(scene.poll(0), []);
-    assert!(scene.keeper.is_busy());
+    assert!(scene.log_writer.is_busy());
     scene.push(2, 1);
     scene.push(3, 2);
     assert_eq!(scene.poll(0), []);
@@ -207,7 +207,7 @@ async fn what_comes_while_something_is_under_way_goes_with_the_next() {
     assert_eq!(scene.poll(1), [Outcome::Through(1)]);
     scene.asked(&["append 3 from 2"]);
     assert_eq!(scene.poll(1), [Outcome::Through(4)]);
-    assert!(!scene.keeper.is_busy());
+    assert!(!scene.log_writer.is_busy());
 }
 
 #[tokio::test]
@@ -215,7 +215,7 @@ async fn where_nothing_is_to_be_done_nothing_is_asked_for() {
     let mut scene = Scene::new().await;
     assert_eq!(scene.poll(0), []);
     let looks = scene.looks.load(Ordering::SeqCst);
-    assert!(!scene.keeper.is_stirred());
+    assert!(!scene.log_writer.is_stirred());
     assert_eq!(scene.poll(9), []);
     assert_eq!(scene.looks.load(Ordering::SeqCst), looks);
     scene.asked(&[]);
@@ -230,8 +230,8 @@ async fn what_failed_is_sent_again_whole_when_its_time_has_come() {
     scene.push(3, 1);
     assert_eq!(scene.poll(9), []);
     scene.asked(&["append 2 from 1"]);
-    scene.snapshot.now = scene.keeper.wake_at().expect("a time");
-    scene.keeper.stir();
+    scene.snapshot.now = scene.log_writer.wake_at().expect("a time");
+    scene.log_writer.stir();
     assert_eq!(scene.poll(0), [Outcome::Through(3)]);
     scene.asked(&["append 3 from 1"]);
 }
@@ -240,18 +240,18 @@ async fn what_failed_is_sent_again_whole_when_its_time_has_come() {
 async fn a_release_comes_after_everything_and_an_end_before_it() {
     let mut scene = Scene::new().await;
     scene.push(1, 1);
-    scene.keeper.save(State { version: 5, bytes: [].into() });
-    scene.keeper.release();
+    scene.log_writer.save(State { version: 5, bytes: [].into() });
+    scene.log_writer.release();
     let all = [Outcome::Saved(5), Outcome::Through(1), Outcome::Released];
     assert_eq!(scene.poll(9), all);
     scene.asked(&["save 5", "append 1 from 1", "release for 30 s"]);
 
     let mut scene = Scene::new().await;
     scene.push(1, 1);
-    scene.keeper.end();
+    scene.log_writer.end();
     assert_eq!(scene.poll(9), [Outcome::Ended]);
     scene.asked(&["end for 60 s"]);
-    let (tombstone, _) = scene.keeper.tombstone();
+    let (tombstone, _) = scene.log_writer.tombstone();
     assert_eq!(tombstone.standing, Standing::Ended);
 }
 
@@ -262,11 +262,13 @@ async fn each_claim_is_made_under_a_token_of_its_own() {
     for lease_generation in 1..4 {
         // The lease lapsed, and came back.
         scene.snapshot.lease_generation = Some(lease_generation);
-        scene.keeper.stir();
-        assert!(!scene.keeper.may_act(Some(lease_generation), || scene.at(Stabilisation::Done)));
+        scene.log_writer.stir();
+        assert!(
+            !scene.log_writer.may_act(Some(lease_generation), || scene.at(Stabilisation::Done))
+        );
         let [Outcome::Reclaimed(token), ..] = scene.poll(9)[..] else { panic!("not claimed") };
-        assert!(scene.keeper.may_act(Some(lease_generation), || scene.at(Stabilisation::Done)));
-        assert_eq!(scene.keeper.token(), token);
+        assert!(scene.log_writer.may_act(Some(lease_generation), || scene.at(Stabilisation::Done)));
+        assert_eq!(scene.log_writer.token(), token);
         let claim = format!("claim {} for 100 s", token.random);
         scene.asked(&[&claim, "reassert 2 from 1"]);
         randoms.push(token.random);
@@ -283,8 +285,8 @@ async fn a_claim_of_unknown_outcome_is_repeated_under_its_token() {
     scene.snapshot.lease_generation = Some(1);
     scene.store.failing.store(1, Ordering::SeqCst);
     assert_eq!(scene.poll(1), []);
-    scene.snapshot.now = scene.keeper.wake_at().expect("a time");
-    scene.keeper.stir();
+    scene.snapshot.now = scene.log_writer.wake_at().expect("a time");
+    scene.log_writer.stir();
     assert!(matches!(scene.poll(9)[..], [Outcome::Reclaimed(token), ..] if token.random == 42));
     scene.asked(&["claim 42 for 100 s", "claim 42 for 100 s", "reassert 2 from 1"]);
 }
@@ -296,18 +298,18 @@ async fn after_a_failover_that_the_store_has_not_answered_since_a_session_acts_u
     assert_eq!(scene.poll(0), []);
     (scene.snapshot.failover_generation, scene.snapshot.stabilisation) = (1, Stabilisation::First);
     scene.store.failing.store(1, Ordering::SeqCst);
-    scene.keeper.stir();
+    scene.log_writer.stir();
     assert_eq!(scene.poll(1), []);
-    assert!(scene.keeper.may_act(Some(0), || scene.at(Stabilisation::First)));
-    assert!(!scene.keeper.may_act(Some(0), || scene.at(Stabilisation::Second)));
-    assert!(!scene.keeper.may_act(Some(0), || scene.at(Stabilisation::Done)));
+    assert!(scene.log_writer.may_act(Some(0), || scene.at(Stabilisation::First)));
+    assert!(!scene.log_writer.may_act(Some(0), || scene.at(Stabilisation::Second)));
+    assert!(!scene.log_writer.may_act(Some(0), || scene.at(Stabilisation::Done)));
     scene.snapshot.stabilisation = Stabilisation::Second;
-    scene.snapshot.now = scene.keeper.wake_at().expect("a time");
-    scene.keeper.stir();
+    scene.snapshot.now = scene.log_writer.wake_at().expect("a time");
+    scene.log_writer.stir();
     assert!(matches!(scene.poll(9)[..], [Outcome::Reclaimed(token), ..] if token.random == 42));
     scene.asked(&["reassert 2 from 1", "claim 42 for 100 s", "reassert 2 from 1"]);
     // What the store has said needs no lock.
-    assert!(scene.keeper.may_act(Some(0), || panic!("it is sure")));
+    assert!(scene.log_writer.may_act(Some(0), || panic!("it is sure")));
 }
 
 #[tokio::test]
@@ -315,10 +317,10 @@ async fn a_failover_is_noticed_while_an_operation_is_under_way() {
     let mut scene = Scene::new().await;
     scene.push(1, 1);
     assert_eq!(scene.poll(0), []);
-    assert!(scene.keeper.is_busy());
-    scene.keeper.observe(0, || panic!("nothing has changed"));
+    assert!(scene.log_writer.is_busy());
+    scene.log_writer.observe(0, || panic!("nothing has changed"));
     let snapshot = LeaseSnapshot { failover_generation: 1, ..scene.snapshot };
-    scene.keeper.observe(1, || snapshot);
-    assert!(!scene.keeper.may_act(Some(0), || scene.at(Stabilisation::Second)));
-    scene.keeper.observe(1, || panic!("nothing has changed since"));
+    scene.log_writer.observe(1, || snapshot);
+    assert!(!scene.log_writer.may_act(Some(0), || scene.at(Stabilisation::Second)));
+    scene.log_writer.observe(1, || panic!("nothing has changed since"));
 }
