@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ownership::machine::{Came, LeaseSnapshot, Op, Outcome, Ownership};
+use ownership::machine::{LeaseSnapshot, Op, OpResult, Outcome, Ownership};
 use protocol::SessionId;
 use store::{Record, State, Store, Token};
 
@@ -67,7 +67,7 @@ pub(crate) struct LogWriter {
     counted: Option<u64>,
 }
 
-type Underway = Pin<Box<dyn Future<Output = Came> + Send>>;
+type Underway = Pin<Box<dyn Future<Output = OpResult> + Send>>;
 
 /// Everything that can be replayed, encoded, and the number of its first entry.
 pub(crate) type Ring = (u64, Vec<Bytes>);
@@ -186,12 +186,12 @@ impl LogWriter {
                     none.insert(perform(store, self.ownership.session(), op, self.lifetimes))
                 }
             };
-            let Poll::Ready(came) = underway.as_mut().poll(context) else { return };
+            let Poll::Ready(result) = underway.as_mut().poll(context) else { return };
             self.underway = None;
-            self.count_failure(&came);
-            let came = self.ownership.came(&snapshot(), came);
-            came.iter().for_each(|outcome| self.count(*outcome));
-            outcomes.extend(came);
+            self.count_failure(&result);
+            let result = self.ownership.completed(&snapshot(), result);
+            result.iter().for_each(|outcome| self.count(*outcome));
+            outcomes.extend(result);
         }
     }
 
@@ -207,12 +207,12 @@ impl LogWriter {
         }
     }
 
-    fn count_failure(&self, came: &Came) {
-        let error = match came {
-            Came::Appended(came) => came.as_ref().err(),
-            Came::Saved(came) => came.as_ref().err(),
-            Came::Claimed(came) => came.as_ref().err(),
-            Came::Done(came) => came.as_ref().err(),
+    fn count_failure(&self, result: &OpResult) {
+        let error = match result {
+            OpResult::Appended(result) => result.as_ref().err(),
+            OpResult::Saved(result) => result.as_ref().err(),
+            OpResult::Claimed(result) => result.as_ref().err(),
+            OpResult::Done(result) => result.as_ref().err(),
         };
         if let Some(error) = error {
             metrics::LOG_RETRIES.inc();
@@ -224,23 +224,23 @@ impl LogWriter {
 fn perform(store: &Arc<dyn Store>, session: &SessionId, op: Op, lifetimes: Lifetimes) -> Underway {
     let (store, session) = (Arc::clone(store), session.clone());
     match op {
-        Op::Append(batch) => Box::pin(async move { Came::Appended(store.append(batch).await) }),
+        Op::Append(batch) => Box::pin(async move { OpResult::Appended(store.append(batch).await) }),
         Op::Reassert(record, ring) => {
-            Box::pin(async move { Came::Appended(store.reassert(record, ring).await) })
+            Box::pin(async move { OpResult::Appended(store.reassert(record, ring).await) })
         }
         Op::Save { token, state } => {
-            Box::pin(async move { Came::Saved(store.save(&session, token, state).await) })
+            Box::pin(async move { OpResult::Saved(store.save(&session, token, state).await) })
         }
         Op::Claim { expected, new, at } => Box::pin(async move {
-            Came::Claimed(store.claim(&session, expected, new, at, lifetimes.owned.into()).await)
+            OpResult::Claimed(
+                store.claim(&session, expected, new, at, lifetimes.owned.into()).await,
+            )
         }),
         Op::Release { token, at } => Box::pin(async move {
-            Came::Done(store.release(&session, token, at, lifetimes.released.into()).await)
+            OpResult::Done(store.release(&session, token, at, lifetimes.released.into()).await)
         }),
-        Op::End { token } => {
-            Box::pin(
-                async move { Came::Done(store.end(&session, token, lifetimes.ended.into()).await) },
-            )
-        }
+        Op::End { token } => Box::pin(async move {
+            OpResult::Done(store.end(&session, token, lifetimes.ended.into()).await)
+        }),
     }
 }

@@ -1,7 +1,7 @@
 //! One session's ownership at its owner: which store operation is next, and what an answer means.
 //!
 //! An [`Ownership`] never waits, never reads a clock and performs nothing. Whoever holds it
-//! asks [`Ownership::next`] what to do, does that one thing, and brings back what came of it.
+//! asks [`Ownership::next`] what to do, does that one thing, and brings back its result.
 //! It decides nothing about what a session says.
 
 mod acting;
@@ -31,9 +31,9 @@ const STABILISATION_RETRY: u64 = 100;
 /// The wait while the node holds no lease, in milliseconds. It ends when there is one.
 const AWAY: u64 = 500;
 
-/// What came of an operation.
+/// The result of an operation.
 #[derive(Debug)]
-pub enum Came {
+pub enum OpResult {
     /// Of an append or a re-assertion.
     Appended(Result<Appended, Error>),
     /// Of saving.

@@ -303,7 +303,7 @@ impl World {
             }
             (Purpose::Claim(session), Answer::Claimed(came)) => self.claimed(to, &session, came),
             (Purpose::PassOn(session), Answer::Done(came)) => self.passed_on(to, &session, came),
-            (Purpose::Ownership(session), answer) => self.tenure_came(to, &session, answer),
+            (Purpose::Ownership(session), answer) => self.operation_completed(to, &session, answer),
             (Purpose::Create(session), Answer::Done(came)) => self.created(to, &session, came),
             (Purpose::LookPresence(peer, number), Answer::Presence(came)) => {
                 self.presence_seen(to, peer, number, came);

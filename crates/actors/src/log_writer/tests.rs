@@ -34,11 +34,11 @@ impl Gated {
         self.gate.acquire().await.unwrap().forget();
     }
 
-    fn answer<T>(&self, came: Result<T, Error>) -> Result<T, Error> {
+    fn answer<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         let one_less = |failing: usize| failing.checked_sub(1);
         match self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) {
             Ok(_) => Err(Error::Unavailable(io::ErrorKind::TimedOut.into())),
-            Err(_) => came,
+            Err(_) => result,
         }
     }
 }

@@ -4,7 +4,7 @@ use conversation::mutant;
 use thin_vec::ThinVec;
 
 use super::under::{Anew, Reasserting, Under};
-use super::{Came, LeaseSnapshot, Outcome, Ownership};
+use super::{LeaseSnapshot, OpResult, Outcome, Ownership};
 use crate::{Claimed, Error, Incarnation, Owner, Standing};
 
 /// The wait after a first failure, in milliseconds; it doubles with each further one.
@@ -14,11 +14,11 @@ const BACKOFF_MAX: u64 = 2_000;
 
 impl Ownership {
     /// Takes what came of the operation that was under way.
-    pub fn came(&mut self, snapshot: &LeaseSnapshot, came: Came) -> Vec<Outcome> {
+    pub fn completed(&mut self, snapshot: &LeaseSnapshot, result: OpResult) -> Vec<Outcome> {
         let Some(under) = self.under.take() else { return Vec::new() };
-        let came = match came {
-            Came::Appended(Ok(_)) => Ok(self.appended(&under)),
-            Came::Saved(Ok(version)) => {
+        let result = match result {
+            OpResult::Appended(Ok(_)) => Ok(self.appended(&under)),
+            OpResult::Saved(Ok(version)) => {
                 let newest = mutant!("ownership.take_a_save_for_the_newest");
                 let version = if newest { self.record.state.version } else { version };
                 self.saved = self.saved.max(version);
@@ -27,18 +27,18 @@ impl Ownership {
                 }
                 Ok(vec![Outcome::Saved(version)])
             }
-            Came::Claimed(Ok(claimed)) => Ok(self.claimed(&under, &claimed)),
-            Came::Done(Ok(())) => {
+            OpResult::Claimed(Ok(claimed)) => Ok(self.claimed(&under, &claimed)),
+            OpResult::Done(Ok(())) => {
                 self.over = true;
                 let end = under == Under::End;
                 Ok(vec![if end { Outcome::Ended } else { Outcome::Released }])
             }
-            Came::Appended(Err(error)) => Err(error),
-            Came::Saved(Err(error)) => Err(error),
-            Came::Claimed(Err(error)) => Err(error),
-            Came::Done(Err(error)) => Err(error),
+            OpResult::Appended(Err(error)) => Err(error),
+            OpResult::Saved(Err(error)) => Err(error),
+            OpResult::Claimed(Err(error)) => Err(error),
+            OpResult::Done(Err(error)) => Err(error),
         };
-        match came {
+        match result {
             Ok(outcomes) => {
                 let is_retry = std::mem::take(&mut self.failures) > 0;
                 self.retry_at = 0;

@@ -59,8 +59,8 @@ fn fenced(counter: u64, random: u64, node: Incarnation) -> Error {
     Error::Fenced(Owner { token: Token { counter, random }, node })
 }
 
-fn appended(through: u64) -> Came {
-    Came::Appended(Ok(Appended { through: Some(through) }))
+fn appended(through: u64) -> OpResult {
+    OpResult::Appended(Ok(Appended { through: Some(through) }))
 }
 
 impl Story {
@@ -112,8 +112,8 @@ impl Story {
     }
 
     #[track_caller]
-    fn came<const N: usize>(&mut self, came: Came, outcomes: [Outcome; N]) {
-        assert_eq!(self.ownership.came(&self.snapshot, came), outcomes);
+    fn completed<const N: usize>(&mut self, result: OpResult, outcomes: [Outcome; N]) {
+        assert_eq!(self.ownership.completed(&self.snapshot, result), outcomes);
     }
 
     /// The claim that is under way succeeds.
@@ -124,7 +124,7 @@ impl Story {
         record.former.insert(0, self.ownership.token());
         record.owner = new;
         let claimed = Claimed { record, log: Vec::new() };
-        self.came(Came::Claimed(Ok(claimed)), [Outcome::Reclaimed(new.token)]);
+        self.completed(OpResult::Claimed(Ok(claimed)), [Outcome::Reclaimed(new.token)]);
     }
 
     fn at(&mut self, now: u64) -> &mut Self {
@@ -145,13 +145,13 @@ fn what_the_store_forgot_is_written_anew_at_once_from_everything_that_can_be_rep
             story.say(entry);
         }
         story.does("append 1ab");
-        story.came(appended(2), [Outcome::Through(2)]);
+        story.completed(appended(2), [Outcome::Through(2)]);
         story.say("c");
         story.does("append 3c");
-        story.came(Came::Appended(Err(forgot)), []);
+        story.completed(OpResult::Appended(Err(forgot)), []);
         assert!(story.may_act());
         story.does("reassert 3 Owned 1abc");
-        story.came(appended(3), [Outcome::Through(3)]);
+        story.completed(appended(3), [Outcome::Through(3)]);
         story.does("nothing");
     }
 }
@@ -161,15 +161,15 @@ fn a_failover_makes_the_owner_write_everything_anew_before_it_is_asked_to() {
     let mut story = story();
     story.say("a");
     story.does("append 1a");
-    story.came(appended(1), [Outcome::Through(1)]);
+    story.completed(appended(1), [Outcome::Through(1)]);
     (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::First);
     assert!(story.may_act());
     story.does("reassert 3 Owned 1a");
     // There is another one meanwhile.
     story.snapshot.failover_generation = 3;
-    story.came(appended(1), []);
+    story.completed(appended(1), []);
     story.does("reassert 3 Owned 1a");
-    story.came(appended(1), []);
+    story.completed(appended(1), []);
     story.does("nothing");
 }
 
@@ -187,7 +187,7 @@ fn after_a_lapse_the_session_is_claimed_anew_before_anything_is_done_for_it() {
     story.claimed();
     assert!(story.may_act());
     story.does("reassert 4 Owned 1a");
-    story.came(appended(1), [Outcome::Through(1)]);
+    story.completed(appended(1), [Outcome::Through(1)]);
 }
 
 #[test]
@@ -199,11 +199,11 @@ fn a_session_that_is_missing_after_a_lapse_is_over() {
         story.say("a");
         if was_told_before {
             story.does("append 1a");
-            story.came(Came::Appended(Err(Error::Missing)), []);
+            story.completed(OpResult::Appended(Err(Error::Missing)), []);
         }
         story.snapshot.lease_generation = Some(1);
         story.does("claim 4 from 3");
-        story.came(Came::Claimed(Err(Error::Missing)), [Outcome::Deposed]);
+        story.completed(OpResult::Claimed(Err(Error::Missing)), [Outcome::Deposed]);
         story.at(1_000_000).does("nothing");
     }
 }
@@ -216,7 +216,7 @@ fn a_session_that_a_failover_made_missing_is_written_anew_after_a_lapse_too() {
     story.does("claim 4 from 3");
     // The store failed over while the claim was under way.
     story.snapshot.failover_generation = 2;
-    story.came(Came::Claimed(Err(Error::Missing)), []);
+    story.completed(OpResult::Claimed(Err(Error::Missing)), []);
     story.does("reassert 3 Owned 1");
 }
 
@@ -226,10 +226,10 @@ fn a_release_that_finds_the_session_missing_when_it_is_repeated_is_over() {
         let mut story = story();
         story.ownership.release();
         story.does("release 3");
-        story.came(Came::Done(Err(unavailable())), []);
+        story.completed(OpResult::Done(Err(unavailable())), []);
         story.snapshot.lease_generation = Some(lease_generation);
         story.at(50).does("release 3");
-        story.came(Came::Done(Err(Error::Missing)), [Outcome::Deposed]);
+        story.completed(OpResult::Done(Err(Error::Missing)), [Outcome::Deposed]);
     }
 }
 
@@ -240,13 +240,13 @@ fn a_state_that_a_claim_finds_in_the_record_is_reported_as_saved() {
     story.ownership.save(state.clone());
     story.does("save 7");
     // It was written, and its answer never came.
-    story.came(Came::Saved(Err(unavailable())), []);
+    story.completed(OpResult::Saved(Err(unavailable())), []);
     story.snapshot = LeaseSnapshot { now: 9_000, lease_generation: Some(1), ..story.snapshot };
     story.does("claim 4 from 3");
     let owner = story.ownership.claiming.as_ref().expect("a claim is under way").new;
     let claimed = Claimed { record: Record { owner, state, ..record() }, log: Vec::new() };
     let outcomes = [Outcome::Reclaimed(owner.token), Outcome::Saved(7)];
-    story.came(Came::Claimed(Ok(claimed)), outcomes);
+    story.completed(OpResult::Claimed(Ok(claimed)), outcomes);
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn a_claim_of_unknown_outcome_is_the_same_claim_again() {
     story.snapshot.lease_generation = Some(1);
     story.does("claim 4 from 3");
     let first = story.ownership.claiming.as_ref().unwrap().new;
-    story.came(Came::Claimed(Err(unavailable())), []);
+    story.completed(OpResult::Claimed(Err(unavailable())), []);
     story.at(50).does("claim 4 from 3");
     assert_eq!(story.ownership.claiming.as_ref().unwrap().new, first);
     // The first had succeeded, and is found by the second as its own.
@@ -282,7 +282,7 @@ fn whoever_finds_another_owner_stops() {
     let mut story = story();
     story.say("a");
     story.does("append 1a");
-    story.came(Came::Appended(Err(fenced(4, 44, OTHER))), [Outcome::Deposed]);
+    story.completed(OpResult::Appended(Err(fenced(4, 44, OTHER))), [Outcome::Deposed]);
     assert!(!story.may_act());
     story.say("b");
     story.at(1_000_000).does("nothing");
@@ -294,7 +294,7 @@ fn a_late_claim_of_its_own_is_claimed_from() {
     let mut story = story();
     story.say("a");
     story.does("append 1a");
-    story.came(Came::Appended(Err(fenced(7, 77, ME))), []);
+    story.completed(OpResult::Appended(Err(fenced(7, 77, ME))), []);
     assert!(!story.may_act());
     story.does("claim 8 from 7");
     story.claimed();
@@ -309,14 +309,14 @@ fn a_late_claim_of_its_own_that_the_store_forgot_is_not_claimed_from() {
         let mut story = story();
         story.say("a");
         story.does("append 1a");
-        story.came(Came::Appended(Err(fenced(7, 77, ME))), []);
+        story.completed(OpResult::Appended(Err(fenced(7, 77, ME))), []);
         // The lease lapses, and the store fails over.
         story.snapshot =
             LeaseSnapshot { lease_generation: Some(1), failover_generation: 2, ..story.snapshot };
         story.does("claim 8 from 7");
-        story.came(Came::Claimed(Err(forgot)), []);
+        story.completed(OpResult::Claimed(Err(forgot)), []);
         story.at(1_000).does("reassert 3 Owned 1a");
-        story.came(appended(1), [Outcome::Through(1)]);
+        story.completed(appended(1), [Outcome::Through(1)]);
         assert!(!story.may_act());
         story.does("claim 4 from 3");
         story.claimed();
@@ -330,14 +330,14 @@ fn a_failover_ends_the_wait_for_another_attempt() {
     story.snapshot.lease_generation = Some(1);
     for now in [0, 50, 150, 350, 750] {
         story.at(now).does("claim 4 from 3");
-        story.came(Came::Claimed(Err(unavailable())), []);
+        story.completed(OpResult::Claimed(Err(unavailable())), []);
     }
     story.at(760).does("nothing");
     assert_eq!(story.ownership.wake_at(), Some(1_550));
     story.snapshot.failover_generation = 2;
     story.does("reassert 3 Owned 1");
     // One that fails is waited for as after a first failure.
-    story.came(Came::Appended(Err(unavailable())), []);
+    story.completed(OpResult::Appended(Err(unavailable())), []);
     story.does("nothing");
     assert_eq!(story.ownership.wake_at(), Some(810));
 }
@@ -348,7 +348,7 @@ fn an_owner_that_cannot_write_anew_acts_only_once_the_store_says_that_it_names_t
     story.does("nothing");
     (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::First);
     story.does("reassert 3 Owned 1");
-    story.came(Came::Appended(Err(unavailable())), []);
+    story.completed(OpResult::Appended(Err(unavailable())), []);
     assert!(story.may_act() && !story.ownership.is_sure());
     (story.snapshot.stabilisation, story.snapshot.claimable.newest) = (Stabilisation::Second, 2);
     assert!(!story.may_act());
@@ -358,18 +358,18 @@ fn an_owner_that_cannot_write_anew_acts_only_once_the_store_says_that_it_names_t
     story.snapshot.stabilisation = Stabilisation::Second;
     story.at(50).does("claim 4 from 3");
     // It forgot that this owner claimed the session; another may have since.
-    story.came(Came::Claimed(Err(fenced(2, 22, OTHER))), []);
+    story.completed(OpResult::Claimed(Err(fenced(2, 22, OTHER))), []);
     story.snapshot.stabilisation = Stabilisation::Done;
     assert!(!story.may_act());
     story.at(150).does("reassert 3 Owned 1");
-    story.came(Came::Appended(Err(unavailable())), []);
+    story.completed(OpResult::Appended(Err(unavailable())), []);
     story.at(350).does("claim 4 from 3");
     story.claimed();
     assert!(story.may_act() && story.ownership.is_sure());
     story.does("reassert 4 Owned 1");
-    story.came(Came::Appended(Err(unavailable())), []);
+    story.completed(OpResult::Appended(Err(unavailable())), []);
     story.at(400).does("reassert 4 Owned 1");
-    story.came(appended(0), []);
+    story.completed(appended(0), []);
     story.does("nothing");
 }
 
@@ -380,7 +380,7 @@ fn a_failover_between_a_claim_and_the_first_operation_is_noticed() {
     story.ownership.observe(2);
     assert!(!story.may_act());
     story.does("reassert 3 Owned 1");
-    story.came(appended(0), []);
+    story.completed(appended(0), []);
     assert!(story.may_act());
 }
 
@@ -392,9 +392,9 @@ fn a_failover_is_noticed_while_an_operation_is_under_way() {
     (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::Second);
     assert!(story.ownership.observe(2) && !story.ownership.observe(2));
     assert!(!story.may_act());
-    story.came(Came::Appended(Err(unavailable())), []);
+    story.completed(OpResult::Appended(Err(unavailable())), []);
     story.at(50).does("reassert 3 Owned 1a");
-    story.came(appended(1), [Outcome::Through(1)]);
+    story.completed(appended(1), [Outcome::Through(1)]);
     assert!(story.may_act());
 }
 
@@ -404,16 +404,16 @@ fn a_failover_generation_that_falls_back_leaves_no_doubt() {
     // While the primary of the session's slot is unknown, the newest generation counts for it.
     (story.snapshot.failover_generation, story.snapshot.stabilisation) = (3, Stabilisation::First);
     story.does("reassert 3 Owned 1");
-    story.came(Came::Appended(Err(unavailable())), []);
+    story.completed(OpResult::Appended(Err(unavailable())), []);
     (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::Done);
     story.at(50).does("claim 4 from 3");
-    story.came(Came::Claimed(Err(unavailable())), []);
+    story.completed(OpResult::Claimed(Err(unavailable())), []);
     story.at(200).does("reassert 3 Owned 1");
-    story.came(appended(0), []);
+    story.completed(appended(0), []);
     story.does("claim 4 from 3");
     story.claimed();
     story.does("reassert 4 Owned 1");
-    story.came(appended(0), []);
+    story.completed(appended(0), []);
     story.does("nothing");
     assert!(story.may_act());
 }
@@ -423,13 +423,13 @@ fn an_owner_in_doubt_does_not_act_during_the_stabilisation_after_another_failove
     let mut story = story();
     (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::First);
     story.does("reassert 3 Owned 1");
-    story.came(Came::Appended(Err(unavailable())), []);
+    story.completed(OpResult::Appended(Err(unavailable())), []);
     assert!(story.may_act());
     // Between the two, the first may have been over for another node, which claimed the session.
     story.snapshot.failover_generation = 3;
     story.does("reassert 3 Owned 1");
     assert!(!story.may_act());
-    story.came(appended(0), []);
+    story.completed(appended(0), []);
     assert!(story.may_act());
     story.snapshot.failover_generation = 4;
     story.ownership.observe(4);
@@ -444,7 +444,7 @@ fn an_owner_that_may_have_been_replaced_in_a_former_failover_asks_before_it_writ
         if releases {
             story.ownership.release();
             story.does("release 3");
-            story.came(Came::Done(Err(unavailable())), []);
+            story.completed(OpResult::Done(Err(unavailable())), []);
         }
         story.at(50).snapshot.failover_generation = 3;
         story.snapshot.stabilisation = Stabilisation::First;
@@ -455,9 +455,9 @@ fn an_owner_that_may_have_been_replaced_in_a_former_failover_asks_before_it_writ
         story.at(200).snapshot.stabilisation = Stabilisation::Done;
         story.snapshot.claimable.newest = 3;
         story.does(if releases { "release 3" } else { "claim 4 from 3" });
-        let released = Came::Done(Err(Error::Missing));
-        let claimed = Came::Claimed(Err(Error::Missing));
-        story.came(if releases { released } else { claimed }, []);
+        let released = OpResult::Done(Err(Error::Missing));
+        let claimed = OpResult::Claimed(Err(Error::Missing));
+        story.completed(if releases { released } else { claimed }, []);
         // Nobody has written it anew.
         story.at(400).does("reassert 3 Owned 1");
     }
@@ -469,11 +469,11 @@ fn an_owner_that_wrote_anew_after_it_sent_a_claim_acts_only_under_the_token_of_t
     story.does("nothing");
     (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::Second);
     story.does("reassert 3 Owned 1");
-    story.came(Came::Appended(Err(unavailable())), []);
+    story.completed(OpResult::Appended(Err(unavailable())), []);
     story.at(50).does("claim 4 from 3");
-    story.came(Came::Claimed(Err(unavailable())), []);
+    story.completed(OpResult::Claimed(Err(unavailable())), []);
     story.at(150).does("reassert 3 Owned 1");
-    story.came(appended(0), []);
+    story.completed(appended(0), []);
     assert!(!story.may_act());
     story.does("claim 4 from 3");
     story.claimed();
@@ -487,7 +487,7 @@ fn during_stabilisation_a_lapsed_owner_reasserts_and_claims_only_in_the_second_h
     (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::First);
     story.snapshot.lease_generation = Some(1);
     story.does("reassert 3 Owned 1");
-    story.came(Came::Appended(Ok(Appended { through: None })), []);
+    story.completed(OpResult::Appended(Ok(Appended { through: None })), []);
     story.does("nothing");
     assert_eq!(story.ownership.wake_at(), Some(100));
     assert!(!story.may_act());
@@ -504,21 +504,21 @@ fn a_session_is_released_when_all_is_held_saved_and_stable_and_then_nothing_is_d
     story.ownership.save(State { version: 1, bytes: [].into() });
     story.ownership.release();
     story.does("save 1");
-    story.came(Came::Saved(Ok(1)), [Outcome::Saved(1)]);
+    story.completed(OpResult::Saved(Ok(1)), [Outcome::Saved(1)]);
     story.does("append 1a");
-    story.came(appended(1), [Outcome::Through(1)]);
+    story.completed(appended(1), [Outcome::Through(1)]);
     story.snapshot.stabilisation = Stabilisation::Second;
     story.does("nothing");
     assert!(story.may_act());
     story.snapshot.stabilisation = Stabilisation::Done;
     story.at(100).does("release 3");
     assert!(!story.may_act());
-    story.came(Came::Done(Err(unavailable())), []);
+    story.completed(OpResult::Done(Err(unavailable())), []);
     // Whatever happens, this alone is repeated.
     story.say("b");
     story.snapshot.lease_generation = Some(1);
     story.at(100_000).does("release 3");
-    story.came(Came::Done(Ok(())), [Outcome::Released]);
+    story.completed(OpResult::Done(Ok(())), [Outcome::Released]);
     story.at(1_000_000).does("nothing");
 }
 
@@ -528,19 +528,19 @@ fn a_release_of_unknown_outcome_is_not_repeated_on_a_log_that_a_failover_cut_sho
         let mut story = story();
         story.say("a");
         story.does("append 1a");
-        story.came(appended(1), [Outcome::Through(1)]);
+        story.completed(appended(1), [Outcome::Through(1)]);
         story.ownership.release();
         story.does("release 3");
-        story.came(Came::Done(Err(unavailable())), []);
+        story.completed(OpResult::Done(Err(unavailable())), []);
         story.snapshot.failover_generation = 2;
         story.at(100).does("reassert 3 Owned 1a");
         assert!(!story.may_act());
         if was_released {
-            story.came(Came::Appended(Err(Error::Released)), [Outcome::Released]);
+            story.completed(OpResult::Appended(Err(Error::Released)), [Outcome::Released]);
         } else {
-            story.came(appended(1), []);
+            story.completed(appended(1), []);
             story.does("release 3");
-            story.came(Came::Done(Ok(())), [Outcome::Released]);
+            story.completed(OpResult::Done(Ok(())), [Outcome::Released]);
         }
     }
 }
@@ -550,11 +550,11 @@ fn a_release_of_unknown_outcome_does_not_put_off_what_a_failover_makes_an_owner_
     let mut story = story();
     story.ownership.release();
     story.does("release 3");
-    story.came(Came::Done(Err(unavailable())), []);
+    story.completed(OpResult::Done(Err(unavailable())), []);
     story.snapshot.failover_generation = 2;
     story.snapshot.stabilisation = Stabilisation::First;
     story.at(50).does("reassert 3 Owned 1");
-    story.came(appended(0), []);
+    story.completed(appended(0), []);
     // It gives the session up when others have put themselves back.
     story.does("nothing");
     story.snapshot.stabilisation = Stabilisation::Done;
@@ -566,9 +566,9 @@ fn a_release_that_somebody_has_made_use_of_is_over() {
     let mut story = story();
     story.ownership.release();
     story.does("release 3");
-    story.came(Came::Done(Err(unavailable())), []);
+    story.completed(OpResult::Done(Err(unavailable())), []);
     story.at(50).does("release 3");
-    story.came(Came::Done(Err(fenced(4, 44, OTHER))), [Outcome::Deposed]);
+    story.completed(OpResult::Done(Err(fenced(4, 44, OTHER))), [Outcome::Deposed]);
 }
 
 #[test]
@@ -577,11 +577,11 @@ fn an_end_is_repeated_until_it_is_known_and_written_anew_where_it_was_forgotten(
     story.say("a");
     story.ownership.end();
     story.does("end 3");
-    story.came(Came::Done(Err(unavailable())), []);
+    story.completed(OpResult::Done(Err(unavailable())), []);
     story.at(50).does("end 3");
-    story.came(Came::Done(Err(Error::Missing)), []);
+    story.completed(OpResult::Done(Err(Error::Missing)), []);
     story.at(150).does("reassert 3 Ended 1a");
-    story.came(Came::Appended(Ok(Appended { through: None })), [Outcome::Ended]);
+    story.completed(OpResult::Appended(Ok(Appended { through: None })), [Outcome::Ended]);
     story.at(1_000_000).does("nothing");
 }
 
@@ -592,9 +592,9 @@ fn an_end_during_a_reassertion_is_sent_after_it() {
     story.snapshot.failover_generation = 2;
     story.does("reassert 3 Owned 1");
     story.ownership.end();
-    story.came(Came::Appended(Ok(Appended { through: None })), []);
+    story.completed(OpResult::Appended(Ok(Appended { through: None })), []);
     story.does("end 3");
-    story.came(Came::Done(Err(Error::Ended)), [Outcome::Ended]);
+    story.completed(OpResult::Done(Err(Error::Ended)), [Outcome::Ended]);
 }
 
 #[test]

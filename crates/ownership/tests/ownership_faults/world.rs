@@ -10,7 +10,7 @@ use protocol::SessionId;
 use store::{Memory, Store};
 
 use ownership::machine::{
-    Acquired, Came, Claimable, LeaseSnapshot, Op, Outcome, Ownership, Rules, Stabilisation,
+    Acquired, Claimable, LeaseSnapshot, Op, OpResult, Outcome, Ownership, Rules, Stabilisation,
 };
 use ownership::*;
 
@@ -76,12 +76,12 @@ fn unavailable<T>() -> Result<T, Error> {
 }
 
 /// What a sender hears to whom nothing comes back.
-fn nothing(op: &Op) -> Came {
+fn nothing(op: &Op) -> OpResult {
     match op {
-        Op::Append(_) | Op::Reassert(..) => Came::Appended(unavailable()),
-        Op::Save { .. } => Came::Saved(unavailable()),
-        Op::Claim { .. } => Came::Claimed(unavailable()),
-        Op::Release { .. } | Op::End { .. } => Came::Done(unavailable()),
+        Op::Append(_) | Op::Reassert(..) => OpResult::Appended(unavailable()),
+        Op::Save { .. } => OpResult::Saved(unavailable()),
+        Op::Claim { .. } => OpResult::Claimed(unavailable()),
+        Op::Release { .. } | Op::End { .. } => OpResult::Done(unavailable()),
     }
 }
 
@@ -121,37 +121,37 @@ impl World {
     }
 
     /// Tells the store something.
-    fn tell(&mut self, said: Said) -> Came {
+    fn tell(&mut self, said: Said) -> OpResult {
         let store = &self.store;
         let id = session();
-        let came = match said.clone() {
+        let result = match said.clone() {
             Said::Create(record) => {
-                Came::Done(store.create(&id, record, TTL).now_or_never().unwrap())
+                OpResult::Done(store.create(&id, record, TTL).now_or_never().unwrap())
             }
             Said::Op(Op::Append(batch)) => {
-                Came::Appended(store.append(batch).now_or_never().unwrap())
+                OpResult::Appended(store.append(batch).now_or_never().unwrap())
             }
             Said::Op(Op::Reassert(record, ring)) => {
-                Came::Appended(store.reassert(record, ring).now_or_never().unwrap())
+                OpResult::Appended(store.reassert(record, ring).now_or_never().unwrap())
             }
             Said::Op(Op::Save { token, state }) => {
-                Came::Saved(store.save(&id, token, state).now_or_never().unwrap())
+                OpResult::Saved(store.save(&id, token, state).now_or_never().unwrap())
             }
             Said::Op(Op::Claim { expected, new, at }) => {
-                Came::Claimed(store.claim(&id, expected, new, at, TTL).now_or_never().unwrap())
+                OpResult::Claimed(store.claim(&id, expected, new, at, TTL).now_or_never().unwrap())
             }
             Said::Op(Op::Release { token, at }) => {
-                Came::Done(store.release(&id, token, at, TTL).now_or_never().unwrap())
+                OpResult::Done(store.release(&id, token, at, TTL).now_or_never().unwrap())
             }
             Said::Op(Op::End { token }) => {
-                Came::Done(store.end(&id, token, TTL).now_or_never().unwrap())
+                OpResult::Done(store.end(&id, token, TTL).now_or_never().unwrap())
             }
         };
         self.history.push(said);
-        came
+        result
     }
 
-    fn send(&mut self, op: Op, fate: Fate) -> Came {
+    fn send(&mut self, op: Op, fate: Fate) -> OpResult {
         let gone = nothing(&op);
         match fate {
             Fate::Done => self.tell(Said::Op(op)),
@@ -304,11 +304,11 @@ impl World {
         let Some(op) = owned.ownership.next(&snapshot, ring, random) else { return };
         let is_release = matches!(op, Op::Release { .. });
         let is_repeated = is_release && std::mem::replace(&mut owned.release_sent, true);
-        let came = self.send(op, fate);
+        let result = self.send(op, fate);
         let (log, record) = (self.log(), self.record());
         let Some(owned) = &mut self.nodes[node].owner else { return };
         let mut over = false;
-        for outcome in owned.ownership.came(&snapshot, came) {
+        for outcome in owned.ownership.completed(&snapshot, result) {
             match outcome {
                 Outcome::Through(through) => {
                     assert!(through >= owned.held, "{through} is told after {}", owned.held);
@@ -381,7 +381,9 @@ impl World {
             _ => Expected::Token(token),
         };
         let new = Owner { token: token.next(self.random), node: Incarnation(node as u64) };
-        if let Came::Claimed(Ok(claimed)) = self.send(Op::Claim { expected, new, at: None }, fate) {
+        if let OpResult::Claimed(Ok(claimed)) =
+            self.send(Op::Claim { expected, new, at: None }, fate)
+        {
             self.install(node, claimed.record, claimed.log, lease_generation);
         }
     }

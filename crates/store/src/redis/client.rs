@@ -83,8 +83,8 @@ struct Pending {
 /// Calls that go to one server.
 type Group = (Arc<Link>, Vec<Pending>);
 
-/// What came of a call.
-enum Came {
+/// The result of a call.
+enum Attempted {
     Answer(Result<Answer, Error>),
     /// Nothing, or nothing final: try again, and why.
     Again {
@@ -185,16 +185,16 @@ impl Client {
             let mut pending = Vec::new();
             for (place, came) in came {
                 match came {
-                    Came::Answer(answer) => {
+                    Attempted::Answer(answer) => {
                         metrics::came(operations[place], outcome(&answer), start.elapsed());
                         tell(place, answer);
                     }
-                    Came::Again { why, .. } if is_late => {
+                    Attempted::Again { why, .. } if is_late => {
                         let answer = Err(why);
                         metrics::came(operations[place], outcome(&answer), start.elapsed());
                         tell(place, answer);
                     }
-                    Came::Again { pending: again, cause, .. } => {
+                    Attempted::Again { pending: again, cause, .. } => {
                         metrics::REPEATS.with_label_values(&[cause.label()]).inc();
                         rest |= cause.rests();
                         pending.push(again);
@@ -215,7 +215,7 @@ impl Client {
         attempt: u32,
         rests: bool,
         deadline: Instant,
-    ) -> (u32, Vec<(usize, Came)>) {
+    ) -> (u32, Vec<(usize, Attempted)>) {
         if rests {
             self.pause(attempt - 1, deadline).await;
         }
@@ -223,14 +223,14 @@ impl Client {
     }
 
     /// Sends each call once, those for one server together.
-    async fn attempt(&self, pending: Vec<Pending>, deadline: Instant) -> Vec<(usize, Came)> {
+    async fn attempt(&self, pending: Vec<Pending>, deadline: Instant) -> Vec<(usize, Attempted)> {
         let (groups, lost) = self.by_server(pending);
         if !lost.is_empty() {
             self.refresh();
         }
         let lost = lost.into_iter().map(|pending| {
             let why = unavailable("no primary of the redis cluster is known for the slot");
-            (pending.place, Came::Again { pending, why, cause: Cause::Unanswered })
+            (pending.place, Attempted::Again { pending, why, cause: Cause::Unanswered })
         });
         let mut came: Vec<_> = lost.collect();
         let groups = groups.into_iter().map(|(link, group)| self.send(link, group, deadline));
@@ -261,7 +261,7 @@ impl Client {
         link: Arc<Link>,
         group: Vec<Pending>,
         mut deadline: Instant,
-    ) -> Vec<(usize, Came)> {
+    ) -> Vec<(usize, Attempted)> {
         let mut came = Vec::with_capacity(group.len());
         let mut group = group.into_iter().peekable();
         while group.peek().is_some() {
@@ -281,7 +281,7 @@ impl Client {
                         let why = Error::Unavailable(io::Error::new(why.kind(), why.to_string()));
                         came.push((
                             pending.place,
-                            Came::Again { pending, why, cause: Cause::Unanswered },
+                            Attempted::Again { pending, why, cause: Cause::Unanswered },
                         ));
                     }
                     break;
@@ -298,7 +298,7 @@ impl Client {
         link: &Link,
         write: Vec<Pending>,
         deadline: Instant,
-    ) -> Result<Vec<(usize, Came)>, (Vec<Pending>, io::Error)> {
+    ) -> Result<Vec<(usize, Attempted)>, (Vec<Pending>, io::Error)> {
         let up = match link.up(deadline).await {
             Ok(up) => up,
             Err(why) => return Err((write, why)),
@@ -320,7 +320,7 @@ impl Client {
                 // The slot may have moved; the next judgement goes by a new map.
                 self.refresh();
                 let why = refused("redis has another primary; see what it forgot first");
-                came.push((pending.place, Came::Answer(Err(why))));
+                came.push((pending.place, Attempted::Answer(Err(why))));
                 continue;
             }
             if let Some((_, true)) = pending.detour.take() {
@@ -341,7 +341,10 @@ impl Client {
         for (pending, place) in sent.into_iter().zip(places) {
             let value = std::mem::take(&mut values[place]);
             let Value::ServerError(error) = value else {
-                came.push((pending.place, Came::Answer(Ok(Answer { value, is_acknowledged }))));
+                came.push((
+                    pending.place,
+                    Attempted::Answer(Ok(Answer { value, is_acknowledged })),
+                ));
                 continue;
             };
             let verdict = verdict(&error, &up.address);
@@ -361,16 +364,16 @@ impl Client {
     }
 
     /// What becomes of a call that was answered with an error.
-    fn judge(&self, mut pending: Pending, verdict: Verdict, up: &Up, code: &str) -> Came {
+    fn judge(&self, mut pending: Pending, verdict: Verdict, up: &Up, code: &str) -> Attempted {
         let why = unavailable(format!("{} answers {code}", up.address));
         let cause = match (verdict, &self.paths) {
-            (Verdict::Refused(why), _) => return Came::Answer(Err(refused(why))),
+            (Verdict::Refused(why), _) => return Attempted::Answer(Err(refused(why))),
             (Verdict::Load, _) => Cause::Script,
             (Verdict::Wait, _) => Cause::Busy,
             (Verdict::Reconnect, _) => Cause::Deposed,
             (Verdict::Moved(_) | Verdict::Ask(_), Paths::Single(_)) => {
                 let why = "this redis is part of a cluster; write redis+cluster:// in its URL";
-                return Came::Answer(Err(refused(why)));
+                return Attempted::Answer(Err(refused(why)));
             }
             (Verdict::Moved(address), Paths::Cluster(_)) => {
                 self.refresh();
@@ -385,7 +388,7 @@ impl Client {
         if cause.rests() {
             self.refresh();
         }
-        Came::Again { pending, why, cause }
+        Attempted::Again { pending, why, cause }
     }
 
     /// Every primary that answers, and what it keeps.
@@ -491,7 +494,7 @@ impl Client {
     }
 }
 
-/// What came of a call at last, as metrics call it.
+/// The result of a call at last, as metrics call it.
 fn outcome(answer: &Result<Answer, Error>) -> Outcome {
     match answer {
         Ok(_) => Outcome::Answered,

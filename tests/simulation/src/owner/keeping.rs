@@ -2,7 +2,7 @@
 
 use conversation::{Emitter, Event};
 use ownership::failover::Generation;
-use ownership::machine::{Came, LeaseSnapshot, Op, Outcome};
+use ownership::machine::{LeaseSnapshot, Op, OpResult, Outcome};
 use ownership::tombstones::Tombstone;
 
 use super::*;
@@ -49,20 +49,25 @@ impl World {
         self.send_for(at, command, Purpose::Ownership(id.clone()));
     }
 
-    /// What came of an operation of the ownership.
-    pub(crate) fn tenure_came(&mut self, at: Incarnation, id: &SessionId, answer: RedisAnswer) {
+    /// The result of an operation of the ownership.
+    pub(crate) fn operation_completed(
+        &mut self,
+        at: Incarnation,
+        id: &SessionId,
+        answer: RedisAnswer,
+    ) {
         let Some(mut owned) = self.take(at, id) else { return };
         owned.busy = false;
-        let came = match answer {
-            RedisAnswer::Appended(came) => Came::Appended(came),
-            RedisAnswer::Saved(came) => Came::Saved(came),
-            RedisAnswer::Claimed(came) => Came::Claimed(came),
-            RedisAnswer::Done(came) => Came::Done(came),
+        let result = match answer {
+            RedisAnswer::Appended(result) => OpResult::Appended(result),
+            RedisAnswer::Saved(result) => OpResult::Saved(result),
+            RedisAnswer::Claimed(result) => OpResult::Claimed(result),
+            RedisAnswer::Done(result) => OpResult::Done(result),
             _ => return self.put(at, id, owned),
         };
         let Some(snapshot) = self.lease_snapshot(at, id) else { return };
         let Some(ownership) = &mut owned.ownership else { return };
-        for outcome in ownership.came(&snapshot, came) {
+        for outcome in ownership.completed(&snapshot, result) {
             match outcome {
                 Outcome::Through(through) => {
                     owned.following.push_back(Event::Appended { through });
