@@ -11,13 +11,13 @@ use store::{Claimed, Digest, Owner, Token};
 use tenants::{Principal, Tenant};
 use tokio::sync::oneshot;
 
-use crate::door::Door;
 use crate::handle::Node;
 use crate::inflow::Local;
 use crate::log_writer::LogWriter;
 use crate::record::Draft;
 use crate::registry::Seat;
 use crate::session_actor::{Beginning, Parts, SessionActor};
+use crate::session_handle::SessionHandle;
 use crate::{Inflow, Opened, clock, metrics};
 
 /// What a new session begins with.
@@ -48,11 +48,15 @@ pub(crate) fn begin(
     let owner = Owner { token: Token::first(random.token), node: node.incarnation() };
 
     let context = mailbox(node);
-    let door =
-        Door::new(session.clone(), Arc::clone(&tenant.name), principal.clone(), context.address());
-    let door = Arc::new(door);
+    let handle = SessionHandle::new(
+        session.clone(),
+        Arc::clone(&tenant.name),
+        principal.clone(),
+        context.address(),
+    );
+    let handle = Arc::new(handle);
     let is_duplex = matches!(newborn, Newborn::Connected { .. });
-    let (sink, queue) = door.sink(node.bounds, is_duplex);
+    let (sink, queue) = handle.sink(node.bounds, is_duplex);
     let birth = birth(node, &tenant.name, owner.token, random.seed, is_duplex.then_some(sink.id));
     let (first, recorded) = match newborn {
         Newborn::Connected { recorded } => (None, Some(recorded)),
@@ -74,11 +78,11 @@ pub(crate) fn begin(
         creation: None,
         recorded,
     };
-    let enrolled = node.registry.enroll(&door, seat).ok_or(Refusal::Unavailable)?;
+    let enrolled = node.registry.enroll(&handle, seat).ok_or(Refusal::Unavailable)?;
     let now = clock::now();
     let actor = SessionActor::new(Parts {
         node: Arc::clone(node),
-        door: Arc::clone(&door),
+        handle: Arc::clone(&handle),
         session: Session::new(birth, now),
         beginning: Beginning::Newborn { draft: Box::new(draft), sink },
         enrolled,
@@ -86,7 +90,7 @@ pub(crate) fn begin(
     });
     context.run(actor);
     metrics::SESSIONS_OPENED.inc();
-    Ok(Opened { session, inflow: Inflow::new(Local::new(queue, door), node, is_duplex) })
+    Ok(Opened { session, inflow: Inflow::new(Local::new(queue, handle), node, is_duplex) })
 }
 
 /// A session that this node has claimed, and for whom.
@@ -126,12 +130,12 @@ pub(crate) fn go_on(node: &Arc<Node>, claim: Claim) -> Result<(), Unreadable> {
     let log_writer = LogWriter::new(ownership, lifetimes, next_token);
 
     let context = mailbox(node);
-    let door = Arc::new(Door::new(session, tenant, principal, context.address()));
+    let handle = Arc::new(SessionHandle::new(session, tenant, principal, context.address()));
     // Should it be here all the same, that one claims it from this claim.
-    let Some(enrolled) = node.registry.enroll(&door, seat) else { return Ok(()) };
+    let Some(enrolled) = node.registry.enroll(&handle, seat) else { return Ok(()) };
     let actor = SessionActor::new(Parts {
         node: Arc::clone(node),
-        door,
+        handle,
         session: machine,
         beginning: Beginning::Claimed { log_writer: Box::new(log_writer), effects },
         enrolled,

@@ -20,11 +20,11 @@ use tokio::time::timeout;
 
 use crate::arbiters::Arbiters;
 use crate::birth::{self, Newborn};
-use crate::door::Door;
 use crate::inflow::Local;
 use crate::registry::{Found, Registry};
 use crate::remote::{self, Passage, Serving, SessionRequest};
 use crate::seeking::Claims;
+use crate::session_handle::SessionHandle;
 use crate::sink::Bounds;
 use crate::tombstones::{self, Tombstones};
 use crate::{Care, Inflow, Settings, clock, metrics};
@@ -231,8 +231,8 @@ impl Handle {
     /// Returns when all are gone, at most moments after `grace` is over.
     pub async fn stop(&self, grace: Duration) {
         self.node.registry.close();
-        if timeout(grace, self.all_gone(Door::drain)).await.is_err()
-            && timeout(LAST_WORDS, self.all_gone(Door::stop)).await.is_err()
+        if timeout(grace, self.all_gone(SessionHandle::drain)).await.is_err()
+            && timeout(LAST_WORDS, self.all_gone(SessionHandle::stop)).await.is_err()
         {
             let sessions = self.sessions();
             tracing::warn!(sessions, "sessions were still there when the node stopped");
@@ -251,12 +251,12 @@ impl Handle {
         cluster.set_draining(true);
         let sessions = self.sessions();
         tracing::info!(sessions, "draining");
-        if timeout(grace, self.all_gone(Door::hand_over)).await.is_ok() {
+        if timeout(grace, self.all_gone(SessionHandle::hand_over)).await.is_ok() {
             return;
         }
         metrics::HANDOVERS_FORCED.inc_by(self.sessions() as u64);
-        if timeout(LAST_WORDS, self.all_gone(Door::hand_over_at_once)).await.is_err()
-            && timeout(LAST_WORDS, self.all_gone(Door::stop)).await.is_err()
+        if timeout(LAST_WORDS, self.all_gone(SessionHandle::hand_over_at_once)).await.is_err()
+            && timeout(LAST_WORDS, self.all_gone(SessionHandle::stop)).await.is_err()
         {
             let sessions = self.sessions();
             tracing::warn!(sessions, "sessions could not be given up; they are taken from us");
@@ -273,7 +273,7 @@ impl Handle {
         self.node.registry.close();
     }
 
-    async fn all_gone(&self, tell: impl Fn(&Door)) {
+    async fn all_gone(&self, tell: impl Fn(&SessionHandle)) {
         let registry = &self.node.registry;
         loop {
             let empty = registry.empty();
@@ -329,12 +329,12 @@ impl Node {
         request: SessionRequest,
         forwarded: bool,
     ) -> Entry {
-        let door = match self.registry.find(tenant, principal, session) {
-            Found::Here(door) => door,
+        let handle = match self.registry.find(tenant, principal, session) {
+            Found::Here(handle) => handle,
             Found::Foreign => return Entry::Refused(Refusal::UnknownSession),
             Found::Absent => return Entry::Absent,
         };
-        match door.enter(self.bounds, |sink| request.event(sink, forwarded)) {
+        match handle.enter(self.bounds, |sink| request.event(sink, forwarded)) {
             Ok(local) => Entry::Entered(local),
             Err(refusal) => {
                 if refusal == Refusal::Busy {
@@ -447,7 +447,7 @@ impl Node {
 async fn tell_of_changes(node: Weak<Node>, mut changes: watch::Receiver<u64>) {
     while changes.changed().await.is_ok() {
         let Some(node) = node.upgrade() else { return };
-        node.registry.for_each(Door::knock);
+        node.registry.for_each(SessionHandle::wake);
     }
 }
 

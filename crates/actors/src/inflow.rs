@@ -6,9 +6,9 @@ use std::task::{Context, Poll};
 use conversation::Frame;
 use ownership::ReplyEvent;
 
-use crate::door::Door;
 use crate::handle::Node;
 use crate::remote::Passage;
+use crate::session_handle::SessionHandle;
 use crate::silence::Silence;
 use crate::sink::Queue;
 
@@ -90,12 +90,12 @@ impl From<Passage> for Source {
 #[derive(Debug)]
 pub(crate) struct Local {
     queue: Arc<Queue>,
-    door: Arc<Door>,
+    handle: Arc<SessionHandle>,
 }
 
 impl Local {
-    pub(crate) fn new(queue: Arc<Queue>, door: Arc<Door>) -> Self {
-        Self { queue, door }
+    pub(crate) fn new(queue: Arc<Queue>, handle: Arc<SessionHandle>) -> Self {
+        Self { queue, handle }
     }
 
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
@@ -111,7 +111,7 @@ impl Local {
 impl Drop for Local {
     fn drop(&mut self) {
         if self.queue.leave() {
-            self.door.reader_left();
+            self.handle.reader_left();
         }
     }
 }

@@ -11,12 +11,12 @@ use ownership::tombstones::Tombstone;
 use thin_vec::ThinVec;
 
 use crate::clock;
-use crate::door::Standing;
 use crate::log_writer::LogWriter;
 use crate::metrics::{self, End};
 use crate::performing::at_once;
 use crate::record;
 use crate::session_actor::SessionActor;
+use crate::session_handle::Standing;
 use crate::sink::Sink;
 
 /// How long a session that is over tries to say so, in milliseconds. Then one that was given
@@ -83,7 +83,7 @@ impl SessionActor {
     pub(crate) fn leaves_too_long(&mut self, now: Millis) -> bool {
         let late = self.leaving.is_some_and(|leaving| leaving.until <= now);
         if late {
-            tracing::warn!(session = ?self.door.session, "that a session is gone was not written in time");
+            tracing::warn!(session = ?self.handle.session, "that a session is gone was not written in time");
             if self.leaving.is_some_and(|leaving| !leaving.moves) {
                 self.keep_tombstone(false);
                 self.tell_end(false);
@@ -127,7 +127,7 @@ impl SessionActor {
         let lasts = Duration::from(log_writer.lifetimes.ended).as_millis();
         let lasts = u64::try_from(lasts).unwrap_or(u64::MAX);
         let generation = is_written.then_some(generation);
-        let session = self.door.session.clone();
+        let session = self.handle.session.clone();
         let tombstone = Tombstone::new(session, record, generation, now.plus(lasts).0);
         self.node
             .tombstones
@@ -160,7 +160,7 @@ impl SessionActor {
         let Some(token) = token.filter(|_| is_recorded) else { return };
         let ended = Box::pin(record::end(
             Arc::clone(&self.node.store),
-            self.door.session.clone(),
+            self.handle.session.clone(),
             token,
             self.node.settings.tombstone_ttl(),
             enrolled,
@@ -181,9 +181,9 @@ impl SessionActor {
     /// Lets everyone go who waits or listens.
     fn say_goodbye(&mut self, end: End) {
         metrics::ended(end);
-        tracing::debug!(session = ?self.door.session, ?end, "a session ended");
+        tracing::debug!(session = ?self.handle.session, ?end, "a session ended");
         let moves = matches!(end, End::Deposed | End::Over(Cause::Asleep | Cause::Moved));
-        self.door.close(if moves { Standing::Leaving } else { Standing::Over });
+        self.handle.close(if moves { Standing::Leaving } else { Standing::Over });
         if let Some(draft) = &mut self.draft {
             draft.recorded = None;
         }

@@ -1,18 +1,17 @@
 //! Keeps live sessions and performs their effects. The only crate with actix actors.
 //!
-//! [`Handle`] is the door: it makes sessions, brings them what clients send, and gives
-//! each connection an [`Inflow`] of what it is told. A session is one actor that holds the
+//! [`Handle`] creates sessions, brings them what clients send, and gives each connection an
+//! [`Inflow`] of what it is told. A session is one actor that holds the
 //! machine of `conversation`, the link to the tenant's server and the writer of its log.
 //!
-//! In a cluster a session may live on another node. Then its calls are carried there, and
-//! nobody behind the door can tell.
+//! In a cluster a session may live on another node. Then its calls are carried there, and the
+//! user of the handle sees no difference.
 
 mod alarm;
 mod arbiters;
 mod birth;
 mod care;
 mod clock;
-mod door;
 mod handle;
 mod held;
 mod inflow;
@@ -26,6 +25,7 @@ mod registry;
 mod remote;
 mod seeking;
 mod session_actor;
+mod session_handle;
 mod settings;
 mod silence;
 mod sink;

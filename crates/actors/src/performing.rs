@@ -102,9 +102,9 @@ impl SessionActor {
     }
 
     fn open_link(&mut self) {
-        match self.node.backends.of(&self.door.tenant) {
+        match self.node.backends.of(&self.handle.tenant) {
             Some(backend) => {
-                self.link = Some(backend.open(&self.door.session));
+                self.link = Some(backend.open(&self.handle.session));
                 self.deaf = false;
             }
             None => {
@@ -131,7 +131,7 @@ impl SessionActor {
         let settings = &self.node.settings;
         let creation: Creation = Box::pin(record::create(
             Arc::clone(&self.node.store),
-            self.door.session.clone(),
+            self.handle.session.clone(),
             record,
             settings.record_ttl(),
             Duration::from_secs(settings.store_wait_secs),
@@ -144,7 +144,7 @@ impl SessionActor {
 
     pub(crate) fn recorded(&mut self, came: Result<(), Error>) {
         if let Err(error) = came {
-            tracing::error!(session = ?self.door.session, %error, "a session could not be recorded");
+            tracing::error!(session = ?self.handle.session, %error, "a session could not be recorded");
             self.abandon(End::Unrecorded);
             return;
         }
@@ -156,7 +156,8 @@ impl SessionActor {
         let settings = &self.node.settings;
         let record = draft.record(self.session.revision(), self.session.initialize());
         let (ttl, now) = (settings.record_ttl(), clock::now().0);
-        let ownership = Ownership::new(self.door.session.clone(), record, draft.acquired, ttl, now);
+        let ownership =
+            Ownership::new(self.handle.session.clone(), record, draft.acquired, ttl, now);
         self.log_writer = Some(LogWriter::new(ownership, settings.lifetimes(), draft.random));
         self.draft = None;
     }

@@ -13,8 +13,8 @@ use protocol::SessionId;
 use tenants::{Principal, Tenant};
 use tokio::sync::Notify;
 
-use crate::door::Door;
 use crate::metrics;
+use crate::session_handle::SessionHandle;
 
 /// So many that threads seldom wait for each other.
 const SHARDS: usize = 16;
@@ -32,7 +32,7 @@ pub(crate) struct Registry {
 /// What a visitor finds.
 pub(crate) enum Found {
     /// The way in, though the session may be about to go.
-    Here(Arc<Door>),
+    Here(Arc<SessionHandle>),
     /// Somebody else's session. Whose it is not learns nothing of it (SES-04).
     Foreign,
     /// No such session on this node.
@@ -40,7 +40,7 @@ pub(crate) enum Found {
 }
 
 /// A session that is known, by its id.
-struct Known(Arc<Door>);
+struct Known(Arc<SessionHandle>);
 
 impl Borrow<SessionId> for Known {
     fn borrow(&self) -> &SessionId {
@@ -121,13 +121,13 @@ impl Registry {
         Ok(Seat { registry: Arc::clone(self), tenant: Arc::clone(tenant), is_passed_on: false })
     }
 
-    /// Makes the session behind a door known, in its seat; not if it is already.
-    pub(crate) fn enroll(&self, door: &Arc<Door>, mut seat: Seat) -> Option<Enrolled> {
-        if !self.shard(&door.session).insert(Known(Arc::clone(door))) {
+    /// Makes the session of a session handle known, in its seat; not if it is already.
+    pub(crate) fn enroll(&self, handle: &Arc<SessionHandle>, mut seat: Seat) -> Option<Enrolled> {
+        if !self.shard(&handle.session).insert(Known(Arc::clone(handle))) {
             return None;
         }
         seat.is_passed_on = true;
-        Some(Enrolled { registry: Arc::clone(&seat.registry), door: Arc::clone(door) })
+        Some(Enrolled { registry: Arc::clone(&seat.registry), handle: Arc::clone(handle) })
     }
 
     /// Is the session here, whosever it is?
@@ -139,7 +139,9 @@ impl Registry {
     pub(crate) fn find(&self, tenant: &str, principal: &Principal, session: &SessionId) -> Found {
         let shard = self.shard(session);
         match shard.get(session) {
-            Some(Known(door)) if door.admits(tenant, principal) => Found::Here(Arc::clone(door)),
+            Some(Known(handle)) if handle.admits(tenant, principal) => {
+                Found::Here(Arc::clone(handle))
+            }
             Some(_) => Found::Foreign,
             None => Found::Absent,
         }
@@ -161,9 +163,9 @@ impl Registry {
     }
 
     /// Does something with every session that is known now.
-    pub(crate) fn for_each(&self, act: impl Fn(&Door)) {
+    pub(crate) fn for_each(&self, act: impl Fn(&SessionHandle)) {
         for shard in &self.shards {
-            lock(shard).iter().for_each(|Known(door)| act(door));
+            lock(shard).iter().for_each(|Known(handle)| act(handle));
         }
     }
 
@@ -203,21 +205,21 @@ impl Registry {
 /// One session's being known, and its seat. Given back when dropped, in that order.
 pub(crate) struct Enrolled {
     registry: Arc<Registry>,
-    door: Arc<Door>,
+    handle: Arc<SessionHandle>,
 }
 
 impl Drop for Enrolled {
     fn drop(&mut self) {
-        let mut shard = self.registry.shard(&self.door.session);
-        let door = shard.take(&self.door.session);
+        let mut shard = self.registry.shard(&self.handle.session);
+        let handle = shard.take(&self.handle.session);
         // A burst of sessions leaves no empty table behind.
         if shard.len() * 4 < shard.capacity() && shard.capacity() > 64 {
             shard.shrink_to_fit();
         }
         drop(shard);
-        drop(door);
+        drop(handle);
         self.registry.gone.notify_waiters();
-        self.registry.vacate(&self.door.tenant);
+        self.registry.vacate(&self.handle.tenant);
     }
 }
 

@@ -22,10 +22,10 @@ use tokio::time::timeout;
 
 use crate::birth::{self, Claim};
 use crate::clock::{self, Seldom};
-use crate::door;
 use crate::handle::Node;
 use crate::metrics::{self, Failure};
 use crate::registry::{Found, Seat};
+use crate::session_handle;
 
 /// Most sessions that are claimed at once; whoever comes for a further one tries again.
 const CLAIMS_MAX: usize = 4_096;
@@ -140,17 +140,17 @@ impl Node {
             let gone = self.registry.gone();
             tokio::pin!(gone);
             gone.as_mut().enable();
-            let door = match self.registry.find(visitor.tenant, visitor.principal, session) {
-                Found::Here(door) => door,
+            let handle = match self.registry.find(visitor.tenant, visitor.principal, session) {
+                Found::Here(handle) => handle,
                 Found::Foreign => return Err(Refusal::UnknownSession),
                 Found::Absent => return Ok(false),
             };
-            match door.standing() {
-                door::Standing::Open => return Ok(true),
-                door::Standing::Over => return Err(Refusal::UnknownSession),
-                door::Standing::Leaving => {}
+            match handle.standing() {
+                session_handle::Standing::Open => return Ok(true),
+                session_handle::Standing::Over => return Err(Refusal::UnknownSession),
+                session_handle::Standing::Leaving => {}
             }
-            drop(door);
+            drop(handle);
             if tokio::time::timeout_at(until, gone).await.is_err() {
                 return Err(Refusal::Unavailable);
             }

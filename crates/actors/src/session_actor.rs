@@ -21,7 +21,6 @@ use thin_vec::ThinVec;
 
 use crate::alarm::Alarm;
 use crate::clock;
-use crate::door::Door;
 use crate::handle::Node;
 use crate::leaving::Leaving;
 use crate::log_writer::LogWriter;
@@ -29,6 +28,7 @@ use crate::metrics::{self, End, Hold};
 use crate::pump::Pump;
 use crate::record::Draft;
 use crate::registry::Enrolled;
+use crate::session_handle::SessionHandle;
 use crate::sink::Sink;
 
 /// The shortest wait before the store is asked again, in milliseconds.
@@ -45,7 +45,7 @@ pub(crate) struct Letter {
     came: Millis,
 }
 
-/// What comes through the door.
+/// What is sent to a session's actor.
 pub(crate) enum Mail {
     /// Something happened; `sink` is the connection that the event names.
     Happened {
@@ -54,8 +54,8 @@ pub(crate) enum Mail {
         /// The connection that waits for what comes of it.
         sink: Option<Sink>,
     },
-    /// Look at the notes at the door, and whether the node still owns the session.
-    Knock,
+    /// Look at the flags of the handle, and whether the node still owns the session.
+    Wake,
     /// End as soon as no request is in flight.
     Drain,
 }
@@ -74,7 +74,7 @@ impl Message for Mail {
 /// One live session.
 pub(crate) struct SessionActor {
     pub(crate) node: Arc<Node>,
-    pub(crate) door: Arc<Door>,
+    pub(crate) handle: Arc<SessionHandle>,
     /// Apart, so that neither it nor this is rounded up by a quarter for the other's sake.
     pub(crate) session: Box<Session>,
     /// What is to be recorded once the handshake has succeeded.
@@ -116,7 +116,7 @@ pub(crate) struct SessionActor {
 /// What a session's actor is made of.
 pub(crate) struct Parts {
     pub(crate) node: Arc<Node>,
-    pub(crate) door: Arc<Door>,
+    pub(crate) handle: Arc<SessionHandle>,
     pub(crate) session: Session,
     pub(crate) beginning: Beginning,
     pub(crate) enrolled: Enrolled,
@@ -134,9 +134,12 @@ pub(crate) enum Beginning {
 impl SessionActor {
     pub(crate) fn new(parts: Parts) -> Self {
         let mut actor = Self {
-            failover_generation: parts.node.lease_snapshot(&parts.door.session).failover_generation,
+            failover_generation: parts
+                .node
+                .lease_snapshot(&parts.handle.session)
+                .failover_generation,
             node: parts.node,
-            door: parts.door,
+            handle: parts.handle,
             session: Box::new(parts.session),
             draft: None,
             sinks: ThinVec::new(),
@@ -180,7 +183,7 @@ impl SessionActor {
             return;
         }
         if catch_unwind(AssertUnwindSafe(|| live(self))).is_err() {
-            tracing::error!(session = ?self.door.session, "a session panicked and was ended");
+            tracing::error!(session = ?self.handle.session, "a session panicked and was ended");
             self.abandon(End::Panicked);
         }
         if self.over {
@@ -207,7 +210,7 @@ impl SessionActor {
     fn may_act(&mut self) -> bool {
         self.observe_failovers();
         let lease_generation = self.node.valid_lease_generation();
-        let snapshot = || self.node.lease_snapshot(&self.door.session);
+        let snapshot = || self.node.lease_snapshot(&self.handle.session);
         self.log_writer.as_ref().map_or(lease_generation.is_some(), |log_writer| {
             log_writer.may_act(lease_generation, snapshot)
         })
@@ -216,7 +219,7 @@ impl SessionActor {
     fn observe_failovers(&mut self) {
         if let Some(log_writer) = &mut self.log_writer {
             log_writer.observe(self.node.newest_failover_generation(), || {
-                self.node.lease_snapshot(&self.door.session)
+                self.node.lease_snapshot(&self.handle.session)
             });
         }
     }
@@ -362,7 +365,7 @@ impl SessionActor {
                 self.step(now, event);
             } else if let Some(Letter { event, sink, .. }) = take_first(&mut self.mail) {
                 self.admit(event, sink, now);
-            } else if self.door.has_any_left() {
+            } else if self.handle.has_any_left() {
                 self.miss_readers();
             } else if self.draining && self.session.exchanges() == 0 {
                 self.step(now, Event::Stopping);
@@ -397,12 +400,12 @@ impl SessionActor {
         }
     }
 
-    /// Brings what came through the door to the session.
+    /// Brings an event to the session.
     fn admit(&mut self, event: Event, sink: Option<Sink>, now: Millis) {
         if let Some(mut sink) = sink {
             // Whoever left on the way was not missed by any earlier look.
             if sink.is_left() {
-                self.door.note_left();
+                self.handle.note_left();
             }
             sink.take();
             if self.sinks.is_empty() {
@@ -445,7 +448,8 @@ impl SessionActor {
         if waited_for || self.may_act() {
             return true;
         }
-        let failover_generation = self.node.lease_snapshot(&self.door.session).failover_generation;
+        let failover_generation =
+            self.node.lease_snapshot(&self.handle.session).failover_generation;
         self.due = failover_generation
             > std::mem::replace(&mut self.failover_generation, failover_generation);
         self.due
@@ -457,13 +461,13 @@ impl SessionActor {
             return;
         }
         let Some(log_writer) = &mut self.log_writer else { return };
-        let (node, door, session) = (&self.node, &self.door, &self.session);
+        let (node, handle, session) = (&self.node, &self.handle, &self.session);
         let ring = || {
             let ring = session.ring();
             (ring.first, ring.entries)
         };
         let mut outcomes = Vec::new();
-        let snapshot = || node.lease_snapshot(&door.session);
+        let snapshot = || node.lease_snapshot(&handle.session);
         log_writer.poll(context, &node.store, snapshot, ring, &mut outcomes);
         for outcome in outcomes {
             match outcome {
@@ -533,7 +537,7 @@ impl Handler<Mail> for SessionActor {
     fn handle(&mut self, mail: Mail, context: &mut Self::Context) {
         self.guarded(context, |actor| match mail {
             Mail::Happened { event, sink } => actor.receive(event, sink),
-            Mail::Knock => {
+            Mail::Wake => {
                 actor.stir();
                 actor.go_on(clock::now());
             }

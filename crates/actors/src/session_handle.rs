@@ -15,7 +15,7 @@ use crate::session_actor::{Mail, SessionActor};
 use crate::sink::{Bounds, Queue, Sink};
 
 /// One session's mailbox, who may come to it, and what its connections share.
-pub(crate) struct Door {
+pub(crate) struct SessionHandle {
     pub(crate) session: SessionId,
     pub(crate) tenant: Arc<str>,
     principal: Principal,
@@ -41,7 +41,7 @@ pub(crate) enum Standing {
     Over,
 }
 
-impl Door {
+impl SessionHandle {
     /// To a session that is open to this principal of its tenant.
     pub(crate) fn new(
         session: SessionId,
@@ -108,15 +108,15 @@ impl Door {
 
     /// Makes the session look around: something that it depends on has changed. Where the
     /// mailbox is full, what is in it makes it look.
-    pub(crate) fn knock(&self) {
-        let _ = self.mailbox.try_send(Mail::Knock);
+    pub(crate) fn wake(&self) {
+        let _ = self.mailbox.try_send(Mail::Wake);
     }
 
-    /// A reader went away. The note is left before the knock, so where the mailbox is
-    /// full, whoever empties it finds the note.
+    /// A reader went away. The flag is left before the wake-up, so where the mailbox is
+    /// full, whoever empties it finds the flag.
     pub(crate) fn reader_left(&self) {
         self.left.store(true, Ordering::SeqCst);
-        self.knock();
+        self.wake();
     }
 
     /// Has any reader left since this was last asked?
@@ -124,7 +124,7 @@ impl Door {
         self.left.load(Ordering::SeqCst) && self.left.swap(false, Ordering::SeqCst)
     }
 
-    /// Leaves the note without a knock: for the session itself.
+    /// Leaves the flag without a wake-up: for the session itself.
     pub(crate) fn note_left(&self) {
         self.left.store(true, Ordering::SeqCst);
     }
@@ -160,7 +160,7 @@ impl Door {
     }
 }
 
-impl fmt::Debug for Door {
+impl fmt::Debug for SessionHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Door")
     }
