@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use actors::{Answer, Handle, ReplyEvent, Settings, Visit};
+use actors::{Answer, Caller, Handle, ReplyEvent, Settings};
 use backends::native::{Call, Error, Handler, Info, NativeBackend};
 use backends::{Backend, Backends};
 use bytes::Bytes;
@@ -27,7 +27,7 @@ impl Handler for Echo {
     }
 }
 
-async fn session() -> (Handle, Visit) {
+async fn session() -> (Handle, Caller) {
     let backend: Arc<dyn Backend> = Arc::new(NativeBackend::new(Echo));
     let backends = Backends::new([("acme".into(), backend)]);
     let handle = Handle::new(Settings::default(), Arc::new(Memory::default()), backends);
@@ -41,15 +41,15 @@ async fn session() -> (Handle, Visit) {
     let request = Request::new(0.into(), Method::Initialize, Some(params));
     let mut opened = handle.initialize(&tenant, &principal, request, None).await.unwrap();
     assert!(matches!(opened.inflow.next().await, Some(ReplyEvent::Answer(Answer::Welcome(_)))));
-    let visit = Visit { tenant, principal, session: opened.session };
+    let caller = Caller { tenant, principal, session: opened.session };
     let initialized = Notification::new(Method::Initialized, None);
-    let mut posted = handle.post(&visit, Body::One(initialized.into()), None).await.unwrap();
+    let mut posted = handle.post(&caller, Body::One(initialized.into()), None).await.unwrap();
     assert!(posted.next().await.is_some());
-    (handle, visit)
+    (handle, caller)
 }
 
-async fn call(handle: &Handle, visit: &Visit, body: Body) {
-    let mut inflow = handle.post(visit, body, None).await.unwrap();
+async fn call(handle: &Handle, caller: &Caller, body: Body) {
+    let mut inflow = handle.post(caller, body, None).await.unwrap();
     let Some(ReplyEvent::Answer(Answer::Json(_))) = inflow.next().await else {
         panic!("the call was not answered with JSON");
     };
@@ -62,7 +62,7 @@ fn body(id: i64) -> Body {
 
 fn round_trip(criterion: &mut Criterion) {
     let system = actix_rt::System::new();
-    let (handle, visit) = system.block_on(session());
+    let (handle, caller) = system.block_on(session());
     let mut next = 1;
     criterion.bench_function("actor/round_trip", |bencher| {
         bencher.iter_custom(|iterations| {
@@ -72,7 +72,7 @@ fn round_trip(criterion: &mut Criterion) {
             system.block_on(async {
                 let start = Instant::now();
                 for body in bodies {
-                    call(&handle, &visit, body).await;
+                    call(&handle, &caller, body).await;
                 }
                 start.elapsed()
             })
@@ -88,7 +88,7 @@ fn round_trip(criterion: &mut Criterion) {
                     let start = Instant::now();
                     let mut inflows = Vec::with_capacity(16);
                     for body in bodies {
-                        inflows.push(handle.post(&visit, body, None).await.unwrap());
+                        inflows.push(handle.post(&caller, body, None).await.unwrap());
                     }
                     for inflow in &mut inflows {
                         assert!(inflow.next().await.is_some());
@@ -104,18 +104,18 @@ fn round_trip(criterion: &mut Criterion) {
 fn birth(criterion: &mut Criterion) {
     let system = actix_rt::System::new();
     criterion.bench_function("actor/birth_and_end", |bencher| {
-        let (handle, visit) = system.block_on(session());
+        let (handle, caller) = system.block_on(session());
         bencher.iter(|| {
             system.block_on(async {
                 let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
                 let request = Request::new(0.into(), Method::Initialize, Some(params));
                 let mut opened = handle
-                    .initialize(&visit.tenant, &visit.principal, request, None)
+                    .initialize(&caller.tenant, &caller.principal, request, None)
                     .await
                     .unwrap();
                 assert!(opened.inflow.next().await.is_some());
-                let visit = Visit { session: opened.session, ..visit.clone() };
-                assert!(handle.delete(&visit).await.unwrap().next().await.is_some());
+                let caller = Caller { session: opened.session, ..caller.clone() };
+                assert!(handle.delete(&caller).await.unwrap().next().await.is_some());
             });
         });
     });

@@ -36,7 +36,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Who comes to which session.
 #[derive(Clone, Debug)]
-pub struct Visit {
+pub struct Caller {
     /// Whose endpoint was used.
     pub tenant: Arc<Tenant>,
     /// Who is asking; another principal's session is an unknown one.
@@ -204,21 +204,21 @@ impl Handle {
     /// Brings what a client posted.
     pub async fn post(
         &self,
-        visit: &Visit,
+        caller: &Caller,
         body: Body,
         mirrored: Option<Box<Mirrored>>,
     ) -> Result<Inflow, Refusal> {
-        self.enter(visit, SessionRequest::Post { body, mirrored, again: false })
+        self.enter(caller, SessionRequest::Post { body, mirrored, again: false })
     }
 
     /// Opens a GET stream, after an event where `after` (`Last-Event-ID`) names one.
-    pub async fn listen(&self, visit: &Visit, after: Option<String>) -> Result<Inflow, Refusal> {
-        self.enter(visit, SessionRequest::Listen { after })
+    pub async fn listen(&self, caller: &Caller, after: Option<String>) -> Result<Inflow, Refusal> {
+        self.enter(caller, SessionRequest::Listen { after })
     }
 
     /// Ends a session.
-    pub async fn delete(&self, visit: &Visit) -> Result<Inflow, Refusal> {
-        self.enter(visit, SessionRequest::Delete)
+    pub async fn delete(&self, caller: &Caller) -> Result<Inflow, Refusal> {
+        self.enter(caller, SessionRequest::Delete)
     }
 
     /// How many sessions live here now, those included that are about to go.
@@ -289,18 +289,19 @@ impl Handle {
     }
 
     /// This never waits, so a caller that goes away cannot take a request half the way.
-    fn enter(&self, visit: &Visit, request: SessionRequest) -> Result<Inflow, Refusal> {
+    fn enter(&self, caller: &Caller, request: SessionRequest) -> Result<Inflow, Refusal> {
         let node = &self.node;
         if node.sessions_move() {
-            return Ok(Inflow::new(Passage::begin(node, visit, request), node, false));
+            return Ok(Inflow::new(Passage::begin(node, caller, request), node, false));
         }
         // What can be told of a crowd only by a status waits for its turn instead.
         let again = (!request.asks()).then(|| request.clone());
-        let (tenant, principal, session) = (&visit.tenant.name, &visit.principal, &visit.session);
+        let (tenant, principal, session) =
+            (&caller.tenant.name, &caller.principal, &caller.session);
         match node.enter(tenant, principal, session, request, false) {
             Entry::Entered(local) => Ok(Inflow::new(local, node, false)),
             Entry::Refused(Refusal::Busy) if let Some(request) = again => {
-                Ok(Inflow::new(Passage::begin(node, visit, request), node, false))
+                Ok(Inflow::new(Passage::begin(node, caller, request), node, false))
             }
             Entry::Refused(refusal) => Err(refusal),
             Entry::Absent => Err(Refusal::UnknownSession),

@@ -33,7 +33,7 @@ mod tombstones;
 
 pub use care::Care;
 pub use conversation::{Answer, Frame, Refusal, Rerun};
-pub use handle::{Handle, Opened, Visit};
+pub use handle::{Caller, Handle, Opened};
 pub use inflow::Inflow;
 pub use ownership::ReplyEvent;
 pub use settings::Settings;

@@ -29,7 +29,7 @@ pub(crate) struct Registry {
     gone: Notify,
 }
 
-/// What a visitor finds.
+/// What a caller finds.
 pub(crate) enum Found {
     /// The way in, though the session may be about to go.
     Here(Arc<SessionHandle>),
@@ -135,7 +135,7 @@ impl Registry {
         self.shard(session).contains(session)
     }
 
-    /// The session, where the visitor may see it.
+    /// The session, where the caller may see it.
     pub(crate) fn find(&self, tenant: &str, principal: &Principal, session: &SessionId) -> Found {
         let shard = self.shard(session);
         match shard.get(session) {

@@ -47,7 +47,7 @@ pub(crate) enum Place {
     Nowhere,
     /// Nowhere, and this node has no room for it. Another may.
     Full,
-    /// Nowhere: the store holds the end of the session, which was the visitor's.
+    /// Nowhere: the store holds the end of the session, which was the caller's.
     Ended,
     /// Nowhere: the store holds nothing of the session.
     Unknown,
@@ -55,7 +55,7 @@ pub(crate) enum Place {
 
 /// Who comes for a session.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Visitor<'a> {
+pub(crate) struct Identity<'a> {
     pub(crate) tenant: &'a str,
     pub(crate) principal: &'a Principal,
 }
@@ -75,8 +75,8 @@ impl Claims {
 }
 
 impl Node {
-    /// Finds a session for a visitor. Where it is nowhere it is claimed and goes on here,
-    /// unless it is not the visitor's: then it is unknown, and nothing was done.
+    /// Finds a session for a caller. Where it is nowhere it is claimed and goes on here,
+    /// unless it is not the caller's: then it is unknown, and nothing was done.
     ///
     /// [`Refusal::Unavailable`] may be something else a moment later. `fresh`: nothing that
     /// is remembered is believed.
@@ -87,10 +87,10 @@ impl Node {
         session: &SessionId,
         fresh: bool,
     ) -> Result<Place, Refusal> {
-        let visitor = Visitor { tenant, principal };
+        let identity = Identity { tenant, principal };
         let mut fresh = fresh;
         for _ in 0..LOOKS {
-            if self.is_here(visitor, session).await? {
+            if self.is_here(identity, session).await? {
                 return Ok(Place::Here);
             }
             // In a statement of its own, so that the lock is not held while waiting.
@@ -99,13 +99,13 @@ impl Node {
                 Some(waiting) => waiting,
                 None => match self.locate(session, fresh).await? {
                     Located::There(peer) => return Ok(Place::There(peer)),
-                    Located::Ended(record) if is_theirs(visitor, &record) => {
+                    Located::Ended(record) if is_theirs(identity, &record) => {
                         return Ok(Place::Ended);
                     }
                     Located::Unknown => return Ok(Place::Unknown),
                     Located::Ended(_) => return Err(Refusal::UnknownSession),
                     Located::Ownerless(record, cause) => {
-                        self.check(visitor, &record)?;
+                        self.check(identity, &record)?;
                         if self.claimant(session, cause) == Claimant::Another {
                             return Ok(Place::Nowhere);
                         }
@@ -133,14 +133,14 @@ impl Node {
         location::claimant(cause, is_leaving, is_stable, has_taker, location::Rules::default())
     }
 
-    /// Is the session here, for this visitor? One that is just leaving is waited for.
-    async fn is_here(&self, visitor: Visitor<'_>, session: &SessionId) -> Result<bool, Refusal> {
+    /// Is the session here, for this caller? One that is just leaving is waited for.
+    async fn is_here(&self, identity: Identity<'_>, session: &SessionId) -> Result<bool, Refusal> {
         let until = tokio::time::Instant::now() + LEAVING_PATIENCE;
         loop {
             let gone = self.registry.gone();
             tokio::pin!(gone);
             gone.as_mut().enable();
-            let handle = match self.registry.find(visitor.tenant, visitor.principal, session) {
+            let handle = match self.registry.find(identity.tenant, identity.principal, session) {
                 Found::Here(handle) => handle,
                 Found::Foreign => return Err(Refusal::UnknownSession),
                 Found::Absent => return Ok(false),
@@ -158,9 +158,9 @@ impl Node {
     }
 
     /// Whose is it not learns nothing of it (SES-04).
-    fn check(&self, visitor: Visitor<'_>, record: &Record) -> Result<(), Refusal> {
+    fn check(&self, identity: Identity<'_>, record: &Record) -> Result<(), Refusal> {
         // A duplex session ended with its connection; only its tombstone is missing.
-        if is_theirs(visitor, record) && !record.initialize.is_empty() {
+        if is_theirs(identity, record) && !record.initialize.is_empty() {
             Ok(())
         } else {
             Err(Refusal::UnknownSession)
@@ -228,7 +228,7 @@ impl Node {
         drop(claims);
         let under_way = UnderWay { node: Arc::clone(self), session: session.clone() };
         let principal = principal.clone();
-        // By a task of its own: a visitor that goes away leaves no claim half done.
+        // By a task of its own: a caller that goes away leaves no claim half done.
         tokio::spawn(async move {
             let claim = under_way.node.take_up(&under_way.session, principal, &record, cause);
             let came = timeout(CLAIM_PATIENCE, claim).await.unwrap_or_else(|_| {
@@ -397,8 +397,8 @@ enum Located {
     Unknown,
 }
 
-fn is_theirs(visitor: Visitor<'_>, record: &Record) -> bool {
-    *record.tenant == *visitor.tenant && record.principal.0 == visitor.principal.digest()
+fn is_theirs(identity: Identity<'_>, record: &Record) -> bool {
+    *record.tenant == *identity.tenant && record.principal.0 == identity.principal.digest()
 }
 
 /// A claim of this node's that is under way. Forgotten when it is over, however it ends.

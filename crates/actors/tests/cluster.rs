@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::{Answer, Inflow, Refusal, ReplyEvent, Settings, Visit};
+use actors::{Answer, Caller, Inflow, Refusal, ReplyEvent, Settings};
 use backends::LinkEvent;
 use bytes::Bytes;
 use cluster::Cluster;
@@ -55,28 +55,28 @@ fn parsed(json: &str) -> Message {
 }
 
 /// A session of the revision that has batches.
-async fn old_session(node: &World) -> Visit {
+async fn old_session(node: &World) -> Caller {
     let params = br#"{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
     let request = Request::new(0.into(), Method::Initialize, Some(params));
     let opened =
         node.handle.initialize(&node.tenant, &node.principal, request, None).await.unwrap();
     let told = all(opened.inflow).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{told:?}");
-    let visit = node.visit(&opened.session);
-    accepted(node, &visit, r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
-    visit
+    let caller = node.caller(&opened.session);
+    accepted(node, &caller, r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
+    caller
 }
 
 /// Posts what is only to be accepted.
-async fn accepted(node: &World, visit: &Visit, json: &str) {
-    let told = all(node.handle.post(visit, Body::One(parsed(json)), None).await.unwrap()).await;
+async fn accepted(node: &World, caller: &Caller, json: &str) {
+    let told = all(node.handle.post(caller, Body::One(parsed(json)), None).await.unwrap()).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
 }
 
 /// Posts a call that tells of its progress and asks the client something.
-async fn ask(node: &World, visit: &Visit) -> Inflow {
+async fn ask(node: &World, caller: &Caller) -> Inflow {
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ask","_meta":{"progressToken":"t"}}}"#;
-    node.handle.post(visit, Body::One(parsed(call)), None).await.unwrap()
+    node.handle.post(caller, Body::One(parsed(call)), None).await.unwrap()
 }
 
 /// Reads until there are so many messages.
@@ -109,11 +109,11 @@ async fn refusal(entered: Result<Inflow, Refusal>) -> Refusal {
 #[actix_rt::test]
 async fn a_call_is_answered_at_any_node() {
     let (owner, other) = two().await;
-    let visit = owner.session().await;
-    other.works(&visit, 1).await;
-    owner.works(&visit, 2).await;
+    let caller = owner.session().await;
+    other.works(&caller, 1).await;
+    owner.works(&caller, 2).await;
     for id in 3..50 {
-        other.works(&visit, id).await;
+        other.works(&caller, id).await;
     }
     assert_eq!((owner.handle.sessions(), other.handle.sessions()), (1, 0));
 }
@@ -121,8 +121,8 @@ async fn a_call_is_answered_at_any_node() {
 #[actix_rt::test]
 async fn a_record_names_the_node_that_joined() {
     let (owner, _other) = two().await;
-    let visit = owner.session().await;
-    let record = owner.store.read(&visit.session).await.unwrap().unwrap();
+    let caller = owner.session().await;
+    let record = owner.store.read(&caller.session).await.unwrap().unwrap();
     assert_eq!(record.owner.node, owner.cluster.incarnation());
 }
 
@@ -138,16 +138,16 @@ async fn each_node_has_sessions_and_serves_those_of_the_other() {
 #[actix_rt::test]
 async fn a_question_on_a_stream_of_one_node_may_be_answered_at_the_other() {
     let (owner, other) = two().await;
-    let visit = owner.session().await;
+    let caller = owner.session().await;
     for (asked, answering) in [(&other, &owner), (&owner, &other)] {
-        let mut inflow = ask(asked, &visit).await;
+        let mut inflow = ask(asked, &caller).await;
         let told = some(&mut inflow, 2).await;
         let [(_, progress), (_, question)] = &messages(&told)[..] else { panic!("{told:?}") };
         assert!(progress.contains("notifications/progress") && progress.contains(r#""t""#));
         let Message::Request(question) = parsed(question) else { panic!("{question}") };
         let id = question.id.to_json();
         let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#);
-        accepted(answering, &visit, &answer).await;
+        accepted(answering, &caller, &answer).await;
         let rest = messages(&all(inflow).await);
         let [(Some(_), last)] = &rest[..] else { panic!("{rest:?}") };
         assert_eq!(last, r#"{"jsonrpc":"2.0","id":1,"result":{"roots":[]}}"#);
@@ -157,8 +157,8 @@ async fn a_question_on_a_stream_of_one_node_may_be_answered_at_the_other() {
 #[actix_rt::test]
 async fn a_stream_at_another_node_is_told_what_the_server_says_to_nobody_in_particular() {
     let (owner, other) = two().await;
-    let visit = owner.session().await;
-    let mut inflow = other.handle.listen(&visit, None).await.unwrap();
+    let caller = owner.session().await;
+    let mut inflow = other.handle.listen(&caller, None).await.unwrap();
     opened(&mut inflow).await;
     let message = Notification::new(Method::ToolsListChanged, None).into();
     let voice = owner.script.voices.lock().unwrap()[0].clone();
@@ -170,14 +170,14 @@ async fn a_stream_at_another_node_is_told_what_the_server_says_to_nobody_in_part
 #[actix_rt::test]
 async fn a_stream_that_began_at_one_node_goes_on_at_the_other() {
     let (owner, other) = two().await;
-    let visit = owner.session().await;
+    let caller = owner.session().await;
     for (from, to) in [(&owner, &other), (&other, &owner), (&other, &other)] {
-        let mut inflow = from.call(&visit, 1, "flood").await.unwrap();
+        let mut inflow = from.call(&caller, 1, "flood").await.unwrap();
         let told = some(&mut inflow, 10).await;
         drop(inflow);
         let mut seen = messages(&told);
         let after = seen.last().unwrap().0.clone();
-        let rest = all(to.handle.listen(&visit, after).await.unwrap()).await;
+        let rest = all(to.handle.listen(&caller, after).await.unwrap()).await;
         assert!(!matches!(rest.last(), Some(ReplyEvent::Abort)), "{rest:?}");
         seen.extend(messages(&rest));
         let mut ids: Vec<_> = seen.iter().map(|(id, _)| id.clone().unwrap()).collect();
@@ -191,10 +191,10 @@ async fn a_stream_that_began_at_one_node_goes_on_at_the_other() {
 #[actix_rt::test]
 async fn a_cursor_of_nowhere_is_refused_as_at_home() {
     let (owner, other) = two().await;
-    let visit = owner.session().await;
+    let caller = owner.session().await;
     for node in [&owner, &other] {
         let after = Some("7.0123456789abcdef-9".to_owned());
-        let told = refusal(node.handle.listen(&visit, after).await).await;
+        let told = refusal(node.handle.listen(&caller, after).await).await;
         assert_eq!(told, Refusal::UnknownEvent);
     }
 }
@@ -202,22 +202,22 @@ async fn a_cursor_of_nowhere_is_refused_as_at_home() {
 #[actix_rt::test]
 async fn a_session_that_is_ended_at_another_node_is_over_everywhere() {
     let (owner, other) = two().await;
-    let visit = owner.session().await;
-    other.works(&visit, 1).await;
-    let told = all(other.handle.delete(&visit).await.unwrap()).await;
+    let caller = owner.session().await;
+    other.works(&caller, 1).await;
+    let told = all(other.handle.delete(&caller).await.unwrap()).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     owner.is_empty().await;
     for node in [&owner, &other] {
-        assert_eq!(refusal(node.call(&visit, 2, "echo").await).await, Refusal::UnknownSession);
+        assert_eq!(refusal(node.call(&caller, 2, "echo").await).await, Refusal::UnknownSession);
     }
 }
 
 #[actix_rt::test]
 async fn a_session_is_unknown_to_every_other_principal_and_tenant_at_every_node() {
     let (owner, other) = two().await;
-    let visit = owner.session().await;
-    let principal = Visit { principal: Principal::named("mallory"), ..visit.clone() };
-    let tenant = Visit { tenant: support::tenant("evil", 10), ..visit.clone() };
+    let caller = owner.session().await;
+    let principal = Caller { principal: Principal::named("mallory"), ..caller.clone() };
+    let tenant = Caller { tenant: support::tenant("evil", 10), ..caller.clone() };
     for node in [&owner, &other] {
         for foreign in [&principal, &tenant] {
             let refused = refusal(node.call(foreign, 1, "echo").await).await;
@@ -227,16 +227,16 @@ async fn a_session_is_unknown_to_every_other_principal_and_tenant_at_every_node(
             let refused = refusal(node.handle.delete(foreign).await).await;
             assert_eq!(refused, Refusal::UnknownSession);
         }
-        node.works(&visit, 2).await;
+        node.works(&caller, 2).await;
     }
 }
 
 #[actix_rt::test]
 async fn a_session_that_never_was_is_unknown_at_every_node() {
     let (owner, other) = two().await;
-    let visit = owner.visit(&protocol::SessionId::parse("never-was").unwrap());
+    let caller = owner.caller(&protocol::SessionId::parse("never-was").unwrap());
     for node in [&owner, &other] {
-        assert_eq!(refusal(node.call(&visit, 1, "echo").await).await, Refusal::UnknownSession);
+        assert_eq!(refusal(node.call(&caller, 1, "echo").await).await, Refusal::UnknownSession);
     }
 }
 
@@ -245,8 +245,8 @@ async fn a_client_that_leaves_another_node_is_missed_at_the_owner() {
     let mut settings = Settings::default();
     settings.session.idle_secs = 1;
     let (owner, other) = two_with(settings).await;
-    let visit = owner.session().await;
-    let mut inflow = other.handle.listen(&visit, None).await.unwrap();
+    let caller = owner.session().await;
+    let mut inflow = other.handle.listen(&caller, None).await.unwrap();
     opened(&mut inflow).await;
     // A session with a reader is not idle.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
@@ -258,21 +258,21 @@ async fn a_client_that_leaves_another_node_is_missed_at_the_owner() {
 #[actix_rt::test]
 async fn a_caller_that_leaves_another_node_at_once_has_called_all_the_same() {
     let (owner, other) = two().await;
-    let visit = owner.session().await;
-    other.works(&visit, 1).await;
-    drop(other.call(&visit, 2, "later").await.unwrap());
+    let caller = owner.session().await;
+    other.works(&caller, 1).await;
+    drop(other.call(&caller, 2, "later").await.unwrap());
     owner.heard(2).await;
     owner.script.gate.notify_one();
-    owner.works(&visit, 3).await;
+    owner.works(&caller, 3).await;
 }
 
 #[actix_rt::test]
 async fn a_node_that_stops_gives_clients_of_others_their_last_word() {
     let (owner, other) = two().await;
-    let visit = owner.session().await;
-    let call = actix_rt::spawn(all(other.call(&visit, 1, "hang").await.unwrap()));
+    let caller = owner.session().await;
+    let call = actix_rt::spawn(all(other.call(&caller, 1, "hang").await.unwrap()));
     let stream = {
-        let mut inflow = other.call(&visit, 2, "flood").await.unwrap();
+        let mut inflow = other.call(&caller, 2, "flood").await.unwrap();
         opened(&mut inflow).await;
         inflow
     };
@@ -293,12 +293,12 @@ async fn a_node_that_stops_gives_clients_of_others_their_last_word() {
 #[actix_rt::test]
 async fn a_batch_is_answered_at_any_node() {
     let (owner, other) = two().await;
-    let visit = old_session(&owner).await;
+    let caller = old_session(&owner).await;
     let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}, 7]"#;
     let batch = protocol::parse(batch.as_bytes().into(), &protocol::Limits::default()).unwrap();
     let mut answers = Vec::new();
     for node in [&owner, &other] {
-        let told = all(node.handle.post(&visit, batch.clone(), None).await.unwrap()).await;
+        let told = all(node.handle.post(&caller, batch.clone(), None).await.unwrap()).await;
         let [ReplyEvent::Answer(Answer::Array(array))] = &told[..] else { panic!("{told:?}") };
         answers.push(array.iter().map(text).collect::<Vec<_>>());
     }
@@ -309,38 +309,38 @@ async fn a_batch_is_answered_at_any_node() {
 async fn what_is_posted_at_another_node_is_told_on_the_one_connection_of_a_duplex_session() {
     let (owner, other) = two().await;
     let opened = owner.handle.connect(&owner.tenant, &owner.principal).await.unwrap();
-    let (visit, mut inflow) = (owner.visit(&opened.session), opened.inflow);
+    let (caller, mut inflow) = (owner.caller(&opened.session), opened.inflow);
     let initialize = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}"#;
     let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}"#;
-    accepted(&other, &visit, initialize).await;
+    accepted(&other, &caller, initialize).await;
     assert!(messages(&some(&mut inflow, 1).await)[0].1.contains("protocolVersion"));
-    accepted(&other, &visit, initialized).await;
-    accepted(&other, &visit, call).await;
+    accepted(&other, &caller, initialized).await;
+    accepted(&other, &caller, call).await;
     assert!(messages(&some(&mut inflow, 1).await)[0].1.contains("\"ok\":true"));
 }
 
 #[actix_rt::test]
 async fn a_session_whose_node_has_left_is_taken_up_by_whoever_is_asked() {
     let (owner, other) = two().await;
-    let visit = owner.session().await;
-    other.works(&visit, 1).await;
+    let caller = owner.session().await;
+    other.works(&caller, 1).await;
     owner.cluster.leave().await;
-    other.works(&visit, 2).await;
+    other.works(&caller, 2).await;
     assert_eq!(other.handle.sessions(), 1);
     // Its own node does not act for it any more, and makes none.
     assert_eq!(owner.begin().await.err(), Some(Refusal::Unavailable));
-    let record = other.store.read(&visit.session).await.unwrap().unwrap();
+    let record = other.store.read(&caller.session).await.unwrap().unwrap();
     assert_eq!(record.owner.node, other.cluster.incarnation());
 }
 
 #[actix_rt::test]
 async fn a_stream_at_another_node_is_told_in_order_however_slowly_it_is_read() {
     let (owner, other) = two().await;
-    let visit = owner.session().await;
-    let mut inflow = other.call(&visit, 1, "flood").await.unwrap();
+    let caller = owner.session().await;
+    let mut inflow = other.call(&caller, 1, "flood").await.unwrap();
     opened(&mut inflow).await;
-    owner.works(&visit, 2).await;
+    owner.works(&caller, 2).await;
     let told = all(inflow).await;
     let numbers: Vec<_> = messages(&told)
         .iter()

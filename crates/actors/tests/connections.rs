@@ -12,19 +12,19 @@ use support::{FLOOD, Script, World, all, messages, next};
 #[actix_rt::test]
 async fn a_call_whose_caller_goes_away_at_once_is_made_all_the_same() {
     let world = World::new();
-    let visit = world.session().await;
-    drop(world.call(&visit, 1, "later").await.unwrap());
+    let caller = world.session().await;
+    drop(world.call(&caller, 1, "later").await.unwrap());
     world.heard(1).await;
     world.script.gate.notify_one();
-    world.works(&visit, 2).await;
+    world.works(&caller, 2).await;
     assert_eq!(world.script.requests.load(Ordering::SeqCst), 2);
 }
 
 #[actix_rt::test]
 async fn a_wait_that_is_given_up_loses_nothing() {
     let world = World::new();
-    let visit = world.session().await;
-    let mut inflow = world.call(&visit, 1, "later").await.unwrap();
+    let caller = world.session().await;
+    let mut inflow = world.call(&caller, 1, "later").await.unwrap();
     for _ in 0..3 {
         let waited = tokio::time::timeout(Duration::from_millis(1), inflow.next());
         assert!(waited.await.is_err());
@@ -47,8 +47,8 @@ async fn a_client_that_leaves_before_the_handshake_is_done_leaves_no_session() {
 #[actix_rt::test]
 async fn a_client_that_leaves_a_stream_finds_everything_when_it_comes_back() {
     let world = World::new();
-    let visit = world.session().await;
-    let mut inflow = world.call(&visit, 1, "flood").await.unwrap();
+    let caller = world.session().await;
+    let mut inflow = world.call(&caller, 1, "flood").await.unwrap();
     let mut told = Vec::new();
     while messages(&told).len() < 10 {
         told.push(next(&mut inflow).await.unwrap());
@@ -56,7 +56,7 @@ async fn a_client_that_leaves_a_stream_finds_everything_when_it_comes_back() {
     drop(inflow);
     let mut seen = messages(&told);
     let after = seen.last().unwrap().0.clone();
-    let rest = all(world.handle.listen(&visit, after).await.unwrap()).await;
+    let rest = all(world.handle.listen(&caller, after).await.unwrap()).await;
     seen.extend(messages(&rest));
     is_the_whole_flood(&seen);
 }
@@ -67,9 +67,9 @@ async fn a_stream_on_which_nothing_happens_is_told_so_and_who_waits_for_json_is_
     let mut settings = Settings::default();
     (settings.session.keepalive_secs, settings.session.sse_after_ms) = (1, 60_000);
     let world = World::with(settings, Script::default());
-    let visit = world.session().await;
-    let mut call = world.call(&visit, 1, "later").await.unwrap();
-    let mut stream = world.handle.listen(&visit, None).await.unwrap();
+    let caller = world.session().await;
+    let mut call = world.call(&caller, 1, "later").await.unwrap();
+    let mut stream = world.handle.listen(&caller, None).await.unwrap();
     let mut duplex = world.handle.connect(&world.tenant, &world.principal).await.unwrap().inflow;
     for listening in [&mut stream, &mut duplex] {
         let mut signs = 0;
@@ -90,17 +90,17 @@ async fn a_slow_reader_is_cut_and_comes_back_to_all_it_missed() {
     let mut settings = Settings { sink_frames_max: 8, ..Settings::default() };
     settings.session.log_events_max = FLOOD / 2;
     let world = World::with(settings, Script::default());
-    let visit = world.session().await;
-    let slow = world.call(&visit, 1, "flood").await.unwrap();
+    let caller = world.session().await;
+    let slow = world.call(&caller, 1, "flood").await.unwrap();
     world.heard(1).await;
     // The server has said everything once it answers again.
-    world.works(&visit, 2).await;
+    world.works(&caller, 2).await;
     let told = all(slow).await;
     assert!(matches!(told.last(), Some(ReplyEvent::Abort)), "{:?}", told.last());
     let mut seen = messages(&told);
     assert!(seen.len() < FLOOD);
     let after = seen.last().unwrap().0.clone();
-    let rest = all(world.handle.listen(&visit, after).await.unwrap()).await;
+    let rest = all(world.handle.listen(&caller, after).await.unwrap()).await;
     seen.extend(messages(&rest));
     is_the_whole_flood(&seen);
 }
@@ -109,8 +109,8 @@ async fn a_slow_reader_is_cut_and_comes_back_to_all_it_missed() {
 async fn a_whole_log_is_replayed_to_one_connection_at_once() {
     let settings = Settings { sink_frames_max: 1, sink_bytes_max: 1, ..Settings::default() };
     let world = World::with(settings, Script::default());
-    let visit = world.session().await;
-    let mut inflow = world.call(&visit, 1, "flood").await.unwrap();
+    let caller = world.session().await;
+    let mut inflow = world.call(&caller, 1, "flood").await.unwrap();
     let cursor = loop {
         match next(&mut inflow).await.unwrap() {
             ReplyEvent::Frame(Frame::Cursor { id, .. }) => break id.to_string(),
@@ -119,8 +119,8 @@ async fn a_whole_log_is_replayed_to_one_connection_at_once() {
         }
     };
     drop(inflow);
-    world.works(&visit, 2).await;
-    let told = all(world.handle.listen(&visit, Some(cursor)).await.unwrap()).await;
+    world.works(&caller, 2).await;
+    let told = all(world.handle.listen(&caller, Some(cursor)).await.unwrap()).await;
     is_the_whole_flood(&messages(&told));
 }
 
@@ -128,11 +128,11 @@ async fn a_whole_log_is_replayed_to_one_connection_at_once() {
 async fn a_session_that_is_too_busy_says_so_and_loses_nothing_it_took() {
     let settings = Settings { mailbox_max: 4, ..Settings::default() };
     let world = World::with(settings, Script::default());
-    let visit = world.session().await;
+    let caller = world.session().await;
     let mut taken = Vec::new();
     let mut busy = 0;
     for id in 0..20 {
-        match world.call(&visit, id, "echo").await {
+        match world.call(&caller, id, "echo").await {
             Ok(inflow) => taken.push(inflow),
             Err(Refusal::Busy) => busy += 1,
             Err(other) => panic!("{other:?}"),
@@ -143,7 +143,7 @@ async fn a_session_that_is_too_busy_says_so_and_loses_nothing_it_took() {
         let told = all(inflow).await;
         assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Json(_))]), "{told:?}");
     }
-    world.works(&visit, 100).await;
+    world.works(&caller, 100).await;
 }
 
 #[actix_rt::test]
@@ -152,12 +152,12 @@ async fn readers_that_leave_a_session_too_busy_to_hear_it_are_missed() {
     let mut settings = Settings { mailbox_max: 2, ..Settings::default() };
     settings.session.idle_secs = 10;
     let world = World::with(settings, Script::default());
-    let visit = world.session().await;
+    let caller = world.session().await;
     for _ in 0..50 {
         // The mailbox is full when they leave.
         let mut readers = Vec::new();
         for _ in 0..8 {
-            readers.push(world.handle.listen(&visit, None).await.unwrap());
+            readers.push(world.handle.listen(&caller, None).await.unwrap());
         }
         drop(readers);
         tokio::task::yield_now().await;
@@ -170,11 +170,11 @@ async fn readers_that_leave_a_session_too_busy_to_hear_it_are_missed() {
 #[actix_rt::test]
 async fn what_no_error_can_answer_waits_for_room_instead_of_being_refused() {
     let world = World::with(Settings { mailbox_max: 2, ..Settings::default() }, Script::default());
-    let visit = world.session().await;
+    let caller = world.session().await;
     let mut waiting = Vec::new();
     for _ in 0..50 {
         let notification = Notification::new(Method::RootsListChanged, None).into();
-        waiting.push(world.handle.post(&visit, Body::One(notification), None).await.unwrap());
+        waiting.push(world.handle.post(&caller, Body::One(notification), None).await.unwrap());
     }
     for inflow in waiting {
         let told = all(inflow).await;

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use actors::{Answer, Frame, Inflow, Refusal, ReplyEvent, Visit};
+use actors::{Answer, Caller, Frame, Inflow, Refusal, ReplyEvent};
 use backends::LinkEvent;
 use protocol::{Body, Method, Notification, Request};
 use support::nodes::{Common, MOMENT, Node};
@@ -23,16 +23,16 @@ async fn drained(draining: tokio::task::JoinHandle<()>) {
     tokio::time::timeout(PATIENCE, draining).await.expect("drained in time").unwrap();
 }
 
-async fn listening(node: &World, visit: &Visit, after: Option<String>) -> Inflow {
-    let mut inflow = node.handle.listen(visit, after).await.unwrap();
+async fn listening(node: &World, caller: &Caller, after: Option<String>) -> Inflow {
+    let mut inflow = node.handle.listen(caller, after).await.unwrap();
     let told = next(&mut inflow).await;
     assert!(matches!(told, Some(ReplyEvent::Open { welcome: false, .. })), "{told:?}");
     inflow
 }
 
 /// A call that has said something, and what it said.
-async fn stepping(node: &World, visit: &Visit) -> (Inflow, Vec<(Option<String>, String)>) {
-    let mut inflow = node.call(visit, 1, "steps").await.unwrap();
+async fn stepping(node: &World, caller: &Caller) -> (Inflow, Vec<(Option<String>, String)>) {
+    let mut inflow = node.call(caller, 1, "steps").await.unwrap();
     let mut told = Vec::new();
     while messages(&told).len() < STEPS {
         told.push(next(&mut inflow).await.expect("the stream ended"));
@@ -55,22 +55,22 @@ fn sends_away(told: &[ReplyEvent]) {
 #[actix_rt::test]
 async fn streams_that_clients_come_back_to_end_and_go_on_elsewhere() {
     let [leaving, other] = Common::default().nodes().await;
-    let visit = leaving.session_of(REVISIONS[0]).await;
-    let listens = listening(&leaving, &visit, None).await;
-    let (call, seen) = stepping(&leaving, &visit).await;
+    let caller = leaving.session_of(REVISIONS[0]).await;
+    let listens = listening(&leaving, &caller, None).await;
+    let (call, seen) = stepping(&leaving, &caller).await;
     let draining = drain(&leaving, Duration::from_secs(30));
     sends_away(&rest(listens).await);
     sends_away(&rest(call).await);
 
     let after = seen.last().unwrap().0.clone();
-    let resumed = listening(&other, &visit, after).await;
+    let resumed = listening(&other, &caller, after).await;
     tokio::time::sleep(MOMENT).await;
     assert!(!draining.is_finished(), "the call may finish");
     other.script.gate.notify_one();
     let last = messages(&rest(resumed).await);
     assert!(matches!(&last[..], [(Some(_), last)] if last.contains("done")), "{last:?}");
     drained(draining).await;
-    other.works(&visit, 2).await;
+    other.works(&caller, 2).await;
     assert_eq!((leaving.handle.sessions(), other.handle.sessions()), (0, 1));
 }
 
@@ -78,9 +78,9 @@ async fn streams_that_clients_come_back_to_end_and_go_on_elsewhere() {
 async fn streams_that_clients_come_back_to_only_when_they_break_are_broken_or_left_alone() {
     for revision in &REVISIONS[1..] {
         let [leaving, other] = Common::default().nodes().await;
-        let visit = leaving.session_of(revision).await;
-        let listens = listening(&leaving, &visit, None).await;
-        let (mut call, _) = stepping(&leaving, &visit).await;
+        let caller = leaving.session_of(revision).await;
+        let listens = listening(&leaving, &caller, None).await;
+        let (mut call, _) = stepping(&leaving, &caller).await;
         let draining = drain(&leaving, Duration::from_secs(30));
         let told = rest(listens).await;
         assert!(matches!(&told[..], [ReplyEvent::Abort]), "{revision}: {told:?}");
@@ -96,11 +96,11 @@ async fn streams_that_clients_come_back_to_only_when_they_break_are_broken_or_le
 #[actix_rt::test]
 async fn streams_at_other_nodes_go_on_where_they_are() {
     let [leaving, one, other] = Common::default().nodes().await;
-    let visit = leaving.session_of(REVISIONS[0]).await;
+    let caller = leaving.session_of(REVISIONS[0]).await;
     let mut streams = [
-        listening(&one, &visit, None).await,
-        listening(&other, &visit, None).await,
-        listening(&other, &visit, None).await,
+        listening(&one, &caller, None).await,
+        listening(&other, &caller, None).await,
+        listening(&other, &caller, None).await,
     ];
     drained(drain(&leaving, Duration::from_secs(30))).await;
     // One for each time the session came to a node.
@@ -135,16 +135,16 @@ async fn any(streams: &mut [Inflow]) -> ReplyEvent {
 #[actix_rt::test]
 async fn a_draining_node_has_its_sessions_taken_up_by_another_and_serves_on() {
     let [leaving, other] = Common::default().nodes().await;
-    let visit = leaving.session_of(REVISIONS[0]).await;
+    let caller = leaving.session_of(REVISIONS[0]).await;
     let foreign = other.session_of(REVISIONS[0]).await;
-    leaving.works(&visit, 1).await;
+    leaving.works(&caller, 1).await;
     drained(drain(&leaving, Duration::from_secs(30))).await;
     assert!(leaving.handle.is_draining());
     // Nobody has come to another node yet.
-    leaving.works(&visit, 2).await;
+    leaving.works(&caller, 2).await;
     leaving.works(&foreign, 3).await;
     assert_eq!((leaving.handle.sessions(), other.handle.sessions()), (0, 2));
-    let ended = all(leaving.handle.delete(&visit).await.unwrap()).await;
+    let ended = all(leaving.handle.delete(&caller).await.unwrap()).await;
     assert!(matches!(&ended[..], [ReplyEvent::Answer(Answer::Ended)]), "{ended:?}");
 }
 
@@ -153,13 +153,13 @@ async fn sessions_that_are_opened_at_a_draining_node_are_made_by_another() {
     let [leaving, mut other] = Common::default().nodes().await;
     drained(drain(&leaving, Duration::from_secs(30))).await;
     for revision in REVISIONS {
-        let visit = leaving.session_of(revision).await;
-        leaving.works(&visit, 1).await;
-        other.works(&visit, 2).await;
+        let caller = leaving.session_of(revision).await;
+        leaving.works(&caller, 1).await;
+        other.works(&caller, 2).await;
     }
     assert_eq!((leaving.handle.sessions(), other.handle.sessions()), (0, 3));
     let full =
-        Visit { tenant: support::tenant("acme", 3), ..leaving.session_of(REVISIONS[0]).await };
+        Caller { tenant: support::tenant("acme", 3), ..leaving.session_of(REVISIONS[0]).await };
     let request = || Request::new(0.into(), Method::Initialize, None);
     let (tenant, principal) = (&full.tenant, &full.principal);
     let refused = leaving.handle.initialize(tenant, principal, request(), None).await.err();
@@ -202,13 +202,13 @@ async fn a_node_that_leaves_has_sessions_made_where_fewest_are() {
 #[actix_rt::test]
 async fn calls_that_come_while_a_session_leaves_are_made_where_it_goes() {
     let [leaving, other] = Common::default().nodes().await;
-    let visit = leaving.session_of(REVISIONS[0]).await;
+    let caller = leaving.session_of(REVISIONS[0]).await;
     let mut draining = None;
     for id in 0..200 {
         if id == 50 {
             draining = Some(drain(&leaving, Duration::from_secs(30)));
         }
-        if id % 2 == 0 { &leaving } else { &other }.works(&visit, id).await;
+        if id % 2 == 0 { &leaving } else { &other }.works(&caller, id).await;
     }
     drained(draining.unwrap()).await;
     let calls = leaving.script.calls.load(std::sync::atomic::Ordering::SeqCst);
@@ -220,8 +220,8 @@ async fn calls_that_come_while_a_session_leaves_are_made_where_it_goes() {
 async fn what_does_not_finish_in_time_ends_with_one_error() {
     for revision in REVISIONS {
         let [leaving, other] = Common::default().nodes().await;
-        let visit = leaving.session_of(revision).await;
-        let (stream, _) = stepping(&other, &visit).await;
+        let caller = leaving.session_of(revision).await;
+        let (stream, _) = stepping(&other, &caller).await;
         let silent = leaving.session_of(revision).await;
         let mut held = other.call(&silent, 2, "hang").await.unwrap();
         let heard = || leaving.script.calls.load(std::sync::atomic::Ordering::SeqCst) == 2;
@@ -235,14 +235,14 @@ async fn what_does_not_finish_in_time_ends_with_one_error() {
         let told = all(held).await;
         let [ReplyEvent::Answer(Answer::Json(error))] = &told[..] else { panic!("{told:?}") };
         assert!(text(error).contains(r#""id":2,"error""#), "{told:?}");
-        other.works(&visit, 3).await;
+        other.works(&caller, 3).await;
         other.works(&silent, 3).await;
     }
 }
 
 /// Posts what is accepted, and told on the one connection of its session.
-async fn posts(node: &World, visit: &Visit, message: protocol::Message) {
-    let told = all(node.handle.post(visit, Body::One(message), None).await.unwrap()).await;
+async fn posts(node: &World, caller: &Caller, message: protocol::Message) {
+    let told = all(node.handle.post(caller, Body::One(message), None).await.unwrap()).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
 }
 
@@ -252,16 +252,16 @@ async fn a_session_of_one_connection_that_is_opened_at_a_draining_node_is_made_b
     drained(drain(&leaving, Duration::from_secs(30))).await;
     for is_left in [true, false] {
         let opened = leaving.handle.connect(&leaving.tenant, &leaving.principal).await.unwrap();
-        let (visit, mut pipe) = (leaving.visit(&opened.session), opened.inflow);
+        let (caller, mut pipe) = (leaving.caller(&opened.session), opened.inflow);
         assert_eq!((leaving.handle.sessions(), other.handle.sessions()), (0, 1));
         let params = br#"{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
         let initialize = Request::new(0.into(), Method::Initialize, Some(params));
-        posts(&leaving, &visit, initialize.into()).await;
+        posts(&leaving, &caller, initialize.into()).await;
         let told = messages(&[next(&mut pipe).await.unwrap()]);
         assert!(told[0].1.contains("2024-11-05"), "{told:?}");
-        posts(&other, &visit, Notification::new(Method::Initialized, None).into()).await;
+        posts(&other, &caller, Notification::new(Method::Initialized, None).into()).await;
         let echo = br#"{"name":"echo"}"#;
-        posts(&other, &visit, Request::new(1.into(), Method::ToolsCall, Some(echo)).into()).await;
+        posts(&other, &caller, Request::new(1.into(), Method::ToolsCall, Some(echo)).into()).await;
         let told = messages(&[next(&mut pipe).await.unwrap()]);
         assert!(told[0].1.contains(r#""ok":true"#), "{told:?}");
         if is_left {

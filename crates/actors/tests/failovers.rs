@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use actors::{Answer, ReplyEvent, Visit};
+use actors::{Answer, Caller, ReplyEvent};
 use store::{Record, Standing, Store};
 use support::forgetful::Forgetful;
 use support::nodes::{Common, MOMENT};
@@ -18,15 +18,15 @@ async fn an_owner_in_doubt_waits_and_goes_on_when_the_store_confirms_it() {
     let store = Arc::new(Forgetful::default());
     let shared: Arc<dyn Store> = Arc::clone(&store) as _;
     let [former, owner] = Common { store: Some(shared), ..Common::default() }.nodes().await;
-    let visit = former.session_of("2025-11-25").await;
-    let before = store.read(&visit.session).await.unwrap().expect("a record");
+    let caller = former.session_of("2025-11-25").await;
+    let before = store.read(&caller.session).await.unwrap().expect("a record");
     former.inside(|world| async move { world.handle.drain(PATIENCE).await }).await;
-    owner.works(&visit, 1).await;
+    owner.works(&caller, 1).await;
     let calls = owner.script.requests.load(Ordering::SeqCst);
 
-    forget(&store, &visit, &before).await;
+    forget(&store, &caller, &before).await;
     until(|| owner.cluster.is_stable()).await;
-    let waiting = actix_rt::spawn(all(owner.call(&visit, 2, "echo").await.unwrap()));
+    let waiting = actix_rt::spawn(all(owner.call(&caller, 2, "echo").await.unwrap()));
     tokio::time::sleep(MOMENT).await;
     assert!(!waiting.is_finished());
     assert_eq!(owner.script.requests.load(Ordering::SeqCst), calls);
@@ -35,7 +35,7 @@ async fn an_owner_in_doubt_waits_and_goes_on_when_the_store_confirms_it() {
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Json(_))]), "{told:?}");
 
     // A hand-over is delayed as well, and is not requested a second time.
-    forget(&store, &visit, &before).await;
+    forget(&store, &caller, &before).await;
     until(|| owner.cluster.is_stable()).await;
     owner
         .inside(|world| async move {
@@ -43,7 +43,7 @@ async fn an_owner_in_doubt_waits_and_goes_on_when_the_store_confirms_it() {
         })
         .await;
     tokio::time::sleep(MOMENT).await;
-    let standing = async || store.read(&visit.session).await.unwrap().unwrap().standing;
+    let standing = async || store.read(&caller.session).await.unwrap().unwrap().standing;
     assert_eq!(standing().await, Standing::Owned);
     store.is_away.store(false, Ordering::SeqCst);
     let released = async {
@@ -55,9 +55,9 @@ async fn an_owner_in_doubt_waits_and_goes_on_when_the_store_confirms_it() {
 }
 
 /// The store forgets a claim, and does not take the session anew.
-async fn forget(store: &Forgetful, visit: &Visit, before: &Record) {
+async fn forget(store: &Forgetful, caller: &Caller, before: &Record) {
     let reassertions = store.reassertions.load(Ordering::SeqCst);
     store.is_away.store(true, Ordering::SeqCst);
-    store.fail_over(&visit.session, before.clone()).await;
+    store.fail_over(&caller.session, before.clone()).await;
     until(|| store.reassertions.load(Ordering::SeqCst) > reassertions).await;
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use actors::{Answer, Inflow, Refusal, ReplyEvent, Settings, Visit};
+use actors::{Answer, Caller, Inflow, Refusal, ReplyEvent, Settings};
 use store::{Expected, Incarnation, Memory, Owner, Standing, Store};
 use support::nodes::{Common, Node};
 use support::{FLOOD, STEPS, World, all, messages, next, text, until};
 
-async fn standing(node: &World, visit: &Visit) -> Standing {
-    node.store.read(&visit.session).await.unwrap().unwrap().standing
+async fn standing(node: &World, caller: &Caller) -> Standing {
+    node.store.read(&caller.session).await.unwrap().unwrap().standing
 }
 
 /// Begins to drain a node.
@@ -41,18 +41,18 @@ async fn ok(inflow: Inflow) {
 #[actix_rt::test]
 async fn idle_sessions_of_a_draining_node_are_given_up_at_once_and_work_elsewhere() {
     let [owner, other] = Common::default().nodes().await;
-    let mut visits = Vec::new();
+    let mut callers = Vec::new();
     for _ in 0..20 {
-        visits.push(owner.session_of("2025-11-25").await);
+        callers.push(owner.session_of("2025-11-25").await);
     }
     let took = drain(&owner, Duration::from_secs(30)).await.unwrap();
     assert!(took < Duration::from_secs(2), "{took:?}");
     assert_eq!(owner.handle.sessions(), 0);
-    for visit in &visits {
-        assert_eq!(standing(&other, visit).await, Standing::Released);
-        other.works(visit, 1).await;
+    for caller in &callers {
+        assert_eq!(standing(&other, caller).await, Standing::Released);
+        other.works(caller, 1).await;
         // The draining node serves on, by the others' sessions, and claims none.
-        owner.works(visit, 2).await;
+        owner.works(caller, 2).await;
     }
     assert_eq!((owner.handle.sessions(), other.handle.sessions()), (0, 20));
 }
@@ -60,17 +60,17 @@ async fn idle_sessions_of_a_draining_node_are_given_up_at_once_and_work_elsewher
 #[actix_rt::test]
 async fn a_draining_node_sends_others_to_claim_what_is_nobodys() {
     let [owner, other] = Common::default().nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
+    let caller = owner.session_of("2025-11-25").await;
     drain(&owner, Duration::from_secs(30)).await.unwrap();
-    owner.works(&visit, 1).await;
+    owner.works(&caller, 1).await;
     assert_eq!((owner.handle.sessions(), other.handle.sessions()), (0, 1));
 }
 
 #[actix_rt::test]
 async fn a_call_in_flight_is_finished_before_its_session_goes() {
     let [owner, other] = Common::default().nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
-    let call = actix_rt::spawn(all(other.call(&visit, 1, "later").await.unwrap()));
+    let caller = owner.session_of("2025-11-25").await;
+    let call = actix_rt::spawn(all(other.call(&caller, 1, "later").await.unwrap()));
     until(|| other.script.requests.load(Ordering::SeqCst) == 1).await;
     let draining = drain(&owner, Duration::from_secs(30));
     tokio::time::sleep(support::nodes::MOMENT).await;
@@ -83,15 +83,15 @@ async fn a_call_in_flight_is_finished_before_its_session_goes() {
     };
     assert!(late.contains(r#""late":true"#), "{late}");
     draining.await.unwrap();
-    assert_eq!(standing(&other, &visit).await, Standing::Released);
-    other.works(&visit, 2).await;
+    assert_eq!(standing(&other, &caller).await, Standing::Released);
+    other.works(&caller, 2).await;
 }
 
 #[actix_rt::test]
 async fn a_call_that_outlasts_the_time_to_drain_ends_with_an_error_that_says_why() {
     let [owner, other] = Common::default().nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
-    let call = actix_rt::spawn(all(other.call(&visit, 1, "hang").await.unwrap()));
+    let caller = owner.session_of("2025-11-25").await;
+    let call = actix_rt::spawn(all(other.call(&caller, 1, "hang").await.unwrap()));
     until(|| other.script.requests.load(Ordering::SeqCst) == 1).await;
     let took = drain(&owner, Duration::from_millis(100)).await.unwrap();
     assert!(took < Duration::from_secs(2), "{took:?}");
@@ -99,15 +99,15 @@ async fn a_call_that_outlasts_the_time_to_drain_ends_with_an_error_that_says_why
     let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     let json = text(json);
     assert!(json.contains(r#""id":1,"error""#) && json.contains("the node stopped"), "{json}");
-    assert_eq!(standing(&other, &visit).await, Standing::Released);
-    other.works(&visit, 2).await;
+    assert_eq!(standing(&other, &caller).await, Standing::Released);
+    other.works(&caller, 2).await;
 }
 
 #[actix_rt::test]
 async fn a_stream_whose_owner_drains_goes_on_upon_the_connection_of_another_node() {
     let [owner, other] = Common::default().nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
-    let mut stream = other.call(&visit, 1, "steps").await.unwrap();
+    let caller = owner.session_of("2025-11-25").await;
+    let mut stream = other.call(&caller, 1, "steps").await.unwrap();
     let mut told = Vec::new();
     while messages(&told).len() < STEPS {
         told.push(next(&mut stream).await.expect("the stream ended"));
@@ -122,25 +122,25 @@ async fn a_stream_whose_owner_drains_goes_on_upon_the_connection_of_another_node
 
     // What was told is still told to whoever comes back for it.
     let after = messages[0].0.clone();
-    let again = all(other.handle.listen(&visit, after).await.unwrap()).await;
+    let again = all(other.handle.listen(&caller, after).await.unwrap()).await;
     assert_eq!(support::messages(&again), messages[1..]);
 }
 
 #[actix_rt::test]
 async fn sessions_that_are_called_all_the_time_go_from_node_to_node_without_loss() {
     let [one, other] = Common::default().nodes().await;
-    let visit = one.session_of("2025-11-25").await;
+    let caller = one.session_of("2025-11-25").await;
     let mut id = 0;
     let mut floods = Vec::new();
     for _ in 0..5 {
         id += 1;
-        floods.push(actix_rt::spawn(all(other.call(&visit, id, "flood").await.unwrap())));
+        floods.push(actix_rt::spawn(all(other.call(&caller, id, "flood").await.unwrap())));
     }
     let draining = drain(&one, Duration::from_secs(30));
     let began = Instant::now();
     while !draining.is_finished() || began.elapsed() < support::nodes::MOMENT {
         id += 2;
-        let (here, there) = (one.call(&visit, id, "echo"), other.call(&visit, id + 1, "echo"));
+        let (here, there) = (one.call(&caller, id, "echo"), other.call(&caller, id + 1, "echo"));
         let (here, there) = (here.await.unwrap(), there.await.unwrap());
         tokio::join!(ok(here), ok(there));
     }
@@ -157,14 +157,14 @@ async fn sessions_that_are_called_all_the_time_go_from_node_to_node_without_loss
 async fn a_session_that_is_quiet_falls_asleep_and_wakes_wherever_it_is_touched() {
     let common = Common { settings: sleepers(), care: stops(), ..Common::default() };
     let [owner, other] = common.nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
-    owner.works(&visit, 1).await;
+    let caller = owner.session_of("2025-11-25").await;
+    owner.works(&caller, 1).await;
     until(|| owner.handle.sessions() == 0).await;
-    assert_eq!(standing(&owner, &visit).await, Standing::Released);
-    other.works(&visit, 2).await;
+    assert_eq!(standing(&owner, &caller).await, Standing::Released);
+    other.works(&caller, 2).await;
     assert_eq!(other.handle.sessions(), 1);
     until(|| other.handle.sessions() == 0).await;
-    owner.works(&visit, 3).await;
+    owner.works(&caller, 3).await;
 }
 
 /// A server that has nothing to do is stopped at once.
@@ -176,49 +176,49 @@ fn stops() -> actors::Care {
 async fn a_node_on_its_own_lets_sessions_sleep_and_wakes_them() {
     let world = World::with(sleepers(), support::Script::default());
     world.handle.look_after([("acme".into(), stops())]);
-    let visit = world.session().await;
+    let caller = world.session().await;
     let mut flood = Vec::new();
-    for told in all(world.call(&visit, 1, "flood").await.unwrap()).await {
+    for told in all(world.call(&caller, 1, "flood").await.unwrap()).await {
         flood.push(told);
     }
     let flood = messages(&flood);
     world.is_empty().await;
     // What was told before is told again to whoever comes back for it.
     let after = flood[10].0.clone();
-    let told = all(world.handle.listen(&visit, after).await.unwrap()).await;
+    let told = all(world.handle.listen(&caller, after).await.unwrap()).await;
     assert_eq!(messages(&told), flood[11..]);
-    world.works(&visit, 2).await;
+    world.works(&caller, 2).await;
     assert_eq!(world.handle.sessions(), 1);
     world.is_empty().await;
     // Nobody else is let in while it sleeps, and nobody wakes it.
-    let foreign = Visit { principal: tenants::Principal::named("mallory"), ..visit.clone() };
+    let foreign = Caller { principal: tenants::Principal::named("mallory"), ..caller.clone() };
     let told = all(world.call(&foreign, 3, "echo").await.unwrap()).await;
     assert!(
         matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(Refusal::UnknownSession))]),
         "{told:?}"
     );
     assert_eq!(world.handle.sessions(), 0);
-    let told = all(world.handle.delete(&visit).await.unwrap()).await;
+    let told = all(world.handle.delete(&caller).await.unwrap()).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     world.is_empty().await;
-    assert_eq!(standing(&world, &visit).await, Standing::Ended);
+    assert_eq!(standing(&world, &caller).await, Standing::Ended);
 }
 
 #[actix_rt::test]
 async fn many_who_touch_a_sleeping_session_wake_it_once() {
     let world = World::with(sleepers(), support::Script::default());
     world.handle.look_after([("acme".into(), stops())]);
-    let visit = world.session().await;
+    let caller = world.session().await;
     world.is_empty().await;
-    let before = world.store.read(&visit.session).await.unwrap().unwrap().owner.token;
+    let before = world.store.read(&caller.session).await.unwrap().unwrap().owner.token;
     let mut calls = Vec::new();
     for id in 0..30 {
-        calls.push(actix_rt::spawn(ok(world.call(&visit, id, "echo").await.unwrap())));
+        calls.push(actix_rt::spawn(ok(world.call(&caller, id, "echo").await.unwrap())));
     }
     for call in calls {
         call.await.unwrap();
     }
-    let after = world.store.read(&visit.session).await.unwrap().unwrap().owner.token;
+    let after = world.store.read(&caller.session).await.unwrap().unwrap().owner.token;
     assert_eq!(after.counter, before.counter + 1);
     assert_eq!(world.script.opened.load(Ordering::SeqCst), 2, "one server each time");
 }
@@ -230,11 +230,11 @@ async fn a_session_sleeps_with_what_is_left_of_its_time_and_is_then_over() {
     settings.tombstone_secs = 0;
     let world = World::with(settings, support::Script::default());
     world.handle.look_after([("acme".into(), stops())]);
-    let visit = world.session().await;
+    let caller = world.session().await;
     world.is_empty().await;
-    assert_eq!(standing(&world, &visit).await, Standing::Released);
+    assert_eq!(standing(&world, &caller).await, Standing::Released);
     let began = Instant::now();
-    while world.store.read(&visit.session).await.unwrap().is_some() {
+    while world.store.read(&caller.session).await.unwrap().is_some() {
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert!(began.elapsed() < Duration::from_secs(3));
     }
@@ -246,21 +246,21 @@ async fn an_owner_that_was_replaced_while_it_was_away_stops_at_its_next_word() {
     let store: Arc<dyn Store> = Arc::new(Memory::default());
     let common = Common { store: Some(Arc::clone(&store)), ..Common::default() };
     let [owner, other] = common.nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
-    other.works(&visit, 1).await;
+    let caller = owner.session_of("2025-11-25").await;
+    other.works(&caller, 1).await;
     // Somebody took it up while the owner's process stood still.
-    let held = store.read(&visit.session).await.unwrap().unwrap().owner;
+    let held = store.read(&caller.session).await.unwrap().unwrap().owner;
     let new = Owner { token: held.token.next(7), node: Incarnation(7) };
     let expected = Expected::Token(held.token);
-    store.claim(&visit.session, expected, new, None, Duration::from_secs(60)).await.unwrap();
+    store.claim(&caller.session, expected, new, None, Duration::from_secs(60)).await.unwrap();
     // It says something that needs the log, and learns of it; the call goes to whoever takes
     // the session up from that claimant, which is no node at all.
-    let told = all(other.call(&visit, 2, "flood").await.unwrap()).await;
+    let told = all(other.call(&caller, 2, "flood").await.unwrap()).await;
     let said: String = match &told[..] {
         [ReplyEvent::Answer(Answer::Json(json))] => text(json),
         told => messages(told).pop().unwrap().1,
     };
     assert!(said.contains(r#""id":2,"error""#) && said.contains("was lost"), "{said}");
     until(|| owner.handle.sessions() + other.handle.sessions() == 1).await;
-    other.works(&visit, 3).await;
+    other.works(&caller, 3).await;
 }

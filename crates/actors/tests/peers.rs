@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use actors::{Answer, Care, Inflow, ReplyEvent, Settings, Visit};
+use actors::{Answer, Caller, Care, Inflow, ReplyEvent, Settings};
 use bytes::Bytes;
 use cluster::{CallError, Cluster, Replies, Serve};
 use conversation::Rerun;
@@ -50,9 +50,9 @@ fn error_of(told: &[ReplyEvent]) -> String {
 #[actix_rt::test]
 async fn a_call_reaches_its_session_through_a_third_node() {
     let [owner, ingress, third] = two_apart_and_one_between(Settings::default()).await;
-    let visit = owner.session_of("2025-11-25").await;
+    let caller = owner.session_of("2025-11-25").await;
     for id in 1..20 {
-        ingress.works(&visit, id).await;
+        ingress.works(&caller, id).await;
     }
     // A session of a node that both reach needs no relay.
     let near = third.session_of("2025-11-25").await;
@@ -65,16 +65,16 @@ async fn a_call_reaches_its_session_through_a_third_node() {
 #[actix_rt::test]
 async fn a_stream_through_a_third_node_is_as_slow_as_its_reader_and_loses_nothing() {
     let [owner, ingress, _third] = two_apart_and_one_between(Settings::default()).await;
-    let visit = owner.session_of("2025-11-25").await;
-    let mut slow = ingress.call(&visit, 1, "flood").await.unwrap();
+    let caller = owner.session_of("2025-11-25").await;
+    let mut slow = ingress.call(&caller, 1, "flood").await.unwrap();
     opened(&mut slow).await;
-    ingress.works(&visit, 2).await;
+    ingress.works(&caller, 2).await;
     let told = messages(&all(slow).await);
     let mut ids: Vec<_> = told.iter().map(|(id, _)| id.clone().unwrap()).collect();
     ids.dedup();
     assert_eq!((told.len(), ids.len()), (FLOOD + 1, FLOOD + 1));
     assert!(told.last().unwrap().1.contains("done"));
-    let large = all(ingress.call(&visit, 3, "medium").await.unwrap()).await;
+    let large = all(ingress.call(&caller, 3, "medium").await.unwrap()).await;
     let [ReplyEvent::Answer(Answer::Json(json))] = &large[..] else { panic!("{large:?}") };
     assert!(json.len() > MEDIUM_BYTES);
 }
@@ -84,8 +84,8 @@ async fn an_owner_learns_through_a_third_node_that_a_client_has_left() {
     let mut settings = Settings::default();
     settings.session.idle_secs = 1;
     let [owner, ingress, _third] = two_apart_and_one_between(settings).await;
-    let visit = owner.session_of("2025-11-25").await;
-    let mut inflow = ingress.handle.listen(&visit, None).await.unwrap();
+    let caller = owner.session_of("2025-11-25").await;
+    let mut inflow = ingress.handle.listen(&caller, None).await.unwrap();
     opened(&mut inflow).await;
     // A session with a reader is not idle.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
@@ -97,14 +97,14 @@ async fn an_owner_learns_through_a_third_node_that_a_client_has_left() {
 #[actix_rt::test]
 async fn a_stream_through_a_third_node_goes_on_when_its_owner_is_killed() {
     let [mut owner, ingress, third] = two_apart_and_one_between(Settings::default()).await;
-    let visit = owner.session_of("2025-11-25").await;
-    let mut inflow = ingress.call(&visit, 1, "flood").await.unwrap();
+    let caller = owner.session_of("2025-11-25").await;
+    let mut inflow = ingress.call(&caller, 1, "flood").await.unwrap();
     let mut told = Vec::new();
     while messages(&told).len() < 10 {
         told.push(next(&mut inflow).await.expect("the stream should go on"));
     }
     // All of it is in the log.
-    ingress.works(&visit, 2).await;
+    ingress.works(&caller, 2).await;
     owner.kill();
     told.extend(all(inflow).await);
     let told = messages(&told);
@@ -120,12 +120,12 @@ async fn a_session_whose_owner_died_is_taken_up_by_a_node_with_room() {
     // A call that comes before the death is noticed may have reached the dead node.
     let care = Care { rerun: Rerun::Always, ..Care::default() };
     let [mut owner, full, empty] = Common { settings, care, ..Common::default() }.nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
+    let caller = owner.session_of("2025-11-25").await;
     for _ in 0..2 {
         full.session_of("2025-11-25").await;
     }
     owner.kill();
-    full.works(&visit, 1).await;
+    full.works(&caller, 1).await;
     assert_eq!((full.handle.sessions(), empty.handle.sessions()), (2, 1));
 }
 
@@ -137,7 +137,7 @@ async fn a_call_that_waits_for_an_owner_goes_on_as_soon_as_that_is_found_dead() 
     let care = Care { rerun: Rerun::Always, ..Care::default() };
     let common = Common { store: Some(store.clone()), care, ..Common::default() };
     let [mut owner, ingress] = common.nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
+    let caller = owner.session_of("2025-11-25").await;
     let dead = owner.cluster.incarnation();
     store.marks_nobody.store(true, Ordering::SeqCst);
     owner.kill();
@@ -150,7 +150,7 @@ async fn a_call_that_waits_for_an_owner_goes_on_as_soon_as_that_is_found_dead() 
         Instant::now()
     };
     let answered = async {
-        ingress.works(&visit, 1).await;
+        ingress.works(&caller, 1).await;
         Instant::now()
     };
     let (found_dead, answered) = tokio::join!(found_dead, answered);
@@ -162,13 +162,13 @@ async fn a_call_that_waits_for_an_owner_goes_on_as_soon_as_that_is_found_dead() 
 async fn where_no_node_has_room_the_error_says_so_after_the_time_to_hold() {
     let settings = Settings { sessions_max: 1, hold_ms: 2_000, ..Settings::default() };
     let [mut owner, full, other] = Common { settings, ..Common::default() }.nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
+    let caller = owner.session_of("2025-11-25").await;
     for node in [&full, &other] {
         node.session_of("2025-11-25").await;
     }
     owner.kill();
     let began = Instant::now();
-    let error = error_of(&all(full.call(&visit, 1, "echo").await.unwrap()).await);
+    let error = error_of(&all(full.call(&caller, 1, "echo").await.unwrap()).await);
     assert!(error.contains("sessions.sessions_max"), "{error}");
     let took = began.elapsed();
     assert!((Duration::from_secs(2)..Duration::from_secs(4)).contains(&took), "{took:?}");
@@ -180,11 +180,11 @@ async fn a_result_that_is_too_large_to_be_carried_is_one_error_and_the_tool_runs
     let bound = Some(MEDIUM_BYTES - 1);
     let common = Common { message_bytes_max: bound, ..Common::default() };
     let [owner, ingress] = common.nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
-    let error = error_of(&all(ingress.call(&visit, 1, "medium").await.unwrap()).await);
+    let caller = owner.session_of("2025-11-25").await;
+    let error = error_of(&all(ingress.call(&caller, 1, "medium").await.unwrap()).await);
     assert!(error.contains("cluster.message_bytes_max is 299999 bytes"), "{error}");
     assert_eq!(owner.script.calls.load(Ordering::SeqCst), 1);
-    ingress.works(&visit, 2).await;
+    ingress.works(&caller, 2).await;
 }
 
 /// A node that opens each stream that it is asked for, and is lost.
@@ -260,7 +260,7 @@ async fn a_call_outlives_the_node_that_was_asked_to_take_its_session_up() {
     let settings = Settings { sessions_max: 1, ..Settings::default() };
     let common = Common { settings, store: Some(Arc::clone(&store)), ..Common::default() };
     let [mut owner, full] = common.nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
+    let caller = owner.session_of("2025-11-25").await;
     let own = full.session_of("2025-11-25").await;
     let dead = owner.cluster.incarnation();
     owner.kill();
@@ -269,7 +269,7 @@ async fn a_call_outlives_the_node_that_was_asked_to_take_its_session_up() {
     }
     let lost = Arc::new(AlwaysLost::default());
     let _lost = Cluster::join(peers(), store, lost.clone()).await.unwrap();
-    let call = actix_rt::spawn(all(full.call(&visit, 1, "echo").await.unwrap()));
+    let call = actix_rt::spawn(all(full.call(&caller, 1, "echo").await.unwrap()));
     until(|| lost.asked.load(Ordering::SeqCst) >= 2).await;
     // Now there is room.
     all(full.handle.delete(&own).await.unwrap()).await;
@@ -287,7 +287,7 @@ fn peers() -> cluster::Settings {
 }
 
 /// A session of another node.
-async fn recorded(store: &dyn Store, world: &World, owner: &Cluster) -> Visit {
+async fn recorded(store: &dyn Store, world: &World, owner: &Cluster) -> Caller {
     let session = SessionId::parse("a-session").unwrap();
     let record = Record {
         owner: Owner { token: Token::first(1), node: owner.incarnation() },
@@ -300,7 +300,7 @@ async fn recorded(store: &dyn Store, world: &World, owner: &Cluster) -> Visit {
         standing: Standing::Owned,
     };
     store.create(&session, record, Duration::from_secs(60)).await.unwrap();
-    world.visit(&session)
+    world.caller(&session)
 }
 
 #[actix_rt::test]
@@ -313,9 +313,9 @@ async fn an_owner_that_only_opens_streams_is_asked_less_and_less_often_and_then_
     let serving = world.handle.serving();
     let cluster = Cluster::join(peers(), Arc::clone(&store), serving).await.unwrap();
     world.handle.join(cluster);
-    let visit = recorded(&*store, &world, &owner).await;
+    let caller = recorded(&*store, &world, &owner).await;
     let began = Instant::now();
-    let told = all(world.handle.listen(&visit, None).await.unwrap()).await;
+    let told = all(world.handle.listen(&caller, None).await.unwrap()).await;
     assert!(matches!(told[..], [ReplyEvent::Open { .. }, ReplyEvent::Abort]), "{told:?}");
     let took = began.elapsed();
     assert!((Duration::from_millis(1_400)..Duration::from_secs(4)).contains(&took), "{took:?}");

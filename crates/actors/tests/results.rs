@@ -56,15 +56,15 @@ async fn a_large_result_arrives_on_its_stream_and_again_where_that_broke() {
     tokio::time::pause();
     for revision in ["2025-06-18", "2025-11-25"] {
         let world = World::new();
-        let visit = world.session_in(revision).await;
-        let mut inflow = world.call(&visit, 1, "large").await.unwrap();
+        let caller = world.session_in(revision).await;
+        let mut inflow = world.call(&caller, 1, "large").await.unwrap();
         let head = until_told(&mut inflow, |told| matches!(told, ReplyEvent::Open { .. })).await;
         world.script.gate.notify_one();
         let told = all(inflow).await;
         let sent = messages(&told);
         assert!(sent.len() == 1 && sent[0].1.len() > LARGE && sent[0].1.contains("result"));
         // The client was cut in the middle of it.
-        let again = all(world.handle.listen(&visit, position(&head)).await.unwrap()).await;
+        let again = all(world.handle.listen(&caller, position(&head)).await.unwrap()).await;
         assert_eq!(messages(&again), sent, "in {revision}");
         assert_eq!(world.script.calls.load(Ordering::SeqCst), 1);
     }
@@ -73,8 +73,8 @@ async fn a_large_result_arrives_on_its_stream_and_again_where_that_broke() {
 #[actix_rt::test]
 async fn a_result_above_the_bound_is_one_error_that_names_it() {
     let world = World::new();
-    let visit = world.session().await;
-    let told = all(world.call(&visit, 1, "huge").await.unwrap()).await;
+    let caller = world.session().await;
+    let told = all(world.call(&caller, 1, "huge").await.unwrap()).await;
     let error = final_response(&told);
     assert!(error.contains("sessions.message_bytes_max"), "{error}");
     assert_eq!(world.script.calls.load(Ordering::SeqCst), 1);
@@ -90,11 +90,11 @@ fn on_a_store() -> (World, Arc<Forgetful>) {
 async fn a_store_that_is_full_delays_a_head_by_seconds_and_a_result_by_no_more_than_any_hold() {
     tokio::time::pause();
     let (world, store) = on_a_store();
-    let visit = world.session().await;
+    let caller = world.session().await;
     store.is_full.store(true, Ordering::SeqCst);
     let began = Instant::now();
-    let mut inflow = world.call(&visit, 1, "later").await.unwrap();
-    let mut listening = world.handle.listen(&visit, None).await.unwrap();
+    let mut inflow = world.call(&caller, 1, "later").await.unwrap();
+    let mut listening = world.handle.listen(&caller, None).await.unwrap();
     for inflow in [&mut inflow, &mut listening] {
         let head = until_told(inflow, |told| matches!(told, ReplyEvent::Open { .. })).await;
         assert_eq!(position(&head), None, "the log holds nothing");
@@ -115,7 +115,7 @@ async fn a_store_that_is_full_delays_a_head_by_seconds_and_a_result_by_no_more_t
     store.is_full.store(false, Ordering::SeqCst);
     let is_cursor = |told: &ReplyEvent| matches!(told, ReplyEvent::Frame(Frame::Cursor { .. }));
     until_told(&mut listening, is_cursor).await;
-    let told = all(world.call(&visit, 2, "flood").await.unwrap()).await;
+    let told = all(world.call(&caller, 2, "flood").await.unwrap()).await;
     assert!(messages(&told).iter().all(|(id, _)| id.is_some()));
 }
 
@@ -127,12 +127,12 @@ async fn an_owner_that_stalls_gives_what_was_answered_meanwhile_to_who_asks_agai
     let session = conversation::Limits { sse_after_ms: 60_000, ..Settings::default().session };
     let settings = Settings { session, ..Settings::default() };
     let [owner, ingress] = Common { settings, ..Common::default() }.nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
+    let caller = owner.session_of("2025-11-25").await;
     for (id, calls) in [(1, 1), (2, 2)] {
         let calling = {
-            let visit = visit.clone();
+            let caller = caller.clone();
             ingress.inside(move |world| async move {
-                all(world.call(&visit, id, "later").await.unwrap()).await
+                all(world.call(&caller, id, "later").await.unwrap()).await
             })
         };
         let stalling = async {

@@ -15,9 +15,9 @@ use tenants::Principal;
 #[actix_rt::test]
 async fn a_call_is_answered_with_one_json_object() {
     let world = World::new();
-    let visit = world.session().await;
-    world.works(&visit, 1).await;
-    world.works(&visit, 2).await;
+    let caller = world.session().await;
+    world.works(&caller, 1).await;
+    world.works(&caller, 2).await;
     assert_eq!(world.handle.sessions(), 1);
 }
 
@@ -63,30 +63,30 @@ async fn session_ids_end_with_the_nodes_tag() {
 #[actix_rt::test]
 async fn a_deleted_session_is_unknown_and_its_server_is_let_go() {
     let world = World::new();
-    let visit = world.session().await;
-    let told = all(world.handle.delete(&visit).await.unwrap()).await;
+    let caller = world.session().await;
+    let told = all(world.handle.delete(&caller).await.unwrap()).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     world.is_empty().await;
-    assert!(matches!(world.call(&visit, 1, "echo").await, Err(Refusal::UnknownSession)));
-    let record = world.store.read(&visit.session).await.unwrap().unwrap();
+    assert!(matches!(world.call(&caller, 1, "echo").await, Err(Refusal::UnknownSession)));
+    let record = world.store.read(&caller.session).await.unwrap().unwrap();
     assert_eq!(record.standing, Standing::Ended);
 }
 
 #[actix_rt::test]
 async fn a_session_is_unknown_to_every_other_principal_and_tenant() {
     let world = World::new();
-    let visit = world.session().await;
-    let mut foreign = visit.clone();
+    let caller = world.session().await;
+    let mut foreign = caller.clone();
     foreign.principal = Principal::named("mallory");
     assert!(matches!(world.call(&foreign, 1, "echo").await, Err(Refusal::UnknownSession)));
     assert!(matches!(world.handle.listen(&foreign, None).await, Err(Refusal::UnknownSession)));
     assert!(matches!(world.handle.delete(&foreign).await, Err(Refusal::UnknownSession)));
-    let mut elsewhere = visit.clone();
+    let mut elsewhere = caller.clone();
     elsewhere.tenant = tenant("other", 10);
     assert!(matches!(world.call(&elsewhere, 1, "echo").await, Err(Refusal::UnknownSession)));
-    let nobodys = world.visit(&SessionId::parse("nobody").unwrap());
+    let nobodys = world.caller(&SessionId::parse("nobody").unwrap());
     assert!(matches!(world.call(&nobodys, 1, "echo").await, Err(Refusal::UnknownSession)));
-    world.works(&visit, 1).await;
+    world.works(&caller, 1).await;
 }
 
 #[actix_rt::test]
@@ -107,13 +107,13 @@ async fn a_tenant_at_its_bound_gets_no_further_session_and_others_do() {
 async fn a_node_at_its_bound_gets_no_further_session() {
     let settings = Settings { sessions_max: 1, ..Settings::default() };
     let world = World::with(settings, Script::default());
-    let visit = world.session().await;
+    let caller = world.session().await;
     assert!(matches!(world.begin().await, Err(Refusal::TooManySessions)));
     assert!(matches!(
         world.handle.connect(&world.tenant, &world.principal).await,
         Err(Refusal::TooManySessions)
     ));
-    world.works(&visit, 1).await;
+    world.works(&caller, 1).await;
 }
 
 #[actix_rt::test]
@@ -123,8 +123,8 @@ async fn a_thousand_sessions_that_are_abandoned_leave_nothing() {
         let mut opened = world.begin().await.unwrap();
         if round % 2 == 0 {
             assert!(next(&mut opened.inflow).await.is_some());
-            let visit = world.visit(&opened.session);
-            drop(world.handle.delete(&visit).await.unwrap());
+            let caller = world.caller(&opened.session);
+            drop(world.handle.delete(&caller).await.unwrap());
         }
     }
     world.is_empty().await;
@@ -143,8 +143,8 @@ async fn a_session_that_panics_takes_nobody_with_it() {
     fragile.is_empty().await;
 
     let world = World::new();
-    let visit = world.session().await;
-    world.works(&visit, 1).await;
+    let caller = world.session().await;
+    world.works(&caller, 1).await;
 }
 
 #[actix_rt::test]
@@ -164,9 +164,9 @@ async fn a_session_that_nobody_uses_ends() {
     let mut settings = Settings::default();
     settings.session.idle_secs = 60;
     let world = World::with(settings, Script::default());
-    let visit = world.session().await;
+    let caller = world.session().await;
     tokio::time::sleep(Duration::from_secs(61)).await;
-    assert!(matches!(world.call(&visit, 1, "echo").await, Err(Refusal::UnknownSession)));
+    assert!(matches!(world.call(&caller, 1, "echo").await, Err(Refusal::UnknownSession)));
     world.is_empty().await;
 }
 
@@ -176,8 +176,8 @@ async fn stopping_ends_every_session_and_refuses_new_ones() {
     let world = World::new();
     let mut calls = Vec::new();
     for _ in 0..20 {
-        let visit = world.session().await;
-        calls.push(world.call(&visit, 1, "hang").await.unwrap());
+        let caller = world.session().await;
+        calls.push(world.call(&caller, 1, "hang").await.unwrap());
     }
     let _still_shaking = world.begin().await.unwrap();
     world.handle.stop(Duration::from_secs(5)).await;
@@ -214,22 +214,22 @@ async fn a_call_in_flight_may_end_before_its_node_stops() {
 async fn a_session_that_panics_in_mid_life_is_unknown_from_then_on() {
     let script = Script { panics_from: Some(1), ..Script::default() };
     let world = World::with(Settings::default(), script);
-    let (visit, other) = (world.session().await, world.begin().await.unwrap());
+    let (caller, other) = (world.session().await, world.begin().await.unwrap());
     assert!(matches!(
         &all(other.inflow).await[..],
         [ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]
     ));
-    world.works(&visit, 1).await;
-    all(world.call(&visit, 2, "die").await.unwrap()).await;
+    world.works(&caller, 1).await;
+    all(world.call(&caller, 2, "die").await.unwrap()).await;
     // The next call wants a new link, which the script does not survive.
-    let told = all(world.call(&visit, 3, "echo").await.unwrap()).await;
+    let told = all(world.call(&caller, 3, "echo").await.unwrap()).await;
     let unknown = Refusal::UnknownSession;
     assert!(
         matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(r))] if *r == unknown),
         "{told:?}"
     );
     world.is_empty().await;
-    let record = world.store.read(&visit.session).await.unwrap().unwrap();
+    let record = world.store.read(&caller.session).await.unwrap().unwrap();
     assert_eq!(record.standing, Standing::Ended);
 }
 
@@ -238,14 +238,14 @@ async fn a_session_serves_callers_of_every_thread() {
     const CALLERS: i64 = 4;
     const CALLS: i64 = 500;
     let world = Arc::new(World::new());
-    let visit = world.session().await;
+    let caller = world.session().await;
     let arbiters: Vec<_> = (0..CALLERS).map(|_| actix_rt::Arbiter::new()).collect();
     let done = Arc::new(AtomicUsize::new(0));
-    for (caller, arbiter) in (0..).zip(&arbiters) {
-        let (world, visit, done) = (Arc::clone(&world), visit.clone(), Arc::clone(&done));
+    for (thread, arbiter) in (0..).zip(&arbiters) {
+        let (world, caller, done) = (Arc::clone(&world), caller.clone(), Arc::clone(&done));
         arbiter.spawn(async move {
             for call in 0..CALLS {
-                world.works(&visit, caller * CALLS + call).await;
+                world.works(&caller, thread * CALLS + call).await;
             }
             done.fetch_add(1, Ordering::SeqCst);
         });
@@ -262,33 +262,33 @@ async fn a_session_serves_callers_of_every_thread() {
 async fn a_duplex_session_lives_as_long_as_its_connection() {
     let world = World::new();
     let opened = world.handle.connect(&world.tenant, &world.principal).await.unwrap();
-    let (visit, mut pipe) = (world.visit(&opened.session), opened.inflow);
+    let (caller, mut pipe) = (world.caller(&opened.session), opened.inflow);
     let params = br#"{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
     let initialize = Request::new(0.into(), Method::Initialize, Some(params));
-    let posted = world.handle.post(&visit, Body::One(initialize.into()), None).await.unwrap();
+    let posted = world.handle.post(&caller, Body::One(initialize.into()), None).await.unwrap();
     let told = all(posted).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
     let told = next(&mut pipe).await.unwrap();
     assert!(support::messages(&[told])[0].1.contains("2024-11-05"));
-    assert!(world.store.read(&visit.session).await.unwrap().is_some());
+    assert!(world.store.read(&caller.session).await.unwrap().is_some());
     drop(pipe);
     world.is_empty().await;
-    assert!(matches!(world.call(&visit, 1, "echo").await, Err(Refusal::UnknownSession)));
+    assert!(matches!(world.call(&caller, 1, "echo").await, Err(Refusal::UnknownSession)));
 }
 
 #[actix_rt::test]
 async fn a_server_that_takes_nothing_any_more_is_down_and_replaced() {
     let world = World::new();
-    let visit = world.session().await;
-    let first = world.call(&visit, 1, "deafen").await.unwrap();
+    let caller = world.session().await;
+    let first = world.call(&caller, 1, "deafen").await.unwrap();
     world.heard(1).await;
-    let second = world.call(&visit, 2, "echo").await.unwrap();
+    let second = world.call(&caller, 2, "echo").await.unwrap();
     for inflow in [first, second] {
         let told = all(inflow).await;
         let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
         assert!(support::text(json).contains("the server is gone"), "{told:?}");
     }
-    let told = all(world.call(&visit, 3, "echo").await.unwrap()).await;
+    let told = all(world.call(&caller, 3, "echo").await.unwrap()).await;
     assert!(!told.is_empty());
     assert_eq!(world.script.opened.load(Ordering::SeqCst), 2);
 }
@@ -300,10 +300,10 @@ async fn what_a_link_says_after_it_was_closed_is_never_heard() {
     settings.session.start_secs = 5;
     let script = Script { mute_from: Some(1), ..Script::default() };
     let world = World::with(settings, script);
-    let visit = world.session().await;
+    let caller = world.session().await;
     // The server dies under the call; the next one opens a link that never comes up.
-    all(world.call(&visit, 1, "die").await.unwrap()).await;
-    let waiting = world.call(&visit, 2, "echo").await.unwrap();
+    all(world.call(&caller, 1, "die").await.unwrap()).await;
+    let waiting = world.call(&caller, 2, "echo").await.unwrap();
     until(|| world.script.opened.load(Ordering::SeqCst) == 2).await;
     let voices: Vec<_> = world.script.voices.lock().unwrap().clone();
     assert!(voices[0].is_closed());

@@ -131,9 +131,9 @@ async fn a_session_waits_for_a_store_that_is_slow_or_away_for_a_moment() {
     tokio::time::pause();
     let delay = Duration::from_millis(20);
     let (world, _) = world(Troubled { creations: 3.into(), delay, ..Troubled::default() });
-    let visit = world.session().await;
-    world.works(&visit, 1).await;
-    all(world.handle.delete(&visit).await.unwrap()).await;
+    let caller = world.session().await;
+    world.works(&caller, 1).await;
+    all(world.handle.delete(&caller).await.unwrap()).await;
     world.is_empty().await;
 }
 
@@ -170,11 +170,11 @@ async fn a_stream_survives_appends_of_unknown_outcome_without_loss_or_double() {
     tokio::time::pause();
     let delay = Duration::from_millis(1);
     let (world, store) = world(Troubled { delay, ..Troubled::default() });
-    let visit = world.session().await;
+    let caller = world.session().await;
     store.appends.store(3, Ordering::SeqCst);
-    let told = all(world.call(&visit, 1, "flood").await.unwrap()).await;
+    let told = all(world.call(&caller, 1, "flood").await.unwrap()).await;
     assert_eq!(messages(&told).len(), FLOOD + 1);
-    let numbers = log(&world, &visit.session).await;
+    let numbers = log(&world, &caller.session).await;
     assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
     assert_eq!(numbers.len(), FLOOD + 3, "the stream's opening, its events and its end");
 }
@@ -182,16 +182,20 @@ async fn a_stream_survives_appends_of_unknown_outcome_without_loss_or_double() {
 #[actix_rt::test]
 async fn a_deposed_owner_stops_and_cuts_its_streams() {
     let (world, store) = world(Troubled::default());
-    let visit = world.session().await;
-    let held = store.memory.read(&visit.session).await.unwrap().unwrap().owner;
+    let caller = world.session().await;
+    let held = store.memory.read(&caller.session).await.unwrap().unwrap().owner;
     let new = Owner { token: held.token.next(7), node: Incarnation(7) };
     let expected = Expected::Token(held.token);
-    store.memory.claim(&visit.session, expected, new, None, Duration::from_secs(60)).await.unwrap();
-    let told = all(world.call(&visit, 1, "flood").await.unwrap()).await;
+    store
+        .memory
+        .claim(&caller.session, expected, new, None, Duration::from_secs(60))
+        .await
+        .unwrap();
+    let told = all(world.call(&caller, 1, "flood").await.unwrap()).await;
     // Whoever holds the connection asks the new owner, where there is one to ask.
     assert!(matches!(&told[..], [ReplyEvent::Moved]), "{told:?}");
     world.is_empty().await;
-    let record = store.memory.read(&visit.session).await.unwrap().unwrap();
+    let record = store.memory.read(&caller.session).await.unwrap().unwrap();
     assert_eq!((record.owner, record.standing), (new, store::Standing::Owned));
 }
 
@@ -218,12 +222,12 @@ async fn a_call_at_a_node_whose_lease_stays_lost_is_held_for_as_long_as_any_othe
     let settings = Settings { hold_ms: 1, store_wait_secs: 0, ..Settings::default() };
     let world = World::on(settings, Script::default(), Arc::clone(&store) as Arc<dyn Store>);
     let joined = join(&world).await;
-    let visit = world.session().await;
+    let caller = world.session().await;
     store.leaseless.store(true, Ordering::SeqCst);
     until(|| !joined.may_act()).await;
     // A new session for as long as it waits for a store.
     assert_eq!(world.begin().await.err(), Some(Refusal::Unavailable));
-    let told = all(world.call(&visit, 1, "echo").await.unwrap()).await;
+    let told = all(world.call(&caller, 1, "echo").await.unwrap()).await;
     let [ReplyEvent::Answer(Answer::Json(word))] = &told[..] else { panic!("{told:?}") };
     let word = String::from_utf8_lossy(word);
     assert!(word.contains("could not be reached"), "{word}");
@@ -231,7 +235,7 @@ async fn a_call_at_a_node_whose_lease_stays_lost_is_held_for_as_long_as_any_othe
 
     store.leaseless.store(false, Ordering::SeqCst);
     until(|| joined.may_act()).await;
-    world.works(&visit, 2).await;
+    world.works(&caller, 2).await;
 }
 
 /// No other node asks for the session, and its own cannot know that.
@@ -242,11 +246,11 @@ async fn a_call_in_flight_at_a_node_whose_lease_stays_lost_ends_after_the_hold_t
     let world = World::on(settings, Script::default(), Arc::clone(&store) as Arc<dyn Store>);
     let joined = join(&world).await;
     // Clients of this revision wait for long before their answer becomes a stream.
-    let (visit, other) = (world.session_in("2025-06-18").await, world.session().await);
+    let (caller, other) = (world.session_in("2025-06-18").await, world.session().await);
     let mut streaming = world.call(&other, 1, "steps").await.unwrap();
     let head = next(&mut streaming).await;
     assert!(matches!(head, Some(ReplyEvent::Open { .. })), "{head:?}");
-    let waiting = world.call(&visit, 2, "later").await.unwrap();
+    let waiting = world.call(&caller, 2, "later").await.unwrap();
     world.heard(2).await;
     store.leaseless.store(true, Ordering::SeqCst);
     until(|| !joined.may_act()).await;
@@ -268,18 +272,18 @@ async fn a_call_in_flight_at_a_node_whose_lease_stays_lost_ends_after_the_hold_t
     let told = all(streaming).await;
     assert_eq!(messages(&told).len(), STEPS + 1, "{told:?}");
     assert_eq!(world.script.calls.load(Ordering::SeqCst), 2);
-    world.works(&visit, 3).await;
+    world.works(&caller, 3).await;
 }
 
 #[actix_rt::test]
 async fn a_node_whose_lease_is_lost_does_not_act_until_it_is_renewed() {
     let (world, store) = world(Troubled::default());
     let joined = join(&world).await;
-    let visit = world.session().await;
-    let before = store.memory.read(&visit.session).await.unwrap().unwrap().owner;
+    let caller = world.session().await;
+    let before = store.memory.read(&caller.session).await.unwrap().unwrap().owner;
     store.leaseless.store(true, Ordering::SeqCst);
     until(|| !joined.may_act()).await;
-    let waiting = actix_rt::spawn(all(world.call(&visit, 1, "echo").await.unwrap()));
+    let waiting = actix_rt::spawn(all(world.call(&caller, 1, "echo").await.unwrap()));
     let renewed = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!waiting.is_finished() && world.script.requests.load(Ordering::SeqCst) == 0);
@@ -293,9 +297,9 @@ async fn a_node_whose_lease_is_lost_does_not_act_until_it_is_renewed() {
     // Others may have seen it gone, so it acts only under a new token.
     let told = waiting.await.unwrap();
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Json(_))]), "{told:?}");
-    let now = store.memory.read(&visit.session).await.unwrap().unwrap().owner;
+    let now = store.memory.read(&caller.session).await.unwrap().unwrap().owner;
     assert_eq!((now.node, now.token.counter), (before.node, before.token.counter + 1));
-    world.works(&visit, 2).await;
+    world.works(&caller, 2).await;
 }
 
 #[actix_rt::test]

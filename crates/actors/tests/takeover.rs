@@ -6,7 +6,7 @@ mod support;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use actors::{Answer, Care, Frame, Inflow, Refusal, ReplyEvent, Settings, Visit};
+use actors::{Answer, Caller, Care, Frame, Inflow, Refusal, ReplyEvent, Settings};
 use backends::LinkEvent;
 use bytes::Bytes;
 use conversation::Rerun;
@@ -37,8 +37,8 @@ fn links(node: &World) -> usize {
 }
 
 /// A stream that is told what the server says to nobody in particular.
-async fn listening(node: &World, visit: &Visit) -> Inflow {
-    let mut inflow = node.handle.listen(visit, None).await.unwrap();
+async fn listening(node: &World, caller: &Caller) -> Inflow {
+    let mut inflow = node.handle.listen(caller, None).await.unwrap();
     let told = next(&mut inflow).await;
     assert!(matches!(told, Some(ReplyEvent::Open { welcome: false, .. })), "{told:?}");
     inflow
@@ -102,9 +102,9 @@ fn post(json: &str) -> Body {
     protocol::parse(Bytes::copy_from_slice(json.as_bytes()), &protocol::Limits::default()).unwrap()
 }
 
-async fn accepted(node: &World, visit: &Visit, method: Method) {
+async fn accepted(node: &World, caller: &Caller, method: Method) {
     let body = Body::One(Message::Notification(Notification::new(method, None)));
-    let told = all(node.handle.post(visit, body, None).await.unwrap()).await;
+    let told = all(node.handle.post(caller, body, None).await.unwrap()).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
 }
 
@@ -112,8 +112,8 @@ async fn accepted(node: &World, visit: &Visit, method: Method) {
 async fn a_stream_goes_on_where_it_is_when_its_owner_is_killed() {
     for revision in REVISIONS {
         let [mut owner, other] = Common::default().nodes().await;
-        let visit = owner.session_of(revision).await;
-        let mut inflow = listening(&other, &visit).await;
+        let caller = owner.session_of(revision).await;
+        let mut inflow = listening(&other, &caller).await;
         until(|| links(&other) == 1).await;
         for number in 0..5 {
             says(&other, number).await;
@@ -135,7 +135,7 @@ async fn a_stream_goes_on_where_it_is_when_its_owner_is_killed() {
 
         // What was told is what is written, no more and no less.
         let after = seen[0].0.clone();
-        let mut resumed = other.handle.listen(&visit, after).await.unwrap();
+        let mut resumed = other.handle.listen(&caller, after).await.unwrap();
         assert!(matches!(next(&mut resumed).await, Some(ReplyEvent::Open { .. })));
         assert_eq!(some(&mut resumed, 9).await, seen[1..]);
         // The newer one has displaced it, in order.
@@ -147,9 +147,9 @@ async fn a_stream_goes_on_where_it_is_when_its_owner_is_killed() {
 async fn a_stream_outlives_two_owners_in_a_row() {
     let [mut first, mut second, last] =
         Common { care: always(), ..Common::default() }.nodes().await;
-    let visit = first.session_of("2025-11-25").await;
-    let mut inflow = listening(&last, &visit).await;
-    let mut elsewhere = listening(&second, &visit).await;
+    let caller = first.session_of("2025-11-25").await;
+    let mut inflow = listening(&last, &caller).await;
+    let mut elsewhere = listening(&second, &caller).await;
     until(|| links(&last) == 1).await;
     // To the newest stream.
     says(&last, 0).await;
@@ -157,11 +157,11 @@ async fn a_stream_outlives_two_owners_in_a_row() {
     first.kill();
     meanwhile(&mut inflow, || links(&last) == 2).await;
     drop(elsewhere);
-    second.works(&visit, 1).await;
+    second.works(&caller, 1).await;
     let owners = (second.handle.sessions(), last.handle.sessions());
     assert!(owners == (1, 0) || owners == (0, 1), "{owners:?}");
     second.kill();
-    last.works(&visit, 2).await;
+    last.works(&caller, 2).await;
     says(&last, 1).await;
     assert_eq!(numbers(&some(&mut inflow, 1).await), [1]);
     assert_eq!(last.handle.sessions(), 1);
@@ -172,8 +172,8 @@ async fn a_call_that_may_be_made_twice_goes_on_upon_the_same_stream() {
     for revision in REVISIONS {
         let common = Common { care: always(), ..Common::default() };
         let [mut owner, other] = common.nodes().await;
-        let visit = owner.session_of(revision).await;
-        let mut inflow = other.call(&visit, 1, "steps").await.unwrap();
+        let caller = owner.session_of(revision).await;
+        let mut inflow = other.call(&caller, 1, "steps").await.unwrap();
         assert!(matches!(next(&mut inflow).await, Some(ReplyEvent::Open { .. })));
         let mut seen = some(&mut inflow, STEPS).await;
         owner.kill();
@@ -193,8 +193,8 @@ async fn a_call_that_may_be_made_twice_goes_on_upon_the_same_stream() {
 async fn a_call_that_may_not_be_made_twice_ends_with_one_error_on_its_stream() {
     for revision in REVISIONS {
         let [mut owner, other] = Common::default().nodes().await;
-        let visit = owner.session_of(revision).await;
-        let mut inflow = other.call(&visit, 1, "steps").await.unwrap();
+        let caller = owner.session_of(revision).await;
+        let mut inflow = other.call(&caller, 1, "steps").await.unwrap();
         assert!(matches!(next(&mut inflow).await, Some(ReplyEvent::Open { .. })));
         let mut seen = some(&mut inflow, STEPS).await;
         owner.kill();
@@ -218,8 +218,8 @@ fn calls(node: &World) -> usize {
 async fn a_call_that_nothing_was_said_of_is_made_again_or_ends_with_one_error() {
     for (care, made) in [(always(), 2), (Care::default(), 1)] {
         let [mut owner, other] = Common { care, ..Common::default() }.nodes().await;
-        let visit = owner.session_of("2025-11-25").await;
-        let mut inflow = other.call(&visit, 7, "later").await.unwrap();
+        let caller = owner.session_of("2025-11-25").await;
+        let mut inflow = other.call(&caller, 7, "later").await.unwrap();
         meanwhile(&mut inflow, || calls(&other) == 1).await;
         owner.kill();
         if made == 1 {
@@ -233,18 +233,18 @@ async fn a_call_that_nothing_was_said_of_is_made_again_or_ends_with_one_error() 
             assert!(text(json).contains(r#""late":true"#), "{told:?}");
         }
         assert_eq!(calls(&other), made);
-        other.works(&visit, 8).await;
+        other.works(&caller, 8).await;
     }
 }
 
 #[actix_rt::test]
 async fn a_batch_that_nothing_was_said_of_ends_with_an_error_for_each_request() {
     let [mut owner, other] = Common::default().nodes().await;
-    let visit = owner.session_of("2025-03-26").await;
+    let caller = owner.session_of("2025-03-26").await;
     let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}},
         {"jsonrpc":"2.0","method":"notifications/roots/list_changed"},
         {"jsonrpc":"2.0","id":"two","method":"tools/call","params":{"name":"hang"}}]"#;
-    let mut inflow = other.handle.post(&visit, post(batch), None).await.unwrap();
+    let mut inflow = other.handle.post(&caller, post(batch), None).await.unwrap();
     meanwhile(&mut inflow, || calls(&other) == 2).await;
     owner.kill();
     let told = all(inflow).await;
@@ -252,28 +252,28 @@ async fn a_batch_that_nothing_was_said_of_ends_with_an_error_for_each_request() 
     let errors: Vec<_> = errors.iter().map(text).collect();
     assert!(errors[0].contains("\"id\":1,") && errors[1].contains("\"id\":\"two\","), "{errors:?}");
     assert_eq!(errors.len(), 2);
-    other.works(&visit, 3).await;
+    other.works(&caller, 3).await;
 }
 
 #[actix_rt::test]
 async fn whatever_comes_after_a_death_is_done_by_whoever_it_comes_to() {
     let [mut owner, one, other] = Common { care: always(), ..Common::default() }.nodes().await;
-    let mut visits = Vec::new();
+    let mut callers = Vec::new();
     for _ in 0..4 {
-        visits.push(owner.session_of("2025-11-25").await);
+        callers.push(owner.session_of("2025-11-25").await);
     }
     // Whose whereabouts are known, and whose are not.
-    one.works(&visits[0], 1).await;
+    one.works(&callers[0], 1).await;
     owner.kill();
-    one.works(&visits[0], 2).await;
-    accepted(&one, &visits[1], Method::RootsListChanged).await;
-    listening(&one, &visits[2]).await;
-    let told = all(one.handle.delete(&visits[3]).await.unwrap()).await;
+    one.works(&callers[0], 2).await;
+    accepted(&one, &callers[1], Method::RootsListChanged).await;
+    listening(&one, &callers[2]).await;
+    let told = all(one.handle.delete(&callers[3]).await.unwrap()).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
-    for visit in &visits[..3] {
-        other.works(visit, 3).await;
+    for caller in &callers[..3] {
+        other.works(caller, 3).await;
     }
-    let told = all(other.call(&visits[3], 4, "echo").await.unwrap()).await;
+    let told = all(other.call(&callers[3], 4, "echo").await.unwrap()).await;
     assert!(
         matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(Refusal::UnknownSession))]),
         "{told:?}"
@@ -284,13 +284,13 @@ async fn whatever_comes_after_a_death_is_done_by_whoever_it_comes_to() {
 #[actix_rt::test]
 async fn many_clients_at_two_nodes_take_a_session_over_once() {
     let [mut owner, one, other] = Common { care: always(), ..Common::default() }.nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
-    one.works(&visit, 1).await;
+    let caller = owner.session_of("2025-11-25").await;
+    one.works(&caller, 1).await;
     owner.kill();
     let mut calls = Vec::new();
     for id in 0..20 {
         let node = if id % 2 == 0 { &one } else { &other };
-        calls.push(node.call(&visit, 100 + id, "echo").await.unwrap());
+        calls.push(node.call(&caller, 100 + id, "echo").await.unwrap());
     }
     for call in calls {
         let told = all(call).await;
@@ -303,10 +303,10 @@ async fn many_clients_at_two_nodes_take_a_session_over_once() {
 #[actix_rt::test]
 async fn what_a_client_posted_and_did_not_wait_for_outlives_the_owner() {
     let [mut owner, other] = Common { care: always(), ..Common::default() }.nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
-    other.works(&visit, 1).await;
+    let caller = owner.session_of("2025-11-25").await;
+    other.works(&caller, 1).await;
     owner.kill();
-    drop(other.call(&visit, 2, "later").await.unwrap());
+    drop(other.call(&caller, 2, "later").await.unwrap());
     until(|| calls(&other) == 2).await;
 }
 
@@ -314,11 +314,11 @@ async fn what_a_client_posted_and_did_not_wait_for_outlives_the_owner() {
 async fn who_leaves_a_killed_owner_gets_a_word_when_nobody_can_take_the_session() {
     let settings = Settings { hold_ms: 300, sessions_max: 1, ..Settings::default() };
     let [mut owner, other] = Common { settings, ..Common::default() }.nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
+    let caller = owner.session_of("2025-11-25").await;
     // It has no room for another.
     let _own = other.session_of("2025-11-25").await;
-    let mut stream = listening(&other, &visit).await;
-    let mut call = other.call(&visit, 1, "hang").await.unwrap();
+    let mut stream = listening(&other, &caller).await;
+    let mut call = other.call(&caller, 1, "hang").await.unwrap();
     meanwhile(&mut call, || calls(&other) == 1).await;
     let died = Instant::now();
     owner.kill();
@@ -330,7 +330,7 @@ async fn who_leaves_a_killed_owner_gets_a_word_when_nobody_can_take_the_session(
     let told = told(&mut stream).await;
     assert!(matches!(told, Some(ReplyEvent::Abort)), "{told:?}");
     let body = Body::One(Message::Notification(Notification::new(Method::RootsListChanged, None)));
-    let told = all(other.handle.post(&visit, body, None).await.unwrap()).await;
+    let told = all(other.handle.post(&caller, body, None).await.unwrap()).await;
     assert!(
         matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]),
         "{told:?}"
@@ -342,11 +342,11 @@ async fn a_request_is_held_until_somebody_has_room() {
     let settings = Settings { sessions_max: 1, ..Settings::default() };
     let common = Common { settings, care: always(), ..Common::default() };
     let [mut owner, other] = common.nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
+    let caller = owner.session_of("2025-11-25").await;
     let own = other.session_of("2025-11-25").await;
-    let mut stream = listening(&other, &visit).await;
+    let mut stream = listening(&other, &caller).await;
     owner.kill();
-    let held = other.call(&visit, 1, "echo").await.unwrap();
+    let held = other.call(&caller, 1, "echo").await.unwrap();
     let reading = actix_rt::spawn(all(held));
     tokio::time::sleep(support::nodes::MOMENT).await;
     assert!(!reading.is_finished(), "it is held");
@@ -364,14 +364,14 @@ async fn a_request_is_held_until_somebody_has_room() {
 async fn no_more_are_held_than_may_be() {
     let settings = Settings { held_max: 1, sessions_max: 1, ..Settings::default() };
     let [mut owner, other] = Common { settings, ..Common::default() }.nodes().await;
-    let visit = owner.session_of("2025-11-25").await;
+    let caller = owner.session_of("2025-11-25").await;
     let _own = other.session_of("2025-11-25").await;
     owner.kill();
-    let mut held = other.call(&visit, 1, "echo").await.unwrap();
+    let mut held = other.call(&caller, 1, "echo").await.unwrap();
     let holding = tokio::time::timeout(support::nodes::MOMENT, held.next());
     assert!(holding.await.is_err(), "it is held");
     let began = Instant::now();
-    error_of(other.call(&visit, 2, "echo").await.unwrap(), 2).await;
+    error_of(other.call(&caller, 2, "echo").await.unwrap(), 2).await;
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     drop(held);
 }

@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::{Answer, Refusal, ReplyEvent, Settings, Visit};
+use actors::{Answer, Caller, Refusal, ReplyEvent, Settings};
 use bytes::Bytes;
 use store::{Batch, Expected, Incarnation, Owner, Record, Standing, State};
 use support::nodes::{Common, Node};
@@ -20,17 +20,17 @@ enum Written {
     Log(&'static [u8]),
 }
 
-async fn record(node: &Node, visit: &Visit) -> Record {
-    node.store.read(&visit.session).await.unwrap().expect("a record")
+async fn record(node: &Node, caller: &Caller) -> Record {
+    node.store.read(&caller.session).await.unwrap().expect("a record")
 }
 
 /// Two of three nodes, and a session whose owner was the third one and left this of it.
-async fn left_behind(written: Written, settings: Settings) -> ([Node; 2], Visit) {
+async fn left_behind(written: Written, settings: Settings) -> ([Node; 2], Caller) {
     let nodes: [Node; 3] = Common { settings, ..Common::default() }.nodes().await;
     let [mut owner, one, other] = nodes;
-    let visit = owner.session_of("2025-11-25").await;
+    let caller = owner.session_of("2025-11-25").await;
     owner.kill();
-    let (session, token) = (visit.session.clone(), record(&one, &visit).await.owner.token);
+    let (session, token) = (caller.session.clone(), record(&one, &caller).await.owner.token);
     match written {
         Written::State(bytes) => {
             let state = State { version: 1_000, bytes: Arc::from(bytes) };
@@ -43,17 +43,17 @@ async fn left_behind(written: Written, settings: Settings) -> ([Node; 2], Visit)
             one.store.append(batch).await.unwrap();
         }
     }
-    ([one, other], visit)
+    ([one, other], caller)
 }
 
 /// Else its client would be told for ever to come again.
 #[actix_rt::test]
 async fn a_corrupt_session_is_ended_once_and_is_unknown_everywhere() {
     for written in [Written::State(b"{"), Written::Log(b"?")] {
-        let (nodes, visit) = left_behind(written, Settings::default()).await;
+        let (nodes, caller) = left_behind(written, Settings::default()).await;
         let [one, other] = &nodes;
         let (first, second) =
-            tokio::join!(one.call(&visit, 1, "echo"), one.call(&visit, 2, "echo"));
+            tokio::join!(one.call(&caller, 1, "echo"), one.call(&caller, 2, "echo"));
         let unknown = |told: &[ReplyEvent]| {
             matches!(told, [ReplyEvent::Answer(Answer::Refused(Refusal::UnknownSession))])
         };
@@ -61,13 +61,13 @@ async fn a_corrupt_session_is_ended_once_and_is_unknown_everywhere() {
             let told = all(inflow.unwrap()).await;
             assert!(unknown(&told), "{written:?}: {told:?}");
         }
-        let ended = record(one, &visit).await;
+        let ended = record(one, &caller).await;
         assert_eq!(ended.standing, Standing::Ended, "{written:?}");
         for node in [other, one] {
-            let told = all(node.call(&visit, 3, "echo").await.unwrap()).await;
+            let told = all(node.call(&caller, 3, "echo").await.unwrap()).await;
             assert!(unknown(&told), "{written:?}: {told:?}");
         }
-        assert_eq!(record(one, &visit).await, ended, "it is not claimed again");
+        assert_eq!(record(one, &caller).await, ended, "it is not claimed again");
     }
 }
 
@@ -76,15 +76,15 @@ async fn a_corrupt_session_is_ended_once_and_is_unknown_everywhere() {
 async fn a_session_of_a_newer_layout_is_held_and_never_ended() {
     let newer = br#"{"format":1000,"initialized":{"since":7}}"#;
     let settings = Settings { hold_ms: 1_000, ..Settings::default() };
-    let (nodes, visit) = left_behind(Written::State(newer), settings).await;
+    let (nodes, caller) = left_behind(Written::State(newer), settings).await;
     for (node, id) in nodes.iter().zip(1..) {
-        let told = all(node.call(&visit, id, "echo").await.unwrap()).await;
+        let told = all(node.call(&caller, id, "echo").await.unwrap()).await;
         let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
         assert!(text(json).contains("could not be reached for 1 s"), "{}", text(json));
     }
-    let left = record(&nodes[0], &visit).await;
+    let left = record(&nodes[0], &caller).await;
     assert_eq!((left.standing, &*left.state.bytes), (Standing::Released, &newer[..]));
     let heir = Owner { token: left.owner.token.next(7), node: Incarnation(7) };
-    let claim = nodes[0].store.claim(&visit.session, Expected::Released, heir, None, TTL);
+    let claim = nodes[0].store.claim(&caller.session, Expected::Released, heir, None, TTL);
     assert_eq!(&*claim.await.unwrap().record.state.bytes, &newer[..]);
 }

@@ -76,11 +76,11 @@ mod tests {
 
     use super::*;
 
-    /// When it is over, where `visits` come so long after the begin and stay so long.
-    async fn check(visits: &[(u64, u64)], over: u64) {
+    /// When it is over, where `callers` come so long after the begin and stay so long.
+    async fn check(callers: &[(u64, u64)], over: u64) {
         let drain = Arc::new(Drain::default());
         let began = Instant::now();
-        let visitors = visits.iter().map(|&(after, stays)| {
+        let visitors = callers.iter().map(|&(after, stays)| {
             let drain = Arc::clone(&drain);
             tokio::spawn(async move {
                 sleep(Duration::from_millis(after)).await;

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use actix_http::{ConnectionType, Method, Payload, Request, RequestHead, Response};
-use actors::{Handle, Visit};
+use actors::{Caller, Handle};
 use bytes::Bytes;
 use protocol::SessionId;
 use tenants::{Principal, Tenant, Tenants};
@@ -45,9 +45,9 @@ pub(crate) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// A visit of this caller to a session.
-    pub(crate) fn visit(&self, session: SessionId) -> Visit {
-        Visit { tenant: Arc::clone(self.tenant), principal: self.principal.clone(), session }
+    /// This caller, with a session.
+    pub(crate) fn caller(&self, session: SessionId) -> Caller {
+        Caller { tenant: Arc::clone(self.tenant), principal: self.principal.clone(), session }
     }
 
     fn take_payload(&mut self) -> Payload {

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::{Answer, Frame, Handle, Inflow, Opened, Refusal, ReplyEvent, Visit};
+use actors::{Answer, Caller, Frame, Handle, Inflow, Opened, Refusal, ReplyEvent};
 use bytes::{Bytes, BytesMut};
 use protocol::{Body, ErrorCode, Message, Method, Notification, Rejection, RequestId};
 use serde::Deserialize;
@@ -40,13 +40,13 @@ pub async fn serve_stdio(
             return voice.flush().await;
         }
     };
-    let visit = Visit { tenant: Arc::clone(tenant), principal, session };
+    let caller = Caller { tenant: Arc::clone(tenant), principal, session };
     let mut lines = Lines::new(stdin, line_bytes_max);
     let mut waiting = Waiting::default();
     loop {
         tokio::select! {
             line = lines.next() => match line? {
-                Some(Line::Whole(line)) => hear(handle, &visit, line, &mut waiting, &mut voice).await,
+                Some(Line::Whole(line)) => hear(handle, &caller, line, &mut waiting, &mut voice).await,
                 Some(Line::TooLong) => voice.say(&too_long(line_bytes_max)),
                 None => break,
             },
@@ -78,7 +78,7 @@ async fn finish<W: AsyncWrite + Unpin>(
 /// Brings one line to the session.
 async fn hear<W>(
     handle: &Handle,
-    visit: &Visit,
+    caller: &Caller,
     line: Bytes,
     waiting: &mut Waiting,
     voice: &mut Voice<W>,
@@ -88,7 +88,7 @@ async fn hear<W>(
         Err(rejection) => return voice.say(&error(&rejection)),
     };
     let ids = waiting.posted(&body);
-    let told = match handle.post(visit, body, None).await {
+    let told = match handle.post(caller, body, None).await {
         Ok(mut inflow) => inflow.next().await,
         Err(refusal) => Some(ReplyEvent::Answer(Answer::Refused(refusal))),
     };

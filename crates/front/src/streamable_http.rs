@@ -56,9 +56,9 @@ async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Re
     check_version(asked).map_err(|refused| refused.of(only_id(&body)))?;
     let session = SessionId::parse(session).ok_or(Refusal::UnknownSession)?;
     let mirrored = mirrored(asked);
-    let visit = asked.visit(session);
-    let told = match front.handle.post(&visit, body, mirrored).await {
-        Ok(inflow) => tell(front, inflow, Some(&visit.session)).await,
+    let caller = asked.caller(session);
+    let told = match front.handle.post(&caller, body, mirrored).await {
+        Ok(inflow) => tell(front, inflow, Some(&caller.session)).await,
         Err(refusal) => Err(refusal),
     };
     // Any status but 200 on a POST in a live session ends some clients, so what is not the
@@ -93,14 +93,14 @@ async fn get(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Ref
     let session = session_of(asked)?;
     check_version(asked)?;
     let after = asked.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
-    let inflow = front.handle.listen(&asked.visit(session), after).await?;
+    let inflow = front.handle.listen(&asked.caller(session), after).await?;
     Ok(tell(front, inflow, None).await?)
 }
 
 async fn delete(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
     let session = session_of(asked)?;
     check_version(asked)?;
-    let inflow = front.handle.delete(&asked.visit(session)).await?;
+    let inflow = front.handle.delete(&asked.caller(session)).await?;
     Ok(tell(front, inflow, None).await?)
 }
 

@@ -9,7 +9,7 @@ use tenants::Principal;
 
 use super::VERSION;
 use super::wire::{Reader, Writer};
-use crate::Visit;
+use crate::Caller;
 
 /// How often a call was forwarded, when it arrives where it belongs.
 const HOPS: u8 = 1;
@@ -21,7 +21,7 @@ const CALLS: u8 = 0;
 /// What stands there instead in a call that its receiver passes on to the owner.
 const RELAYED: u8 = 2;
 
-/// One call, as its receiver reads it. The visitor's tenant and principal are what the
+/// One call, as its receiver reads it. The caller's tenant and principal are what the
 /// sender's front found out; the receiver compares them with the session's own.
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -36,15 +36,15 @@ pub(crate) struct Call {
 
 impl Call {
     /// Writes a call that has not been forwarded yet.
-    pub(crate) fn encode(visit: &Visit, request: Option<&SessionRequest>) -> Bytes {
+    pub(crate) fn encode(caller: &Caller, request: Option<&SessionRequest>) -> Bytes {
         let mut writer = Writer::new(capacity(request));
-        Self::write(&mut writer, visit, request);
+        Self::write(&mut writer, caller, request);
         writer.finish()
     }
 
     /// Writes a call that its receiver is to pass on to `owner`, which its sender cannot reach.
     pub(crate) fn encode_relayed(
-        visit: &Visit,
+        caller: &Caller,
         request: Option<&SessionRequest>,
         owner: Incarnation,
     ) -> Bytes {
@@ -52,16 +52,16 @@ impl Call {
         writer.byte(RELAYED);
         writer.word(owner.0);
         writer.byte(VERSION);
-        Self::write(&mut writer, visit, request);
+        Self::write(&mut writer, caller, request);
         writer.finish()
     }
 
-    fn write(writer: &mut Writer, visit: &Visit, request: Option<&SessionRequest>) {
+    fn write(writer: &mut Writer, caller: &Caller, request: Option<&SessionRequest>) {
         writer.byte(HOPS);
         writer.byte(CALLS);
-        writer.text(&visit.tenant.name);
-        writer.text(visit.principal.name());
-        writer.text(visit.session.as_str());
+        writer.text(&caller.tenant.name);
+        writer.text(caller.principal.name());
+        writer.text(caller.session.as_str());
         match request {
             Some(SessionRequest::Post { body, mirrored, again }) => {
                 writer.byte(0);
@@ -201,9 +201,9 @@ mod tests {
 
     use super::*;
 
-    fn visit() -> Visit {
+    fn caller() -> Caller {
         let tenant = Tenant { name: "acme".into(), allowed_origins: vec![], sessions_max: 1 };
-        Visit {
+        Caller {
             tenant: Arc::new(tenant),
             principal: Principal::named("ada"),
             session: SessionId::parse("a-session").unwrap(),
@@ -247,24 +247,24 @@ mod tests {
     #[test]
     fn a_call_arrives_as_it_was_sent() {
         for request in requests() {
-            let call = Call::decode(Call::encode(&visit(), request.as_ref())).unwrap();
+            let call = Call::decode(Call::encode(&caller(), request.as_ref())).unwrap();
             assert_eq!(&*call.tenant, "acme");
             assert_eq!(call.principal, Principal::named("ada"));
-            assert_eq!(call.session, visit().session);
+            assert_eq!(call.session, caller().session);
             assert_eq!(format!("{:?}", call.request), format!("{request:?}"));
         }
     }
 
     #[test]
     fn everybody_stays_everybody() {
-        let visit = Visit { principal: Principal::anonymous(), ..visit() };
-        let call = Call::decode(Call::encode(&visit, Some(&SessionRequest::Delete))).unwrap();
+        let caller = Caller { principal: Principal::anonymous(), ..caller() };
+        let call = Call::decode(Call::encode(&caller, Some(&SessionRequest::Delete))).unwrap();
         assert!(call.principal.is_anonymous());
     }
 
     #[test]
     fn what_was_refused_in_a_batch_stays_refused() {
-        let call = Call::decode(Call::encode(&visit(), Some(&post(BATCH)))).unwrap();
+        let call = Call::decode(Call::encode(&caller(), Some(&post(BATCH)))).unwrap();
         let Body::Batch(members) = body_of(call.request) else { panic!("no batch") };
         let refused: Vec<&Rejection> = members.iter().filter_map(|m| m.as_ref().err()).collect();
         assert!(matches!(refused[..], [Rejection { code: ErrorCode::InvalidRequest, .. }]));
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_payload_is_a_slice_of_what_was_received() {
-        let bytes = Call::encode(&visit(), requests()[0].as_ref());
+        let bytes = Call::encode(&caller(), requests()[0].as_ref());
         let call = Call::decode(bytes.clone()).unwrap();
         let Body::One(message) = body_of(call.request) else { panic!("a batch") };
         assert!(bytes.as_ptr_range().contains(&message.raw().as_ptr()));
@@ -281,11 +281,11 @@ mod tests {
     #[test]
     fn a_relayed_call_is_passed_on_as_it_was_written_and_only_once() {
         for request in requests() {
-            let relayed = Call::encode_relayed(&visit(), request.as_ref(), Incarnation(7));
+            let relayed = Call::encode_relayed(&caller(), request.as_ref(), Incarnation(7));
             assert!(Call::decode(relayed.clone()).is_none());
             let passed_on = Relayed::decode(relayed.clone()).unwrap();
             assert_eq!(passed_on.owner, Incarnation(7));
-            assert_eq!(passed_on.call, Call::encode(&visit(), request.as_ref()));
+            assert_eq!(passed_on.call, Call::encode(&caller(), request.as_ref()));
             assert!(relayed.as_ptr_range().contains(&passed_on.call.as_ptr()));
             assert!(Relayed::decode(passed_on.call).is_none());
             let twice = [&relayed[..10], &relayed[..]].concat();
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_second_hop_is_no_call() {
-        let mut bytes = Call::encode(&visit(), Some(&SessionRequest::Delete)).to_vec();
+        let mut bytes = Call::encode(&caller(), Some(&SessionRequest::Delete)).to_vec();
         bytes[1] += 1;
         assert!(Call::decode(bytes.into()).is_none());
     }
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn a_call_that_is_cut_or_goes_on_is_no_call() {
         for request in requests() {
-            let bytes = Call::encode(&visit(), request.as_ref());
+            let bytes = Call::encode(&caller(), request.as_ref());
             for length in 0..bytes.len() {
                 assert!(Call::decode(bytes.slice(..length)).is_none(), "{request:?} at {length}");
             }
@@ -314,7 +314,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_a_peer_sends_is_read_or_refused(bytes: Vec<u8>, which in 0..7_usize, at: usize) {
-            let mut spoilt = Call::encode(&visit(), requests()[which].as_ref()).to_vec();
+            let mut spoilt = Call::encode(&caller(), requests()[which].as_ref()).to_vec();
             let at = at % spoilt.len();
             spoilt.splice(at..(at + bytes.len()).min(spoilt.len()), bytes.iter().copied());
             let _ = Call::decode(spoilt.into());

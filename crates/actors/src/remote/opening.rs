@@ -22,7 +22,7 @@ use super::wire::{Reader, Writer};
 use super::{Passage, SessionRequest, reply_codec};
 use crate::birth::{self, Newborn};
 use crate::handle::Node;
-use crate::{Inflow, Opened, ReplyEvent, Visit};
+use crate::{Caller, Inflow, Opened, ReplyEvent};
 
 /// Where a call to a session says how often it was forwarded.
 const OPENING: u8 = 0xFF;
@@ -116,10 +116,10 @@ pub(crate) async fn connect(
     let mut calling = peer.call(opening.encode());
     let session = opened(&mut calling).await?;
     let Opening { tenant, principal, .. } = opening;
-    let visit = Visit { tenant, principal, session: session.clone() };
+    let caller = Caller { tenant, principal, session: session.clone() };
     Ok(Opened {
         session,
-        inflow: Inflow::new(Passage::of_duplex(node, visit, calling), node, true),
+        inflow: Inflow::new(Passage::of_duplex(node, caller, calling), node, true),
     })
 }
 
@@ -138,11 +138,11 @@ pub(crate) async fn open(
     let mut calling = peer.call(opening.encode());
     let session = opened(&mut calling).await?;
     let request = SessionRequest::Post { body, mirrored: opening.mirrored, again: false };
-    let visit =
-        Visit { tenant: opening.tenant, principal: opening.principal, session: session.clone() };
+    let caller =
+        Caller { tenant: opening.tenant, principal: opening.principal, session: session.clone() };
     Ok(Opened {
         session,
-        inflow: Inflow::new(Passage::of_newborn(node, visit, request, calling), node, false),
+        inflow: Inflow::new(Passage::of_newborn(node, caller, request, calling), node, false),
     })
 }
 

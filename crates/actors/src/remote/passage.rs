@@ -21,7 +21,7 @@ use crate::held::Held;
 use crate::inflow::Local;
 use crate::metrics::{self, Hold, Hop};
 use crate::seeking::Place;
-use crate::{ReplyEvent, Visit};
+use crate::{Caller, ReplyEvent};
 use ownership::retry::{Retry, Wait};
 use ownership::route::{Asked, Next, RouteState, is_progress};
 
@@ -41,7 +41,7 @@ type Pause = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// what the client had posted arrives all the same.
 pub(crate) struct Passage {
     node: Arc<Node>,
-    visit: Visit,
+    caller: Caller,
     route: RouteState,
     state: State,
     /// What is left to tell; then it is over.
@@ -70,9 +70,9 @@ enum State {
 
 impl Passage {
     /// Asks the session, if it is here at once, or begins to look for it.
-    pub(crate) fn begin(node: &Arc<Node>, visit: &Visit, request: SessionRequest) -> Self {
+    pub(crate) fn begin(node: &Arc<Node>, caller: &Caller, request: SessionRequest) -> Self {
         let route = RouteState::new(request);
-        let mut passage = Self::new(node, visit.clone(), route, State::Over);
+        let mut passage = Self::new(node, caller.clone(), route, State::Over);
         passage.enter(false);
         passage
     }
@@ -80,22 +80,22 @@ impl Passage {
     /// Goes on with a call that has opened the session.
     pub(super) fn of_newborn(
         node: &Arc<Node>,
-        visit: Visit,
+        caller: Caller,
         request: SessionRequest,
         calling: Calling,
     ) -> Self {
-        Self::new(node, visit, RouteState::of_newborn(request), State::There(calling))
+        Self::new(node, caller, RouteState::of_newborn(request), State::There(calling))
     }
 
     /// Goes on with a call that has opened a session of one connection, this one.
-    pub(super) fn of_duplex(node: &Arc<Node>, visit: Visit, calling: Calling) -> Self {
-        Self::new(node, visit, RouteState::of_duplex(), State::There(calling))
+    pub(super) fn of_duplex(node: &Arc<Node>, caller: Caller, calling: Calling) -> Self {
+        Self::new(node, caller, RouteState::of_duplex(), State::There(calling))
     }
 
-    fn new(node: &Arc<Node>, visit: Visit, route: RouteState, state: State) -> Self {
+    fn new(node: &Arc<Node>, caller: Caller, route: RouteState, state: State) -> Self {
         Self {
             node: Arc::clone(node),
-            visit,
+            caller,
             route,
             state,
             rest: VecDeque::new(),
@@ -257,9 +257,10 @@ impl Passage {
 
     /// Asks the session on this node.
     fn enter(&mut self, sought: bool) {
-        let visit = &self.visit;
+        let caller = &self.caller;
         let request = self.route.request().clone();
-        let (tenant, principal, session) = (&visit.tenant.name, &visit.principal, &visit.session);
+        let (tenant, principal, session) =
+            (&caller.tenant.name, &caller.principal, &caller.session);
         match self.node.enter(tenant, principal, session, request, false) {
             Entry::Entered(local) => self.state = State::Here(local),
             Entry::Refused(
@@ -294,18 +295,18 @@ impl Passage {
         match self.node.relay(peer, self.retry.tries()) {
             Some(relay) => {
                 metrics::RELAYS.inc();
-                relay.call(Call::encode_relayed(&self.visit, request, peer.incarnation()))
+                relay.call(Call::encode_relayed(&self.caller, request, peer.incarnation()))
             }
-            None => peer.call(Call::encode(&self.visit, request)),
+            None => peer.call(Call::encode(&self.caller, request)),
         }
     }
 
     fn seek(&mut self) {
         self.deaths = self.node.cluster().map_or(0, Cluster::deaths);
-        let (node, visit) = (Arc::clone(&self.node), self.visit.clone());
+        let (node, caller) = (Arc::clone(&self.node), self.caller.clone());
         let fresh = self.retry.tries() > 0;
         self.state = State::Seeking(Box::pin(async move {
-            node.seek(&visit.tenant.name, &visit.principal, &visit.session, fresh).await
+            node.seek(&caller.tenant.name, &caller.principal, &caller.session, fresh).await
         }));
     }
 
@@ -387,7 +388,7 @@ impl Drop for Passage {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let mut rest = Self {
             node: Arc::clone(&self.node),
-            visit: self.visit.clone(),
+            caller: self.caller.clone(),
             route: std::mem::replace(
                 &mut self.route,
                 // It is never asked for anything.
@@ -411,6 +412,6 @@ impl Drop for Passage {
 
 impl fmt::Debug for Passage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Passage").field("session", &self.visit.session).finish_non_exhaustive()
+        f.debug_struct("Passage").field("session", &self.caller.session).finish_non_exhaustive()
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use actors::{Answer, Frame, Handle, Inflow, Opened, Refusal, ReplyEvent, Settings, Visit};
+use actors::{Answer, Caller, Frame, Handle, Inflow, Opened, Refusal, ReplyEvent, Settings};
 use backends::{Backend, Backends, Link, LinkEvent, LinkLimits, ServerEnd, Voice};
 use bytes::Bytes;
 use protocol::{Body, Message, Method, Notification, Request, RequestId, Response, SessionId};
@@ -223,24 +223,24 @@ impl World {
     }
 
     /// A session that is ready for calls.
-    pub(crate) async fn session(&self) -> Visit {
+    pub(crate) async fn session(&self) -> Caller {
         self.session_in("2025-11-25").await
     }
 
-    pub(crate) async fn session_in(&self, revision: &str) -> Visit {
+    pub(crate) async fn session_in(&self, revision: &str) -> Caller {
         let opened = self.begin_in(revision).await.unwrap();
-        let visit = self.visit(&opened.session);
+        let caller = self.caller(&opened.session);
         let told = all(opened.inflow).await;
         assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{told:?}");
         let initialized = Notification::new(Method::Initialized, None);
-        let inflow = self.handle.post(&visit, Body::One(initialized.into()), None).await.unwrap();
+        let inflow = self.handle.post(&caller, Body::One(initialized.into()), None).await.unwrap();
         let told = all(inflow).await;
         assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
-        visit
+        caller
     }
 
-    pub(crate) fn visit(&self, session: &SessionId) -> Visit {
-        Visit {
+    pub(crate) fn caller(&self, session: &SessionId) -> Caller {
+        Caller {
             tenant: Arc::clone(&self.tenant),
             principal: self.principal.clone(),
             session: session.clone(),
@@ -248,13 +248,18 @@ impl World {
     }
 
     /// Posts a call.
-    pub(crate) async fn call(&self, visit: &Visit, id: i64, tool: &str) -> Result<Inflow, Refusal> {
-        self.handle.post(visit, call(id, tool), None).await
+    pub(crate) async fn call(
+        &self,
+        caller: &Caller,
+        id: i64,
+        tool: &str,
+    ) -> Result<Inflow, Refusal> {
+        self.handle.post(caller, call(id, tool), None).await
     }
 
     /// Is the tool's answer what the client is told?
-    pub(crate) async fn works(&self, visit: &Visit, id: i64) {
-        let told = all(self.call(visit, id, "echo").await.unwrap()).await;
+    pub(crate) async fn works(&self, caller: &Caller, id: i64) {
+        let told = all(self.call(caller, id, "echo").await.unwrap()).await;
         let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
         assert_eq!(text(json), format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"ok":true}}}}"#));
     }

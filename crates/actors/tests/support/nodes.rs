@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use actors::{Care, Settings, Visit};
+use actors::{Caller, Care, Settings};
 use cluster::Cluster;
 use store::{Memory, Store};
 use tokio::sync::{mpsc, oneshot};
@@ -115,7 +115,7 @@ impl Node {
     }
 
     /// A session that lives here, ready for calls.
-    pub(crate) async fn session_of(&self, revision: &'static str) -> Visit {
+    pub(crate) async fn session_of(&self, revision: &'static str) -> Caller {
         self.inside(move |world| async move { world.session_in(revision).await }).await
     }
 
