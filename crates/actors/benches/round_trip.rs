@@ -40,7 +40,7 @@ async fn session() -> (Handle, Caller) {
     let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
     let request = Request::new(0.into(), Method::Initialize, Some(params));
     let mut opened = handle.initialize(&tenant, &principal, request, None).await.unwrap();
-    assert!(matches!(opened.inflow.next().await, Some(ReplyEvent::Answer(Answer::Welcome(_)))));
+    assert!(matches!(opened.replies.next().await, Some(ReplyEvent::Answer(Answer::Welcome(_)))));
     let caller = Caller { tenant, principal, session: opened.session };
     let initialized = Notification::new(Method::Initialized, None);
     let mut posted = handle.post(&caller, Body::One(initialized.into()), None).await.unwrap();
@@ -49,8 +49,8 @@ async fn session() -> (Handle, Caller) {
 }
 
 async fn call(handle: &Handle, caller: &Caller, body: Body) {
-    let mut inflow = handle.post(caller, body, None).await.unwrap();
-    let Some(ReplyEvent::Answer(Answer::Json(_))) = inflow.next().await else {
+    let mut replies = handle.post(caller, body, None).await.unwrap();
+    let Some(ReplyEvent::Answer(Answer::Json(_))) = replies.next().await else {
         panic!("the call was not answered with JSON");
     };
 }
@@ -86,12 +86,12 @@ fn round_trip(criterion: &mut Criterion) {
                 let bodies: Vec<_> = (next - 16..next).map(body).collect();
                 elapsed += system.block_on(async {
                     let start = Instant::now();
-                    let mut inflows = Vec::with_capacity(16);
+                    let mut reply_streams = Vec::with_capacity(16);
                     for body in bodies {
-                        inflows.push(handle.post(&caller, body, None).await.unwrap());
+                        reply_streams.push(handle.post(&caller, body, None).await.unwrap());
                     }
-                    for inflow in &mut inflows {
-                        assert!(inflow.next().await.is_some());
+                    for replies in &mut reply_streams {
+                        assert!(replies.next().await.is_some());
                     }
                     start.elapsed()
                 });
@@ -113,7 +113,7 @@ fn birth(criterion: &mut Criterion) {
                     .initialize(&caller.tenant, &caller.principal, request, None)
                     .await
                     .unwrap();
-                assert!(opened.inflow.next().await.is_some());
+                assert!(opened.replies.next().await.is_some());
                 let caller = Caller { session: opened.session, ..caller.clone() };
                 assert!(handle.delete(&caller).await.unwrap().next().await.is_some());
             });

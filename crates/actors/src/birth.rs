@@ -12,13 +12,13 @@ use tenants::{Principal, Tenant};
 use tokio::sync::oneshot;
 
 use crate::handle::Node;
-use crate::inflow::Local;
 use crate::log_writer::LogWriter;
 use crate::record::Draft;
 use crate::registry::Seat;
+use crate::reply_stream::Local;
 use crate::session_actor::{Beginning, Parts, SessionActor};
 use crate::session_handle::SessionHandle;
-use crate::{Inflow, Opened, clock, metrics};
+use crate::{Opened, ReplyStream, clock, metrics};
 
 /// What a new session begins with.
 pub(crate) enum Newborn {
@@ -90,7 +90,7 @@ pub(crate) fn begin(
     });
     context.run(actor);
     metrics::SESSIONS_OPENED.inc();
-    Ok(Opened { session, inflow: Inflow::new(Local::new(queue, handle), node, is_duplex) })
+    Ok(Opened { session, replies: ReplyStream::new(Local::new(queue, handle), node, is_duplex) })
 }
 
 /// A session that this node has claimed, and for whom.

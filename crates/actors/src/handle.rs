@@ -20,14 +20,14 @@ use tokio::time::timeout;
 
 use crate::arbiters::Arbiters;
 use crate::birth::{self, Newborn};
-use crate::inflow::Local;
 use crate::registry::{Found, Registry};
 use crate::remote::{self, Passage, Serving, SessionRequest};
+use crate::reply_stream::Local;
 use crate::seeking::Claims;
 use crate::session_handle::SessionHandle;
 use crate::sink::Bounds;
 use crate::tombstones::{self, Tombstones};
-use crate::{Care, Inflow, Settings, clock, metrics};
+use crate::{Care, ReplyStream, Settings, clock, metrics};
 
 /// How often a session that was too busy to hear that the node stops is told again.
 const STOP_AGAIN: Duration = Duration::from_millis(20);
@@ -50,7 +50,7 @@ pub struct Opened {
     /// The new session's id.
     pub session: SessionId,
     /// What the connection is told.
-    pub inflow: Inflow,
+    pub replies: ReplyStream,
 }
 
 /// The node's sessions. Cheap to clone.
@@ -207,17 +207,21 @@ impl Handle {
         caller: &Caller,
         body: Body,
         mirrored: Option<Box<Mirrored>>,
-    ) -> Result<Inflow, Refusal> {
+    ) -> Result<ReplyStream, Refusal> {
         self.enter(caller, SessionRequest::Post { body, mirrored, again: false })
     }
 
     /// Opens a GET stream, after an event where `after` (`Last-Event-ID`) names one.
-    pub async fn listen(&self, caller: &Caller, after: Option<String>) -> Result<Inflow, Refusal> {
+    pub async fn listen(
+        &self,
+        caller: &Caller,
+        after: Option<String>,
+    ) -> Result<ReplyStream, Refusal> {
         self.enter(caller, SessionRequest::Listen { after })
     }
 
     /// Ends a session.
-    pub async fn delete(&self, caller: &Caller) -> Result<Inflow, Refusal> {
+    pub async fn delete(&self, caller: &Caller) -> Result<ReplyStream, Refusal> {
         self.enter(caller, SessionRequest::Delete)
     }
 
@@ -289,19 +293,19 @@ impl Handle {
     }
 
     /// This never waits, so a caller that goes away cannot take a request half the way.
-    fn enter(&self, caller: &Caller, request: SessionRequest) -> Result<Inflow, Refusal> {
+    fn enter(&self, caller: &Caller, request: SessionRequest) -> Result<ReplyStream, Refusal> {
         let node = &self.node;
         if node.sessions_move() {
-            return Ok(Inflow::new(Passage::begin(node, caller, request), node, false));
+            return Ok(ReplyStream::new(Passage::begin(node, caller, request), node, false));
         }
         // What can be told of a crowd only by a status waits for its turn instead.
         let again = (!request.asks()).then(|| request.clone());
         let (tenant, principal, session) =
             (&caller.tenant.name, &caller.principal, &caller.session);
         match node.enter(tenant, principal, session, request, false) {
-            Entry::Entered(local) => Ok(Inflow::new(local, node, false)),
+            Entry::Entered(local) => Ok(ReplyStream::new(local, node, false)),
             Entry::Refused(Refusal::Busy) if let Some(request) = again => {
-                Ok(Inflow::new(Passage::begin(node, caller, request), node, false))
+                Ok(ReplyStream::new(Passage::begin(node, caller, request), node, false))
             }
             Entry::Refused(refusal) => Err(refusal),
             Entry::Absent => Err(Refusal::UnknownSession),

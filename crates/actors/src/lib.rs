@@ -1,7 +1,7 @@
 //! Keeps live sessions and performs their effects. The only crate with actix actors.
 //!
 //! [`Handle`] creates sessions, brings them what clients send, and gives each connection an
-//! [`Inflow`] of what it is told. A session is one actor that holds the
+//! [`ReplyStream`] of what it is told. A session is one actor that holds the
 //! machine of `conversation`, the link to the tenant's server and the writer of its log.
 //!
 //! In a cluster a session may live on another node. Then its calls are carried there, and the
@@ -14,7 +14,6 @@ mod care;
 mod clock;
 mod handle;
 mod held;
-mod inflow;
 mod leaving;
 mod log_writer;
 mod metrics;
@@ -23,6 +22,7 @@ mod pump;
 mod record;
 mod registry;
 mod remote;
+mod reply_stream;
 mod seeking;
 mod session_actor;
 mod session_handle;
@@ -34,6 +34,6 @@ mod tombstones;
 pub use care::Care;
 pub use conversation::{Answer, Frame, Refusal, Rerun};
 pub use handle::{Caller, Handle, Opened};
-pub use inflow::Inflow;
 pub use ownership::ReplyEvent;
+pub use reply_stream::ReplyStream;
 pub use settings::Settings;

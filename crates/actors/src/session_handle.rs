@@ -10,7 +10,7 @@ use conversation::{Event, Refusal, SinkId};
 use protocol::SessionId;
 use tenants::Principal;
 
-use crate::inflow::Local;
+use crate::reply_stream::Local;
 use crate::session_actor::{Mail, SessionActor};
 use crate::sink::{Bounds, Queue, Sink};
 

@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::{Answer, Caller, Inflow, Refusal, ReplyEvent, Settings};
+use actors::{Answer, Caller, Refusal, ReplyEvent, ReplyStream, Settings};
 use backends::LinkEvent;
 use bytes::Bytes;
 use cluster::Cluster;
@@ -60,7 +60,7 @@ async fn old_session(node: &World) -> Caller {
     let request = Request::new(0.into(), Method::Initialize, Some(params));
     let opened =
         node.handle.initialize(&node.tenant, &node.principal, request, None).await.unwrap();
-    let told = all(opened.inflow).await;
+    let told = all(opened.replies).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{told:?}");
     let caller = node.caller(&opened.session);
     accepted(node, &caller, r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
@@ -74,31 +74,31 @@ async fn accepted(node: &World, caller: &Caller, json: &str) {
 }
 
 /// Posts a call that tells of its progress and asks the client something.
-async fn ask(node: &World, caller: &Caller) -> Inflow {
+async fn ask(node: &World, caller: &Caller) -> ReplyStream {
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ask","_meta":{"progressToken":"t"}}}"#;
     node.handle.post(caller, Body::One(parsed(call)), None).await.unwrap()
 }
 
 /// Reads until there are so many messages.
-async fn some(inflow: &mut Inflow, count: usize) -> Vec<ReplyEvent> {
+async fn some(replies: &mut ReplyStream, count: usize) -> Vec<ReplyEvent> {
     let mut told = Vec::new();
     while messages(&told).len() < count {
-        told.push(next(inflow).await.expect("the stream ended"));
+        told.push(next(replies).await.expect("the stream ended"));
     }
     told
 }
 
 /// Reads the head of a stream.
-async fn opened(inflow: &mut Inflow) {
-    let told = next(inflow).await;
+async fn opened(replies: &mut ReplyStream) {
+    let told = next(replies).await;
     assert!(matches!(told, Some(ReplyEvent::Open { welcome: false, .. })), "{told:?}");
 }
 
 /// What comes of a refusal, whichever way it comes.
-async fn refusal(entered: Result<Inflow, Refusal>) -> Refusal {
+async fn refusal(entered: Result<ReplyStream, Refusal>) -> Refusal {
     let told = match entered {
         Err(refusal) => return refusal,
-        Ok(inflow) => all(inflow).await,
+        Ok(replies) => all(replies).await,
     };
     match &told[..] {
         [ReplyEvent::Answer(Answer::Refused(refusal))] => refusal.clone(),
@@ -140,15 +140,15 @@ async fn a_question_on_a_stream_of_one_node_may_be_answered_at_the_other() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
     for (asked, answering) in [(&other, &owner), (&owner, &other)] {
-        let mut inflow = ask(asked, &caller).await;
-        let told = some(&mut inflow, 2).await;
+        let mut replies = ask(asked, &caller).await;
+        let told = some(&mut replies, 2).await;
         let [(_, progress), (_, question)] = &messages(&told)[..] else { panic!("{told:?}") };
         assert!(progress.contains("notifications/progress") && progress.contains(r#""t""#));
         let Message::Request(question) = parsed(question) else { panic!("{question}") };
         let id = question.id.to_json();
         let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#);
         accepted(answering, &caller, &answer).await;
-        let rest = messages(&all(inflow).await);
+        let rest = messages(&all(replies).await);
         let [(Some(_), last)] = &rest[..] else { panic!("{rest:?}") };
         assert_eq!(last, r#"{"jsonrpc":"2.0","id":1,"result":{"roots":[]}}"#);
     }
@@ -158,12 +158,12 @@ async fn a_question_on_a_stream_of_one_node_may_be_answered_at_the_other() {
 async fn a_stream_at_another_node_is_told_what_the_server_says_to_nobody_in_particular() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
-    let mut inflow = other.handle.listen(&caller, None).await.unwrap();
-    opened(&mut inflow).await;
+    let mut replies = other.handle.listen(&caller, None).await.unwrap();
+    opened(&mut replies).await;
     let message = Notification::new(Method::ToolsListChanged, None).into();
     let voice = owner.script.voices.lock().unwrap()[0].clone();
     voice.say(LinkEvent::Said { message, about: None }).await.unwrap();
-    let told = some(&mut inflow, 1).await;
+    let told = some(&mut replies, 1).await;
     assert!(messages(&told)[0].1.contains("tools/list_changed"), "{told:?}");
 }
 
@@ -172,9 +172,9 @@ async fn a_stream_that_began_at_one_node_goes_on_at_the_other() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
     for (from, to) in [(&owner, &other), (&other, &owner), (&other, &other)] {
-        let mut inflow = from.call(&caller, 1, "flood").await.unwrap();
-        let told = some(&mut inflow, 10).await;
-        drop(inflow);
+        let mut replies = from.call(&caller, 1, "flood").await.unwrap();
+        let told = some(&mut replies, 10).await;
+        drop(replies);
         let mut seen = messages(&told);
         let after = seen.last().unwrap().0.clone();
         let rest = all(to.handle.listen(&caller, after).await.unwrap()).await;
@@ -246,12 +246,12 @@ async fn a_client_that_leaves_another_node_is_missed_at_the_owner() {
     settings.session.idle_secs = 1;
     let (owner, other) = two_with(settings).await;
     let caller = owner.session().await;
-    let mut inflow = other.handle.listen(&caller, None).await.unwrap();
-    opened(&mut inflow).await;
+    let mut replies = other.handle.listen(&caller, None).await.unwrap();
+    opened(&mut replies).await;
     // A session with a reader is not idle.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(owner.handle.sessions(), 1);
-    drop(inflow);
+    drop(replies);
     owner.is_empty().await;
 }
 
@@ -272,9 +272,9 @@ async fn a_node_that_stops_gives_clients_of_others_their_last_word() {
     let caller = owner.session().await;
     let call = actix_rt::spawn(all(other.call(&caller, 1, "hang").await.unwrap()));
     let stream = {
-        let mut inflow = other.call(&caller, 2, "flood").await.unwrap();
-        opened(&mut inflow).await;
-        inflow
+        let mut replies = other.call(&caller, 2, "flood").await.unwrap();
+        opened(&mut replies).await;
+        replies
     };
     owner.heard(2).await;
     owner.handle.stop(Duration::from_millis(10)).await;
@@ -309,15 +309,15 @@ async fn a_batch_is_answered_at_any_node() {
 async fn what_is_posted_at_another_node_is_told_on_the_one_connection_of_a_duplex_session() {
     let (owner, other) = two().await;
     let opened = owner.handle.connect(&owner.tenant, &owner.principal).await.unwrap();
-    let (caller, mut inflow) = (owner.caller(&opened.session), opened.inflow);
+    let (caller, mut replies) = (owner.caller(&opened.session), opened.replies);
     let initialize = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}"#;
     let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}"#;
     accepted(&other, &caller, initialize).await;
-    assert!(messages(&some(&mut inflow, 1).await)[0].1.contains("protocolVersion"));
+    assert!(messages(&some(&mut replies, 1).await)[0].1.contains("protocolVersion"));
     accepted(&other, &caller, initialized).await;
     accepted(&other, &caller, call).await;
-    assert!(messages(&some(&mut inflow, 1).await)[0].1.contains("\"ok\":true"));
+    assert!(messages(&some(&mut replies, 1).await)[0].1.contains("\"ok\":true"));
 }
 
 #[actix_rt::test]
@@ -338,10 +338,10 @@ async fn a_session_whose_node_has_left_is_taken_up_by_whoever_is_asked() {
 async fn a_stream_at_another_node_is_told_in_order_however_slowly_it_is_read() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
-    let mut inflow = other.call(&caller, 1, "flood").await.unwrap();
-    opened(&mut inflow).await;
+    let mut replies = other.call(&caller, 1, "flood").await.unwrap();
+    opened(&mut replies).await;
     owner.works(&caller, 2).await;
-    let told = all(inflow).await;
+    let told = all(replies).await;
     let numbers: Vec<_> = messages(&told)
         .iter()
         .filter_map(|(_, message)| {

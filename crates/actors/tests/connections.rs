@@ -24,13 +24,13 @@ async fn a_call_whose_caller_goes_away_at_once_is_made_all_the_same() {
 async fn a_wait_that_is_given_up_loses_nothing() {
     let world = World::new();
     let caller = world.session().await;
-    let mut inflow = world.call(&caller, 1, "later").await.unwrap();
+    let mut replies = world.call(&caller, 1, "later").await.unwrap();
     for _ in 0..3 {
-        let waited = tokio::time::timeout(Duration::from_millis(1), inflow.next());
+        let waited = tokio::time::timeout(Duration::from_millis(1), replies.next());
         assert!(waited.await.is_err());
     }
     world.script.gate.notify_one();
-    let told = all(inflow).await;
+    let told = all(replies).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Json(_))]), "{told:?}");
 }
 
@@ -48,12 +48,12 @@ async fn a_client_that_leaves_before_the_handshake_is_done_leaves_no_session() {
 async fn a_client_that_leaves_a_stream_finds_everything_when_it_comes_back() {
     let world = World::new();
     let caller = world.session().await;
-    let mut inflow = world.call(&caller, 1, "flood").await.unwrap();
+    let mut replies = world.call(&caller, 1, "flood").await.unwrap();
     let mut told = Vec::new();
     while messages(&told).len() < 10 {
-        told.push(next(&mut inflow).await.unwrap());
+        told.push(next(&mut replies).await.unwrap());
     }
-    drop(inflow);
+    drop(replies);
     let mut seen = messages(&told);
     let after = seen.last().unwrap().0.clone();
     let rest = all(world.handle.listen(&caller, after).await.unwrap()).await;
@@ -70,7 +70,7 @@ async fn a_stream_on_which_nothing_happens_is_told_so_and_who_waits_for_json_is_
     let caller = world.session().await;
     let mut call = world.call(&caller, 1, "later").await.unwrap();
     let mut stream = world.handle.listen(&caller, None).await.unwrap();
-    let mut duplex = world.handle.connect(&world.tenant, &world.principal).await.unwrap().inflow;
+    let mut duplex = world.handle.connect(&world.tenant, &world.principal).await.unwrap().replies;
     for listening in [&mut stream, &mut duplex] {
         let mut signs = 0;
         while signs < 2 {
@@ -110,15 +110,15 @@ async fn a_whole_log_is_replayed_to_one_connection_at_once() {
     let settings = Settings { sink_frames_max: 1, sink_bytes_max: 1, ..Settings::default() };
     let world = World::with(settings, Script::default());
     let caller = world.session().await;
-    let mut inflow = world.call(&caller, 1, "flood").await.unwrap();
+    let mut replies = world.call(&caller, 1, "flood").await.unwrap();
     let cursor = loop {
-        match next(&mut inflow).await.unwrap() {
+        match next(&mut replies).await.unwrap() {
             ReplyEvent::Frame(Frame::Cursor { id, .. }) => break id.to_string(),
             ReplyEvent::Open { .. } => {}
             other => panic!("{other:?}"),
         }
     };
-    drop(inflow);
+    drop(replies);
     world.works(&caller, 2).await;
     let told = all(world.handle.listen(&caller, Some(cursor)).await.unwrap()).await;
     is_the_whole_flood(&messages(&told));
@@ -133,14 +133,14 @@ async fn a_session_that_is_too_busy_says_so_and_loses_nothing_it_took() {
     let mut busy = 0;
     for id in 0..20 {
         match world.call(&caller, id, "echo").await {
-            Ok(inflow) => taken.push(inflow),
+            Ok(replies) => taken.push(replies),
             Err(Refusal::Busy) => busy += 1,
             Err(other) => panic!("{other:?}"),
         }
     }
     assert!(busy > 0 && taken.len() >= 4, "{busy} busy");
-    for inflow in taken {
-        let told = all(inflow).await;
+    for replies in taken {
+        let told = all(replies).await;
         assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Json(_))]), "{told:?}");
     }
     world.works(&caller, 100).await;
@@ -176,8 +176,8 @@ async fn what_no_error_can_answer_waits_for_room_instead_of_being_refused() {
         let notification = Notification::new(Method::RootsListChanged, None).into();
         waiting.push(world.handle.post(&caller, Body::One(notification), None).await.unwrap());
     }
-    for inflow in waiting {
-        let told = all(inflow).await;
+    for replies in waiting {
+        let told = all(replies).await;
         assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
     }
 }

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use actors::{Answer, Caller, Frame, Inflow, Refusal, ReplyEvent};
+use actors::{Answer, Caller, Frame, Refusal, ReplyEvent, ReplyStream};
 use backends::LinkEvent;
 use protocol::{Body, Method, Notification, Request};
 use support::nodes::{Common, MOMENT, Node};
@@ -23,26 +23,26 @@ async fn drained(draining: tokio::task::JoinHandle<()>) {
     tokio::time::timeout(PATIENCE, draining).await.expect("drained in time").unwrap();
 }
 
-async fn listening(node: &World, caller: &Caller, after: Option<String>) -> Inflow {
-    let mut inflow = node.handle.listen(caller, after).await.unwrap();
-    let told = next(&mut inflow).await;
+async fn listening(node: &World, caller: &Caller, after: Option<String>) -> ReplyStream {
+    let mut replies = node.handle.listen(caller, after).await.unwrap();
+    let told = next(&mut replies).await;
     assert!(matches!(told, Some(ReplyEvent::Open { welcome: false, .. })), "{told:?}");
-    inflow
+    replies
 }
 
 /// A call that has said something, and what it said.
-async fn stepping(node: &World, caller: &Caller) -> (Inflow, Vec<(Option<String>, String)>) {
-    let mut inflow = node.call(caller, 1, "steps").await.unwrap();
+async fn stepping(node: &World, caller: &Caller) -> (ReplyStream, Vec<(Option<String>, String)>) {
+    let mut replies = node.call(caller, 1, "steps").await.unwrap();
     let mut told = Vec::new();
     while messages(&told).len() < STEPS {
-        told.push(next(&mut inflow).await.expect("the stream ended"));
+        told.push(next(&mut replies).await.expect("the stream ended"));
     }
-    (inflow, messages(&told))
+    (replies, messages(&told))
 }
 
 /// What a client is told last, cursors and signs of life left out.
-async fn rest(inflow: Inflow) -> Vec<ReplyEvent> {
-    let mut told = all(inflow).await;
+async fn rest(replies: ReplyStream) -> Vec<ReplyEvent> {
+    let mut told = all(replies).await;
     told.retain(|told| !matches!(told, ReplyEvent::Frame(Frame::Cursor { .. } | Frame::KeepAlive)));
     told
 }
@@ -124,7 +124,7 @@ async fn streams_at_other_nodes_go_on_where_they_are() {
 }
 
 /// The next thing that any of these streams is told; none ends.
-async fn any(streams: &mut [Inflow]) -> ReplyEvent {
+async fn any(streams: &mut [ReplyStream]) -> ReplyEvent {
     let nexts = streams.iter_mut().map(|stream| Box::pin(next(stream)));
     let (told, _, _) = futures_util::future::select_all(nexts).await;
     let told = told.expect("no stream ends");
@@ -252,7 +252,7 @@ async fn a_session_of_one_connection_that_is_opened_at_a_draining_node_is_made_b
     drained(drain(&leaving, Duration::from_secs(30))).await;
     for is_left in [true, false] {
         let opened = leaving.handle.connect(&leaving.tenant, &leaving.principal).await.unwrap();
-        let (caller, mut pipe) = (leaving.caller(&opened.session), opened.inflow);
+        let (caller, mut pipe) = (leaving.caller(&opened.session), opened.replies);
         assert_eq!((leaving.handle.sessions(), other.handle.sessions()), (0, 1));
         let params = br#"{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
         let initialize = Request::new(0.into(), Method::Initialize, Some(params));

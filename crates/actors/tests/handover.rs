@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use actors::{Answer, Caller, Inflow, Refusal, ReplyEvent, Settings};
+use actors::{Answer, Caller, Refusal, ReplyEvent, ReplyStream, Settings};
 use store::{Expected, Incarnation, Memory, Owner, Standing, Store};
 use support::nodes::{Common, Node};
 use support::{FLOOD, STEPS, World, all, messages, next, text, until};
@@ -32,8 +32,8 @@ fn sleepers() -> Settings {
     settings
 }
 
-async fn ok(inflow: Inflow) {
-    let told = all(inflow).await;
+async fn ok(replies: ReplyStream) {
+    let told = all(replies).await;
     let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     assert!(text(json).contains("\"ok\":true"), "{told:?}");
 }

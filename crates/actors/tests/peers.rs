@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use actors::{Answer, Caller, Care, Inflow, ReplyEvent, Settings};
+use actors::{Answer, Caller, Care, ReplyEvent, ReplyStream, Settings};
 use bytes::Bytes;
 use cluster::{CallError, Cluster, Replies, Serve};
 use conversation::Rerun;
@@ -35,8 +35,8 @@ async fn two_apart_and_one_between(settings: Settings) -> [Node; 3] {
     nodes
 }
 
-async fn opened(inflow: &mut Inflow) {
-    let told = next(inflow).await;
+async fn opened(replies: &mut ReplyStream) {
+    let told = next(replies).await;
     assert!(matches!(told, Some(ReplyEvent::Open { .. })), "{told:?}");
 }
 
@@ -85,12 +85,12 @@ async fn an_owner_learns_through_a_third_node_that_a_client_has_left() {
     settings.session.idle_secs = 1;
     let [owner, ingress, _third] = two_apart_and_one_between(settings).await;
     let caller = owner.session_of("2025-11-25").await;
-    let mut inflow = ingress.handle.listen(&caller, None).await.unwrap();
-    opened(&mut inflow).await;
+    let mut replies = ingress.handle.listen(&caller, None).await.unwrap();
+    opened(&mut replies).await;
     // A session with a reader is not idle.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(owner.handle.sessions(), 1);
-    drop(inflow);
+    drop(replies);
     until(|| owner.handle.sessions() == 0).await;
 }
 
@@ -98,15 +98,15 @@ async fn an_owner_learns_through_a_third_node_that_a_client_has_left() {
 async fn a_stream_through_a_third_node_goes_on_when_its_owner_is_killed() {
     let [mut owner, ingress, third] = two_apart_and_one_between(Settings::default()).await;
     let caller = owner.session_of("2025-11-25").await;
-    let mut inflow = ingress.call(&caller, 1, "flood").await.unwrap();
+    let mut replies = ingress.call(&caller, 1, "flood").await.unwrap();
     let mut told = Vec::new();
     while messages(&told).len() < 10 {
-        told.push(next(&mut inflow).await.expect("the stream should go on"));
+        told.push(next(&mut replies).await.expect("the stream should go on"));
     }
     // All of it is in the log.
     ingress.works(&caller, 2).await;
     owner.kill();
-    told.extend(all(inflow).await);
+    told.extend(all(replies).await);
     let told = messages(&told);
     let mut ids: Vec<_> = told.iter().map(|(id, _)| id.clone().unwrap()).collect();
     ids.dedup();

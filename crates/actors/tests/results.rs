@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use actors::{Answer, Frame, Inflow, ReplyEvent, Settings};
+use actors::{Answer, Frame, ReplyEvent, ReplyStream, Settings};
 use store::Store;
 use support::forgetful::Forgetful;
 use support::nodes::Common;
@@ -15,10 +15,13 @@ use support::{LARGE, Script, World, all, messages, text, until};
 use tokio::time::{Instant, timeout};
 
 /// Reads until something comes that is looked for.
-async fn until_told(inflow: &mut Inflow, is: impl Fn(&ReplyEvent) -> bool) -> Vec<ReplyEvent> {
+async fn until_told(
+    replies: &mut ReplyStream,
+    is: impl Fn(&ReplyEvent) -> bool,
+) -> Vec<ReplyEvent> {
     let mut told = Vec::new();
     let read = async {
-        while let Some(next) = inflow.next().await {
+        while let Some(next) = replies.next().await {
             let found = is(&next);
             told.push(next);
             if found {
@@ -57,10 +60,10 @@ async fn a_large_result_arrives_on_its_stream_and_again_where_that_broke() {
     for revision in ["2025-06-18", "2025-11-25"] {
         let world = World::new();
         let caller = world.session_in(revision).await;
-        let mut inflow = world.call(&caller, 1, "large").await.unwrap();
-        let head = until_told(&mut inflow, |told| matches!(told, ReplyEvent::Open { .. })).await;
+        let mut replies = world.call(&caller, 1, "large").await.unwrap();
+        let head = until_told(&mut replies, |told| matches!(told, ReplyEvent::Open { .. })).await;
         world.script.gate.notify_one();
-        let told = all(inflow).await;
+        let told = all(replies).await;
         let sent = messages(&told);
         assert!(sent.len() == 1 && sent[0].1.len() > LARGE && sent[0].1.contains("result"));
         // The client was cut in the middle of it.
@@ -93,10 +96,10 @@ async fn a_store_that_is_full_delays_a_head_by_seconds_and_a_result_by_no_more_t
     let caller = world.session().await;
     store.is_full.store(true, Ordering::SeqCst);
     let began = Instant::now();
-    let mut inflow = world.call(&caller, 1, "later").await.unwrap();
+    let mut replies = world.call(&caller, 1, "later").await.unwrap();
     let mut listening = world.handle.listen(&caller, None).await.unwrap();
-    for inflow in [&mut inflow, &mut listening] {
-        let head = until_told(inflow, |told| matches!(told, ReplyEvent::Open { .. })).await;
+    for replies in [&mut replies, &mut listening] {
+        let head = until_told(replies, |told| matches!(told, ReplyEvent::Open { .. })).await;
         assert_eq!(position(&head), None, "the log holds nothing");
         assert!(began.elapsed() <= Duration::from_secs(5), "{:?}", began.elapsed());
     }
@@ -104,12 +107,12 @@ async fn a_store_that_is_full_delays_a_head_by_seconds_and_a_result_by_no_more_t
     world.script.gate.notify_one();
     let known = Instant::now();
     let is_message = |told: &ReplyEvent| matches!(told, ReplyEvent::Frame(Frame::Message { .. }));
-    let told = until_told(&mut inflow, is_message).await;
+    let told = until_told(&mut replies, is_message).await;
     assert!(known.elapsed() <= Duration::from_secs(26), "{:?}", known.elapsed());
     let sent = messages(&told);
     assert!(sent[0].0.is_none() && sent[0].1.contains("late"), "{sent:?}");
     assert_eq!(position(&told), None);
-    assert!(all(inflow).await.is_empty(), "it ends, and says nothing twice");
+    assert!(all(replies).await.is_empty(), "it ends, and says nothing twice");
 
     // Where there is room again all is as before.
     store.is_full.store(false, Ordering::SeqCst);

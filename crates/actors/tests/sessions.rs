@@ -26,7 +26,10 @@ async fn a_session_is_recorded_before_its_client_knows_of_it() {
     let world = World::new();
     let mut opened = world.begin().await.unwrap();
     assert!(world.store.read(&opened.session).await.unwrap().is_none());
-    assert!(matches!(next(&mut opened.inflow).await, Some(ReplyEvent::Answer(Answer::Welcome(_)))));
+    assert!(matches!(
+        next(&mut opened.replies).await,
+        Some(ReplyEvent::Answer(Answer::Welcome(_)))
+    ));
     let record = world.store.read(&opened.session).await.unwrap().unwrap();
     assert_eq!((&*record.tenant, &*record.revision), ("acme", "2025-11-25"));
     assert_eq!(record.standing, Standing::Owned);
@@ -39,7 +42,7 @@ async fn a_failed_handshake_leaves_nothing_behind() {
     let request = Request::new(1.into(), Method::ToolsCall, None);
     let opened =
         world.handle.initialize(&world.tenant, &world.principal, request, None).await.unwrap();
-    let told = all(opened.inflow).await;
+    let told = all(opened.replies).await;
     assert!(
         matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(Refusal::Rejected(_)))]),
         "{told:?}"
@@ -122,7 +125,7 @@ async fn a_thousand_sessions_that_are_abandoned_leave_nothing() {
     for round in 0..1_000 {
         let mut opened = world.begin().await.unwrap();
         if round % 2 == 0 {
-            assert!(next(&mut opened.inflow).await.is_some());
+            assert!(next(&mut opened.replies).await.is_some());
             let caller = world.caller(&opened.session);
             drop(world.handle.delete(&caller).await.unwrap());
         }
@@ -135,7 +138,7 @@ async fn a_session_that_panics_takes_nobody_with_it() {
     let script = Script { panics_from: Some(0), ..Script::default() };
     let fragile = World::with(Settings::default(), script);
     let opened = fragile.begin().await.unwrap();
-    let told = all(opened.inflow).await;
+    let told = all(opened.replies).await;
     assert!(
         matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]),
         "{told:?}"
@@ -152,7 +155,7 @@ async fn a_tenant_without_a_server_is_told_so() {
     let mut world = World::new();
     world.tenant = tenant("other", 10);
     let opened = world.begin().await.unwrap();
-    let told = all(opened.inflow).await;
+    let told = all(opened.replies).await;
     let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     assert!(support::text(json).contains("no server"), "{told:?}");
     world.is_empty().await;
@@ -183,8 +186,8 @@ async fn stopping_ends_every_session_and_refuses_new_ones() {
     world.handle.stop(Duration::from_secs(5)).await;
     assert_eq!(world.handle.sessions(), 0);
     assert!(matches!(world.begin().await, Err(Refusal::Stopping)));
-    for inflow in calls {
-        let told = all(inflow).await;
+    for replies in calls {
+        let told = all(replies).await;
         let last = support::messages(&told).pop().unwrap().1;
         assert!(last.contains(r#""id":1,"error""#) && last.contains("stopping"), "{told:?}");
     }
@@ -216,7 +219,7 @@ async fn a_session_that_panics_in_mid_life_is_unknown_from_then_on() {
     let world = World::with(Settings::default(), script);
     let (caller, other) = (world.session().await, world.begin().await.unwrap());
     assert!(matches!(
-        &all(other.inflow).await[..],
+        &all(other.replies).await[..],
         [ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]
     ));
     world.works(&caller, 1).await;
@@ -262,7 +265,7 @@ async fn a_session_serves_callers_of_every_thread() {
 async fn a_duplex_session_lives_as_long_as_its_connection() {
     let world = World::new();
     let opened = world.handle.connect(&world.tenant, &world.principal).await.unwrap();
-    let (caller, mut pipe) = (world.caller(&opened.session), opened.inflow);
+    let (caller, mut pipe) = (world.caller(&opened.session), opened.replies);
     let params = br#"{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
     let initialize = Request::new(0.into(), Method::Initialize, Some(params));
     let posted = world.handle.post(&caller, Body::One(initialize.into()), None).await.unwrap();
@@ -283,8 +286,8 @@ async fn a_server_that_takes_nothing_any_more_is_down_and_replaced() {
     let first = world.call(&caller, 1, "deafen").await.unwrap();
     world.heard(1).await;
     let second = world.call(&caller, 2, "echo").await.unwrap();
-    for inflow in [first, second] {
-        let told = all(inflow).await;
+    for replies in [first, second] {
+        let told = all(replies).await;
         let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
         assert!(support::text(json).contains("the server is gone"), "{told:?}");
     }

@@ -142,7 +142,7 @@ async fn a_session_that_cannot_be_recorded_is_refused_and_leaves_nothing() {
     tokio::time::pause();
     let (world, _) = world(Troubled { creations: 1_000_000.into(), ..Troubled::default() });
     let mut opened = world.begin().await.unwrap();
-    let told = tokio::time::timeout(Duration::from_secs(60), opened.inflow.next()).await.unwrap();
+    let told = tokio::time::timeout(Duration::from_secs(60), opened.replies.next()).await.unwrap();
     assert!(
         matches!(&told, Some(ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable)))),
         "{told:?}"
@@ -292,7 +292,7 @@ async fn a_node_whose_lease_is_lost_does_not_act_until_it_is_renewed() {
     };
     // No client repeats an `initialize`: it waits, too.
     let (opened, ()) = tokio::join!(world.begin(), renewed);
-    let told = all(opened.unwrap().inflow).await;
+    let told = all(opened.unwrap().replies).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{told:?}");
     // Others may have seen it gone, so it acts only under a new token.
     let told = waiting.await.unwrap();

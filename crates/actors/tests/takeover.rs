@@ -6,7 +6,7 @@ mod support;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use actors::{Answer, Caller, Care, Frame, Inflow, Refusal, ReplyEvent, Settings};
+use actors::{Answer, Caller, Care, Frame, Refusal, ReplyEvent, ReplyStream, Settings};
 use backends::LinkEvent;
 use bytes::Bytes;
 use conversation::Rerun;
@@ -37,19 +37,19 @@ fn links(node: &World) -> usize {
 }
 
 /// A stream that is told what the server says to nobody in particular.
-async fn listening(node: &World, caller: &Caller) -> Inflow {
-    let mut inflow = node.handle.listen(caller, None).await.unwrap();
-    let told = next(&mut inflow).await;
+async fn listening(node: &World, caller: &Caller) -> ReplyStream {
+    let mut replies = node.handle.listen(caller, None).await.unwrap();
+    let told = next(&mut replies).await;
     assert!(matches!(told, Some(ReplyEvent::Open { welcome: false, .. })), "{told:?}");
-    inflow
+    replies
 }
 
 /// Reads until there are so many messages; there may be no second head, and nothing that
 /// is not for clients.
-async fn some(inflow: &mut Inflow, count: usize) -> Vec<(Option<String>, String)> {
+async fn some(replies: &mut ReplyStream, count: usize) -> Vec<(Option<String>, String)> {
     let mut told = Vec::new();
     while messages(&told).len() < count {
-        let next = next(inflow).await.expect("the stream ended");
+        let next = next(replies).await.expect("the stream ended");
         assert!(matches!(next, ReplyEvent::Frame(_)), "{next:?}");
         told.push(next);
     }
@@ -57,17 +57,17 @@ async fn some(inflow: &mut Inflow, count: usize) -> Vec<(Option<String>, String)
 }
 
 /// Waits until something is so, while a client waits for the next message.
-async fn meanwhile(inflow: &mut Inflow, is: impl Fn() -> bool) {
+async fn meanwhile(replies: &mut ReplyStream, is: impl Fn() -> bool) {
     tokio::select! {
-        told = told(inflow) => panic!("{told:?}"),
+        told = told(replies) => panic!("{told:?}"),
         () = until(is) => {}
     }
 }
 
 /// The next thing that is more than a sign of life or a cursor.
-async fn told(inflow: &mut Inflow) -> Option<ReplyEvent> {
+async fn told(replies: &mut ReplyStream) -> Option<ReplyEvent> {
     loop {
-        match inflow.next().await {
+        match replies.next().await {
             Some(ReplyEvent::Frame(Frame::Cursor { .. } | Frame::KeepAlive)) => {}
             told => return told,
         }
@@ -90,8 +90,8 @@ fn ids_differ(messages: &[(Option<String>, String)]) {
 }
 
 /// The one JSON answer, which is an error of this request.
-async fn error_of(inflow: Inflow, id: i64) -> String {
-    let told = all(inflow).await;
+async fn error_of(replies: ReplyStream, id: i64) -> String {
+    let told = all(replies).await;
     let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     let json = text(json);
     assert!(json.contains(&format!(r#""id":{id},"error""#)), "{json}");
@@ -113,22 +113,22 @@ async fn a_stream_goes_on_where_it_is_when_its_owner_is_killed() {
     for revision in REVISIONS {
         let [mut owner, other] = Common::default().nodes().await;
         let caller = owner.session_of(revision).await;
-        let mut inflow = listening(&other, &caller).await;
+        let mut replies = listening(&other, &caller).await;
         until(|| links(&other) == 1).await;
         for number in 0..5 {
             says(&other, number).await;
         }
-        let mut seen = some(&mut inflow, 5).await;
+        let mut seen = some(&mut replies, 5).await;
         let died = Instant::now();
         owner.kill();
         // It is claimed because somebody listens, not because somebody asks.
-        meanwhile(&mut inflow, || links(&other) == 2).await;
+        meanwhile(&mut replies, || links(&other) == 2).await;
         for number in 5..10 {
             says(&other, number).await;
         }
-        seen.extend(some(&mut inflow, 1).await);
+        seen.extend(some(&mut replies, 1).await);
         let dark = died.elapsed();
-        seen.extend(some(&mut inflow, 4).await);
+        seen.extend(some(&mut replies, 4).await);
         assert_eq!(numbers(&seen), (0..10).collect::<Vec<_>>(), "{revision}");
         ids_differ(&seen);
         assert!(dark < Duration::from_secs(1), "{revision}: dark for {dark:?}");
@@ -139,7 +139,7 @@ async fn a_stream_goes_on_where_it_is_when_its_owner_is_killed() {
         assert!(matches!(next(&mut resumed).await, Some(ReplyEvent::Open { .. })));
         assert_eq!(some(&mut resumed, 9).await, seen[1..]);
         // The newer one has displaced it, in order.
-        assert!(messages(&all(inflow).await).is_empty());
+        assert!(messages(&all(replies).await).is_empty());
     }
 }
 
@@ -148,14 +148,14 @@ async fn a_stream_outlives_two_owners_in_a_row() {
     let [mut first, mut second, last] =
         Common { care: always(), ..Common::default() }.nodes().await;
     let caller = first.session_of("2025-11-25").await;
-    let mut inflow = listening(&last, &caller).await;
+    let mut replies = listening(&last, &caller).await;
     let mut elsewhere = listening(&second, &caller).await;
     until(|| links(&last) == 1).await;
     // To the newest stream.
     says(&last, 0).await;
     some(&mut elsewhere, 1).await;
     first.kill();
-    meanwhile(&mut inflow, || links(&last) == 2).await;
+    meanwhile(&mut replies, || links(&last) == 2).await;
     drop(elsewhere);
     second.works(&caller, 1).await;
     let owners = (second.handle.sessions(), last.handle.sessions());
@@ -163,7 +163,7 @@ async fn a_stream_outlives_two_owners_in_a_row() {
     second.kill();
     last.works(&caller, 2).await;
     says(&last, 1).await;
-    assert_eq!(numbers(&some(&mut inflow, 1).await), [1]);
+    assert_eq!(numbers(&some(&mut replies, 1).await), [1]);
     assert_eq!(last.handle.sessions(), 1);
 }
 
@@ -173,13 +173,13 @@ async fn a_call_that_may_be_made_twice_goes_on_upon_the_same_stream() {
         let common = Common { care: always(), ..Common::default() };
         let [mut owner, other] = common.nodes().await;
         let caller = owner.session_of(revision).await;
-        let mut inflow = other.call(&caller, 1, "steps").await.unwrap();
-        assert!(matches!(next(&mut inflow).await, Some(ReplyEvent::Open { .. })));
-        let mut seen = some(&mut inflow, STEPS).await;
+        let mut replies = other.call(&caller, 1, "steps").await.unwrap();
+        assert!(matches!(next(&mut replies).await, Some(ReplyEvent::Open { .. })));
+        let mut seen = some(&mut replies, STEPS).await;
         owner.kill();
-        seen.extend(some(&mut inflow, STEPS).await);
+        seen.extend(some(&mut replies, STEPS).await);
         other.script.gate.notify_one();
-        let rest = all(inflow).await;
+        let rest = all(replies).await;
         assert!(rest.iter().all(|told| matches!(told, ReplyEvent::Frame(_))), "{rest:?}");
         seen.extend(messages(&rest));
         ids_differ(&seen);
@@ -194,11 +194,11 @@ async fn a_call_that_may_not_be_made_twice_ends_with_one_error_on_its_stream() {
     for revision in REVISIONS {
         let [mut owner, other] = Common::default().nodes().await;
         let caller = owner.session_of(revision).await;
-        let mut inflow = other.call(&caller, 1, "steps").await.unwrap();
-        assert!(matches!(next(&mut inflow).await, Some(ReplyEvent::Open { .. })));
-        let mut seen = some(&mut inflow, STEPS).await;
+        let mut replies = other.call(&caller, 1, "steps").await.unwrap();
+        assert!(matches!(next(&mut replies).await, Some(ReplyEvent::Open { .. })));
+        let mut seen = some(&mut replies, STEPS).await;
         owner.kill();
-        let rest = all(inflow).await;
+        let rest = all(replies).await;
         assert!(rest.iter().all(|told| matches!(told, ReplyEvent::Frame(_))), "{rest:?}");
         seen.extend(messages(&rest));
         ids_differ(&seen);
@@ -219,16 +219,16 @@ async fn a_call_that_nothing_was_said_of_is_made_again_or_ends_with_one_error() 
     for (care, made) in [(always(), 2), (Care::default(), 1)] {
         let [mut owner, other] = Common { care, ..Common::default() }.nodes().await;
         let caller = owner.session_of("2025-11-25").await;
-        let mut inflow = other.call(&caller, 7, "later").await.unwrap();
-        meanwhile(&mut inflow, || calls(&other) == 1).await;
+        let mut replies = other.call(&caller, 7, "later").await.unwrap();
+        meanwhile(&mut replies, || calls(&other) == 1).await;
         owner.kill();
         if made == 1 {
-            let error = error_of(inflow, 7).await;
+            let error = error_of(replies, 7).await;
             assert!(error.contains("was lost"), "{error}");
         } else {
-            meanwhile(&mut inflow, || calls(&other) == 2).await;
+            meanwhile(&mut replies, || calls(&other) == 2).await;
             other.script.gate.notify_one();
-            let told = all(inflow).await;
+            let told = all(replies).await;
             let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
             assert!(text(json).contains(r#""late":true"#), "{told:?}");
         }
@@ -244,10 +244,10 @@ async fn a_batch_that_nothing_was_said_of_ends_with_an_error_for_each_request() 
     let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}},
         {"jsonrpc":"2.0","method":"notifications/roots/list_changed"},
         {"jsonrpc":"2.0","id":"two","method":"tools/call","params":{"name":"hang"}}]"#;
-    let mut inflow = other.handle.post(&caller, post(batch), None).await.unwrap();
-    meanwhile(&mut inflow, || calls(&other) == 2).await;
+    let mut replies = other.handle.post(&caller, post(batch), None).await.unwrap();
+    meanwhile(&mut replies, || calls(&other) == 2).await;
     owner.kill();
-    let told = all(inflow).await;
+    let told = all(replies).await;
     let [ReplyEvent::Answer(Answer::Array(errors))] = &told[..] else { panic!("{told:?}") };
     let errors: Vec<_> = errors.iter().map(text).collect();
     assert!(errors[0].contains("\"id\":1,") && errors[1].contains("\"id\":\"two\","), "{errors:?}");

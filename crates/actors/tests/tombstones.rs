@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use actors::{Answer, Caller, Inflow, Refusal, ReplyEvent};
+use actors::{Answer, Caller, Refusal, ReplyEvent, ReplyStream};
 use store::{Record, Standing, Store};
 use support::forgetful::Forgetful;
 use support::nodes::{Common, Node};
@@ -88,8 +88,8 @@ async fn an_end_that_a_failover_forgot_does_not_end_what_is_anothers_since() {
 }
 
 /// Nothing is told on it for a while.
-async fn is_silent(inflow: &mut Inflow) {
-    let told = tokio::time::timeout(Duration::from_millis(300), inflow.next()).await;
+async fn is_silent(replies: &mut ReplyStream) {
+    let told = tokio::time::timeout(Duration::from_millis(300), replies.next()).await;
     assert!(told.is_err(), "{told:?}");
 }
 
@@ -140,9 +140,9 @@ async fn a_delete_whose_end_is_not_written_in_time_is_refused_and_the_end_still_
     let mut here = owner.handle.delete(&caller).await.unwrap();
     let mut there = other.handle.delete(&caller).await.unwrap();
     let unavailable = Answer::Refused(Refusal::Unavailable);
-    for inflow in [&mut here, &mut there] {
+    for replies in [&mut here, &mut there] {
         // The owner waits 10 s.
-        let told = tokio::time::timeout(Duration::from_secs(15), inflow.next()).await;
+        let told = tokio::time::timeout(Duration::from_secs(15), replies.next()).await;
         assert!(
             matches!(&told, Ok(Some(ReplyEvent::Answer(answer))) if *answer == unavailable),
             "{told:?}"

@@ -57,8 +57,8 @@ async fn a_corrupt_session_is_ended_once_and_is_unknown_everywhere() {
         let unknown = |told: &[ReplyEvent]| {
             matches!(told, [ReplyEvent::Answer(Answer::Refused(Refusal::UnknownSession))])
         };
-        for inflow in [first, second] {
-            let told = all(inflow.unwrap()).await;
+        for replies in [first, second] {
+            let told = all(replies.unwrap()).await;
             assert!(unknown(&told), "{written:?}: {told:?}");
         }
         let ended = record(one, &caller).await;

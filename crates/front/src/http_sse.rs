@@ -24,11 +24,11 @@ pub(crate) async fn open(front: &Front, asked: &mut Asked<'_>) -> Result<Respons
     if !asked.heads.accept.events() {
         return Err(Refused::accept("text/event-stream"));
     }
-    let Opened { session, inflow } = front.handle.connect(asked.tenant, &asked.principal).await?;
+    let Opened { session, replies } = front.handle.connect(asked.tenant, &asked.principal).await?;
     // OLD-02: on our own origin, since it names none. A session's id needs no escaping.
     let (base, tenant) = (&front.public_path, &asked.tenant.name);
     let endpoint = format!("{base}/{tenant}/messages?session={}", session.as_str());
-    let body = SseBody::new(inflow, Present::new(&front.drain));
+    let body = SseBody::new(replies, Present::new(&front.drain));
     Ok(events(body.with_endpoint(&endpoint), None))
 }
 
@@ -44,8 +44,8 @@ pub(crate) async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Respons
     let session = session_in(asked.query)?;
     let raw = front.collect(asked).await?;
     let body = protocol::parse(raw, &protocol::Limits::default())?;
-    let mut inflow = front.handle.post(&asked.caller(session), body, None).await?;
-    match inflow.next().await {
+    let mut replies = front.handle.post(&asked.caller(session), body, None).await?;
+    match replies.next().await {
         Some(ReplyEvent::Answer(Answer::Refused(refusal))) => Err(refusal.into()),
         Some(ReplyEvent::Answer(_)) => Ok(Response::with_body(StatusCode::ACCEPTED, Body::Empty)),
         Some(_) | None => Err(no_answer().into()),

@@ -1,12 +1,12 @@
 //! An SSE stream as a response's body: what a connection is told, as bytes.
 //!
 //! What is ready goes out in one chunk. The body never ends by itself: the session
-//! finishes it or breaks it off, and the inflow keeps it alive. Dropping it, as the HTTP
-//! layer does when the client is gone, drops the inflow, and so tells the session.
+//! finishes it or breaks it off, and the reply stream keeps it alive. Dropping it, as the HTTP
+//! layer does when the client is gone, drops the reply stream, and so tells the session.
 
 use std::task::{Context, Poll};
 
-use actors::{Frame, Inflow, ReplyEvent};
+use actors::{Frame, ReplyEvent, ReplyStream};
 use bytes::{Bytes, BytesMut};
 use protocol::sse;
 
@@ -22,7 +22,7 @@ const CHUNK_BYTES_MIN: usize = 128;
 /// The body of one SSE response.
 #[derive(Debug)]
 pub(crate) struct SseBody {
-    inflow: Inflow,
+    replies: ReplyStream,
     buffer: BytesMut,
     end: End,
     _open: Held,
@@ -48,10 +48,10 @@ enum End {
 pub(crate) struct Broken;
 
 impl SseBody {
-    /// The stream that `inflow` tells.
-    pub(crate) fn new(inflow: Inflow, present: Present) -> Self {
+    /// The stream that `replies` tells.
+    pub(crate) fn new(replies: ReplyStream, present: Present) -> Self {
         Self {
-            inflow,
+            replies,
             buffer: BytesMut::new(),
             end: End::Open,
             _open: Held::new(&STREAMS),
@@ -89,11 +89,11 @@ impl SseBody {
         }
     }
 
-    /// Encodes what is ready. Where it stops before the inflow is exhausted, the chunk is
+    /// Encodes what is ready. Where it stops before the reply stream is exhausted, the chunk is
     /// not empty, and so this is called again.
     fn fill(&mut self, context: &mut Context<'_>) {
         while self.end == End::Open && self.buffer.len() < CHUNK_BYTES {
-            match self.inflow.poll_next(context) {
+            match self.replies.poll_next(context) {
                 Poll::Ready(Some(ReplyEvent::Frame(frame))) => encode(&mut self.buffer, &frame),
                 // The head is written; a duplex session is open from the start anyway.
                 Poll::Ready(Some(ReplyEvent::Open { .. } | ReplyEvent::Answer(_))) => {}

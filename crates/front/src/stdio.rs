@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::{Answer, Caller, Frame, Handle, Inflow, Opened, Refusal, ReplyEvent};
+use actors::{Answer, Caller, Frame, Handle, Opened, Refusal, ReplyEvent, ReplyStream};
 use bytes::{Bytes, BytesMut};
 use protocol::{Body, ErrorCode, Message, Method, Notification, Rejection, RequestId};
 use serde::Deserialize;
@@ -33,7 +33,7 @@ pub async fn serve_stdio(
 ) -> io::Result<()> {
     let principal = Principal::anonymous();
     let mut voice = Voice { stdout, buffer: BytesMut::new() };
-    let Opened { session, mut inflow } = match handle.connect(tenant, &principal).await {
+    let Opened { session, mut replies } = match handle.connect(tenant, &principal).await {
         Ok(opened) => opened,
         Err(refusal) => {
             voice.say(&error(&Refused::from(refusal).into_rejection()));
@@ -50,25 +50,25 @@ pub async fn serve_stdio(
                 Some(Line::TooLong) => voice.say(&too_long(line_bytes_max)),
                 None => break,
             },
-            told = inflow.next() => match told {
+            told = replies.next() => match told {
                 Some(told) => pass_on(told, &mut waiting, &mut voice),
                 None => return voice.flush().await,
             },
         }
         voice.flush().await?;
     }
-    let _ = tokio::time::timeout(grace, finish(&mut inflow, &mut waiting, &mut voice)).await;
+    let _ = tokio::time::timeout(grace, finish(&mut replies, &mut waiting, &mut voice)).await;
     voice.flush().await
 }
 
 /// Passes on what comes until nobody waits for an answer any more.
 async fn finish<W: AsyncWrite + Unpin>(
-    inflow: &mut Inflow,
+    replies: &mut ReplyStream,
     waiting: &mut Waiting,
     voice: &mut Voice<W>,
 ) -> io::Result<()> {
     while !waiting.0.is_empty() {
-        let Some(told) = inflow.next().await else { break };
+        let Some(told) = replies.next().await else { break };
         pass_on(told, waiting, voice);
         voice.flush().await?;
     }
@@ -89,7 +89,7 @@ async fn hear<W>(
     };
     let ids = waiting.posted(&body);
     let told = match handle.post(caller, body, None).await {
-        Ok(mut inflow) => inflow.next().await,
+        Ok(mut replies) => replies.next().await,
         Err(refusal) => Some(ReplyEvent::Answer(Answer::Refused(refusal))),
     };
     match told {

@@ -7,7 +7,7 @@
 
 use actix_http::header::{self, HeaderName, HeaderValue};
 use actix_http::{Method, Response, StatusCode};
-use actors::{Answer, Inflow, Opened, Refusal, ReplyEvent};
+use actors::{Answer, Opened, Refusal, ReplyEvent, ReplyStream};
 use bytes::{BufMut, Bytes, BytesMut};
 use protocol::{
     Body as Posted, ErrorCode, Message, Mirrored, Rejection, RequestId, Revision, SessionId,
@@ -58,7 +58,7 @@ async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Re
     let mirrored = mirrored(asked);
     let caller = asked.caller(session);
     let told = match front.handle.post(&caller, body, mirrored).await {
-        Ok(inflow) => tell(front, inflow, Some(&caller.session)).await,
+        Ok(replies) => tell(front, replies, Some(&caller.session)).await,
         Err(refusal) => Err(refusal),
     };
     // Any status but 200 on a POST in a live session ends some clients, so what is not the
@@ -81,9 +81,9 @@ async fn begin(front: &Front, asked: &Asked<'_>, raw: Bytes) -> Result<Response<
         }
         other => return Err(Refused::no_session().of(only_id(&other))),
     };
-    let Opened { session, inflow } =
+    let Opened { session, replies } =
         front.handle.initialize(asked.tenant, &asked.principal, request, mirrored(asked)).await?;
-    Ok(tell(front, inflow, Some(&session)).await?)
+    Ok(tell(front, replies, Some(&session)).await?)
 }
 
 async fn get(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
@@ -93,15 +93,15 @@ async fn get(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Ref
     let session = session_of(asked)?;
     check_version(asked)?;
     let after = asked.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
-    let inflow = front.handle.listen(&asked.caller(session), after).await?;
-    Ok(tell(front, inflow, None).await?)
+    let replies = front.handle.listen(&asked.caller(session), after).await?;
+    Ok(tell(front, replies, None).await?)
 }
 
 async fn delete(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
     let session = session_of(asked)?;
     check_version(asked)?;
-    let inflow = front.handle.delete(&asked.caller(session)).await?;
-    Ok(tell(front, inflow, None).await?)
+    let replies = front.handle.delete(&asked.caller(session)).await?;
+    Ok(tell(front, replies, None).await?)
 }
 
 /// The session that a GET or a DELETE names (SES-05, GET-08).
@@ -148,13 +148,13 @@ fn only_id(body: &Posted) -> Option<RequestId> {
 /// Waits for the first word and makes the response of it.
 async fn tell(
     front: &Front,
-    mut inflow: Inflow,
+    mut replies: ReplyStream,
     session: Option<&SessionId>,
 ) -> Result<Response<Body>, Refusal> {
-    match inflow.next().await {
+    match replies.next().await {
         Some(ReplyEvent::Answer(answer)) => answered(answer, session),
         Some(ReplyEvent::Open { welcome, .. }) => {
-            let body = SseBody::new(inflow, Present::new(&front.drain));
+            let body = SseBody::new(replies, Present::new(&front.drain));
             Ok(events(body, session.filter(|_| welcome)))
         }
         // Of a session that goes before it was ever answered.

@@ -22,7 +22,7 @@ use super::wire::{Reader, Writer};
 use super::{Passage, SessionRequest, reply_codec};
 use crate::birth::{self, Newborn};
 use crate::handle::Node;
-use crate::{Caller, Inflow, Opened, ReplyEvent};
+use crate::{Caller, Opened, ReplyEvent, ReplyStream};
 
 /// Where a call to a session says how often it was forwarded.
 const OPENING: u8 = 0xFF;
@@ -119,7 +119,7 @@ pub(crate) async fn connect(
     let caller = Caller { tenant, principal, session: session.clone() };
     Ok(Opened {
         session,
-        inflow: Inflow::new(Passage::of_duplex(node, caller, calling), node, true),
+        replies: ReplyStream::new(Passage::of_duplex(node, caller, calling), node, true),
     })
 }
 
@@ -142,7 +142,7 @@ pub(crate) async fn open(
         Caller { tenant: opening.tenant, principal: opening.principal, session: session.clone() };
     Ok(Opened {
         session,
-        inflow: Inflow::new(Passage::of_newborn(node, caller, request, calling), node, false),
+        replies: ReplyStream::new(Passage::of_newborn(node, caller, request, calling), node, false),
     })
 }
 
@@ -183,7 +183,7 @@ type Beginning = AbortOnDropHandle<Result<Opened, Refusal>>;
 /// What a peer's client is told that opens a session here.
 enum Serving {
     Beginning(Beginning),
-    Telling(Inflow),
+    Telling(ReplyStream),
     Over,
 }
 
@@ -192,8 +192,8 @@ impl Replies for Serving {
         match self {
             Self::Beginning(beginning) => {
                 let reply = match ended(ready!(Pin::new(beginning).poll(context))) {
-                    Ok(Opened { session, inflow }) => {
-                        *self = Self::Telling(inflow.untimed());
+                    Ok(Opened { session, replies }) => {
+                        *self = Self::Telling(replies.untimed());
                         name(&session)
                     }
                     Err(refusal) => {
@@ -203,8 +203,8 @@ impl Replies for Serving {
                 };
                 Poll::Ready(Some(Ok(reply)))
             }
-            Self::Telling(inflow) => Poll::Ready(
-                ready!(inflow.poll_next(context)).as_ref().map(reply_codec::encode).map(Ok),
+            Self::Telling(replies) => Poll::Ready(
+                ready!(replies.poll_next(context)).as_ref().map(reply_codec::encode).map(Ok),
             ),
             Self::Over => Poll::Ready(None),
         }

@@ -18,8 +18,8 @@ use super::opening::Opening;
 use super::reply_codec;
 use crate::ReplyEvent;
 use crate::handle::{Entry, Node};
-use crate::inflow::Local;
 use crate::metrics;
+use crate::reply_stream::Local;
 use crate::seeking::Place;
 
 /// Serves peers for as long as the node's sessions are there.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use actors::{Answer, Caller, Frame, Handle, Inflow, Opened, Refusal, ReplyEvent, Settings};
+use actors::{Answer, Caller, Frame, Handle, Opened, Refusal, ReplyEvent, ReplyStream, Settings};
 use backends::{Backend, Backends, Link, LinkEvent, LinkLimits, ServerEnd, Voice};
 use bytes::Bytes;
 use protocol::{Body, Message, Method, Notification, Request, RequestId, Response, SessionId};
@@ -230,11 +230,11 @@ impl World {
     pub(crate) async fn session_in(&self, revision: &str) -> Caller {
         let opened = self.begin_in(revision).await.unwrap();
         let caller = self.caller(&opened.session);
-        let told = all(opened.inflow).await;
+        let told = all(opened.replies).await;
         assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{told:?}");
         let initialized = Notification::new(Method::Initialized, None);
-        let inflow = self.handle.post(&caller, Body::One(initialized.into()), None).await.unwrap();
-        let told = all(inflow).await;
+        let replies = self.handle.post(&caller, Body::One(initialized.into()), None).await.unwrap();
+        let told = all(replies).await;
         assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
         caller
     }
@@ -253,7 +253,7 @@ impl World {
         caller: &Caller,
         id: i64,
         tool: &str,
-    ) -> Result<Inflow, Refusal> {
+    ) -> Result<ReplyStream, Refusal> {
         self.handle.post(caller, call(id, tool), None).await
     }
 
@@ -286,17 +286,17 @@ pub(crate) fn call(id: i64, tool: &str) -> Body {
 }
 
 /// Everything that a connection is told.
-pub(crate) async fn all(mut inflow: Inflow) -> Vec<ReplyEvent> {
+pub(crate) async fn all(mut replies: ReplyStream) -> Vec<ReplyEvent> {
     let mut told = Vec::new();
-    while let Some(next) = next(&mut inflow).await {
+    while let Some(next) = next(&mut replies).await {
         told.push(next);
     }
     told
 }
 
 /// The next thing, or a failed test.
-pub(crate) async fn next(inflow: &mut Inflow) -> Option<ReplyEvent> {
-    tokio::time::timeout(PATIENCE, inflow.next()).await.expect("nothing was told in time")
+pub(crate) async fn next(replies: &mut ReplyStream) -> Option<ReplyEvent> {
+    tokio::time::timeout(PATIENCE, replies.next()).await.expect("nothing was told in time")
 }
 
 /// The messages among what was told, with their event ids.

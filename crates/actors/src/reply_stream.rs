@@ -19,7 +19,7 @@ use crate::sink::Queue;
 /// `keepalive_secs`: wherever the session is, and whether it has an owner or not, it is this
 /// connection that nobody on the way is to take for dead (SSE-13).
 #[derive(Debug)]
-pub struct Inflow {
+pub struct ReplyStream {
     source: Source,
     keepalive_secs: u64,
     /// Once it is a stream.
@@ -34,7 +34,7 @@ pub(crate) enum Source {
     Passage(Box<Passage>),
 }
 
-impl Inflow {
+impl ReplyStream {
     /// The next thing; `None` after the last. Nothing is lost when the wait is given up.
     pub async fn next(&mut self) -> Option<ReplyEvent> {
         std::future::poll_fn(|context| self.poll_next(context)).await
