@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use crate::arbiters::Arbiters;
 use crate::birth::{self, Newborn};
 use crate::registry::{Found, Registry};
-use crate::remote::{self, Passage, Serving, SessionRequest};
+use crate::remote::{self, RoutedRequest, Serving, SessionRequest};
 use crate::reply_stream::Local;
 use crate::seeking::Claims;
 use crate::session_handle::SessionHandle;
@@ -296,7 +296,7 @@ impl Handle {
     fn enter(&self, caller: &Caller, request: SessionRequest) -> Result<ReplyStream, Refusal> {
         let node = &self.node;
         if node.sessions_move() {
-            return Ok(ReplyStream::new(Passage::begin(node, caller, request), node, false));
+            return Ok(ReplyStream::new(RoutedRequest::begin(node, caller, request), node, false));
         }
         // What can be told of a crowd only by a status waits for its turn instead.
         let again = (!request.asks()).then(|| request.clone());
@@ -305,7 +305,7 @@ impl Handle {
         match node.enter(tenant, principal, session, request, false) {
             Entry::Entered(local) => Ok(ReplyStream::new(local, node, false)),
             Entry::Refused(Refusal::Busy) if let Some(request) = again => {
-                Ok(ReplyStream::new(Passage::begin(node, caller, request), node, false))
+                Ok(ReplyStream::new(RoutedRequest::begin(node, caller, request), node, false))
             }
             Entry::Refused(refusal) => Err(refusal),
             Entry::Absent => Err(Refusal::UnknownSession),

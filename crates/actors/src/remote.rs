@@ -10,15 +10,15 @@
 mod call;
 
 mod opening;
-mod passage;
 mod reply_codec;
+mod routed_request;
 mod serving;
 mod wire;
 
 pub(crate) use call::Call;
 pub(crate) use opening::{connect, open};
 pub(crate) use ownership::SessionRequest;
-pub(crate) use passage::Passage;
+pub(crate) use routed_request::RoutedRequest;
 pub(crate) use serving::Serving;
 
 /// What every call and every reply begins with. Nodes of another version do not

@@ -7,7 +7,7 @@ use conversation::Frame;
 use ownership::ReplyEvent;
 
 use crate::handle::Node;
-use crate::remote::Passage;
+use crate::remote::RoutedRequest;
 use crate::session_handle::SessionHandle;
 use crate::silence::Silence;
 use crate::sink::Queue;
@@ -31,7 +31,7 @@ pub(crate) enum Source {
     /// To one session that ends with its node.
     Local(Local),
     /// To wherever the session is.
-    Passage(Box<Passage>),
+    RoutedRequest(Box<RoutedRequest>),
 }
 
 impl ReplyStream {
@@ -44,7 +44,7 @@ impl ReplyStream {
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
         let event = match &mut self.source {
             Source::Local(local) => local.poll_next(context),
-            Source::Passage(passage) => passage.poll_next(context),
+            Source::RoutedRequest(routed) => routed.poll_next(context),
         };
         if matches!(event, Poll::Ready(Some(ReplyEvent::Open { .. }))) && self.keepalive_secs > 0 {
             self.silence = Some(Box::new(Silence::new(self.keepalive_secs)));
@@ -80,9 +80,9 @@ impl From<Local> for Source {
     }
 }
 
-impl From<Passage> for Source {
-    fn from(passage: Passage) -> Self {
-        Self::Passage(Box::new(passage))
+impl From<RoutedRequest> for Source {
+    fn from(routed: RoutedRequest) -> Self {
+        Self::RoutedRequest(Box::new(routed))
     }
 }
 

@@ -47,10 +47,8 @@ pub(crate) enum Place {
     Nowhere,
     /// Nowhere, and this node has no room for it. Another may.
     Full,
-    /// Nowhere: the store holds the end of the session, which was the caller's.
-    Ended,
-    /// Nowhere: the store holds nothing of the session.
-    Unknown,
+    /// Nowhere: the store holds the end of the session, which was the caller's, or nothing of it.
+    Gone,
 }
 
 /// Who comes for a session.
@@ -100,9 +98,9 @@ impl Node {
                 None => match self.locate(session, fresh).await? {
                     Located::There(peer) => return Ok(Place::There(peer)),
                     Located::Ended(record) if is_theirs(identity, &record) => {
-                        return Ok(Place::Ended);
+                        return Ok(Place::Gone);
                     }
-                    Located::Unknown => return Ok(Place::Unknown),
+                    Located::Unknown => return Ok(Place::Gone),
                     Located::Ended(_) => return Err(Refusal::UnknownSession),
                     Located::Ownerless(record, cause) => {
                         self.check(identity, &record)?;

@@ -426,20 +426,12 @@ impl RouteState {
         Next::Last(self.refused(Refusal::UnknownSession))
     }
 
-    /// The store holds the end of the session, which was this client's. A DELETE that a lost owner
-    /// may have done is answered as done.
-    pub fn found_ended(&mut self) -> Next {
+    /// The store holds the end of the session, which was this client's, or nothing of it, which is
+    /// found only where an owner that lives had the time to write it anew. A DELETE that a lost
+    /// owner may have done is answered as done: what its client asked for holds.
+    pub fn gone(&mut self) -> Next {
         match self.lost_end {
             LostEnd::Possible | LostEnd::Asked => last([ReplyEvent::Answer(Answer::Ended)]),
-            LostEnd::No => Next::Last(self.refused(Refusal::UnknownSession)),
-        }
-    }
-
-    /// The store holds nothing of the session. Where a lost owner may have ended it, that is no
-    /// proof: an owner that is only cut off writes it anew, and is asked for the end then.
-    pub fn found_nothing(&mut self) -> Next {
-        match self.lost_end {
-            LostEnd::Possible | LostEnd::Asked => Next::Wait,
             LostEnd::No => Next::Last(self.refused(Refusal::UnknownSession)),
         }
     }

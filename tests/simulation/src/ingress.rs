@@ -213,7 +213,7 @@ impl World {
                 return match location::is_unknown(is_stable, held, self.location_rules()) {
                     Ok(()) => {
                         self.found_no_record(at, conn);
-                        self.gone(at, conn, false);
+                        self.gone(at, conn);
                     }
                     Err(_) => self.wait(at, conn),
                 };
@@ -221,7 +221,7 @@ impl World {
             Err(_) => return self.wait(at, conn),
         };
         let owner = match location::of_record(&record, at) {
-            Location::Ended => return self.gone(at, conn, true),
+            Location::Ended => return self.gone(at, conn),
             Location::Here if !self.rules.self_claims => return self.wait(at, conn),
             Location::Here => return self.take_up(at, conn, &record, Cause::Own),
             Location::Ownerless(cause) => return self.take_up(at, conn, &record, cause),

@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::call::{put_mirrored, take_mirrored};
 use super::serving::{ended, spawn};
 use super::wire::{Reader, Writer};
-use super::{Passage, SessionRequest, reply_codec};
+use super::{RoutedRequest, SessionRequest, reply_codec};
 use crate::birth::{self, Newborn};
 use crate::handle::Node;
 use crate::{Caller, Opened, ReplyEvent, ReplyStream};
@@ -119,7 +119,7 @@ pub(crate) async fn connect(
     let caller = Caller { tenant, principal, session: session.clone() };
     Ok(Opened {
         session,
-        replies: ReplyStream::new(Passage::of_duplex(node, caller, calling), node, true),
+        replies: ReplyStream::new(RoutedRequest::of_duplex(node, caller, calling), node, true),
     })
 }
 
@@ -142,7 +142,11 @@ pub(crate) async fn open(
         Caller { tenant: opening.tenant, principal: opening.principal, session: session.clone() };
     Ok(Opened {
         session,
-        replies: ReplyStream::new(Passage::of_newborn(node, caller, request, calling), node, false),
+        replies: ReplyStream::new(
+            RoutedRequest::of_newborn(node, caller, request, calling),
+            node,
+            false,
+        ),
     })
 }
 

@@ -58,7 +58,7 @@ impl Serve for Serving {
                     Place::There(_) | Place::Nowhere => Err(Refusal::Moved),
                     // The caller asks another.
                     Place::Full => Err(Refusal::TooManySessions),
-                    Place::Ended | Place::Unknown => Err(Refusal::UnknownSession),
+                    Place::Gone => Err(Refusal::UnknownSession),
                 }
             })))),
         };

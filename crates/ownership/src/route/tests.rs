@@ -18,12 +18,10 @@ enum Happens {
     TooLarge,
     GaveUp,
     Leaves,
-    /// The store is found to hold the end of the session.
-    FoundEnded,
-    /// The store is found to hold nothing of the session.
-    FoundNothing,
+    /// The store is found to hold the end of the session, or nothing of it.
+    Gone,
 }
-use Happens::{Ends, FoundEnded, FoundNothing, GaveUp, Leaves, Lost, NotStarted, TooLarge};
+use Happens::{Ends, GaveUp, Gone, Leaves, Lost, NotStarted, TooLarge};
 
 fn post(json: &str) -> SessionRequest {
     let body = protocol::parse(Bytes::copy_from_slice(json.as_bytes()), &Limits::default());
@@ -147,8 +145,7 @@ fn check(request: SessionRequest, story: impl IntoIterator<Item = (Happens, &'st
             NotStarted => route.not_started(),
             TooLarge => route.too_large(1_000),
             GaveUp => Next::Last(route.gave_up(25)),
-            FoundEnded => route.found_ended(),
-            FoundNothing => route.found_nothing(),
+            Gone => route.gone(),
             Leaves => route.leave(700).map_or(Next::Nothing, Next::Last),
         };
         assert_eq!(words(&route, next), expected, "at {at}");
@@ -179,20 +176,14 @@ fn a_session_that_a_lost_owner_may_have_ended_is_not_unknown_to_its_client() {
     check(SessionRequest::Delete, [(unknown(), "refused UnknownSession, end")]);
     check(
         SessionRequest::Delete,
-        [(Lost, "seek delete"), (unknown(), "seek delete"), (FoundEnded, "ended, end")],
+        [(Lost, "seek delete"), (unknown(), "seek delete"), (Gone, "ended, end")],
     );
     check(
         SessionRequest::Delete,
-        [(NotStarted, "seek delete"), (FoundEnded, "refused UnknownSession, end")],
+        [(NotStarted, "seek delete"), (Gone, "refused UnknownSession, end")],
     );
-    check(SessionRequest::Delete, [(Lost, "seek delete"), (FoundEnded, "ended, end")]);
-    check(call(), [(Lost, "seek again"), (FoundEnded, "refused UnknownSession, end")]);
-    // Perhaps a failover forgot the end; or the owner is cut off, and writes the session anew.
-    check(
-        SessionRequest::Delete,
-        [(Lost, "seek delete"), (FoundNothing, "wait"), (GaveUp, "refused Unavailable, end")],
-    );
-    check(call(), [(Lost, "seek again"), (FoundNothing, "refused UnknownSession, end")]);
+    check(SessionRequest::Delete, [(Lost, "seek delete"), (Gone, "ended, end")]);
+    check(call(), [(Lost, "seek again"), (Gone, "refused UnknownSession, end")]);
     // It is another's.
     check(
         SessionRequest::Delete,

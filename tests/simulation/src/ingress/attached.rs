@@ -144,14 +144,13 @@ impl World {
     }
 
     /// The store holds the end of the session, or nothing of it.
-    pub(super) fn gone(&mut self, at: Incarnation, conn: ConnId, has_ended: bool) {
+    pub(super) fn gone(&mut self, at: Incarnation, conn: ConnId) {
         if let Some((from, call)) = self.take_call(at, conn) {
             let unknown = Answer::Refused(Refusal::UnknownSession);
             return self.answer_call(at, from, &call, unknown);
         }
         let Some(connection) = self.connection(at, conn) else { return };
-        let route = &mut connection.route;
-        let next = if has_ended { route.found_ended() } else { route.found_nothing() };
+        let next = connection.route.gone();
         self.proceed(at, conn, next);
     }
 

@@ -39,7 +39,7 @@ type Pause = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A client's connection on its way. Dropping it tells the owner that the client is gone;
 /// what the client had posted arrives all the same.
-pub(crate) struct Passage {
+pub(crate) struct RoutedRequest {
     node: Arc<Node>,
     caller: Caller,
     route: RouteState,
@@ -68,13 +68,13 @@ enum State {
     Over,
 }
 
-impl Passage {
+impl RoutedRequest {
     /// Asks the session, if it is here at once, or begins to look for it.
     pub(crate) fn begin(node: &Arc<Node>, caller: &Caller, request: SessionRequest) -> Self {
         let route = RouteState::new(request);
-        let mut passage = Self::new(node, caller.clone(), route, State::Over);
-        passage.enter(false);
-        passage
+        let mut routed = Self::new(node, caller.clone(), route, State::Over);
+        routed.enter(false);
+        routed
     }
 
     /// Goes on with a call that has opened the session.
@@ -145,8 +145,7 @@ impl Passage {
                         }
                         None => self.route.found_no_room(),
                     },
-                    Ok(Place::Ended) => self.route.found_ended(),
-                    Ok(Place::Unknown) => self.route.found_nothing(),
+                    Ok(Place::Gone) => self.route.gone(),
                     Err(Refusal::UnknownSession) => self.route.unknown(),
                     Err(_) => Next::Wait,
                 },
@@ -378,7 +377,7 @@ fn jitter() -> u32 {
     getrandom::u32().unwrap_or_default()
 }
 
-impl Drop for Passage {
+impl Drop for RoutedRequest {
     fn drop(&mut self) {
         let is_over = matches!(self.state, State::Here(_) | State::Over);
         if self.lingers || is_over || !self.route.lingers() {
@@ -410,8 +409,10 @@ impl Drop for Passage {
     }
 }
 
-impl fmt::Debug for Passage {
+impl fmt::Debug for RoutedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Passage").field("session", &self.caller.session).finish_non_exhaustive()
+        f.debug_struct("RoutedRequest")
+            .field("session", &self.caller.session)
+            .finish_non_exhaustive()
     }
 }
