@@ -10,7 +10,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cluster::{Cause, Error, Peer, Whereabouts};
+use cluster::{Cause, Error, Peer, SessionLocation};
 use conversation::{Refusal, Unreadable};
 use ownership::location::{self, Claimant, Location};
 use ownership::machine::{Acquired, Stabilisation};
@@ -168,11 +168,11 @@ impl Node {
     async fn locate(&self, session: &SessionId, fresh: bool) -> Result<Located, Refusal> {
         let Some(cluster) = self.cluster() else { return self.locate_alone(session).await };
         match cluster.locate(session, fresh).await {
-            Ok(Whereabouts::There(peer)) => Ok(Located::There(peer)),
-            Ok(Whereabouts::Here(record)) => Ok(Located::Ownerless(record, Cause::Own)),
-            Ok(Whereabouts::Ownerless(record, cause)) => Ok(Located::Ownerless(record, cause)),
-            Ok(Whereabouts::Ended(record)) => Ok(Located::Ended(record)),
-            Ok(Whereabouts::Unknown) => Ok(Located::Unknown),
+            Ok(SessionLocation::There(peer)) => Ok(Located::There(peer)),
+            Ok(SessionLocation::Here(record)) => Ok(Located::Ownerless(record, Cause::Own)),
+            Ok(SessionLocation::Ownerless(record, cause)) => Ok(Located::Ownerless(record, cause)),
+            Ok(SessionLocation::Ended(record)) => Ok(Located::Ended(record)),
+            Ok(SessionLocation::Unknown) => Ok(Located::Unknown),
             Err(error) => {
                 tracing::warn!(?session, %error, "nobody can say where a session is");
                 Err(Refusal::Unavailable)

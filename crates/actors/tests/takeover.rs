@@ -262,7 +262,7 @@ async fn whatever_comes_after_a_death_is_done_by_whoever_it_comes_to() {
     for _ in 0..4 {
         callers.push(owner.session_of("2025-11-25").await);
     }
-    // Whose whereabouts are known, and whose are not.
+    // Whose location is known, and whose are not.
     one.works(&callers[0], 1).await;
     owner.kill();
     one.works(&callers[0], 2).await;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cluster::{CallError, Cluster, Peer, Replies, Serve, Settings, Whereabouts};
+use cluster::{CallError, Cluster, Peer, Replies, Serve, SessionLocation, Settings};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use protocol::SessionId;
 use store::{Digest, Memory, Owner, Record, Standing, State, Store, Token};
@@ -64,8 +64,8 @@ async fn peer(store: &Memory, from: &Cluster, to: &Cluster) -> Peer {
     };
     store.create(&session, record, Duration::from_secs(600)).await.unwrap();
     match from.locate(&session, true).await.unwrap() {
-        Whereabouts::There(peer) => peer,
-        whereabouts => panic!("found it {whereabouts:?}"),
+        SessionLocation::There(peer) => peer,
+        location => panic!("found it {location:?}"),
     }
 }
 

@@ -9,6 +9,7 @@ mod claim;
 mod clock;
 mod failovers;
 mod link;
+mod locator;
 mod members;
 mod metrics;
 mod node;
@@ -17,7 +18,6 @@ mod peers;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod whereabouts;
 
 use std::fmt;
 use std::sync::Arc;
@@ -43,10 +43,10 @@ use self::link::calls::Limits;
 use self::link::dial::{self, Link};
 use self::link::listen::listen;
 use self::link::tls::Trust;
+use self::locator::LocationCache;
 use self::members::Members;
 use self::node::Node;
 use self::node_lease::NodeLease;
-use self::whereabouts::Known;
 use ownership::location::Undecided;
 use ownership::machine::LeaseSnapshot;
 
@@ -81,7 +81,7 @@ pub trait Replies: Send {
 
 /// Where a session is.
 #[derive(Clone, Debug)]
-pub enum Whereabouts {
+pub enum SessionLocation {
     /// The record names this node (this process). One that lacks the session claims it
     /// from itself.
     Here(Box<Record>),
@@ -219,7 +219,7 @@ impl Cluster {
             changes: watch::Sender::new(0),
             peers: peers::Peers::default(),
             members: Members::new(limits),
-            known: Known::new(settings.whereabouts_max),
+            location_cache: LocationCache::new(settings.whereabouts_max),
             draining: false.into(),
             renew_now: tokio::sync::Notify::new(),
             look_now: tokio::sync::Notify::new(),
@@ -281,8 +281,8 @@ impl Cluster {
     }
 
     /// Where a session is. Answers are kept for a moment; `fresh` reads the record again.
-    pub async fn locate(&self, session: &SessionId, fresh: bool) -> Result<Whereabouts, Error> {
-        whereabouts::locate(&self.node, session, fresh).await
+    pub async fn locate(&self, session: &SessionId, fresh: bool) -> Result<SessionLocation, Error> {
+        locator::locate(&self.node, session, fresh).await
     }
 
     /// Takes a session over that [`Cluster::locate`] found without an owner, or with this

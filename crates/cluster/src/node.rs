@@ -15,10 +15,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::failovers::Failovers;
 use crate::link::dial;
 use crate::link::tls::Trust;
+use crate::locator::LocationCache;
 use crate::members::Members;
 use crate::node_lease::NodeLease;
 use crate::peers::Peers;
-use crate::whereabouts::Known;
 use crate::{Incarnation, Serve, Settings, metrics};
 
 /// How long the store keeps that a node has left: longer than any renewal of its own may
@@ -62,7 +62,7 @@ pub(crate) struct Node {
     pub(crate) changes: watch::Sender<u64>,
     pub(crate) peers: Peers,
     pub(crate) members: Members,
-    pub(crate) known: Known,
+    pub(crate) location_cache: LocationCache,
     pub(crate) draining: AtomicBool,
     /// The lease has something new to say.
     pub(crate) renew_now: Notify,

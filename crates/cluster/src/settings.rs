@@ -64,7 +64,7 @@ pub struct Settings {
     /// names this setting; it is not tried again. Messages of more than 64 KiB are sent in
     /// several frames, so that a large one holds up no other.
     pub message_bytes_max: usize,
-    /// Whereabouts of sessions that are kept to save lookups; the oldest go first.
+    /// Locations of sessions that are kept to save lookups; the oldest go first.
     pub whereabouts_max: usize,
 }
 

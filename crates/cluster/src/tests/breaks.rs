@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::between::Between;
 use super::leases::{Away, node};
 use super::support::{Answers, TestNode, call, own, settings, until};
-use crate::{Cluster, Settings, Whereabouts};
+use crate::{Cluster, SessionLocation, Settings};
 
 /// Renews as often as nodes do by default.
 fn unhurried() -> Settings {
@@ -80,7 +80,7 @@ async fn a_process_that_is_killed_without_ever_being_called_is_ownerless_in_a_mo
 
     let killed = Instant::now();
     other.kill();
-    while !matches!(one.find("a-session").await, Whereabouts::Ownerless(..)) {
+    while !matches!(one.find("a-session").await, SessionLocation::Ownerless(..)) {
         assert!(killed.elapsed() < Duration::from_secs(2), "still not ownerless");
         sleep(Duration::from_millis(5)).await;
     }
@@ -105,7 +105,7 @@ async fn two_processes_that_are_killed_at_once_are_ownerless_in_a_moment() {
     let killed = Instant::now();
     others.iter_mut().for_each(TestNode::kill);
     for session in ["a-session", "b-session"] {
-        while !matches!(one.find(session).await, Whereabouts::Ownerless(..)) {
+        while !matches!(one.find(session).await, SessionLocation::Ownerless(..)) {
             assert!(killed.elapsed() < Duration::from_secs(2), "{session} is still not ownerless");
             sleep(Duration::from_millis(5)).await;
         }

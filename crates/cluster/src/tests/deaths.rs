@@ -9,7 +9,7 @@ use store::{Memory, Presence, Store};
 
 use super::leases::Away;
 use super::support::{TestNode, call, next, own, settings, until};
-use crate::{CallError, Settings, Whereabouts};
+use crate::{CallError, SessionLocation, Settings};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -83,12 +83,12 @@ async fn a_call_to_a_node_whose_lease_is_over_is_lost() {
     // `peer` made a session of this name there.
     let session = other.cluster.incarnation().to_string();
     let found = one.find(&session).await;
-    assert!(matches!(found, Whereabouts::Ownerless(..)), "{found:?}");
+    assert!(matches!(found, SessionLocation::Ownerless(..)), "{found:?}");
 
     away.away.store(false, Ordering::SeqCst);
     until("it is back", || one.cluster.nodes().len() == 2).await;
     let found = one.find(&session).await;
-    let Whereabouts::There(peer) = found else { panic!("found it {found:?}") };
+    let SessionLocation::There(peer) = found else { panic!("found it {found:?}") };
     assert_eq!(call(&peer, "echo hello").await, [Ok("hello".to_owned())]);
 }
 
@@ -113,11 +113,11 @@ async fn the_sessions_of_a_killed_process_are_ownerless_long_before_its_lease_en
         assert_eq!(call(&peer, "echo hello").await, [Ok("hello".to_owned())]);
     }
     own(&store, "a-session", other.cluster.incarnation()).await;
-    assert!(matches!(one.find("a-session").await, Whereabouts::There(_)));
+    assert!(matches!(one.find("a-session").await, SessionLocation::There(_)));
 
     other.kill();
     let killed = Instant::now();
-    while !matches!(one.find("a-session").await, Whereabouts::Ownerless(..)) {
+    while !matches!(one.find("a-session").await, SessionLocation::Ownerless(..)) {
         assert!(killed.elapsed() < SECOND * 2, "still not ownerless");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -141,7 +141,7 @@ async fn a_process_that_comes_back_at_its_address_is_not_taken_for_the_former() 
     assert_eq!(call(&peer, "echo hello").await, [Err(CallError::NotStarted)]);
     assert_eq!(latter.answers.calls.load(Ordering::SeqCst), 0);
     let restarted = Instant::now();
-    while !matches!(one.find("a-session").await, Whereabouts::Ownerless(..)) {
+    while !matches!(one.find("a-session").await, SessionLocation::Ownerless(..)) {
         assert!(restarted.elapsed() < SECOND * 2, "still not ownerless");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -165,7 +165,7 @@ async fn a_node_that_leaves_is_gone_at_once_and_takes_no_call() {
     let claim = other.cluster.incarnation();
     own(&store, "a-session", claim).await;
     let left = Instant::now();
-    while !matches!(one.find("a-session").await, Whereabouts::Ownerless(..)) {
+    while !matches!(one.find("a-session").await, SessionLocation::Ownerless(..)) {
         assert!(left.elapsed() < SECOND, "still not ownerless");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -14,7 +14,7 @@ use store::{
 
 use super::support::{Answers, own, session, settings, until};
 use crate::clock::Clock;
-use crate::{Cluster, Settings, Whereabouts};
+use crate::{Cluster, SessionLocation, Settings};
 
 /// A store that can be out of reach, and counts what it is asked for.
 #[derive(Default)]
@@ -213,7 +213,7 @@ async fn a_node_without_a_lease_calls_nobody_gone() {
     let (cluster, clock) = node(&store, Settings { renew_ms: 2_500, ..settings() }).await;
     own(&store.memory, "a-session", Incarnation(7)).await;
     let found = cluster.locate(&session("a-session"), false).await.unwrap();
-    assert!(matches!(found, Whereabouts::Ownerless(..)), "{found:?}");
+    assert!(matches!(found, SessionLocation::Ownerless(..)), "{found:?}");
     clock.fetch_add(5_000, Ordering::SeqCst);
     let found = cluster.locate(&session("a-session"), false).await;
     assert!(matches!(found, Err(crate::Error::NoLease)), "{found:?}");
@@ -253,7 +253,7 @@ async fn a_session_elsewhere_is_looked_up_once() {
     own(&store.memory, "a-session", other.incarnation()).await;
     for _ in 0..10 {
         let found = cluster.locate(&session("a-session"), false).await.unwrap();
-        assert!(matches!(found, Whereabouts::There(_)), "{found:?}");
+        assert!(matches!(found, SessionLocation::There(_)), "{found:?}");
     }
     assert_eq!(store.reads.load(Ordering::SeqCst), 1);
     cluster.locate(&session("a-session"), true).await.unwrap();
@@ -274,7 +274,7 @@ async fn a_session_is_here_ownerless_ended_or_unknown_as_its_record_says() {
     for name in ["here", "released", "ended", "never-made"] {
         found.push(cluster.locate(&session(name), false).await.unwrap());
     }
-    use Whereabouts::{Ended, Here, Ownerless, Unknown};
+    use SessionLocation::{Ended, Here, Ownerless, Unknown};
     assert!(matches!(&found[..], [Here(_), Ownerless(..), Ended(_), Unknown]), "{found:?}");
 }
 

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::between::Between;
 use crate::{
-    CallError, Calling, Cluster, Incarnation, Peer, Replies, Serve, Settings, Whereabouts,
+    CallError, Calling, Cluster, Incarnation, Peer, Replies, Serve, SessionLocation, Settings,
 };
 
 /// Longer than anything takes here that comes at all.
@@ -166,12 +166,12 @@ impl TestNode {
         let name = other.cluster.incarnation().to_string();
         own(store, &name, other.cluster.incarnation()).await;
         match self.find(&name).await {
-            Whereabouts::There(peer) => peer,
-            whereabouts => panic!("found it {whereabouts:?}"),
+            SessionLocation::There(peer) => peer,
+            location => panic!("found it {location:?}"),
         }
     }
 
-    pub(super) async fn find(&self, name: &str) -> Whereabouts {
+    pub(super) async fn find(&self, name: &str) -> SessionLocation {
         self.cluster.locate(&session(name), true).await.unwrap()
     }
 }

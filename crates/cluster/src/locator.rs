@@ -8,7 +8,7 @@ use protocol::SessionId;
 use store::Presence;
 
 use crate::node::Node;
-use crate::{Error, Incarnation, Peer, Whereabouts};
+use crate::{Error, Incarnation, Peer, SessionLocation};
 use ownership::location::{self, Location};
 use ownership::machine::Stabilisation;
 
@@ -17,7 +17,7 @@ use ownership::machine::Stabilisation;
 ///
 /// In two halves: when the younger is full, it becomes the older, and what was older
 /// and was not asked for since is forgotten.
-pub(crate) struct Known {
+pub(crate) struct LocationCache {
     half: usize,
     halves: Mutex<Halves>,
 }
@@ -28,7 +28,7 @@ struct Halves {
     older: HashMap<SessionId, Incarnation>,
 }
 
-impl Known {
+impl LocationCache {
     /// Remembers at most `max` sessions.
     pub(crate) fn new(max: usize) -> Self {
         Self { half: (max / 2).max(1), halves: Mutex::default() }
@@ -73,23 +73,27 @@ pub(crate) async fn locate(
     node: &Arc<Node>,
     session: &SessionId,
     fresh: bool,
-) -> Result<Whereabouts, Error> {
+) -> Result<SessionLocation, Error> {
     if !fresh
-        && let Some(owner) = node.known.get(session)
+        && let Some(owner) = node.location_cache.get(session)
         && let Some(link) = node.members.link_to(owner)
     {
-        return Ok(Whereabouts::There(Peer { node: node.clone(), link }));
+        return Ok(SessionLocation::There(Peer { node: node.clone(), link }));
     }
-    let whereabouts = look_up(node, session, fresh).await?;
-    match &whereabouts {
-        Whereabouts::There(peer) => node.known.insert(session, peer.link.incarnation),
+    let location = look_up(node, session, fresh).await?;
+    match &location {
+        SessionLocation::There(peer) => node.location_cache.insert(session, peer.link.incarnation),
         // Whether it is here is known better elsewhere; the rest changes with a claim.
-        _ => node.known.forget(session),
+        _ => node.location_cache.forget(session),
     }
-    Ok(whereabouts)
+    Ok(location)
 }
 
-async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<Whereabouts, Error> {
+async fn look_up(
+    node: &Arc<Node>,
+    session: &SessionId,
+    fresh: bool,
+) -> Result<SessionLocation, Error> {
     let lease_generation = node.valid_lease_generation().await;
     let rules = location::Rules::default();
     let Some(record) = node.store.read(session).await.map_err(Error::Store)? else {
@@ -97,16 +101,16 @@ async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<W
         let is_stable = stabilisation == Stabilisation::Done;
         let lease_held = is_stable && node.holds_on(lease_generation).await;
         location::is_unknown(is_stable, lease_held, rules)?;
-        return Ok(Whereabouts::Unknown);
+        return Ok(SessionLocation::Unknown);
     };
     let record = Box::new(record);
     let owner = match location::of_record(&record, node.incarnation) {
-        Location::Ended => return Ok(Whereabouts::Ended(record)),
-        Location::Here => return Ok(Whereabouts::Here(record)),
-        Location::Ownerless(cause) => return Ok(Whereabouts::Ownerless(record, cause)),
+        Location::Ended => return Ok(SessionLocation::Ended(record)),
+        Location::Here => return Ok(SessionLocation::Here(record)),
+        Location::Ownerless(cause) => return Ok(SessionLocation::Ownerless(record, cause)),
         Location::At(owner) => owner,
     };
-    let there = |link| Whereabouts::There(Peer { node: node.clone(), link });
+    let there = |link| SessionLocation::There(Peer { node: node.clone(), link });
     if !fresh && let Some(link) = node.members.link_to(owner) {
         return Ok(there(link));
     }
@@ -121,7 +125,7 @@ async fn look_up(node: &Arc<Node>, session: &SessionId, fresh: bool) -> Result<W
         (None, _) => Err(Error::NoLease),
         (Some(cause), _) => {
             node.members.forget(owner);
-            Ok(Whereabouts::Ownerless(record, cause))
+            Ok(SessionLocation::Ownerless(record, cause))
         }
     }
 }
@@ -136,14 +140,14 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_kept_and_the_rest_is_forgotten_in_time() {
-        let known = Known::new(8);
-        known.insert(&session(0), Incarnation(7));
+        let cache = LocationCache::new(8);
+        cache.insert(&session(0), Incarnation(7));
         for n in 1..100 {
-            known.insert(&session(n), Incarnation(1));
-            assert_eq!(known.get(&session(0)), Some(Incarnation(7)), "after {n}");
-            let halves = known.halves();
+            cache.insert(&session(n), Incarnation(1));
+            assert_eq!(cache.get(&session(0)), Some(Incarnation(7)), "after {n}");
+            let halves = cache.halves();
             assert!(halves.younger.len() + halves.older.len() <= 8);
         }
-        assert_eq!(known.get(&session(50)), None);
+        assert_eq!(cache.get(&session(50)), None);
     }
 }
