@@ -162,6 +162,6 @@ impl SessionHandle {
 
 impl fmt::Debug for SessionHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Door")
+        f.write_str("SessionHandle")
     }
 }

@@ -64,7 +64,7 @@ struct Inner {
     /// Makes marks of this node's children differ from those of any other.
     birth: u128,
     marks: AtomicU64,
-    thread: OnceLock<Option<SyncSender<Errand>>>,
+    thread: OnceLock<Option<SyncSender<Task>>>,
 }
 
 impl Children {
@@ -129,7 +129,7 @@ impl Children {
         );
         let (command, bounds) = (self.command(settings, &mark), settings.bounds());
         let start = Start { place, command, mark, bounds, reply };
-        self.send(Errand::Start(Box::new(start)))?;
+        self.send(Task::Start(Box::new(start)))?;
         started.await.unwrap_or_else(|_| Err(io::Error::other("the starting thread is gone")))
     }
 
@@ -139,7 +139,7 @@ impl Children {
 
     /// Sees to it that a child which was told to end does so, and is reaped.
     pub(super) fn bury(&self, remains: Remains) {
-        if self.send(Errand::Bury(Box::new(remains))).is_err() {
+        if self.send(Task::Bury(Box::new(remains))).is_err() {
             tracing::error!("a child could not be handed over to be stopped");
         }
     }
@@ -163,15 +163,15 @@ impl Children {
         command
     }
 
-    fn send(&self, errand: Errand) -> io::Result<()> {
+    fn send(&self, task: Task) -> io::Result<()> {
         let thread = self.0.thread.get_or_init(|| {
-            // Each place has at most two errands under way, so the queue is never full.
-            let (errands, received) = sync_channel(2 * self.0.settings.children_max + 2);
+            // Each place has at most two tasks under way, so the queue is never full.
+            let (tasks, received) = sync_channel(2 * self.0.settings.children_max + 2);
             let thread = std::thread::Builder::new().name("children".into());
-            thread.spawn(move || Thread::default().run(&received)).ok().map(|_| errands)
+            thread.spawn(move || Thread::default().run(&received)).ok().map(|_| tasks)
         });
         let thread = thread.as_ref().ok_or_else(|| io::Error::other("no thread to start with"))?;
-        thread.try_send(errand).map_err(|_| io::Error::other("the starting thread is gone"))
+        thread.try_send(task).map_err(|_| io::Error::other("the starting thread is gone"))
     }
 }
 
@@ -188,7 +188,7 @@ impl Drop for Place {
 }
 
 /// What the thread is asked to do.
-enum Errand {
+enum Task {
     Start(Box<Start>),
     Bury(Box<Remains>),
 }
@@ -209,16 +209,16 @@ struct Thread {
 }
 
 impl Thread {
-    fn run(mut self, errands: &Receiver<Errand>) {
+    fn run(mut self, tasks: &Receiver<Task>) {
         loop {
-            let errand = if self.burying.is_empty() {
-                errands.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            let task = if self.burying.is_empty() {
+                tasks.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
-                errands.recv_timeout(BURYING_EVERY)
+                tasks.recv_timeout(BURYING_EVERY)
             };
-            match errand {
-                Ok(Errand::Start(start)) => start_one(*start),
-                Ok(Errand::Bury(remains)) => {
+            match task {
+                Ok(Task::Start(start)) => start_one(*start),
+                Ok(Task::Bury(remains)) => {
                     self.burying.push_back((remains, Instant::now() + GUARD_GRACE));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
