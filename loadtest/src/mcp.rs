@@ -61,7 +61,7 @@ pub(crate) struct Session {
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Called {
-    /// How often progress came before the last word.
+    /// How often progress came before the final response.
     pub(crate) events: u64,
     /// Did the tool answer, or was there an error?
     pub(crate) is_result: bool,
@@ -165,13 +165,13 @@ pub(crate) async fn call(wire: &mut Wire, request: &str) -> anyhow::Result<Calle
     let mut count = 0;
     while let Some(event) = wire.event(&mut events).await? {
         ensure!(began.elapsed() < PATIENCE, "a call was not answered");
-        if is_last_word(&event) {
+        if is_final_response(&event) {
             called = Some(Called { events: count, is_result: is_result(&event.data) });
         } else if memchr::memmem::find(&event.data, b"notifications/progress").is_some() {
             count += 1;
         }
     }
-    called.context("a stream ended without a last word")
+    called.context("a stream ended without a final response")
 }
 
 /// The one message of an answer, be it JSON or a stream.
@@ -193,7 +193,7 @@ async fn whole(wire: &mut Wire, head: &Head) -> anyhow::Result<Bytes> {
 }
 
 /// Is it the response to a request? What a tool or a notification carries lies deeper.
-pub(crate) fn is_last_word(event: &Event) -> bool {
+pub(crate) fn is_final_response(event: &Event) -> bool {
     !event.data.is_empty() && memchr::memmem::find(&event.data, b"\"method\"").is_none()
 }
 

@@ -104,7 +104,7 @@ const scenarios = {
         await after(client);
     },
 
-    // One long stream; the session goes on, whatever the stream's last word.
+    // One long stream; the session goes on, whatever the stream's final response.
     async long(client, kit) {
         try {
             await count(client, kit, { n: 60, interval_ms: 50 });

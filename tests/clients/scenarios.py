@@ -119,7 +119,7 @@ async def idle(session, kit):
 
 
 async def long(session, kit):
-    """One long stream; the session goes on, whatever the stream's last word."""
+    """One long stream; the session goes on, whatever the stream's final response."""
     try:
         await counted(session, {"n": 60, "interval_ms": 50})
     except kit.error as error:

@@ -116,7 +116,7 @@ impl Chaos {
         Ok(figures)
     }
 
-    /// How many last words clients have had so far.
+    /// How many final responses clients have had so far.
     pub fn words(&self) -> usize {
         let entries = self.history.entries();
         entries.iter().filter(|entry| matches!(entry.what, What::Word { .. })).count()
@@ -124,7 +124,7 @@ impl Chaos {
 
     /// Lets the clients finish and reads the history.
     pub async fn judge(self) -> Result<Verdict> {
-        // Whoever has not finished then has requests without a last word, which are shown.
+        // Whoever has not finished then has requests without a final response, which are shown.
         let finished = timeout(FINISH, self.load.finish()).await.is_ok();
         self.history.add_runs(&std::fs::read_to_string(&self.runs)?);
         let verdict = self.history.judge();

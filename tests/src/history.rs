@@ -52,15 +52,15 @@ pub enum What {
     Sent { key: Key, asked: Asked },
     /// An event came on the stream of `on`: its id, and what it says.
     Event { on: Key, id: Option<String>, says: Says },
-    /// A last word came where that of `on` was due.
+    /// A final response came where that of `on` was due.
     Word { on: Key, id: Option<String>, of: Key, is_error: bool, text: String },
-    /// The connection ended without a last word. `by_client`: it was our own doing.
+    /// The connection ended without a final response. `by_client`: it was our own doing.
     Cut { on: Key, after: Option<String>, by_client: bool, node: usize },
     /// A GET stream is open at a node, from now on or from an event on.
     Listens { on: Key, node: usize },
     /// A client asks another node for what follows an event.
     Resumed { on: Key, after: String, node: usize },
-    /// A refusal by status, where a stream, a last word or an acceptance was due.
+    /// A refusal by status, where a stream, a final response or an acceptance was due.
     Refused { on: Key, status: u16, text: String },
     /// No byte of an answer came: the ingress went, and the client does not repeat it.
     Gone { on: Key, node: usize },
@@ -70,7 +70,7 @@ pub enum What {
     Deleted { node: usize, status: Option<u16> },
     /// How a request with the id of a deleted session was answered, and after what time.
     TriedAgain { node: usize, status: Option<u16>, took_ms: u64 },
-    /// The client wants it no more; no last word is due.
+    /// The client wants it no more; no final response is due.
     Dropped { on: Key },
     /// The client waited long enough.
     GaveUp { on: Key },
@@ -95,7 +95,7 @@ pub enum Says {
 }
 
 impl Says {
-    /// What a message says; not for last words.
+    /// What a message says; not for final responses.
     pub fn read(message: &Value) -> Self {
         let params = &message["params"];
         let text = |value: &Value| value.as_str().map(str::to_owned);

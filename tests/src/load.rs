@@ -220,7 +220,7 @@ impl Visitor {
         self.ask(Method::POST, Some(message), None).await
     }
 
-    /// A call that may not be run again, to its last word.
+    /// A call that may not be run again, to its final response.
     async fn call(&mut self, asks: u64, count: u64) {
         let (key, message) = self.recorded("rh_record", asks, count, 10);
         let asked = Asked { asks: asks > 0, ..self.asked(count, false) };
@@ -330,13 +330,13 @@ impl Visitor {
         None
     }
 
-    /// A request, to its last word; whether it came to a result.
+    /// A request, to its final response; whether it came to a result.
     async fn exchange(&mut self, key: Key, message: Value, asked: Asked, cuts: u64) -> bool {
         let Some((node, response)) = self.begin(&key, &message, asked).await else { return false };
         self.hear(key, node, response, cuts).await
     }
 
-    /// What comes of a request, to its last word; whether that is a result.
+    /// What comes of a request, to its final response; whether that is a result.
     async fn hear(&mut self, key: Key, node: usize, response: Response, cuts: u64) -> bool {
         let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok());
         if kind.is_some_and(|kind| kind.starts_with("application/json")) {
@@ -408,7 +408,7 @@ impl Visitor {
         None
     }
 
-    /// Reads one connection: to its last word, its end, or the place where we cut it.
+    /// Reads one connection: to its final response, its end, or the place where we cut it.
     async fn read(
         &mut self,
         course: &mut Course,

@@ -77,7 +77,7 @@ impl Client {
         }
         let session = response.headers().get("mcp-session-id");
         self.session = session.map(|id| id.to_str().map(str::to_owned)).transpose()?;
-        self.welcome = result(last_word(response).await?)?;
+        self.welcome = result(final_response(response).await?)?;
         self.revision = self.welcome["protocolVersion"].as_str().context("no version")?.to_owned();
         Ok(())
     }
@@ -140,14 +140,14 @@ impl Client {
         Ok(request.body(body).send().await?)
     }
 
-    /// A request, to its last word, whichever way it comes.
+    /// A request, to its final response, whichever way it comes.
     pub async fn request(&self, method: &str, params: Value) -> Result<Value> {
-        last_word(self.send(self.message(method, params)).await?).await
+        final_response(self.send(self.message(method, params)).await?).await
     }
 
     /// Calls a tool, to its result.
     pub async fn tool(&self, tool: &str, arguments: Value) -> Result<Value> {
-        result(last_word(self.send(self.call(tool, arguments)).await?).await?)
+        result(final_response(self.send(self.call(tool, arguments)).await?).await?)
     }
 
     /// Posts a request whose answer must be a stream.
@@ -216,7 +216,7 @@ pub fn mirrored(message: &Value) -> Result<HeaderMap> {
 }
 
 /// The response to a request, from a JSON body or from the end of a stream.
-pub async fn last_word(response: Response) -> Result<Value> {
+pub async fn final_response(response: Response) -> Result<Value> {
     let status = response.status();
     let kind = response.headers().get("content-type").map(|kind| kind.to_str().map(str::to_owned));
     let kind = kind.transpose()?.unwrap_or_default();

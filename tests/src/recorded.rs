@@ -8,7 +8,7 @@ use reqwest::Response;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::mcp::{Client, last_word};
+use crate::mcp::{Client, final_response};
 use crate::node::{Node, Setup};
 use crate::nodes::port;
 use crate::partition::Gate;
@@ -119,7 +119,7 @@ pub fn call(client: &Client, tool: &str, mut arguments: Value, key: &str) -> Val
 /// The final response of a request, and how long it took; an error where none came in time.
 pub async fn answer(client: &Client, message: Value) -> Result<(Value, Duration)> {
     let began = Instant::now();
-    let answer = async { last_word(client.send(message).await?).await };
+    let answer = async { final_response(client.send(message).await?).await };
     let answer = tokio::time::timeout(HELD, answer).await;
     let answer = answer.with_context(|| format!("no final response within {HELD:?}"))?;
     Ok((answer?, began.elapsed()))

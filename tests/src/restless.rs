@@ -108,7 +108,7 @@ async fn work(client: &Client, turn: usize) -> Result<()> {
 }
 
 /// Calls a tool, answers what it asks, and resumes its stream wherever it ends early;
-/// gives every message up to the last word.
+/// gives every message up to the final response.
 pub async fn follow(client: &Client, call: Value) -> Result<Vec<Value>> {
     let id = call["id"].clone();
     let response = client.send(call).await?;

@@ -96,7 +96,7 @@ async fn ids_come_back_as_they_were() -> Result<()> {
                     let id = if method == "ping" { id.clone() } else { again(&id) };
                     let message =
                         json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-                    let word = tests::mcp::last_word(client.send(message).await?).await?;
+                    let word = tests::mcp::final_response(client.send(message).await?).await?;
                     ensure!(word["id"] == id && word.get("result").is_some(), "{id}: {word}");
                 }
             }
@@ -288,7 +288,7 @@ async fn unknown_methods_and_bad_parameters_have_their_codes_and_end_no_session(
             let response = client.send(message).await?;
             // 404 would say that the session is gone (RPC-14 is of a later revision).
             ensure!(response.status() == 200, "{method}: {}", response.status());
-            let word = tests::mcp::last_word(response).await?;
+            let word = tests::mcp::final_response(response).await?;
             check::is_error(&word, code, Id::Of(id)).context(method)?;
         }
         client.is_well().await
@@ -306,7 +306,7 @@ async fn an_id_that_is_in_flight_is_refused_and_its_first_use_goes_on() -> Resul
         stream.message().await?.context("nothing came")?;
         let response = client.send(call.clone()).await?;
         ensure!(response.status() == 200, "{}", response.status());
-        let word = tests::mcp::last_word(response).await?;
+        let word = tests::mcp::final_response(response).await?;
         check::is_error(&word, -32600, Id::Of(call["id"].clone()))?;
         let last = stream.rest().await?.pop().and_then(|block| block.message());
         let last = last.context("the first use lost its answer")?;

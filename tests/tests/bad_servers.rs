@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests::check::{self, Id};
-use tests::mcp::{Client, last_word, messages};
+use tests::mcp::{Client, final_response, messages};
 use tests::{Node, Setup, processes, tools};
 
 const NEWEST: &str = "2025-11-25";
@@ -41,7 +41,7 @@ async fn a_server_that_dies_fails_its_calls_and_is_started_again() -> Result<()>
             let id = call["id"].clone();
             let response = client.send(call).await?;
             ensure!(response.status() == 200, "{}", response.status());
-            check::is_error(&last_word(response).await?, -32603, Id::Of(id)).context(tool)?;
+            check::is_error(&final_response(response).await?, -32603, Id::Of(id)).context(tool)?;
             ok(client).await.context(tool)?;
         }
         Ok(())
@@ -60,7 +60,7 @@ async fn a_server_that_hangs_or_keeps_silent_is_waited_for_only_so_long() -> Res
         let id = call["id"].clone();
         let started = Instant::now();
         let response = client.send(call).await?;
-        let (word, well) = tokio::join!(last_word(response), ok(&healthy));
+        let (word, well) = tokio::join!(final_response(response), ok(&healthy));
         well?;
         check::is_error(&word?, -32000, Id::Of(id)).context(tool)?;
         ensure!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
@@ -75,7 +75,7 @@ async fn an_answer_that_is_none_is_no_answer() -> Result<()> {
     let client = Client::open(node.demo(), NEWEST).await?;
     let call = client.call("neither", json!({}));
     let id = call["id"].clone();
-    check::is_error(&last_word(client.send(call).await?).await?, -32000, Id::Of(id))?;
+    check::is_error(&final_response(client.send(call).await?).await?, -32000, Id::Of(id))?;
     ok(&client).await
 }
 
@@ -88,10 +88,10 @@ async fn a_line_without_end_does_not_fill_the_node() -> Result<()> {
     ok(&client).await?;
     let before = processes::resident(node.pid())?;
     let call = client.call("long", json!({}));
-    let word = last_word(client.send(call).await?).await?;
+    let word = final_response(client.send(call).await?).await?;
     let after = processes::resident(node.pid())?;
     ensure!(after < before + (64 << 20), "from {before} to {after} bytes");
-    // Whether the server is read on or started again, the call has a last word.
+    // Whether the server is read on or started again, the call has a final response.
     ensure!(word.get("result").is_some() || word["error"]["code"] == -32603, "{word}");
     ok(&client).await?;
     ok(&healthy).await
@@ -105,7 +105,7 @@ async fn a_server_that_pings_is_answered_here() -> Result<()> {
     let response = client.send(client.call("ping", json!({}))).await?;
     // Had the ping been passed on, this were a stream.
     ensure!(check::header(&response, "content-type")?.starts_with("application/json"));
-    let word = last_word(response).await?;
+    let word = final_response(response).await?;
     let pong: Value =
         serde_json::from_str(word["result"]["content"][0]["text"].as_str().context("no text")?)?;
     ensure!(pong == json!({"jsonrpc": "2.0", "id": "are-you-there", "result": {}}), "{pong}");
@@ -169,7 +169,7 @@ async fn check_refused_start(node: &Node) -> Result<()> {
     let params = json!({"protocolVersion": NEWEST, "capabilities": {}, "clientInfo": {"name": "s", "version": "1"}});
     let started = Instant::now();
     let response = client.send(client.message("initialize", params)).await?;
-    let word = last_word(response).await?;
+    let word = final_response(response).await?;
     ensure!(word["error"]["code"].is_i64(), "{word}");
     ensure!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     Ok(())
@@ -182,7 +182,7 @@ async fn errors_tell_nothing_of_the_insides() -> Result<()> {
         Node::start(&Setup::hosting(["no-such-program-anywhere"]).with("sessions.start_secs", 2))?;
     let client = Client::new(node.demo(), NEWEST);
     let params = json!({"protocolVersion": NEWEST, "capabilities": {}, "clientInfo": {"name": "s", "version": "1"}});
-    let word = last_word(client.send(client.message("initialize", params)).await?).await?;
+    let word = final_response(client.send(client.message("initialize", params)).await?).await?;
     let told = word.to_string();
     for inside in ["no-such-program", "os error", "/", "panicked", ".rs", "actix", "tokio"] {
         ensure!(!told.contains(inside), "{inside:?} is in {told}");
@@ -191,7 +191,7 @@ async fn errors_tell_nothing_of_the_insides() -> Result<()> {
     let client = Client::open(demo.demo(), NEWEST).await?;
     let call = client.call("rh_crash", json!({}));
     let id = call["id"].clone();
-    let word = last_word(client.send(call).await?).await?;
+    let word = final_response(client.send(call).await?).await?;
     check::is_error(&word, -32603, Id::Of(id))?;
     for inside in ["rh_crash was called", "panicked", ".rs"] {
         ensure!(!word.to_string().contains(inside), "{inside:?} is in {word}");

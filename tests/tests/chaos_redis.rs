@@ -127,7 +127,7 @@ async fn a_node_that_redis_is_out_of_reach_for_beyond_its_lease_acts_no_more() -
     let before = chaos.words();
     chaos.wait(1_500, 3_500).await;
     let words = chaos.words() - before;
-    ensure!(words >= 5, "{words} last words at the nodes that Redis is in reach of");
+    ensure!(words >= 5, "{words} final responses at the nodes that Redis is in reach of");
     chaos.nodes.note(Some(0), "Redis is in reach");
     way.open();
     chaos.wait(1_500, 2_000).await;

@@ -83,7 +83,7 @@ async fn a_stream_begun_at_one_node_goes_on_at_another() -> Result<()> {
             word = Some(message);
         }
     }
-    ensure!(word.is_some(), "no last word");
+    ensure!(word.is_some(), "no final response");
     ensure!(progress.len() == 20, "{progress:?}");
     ensure!(progress.is_sorted_by(|a, b| a < b), "{progress:?}");
     Ok(())
@@ -104,7 +104,7 @@ async fn an_answer_finds_its_question_from_any_node() -> Result<()> {
         let answer = json!({ "action": "accept", "content": {} });
         check::accepted(client.answer(&question["id"], answer).await?).await?;
     }
-    let (_, word) = stream.message().await?.context("no last word")?;
+    let (_, word) = stream.message().await?.context("no final response")?;
     ensure!(word.get("result").is_some(), "{word}");
     Ok(())
 }
@@ -121,7 +121,7 @@ async fn when_a_node_dies_its_clients_are_told_and_the_others_go_on() -> Result<
     };
     let (told, killed) = tokio::join!(call, kill);
     killed?;
-    let told = tests::mcp::last_word(told?).await?;
+    let told = tests::mcp::final_response(told?).await?;
     ensure!(told["error"]["code"] == -32000, "{told}");
     let other = Client::open(cluster.nodes[1].demo(), "2025-11-25").await?;
     other.is_well().await

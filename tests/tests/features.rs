@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests::check::{self, Id};
-use tests::mcp::{Client, REVISIONS, last_word, result};
+use tests::mcp::{Client, REVISIONS, final_response, result};
 use tests::sse::PATIENCE;
 use tests::{Node, Setup, tools};
 
@@ -348,7 +348,7 @@ async fn clients_without_the_capability_are_not_asked() -> Result<()> {
             ("test_elicitation", json!({"message": "?"})),
         ] {
             let response = client.send(client.call(tool, arguments)).await?;
-            let word = last_word(response).await?;
+            let word = final_response(response).await?;
             ensure!(
                 word["result"]["isError"] == true || word.get("error").is_some(),
                 "{tool}: {word}"
@@ -401,7 +401,7 @@ async fn a_client_without_urls_is_not_sent_to_one() -> Result<()> {
     {
         let client = Client::open_with(node.demo(), NEWEST, capabilities).await?;
         let response = client.send(client.call("asks_url", json!({}))).await?;
-        let word = last_word(response).await?;
+        let word = final_response(response).await?;
         let text = word["result"]["content"][0]["text"].as_str().context("no text")?;
         ensure!(text.contains("code"), "the server got no error: {text}");
     }
@@ -455,7 +455,7 @@ fn constant_of(source: &str, name: &str) -> Result<String> {
     Ok(lines.collect::<String>().replace("\\\\", "\\"))
 }
 
-/// Calls a tool that asks once, answers, and gives the call's last word.
+/// Calls a tool that asks once, answers, and gives the call's final response.
 async fn asked(client: &Client, tool: &str, arguments: Value, mut answer: Value) -> Result<Value> {
     let mut stream = client.stream(client.call(tool, arguments)).await?;
     let (_, question) = stream.message().await?.context("no question")?;

@@ -302,7 +302,7 @@ async fn what_belongs_to_no_request_comes_on_the_standalone_stream() -> Result<(
                 ("rh_touch_resource", "notifications/resources/updated"),
             ] {
                 let response = client.send(client.call(tool, json!({}))).await?;
-                let word = tests::mcp::last_word(response).await?;
+                let word = tests::mcp::final_response(response).await?;
                 ensure!(is_response(&word), "{word}");
                 let (_, told) = listening.message().await?.context("the stream ended")?;
                 ensure!(told["method"] == method, "{told}");

@@ -32,7 +32,7 @@ use crate::{Care, ReplyStream, Settings, clock, metrics};
 /// How often a session that was too busy to hear that the node stops is told again.
 const STOP_AGAIN: Duration = Duration::from_millis(20);
 /// How long sessions may take to end when nothing is waited for any more.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const END_GRACE: Duration = Duration::from_secs(1);
 
 /// Who comes to which session.
 #[derive(Clone, Debug)]
@@ -236,7 +236,7 @@ impl Handle {
     pub async fn stop(&self, grace: Duration) {
         self.node.registry.close();
         if timeout(grace, self.all_gone(SessionHandle::drain)).await.is_err()
-            && timeout(LAST_WORDS, self.all_gone(SessionHandle::stop)).await.is_err()
+            && timeout(END_GRACE, self.all_gone(SessionHandle::stop)).await.is_err()
         {
             let sessions = self.sessions();
             tracing::warn!(sessions, "sessions were still there when the node stopped");
@@ -259,8 +259,8 @@ impl Handle {
             return;
         }
         metrics::HANDOVERS_FORCED.inc_by(self.sessions() as u64);
-        if timeout(LAST_WORDS, self.all_gone(SessionHandle::hand_over_at_once)).await.is_err()
-            && timeout(LAST_WORDS, self.all_gone(SessionHandle::stop)).await.is_err()
+        if timeout(END_GRACE, self.all_gone(SessionHandle::hand_over_at_once)).await.is_err()
+            && timeout(END_GRACE, self.all_gone(SessionHandle::stop)).await.is_err()
         {
             let sessions = self.sessions();
             tracing::warn!(sessions, "sessions could not be given up; they are taken from us");

@@ -29,9 +29,12 @@ pub(crate) static SESSIONS_REFUSED: LazyLock<IntCounter> = LazyLock::new(|| {
     )
 });
 
-/// Requests of clients that have no last word yet.
+/// Requests of clients that have no final response yet.
 pub(crate) static EXCHANGES: LazyLock<IntGauge> = LazyLock::new(|| {
-    gauge("roundhouse_requests_in_flight", "Requests of clients that wait for their last word.")
+    gauge(
+        "roundhouse_requests_in_flight",
+        "Requests of clients that wait for their final response.",
+    )
 });
 
 /// Connections that are being told something.
@@ -196,7 +199,7 @@ static REQUESTS: LazyLock<[Histogram; 2]> = LazyLock::new(|| {
     let buckets = exponential_buckets(0.001, 3.0, 13).unwrap_or_default();
     let vec: HistogramVec = register_histogram_vec!(
         "roundhouse_request_seconds",
-        "How long clients waited for the last word on their requests.",
+        "How long clients waited for the final response to their requests.",
         &["outcome"],
         buckets
     )

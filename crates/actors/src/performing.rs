@@ -119,7 +119,7 @@ impl SessionActor {
         match link.sender.send(message.clone()) {
             Ok(()) => {}
             Err(SendError::Full) => self.following.push(Event::Unsent { message }),
-            // What the server said before it went comes first, its last word included.
+            // What the server said before it went comes first, its final response included.
             Err(SendError::Down) => self.deaf = true,
         }
     }

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_the_first_and_last_word() {
+    fn an_answer_is_the_first_and_last_event() {
         check(|sink| sink.answer(Answer::Accepted), &["answer"]);
     }
 

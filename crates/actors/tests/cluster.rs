@@ -181,7 +181,7 @@ async fn a_stream_that_began_at_one_node_goes_on_at_the_other() {
         assert!(!matches!(rest.last(), Some(ReplyEvent::Abort)), "{rest:?}");
         seen.extend(messages(&rest));
         let mut ids: Vec<_> = seen.iter().map(|(id, _)| id.clone().unwrap()).collect();
-        assert_eq!(seen.len(), FLOOD + 1, "one of each, and the last word");
+        assert_eq!(seen.len(), FLOOD + 1, "one of each, and the final response");
         assert!(seen.last().unwrap().1.contains("done"));
         ids.dedup();
         assert_eq!(ids.len(), FLOOD + 1);
@@ -267,7 +267,7 @@ async fn a_caller_that_leaves_another_node_at_once_has_called_all_the_same() {
 }
 
 #[actix_rt::test]
-async fn a_node_that_stops_gives_clients_of_others_their_last_word() {
+async fn a_node_that_stops_gives_clients_of_others_their_final_response() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
     let call = actix_rt::spawn(all(other.call(&caller, 1, "hang").await.unwrap()));

@@ -1,5 +1,5 @@
 //! What becomes of a POST with requests: one JSON answer, an array, or a stream; and the
-//! last word on each of its requests.
+//! final response to each of its requests.
 
 use bytes::Bytes;
 use protocol::RequestId;
@@ -71,8 +71,8 @@ impl Session {
         self.upgrade(turn, id, sink, answers);
     }
 
-    /// Says the last word on one request of a call.
-    pub(crate) fn last_word(
+    /// Gives the final response to one request of a call.
+    pub(crate) fn final_response(
         &mut self,
         turn: &mut Turn<'_>,
         id: CallId,
@@ -120,7 +120,7 @@ impl Session {
                 }
                 if done {
                     self.calls.swap_remove(index);
-                    if mutant!("last_word_leaves_the_stream_open") {
+                    if mutant!("final_response_leaves_the_stream_open") {
                         return;
                     }
                     self.close_stream(turn, stream);
@@ -144,7 +144,12 @@ impl Session {
     }
 
     /// Ends one request of a call without a word: its client cancelled it (CAN-01).
-    pub(crate) fn no_last_word(&mut self, turn: &mut Turn<'_>, id: CallId, request: &RequestId) {
+    pub(crate) fn no_final_response(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: CallId,
+        request: &RequestId,
+    ) {
         let Some(index) = self.calls.iter().position(|call| call.id == id) else { return };
         let call = &mut self.calls[index];
         call.open -= 1;
@@ -172,7 +177,7 @@ impl Session {
         }
     }
 
-    /// Emits a last word, and notes that its stream owes none any more.
+    /// Emits a final response, and notes that its stream owes none any more.
     fn emit_word(&mut self, turn: &Turn<'_>, number: u64, word: Word) {
         self.emit_marked(turn, number, word.data, word.id.map_or(Mark::Plain, Mark::Word));
     }

@@ -70,7 +70,7 @@ struct CarriedOwed {
     progress: Option<f64>,
 }
 
-/// A stream, its last event, and each of its requests with its last word.
+/// A stream, its last event, and each of its requests with its final response.
 #[derive(Deserialize)]
 struct Grave(u64, u64, Vec<(RequestId, u64)>);
 

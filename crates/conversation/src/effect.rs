@@ -198,7 +198,7 @@ pub enum Cause {
 /// Something worth counting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// A request got its last word.
+    /// A request got its final response.
     Settled {
         /// Its id, for the log.
         id: RequestId,

@@ -22,7 +22,7 @@ struct Head {
     /// What an `opened` answers.
     #[serde(default)]
     r: Option<Vec<Asked>>,
-    /// Whose last word an `event` is; whom a `cancelled` is about.
+    /// Whose final response an `event` is; whom a `cancelled` is about.
     #[serde(default)]
     w: Option<RequestId>,
     /// What an `event` asks the client, or an `answered` settles.

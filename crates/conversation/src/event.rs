@@ -92,7 +92,7 @@ pub enum Event {
         emitter: Emitter,
     },
     /// The node is to give the session up: once nothing is in flight, or at once. What is
-    /// in flight then gets an error as its last word; everything is in the log before
+    /// in flight then gets an error as its final response; everything is in the log before
     /// the session is [`crate::Cause::Moved`].
     HandOver {
         /// Do not wait for requests in flight.

@@ -1,11 +1,11 @@
-//! One request of the client's until its last word, and the POST that waits for it.
+//! One request of the client's until its final response, and the POST that waits for it.
 
 use bytes::Bytes;
 use protocol::{Method, ProgressToken, RequestId};
 
 use crate::{Limits, Millis, SinkId};
 
-/// A request of the client's that has no last word yet.
+/// A request of the client's that has no final response yet.
 pub(crate) struct Exchange {
     pub(crate) id: RequestId,
     pub(crate) method: Method,
@@ -34,12 +34,12 @@ impl Exchange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CallId(pub(crate) u64);
 
-/// A POST whose requests have not all got their last word.
+/// A POST whose requests have not all got their final response.
 pub(crate) struct Call {
     pub(crate) id: CallId,
     /// The POST's connection; none when the client went away, which cancels nothing (POST-16).
     pub(crate) sink: Option<SinkId>,
-    /// Requests without a last word.
+    /// Requests without a final response.
     pub(crate) open: usize,
     pub(crate) batch: bool,
     /// Does it change what must survive its owner?
@@ -49,7 +49,7 @@ pub(crate) struct Call {
     pub(crate) form: Form,
 }
 
-/// The last word on a request, or on a batch member that was none.
+/// The final response to a request, or on a batch member that was none.
 pub(crate) struct Word {
     pub(crate) id: Option<RequestId>,
     pub(crate) data: Bytes,
@@ -57,7 +57,7 @@ pub(crate) struct Word {
 
 /// What the POST's answer has become.
 pub(crate) enum Form {
-    /// Nothing was said yet: it is JSON if the last words come first.
+    /// Nothing was said yet: it is JSON if the final responses come first.
     Held { upgrade_at: Millis, answers: Vec<Word> },
     /// A stream of the log, by its number.
     Stream(u64),
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_of_progress_is_thinned_and_its_last_word_kept() {
+    fn a_flood_of_progress_is_thinned_and_its_final_response_kept() {
         let limits = Limits { progress_burst: 2, progress_per_sec: 10, ..Limits::default() };
         let mut pace = Pace::new(1.into(), &limits, Millis(0));
         let mut passed = Vec::new();

@@ -24,7 +24,7 @@ pub(crate) struct Gated {
     version: u64,
 }
 
-/// Last words in the log that wait for the record: they and what follows are told when
+/// Final responses in the log that wait for the record: they and what follows are told when
 /// that holds the state, too. Bounded by the requests in flight.
 #[derive(Default)]
 pub(crate) struct HeldBack {

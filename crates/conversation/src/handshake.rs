@@ -372,7 +372,7 @@ impl Session {
             let answer = Answer::Welcome(response.raw().clone());
             turn.effects.push(Effect::Answer { sink, answer });
         } else {
-            self.last_word(turn, call, None, response.raw().clone());
+            self.final_response(turn, call, None, response.raw().clone());
         }
     }
 

@@ -85,7 +85,7 @@ impl Session {
         Message::from(downgraded.unwrap_or_else(|| response.clone())).line()
     }
 
-    /// Says the last word on a request that was taken off the list.
+    /// Gives the final response to a request that was taken off the list.
     pub(crate) fn settle_taken(
         &mut self,
         turn: &mut Turn<'_>,
@@ -100,7 +100,7 @@ impl Session {
         self.touched = turn.now;
         self.link.used = turn.now;
         let millis = turn.now.0.saturating_sub(exchange.began.0);
-        self.last_word(turn, exchange.call, Some(&exchange.id), data);
+        self.final_response(turn, exchange.call, Some(&exchange.id), data);
         turn.effects.push(Effect::Tell(Fact::Settled { id: exchange.id, result, millis }));
     }
 
@@ -168,7 +168,7 @@ impl Session {
         }
     }
 
-    /// Can a call's client still be told something before its last word?
+    /// Can a call's client still be told something before its final response?
     fn is_reachable(&self, call: crate::exchange::CallId) -> bool {
         use crate::exchange::Form;
         let call = self.calls.iter().find(|other| other.id == call);

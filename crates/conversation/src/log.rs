@@ -76,7 +76,7 @@ pub(crate) enum What {
 pub(crate) enum Mark {
     /// Nothing.
     Plain,
-    /// It is the last word on this request.
+    /// It is the final response to this request.
     Word(RequestId),
     /// It asks the client for something.
     Ask(AskId),

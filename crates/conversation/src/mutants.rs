@@ -56,7 +56,7 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("never_rejoin", "a post that comes again does not join the call that runs already"),
     ("take_again_as_new", "a post that comes again is sent to the server as a new one"),
     ("cancel_only_at_the_server", "a cancellation is forwarded to the server and not recorded"),
-    ("last_word_leaves_the_stream_open", "a stream is not closed after its last response"),
+    ("final_response_leaves_the_stream_open", "a stream is not closed after its last response"),
     ("answer_a_change_at_once", "a change answered as JSON is acknowledged before it is saved"),
     ("write_an_event_twice", "a message is written to the log twice"),
     (
@@ -95,7 +95,10 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("answer_a_delete_at_once", "a DELETE is answered before the store holds the end"),
     ("an_unknown_end_is_an_end", "a DELETE is answered as done although the store did not say so"),
     ("keep_no_result", "a result whose way to the client may be lost is not kept"),
-    ("end_without_the_last_words", "a session that ends does not write what waits for the store"),
+    (
+        "end_without_the_final_responses",
+        "a session that ends does not write what waits for the store",
+    ),
     ("name_what_is_not_held", "an event that the store does not hold is written with its id"),
     ("answer_another_question", "an answer reaches a question of the same number of another owner"),
     ("leave_with_work_in_hand", "a session is handed over while calls are in flight"),

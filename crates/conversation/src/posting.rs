@@ -106,7 +106,7 @@ impl Session {
     }
 
     /// A batch (BAT-01 to BAT-05): each request is an exchange of its own; the answer is
-    /// an array, or one stream with all last words.
+    /// an array, or one stream with all final responses.
     fn posted_batch(
         &mut self,
         turn: &mut Turn<'_>,
@@ -153,7 +153,7 @@ impl Session {
                 }
                 (Err(rejection), Some(call)) => {
                     let error = Response::rejecting(&rejection);
-                    self.last_word(turn, call, error.id.as_ref(), error.raw().clone());
+                    self.final_response(turn, call, error.id.as_ref(), error.raw().clone());
                 }
                 (Ok(Message::Request(_)) | Err(_), None) => {}
             }
@@ -177,7 +177,7 @@ impl Session {
         if request.method == Method::Ping {
             // Either side's pings are answered here (PING-04).
             let pong = Response::result(request.id, b"{}");
-            self.last_word(turn, call, pong.id.as_ref(), pong.raw().clone());
+            self.final_response(turn, call, pong.id.as_ref(), pong.raw().clone());
             return;
         }
         if let Some(request) = self.begin_exchange(turn, call, request) {
@@ -200,7 +200,7 @@ impl Session {
             }
             Err((code, message)) => {
                 let error = Response::error(Some(request.id), code.number(), &message, None);
-                self.last_word(turn, call, error.id.as_ref(), error.raw().clone());
+                self.final_response(turn, call, error.id.as_ref(), error.raw().clone());
                 None
             }
         }
@@ -365,7 +365,7 @@ impl Session {
             self.send(turn, notification.into());
         }
         self.link.used = turn.now;
-        self.no_last_word(turn, exchange.call, id);
+        self.no_final_response(turn, exchange.call, id);
     }
 
     /// Ends a request without the server's answer and without a word: who wanted it

@@ -127,13 +127,13 @@ impl Session {
     pub(crate) fn take_again(&mut self, turn: &mut Turn<'_>, call: CallId, request: Request) {
         if self.is_cancelled(&request.id) {
             // Its client has cancelled it since.
-            self.no_last_word(turn, call, &request.id);
+            self.no_final_response(turn, call, &request.id);
             return;
         }
         if self.ghosts.iter().any(|ended| ended.id == request.id) {
             let id = Some(request.id);
             let error = Response::error(id, crate::REFUSED, TIMED_OUT, None);
-            self.last_word(turn, call, error.id.as_ref(), error.raw().clone());
+            self.final_response(turn, call, error.id.as_ref(), error.raw().clone());
             return;
         }
         // What has asked the client something would ask it again.
@@ -162,7 +162,7 @@ impl Session {
 
     fn say_lost(&mut self, turn: &mut Turn<'_>, call: CallId, id: &RequestId) {
         let error = lost(id);
-        self.last_word(turn, call, Some(id), error.raw().clone());
+        self.final_response(turn, call, Some(id), error.raw().clone());
     }
 
     /// The list of tools was read, as far as it could be: what waited for it goes on.

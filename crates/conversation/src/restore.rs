@@ -110,7 +110,7 @@ impl Session {
     /// Ends what a lost owner had begun, or begins it anew. Standalone streams stay open:
     /// their clients come back to them.
     fn settle(&mut self, turn: &mut Turn<'_>, asks: Vec<OpenAsk>) {
-        // A question is withdrawn before the last word on what asked it.
+        // A question is withdrawn before the final response to what asked it.
         let asks = if mutant!("questions_are_not_withdrawn") { Vec::new() } else { asks };
         asks.into_iter().for_each(|ask| self.withdraw_lost(turn, ask));
         let is_open = |stream: &Stream| !stream.closed && !stream.is_standalone();

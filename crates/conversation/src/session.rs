@@ -116,7 +116,7 @@ pub struct Session {
 /// What a session holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Requests of the client's without a last word.
+    /// Requests of the client's without a final response.
     pub exchanges: usize,
     /// Requests to the client without an answer.
     pub asks: usize,
@@ -307,7 +307,7 @@ impl Session {
         self.phase == Phase::Over
     }
 
-    /// Is nothing in flight: no request without its last word, and nothing written down
+    /// Is nothing in flight: no request without its final response, and nothing written down
     /// that is not held yet?
     pub fn is_quiet(&self) -> bool {
         self.has_no_work() && self.gated.is_empty() && self.is_held()
@@ -318,7 +318,7 @@ impl Session {
         self.log.is_held() && self.versions.held >= self.version()
     }
 
-    /// How many requests of the client's have no last word yet.
+    /// How many requests of the client's have no final response yet.
     pub fn exchanges(&self) -> usize {
         self.exchanges.len()
     }
@@ -410,7 +410,7 @@ impl Session {
         self.fail_parked(turn, &|id| Response::error(Some(id), crate::REFUSED, words, None));
         for exchange in std::mem::take(&mut self.exchanges) {
             let error = Response::error(Some(exchange.id), crate::REFUSED, words, None);
-            self.last_word_now(turn, exchange.call, error.raw().clone());
+            self.final_response_now(turn, exchange.call, error.raw().clone());
         }
         for Attachment { sink, open, .. } in std::mem::take(&mut self.attachments) {
             if mutant!("end_leaves_streams_open") {
@@ -431,11 +431,16 @@ impl Session {
         turn.effects.push(Effect::Over { cause });
     }
 
-    /// As `last_word`, but past the log: the session will not be there to replay it.
-    fn last_word_now(&mut self, turn: &mut Turn<'_>, call: crate::exchange::CallId, data: Bytes) {
+    /// As `final_response`, but past the log: the session will not be there to replay it.
+    fn final_response_now(
+        &mut self,
+        turn: &mut Turn<'_>,
+        call: crate::exchange::CallId,
+        data: Bytes,
+    ) {
         let form = self.calls.iter().find(|other| other.id == call).map(|call| &call.form);
         let Some(Form::Stream(stream)) = form else {
-            self.last_word(turn, call, None, data);
+            self.final_response(turn, call, None, data);
             return;
         };
         let stream = *stream;

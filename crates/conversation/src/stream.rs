@@ -60,7 +60,7 @@ pub(crate) struct Tombstone {
 #[derive(Clone)]
 pub(crate) struct Owed {
     pub(crate) id: RequestId,
-    /// The number of its last word, or of its cancellation; 0 before there is one.
+    /// The number of its final response, or of its cancellation; 0 before there is one.
     pub(crate) word: u64,
     /// The request itself, while another owner might have to run it again.
     pub(crate) rerun: Option<Rerunnable>,

@@ -22,7 +22,7 @@ const TOMBSTONES_DROPPED: usize = 32;
 /// Most standalone streams kept that nobody listens to.
 const DESERTED_MAX: usize = 8;
 
-/// Why a request's last word is an error of ours.
+/// Why a request's final response is an error of ours.
 const LOST: &str = "messages of this request were lost with the node that sent them";
 
 impl Session {
@@ -161,7 +161,7 @@ impl Session {
             let open: Vec<_> = requests.iter().filter(|owed| owed.word == 0).collect();
             for Owed { id, .. } in open {
                 self.abandon_request(turn, id);
-                // Whoever else comes back finds the same last word.
+                // Whoever else comes back finds the same final response.
                 let mark = Mark::Word(id.clone());
                 self.emit_marked(turn, number, error(id, why), mark);
             }
@@ -174,7 +174,7 @@ impl Session {
         false
     }
 
-    /// Writes the error that ends the requests of a buried stream whose last word did not
+    /// Writes the error that ends the requests of a buried stream whose final response did not
     /// come before `sent`.
     pub(crate) fn write_trimmed(
         &mut self,

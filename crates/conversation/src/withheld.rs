@@ -112,7 +112,7 @@ impl Session {
     /// the next one, which may run the call again, would not know that its client was asked.
     pub(crate) fn write_all_unlogged(&mut self, turn: &mut Turn<'_>) {
         let through = self.log.next() - 1;
-        let unheld = !self.log.is_held() && !mutant!("end_without_the_last_words");
+        let unheld = !self.log.is_held() && !mutant!("end_without_the_final_responses");
         let streams: Vec<u64> = self.attachments.iter().map(|a| a.stream).collect();
         for stream in streams.into_iter().filter(|_| unheld) {
             let wanted = |mark: &Mark| !matches!(mark, Mark::Ask(_));

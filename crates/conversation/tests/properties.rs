@@ -1,5 +1,5 @@
 //! What holds whatever happens in whatever order: no event lost, none doubled, none on
-//! another stream, one last word for every request, and every bound.
+//! another stream, one final response for every request, and every bound.
 //!
 //! `World` checks each effect as it comes; here is what only the whole story can show.
 
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use conversation::{Answer, EventId, Limits, Millis, Rerun};
 use proptest::prelude::*;
-use story::{Act, Story, acts, acts_and_deaths, last_words, progress};
+use story::{Act, Story, acts, acts_and_deaths, final_responses, progress};
 use world::World;
 
 fn run(revision: &str, limits: Limits, prompt: bool, acts: Vec<Act>) {
@@ -49,16 +49,16 @@ fn check(mut story: Story, nothing_dropped: bool) -> Story {
             // Who comes back to what is dropped learns that of all that it has no id of.
             continue;
         }
-        let words = last_words(&told.messages);
+        let words = final_responses(&told.messages);
         let distinct: BTreeSet<_> = words.iter().copied().collect();
-        assert_eq!(words.len(), distinct.len(), "two last words on {post:?}: {words:?}");
+        assert_eq!(words.len(), distinct.len(), "two final responses to {post:?}: {words:?}");
         let expected: BTreeSet<_> =
             ids.iter().copied().filter(|id| !story.cancelled.contains(id)).collect();
         assert!(distinct.iter().all(|id| ids.contains(id)), "a word on another's request");
         if told.complete {
             assert!(
                 expected.is_subset(&distinct),
-                "no last word: {expected:?} of {:?}",
+                "no final response: {expected:?} of {:?}",
                 told.messages
             );
         }
@@ -157,7 +157,7 @@ proptest! {
     }
 
     #[test]
-    fn every_bound_holds_and_nobody_is_left_without_a_last_word(
+    fn every_bound_holds_and_nobody_is_left_without_a_final_response(
         acts in acts(),
         revision in prop::sample::select(vec!["2025-03-26", "2025-06-18", "2025-11-25"]),
         prompt in any::<bool>(),
@@ -185,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_owns_a_session_every_bound_holds_and_nobody_is_left_without_a_last_word(
+    fn whoever_owns_a_session_every_bound_holds_and_nobody_is_left_without_a_final_response(
         acts in acts_and_deaths(),
         prompt in any::<bool>(),
         rerun in prop::sample::select(vec![Rerun::Annotated, Rerun::Always, Rerun::Never]),

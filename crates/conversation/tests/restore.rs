@@ -102,7 +102,7 @@ fn a_call_that_asked_its_client_something_is_not_run_again_and_its_question_is_w
 }
 
 #[test]
-fn a_last_word_that_the_log_holds_is_told_and_nothing_is_run_again() {
+fn a_final_response_that_the_log_holds_is_told_and_nothing_is_run_again() {
     let mut world = harmless();
     let first = world.call(1);
     world.progress(1, 1);
@@ -405,7 +405,7 @@ fn a_request_posted_again_after_it_was_cancelled_is_not_run() {
 }
 
 #[test]
-fn a_cancellation_that_comes_late_is_accepted_when_the_last_word_is_held() {
+fn a_cancellation_that_comes_late_is_accepted_when_the_final_response_is_held() {
     let mut world = harmless();
     world.call(1);
     world.progress(1, 1);
@@ -473,7 +473,7 @@ fn a_session_is_handed_over_when_nothing_is_in_flight_and_all_is_held() {
 }
 
 #[test]
-fn at_once_means_that_what_is_in_flight_gets_its_last_word_in_the_log() {
+fn at_once_means_that_what_is_in_flight_gets_its_final_response_in_the_log() {
     let mut world = harmless();
     let (held, streamed) = (world.call(1), world.call(2));
     world.progress(2, 1);
@@ -488,7 +488,7 @@ fn at_once_means_that_what_is_in_flight_gets_its_last_word_in_the_log() {
 }
 
 #[test]
-fn at_once_a_question_is_withdrawn_before_the_last_word_on_what_asked_it() {
+fn at_once_a_question_is_withdrawn_before_the_final_response_on_what_asked_it() {
     let mut world = harmless();
     let call = world.call(1);
     world.ask("theirs", Some(1));

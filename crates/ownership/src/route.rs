@@ -12,7 +12,7 @@ use protocol::{Body, ErrorCode, Message, Rejection, RequestId, Response};
 
 use crate::{ReplyEvent, SessionRequest};
 
-/// The last word on what a lost node may or may not have done.
+/// The final response to what a lost node may or may not have done.
 const LOST: &str = "the node that worked on this was lost; whether it was done is not known";
 
 /// Which rules hold. Tests switch one off to show that it is missed.
@@ -32,7 +32,7 @@ impl Default for Rules {
 pub struct RouteState {
     /// What is asked of the next owner.
     request: SessionRequest,
-    /// The requests of the POST, each until its last word has passed.
+    /// The requests of the POST, each until its final response has passed.
     owed: Vec<RequestId>,
     batch: bool,
     is_listening: bool,
@@ -238,7 +238,7 @@ impl RouteState {
         }
     }
 
-    /// Has each request of the POST its last word? Only the end of the stream has not passed.
+    /// Has each request of the POST its final response? Only the end of the stream has not passed.
     fn is_answered(&mut self) -> bool {
         if let Some(data) = self.last.take() {
             self.take_off(&data);
@@ -468,7 +468,7 @@ impl RouteState {
         )
     }
 
-    /// An error as the last word on each request.
+    /// An error as the final response to each request.
     fn errors(&self, words: &str) -> Answer {
         let mut errors: Vec<Bytes> = self.owed.iter().map(|id| error(id.clone(), words)).collect();
         match errors.pop() {

@@ -48,7 +48,7 @@ impl SessionRequest {
         }
     }
 
-    /// The requests that wait for a last word.
+    /// The requests that wait for a final response.
     pub fn requests(&self) -> Vec<RequestId> {
         let id = |message: &Message| match message {
             Message::Request(request) => Some(request.id.clone()),

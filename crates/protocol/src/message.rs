@@ -56,7 +56,7 @@ pub struct Notification {
     params: Option<Span>,
 }
 
-/// The last word on a request.
+/// The final response to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Response {
     /// The request's id; absent where the other side could not read it (RPC-06).

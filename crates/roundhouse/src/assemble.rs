@@ -15,7 +15,7 @@ use crate::plan::Plan;
 use crate::{Error, metrics, watch};
 
 /// How long responses may still be written after their sessions have ended.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const END_GRACE: Duration = Duration::from_secs(2);
 
 /// How long child processes are waited for. Each is killed within its own grace, so this
 /// is for what the system does not let die; the guards go on without us.
@@ -95,8 +95,8 @@ impl Plan {
             handle.close();
             handle.drain(Duration::ZERO).await;
         }
-        running.stop(LAST_WORDS).await;
-        // Peers were told the last words of their clients' streams by the link.
+        running.stop(END_GRACE).await;
+        // Peers were told the final responses of their clients' streams by the link.
         peers.leave().await;
         self.bury().await;
         sweeping.abort();

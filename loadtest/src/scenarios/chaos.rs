@@ -183,7 +183,7 @@ impl Client {
         Session::open(&self.endpoint, &mut wire).await
     }
 
-    /// One call until its last word, however often its stream is cut.
+    /// One call until its final response, however often its stream is cut.
     async fn call(&mut self, session: &mut Session) -> anyhow::Result<()> {
         let mut wire = Wire::connect(self.endpoint.address, None).await?;
         let (_, request) = session.call(&self.tool, true);
@@ -196,7 +196,7 @@ impl Client {
         let mut last = Instant::now();
         loop {
             match reading.next().await {
-                Ok(Some(event)) if mcp::is_last_word(&event) => {
+                Ok(Some(event)) if mcp::is_final_response(&event) => {
                     let error = memchr::memmem::find(&event.data, b"\"error\"").is_some();
                     ensure!(!error, "a call ended with an error");
                     self.seen.lost += EVENTS.saturating_sub(counted);

@@ -66,7 +66,7 @@ const OVERHEAD: u64 = 5_000;
 const NOTICED: u64 = 1_200;
 
 /// How long, in milliseconds, a drained node goes on for those that still wait there.
-const LAST_WORDS: u64 = 10_000;
+const END_GRACE: u64 = 10_000;
 
 /// How long, in milliseconds, after the newest fault everything works again: a lease is over and
 /// its session is claimed, a command that was late has come, and a back-off has ended.
@@ -377,7 +377,7 @@ impl Checker {
     /// Has the process drained for so long that it ends, whoever still waits there?
     pub(super) fn is_leaving(&self, now: u64, process: Incarnation, plan: &Plan) -> bool {
         let drained = self.drained.get(&process);
-        drained.is_some_and(|at| now >= at + plan.drain + LAST_WORDS)
+        drained.is_some_and(|at| now >= at + plan.drain + END_GRACE)
     }
 
     /// Redis has done something.
@@ -577,7 +577,7 @@ impl Checker {
             // No excuse covers a call that hangs, whatever became of its session.
             let live = client.phase == Phase::Live;
             if call.fate == Fate::Open && (live || call.is_connected()) {
-                self.breaks(format!("call {number} of {session:?} never got its last word"));
+                self.breaks(format!("call {number} of {session:?} never got its final response"));
             }
             if matches!(call.fate, Fate::Result | Fate::Error) && call.is_connected() {
                 self.breaks(format!("the stream of call {number} of {session:?} did not end"));
@@ -607,7 +607,7 @@ impl Checker {
             let bound = bound + self.leases_stood_longer(call) + self.without_claimant(call);
             let bound = plan.answers_within.min(bound);
             if matches!(call.fate, Fate::Result | Fate::Error) && took > bound {
-                let text = format!("the last word on call {number} took {took} of {bound} ms");
+                let text = format!("the final response to call {number} took {took} of {bound} ms");
                 wrong.push((call.since, text));
             }
         }

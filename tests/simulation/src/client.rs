@@ -128,7 +128,7 @@ pub(super) struct Call {
     pub(super) job: Job,
     pub(super) fate: Fate,
     pub(super) since: u64,
-    /// When it had its last word.
+    /// When it had its final response.
     pub(super) until: u64,
     /// The text of the error that was its final response.
     pub(super) error: Option<String>,

@@ -31,7 +31,7 @@ const STORE_POLL: u64 = 20;
 const BIRTH: u64 = 10_000;
 
 /// How long a node that drains goes on forwarding when its sessions have had their time.
-const LAST_WORDS: u64 = 10_000;
+const END_GRACE: u64 = 10_000;
 
 /// How long a DELETE waits until the end of its session is written.
 const END_PATIENCE: u64 = 10_000;

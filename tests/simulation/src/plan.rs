@@ -42,7 +42,7 @@ pub struct Plan {
     pub(super) born_at: Option<usize>,
     /// How long records and logs stand that nobody refreshes.
     pub(super) ttl: u64,
-    /// How long a client waits at most for the last word on a call.
+    /// How long a client waits at most for the final response to a call.
     pub(super) answers_within: u64,
     /// Nothing goes wrong that may cost a session its owner.
     pub(super) keeps_owners: bool,
@@ -61,7 +61,7 @@ pub(super) struct Trigger {
     pub(super) fault: Fault,
 }
 
-/// How long the last word on a call may take, whatever goes wrong that seeds make go wrong.
+/// How long the final response to a call may take, whatever goes wrong that seeds make go wrong.
 const ANSWERS_WITHIN: u64 = 75_000;
 
 /// How long a probe may take.

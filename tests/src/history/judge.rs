@@ -55,11 +55,11 @@ pub struct Figures {
     pub kills: usize,
     /// Requests sent.
     pub requests: usize,
-    /// Last words that were results.
+    /// Final responses that were results.
     pub results: usize,
-    /// Last words that were errors.
+    /// Final responses that were errors.
     pub errors: usize,
-    /// Events with a message, last words included, on streams.
+    /// Events with a message, final responses included, on streams.
     pub events: usize,
     /// Resumes.
     pub resumes: usize,
@@ -409,7 +409,7 @@ impl Rules<'_> {
                 _ => continue,
             };
             if ended {
-                found.push(self.violation("after the last word", format!("{says:?}")));
+                found.push(self.violation("after the final response", format!("{says:?}")));
             }
             if let Some(of) = says.of().filter(|of| *of != self.key) {
                 // A server that is a process does not say to which call a log message belongs:
@@ -449,7 +449,7 @@ impl Rules<'_> {
         *last = number.max(*last);
     }
 
-    /// One last word, and it is this request's.
+    /// One final response, and it is this request's.
     fn words(&self, found: &mut Vec<Violation>) {
         let mut words = 0;
         let mut is_excused = false;
@@ -469,10 +469,10 @@ impl Rules<'_> {
             }
         }
         if words > 1 {
-            found.push(self.violation("two last words", format!("{words}")));
+            found.push(self.violation("two final responses", format!("{words}")));
         }
         if words == 0 && !is_excused {
-            found.push(self.violation("no last word", "none came"));
+            found.push(self.violation("no final response", "none came"));
         }
     }
 

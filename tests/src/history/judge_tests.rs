@@ -93,7 +93,7 @@ fn a_stream_that_was_cut_and_resumed_at_another_owner_may_happen() {
 }
 
 #[test]
-fn a_lost_event_is_noticed_before_another_and_before_the_last_word() {
+fn a_lost_event_is_noticed_before_another_and_before_the_final_response() {
     check([sent("a"), progress("1.x-3", 2), word("1.x-4"), ran("a", 7)], &["lost"]);
     check([sent("a"), progress("1.x-2", 1), word("1.x-4"), ran("a", 7)], &["lost"]);
 }
@@ -130,16 +130,16 @@ fn an_event_of_another_request_is_noticed() {
 }
 
 #[test]
-fn two_last_words_and_none_are_noticed() {
+fn two_final_responses_and_none_are_noticed() {
     let lines = [progress("1.x-2", 1), progress("1.x-3", 2), word("1.x-4"), word("1.x-5")];
-    check([sent("a")].into_iter().chain(lines).chain([ran("a", 7)]), &["two last words"]);
-    check([sent("a"), What::GaveUp { on: "a".into() }], &["no last word"]);
+    check([sent("a")].into_iter().chain(lines).chain([ran("a", 7)]), &["two final responses"]);
+    check([sent("a"), What::GaveUp { on: "a".into() }], &["no final response"]);
 }
 
 #[test]
-fn an_event_after_the_last_word_is_noticed() {
+fn an_event_after_the_final_response_is_noticed() {
     let lines = [progress("1.x-2", 1), progress("1.x-3", 2), word("1.x-4"), progress("1.x-5", 3)];
-    check([sent("a")].into_iter().chain(lines).chain([ran("a", 7)]), &["after the last word"]);
+    check([sent("a")].into_iter().chain(lines).chain([ran("a", 7)]), &["after the final response"]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use tests::mcp::{Client, last_word};
+use tests::mcp::{Client, final_response};
 use tests::metrics::{add_scraped, page};
 use tests::prometheus::Prometheus;
 use tests::redis::Redis;
@@ -182,7 +182,7 @@ async fn every_panel_and_every_rule_has_something_to_say_of_a_cluster_in_a_hard_
     let (told, killed) = tokio::join!(call, kill);
     killed?;
     // Others see to it that it ends well; here it only has to be measured.
-    let _word = last_word(told?).await;
+    let _word = final_response(told?).await;
     for orphan in &mut orphans {
         orphan.url.clone_from(&demo[1]);
         orphan.is_well().await?;

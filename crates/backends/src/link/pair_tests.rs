@@ -99,7 +99,7 @@ async fn a_server_that_waits_for_room_is_told_when_the_session_goes() {
 }
 
 #[tokio::test]
-async fn down_passes_a_full_queue_and_is_the_last_word() {
+async fn down_passes_a_full_queue_and_is_the_last_message() {
     let (mut link, end) = Link::pair(limits(1, 1 << 20));
     end.say(said(1)).await.unwrap();
     end.voice().down("it broke");

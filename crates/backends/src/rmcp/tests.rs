@@ -281,7 +281,7 @@ async fn what_calls_say_side_by_side_belongs_to_each() {
         let (message, about) = open.said().await;
         let Some(RequestId::Number(about)) = about else { panic!("{message}") };
         said[about as usize] += 1;
-        // The answer is the last word.
+        // The answer is the final response.
         let is_answer = said[about as usize] == 4;
         assert_eq!(message["id"] == about, is_answer, "{message}");
     }

@@ -21,7 +21,7 @@ use crate::{LinkEvent, ServerEnd, Voice};
 
 /// How long the output of a process that has ended is read on. Nobody writes to it
 /// any more, so what is left is in the pipe.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const READ_ON: Duration = Duration::from_secs(2);
 
 /// Longest part of a line of stderr that is logged.
 const STDERR_LINE_BYTES_MAX: usize = 2 << 10;
@@ -132,7 +132,7 @@ async fn talk(mut child: Child, program: &Arc<Program>, end: ServerEnd) -> (Stri
         }
         // Its status says more than a closed pipe, if there is one soon.
         Over::Lost(Lost::Closed(reason))
-            if timeout(grace.min(LAST_WORDS), child.ended()).await.is_err() =>
+            if timeout(grace.min(READ_ON), child.ended()).await.is_err() =>
         {
             voice.down(reason);
             drop(pipes);
@@ -180,9 +180,9 @@ async fn wind_down(child: &Child, grace: Duration) -> Cause {
         return Cause::Terminated;
     }
     child.hang_up();
-    if timeout(LAST_WORDS, child.ended()).await.is_err() {
+    if timeout(READ_ON, child.ended()).await.is_err() {
         child.kill();
-        let _ = timeout(LAST_WORDS, child.ended()).await;
+        let _ = timeout(READ_ON, child.ended()).await;
     }
     Cause::Killed
 }
@@ -201,7 +201,7 @@ async fn bury(child: Child, mut pipes: Pipes) -> Option<ExitStatus> {
     if let Some(writing) = pipes.writing {
         writing.abort();
     }
-    let deadline = Instant::now() + LAST_WORDS;
+    let deadline = Instant::now() + READ_ON;
     while let Ok(Some(_)) = timeout_at(deadline, pipes.tasks.join_next()).await {}
     status
 }

@@ -181,7 +181,7 @@ pub(crate) struct Credit {
     pub(crate) more: u32,
 }
 
-/// The last word on a link.
+/// The last frame of a link.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Bye {
     /// The caller did not prove that it knows the secret.

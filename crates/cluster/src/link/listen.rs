@@ -30,7 +30,7 @@ const STRANGERS_MAX: usize = 64;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// How long a peer has to close a link that this node has ended.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const CLOSE_GRACE: Duration = Duration::from_millis(100);
 
 /// Listens until the node closes its links.
 pub(crate) async fn listen(node: Arc<Node>, listener: TcpListener) {
@@ -164,7 +164,7 @@ async fn answer(node: &Arc<Node>, caller: Party, mut wire: Wire, mut inbox: Inbo
         why = &mut running => tracing::debug!(node = %caller.incarnation, %why, "a link ended"),
         () = node.closing.cancelled() => {
             line.part();
-            let _ = timeout(LAST_WORDS, running).await;
+            let _ = timeout(CLOSE_GRACE, running).await;
         }
     }
     line.party().end();

@@ -436,7 +436,7 @@ impl Story {
         let replay = self.limits.replay_secs * 1_000;
         told.complete = true;
         for _ in 0..8 {
-            let words = last_words(&told.messages);
+            let words = final_responses(&told.messages);
             let wanted = |id: &u64| !self.cancelled.contains(id) && !words.contains(id);
             if !self.posts[&post].iter().any(wanted) {
                 break;
@@ -503,7 +503,7 @@ pub(crate) fn choose<T: Clone>(among: &[T], pick: u8) -> Option<T> {
     (!among.is_empty()).then(|| among[usize::from(pick) % among.len()].clone())
 }
 
-pub(crate) fn last_words(messages: &[String]) -> Vec<u64> {
+pub(crate) fn final_responses(messages: &[String]) -> Vec<u64> {
     messages
         .iter()
         .filter_map(|text| {

@@ -63,7 +63,7 @@ fn event(number: u64) -> Happens {
     said(Some(number), r#"{"jsonrpc":"2.0","method":"notifications/message"}"#)
 }
 
-fn last_word(number: u64, request: &str) -> Happens {
+fn final_response(number: u64, request: &str) -> Happens {
     said(Some(number), &format!(r#"{{"jsonrpc":"2.0","id":{request},"result":{{}}}}"#))
 }
 
@@ -216,7 +216,7 @@ fn a_stream_goes_on_after_the_last_event_that_passed_and_its_head_passes_once() 
             (event(9), "event 9"),
             (moved(), "seek after 9"),
             (open(Some(9)), "nothing"),
-            (last_word(10, "1"), "event 10"),
+            (final_response(10, "1"), "event 10"),
             (Ends, "end"),
         ],
     );
@@ -240,13 +240,13 @@ fn a_cursor_that_did_not_pass_before_the_owner_was_lost_passes_from_the_next() {
 
 #[test]
 fn a_stream_of_which_only_the_end_is_lost_has_ended() {
-    let passed = || [(open(Some(4)), "open"), (last_word(5, "1"), "event 5")];
+    let passed = || [(open(Some(4)), "open"), (final_response(5, "1"), "event 5")];
     check(call(), passed().into_iter().chain([(Lost, "end")]));
     check(batch(), passed().into_iter().chain([(Lost, "seek after 5")]));
 }
 
 #[test]
-fn a_second_last_word_from_the_next_owner_does_not_pass() {
+fn a_second_final_response_from_the_next_owner_does_not_pass() {
     let lost = |id: &str| {
         let error = r#""error":{"code":-32603,"message":"messages were lost"}"#;
         said(None, &format!(r#"{{"jsonrpc":"2.0","id":{id},{error}}}"#))
@@ -256,13 +256,13 @@ fn a_second_last_word_from_the_next_owner_does_not_pass() {
         [
             (open(Some(4)), "open"),
             (event(5), "event 5"),
-            (last_word(6, "1"), "event 6"),
+            (final_response(6, "1"), "event 6"),
             (Lost, "seek after 6"),
             (open(None), "nothing"),
             (lost("1"), "nothing"),
             // It is resumed from what passed.
             (Lost, "seek after 6"),
-            (last_word(9, "\"b\""), "event 9"),
+            (final_response(9, "\"b\""), "event 9"),
             (Ends, "end"),
         ],
     );
@@ -275,10 +275,10 @@ fn what_a_batch_is_answered_beside_its_requests_passes() {
         batch(),
         [
             (open(Some(4)), "open"),
-            (last_word(5, "7"), "event 5"),
-            (last_word(6, "1"), "event 6"),
-            (last_word(7, "1"), "event 7"),
-            (last_word(8, "\"b\""), "event 8"),
+            (final_response(5, "7"), "event 5"),
+            (final_response(6, "1"), "event 6"),
+            (final_response(7, "1"), "event 7"),
+            (final_response(8, "\"b\""), "event 8"),
             (Ends, "end"),
         ],
     );
@@ -330,7 +330,7 @@ fn a_resumed_stream_whose_end_was_lost_ends() {
         SessionRequest::Listen { after: Some(id(4).to_string()) },
         [
             (open(Some(4)), "open"),
-            (last_word(5, "1"), "event 5"),
+            (final_response(5, "1"), "event 5"),
             (Lost, "seek after 5"),
             (refused(Refusal::NothingMore), "end"),
         ],
@@ -353,7 +353,7 @@ fn a_stream_that_nobody_knows_any_more_ends_with_an_error_for_what_it_owes() {
             batch(),
             [
                 (open(Some(4)), "open"),
-                (last_word(5, "1"), "event 5"),
+                (final_response(5, "1"), "event 5"),
                 (Lost, "seek after 5"),
                 (refused(gone.clone()), "event error of \"b\", end"),
             ],

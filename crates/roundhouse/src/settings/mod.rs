@@ -52,7 +52,7 @@ pub struct Settings {
 #[serde(default)]
 pub struct NodeSettings {
     /// How long requests in flight may go on after the node was asked to stop, in seconds.
-    /// Then they get an error as their last word.
+    /// Then they get an error as their final response.
     pub drain_secs: u64,
     /// The bounds of the node's child processes.
     #[serde(flatten)]

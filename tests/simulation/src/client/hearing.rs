@@ -203,7 +203,7 @@ impl Client {
                 let open = self.calls.get(&number).is_some_and(|call| call.fate == Fate::Open);
                 if open {
                     let since = self.calls.get(&number).map_or(0, |call| call.since);
-                    let text = "a stream is finished whose last word never came";
+                    let text = "a stream is finished whose final response never came";
                     does.push(Does::Forgotten(text, since));
                     self.settle(number, Fate::Gone);
                 }
@@ -231,7 +231,7 @@ impl Client {
         }
     }
 
-    /// A call's connection ended without its last word, perhaps.
+    /// A call's connection ended without its final response, perhaps.
     pub(super) fn left(&mut self, _now: u64, number: u64, does: &mut Vec<Does>) {
         let wait = self.rng.between(300, 2_500);
         let Some(call) = self.calls.get_mut(&number) else { return };
@@ -389,7 +389,7 @@ impl Client {
                 if id.is_some() {
                     self.check_questions(call, does);
                 }
-                self.last_word(call, &value, does);
+                self.final_response(call, &value, does);
             }
         }
     }
@@ -437,10 +437,15 @@ impl Client {
         }
     }
 
-    pub(super) fn last_word(&mut self, call: Option<u64>, value: &Value, does: &mut Vec<Does>) {
+    pub(super) fn final_response(
+        &mut self,
+        call: Option<u64>,
+        value: &Value,
+        does: &mut Vec<Does>,
+    ) {
         let Some(number) = value["id"].as_u64() else { return };
         if call != Some(number) {
-            does.push(Does::Complain(format!("the last word of {number} came on {call:?}")));
+            does.push(Does::Complain(format!("the final response of {number} came on {call:?}")));
         }
         let Some(call) = self.calls.get_mut(&number) else { return };
         let result = value.get("result").is_some();
@@ -449,7 +454,7 @@ impl Client {
             // The answer and the cancellation crossed.
             Fate::Cancelled => return,
             fate => {
-                let text = format!("call {number} has a second last word, after {fate:?}");
+                let text = format!("call {number} has a second final response, after {fate:?}");
                 does.push(Does::Complain(text));
                 return;
             }

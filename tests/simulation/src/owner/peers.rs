@@ -99,7 +99,7 @@ impl World {
     pub(crate) fn leave(&mut self, at: Incarnation) {
         let Some(process) = self.processes.get(&at) else { return };
         let slot = process.slot;
-        if self.now >= process.draining_since + self.plan.drain + LAST_WORDS {
+        if self.now >= process.draining_since + self.plan.drain + END_GRACE {
             self.give_up_all(at);
         } else if !process.sessions.is_empty() || !process.connections.is_empty() {
             self.hand_over_all(at, true);
