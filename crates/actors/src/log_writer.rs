@@ -103,6 +103,11 @@ impl LogWriter {
         self.ownership.may_act(lease_generation, snapshot)
     }
 
+    /// Is the store known to name this owner since it failed over last?
+    pub(crate) fn is_sure(&self) -> bool {
+        self.ownership.is_sure()
+    }
+
     /// The token that the session is owned under.
     pub(crate) fn token(&self) -> Token {
         self.ownership.token()

@@ -102,8 +102,6 @@ pub(crate) struct SessionActor {
     lapse: Lapse,
     /// It has been due for something since the node ceased to own it.
     due: bool,
-    /// The failovers of the store that it has seen.
-    failover_generation: u64,
     /// When a client last came.
     pub(crate) touched: Millis,
     /// Requests in flight, as they were counted last.
@@ -134,10 +132,6 @@ pub(crate) enum Beginning {
 impl SessionActor {
     pub(crate) fn new(parts: Parts) -> Self {
         let mut actor = Self {
-            failover_generation: parts
-                .node
-                .lease_snapshot(&parts.handle.session)
-                .failover_generation,
             node: parts.node,
             handle: parts.handle,
             session: Box::new(parts.session),
@@ -448,10 +442,7 @@ impl SessionActor {
         if waited_for || self.may_act() {
             return true;
         }
-        let failover_generation =
-            self.node.lease_snapshot(&self.handle.session).failover_generation;
-        self.due = failover_generation
-            > std::mem::replace(&mut self.failover_generation, failover_generation);
+        self.due = self.log_writer.as_ref().is_some_and(|log_writer| !log_writer.is_sure());
         self.due
     }
 
