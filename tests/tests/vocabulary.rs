@@ -1,5 +1,5 @@
 //! Holds what `docs/glossary.md` says of the words that the code uses: each is defined where it
-//! says, and those that it replaced are gone.
+//! says, and those that it replaced are gone. So are the entry points of `docs/architecture.md`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -84,6 +84,28 @@ fn each_term_is_defined_where_the_glossary_says() -> Result<()> {
         let text = fs::read_to_string(root.join(path)).with_context(|| path.to_owned())?;
         ensure!(defines(&text, name), "{path} does not define {name}: correct docs/glossary.md");
     }
+    Ok(())
+}
+
+/// "Where to begin reading" of `docs/architecture.md` names functions, each with its file.
+#[test]
+fn each_entry_point_is_where_the_architecture_page_says() -> Result<()> {
+    let root = root()?;
+    let page = fs::read_to_string(root.join("docs/architecture.md"))?;
+    let (_, section) = page.split_once("## Where to begin reading").context("the section")?;
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let mut links = 0;
+    for link in section.split("[`").skip(1) {
+        let (name, rest) = link.split_once("`](../").context("a link to a file")?;
+        let path = rest.split(')').next().unwrap_or_default();
+        let function = name.rsplit("::").next().unwrap_or_default();
+        let text = fs::read_to_string(root.join(path)).with_context(|| path.to_owned())?;
+        let words = words(&text);
+        let is_there = words.windows(2).any(|pair| pair[0].1 == "fn" && pair[1].1 == function);
+        ensure!(is_there, "{path} has no function {function}: correct docs/architecture.md");
+        links += 1;
+    }
+    ensure!(links >= 20, "only {links} entry points were read");
     Ok(())
 }
 
