@@ -53,7 +53,8 @@ pub struct StdioSettings {
     #[serde(default = "default_line_bytes_max")]
     pub line_bytes_max: usize,
     /// Most private memory that each of its processes may have; further allocations
-    /// fail. Takes effect from the first instruction only where a guard is configured.
+    /// fail. It holds from the first instruction under a guard, as the program has one; where a
+    /// program that embeds the library has none, from a moment after the start.
     #[serde(default)]
     pub memory_bytes_max: Option<u64>,
     /// Most files that each of its processes may have open.
