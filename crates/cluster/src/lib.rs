@@ -4,10 +4,10 @@
 //! them. What a call says is its callers' business: here it is bytes. It claims sessions
 //! for whoever asks, and decides nothing about what they say.
 
-mod bell;
 mod claim;
 mod clock;
 mod failovers;
+mod flush_queue;
 mod link;
 mod locator;
 mod members;
@@ -33,7 +33,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use bell::hang as batch_wakes;
+pub use flush_queue::install as batch_wakes;
 pub use ownership::location::Cause;
 pub use settings::{Settings, Tls};
 
@@ -227,7 +227,7 @@ impl Cluster {
             runtime: Handle::current(),
             settings,
         });
-        bell::hang();
+        flush_queue::install();
         // What the system gave this process to listen at, it has taken from no other.
         let is_given =
             listener.as_ref().is_none_or(|(_, bound)| *node.address == *bound.to_string());

@@ -49,7 +49,7 @@ struct Shared {
 ///
 /// Who waits makes it before looking a last time, under a queue's lock, whether there is
 /// anything to wait for; who rings it has changed that under the same lock. So either the
-/// one sees the change, or the other the bell.
+/// one sees the change, or the other is notified.
 #[derive(Default)]
 struct Bell(OnceLock<Box<Notify>>);
 
@@ -59,8 +59,8 @@ impl Bell {
     }
 
     fn ring(&self) {
-        if let Some(bell) = self.0.get() {
-            bell.notify_waiters();
+        if let Some(notify) = self.0.get() {
+            notify.notify_waiters();
         }
     }
 }

@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 use super::assembly::{Assembly, First, Next};
 use super::frame::{self, Credit, Kind, Open, Piece, Reply, TooLarge};
 use super::line::Party;
-use crate::bell::{self, Speaks};
+use crate::flush_queue::{self, Flush};
 use crate::node::Node;
 use crate::{CallError, Replies};
 
@@ -67,7 +67,7 @@ struct Ready {
     /// Each call at most once, since [`Wakes::queued`] says so. None after the line's end.
     calls: Mutex<Option<VecDeque<Arc<Wakes>>>>,
     /// What they tell goes over this.
-    line: Weak<dyn Speaks>,
+    line: Weak<dyn Flush>,
 }
 
 /// Wakes one call.
@@ -79,7 +79,7 @@ struct Wakes {
 
 impl Answering {
     /// What calls have to tell goes over this line.
-    pub(crate) fn new(node: Arc<Node>, line: Weak<dyn Speaks>) -> Self {
+    pub(crate) fn new(node: Arc<Node>, line: Weak<dyn Flush>) -> Self {
         let ready = Arc::new(Ready { calls: Mutex::new(Some(VecDeque::new())), line });
         Self { node, state: Mutex::default(), ready }
     }
@@ -301,7 +301,7 @@ impl Wake for Wakes {
     fn wake(self: Arc<Self>) {
         self.queue();
         if let Some(line) = self.ready.line.upgrade() {
-            bell::ring_for(&line);
+            flush_queue::flush_later(&line);
         }
     }
 }

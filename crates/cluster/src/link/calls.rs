@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::assembly::{Assembly, First, Next};
 use super::frame::{self, Credit, Kind, Open, Piece, Reply, TooLarge};
-use crate::bell::{self, Speaks};
+use crate::flush_queue::{self, Flush};
 use crate::{CallError, metrics};
 
 /// What one node has to say to another.
@@ -51,7 +51,7 @@ struct State {
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
     /// What is said goes over this while the link is up.
-    line: Option<Arc<dyn Speaks>>,
+    line: Option<Arc<dyn Flush>>,
 }
 
 /// How the link is.
@@ -250,7 +250,7 @@ impl Calls {
     }
 
     /// The two know each other: calls may be written.
-    pub(crate) fn up(&self, line: Arc<dyn Speaks>) {
+    pub(crate) fn up(&self, line: Arc<dyn Flush>) {
         let mut state = self.state();
         state.phase = Phase::Up;
         state.unreachable = false;
@@ -400,7 +400,7 @@ impl Calls {
         }
         drop(state);
         if let Some(waker) = waker {
-            bell::ring(waker);
+            flush_queue::wake_at_flush(waker);
         }
         true
     }
@@ -505,7 +505,7 @@ impl State {
     /// There is something to say.
     fn ring(&self) {
         if let Some(line) = &self.line {
-            bell::ring_for(line);
+            flush_queue::flush_later(line);
         }
     }
 }
@@ -519,10 +519,10 @@ mod tests {
 
     struct Mute;
 
-    impl Speaks for Mute {
-        fn speak(&self) {}
+    impl Flush for Mute {
+        fn flush(&self) {}
 
-        fn wake(&self) {}
+        fn flush_elsewhere(&self) {}
     }
 
     fn calls() -> Calls {

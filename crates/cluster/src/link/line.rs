@@ -2,7 +2,7 @@
 //! the other end is still there.
 //!
 //! A task of its own reads the line. What is to be said is written by whoever has it, when
-//! its turn ends ([`crate::bell`]), so that no other thread is woken for that; only where
+//! its turn ends ([`crate::flush_queue`]), so that no other thread is woken for that; only where
 //! there is no room, or where the line is encrypted, does the task write. Nobody waits for
 //! the one who writes: whoever comes meanwhile leaves what it has to it, and it looks again.
 
@@ -21,7 +21,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::frame::{Bye, Frame, Kind};
 use super::inbox::Inbox;
 use super::wire::{Outgoing, Wire};
-use crate::bell::Speaks;
+use crate::flush_queue::Flush;
 
 /// So much is put together to be written at once, in bytes; a frame that is larger goes whole.
 const ENOUGH_BYTES: usize = 64 << 10;
@@ -135,7 +135,7 @@ impl<P: Party> Line<P> {
     /// Says that the line ends. The other end then closes it.
     pub(crate) fn part(&self) {
         self.out().bye = true;
-        self.speak();
+        self.flush();
     }
 
     fn take(&self, frame: Frame) -> Option<Ended> {
@@ -247,15 +247,15 @@ impl<P: Party> Line<P> {
     }
 }
 
-impl<P: Party> Speaks for Line<P> {
-    fn speak(&self) {
+impl<P: Party> Flush for Line<P> {
+    fn flush(&self) {
         let more = self.outgoing.as_ref().is_none_or(|outgoing| self.write(outgoing));
         if more {
             self.task.wake();
         }
     }
 
-    fn wake(&self) {
+    fn flush_elsewhere(&self) {
         self.task.wake();
     }
 }
@@ -356,9 +356,9 @@ impl<P: Party> Running<'_, P> {
     }
 
     /// Says what there is to say and nobody else says.
-    fn speak(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+    fn flush(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let Some(outgoing) = &self.line.outgoing else {
-            self.speak_encrypted(context);
+            self.flush_encrypted(context);
             return Ok(());
         };
         loop {
@@ -382,7 +382,7 @@ impl<P: Party> Running<'_, P> {
         }
     }
 
-    fn speak_encrypted(&mut self, context: &mut Context<'_>) {
+    fn flush_encrypted(&mut self, context: &mut Context<'_>) {
         // Nobody else writes here.
         let Some(mut bytes) = self.line.begin() else { return };
         let writing = Writing(self.line);
@@ -418,7 +418,7 @@ impl<P: Party> Running<'_, P> {
         self.line.task.register(context.waker());
         self.listen(context)?;
         self.watch(context)?;
-        self.speak(context).map_err(Ended::Broken)
+        self.flush(context).map_err(Ended::Broken)
     }
 }
 

@@ -17,7 +17,7 @@ use super::inbox::Inbox;
 use super::line::{Beat, Line};
 use super::wire::{Socket, Wire};
 use super::{PING_MS_MAX, tls, watch};
-use crate::bell::Speaks;
+use crate::flush_queue::Flush;
 use crate::metrics;
 use crate::node::Node;
 use crate::peers::Linked;
@@ -154,7 +154,7 @@ async fn answer(node: &Arc<Node>, caller: Party, mut wire: Wire, mut inbox: Inbo
     let linked = Linked::new(node, caller.incarnation, wire.fate().clone());
     let line = Arc::new_cyclic(|line| {
         let line: &Weak<Line<Answering>> = line;
-        Line::new(Answering::new(node.clone(), line.clone() as Weak<dyn Speaks>), &wire)
+        Line::new(Answering::new(node.clone(), line.clone() as Weak<dyn Flush>), &wire)
     });
     let every = Duration::from_millis(caller.ping_ms.min(PING_MS_MAX));
     let silence = super::silence(&node.settings, caller.ping_ms);

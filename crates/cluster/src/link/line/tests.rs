@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::Tls;
-use crate::bell;
+use crate::flush_queue;
 use crate::link::frame::{Open, Reply};
 use crate::link::tls::{Trust, meet};
 use crate::link::wire::Socket;
@@ -120,17 +120,17 @@ async fn everybody_is_heard((mut near, mut far): (Wire, Wire)) {
         .map(|speaker| {
             let line = near_line.clone();
             thread::spawn(move || {
-                let speaks: Arc<dyn Speaks> = line.clone();
+                let flushes: Arc<dyn Flush> = line.clone();
                 Builder::new_current_thread().build().unwrap().block_on(async {
-                    // One of them has no bell, and so has another speak.
+                    // One of them has no flush queue, and has another flush.
                     if speaker > 0 {
-                        bell::hang();
+                        flush_queue::install();
                     }
                     for number in 0..WORDS {
                         // Some are larger than a connection takes at once.
                         let bytes = if number % 500 == 499 { 5 << 20 } else { 100 };
                         line.party().word(speaker, number, bytes);
-                        bell::ring_for(&speaks);
+                        flush_queue::flush_later(&flushes);
                         if number % 3 == 0 {
                             tokio::task::yield_now().await;
                         }
@@ -430,7 +430,7 @@ async fn a_line_whose_party_panics_ends() {
     let (mut near, _far) = plain(connection(BUFFER_BYTES).await);
     let line = Arc::new(Line::new(Panics, &near));
     let another = line.clone();
-    thread::spawn(move || another.speak()).join().unwrap_err();
+    thread::spawn(move || another.flush()).join().unwrap_err();
     let mut inbox = Inbox::new(100);
     let ended = timeout(PATIENCE, line.run(&mut near, &mut inbox, LONG)).await.unwrap();
     assert!(matches!(ended, Ended::Broken(_)), "{ended}");
