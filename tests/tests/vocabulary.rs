@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 /// Names of types and modules that were replaced; the glossary has the words in use.
 const REPLACED: &[&str] = &[
+    "Bell",
     "Course",
     "Door",
     "Errand",
@@ -18,6 +19,7 @@ const REPLACED: &[&str] = &[
     "Told",
     "Visit",
     "Whereabouts",
+    "bell",
     "inflow",
     "tenure",
     "whereabouts",

@@ -25,8 +25,8 @@ pub(super) fn pair(limits: LinkLimits) -> (Mouth, Ear, ServerEnd) {
         limits,
         to_server: Mutex::default(),
         to_session: Mutex::default(),
-        room: Bell::default(),
-        unheard: Bell::default(),
+        room: LazyNotify::default(),
+        unheard: LazyNotify::default(),
         voices: AtomicUsize::new(1),
     });
     let end = ServerEnd { voice: Voice(Arc::clone(&shared)) };
@@ -38,9 +38,9 @@ struct Shared {
     to_server: Mutex<Queue<Message>>,
     to_session: Mutex<Queue<LinkEvent>>,
     /// Wakes voices that wait for room.
-    room: Bell,
+    room: LazyNotify,
     /// Tells that the session's ear is gone.
-    unheard: Bell,
+    unheard: LazyNotify,
     /// When the last voice is gone, nothing more can be said.
     voices: AtomicUsize,
 }
@@ -48,17 +48,17 @@ struct Shared {
 /// Wakes whoever waits for something. Made with the first who does: nearly nobody does.
 ///
 /// Who waits makes it before looking a last time, under a queue's lock, whether there is
-/// anything to wait for; who rings it has changed that under the same lock. So either the
+/// anything to wait for; who notifies has changed that under the same lock. So either the
 /// one sees the change, or the other is notified.
 #[derive(Default)]
-struct Bell(OnceLock<Box<Notify>>);
+struct LazyNotify(OnceLock<Box<Notify>>);
 
-impl Bell {
+impl LazyNotify {
     fn awaited(&self) -> Notified<'_> {
         self.0.get_or_init(Box::default).notified()
     }
 
-    fn ring(&self) {
+    fn notify(&self) {
         if let Some(notify) = self.0.get() {
             notify.notify_waiters();
         }
@@ -185,7 +185,7 @@ impl Ear {
         let polled = queue.poll(context);
         drop(queue);
         if matches!(polled, Poll::Ready(Some(_))) {
-            self.0.room.ring();
+            self.0.room.notify();
         }
         polled
     }
@@ -193,7 +193,7 @@ impl Ear {
     /// What waits, without enrolling anyone for what comes later.
     pub(crate) fn pop(&mut self) -> Option<LinkEvent> {
         let event = lock(&self.0.to_session).pop()?;
-        self.0.room.ring();
+        self.0.room.notify();
         Some(event)
     }
 
@@ -205,7 +205,7 @@ impl Ear {
         let reader = queue.push(event);
         drop(queue);
         drop(reader);
-        self.0.room.ring();
+        self.0.room.notify();
         first
     }
 }
@@ -218,8 +218,8 @@ impl Drop for Ear {
         queue.bytes = 0;
         drop(queue);
         drop(unheard);
-        self.0.room.ring();
-        self.0.unheard.ring();
+        self.0.room.notify();
+        self.0.unheard.notify();
     }
 }
 
@@ -308,7 +308,7 @@ impl Voice {
         if is_down {
             lock(&self.0.to_server).unread = true;
             // Whoever waits for room would wait for nothing.
-            self.0.room.ring();
+            self.0.room.notify();
         }
         Ok(None)
     }
