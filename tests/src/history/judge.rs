@@ -398,9 +398,13 @@ impl Rules<'_> {
         for entry in &self.request.lines {
             let says = match &entry.what {
                 What::Event { says, .. } => says,
-                What::Word { is_error, .. } => {
+                What::Word { is_error, id, .. } => {
                     ended = true;
-                    if !is_error && progress != self.request.asked.count {
+                    // What came while nobody waited for it, before there was a stream.
+                    let is_alone = progress == 0
+                        && id.is_none()
+                        && self.faults.lost_link(self.request.sent, entry.at);
+                    if !is_error && progress != self.request.asked.count && !is_alone {
                         let seen = format!("a result after {progress} numbers");
                         found.push(self.violation("lost", seen));
                     }

@@ -248,6 +248,25 @@ fn an_error_of_a_call_that_may_be_run_again_is_noticed_unless_it_has_asked() {
 }
 
 #[test]
+fn a_result_may_come_alone_where_the_link_broke_before_anything_was_written() {
+    let partition = What::Fault { node: None, what: "partition", process: 0 };
+    let alone = |id: Option<&str>| What::Word {
+        on: "a".into(),
+        id: id.map(Into::into),
+        of: "a".into(),
+        is_error: false,
+        text: String::new(),
+    };
+    check([sent("a"), partition.clone(), alone(None), ran("a", 7)], &[]);
+    // Not on a stream, whose events are in the log; nor where no link broke.
+    check([sent("a"), partition.clone(), alone(Some("1.x-2")), ran("a", 7)], &["lost"]);
+    check([sent("a"), alone(None), ran("a", 7)], &["lost"]);
+    // Nor in the middle.
+    let lines = [sent("a"), progress("1.x-2", 1), partition, alone(None), ran("a", 7)];
+    check(lines, &["lost"]);
+}
+
+#[test]
 fn an_error_may_come_where_a_link_broke_that_had_just_taken_a_call_and_answered_nothing() {
     let partition = || What::Fault { node: None, what: "partition", process: 0 };
     let (on, of, text) = ("a".to_owned(), "a".to_owned(), "lost".to_owned());
