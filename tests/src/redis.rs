@@ -5,8 +5,9 @@ pub mod clustered;
 mod reply;
 pub mod sentinels;
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::net::TcpStream;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -36,14 +37,14 @@ pub struct Redis {
 impl Redis {
     /// Starts one, which keeps nothing on disk.
     pub fn start() -> Result<Self> {
-        let port = free_port()?;
+        let port = crate::nodes::port()?;
         Self::start_at(port, &["--port", &port.to_string()])
     }
 
     /// Starts one that speaks TLS only, with these arguments in addition. Where it is still
     /// has to be written as `rediss`.
     pub fn start_with_tls(arguments: &[&str]) -> Result<Self> {
-        let port = free_port()?;
+        let port = crate::nodes::port()?;
         let at = port.to_string();
         Self::start_at(port, &[&["--port", "0", "--tls-port", &at], arguments].concat())
     }
@@ -130,11 +131,12 @@ impl Redis {
     }
 
     fn run(port: u16, arguments: &[&str]) -> Result<Self> {
+        let log = tempfile::tempfile()?;
         let mut process = Command::new(tools::root().join("deploy/local/redis-test"))
             .args(["run", "redis-server"])
             .args(arguments)
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(log.try_clone()?)
             .spawn()
             .context("starting Redis; tests/setup installs it")?;
         let _leash = process.stdin.take().context("no pipe to Redis")?;
@@ -153,7 +155,7 @@ impl Redis {
             ensure!(Instant::now() < until, "Redis did not start");
             std::thread::sleep(Duration::from_millis(20));
         }
-        redis.server = server(redis.process.id())?;
+        redis.server = server(redis.process.id()).with_context(|| last_lines(log))?;
         Ok(redis)
     }
 
@@ -168,15 +170,22 @@ impl Redis {
     }
 }
 
-/// A port that nobody listened at a moment ago.
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+/// The end of what Redis wrote to its log.
+fn last_lines(mut log: File) -> String {
+    let mut text = String::new();
+    let read = log.rewind().and_then(|()| log.read_to_string(&mut text));
+    let lines: Vec<_> = text.lines().rev().take(8).collect();
+    lines
+        .into_iter()
+        .rev()
+        .fold(format!("{read:?} bytes of its log:"), |all, line| all + "\n" + line)
 }
 
 /// The server that a guard process started.
 fn server(guard: u32) -> Result<Pid> {
     let children = std::fs::read_to_string(format!("/proc/{guard}/task/{guard}/children"))?;
-    let server = children.split_whitespace().next().context("Redis has ended")?;
+    let server = children.split_whitespace().next();
+    let server = server.with_context(|| format!("the guard {guard} of Redis has no child"))?;
     Pid::from_raw(server.parse()?).context("no pid")
 }
 
