@@ -1,7 +1,7 @@
 //! Keeps live sessions and performs their effects. The only crate with actix actors.
 //!
 //! [`Handle`] creates sessions, brings them what clients send, and gives each connection an
-//! [`ReplyStream`] of what it is told. A session is one actor that holds the
+//! [`ReplyStream`] with its reply. A session is one actor that holds the
 //! machine of `conversation`, the link to the tenant's server and the writer of its log.
 //!
 //! In a cluster a session may live on another node. Then its calls are carried there, and the

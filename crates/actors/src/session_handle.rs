@@ -113,7 +113,7 @@ impl SessionHandle {
     }
 
     /// A reader went away. The flag is left before the wake-up, so where the mailbox is
-    /// full, whoever empties it finds the flag.
+    /// full, the actor finds the flag when it has emptied it.
     pub(crate) fn reader_left(&self) {
         self.left.store(true, Ordering::SeqCst);
         self.wake();

@@ -161,7 +161,7 @@ impl Session {
             let open: Vec<_> = requests.iter().filter(|owed| owed.word == 0).collect();
             for Owed { id, .. } in open {
                 self.abandon_request(turn, id);
-                // Whoever else comes back finds the same final response.
+                // Another connection that resumes the stream finds the same final response.
                 let mark = Mark::Word(id.clone());
                 self.emit_marked(turn, number, error(id, why), mark);
             }

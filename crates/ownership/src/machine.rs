@@ -205,8 +205,8 @@ impl Ownership {
         self.drop_below_the_floor();
     }
 
-    /// What lies below the floor is not replayable, so nobody misses it; it is not kept while the
-    /// store refuses what comes before it.
+    /// Drops the entries below the floor, which cannot be replayed: they are not kept while the
+    /// store refuses what comes before them.
     fn drop_below_the_floor(&mut self) {
         let below = usize::try_from(self.floor.saturating_sub(self.first)).unwrap_or(usize::MAX);
         let below = below.min(self.unheld.len());

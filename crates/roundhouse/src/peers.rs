@@ -79,8 +79,8 @@ async fn watch(cluster: Cluster, readiness: Readiness) {
         next.tick().await;
         let is_stable = cluster.is_stable();
         if has_started {
-            // Stabilisation is at all nodes at once, and they hold what they cannot do: to send nobody here
-            // would send nobody anywhere.
+            // All nodes are stabilising at once, and hold the requests that must wait: to send
+            // none here would send none to any node.
             readiness.remark(STABILISING, !is_stable);
         } else if is_stable {
             readiness.clear(STABILISING);

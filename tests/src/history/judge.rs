@@ -400,7 +400,7 @@ impl Rules<'_> {
                 What::Event { says, .. } => says,
                 What::Word { is_error, id, .. } => {
                     ended = true;
-                    // What came while nobody waited for it, before there was a stream.
+                    // Progress that came while no connection waited, before there was a stream.
                     let is_alone = progress == 0
                         && id.is_none()
                         && self.faults.lost_link(self.request.sent, entry.at);

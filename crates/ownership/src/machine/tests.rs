@@ -458,7 +458,7 @@ fn an_owner_that_may_have_been_replaced_in_a_former_failover_asks_before_it_writ
         let released = OpResult::Done(Err(Error::Missing));
         let claimed = OpResult::Claimed(Err(Error::Missing));
         story.completed(if releases { released } else { claimed }, []);
-        // Nobody has written it anew.
+        // The other has not written it anew.
         story.at(400).does("reassert 3 Owned 1");
     }
 }

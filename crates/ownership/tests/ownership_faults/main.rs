@@ -1,6 +1,6 @@
 //! Owners of one session, a store that forgets, and a network that loses, repeats and delays
-//! what they say to it. Whatever happens: one owner at most acts, the log has neither hole nor
-//! stranger in it, what was told to be held is held, and in the end all is well.
+//! their commands. In every schedule at most one owner acts, the log has no hole and no foreign
+//! entry, acknowledged entries are in it, and when nothing goes wrong any more all is whole.
 
 mod steps;
 mod world;

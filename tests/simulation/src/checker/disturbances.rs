@@ -116,8 +116,8 @@ impl Checker {
         }
         self.vulnerable.remove(session);
         if !self.has_heard(vulnerable.owner.token) {
-            // Its node never learnt that it was the owner: nobody could put back what was there.
-            self.excuse(session, vulnerable.since, "forgotten while nobody knew to be its owner");
+            // Its node never learnt that it was the owner: no node could put back what was there.
+            self.excuse(session, vulnerable.since, "forgotten before its owner knew of its claim");
             return;
         }
         if self.could_not(session, vulnerable, now) {
