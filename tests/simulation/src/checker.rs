@@ -125,6 +125,8 @@ pub(super) struct Checker {
     ran_at: BTreeMap<u64, BTreeSet<Incarnation>>,
     /// Every event that an owner told to a connection, by stream: from then on it is not lost.
     told: BTreeMap<(SessionId, u64), BTreeMap<u64, EventId>>,
+    /// The number of the newest event that was told, by the random part of the token under which.
+    told_by: BTreeMap<(SessionId, u64), u64>,
     ended: BTreeMap<SessionId, u64>,
     /// Sessions whose end was written, whether or not their client knows it.
     pub(super) ends_written: BTreeSet<SessionId>,

@@ -398,7 +398,7 @@ impl World {
                 if let Frame::Message { id: Some(event), .. } = &frame
                     && owns
                 {
-                    self.checker.told(id, *event);
+                    self.checker.told(id, owned.owner.token, *event);
                 }
                 self.say(at, sink, Said::Frame(frame));
             }

@@ -1,34 +1,39 @@
 //! Which events were told, and which of them a client must have.
 
 use conversation::EventId;
-use ownership::Record;
+use ownership::{Record, Token};
 use protocol::SessionId;
 
 use super::super::client::Client;
 use super::Checker;
 
 impl Checker {
-    /// An owner writes an event to a connection, so the log holds it.
-    pub(in super::super) fn told(&mut self, session: &SessionId, id: EventId) {
+    /// The owner with this token writes an event to a connection, so the log holds it.
+    pub(in super::super) fn told(&mut self, session: &SessionId, by: Token, id: EventId) {
         let stream = self.told.entry((session.clone(), id.stream)).or_default();
         stream.insert(id.number, id);
+        let through = self.told_by.entry((session.clone(), by.random)).or_default();
+        *through = id.number.max(*through);
     }
 
-    /// The newest event of the session that was told under a token of this record. What an owner
-    /// told whose claim is not in the record, in a partition of Redis, is not in its log either.
+    /// The number of the newest event of the session that was told under a token of this record.
+    /// What an owner told whose claim is not in the record, in a partition of Redis, is not in its
+    /// log either, whoever emitted it.
     pub(super) fn told_through(&self, session: &SessionId, record: &Record) -> u64 {
         let tokens = std::iter::once(&record.owner.token).chain(&record.former);
-        let emitters: Vec<u64> = tokens.map(|token| token.random).collect();
-        let streams = self.told.iter().filter(|((of, _), _)| of == session);
-        let told = streams.flat_map(|(_, stream)| stream.values());
-        let mine = told.filter(|id| emitters.contains(&id.emitter.0));
-        mine.map(|id| id.number).max().unwrap_or(0)
+        let told = tokens.filter_map(|token| self.told_by.get(&(session.clone(), token.random)));
+        told.copied().max().unwrap_or(0)
     }
 
     /// Another node has claimed the session with the log up to this number. What its owners told
     /// of later ones is forgotten, and the numbers are given anew.
     pub(super) fn log_ends(&mut self, now: u64, session: &SessionId, through: u64) {
         let mut lost = None;
+        for ((of, _), told) in &mut self.told_by {
+            if of == session {
+                *told = through.min(*told);
+            }
+        }
         for ((of, _), stream) in &mut self.told {
             if of == session {
                 lost = stream.split_off(&(through + 1)).into_values().next().or(lost);

@@ -111,6 +111,16 @@ impl World {
         if ended {
             self.end_told(at, &mut owned, true);
         }
+        for event in std::mem::take(&mut owned.following) {
+            // Nothing was done for a request that the session has not been told of.
+            let (Event::Posted { sink, .. } | Event::Listened { sink, .. }) = event else {
+                continue;
+            };
+            if let Some(sink) = owned.take_sink(sink) {
+                let refusal = if ended { Refusal::UnknownSession } else { Refusal::Moved };
+                self.say(at, sink, Said::Answer(Answer::Refused(refusal)));
+            }
+        }
         for sink in owned.sinks {
             self.say(at, sink, Said::Lost);
         }
