@@ -16,7 +16,7 @@ use crate::metrics::{self, End};
 use crate::performing::at_once;
 use crate::record;
 use crate::session_actor::SessionActor;
-use crate::session_handle::Standing;
+use crate::session_handle::HandleState;
 use crate::sink::Sink;
 
 /// How long a session that is over tries to say so, in milliseconds. Then one that was given
@@ -183,7 +183,7 @@ impl SessionActor {
         metrics::ended(end);
         tracing::debug!(session = ?self.handle.session, ?end, "a session ended");
         let moves = matches!(end, End::Deposed | End::Over(Cause::Asleep | Cause::Moved));
-        self.handle.close(if moves { Standing::Leaving } else { Standing::Over });
+        self.handle.close(if moves { HandleState::Leaving } else { HandleState::Over });
         if let Some(draft) = &mut self.draft {
             draft.recorded = None;
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use conversation::Event;
 use ownership::machine::Acquired;
 use protocol::{Revision, SessionId};
-use store::{Digest, Error, Owner, Record, Standing, State, Store, Token};
+use store::{Digest, Error, Owner, Record, RecordStatus, State, Store, Token};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -51,7 +51,7 @@ impl Draft {
             revision: Cow::Borrowed(revision.as_str()),
             initialize,
             state: State::default(),
-            standing: Standing::Owned,
+            status: RecordStatus::Owned,
         }
     }
 }

@@ -143,10 +143,10 @@ impl Node {
                 Found::Foreign => return Err(Refusal::UnknownSession),
                 Found::Absent => return Ok(false),
             };
-            match handle.standing() {
-                session_handle::Standing::Open => return Ok(true),
-                session_handle::Standing::Over => return Err(Refusal::UnknownSession),
-                session_handle::Standing::Leaving => {}
+            match handle.state() {
+                session_handle::HandleState::Open => return Ok(true),
+                session_handle::HandleState::Over => return Err(Refusal::UnknownSession),
+                session_handle::HandleState::Leaving => {}
             }
             drop(handle);
             if tokio::time::timeout_at(until, gone).await.is_err() {

@@ -21,8 +21,8 @@ pub(crate) struct SessionHandle {
     principal: Principal,
     mailbox: Addr<SessionActor>,
     sinks: AtomicU64,
-    /// A [`Standing`].
-    standing: AtomicU8,
+    /// A [`HandleState`].
+    state: AtomicU8,
     /// Some reader has left since the session last looked.
     left: AtomicBool,
     told_to_drain: AtomicBool,
@@ -32,7 +32,7 @@ pub(crate) struct SessionHandle {
 
 /// Whether a session takes what comes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum HandleState {
     /// It does.
     Open,
     /// It is being given up: soon it is nobody's, or another node's.
@@ -55,7 +55,7 @@ impl SessionHandle {
             principal,
             mailbox,
             sinks: AtomicU64::new(0),
-            standing: AtomicU8::new(Standing::Open as u8),
+            state: AtomicU8::new(HandleState::Open as u8),
             left: AtomicBool::new(false),
             told_to_drain: AtomicBool::new(false),
             told_to_go: AtomicBool::new(false),
@@ -86,24 +86,24 @@ impl SessionHandle {
         match self.mailbox.try_send(Mail::Happened { event, sink: Some(sink) }) {
             Ok(()) => Ok(Local::new(queue, self)),
             Err(SendError::Full(_)) => Err(Refusal::Busy),
-            Err(SendError::Closed(_)) if self.standing() == Standing::Over => {
+            Err(SendError::Closed(_)) if self.state() == HandleState::Over => {
                 Err(Refusal::UnknownSession)
             }
             Err(SendError::Closed(_)) => Err(Refusal::Moved),
         }
     }
 
-    pub(crate) fn standing(&self) -> Standing {
-        match self.standing.load(Ordering::Acquire) {
-            0 => Standing::Open,
-            1 => Standing::Leaving,
-            _ => Standing::Over,
+    pub(crate) fn state(&self) -> HandleState {
+        match self.state.load(Ordering::Acquire) {
+            0 => HandleState::Open,
+            1 => HandleState::Leaving,
+            _ => HandleState::Over,
         }
     }
 
     /// From now on nothing is taken. To be told before the mailbox closes.
-    pub(crate) fn close(&self, standing: Standing) {
-        self.standing.store(standing as u8, Ordering::Release);
+    pub(crate) fn close(&self, state: HandleState) {
+        self.state.store(state as u8, Ordering::Release);
     }
 
     /// Makes the session look around: something that it depends on has changed. Where the

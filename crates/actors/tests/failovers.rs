@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use actors::{Answer, Caller, ReplyEvent};
-use store::{Record, Standing, Store};
+use store::{Record, RecordStatus, Store};
 use support::forgetful::Forgetful;
 use support::nodes::{Common, MOMENT};
 use support::{PATIENCE, all, until};
@@ -43,11 +43,11 @@ async fn an_owner_in_doubt_waits_and_goes_on_when_the_store_confirms_it() {
         })
         .await;
     tokio::time::sleep(MOMENT).await;
-    let standing = async || store.read(&caller.session).await.unwrap().unwrap().standing;
-    assert_eq!(standing().await, Standing::Owned);
+    let status = async || store.read(&caller.session).await.unwrap().unwrap().status;
+    assert_eq!(status().await, RecordStatus::Owned);
     store.is_away.store(false, Ordering::SeqCst);
     let released = async {
-        while standing().await != Standing::Released {
+        while status().await != RecordStatus::Released {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

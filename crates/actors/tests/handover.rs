@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use actors::{Answer, Caller, Refusal, ReplyEvent, ReplyStream, Settings};
-use store::{Expected, Incarnation, Memory, Owner, Standing, Store};
+use store::{Expected, Incarnation, Memory, Owner, RecordStatus, Store};
 use support::nodes::{Common, Node};
 use support::{FLOOD, STEPS, World, all, messages, next, text, until};
 
-async fn standing(node: &World, caller: &Caller) -> Standing {
-    node.store.read(&caller.session).await.unwrap().unwrap().standing
+async fn status(node: &World, caller: &Caller) -> RecordStatus {
+    node.store.read(&caller.session).await.unwrap().unwrap().status
 }
 
 /// Begins to drain a node.
@@ -49,7 +49,7 @@ async fn idle_sessions_of_a_draining_node_are_given_up_at_once_and_work_elsewher
     assert!(took < Duration::from_secs(2), "{took:?}");
     assert_eq!(owner.handle.sessions(), 0);
     for caller in &callers {
-        assert_eq!(standing(&other, caller).await, Standing::Released);
+        assert_eq!(status(&other, caller).await, RecordStatus::Released);
         other.works(caller, 1).await;
         // The draining node serves on, by the others' sessions, and claims none.
         owner.works(caller, 2).await;
@@ -83,7 +83,7 @@ async fn a_call_in_flight_is_finished_before_its_session_goes() {
     };
     assert!(late.contains(r#""late":true"#), "{late}");
     draining.await.unwrap();
-    assert_eq!(standing(&other, &caller).await, Standing::Released);
+    assert_eq!(status(&other, &caller).await, RecordStatus::Released);
     other.works(&caller, 2).await;
 }
 
@@ -99,7 +99,7 @@ async fn a_call_that_outlasts_the_time_to_drain_ends_with_an_error_that_says_why
     let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     let json = text(json);
     assert!(json.contains(r#""id":1,"error""#) && json.contains("the node stopped"), "{json}");
-    assert_eq!(standing(&other, &caller).await, Standing::Released);
+    assert_eq!(status(&other, &caller).await, RecordStatus::Released);
     other.works(&caller, 2).await;
 }
 
@@ -160,7 +160,7 @@ async fn a_session_that_is_quiet_falls_asleep_and_wakes_wherever_it_is_touched()
     let caller = owner.session_of("2025-11-25").await;
     owner.works(&caller, 1).await;
     until(|| owner.handle.sessions() == 0).await;
-    assert_eq!(standing(&owner, &caller).await, Standing::Released);
+    assert_eq!(status(&owner, &caller).await, RecordStatus::Released);
     other.works(&caller, 2).await;
     assert_eq!(other.handle.sessions(), 1);
     until(|| other.handle.sessions() == 0).await;
@@ -201,7 +201,7 @@ async fn a_node_on_its_own_lets_sessions_sleep_and_wakes_them() {
     let told = all(world.handle.delete(&caller).await.unwrap()).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     world.is_empty().await;
-    assert_eq!(standing(&world, &caller).await, Standing::Ended);
+    assert_eq!(status(&world, &caller).await, RecordStatus::Ended);
 }
 
 #[actix_rt::test]
@@ -232,7 +232,7 @@ async fn a_session_sleeps_with_what_is_left_of_its_time_and_is_then_over() {
     world.handle.look_after([("acme".into(), stops())]);
     let caller = world.session().await;
     world.is_empty().await;
-    assert_eq!(standing(&world, &caller).await, Standing::Released);
+    assert_eq!(status(&world, &caller).await, RecordStatus::Released);
     let began = Instant::now();
     while world.store.read(&caller.session).await.unwrap().is_some() {
         tokio::time::sleep(Duration::from_millis(20)).await;

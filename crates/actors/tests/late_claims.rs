@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use actors::Caller;
-use store::{Expected, Owner, Standing};
+use store::{Expected, Owner, RecordStatus};
 use support::nodes::{Common, Node};
 use support::until;
 
@@ -17,7 +17,7 @@ async fn named() -> ([Node; 3], Caller) {
     let caller = owner.session_of("2025-11-25").await;
     owner.handle.drain(Duration::from_secs(5)).await;
     let record = owner.store.read(&caller.session).await.unwrap().unwrap();
-    assert_eq!(record.standing, Standing::Released);
+    assert_eq!(record.status, RecordStatus::Released);
     let new = Owner { token: record.owner.token.next(7), node: named.cluster.incarnation() };
     let claim =
         owner.store.claim(&caller.session, Expected::Released, new, None, Duration::from_secs(60));

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use cluster::{CallError, Cluster, Replies, Serve};
 use conversation::Rerun;
 use protocol::SessionId;
-use store::{Digest, Memory, Owner, Presence, Record, Standing, State, Store, Token};
+use store::{Digest, Memory, Owner, Presence, Record, RecordStatus, State, Store, Token};
 use support::forgetful::Forgetful;
 use support::nodes::{Common, Node};
 use support::{FLOOD, MEDIUM_BYTES, Script, World, all, messages, next, text, until};
@@ -297,7 +297,7 @@ async fn recorded(store: &dyn Store, world: &World, owner: &Cluster) -> Caller {
         revision: "2025-11-25".into(),
         initialize: [].into(),
         state: State::default(),
-        standing: Standing::Owned,
+        status: RecordStatus::Owned,
     };
     store.create(&session, record, Duration::from_secs(60)).await.unwrap();
     world.caller(&session)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use actors::{Answer, Refusal, ReplyEvent, Settings};
 use protocol::{Body, Method, Request, SessionId};
-use store::Standing;
+use store::RecordStatus;
 use support::{Script, World, all, next, tenant, until};
 use tenants::Principal;
 
@@ -32,7 +32,7 @@ async fn a_session_is_recorded_before_its_client_knows_of_it() {
     ));
     let record = world.store.read(&opened.session).await.unwrap().unwrap();
     assert_eq!((&*record.tenant, &*record.revision), ("acme", "2025-11-25"));
-    assert_eq!(record.standing, Standing::Owned);
+    assert_eq!(record.status, RecordStatus::Owned);
     assert!(record.initialize.starts_with(b"{\"protocolVersion\""));
 }
 
@@ -72,7 +72,7 @@ async fn a_deleted_session_is_unknown_and_its_server_is_let_go() {
     world.is_empty().await;
     assert!(matches!(world.call(&caller, 1, "echo").await, Err(Refusal::UnknownSession)));
     let record = world.store.read(&caller.session).await.unwrap().unwrap();
-    assert_eq!(record.standing, Standing::Ended);
+    assert_eq!(record.status, RecordStatus::Ended);
 }
 
 #[actix_rt::test]
@@ -233,7 +233,7 @@ async fn a_session_that_panics_in_mid_life_is_unknown_from_then_on() {
     );
     world.is_empty().await;
     let record = world.store.read(&caller.session).await.unwrap().unwrap();
-    assert_eq!(record.standing, Standing::Ended);
+    assert_eq!(record.status, RecordStatus::Ended);
 }
 
 #[actix_rt::test]

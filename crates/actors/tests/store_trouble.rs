@@ -162,7 +162,7 @@ async fn a_client_that_leaves_while_the_session_is_recorded_leaves_nothing_unend
     world.handle.stop(Duration::from_secs(60)).await;
     assert_eq!(world.handle.sessions(), 0);
     let record = store.memory.read(&session).await.unwrap();
-    assert!(record.is_none_or(|record| record.standing == store::Standing::Ended));
+    assert!(record.is_none_or(|record| record.status == store::RecordStatus::Ended));
 }
 
 #[actix_rt::test]
@@ -196,7 +196,7 @@ async fn a_deposed_owner_stops_and_cuts_its_streams() {
     assert!(matches!(&told[..], [ReplyEvent::Moved]), "{told:?}");
     world.is_empty().await;
     let record = store.memory.read(&caller.session).await.unwrap().unwrap();
-    assert_eq!((record.owner, record.standing), (new, store::Standing::Owned));
+    assert_eq!((record.owner, record.status), (new, store::RecordStatus::Owned));
 }
 
 /// Joins with a lease that is soon over where it is not renewed.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use actors::{Answer, Caller, Refusal, ReplyEvent, ReplyStream};
-use store::{Record, Standing, Store};
+use store::{Record, RecordStatus, Store};
 use support::forgetful::Forgetful;
 use support::nodes::{Common, Node};
 use support::{PATIENCE, all, until};
@@ -35,7 +35,7 @@ async fn ended() -> ([Node; 2], Arc<Forgetful>, Caller, Record) {
 /// Waits until the store says that the session is over.
 async fn is_over(store: &Forgetful, caller: &Caller) {
     let over = tokio::time::timeout(PATIENCE, async {
-        while store.read(&caller.session).await.unwrap().unwrap().standing != Standing::Ended {
+        while store.read(&caller.session).await.unwrap().unwrap().status != RecordStatus::Ended {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     });
@@ -69,7 +69,7 @@ async fn a_store_that_is_away_after_its_failover_is_told_when_it_is_back() {
     store.is_away.store(true, Ordering::SeqCst);
     store.fail_over(&caller.session, record).await;
     until(|| store.reassertions.load(Ordering::SeqCst) >= 2).await;
-    assert_eq!(store.read(&caller.session).await.unwrap().unwrap().standing, Standing::Owned);
+    assert_eq!(store.read(&caller.session).await.unwrap().unwrap().status, RecordStatus::Owned);
     store.is_away.store(false, Ordering::SeqCst);
     is_over(&store, &caller).await;
     is_unknown(&nodes, &caller).await;
@@ -108,11 +108,11 @@ async fn a_delete_is_answered_when_its_end_is_written_wherever_it_came_to() {
     is_silent(&mut there).await;
     // Meanwhile the session takes nothing else.
     is_unknown(&nodes[..1], &caller).await;
-    assert_eq!(store.read(&caller.session).await.unwrap().unwrap().standing, Standing::Owned);
+    assert_eq!(store.read(&caller.session).await.unwrap().unwrap().status, RecordStatus::Owned);
     store.is_endless.store(false, Ordering::SeqCst);
     let (here, there) = (all(here).await, all(there).await);
     assert!(is_ended(&here) && is_ended(&there), "{here:?} {there:?}");
-    assert_eq!(store.read(&caller.session).await.unwrap().unwrap().standing, Standing::Ended);
+    assert_eq!(store.read(&caller.session).await.unwrap().unwrap().status, RecordStatus::Ended);
     is_unknown(&nodes, &caller).await;
 }
 
@@ -148,7 +148,7 @@ async fn a_delete_whose_end_is_not_written_in_time_is_refused_and_the_end_still_
             "{told:?}"
         );
     }
-    assert_eq!(store.read(&caller.session).await.unwrap().unwrap().standing, Standing::Owned);
+    assert_eq!(store.read(&caller.session).await.unwrap().unwrap().status, RecordStatus::Owned);
     store.is_away.store(false, Ordering::SeqCst);
     is_over(&store, &caller).await;
     is_unknown(&nodes, &caller).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use actors::{Answer, Caller, Refusal, ReplyEvent, Settings};
 use bytes::Bytes;
-use store::{Batch, Expected, Incarnation, Owner, Record, Standing, State};
+use store::{Batch, Expected, Incarnation, Owner, Record, RecordStatus, State};
 use support::nodes::{Common, Node};
 use support::{all, text};
 
@@ -62,7 +62,7 @@ async fn a_corrupt_session_is_ended_once_and_is_unknown_everywhere() {
             assert!(unknown(&told), "{written:?}: {told:?}");
         }
         let ended = record(one, &caller).await;
-        assert_eq!(ended.standing, Standing::Ended, "{written:?}");
+        assert_eq!(ended.status, RecordStatus::Ended, "{written:?}");
         for node in [other, one] {
             let told = all(node.call(&caller, 3, "echo").await.unwrap()).await;
             assert!(unknown(&told), "{written:?}: {told:?}");
@@ -83,7 +83,7 @@ async fn a_session_of_a_newer_layout_is_held_and_never_ended() {
         assert!(text(json).contains("could not be reached for 1 s"), "{}", text(json));
     }
     let left = record(&nodes[0], &caller).await;
-    assert_eq!((left.standing, &*left.state.bytes), (Standing::Released, &newer[..]));
+    assert_eq!((left.status, &*left.state.bytes), (RecordStatus::Released, &newer[..]));
     let heir = Owner { token: left.owner.token.next(7), node: Incarnation(7) };
     let claim = nodes[0].store.claim(&caller.session, Expected::Released, heir, None, TTL);
     assert_eq!(&*claim.await.unwrap().record.state.bytes, &newer[..]);

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use cluster::{CallError, Cluster, Peer, Replies, Serve, SessionLocation, Settings};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use protocol::SessionId;
-use store::{Digest, Memory, Owner, Record, Standing, State, Store, Token};
+use store::{Digest, Memory, Owner, Record, RecordStatus, State, Store, Token};
 use tokio::runtime::{Builder, Runtime};
 
 /// About as long as a small tools/call.
@@ -60,7 +60,7 @@ async fn peer(store: &Memory, from: &Cluster, to: &Cluster) -> Peer {
         revision: "2025-11-25".into(),
         initialize: [].into(),
         state: State::default(),
-        standing: Standing::Owned,
+        status: RecordStatus::Owned,
     };
     store.create(&session, record, Duration::from_secs(600)).await.unwrap();
     match from.locate(&session, true).await.unwrap() {

@@ -5,7 +5,7 @@
 //! cannot say who is gone, because it may be itself that is.
 
 use crate::validity::LeaseValidity;
-use crate::{Claimed, Error, Expected, Incarnation, Presence, Record, Standing};
+use crate::{Claimed, Error, Expected, Incarnation, Presence, Record, RecordStatus};
 
 /// Which rules hold. Tests switch one off to show that it is missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,11 +84,11 @@ pub enum Undecided {
 
 /// Where a session is by its record. `own`: the node that asks.
 pub fn of_record(record: &Record, own: Incarnation) -> Location {
-    match record.standing {
-        Standing::Ended => Location::Ended,
-        Standing::Released => Location::Ownerless(Cause::Released),
-        Standing::Owned if record.owner.node == own => Location::Here,
-        Standing::Owned => Location::At(record.owner.node),
+    match record.status {
+        RecordStatus::Ended => Location::Ended,
+        RecordStatus::Released => Location::Ownerless(Cause::Released),
+        RecordStatus::Owned if record.owner.node == own => Location::Here,
+        RecordStatus::Owned => Location::At(record.owner.node),
     }
 }
 
@@ -165,9 +165,9 @@ pub fn claimant(
 
 /// What the claimant of a session expects in its record.
 pub fn expected(record: &Record) -> Expected {
-    match record.standing {
-        Standing::Released => Expected::Released,
-        Standing::Owned | Standing::Ended => Expected::Token(record.owner.token),
+    match record.status {
+        RecordStatus::Released => Expected::Released,
+        RecordStatus::Owned | RecordStatus::Ended => Expected::Token(record.owner.token),
     }
 }
 

@@ -24,7 +24,7 @@ pub use self::op::Op;
 pub use self::rules::Rules;
 pub use self::snapshot::{Acquired, Claimable, LeaseSnapshot, Stabilisation};
 use self::under::{Anew, Claiming, Reasserting, Under};
-use crate::{Appended, Batch, Claimed, Error, Expected, Owner, Record, Standing, State, Token};
+use crate::{Appended, Batch, Claimed, Error, Expected, Owner, Record, RecordStatus, State, Token};
 
 /// The wait until the next look during stabilisation, in milliseconds.
 const STABILISATION_RETRY: u64 = 100;
@@ -176,7 +176,7 @@ impl Ownership {
     /// is not known, whoever ended it keeps this, and re-asserts it
     /// with each failover: an ended session, perhaps a stolen one, must not come back.
     pub fn tombstone(&self) -> Record {
-        Record { standing: Standing::Ended, ..self.record.clone() }
+        Record { status: RecordStatus::Ended, ..self.record.clone() }
     }
 
     /// The generation of its node's lease under which it was claimed.
@@ -235,7 +235,7 @@ impl Ownership {
     pub fn end(&mut self) {
         self.ending = !mutant!("ownership.release_instead_of_an_end");
         self.releasing |= !self.ending;
-        self.record.standing = Standing::Ended;
+        self.record.status = RecordStatus::Ended;
     }
 
     /// When to ask again what is next, if nothing happens before.

@@ -29,8 +29,8 @@ pub struct Record {
     pub initialize: Arc<[u8]>,
     /// What changed since, encoded by whoever keeps the session.
     pub state: State,
-    /// Is it somebody's?
-    pub standing: Standing,
+    /// Whether the owner acts for the session.
+    pub status: RecordStatus,
 }
 
 impl Record {
@@ -45,13 +45,13 @@ impl Record {
         self.former.insert(0, self.owner.token);
         self.former.truncate(FORMER_MAX);
         self.owner = new;
-        self.standing = Standing::Owned;
+        self.status = RecordStatus::Owned;
     }
 }
 
 /// Whether a record's owner acts for the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum RecordStatus {
     /// It does, as long as its node lives.
     Owned,
     /// It has given the session up; anyone may claim it.

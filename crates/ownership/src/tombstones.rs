@@ -188,7 +188,7 @@ impl Tombstones {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Digest, Incarnation, Owner, Standing, Token};
+    use crate::{Digest, Incarnation, Owner, RecordStatus, Token};
 
     fn tombstone(number: usize, generation: Option<u64>, until: u64) -> Tombstone {
         let record = Record {
@@ -199,7 +199,7 @@ mod tests {
             revision: "2025-11-25".into(),
             initialize: (*b"{}").into(),
             state: State::default(),
-            standing: Standing::Ended,
+            status: RecordStatus::Ended,
         };
         let session = SessionId::parse(&format!("session-{number}")).expect("a valid id");
         Tombstone::new(session, record, generation, until)

@@ -24,7 +24,7 @@ use protocol::SessionId;
 
 use crate::{
     Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Owner, PrimaryId, Record,
-    Standing, State, Store, Token,
+    RecordStatus, State, Store, Token,
 };
 
 /// A store to be held to its promises, and the time it lives in.
@@ -205,7 +205,7 @@ impl<'w> Scene<'w> {
             revision: "2025-11-25".into(),
             initialize: (*br#"{"capabilities":{}}"#).into(),
             state: State { version: 1, bytes: (*b"one").into() },
-            standing: Standing::Owned,
+            status: RecordStatus::Owned,
         }
     }
 
@@ -294,7 +294,7 @@ impl<'w> Scene<'w> {
         let caller = std::panic::Location::caller();
         async move {
             let record = self.read().await.unwrap_or_else(|| panic!("no record at {caller}"));
-            assert_eq!((record.owner, record.standing), (owner, Standing::Owned), "at {caller}");
+            assert_eq!((record.owner, record.status), (owner, RecordStatus::Owned), "at {caller}");
         }
     }
 }

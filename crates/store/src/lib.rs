@@ -23,7 +23,7 @@ use protocol::SessionId;
 pub use memory::Memory;
 pub use ownership::{
     Appended, Batch, Claimed, Digest, Error, Expected, FORMER_MAX, Incarnation, Lease, Marking,
-    Owner, Presence, Primary, PrimaryId, Record, Renewed, Standing, State, Token,
+    Owner, Presence, Primary, PrimaryId, Record, RecordStatus, Renewed, State, Token,
 };
 
 /// What every node can read and write.
@@ -84,7 +84,7 @@ pub trait Store: Send + Sync + 'static {
     /// and log are replaced by these. Where it is held by the record's own token, the
     /// ring is appended and the state is saved if it is newer. Any other owner:
     /// [`Error::Fenced`]. A tombstone stays: [`Error::Ended`]. A record that itself is
-    /// [`Standing::Ended`] puts its tombstone back by the same rules, and logs nothing.
+    /// [`RecordStatus::Ended`] puts its tombstone back by the same rules, and logs nothing.
     async fn reassert(&self, record: Record, ring: Batch) -> Result<Appended, Error>;
 
     /// Writes the session's state if its version is above the one held. Answers with

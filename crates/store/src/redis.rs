@@ -42,7 +42,7 @@ pub use self::settings::{Invalid, Secret, Settings};
 use crate::metrics::Operation;
 use crate::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    Primary, PrimaryId, Record, Renewed, Standing, State, Store, Token,
+    Primary, PrimaryId, Record, RecordStatus, Renewed, State, Store, Token,
 };
 
 /// Everything that nodes must agree on, in Redis.
@@ -234,7 +234,7 @@ impl Store for Redis {
             .arg(&encoded(&record)?)
             .arg(&layout::encode_token(record.owner.token));
         add_entries(&mut reassert, &ring);
-        let ends = record.standing == Standing::Ended;
+        let ends = record.status == RecordStatus::Ended;
         outcome(self.client.call(reassert).await?.value)?;
         Ok(if ends { Appended { through: None } } else { taken(&ring) })
     }

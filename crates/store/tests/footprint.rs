@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::SessionId;
-use store::{Batch, Digest, Incarnation, Memory, Owner, Record, Standing, State, Store, Token};
+use store::{Batch, Digest, Incarnation, Memory, Owner, Record, RecordStatus, State, Store, Token};
 
 const SESSIONS: usize = 100_000;
 
@@ -31,7 +31,7 @@ async fn an_idle_session_takes_less_than_600_bytes() {
             revision: "2025-11-25".into(),
             initialize: PARAMS.into(),
             state: State { version: 1, bytes: (*b"{}").into() },
-            standing: Standing::Owned,
+            status: RecordStatus::Owned,
         };
         store.create(&session, record, ttl).await.expect("made");
         // Something was replayable once, and is no more.

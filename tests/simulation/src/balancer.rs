@@ -1,7 +1,7 @@
 //! Clients' connections: which node the balancer gives them to, and what passes over them.
 
 use conversation::{Answer, Refusal};
-use ownership::{Incarnation, Standing};
+use ownership::{Incarnation, RecordStatus};
 
 use super::client::{ClientEvent, ClientRequest, ConnId, Does, Phase, Wake};
 use super::process::{ON_ITS_WAY, Process};
@@ -169,7 +169,7 @@ impl World {
             {
                 // Its owner says that it is unknown as soon as it was asked for the end.
                 let record = self.redis.record(now, &session);
-                let is_written = record.is_some_and(|r| r.standing == Standing::Ended);
+                let is_written = record.is_some_and(|r| r.status == RecordStatus::Ended);
                 let ends = |process: &Process| {
                     process.has_tombstone(&session)
                         || process.sessions.get(&session).is_some_and(|owned| owned.over)

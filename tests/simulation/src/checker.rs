@@ -7,7 +7,7 @@ mod events;
 use std::collections::{BTreeMap, BTreeSet};
 
 use conversation::{Answer, EventId, Refusal};
-use ownership::{Batch, Error, Expected, Incarnation, Owner, Standing, Token};
+use ownership::{Batch, Error, Expected, Incarnation, Owner, RecordStatus, Token};
 use protocol::SessionId;
 
 use super::client::{Client, ClientEvent, Fate, Phase};
@@ -431,7 +431,7 @@ impl Checker {
                 }
                 let mine = self.vulnerable.get(&ring.session).copied();
                 // One that comes late puts back what was there when it was sent.
-                let is_ended = record.standing == Standing::Ended;
+                let is_ended = record.status == RecordStatus::Ended;
                 let through = ring.first + ring.entries.len() as u64;
                 let is_whole = is_ended || self.told_through(&ring.session, record) < through;
                 let mine = mine.filter(|v| is_whole && v.owner.node == record.owner.node);

@@ -1,6 +1,6 @@
 //! What goes wrong, and how the world makes it.
 
-use ownership::{Incarnation, Standing};
+use ownership::{Incarnation, RecordStatus};
 
 use super::client::Wake;
 use super::plan::{PROBE, Plan};
@@ -341,7 +341,7 @@ impl World {
             }
             let owner = record.owner;
             // Nobody writes anew what was released, also where its owner is still to hear so.
-            let is_released = record.standing == Standing::Released;
+            let is_released = record.status == RecordStatus::Released;
             let alive = !is_released
                 && self.processes.get(&owner.node).is_some_and(|process| {
                     process.sessions.contains_key(session)

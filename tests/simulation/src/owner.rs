@@ -14,7 +14,7 @@ use conversation::{
     Saved, Session, SinkId,
 };
 use ownership::machine::{Acquired, Ownership};
-use ownership::{Claimed, Digest, Error, Incarnation, Owner, Record, Standing, State, Token};
+use ownership::{Claimed, Digest, Error, Incarnation, Owner, Record, RecordStatus, State, Token};
 use protocol::{Body, Message, Request, RequestId, Revision, SessionId};
 
 use super::client::{self, ClientEvent, ConnId};
@@ -338,7 +338,7 @@ impl World {
             revision: owned.session.revision().as_str().to_owned().into(),
             initialize: owned.session.initialize(),
             state: State::default(),
-            standing: Standing::Owned,
+            status: RecordStatus::Owned,
         };
         owned.held = held;
         owned.creating = Some(record.clone());

@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ownership::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    PrimaryId, Record, Renewed, Standing, State, Token,
+    PrimaryId, Record, RecordStatus, Renewed, State, Token,
 };
 use protocol::SessionId;
 use store::{Memory, Store};
@@ -131,7 +131,7 @@ impl Command {
                 short(record.owner.token),
                 batch.first,
                 batch.entries.len(),
-                record.standing
+                record.status
             ),
             Self::Create(_, record) => format!("create {}", short(record.owner.token)),
             Self::Claim(_, Expected::Token(token), new) => {
@@ -173,7 +173,7 @@ impl Answer {
             Self::Read(came) => of(came, |record| match record {
                 None => "nothing".to_owned(),
                 Some(record) => {
-                    format!("{} {:?}", short(record.owner.token), record.standing)
+                    format!("{} {:?}", short(record.owner.token), record.status)
                 }
             }),
             Self::Claimed(came) => {
@@ -460,7 +460,7 @@ impl Redis {
     pub(super) fn sessions(&mut self, now: u64) -> Vec<SessionId> {
         let mut sessions = self.with_ended();
         sessions.retain(|session| {
-            self.record(now, session).is_some_and(|record| record.standing != Standing::Ended)
+            self.record(now, session).is_some_and(|record| record.status != RecordStatus::Ended)
         });
         sessions
     }

@@ -9,7 +9,7 @@ use std::task::Waker;
 use ownership::machine::{Acquired, Claimable, Stabilisation};
 use store::{
     Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
-    Presence, PrimaryId, Record, Renewed, Standing,
+    Presence, PrimaryId, Record, RecordStatus, Renewed,
 };
 use tokio::sync::Semaphore;
 
@@ -135,7 +135,7 @@ impl Scene {
             revision: "2025-11-25".into(),
             initialize: (*b"{}").into(),
             state: State::default(),
-            standing: Standing::Owned,
+            status: RecordStatus::Owned,
         };
         let session = SessionId::parse("a-session").unwrap();
         let memory = Memory::default();
@@ -252,7 +252,7 @@ async fn a_release_comes_after_everything_and_an_end_before_it() {
     assert_eq!(scene.poll(9), [Outcome::Ended]);
     scene.asked(&["end for 60 s"]);
     let (tombstone, _) = scene.log_writer.tombstone();
-    assert_eq!(tombstone.standing, Standing::Ended);
+    assert_eq!(tombstone.status, RecordStatus::Ended);
 }
 
 #[tokio::test]

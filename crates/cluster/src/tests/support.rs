@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::SessionId;
-use store::{Digest, Memory, Owner, Record, Standing, State, Store, Token};
+use store::{Digest, Memory, Owner, Record, RecordStatus, State, Store, Token};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
@@ -196,7 +196,7 @@ pub(super) async fn own(store: &Memory, name: &str, node: Incarnation) {
         revision: "2025-11-25".into(),
         initialize: [].into(),
         state: State::default(),
-        standing: Standing::Owned,
+        status: RecordStatus::Owned,
     };
     store.create(&session(name), record, PATIENCE).await.unwrap();
 }

@@ -5,7 +5,7 @@ use thin_vec::ThinVec;
 
 use super::under::{Anew, Reasserting, Under};
 use super::{LeaseSnapshot, OpResult, Outcome, Ownership};
-use crate::{Claimed, Error, Incarnation, Owner, Standing};
+use crate::{Claimed, Error, Incarnation, Owner, RecordStatus};
 
 /// The wait after a first failure, in milliseconds; it doubles with each further one.
 const BACKOFF_MIN: u64 = 50;
@@ -135,7 +135,7 @@ impl Ownership {
             self.saved = self.record.state.version;
         }
         if !self.ending {
-            self.record.standing = Standing::Owned;
+            self.record.status = RecordStatus::Owned;
         }
         // The log may have lost its end while others saw this node gone.
         self.anew = Anew::UnderLease;

@@ -18,7 +18,7 @@ fn record() -> Record {
         revision: "2025-11-25".into(),
         initialize: [].into(),
         state: State::default(),
-        standing: Standing::Owned,
+        status: RecordStatus::Owned,
     }
 }
 
@@ -85,7 +85,7 @@ impl Story {
             Some(Op::Reassert(record, batch)) => format!(
                 "reassert {} {:?} {}{}",
                 record.owner.token.counter,
-                record.standing,
+                record.status,
                 batch.first,
                 text(&batch.entries)
             ),

@@ -113,7 +113,7 @@ impl World {
             revision: "any revision".into(),
             initialize: [].into(),
             state: State::default(),
-            standing: Standing::Owned,
+            status: RecordStatus::Owned,
         };
         world.tell(Said::Create(record.clone()));
         world.install(0, record, Vec::new(), 0);
@@ -335,7 +335,7 @@ impl World {
                         "what the store forgot is written anew"
                     );
                     let is_own = record.as_ref().is_some_and(|record| {
-                        record.owner.node.0 == node as u64 && record.standing == Standing::Owned
+                        record.owner.node.0 == node as u64 && record.status == RecordStatus::Owned
                     });
                     assert!(!is_own, "deposed by itself");
                     over = true;
@@ -352,8 +352,8 @@ impl World {
                     over = true;
                 }
                 Outcome::Ended => {
-                    let standing = record.as_ref().map(|record| record.standing);
-                    assert_eq!(standing, Some(Standing::Ended));
+                    let status = record.as_ref().map(|record| record.status);
+                    assert_eq!(status, Some(RecordStatus::Ended));
                     over = true;
                 }
             }
@@ -368,7 +368,7 @@ impl World {
         let Some(lease_generation) = self.nodes[node].lease_generation else { return };
         let Some(record) = self.record() else { return };
         let owner = record.owner.node.0 as usize;
-        let is_free = record.standing == Standing::Released
+        let is_free = record.status == RecordStatus::Released
             || self.nodes[owner].lease_generation.is_none()
             || owner == node;
         if self.nodes[node].owner.is_some() || !is_free {
@@ -376,8 +376,8 @@ impl World {
         }
         self.random += 1;
         let token = record.owner.token;
-        let expected = match record.standing {
-            Standing::Released => Expected::Released,
+        let expected = match record.status {
+            RecordStatus::Released => Expected::Released,
             _ => Expected::Token(token),
         };
         let new = Owner { token: token.next(self.random), node: Incarnation(node as u64) };
@@ -419,7 +419,7 @@ impl World {
         for node in acted {
             let owned = self.nodes[node].owner.as_ref();
             let gone = owned.is_none()
-                && self.record().is_none_or(|record| record.standing == Standing::Owned);
+                && self.record().is_none_or(|record| record.status == RecordStatus::Owned);
             assert!(!gone, "{node} lost the session with a failover");
         }
         if is_short {
@@ -447,9 +447,9 @@ impl World {
     }
 
     pub(crate) fn check(&mut self) {
-        let standing = self.record().map(|record| record.standing);
-        self.ended |= standing == Some(Standing::Ended);
-        let is_back = self.ended && !matches!(standing, None | Some(Standing::Ended));
+        let status = self.record().map(|record| record.status);
+        self.ended |= status == Some(RecordStatus::Ended);
+        let is_back = self.ended && !matches!(status, None | Some(RecordStatus::Ended));
         assert!(!is_back, "a session that had ended is back");
         let acting: Vec<_> = (0..NODES).filter(|node| self.acts(*node)).collect();
         assert!(acting.len() <= 1, "{acting:?} act at one time");

@@ -7,7 +7,7 @@ pub async fn a_repeated_release_is_yes_again(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     for _ in 0..2 {
         scene.release(owner).await.expect("released");
-        assert_eq!(scene.read().await.expect("there").standing, Standing::Released);
+        assert_eq!(scene.read().await.expect("there").status, RecordStatus::Released);
     }
 }
 
@@ -51,7 +51,7 @@ pub async fn an_ended_session_is_a_tombstone_without_a_log(world: &dyn World) {
     scene.end(owner).await.expect("ended");
     scene.holds(0, "").await;
     let record = scene.read().await.expect("a tombstone");
-    assert_eq!((record.owner, record.standing), (owner, Standing::Ended));
+    assert_eq!((record.owner, record.status), (owner, RecordStatus::Ended));
     assert!(record.initialize.is_empty() && record.state.bytes.is_empty());
 }
 
@@ -91,7 +91,7 @@ pub async fn a_tombstone_goes_after_its_time(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     world.store().end(&scene.session, owner.token, SHORT).await.expect("ended");
     world.pass(MOST_OF_SHORT).await;
-    assert_eq!(scene.read().await.expect("a tombstone").standing, Standing::Ended);
+    assert_eq!(scene.read().await.expect("a tombstone").status, RecordStatus::Ended);
     world.pass(MOST_OF_SHORT).await;
     assert_eq!(scene.read().await, None);
 }

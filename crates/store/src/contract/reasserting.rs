@@ -106,7 +106,7 @@ pub async fn reasserting_late_does_not_undo_a_release(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     scene.release(owner).await.expect("released");
     released(scene.reassert(scene.record(owner), 1, 1, "x").await);
-    assert_eq!(scene.read().await.expect("there").standing, Standing::Released);
+    assert_eq!(scene.read().await.expect("there").status, RecordStatus::Released);
     scene.holds(0, "").await;
 }
 
@@ -132,14 +132,14 @@ pub async fn a_tombstone_is_not_undone_by_reasserting(world: &dyn World) {
     ended(scene.reassert(scene.record(owner), 1, 1, "x").await);
     let claimant = heir(owner);
     ended(scene.reassert(scene.record_after(claimant, &[owner]), 1, 1, "x").await);
-    assert_eq!(scene.read().await.expect("there").standing, Standing::Ended);
+    assert_eq!(scene.read().await.expect("there").status, RecordStatus::Ended);
     scene.holds(0, "").await;
 }
 
 /// Missing, still alive under the ender's token, or fallen back to one from before it.
 pub async fn a_tombstone_is_put_back_where_a_failover_forgot_it(world: &dyn World) {
     let ended_by = |scene: &Scene<'_>, owner, old: &[Owner]| Record {
-        standing: Standing::Ended,
+        status: RecordStatus::Ended,
         ..scene.record_after(owner, old)
     };
     let (alive, owner) = Scene::owned(world).await;
@@ -153,7 +153,7 @@ pub async fn a_tombstone_is_put_back_where_a_failover_forgot_it(world: &dyn Worl
     ] {
         for _ in 0..2 {
             scene.reassert(record.clone(), 2, 1, "").await.expect("taken");
-            assert_eq!(scene.read().await.expect("there").standing, Standing::Ended);
+            assert_eq!(scene.read().await.expect("there").status, RecordStatus::Ended);
             scene.holds(0, "").await;
         }
         ended(scene.create(scene.record(record.owner)).await);
@@ -163,7 +163,7 @@ pub async fn a_tombstone_is_put_back_where_a_failover_forgot_it(world: &dyn Worl
 /// The end comes from the owner or not at all.
 pub async fn a_tombstone_of_a_deposed_owner_ends_nothing(world: &dyn World) {
     let (scene, old, new) = Scene::claimed(world).await;
-    let record = Record { standing: Standing::Ended, ..scene.record(old) };
+    let record = Record { status: RecordStatus::Ended, ..scene.record(old) };
     fenced_by(new, scene.reassert(record, 1, 1, "").await);
     scene.is_owned_by(new).await;
 }

@@ -10,8 +10,8 @@ use proptest::sample::Index;
 
 use super::Memory;
 use crate::{
-    Appended, Batch, Digest, Error, Expected, Incarnation, Owner, Record, Standing, State, Store,
-    Token,
+    Appended, Batch, Digest, Error, Expected, Incarnation, Owner, Record, RecordStatus, State,
+    Store, Token,
 };
 use bytes::Bytes;
 use protocol::SessionId;
@@ -113,7 +113,7 @@ impl Fight {
             revision: "2025-11-25".into(),
             initialize: [].into(),
             state: State::default(),
-            standing: Standing::Owned,
+            status: RecordStatus::Owned,
         };
         let store = Memory::default();
         store.create(&session, record.clone(), TTL).await.expect("made");
@@ -184,8 +184,8 @@ impl Fight {
         let token = record.owner.token.next(random);
         self.tokens.insert(random, token.counter);
         self.asked.insert(token);
-        let expected = match record.standing {
-            Standing::Released => Expected::Released,
+        let expected = match record.status {
+            RecordStatus::Released => Expected::Released,
             _ => Expected::Token(record.owner.token),
         };
         let new = Owner { token, node: Incarnation(node as u64) };

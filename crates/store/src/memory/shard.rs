@@ -10,7 +10,8 @@ use protocol::SessionId;
 
 use super::log::Log;
 use crate::{
-    Appended, Batch, Claimed, Error, Expected, FORMER_MAX, Owner, Record, Standing, State, Token,
+    Appended, Batch, Claimed, Error, Expected, FORMER_MAX, Owner, Record, RecordStatus, State,
+    Token,
 };
 
 /// Below this, the table is not worth shrinking.
@@ -51,7 +52,7 @@ impl Shard {
             Ok(entry) if entry.record.owner.token != record.owner.token => {
                 Err(Error::Fenced(entry.record.owner))
             }
-            Ok(entry) if entry.record.standing == Standing::Released => Err(Error::Released),
+            Ok(entry) if entry.record.status == RecordStatus::Released => Err(Error::Released),
             Ok(_) => Ok(()),
         }
     }
@@ -75,7 +76,7 @@ impl Shard {
     ) -> Result<Claimed, Error> {
         let entry = self.find(session, now)?;
         let record = &mut entry.record;
-        let released = record.standing == Standing::Released;
+        let released = record.status == RecordStatus::Released;
         if record.owner.token == new.token {
             if released {
                 return Err(Error::Released);
@@ -115,7 +116,7 @@ impl Shard {
         (now, expires): (u64, u64),
     ) -> Result<Appended, Error> {
         let Batch { session, first, floor, entries, .. } = ring;
-        let ends = record.standing == Standing::Ended;
+        let ends = record.status == RecordStatus::Ended;
         match self.find(&session, now) {
             // What is missing, or fell back to an earlier owner, is written anew.
             Err(Error::Missing) => {}
@@ -159,7 +160,7 @@ impl Shard {
         (now, expires): (u64, u64),
     ) -> Result<(), Error> {
         match self.owned(session, token, now) {
-            Ok(entry) => entry.record.standing = Standing::Released,
+            Ok(entry) => entry.record.status = RecordStatus::Released,
             Err(Error::Released) => return Ok(()),
             Err(other) => return Err(other),
         }
@@ -221,7 +222,7 @@ impl Shard {
     fn find(&mut self, session: &SessionId, now: u64) -> Result<&mut Entry, Error> {
         let entry = self.sessions.get_mut(session).filter(|entry| entry.expires > now);
         let entry = entry.ok_or(Error::Missing)?;
-        if entry.record.standing == Standing::Ended { Err(Error::Ended) } else { Ok(entry) }
+        if entry.record.status == RecordStatus::Ended { Err(Error::Ended) } else { Ok(entry) }
     }
 
     /// The session, if `token` may act for it.
@@ -230,7 +231,7 @@ impl Shard {
         let record = &entry.record;
         if record.owner.token != token {
             Err(Error::Fenced(record.owner))
-        } else if record.standing == Standing::Released {
+        } else if record.status == RecordStatus::Released {
             Err(Error::Released)
         } else {
             Ok(entry)
@@ -283,7 +284,7 @@ fn tombstone(record: Record) -> Record {
         former: Vec::new(),
         initialize: Arc::default(),
         state: State { version: record.state.version, bytes: Arc::default() },
-        standing: Standing::Ended,
+        status: RecordStatus::Ended,
         ..record
     }
 }

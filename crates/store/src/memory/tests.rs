@@ -44,7 +44,7 @@ fn record(tenant: &str) -> Record {
         revision: "2025-11-25".into(),
         initialize: (*b"{\"protocolVersion\":\"2025-11-25\",\"capabilities\":{}}").into(),
         state: State::default(),
-        standing: crate::Standing::Owned,
+        status: crate::RecordStatus::Owned,
     }
 }
 

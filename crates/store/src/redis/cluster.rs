@@ -144,10 +144,10 @@ impl Shared {
         pipeline.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
         let answers = self.dialer.gather(&asked, &pipeline).await;
         let maps = answers.iter().filter_map(|(from, answers)| {
-            let standing = standing(answers.first()?)?;
-            Some((standing, ranges(answers.get(1)?, from)?))
+            let rank = rank(answers.first()?)?;
+            Some((rank, ranges(answers.get(1)?, from)?))
         });
-        maps.max_by_key(|(standing, _)| *standing).map(|(_, ranges)| ranges)
+        maps.max_by_key(|(rank, _)| *rank).map(|(_, ranges)| ranges)
     }
 }
 
@@ -177,7 +177,7 @@ async fn keep_map(shared: Arc<Shared>) {
 }
 
 /// Whether a server's cluster works, and how far it has seen it change.
-fn standing(info: &Value) -> Option<(bool, u64)> {
+fn rank(info: &Value) -> Option<(bool, u64)> {
     let text = text(info)?;
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let epoch = field("cluster_current_epoch:")?.parse().ok()?;

@@ -15,7 +15,7 @@ use redis::Value;
 use super::answer::{outcome, unavailable};
 use super::script::Name;
 use super::{Redis, layout, millis};
-use crate::{Digest, Error, Incarnation, Owner, Record, Standing, State, Token};
+use crate::{Digest, Error, Incarnation, Owner, Record, RecordStatus, State, Token};
 
 /// How long the tombstone of a corrupt session stands: longer than its owner, if it has one,
 /// takes to notice.
@@ -47,7 +47,7 @@ impl Redis {
             revision: "".into(),
             initialize: Arc::default(),
             state: State::default(),
-            standing: Standing::Ended,
+            status: RecordStatus::Ended,
         };
         let call = self
             .on_session(Name::Bury, session)

@@ -6,18 +6,20 @@
 //! | bytes | what |
 //! |---|---|
 //! | 0 | the layout, [`LAYOUT`] |
-//! | 1 | standing: `O`wned, `R`eleased, `E`nded |
+//! | 1 | status: `O`wned, `R`eleased, `E`nded |
 //! | 2..18 | the owner's token: counter, random |
 //! | 18..26 | the owner's node |
 //! | 26..34 | version of the state |
 //! | 34..38 | length of `initialize` |
 //! | 38..42 | length of the state |
 //! | 42 | number of former tokens |
-//! | 43.. | former tokens, digest of the principal, tenant and revision (each after its length in 2 bytes), `initialize`, the state |
+//! | 43.. | former tokens, digest of the principal, tenant and revision (each after its length in 2
+//! bytes), `initialize`, the state |
 //!
 //! A log entry is its number in 8 bytes, and the payload. A lease is `L`, the number
-//! of the renewal in 8 bytes, what it was answered in 1 byte, the number of links in 2 bytes, the linked incarnations, draining in 1 byte, load in 8, name and
-//! address (each after its length in 2 bytes). A dead mark is `D` and who marked.
+//! of the renewal in 8 bytes, what it was answered in 1 byte, the number of links in 2 bytes, the
+//! linked incarnations, draining in 1 byte, load in 8, name and address (each after its length in 2
+//! bytes). A dead mark is `D` and who marked.
 //!
 //! A change of these needs another [`LAYOUT`]: nodes of two versions share one Redis
 //! while an installation is upgraded.
@@ -27,7 +29,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::{
-    Digest, FORMER_MAX, Incarnation, Lease, Owner, Presence, Record, Standing, State, Token,
+    Digest, FORMER_MAX, Incarnation, Lease, Owner, Presence, Record, RecordStatus, State, Token,
 };
 
 /// The layout of records that this version writes and reads.
@@ -51,10 +53,10 @@ pub(super) fn encode_record(record: &Record) -> Option<Vec<u8>> {
         128 + 16 * former.len() + record.initialize.len() + record.state.bytes.len(),
     );
     bytes.push(LAYOUT);
-    bytes.push(match record.standing {
-        Standing::Owned => b'O',
-        Standing::Released => b'R',
-        Standing::Ended => b'E',
+    bytes.push(match record.status {
+        RecordStatus::Owned => b'O',
+        RecordStatus::Released => b'R',
+        RecordStatus::Ended => b'E',
     });
     bytes.extend(encode_token(record.owner.token));
     bytes.extend(encode_node(record.owner.node));
@@ -77,10 +79,10 @@ pub(super) fn decode_record(bytes: &[u8]) -> Option<Record> {
     if rest.byte()? != LAYOUT {
         return None;
     }
-    let standing = match rest.byte()? {
-        b'O' => Standing::Owned,
-        b'R' => Standing::Released,
-        b'E' => Standing::Ended,
+    let status = match rest.byte()? {
+        b'O' => RecordStatus::Owned,
+        b'R' => RecordStatus::Released,
+        b'E' => RecordStatus::Ended,
         _ => return None,
     };
     let owner = Owner { token: rest.token()?, node: Incarnation(rest.number()?) };
@@ -91,7 +93,7 @@ pub(super) fn decode_record(bytes: &[u8]) -> Option<Record> {
     let (tenant, revision) = (rest.text()?.into(), rest.text()?.to_owned().into());
     let initialize = rest.take(initialize)?.into();
     let state = State { version, bytes: rest.take(state)?.into() };
-    let record = Record { owner, former, tenant, principal, revision, initialize, state, standing };
+    let record = Record { owner, former, tenant, principal, revision, initialize, state, status };
     rest.0.is_empty().then_some(record)
 }
 
@@ -222,7 +224,7 @@ mod tests {
             revision: "2025-11-25".into(),
             initialize: (*b"{}").into(),
             state: State { version: 1 << 40, bytes: (*b"\x00\xFF").into() },
-            standing: Standing::Released,
+            status: RecordStatus::Released,
         }
     }
 

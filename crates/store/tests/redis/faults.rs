@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use store::redis::Settings;
-use store::{Error, Expected, Lease, Marking, Presence, Standing, State, Store};
+use store::{Error, Expected, Lease, Marking, Presence, RecordStatus, State, Store};
 
 use crate::proxy::Proxy;
 use crate::server::{Server, free_port, shared_url};
@@ -112,7 +112,7 @@ async fn a_corrupt_session_is_ended_and_one_of_a_newer_layout_is_left_alone() {
     for session in [&cut, &garbled] {
         for _ in 0..2 {
             let record = store.read(&session.id).await.expect("read").expect("a tombstone");
-            assert_eq!(record.standing, Standing::Ended);
+            assert_eq!(record.status, RecordStatus::Ended);
         }
         let refused = session.append(&store, 1, "a").await;
         assert!(matches!(refused, Err(Error::Ended)), "{refused:?}");
@@ -124,7 +124,7 @@ async fn a_corrupt_session_is_ended_and_one_of_a_newer_layout_is_left_alone() {
     let claimed = log.claimed_by(&log.heir(), &store).await;
     assert!(matches!(claimed, Err(Error::Ended)), "{claimed:?}");
     let record = store.read(&log.id).await.expect("read").expect("a tombstone");
-    assert_eq!(record.standing, Standing::Ended);
+    assert_eq!(record.status, RecordStatus::Ended);
 
     let newer = Session::made(&store).await;
     let _: usize = server.run(&["SETRANGE", &key(&newer), "0", "\u{2}"]).await;
@@ -424,7 +424,7 @@ async fn an_operation_is_one_round_trip() {
     costs!(1, store.leave(node.incarnation, LONG));
     costs!(1, store.end(&others[0].id, others[0].owner.token, LONG));
     let ended = store.read(&others[0].id).await.expect("read").expect("a tombstone");
-    assert_eq!(ended.standing, Standing::Ended);
+    assert_eq!(ended.status, RecordStatus::Ended);
 }
 
 /// What an idle session keeps: its record.

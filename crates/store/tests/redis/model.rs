@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use store::{
-    Batch, Digest, Expected, Incarnation, Memory, Owner, Record, Standing, State, Store, Token,
+    Batch, Digest, Expected, Incarnation, Memory, Owner, Record, RecordStatus, State, Store, Token,
 };
 
 use crate::server::shared_url;
@@ -53,7 +53,7 @@ enum Step {
 impl Step {
     fn thrown(dice: &mut Dice, session: &Session, tenant: &str) -> Self {
         match dice.below(20) {
-            0..3 => Self::Create(Record { standing: Standing::Owned, ..dice.record(tenant) }),
+            0..3 => Self::Create(Record { status: RecordStatus::Owned, ..dice.record(tenant) }),
             3..6 => {
                 let expected = match dice.below(3) {
                     0 => Expected::Released,
@@ -130,7 +130,7 @@ impl Dice {
             revision: "2025-11-25".into(),
             initialize: self.bytes()[..].into(),
             state: State { version: self.below(3), bytes: self.bytes()[..].into() },
-            standing: if self.below(12) == 0 { Standing::Ended } else { Standing::Owned },
+            status: if self.below(12) == 0 { RecordStatus::Ended } else { RecordStatus::Owned },
         }
     }
 

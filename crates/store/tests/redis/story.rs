@@ -8,7 +8,7 @@ use protocol::SessionId;
 use store::redis::{Redis, Settings};
 use store::{
     Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Lease, Owner, Primary, Record,
-    Standing, State, Store, Token,
+    RecordStatus, State, Store, Token,
 };
 
 /// Long enough to never matter.
@@ -46,7 +46,7 @@ impl Session {
             revision: "2025-11-25".into(),
             initialize: (*br#"{"capabilities":{}}"#).into(),
             state: State { version: 1, bytes: (*b"one").into() },
-            standing: Standing::Owned,
+            status: RecordStatus::Owned,
         };
         Self { id: SessionId::parse(id).expect("a valid id"), owner, record }
     }

@@ -1,15 +1,15 @@
 -- ARGV: the new token, its node, the expected token or nothing for "released", the time
 -- to live.
-local standing, owner, whole = head()
-if not standing then return MISSING end
-if standing == 'E' then return ENDED end
+local status, owner, whole = head()
+if not status then return MISSING end
+if status == 'E' then return ENDED end
 local new, expected, ttl = ARGV[1], ARGV[3], ARGV[4]
 local record = redis.call('GET', KEYS[1])
 if owner == new then
-  if standing == 'R' then return RELEASED end
+  if status == 'R' then return RELEASED end
   prolong(ttl)
 else
-  local as_expected = owner == expected or (expected == '' and standing == 'R')
+  local as_expected = owner == expected or (expected == '' and status == 'R')
   if not as_expected or not above(new:sub(1, 8), owner:sub(1, 8)) then
     return {FENCED, whole}
   end

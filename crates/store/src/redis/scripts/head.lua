@@ -3,7 +3,7 @@
 -- Scripts check everything first and write last: Redis takes nothing back.
 local MISSING, FENCED, RELEASED, ENDED, HOLE = {1}, 2, {3}, {4}, 5
 
--- Reads the fixed part of the record: standing, token and node.
+-- Reads the fixed part of the record: status, token and node.
 local function head()
   local bytes = redis.call('GETRANGE', KEYS[1], 0, 25)
   if #bytes == 0 then return nil end
@@ -15,11 +15,11 @@ end
 
 -- Why `token` may not act for the session; nil if it may.
 local function refusal(token)
-  local standing, owner, whole = head()
-  if not standing then return MISSING end
-  if standing == 'E' then return ENDED end
+  local status, owner, whole = head()
+  if not status then return MISSING end
+  if status == 'E' then return ENDED end
   if owner ~= token then return {FENCED, whole} end
-  if standing == 'R' then return RELEASED end
+  if status == 'R' then return RELEASED end
 end
 
 local function number(bytes)

@@ -1,5 +1,5 @@
 -- ARGV: the record, its token, the first number, the floor, the time to live, the ring.
-local standing, owner, whole = head()
+local status, owner, whole = head()
 local record, token, ttl = ARGV[1], ARGV[2], ARGV[5]
 local ends = record:sub(2, 2) == 'E'
 local first, floor = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -11,10 +11,10 @@ local function fell_back()
   end
 end
 
-if standing == 'E' then return ends and {0} or ENDED end
-if standing and not fell_back() then
+if status == 'E' then return ends and {0} or ENDED end
+if status and not fell_back() then
   if owner ~= token then return {FENCED, whole} end
-  if standing == 'R' then return RELEASED end
+  if status == 'R' then return RELEASED end
   if not ends then
     local place, hole = place(first, floor)
     if hole then return hole end
