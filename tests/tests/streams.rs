@@ -250,12 +250,12 @@ async fn an_event_id_that_is_not_the_sessions_is_refused() -> Result<()> {
         let own = client.stream(counting(&client, 1)).await?.rest().await?;
         let own = own.last().and_then(|block| block.id.clone()).context("no id")?;
         let (stream, rest) = own.split_once('.').context("an id of another shape")?;
-        let (emitter, _) = rest.split_once('-').context("an id of another shape")?;
+        let (owner_tag, _) = rest.split_once('-').context("an id of another shape")?;
         let made_up = [
             "bogus".to_owned(),
             "1".to_owned(),
             theirs,
-            format!("{stream}.{emitter}-999999"),
+            format!("{stream}.{owner_tag}-999999"),
             format!("999999.{rest}"),
             format!("{own}0000000000000000000000000000000000000000000000000"),
         ];

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use actix::{AsyncContext, Context};
-use conversation::{Birth, Emitter, Event, Refusal, Saved, Session, SinkId, Unreadable};
+use conversation::{Birth, Event, OwnerTag, Refusal, Saved, Session, SinkId, Unreadable};
 use ownership::machine::{Acquired, Ownership};
 use protocol::{Body, Mirrored, Revision, SessionId};
 use store::{Claimed, Digest, Owner, Token};
@@ -117,7 +117,7 @@ pub(crate) fn go_on(node: &Arc<Node>, claim: Claim) -> Result<(), Unreadable> {
         initialize: record.initialize.clone(),
         state: record.state.bytes.clone(),
         version: record.state.version,
-        former: record.former.iter().map(|token| Emitter(token.random)).collect(),
+        former: record.former.iter().map(|token| OwnerTag(token.random)).collect(),
         log,
     };
     let mut effects = Vec::new();
@@ -155,7 +155,7 @@ fn birth(node: &Node, tenant: &str, token: Token, seed: u64, duplex: Option<Sink
     let care = node.care(tenant);
     Birth {
         limits: Arc::clone(&node.limits),
-        emitter: Emitter(token.random),
+        owner_tag: OwnerTag(token.random),
         seed,
         duplex,
         rerun: care.rerun,

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Handler, Message, WrapFuture};
 use backends::{Link, LinkEvent};
-use conversation::{Effect, Emitter, Event, Millis, Refusal, Session};
+use conversation::{Effect, Event, Millis, OwnerTag, Refusal, Session};
 use ownership::lapse::Lapse;
 use ownership::machine::Outcome;
 use thin_vec::ThinVec;
@@ -465,10 +465,10 @@ impl SessionActor {
                 Outcome::Through(through) => self.following.push(Event::Appended { through }),
                 Outcome::Saved(version) => self.following.push(Event::Saved { version }),
                 Outcome::Reclaimed(token) => {
-                    let emitter = Emitter(token.random);
+                    let owner_tag = OwnerTag(token.random);
                     // Every event after the claim gets an id under the new token.
                     self.following.retain(|event| !matches!(event, Event::Reclaimed { .. }));
-                    self.following.insert(0, Event::Reclaimed { emitter });
+                    self.following.insert(0, Event::Reclaimed { owner_tag });
                 }
                 Outcome::Deposed => self.depose(),
                 Outcome::Released => self.part(),

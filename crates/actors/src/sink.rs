@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn one_large_message_passes_behind_what_a_replay_begins_with() {
-        let id = EventId { stream: 1, emitter: conversation::Emitter(1), number: 1 };
+        let id = EventId { stream: 1, owner_tag: conversation::OwnerTag(1), number: 1 };
         check(
             |sink| {
                 assert_eq!(sink.open(false, Some(id)), Wrote::Taken);

@@ -47,7 +47,7 @@ impl Session {
             call.form = Form::Stream(stream);
         }
         for word in answers {
-            self.emit_word(turn, stream, word);
+            self.write_final_response(turn, stream, word);
         }
         stream
     }
@@ -114,7 +114,7 @@ impl Session {
             }
             Form::Stream(stream) => {
                 let stream = *stream;
-                self.emit_word(turn, stream, Word { id: request.cloned(), data });
+                self.write_final_response(turn, stream, Word { id: request.cloned(), data });
                 if gated {
                     self.hold_back();
                 }
@@ -177,9 +177,9 @@ impl Session {
         }
     }
 
-    /// Emits a final response, and notes that its stream owes none any more.
-    fn emit_word(&mut self, turn: &Turn<'_>, number: u64, word: Word) {
-        self.emit_marked(turn, number, word.data, word.id.map_or(Mark::Plain, Mark::Word));
+    /// Writes a final response, and notes that its stream owes none any more.
+    fn write_final_response(&mut self, turn: &Turn<'_>, number: u64, word: Word) {
+        self.write_event_marked(turn, number, word.data, word.id.map_or(Mark::Plain, Mark::Word));
     }
 
     /// Answers a POST; one that changed what must survive, once that is held.

@@ -1,6 +1,6 @@
 //! Requests of the server's to the client: sampling, elicitation, roots.
 //!
-//! Each gets an id of ours that carries the emitter, so that an answer can never reach
+//! Each gets an id of ours that carries the tag of the owner, so that an answer can never reach
 //! another question, and exactly one answer reaches the server.
 
 use bytes::Bytes;
@@ -148,7 +148,7 @@ impl Session {
         route: Route,
         deadline: Millis,
     ) -> AskId {
-        let id = AskId { emitter: self.log.emitters.current(), number: self.next_ask };
+        let id = AskId { owner_tag: self.log.owner_tags.current(), number: self.next_ask };
         self.next_ask += 1;
         self.asks.push(Ask { id, method, theirs, route, deadline, logged: None });
         id
@@ -200,7 +200,7 @@ impl Session {
         self.log.push(number, What::Answered { ask }, turn.now);
         let data = withdrawal(ask, "its asker was lost");
         if self.streams.get(number).is_some_and(|stream| !stream.closed) {
-            self.emit(turn, number, data);
+            self.write_event(turn, number, data);
         } else {
             self.deliver(turn, Route::Standalone, data, false);
         }
@@ -211,7 +211,7 @@ impl Session {
     fn ask_named(&self, id: &RequestId) -> Option<AskId> {
         let RequestId::String(text) = id else { return None };
         let ask = AskId::parse(text)?;
-        let run = self.log.emitters.run(ask.emitter)?;
+        let run = self.log.owner_tags.run(ask.owner_tag)?;
         (run.end.is_some() || (1..self.next_ask).contains(&ask.number)).then_some(ask)
     }
 
@@ -301,7 +301,7 @@ impl Session {
         let deadline = turn.now.plus(self.limits.ask_secs * 1_000);
         let ask = self.new_ask(Method::Ping, None, Route::Standalone, deadline);
         let ping = Request::new(request_id(ask), Method::Ping, None);
-        self.emit(turn, stream, ping.raw().clone());
+        self.write_event(turn, stream, ping.raw().clone());
     }
 }
 

@@ -1,16 +1,16 @@
 //! What a checkpoint carries over the floor, and how it is written down: the streams that
-//! trimmed entries opened, the graves, the questions, and who emitted what.
+//! trimmed entries opened, the graves, the questions, and which owner wrote what.
 
 use bytes::Bytes;
 use protocol::RequestId;
 use serde::{Deserialize, Serialize, Serializer};
 use thin_vec::ThinVec;
 
-use crate::emitters::Emitters;
 use crate::log::{AskId, Rerunnable};
+use crate::owner_tags::OwnerTags;
 use crate::stream::{Owed, Stream, Tombstone};
 use crate::streams::Streams;
-use crate::{Emitter, Millis, Unreadable};
+use crate::{Millis, OwnerTag, Unreadable};
 
 /// About how long a grave is, in bytes.
 const GRAVE_BYTES: usize = 32;
@@ -28,7 +28,7 @@ pub(crate) struct Carrying<'a> {
     graves: Graves<'a>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     asks: Vec<(String, u64, u64)>,
-    emitters: Vec<(String, u64)>,
+    owner_tags: Vec<(String, u64)>,
 }
 
 /// What was carried, as it is read.
@@ -40,7 +40,7 @@ pub(crate) struct Carried {
     graves: Vec<Grave>,
     #[serde(default)]
     asks: Vec<(String, u64, u64)>,
-    emitters: Vec<(String, u64)>,
+    owner_tags: Vec<(String, u64)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -136,8 +136,8 @@ impl<'a> Carrying<'a> {
         self.streams.is_empty() && self.graves.is_empty() && self.asks.is_empty()
     }
 
-    pub(crate) fn encode(mut self, emitters: &Emitters) -> Bytes {
-        self.emitters = emitters.all().map(|(e, from)| (e.to_string(), from)).collect();
+    pub(crate) fn encode(mut self, owner_tags: &OwnerTags) -> Bytes {
+        self.owner_tags = owner_tags.all().map(|(e, from)| (e.to_string(), from)).collect();
         let mut text = Vec::with_capacity(64 + self.graves.0.len() * GRAVE_BYTES);
         // Writing numbers and strings to memory cannot fail.
         let _ = serde_json::to_writer(&mut text, &self);
@@ -150,8 +150,8 @@ impl Carried {
         serde_json::from_slice(bytes).map_err(|_| Unreadable::LOG)
     }
 
-    pub(crate) fn emitters(&self) -> Option<Vec<(Emitter, u64)>> {
-        self.emitters.iter().map(|(text, from)| Some((Emitter::parse(text)?, *from))).collect()
+    pub(crate) fn owner_tags(&self) -> Option<Vec<(OwnerTag, u64)>> {
+        self.owner_tags.iter().map(|(text, from)| Some((OwnerTag::parse(text)?, *from))).collect()
     }
 
     pub(crate) fn asks(&self) -> Option<Vec<OpenAsk>> {

@@ -1,4 +1,5 @@
-//! How a log entry is written down: one line of JSON that says what it is, then the payload as it came.
+//! How a log entry is written down: one line of JSON that says what it is, then the payload as it
+//! came.
 //!
 //! A kind never changes its meaning; what means something new gets a kind of its own. So
 //! a version that cannot read an entry knows that it cannot.
@@ -8,7 +9,7 @@ use protocol::RequestId;
 use serde::{Deserialize, Serialize};
 
 use crate::log::{AskId, Mark, Opening, Rerunnable, What};
-use crate::{Emitter, Unreadable};
+use crate::{OwnerTag, Unreadable};
 
 /// The first line, as it is read.
 #[derive(Deserialize)]
@@ -17,7 +18,7 @@ struct Head {
     k: String,
     /// The stream's number.
     s: u64,
-    /// Who emitted it, in hexadecimal: JSON numbers end at 53 bits.
+    /// The owner that wrote it, in hexadecimal: JSON numbers end at 53 bits.
     e: String,
     /// What an `opened` answers.
     #[serde(default)]
@@ -44,7 +45,7 @@ struct Asked {
 
 /// Writes an entry down. By hand, since this is done for every event; nothing in the first
 /// line but ids needs escaping, and those write themselves.
-pub(crate) fn encode(stream: u64, emitter: Emitter, what: &What) -> Bytes {
+pub(crate) fn encode(stream: u64, owner_tag: OwnerTag, what: &What) -> Bytes {
     let payload = payload(what);
     let size = payload.clone().map(Bytes::len).sum::<usize>();
     // The streams of a node that are listened to have an entry each that opened them, and
@@ -56,7 +57,7 @@ pub(crate) fn encode(stream: u64, emitter: Emitter, what: &What) -> Bytes {
     entry.put_slice(b"\",\"s\":");
     put_decimal(&mut entry, stream);
     entry.put_slice(b",\"e\":\"");
-    entry.put_slice(&hexadecimal(emitter.0));
+    entry.put_slice(&hexadecimal(owner_tag.0));
     entry.put_u8(b'"');
     match what {
         What::Opened { requests } => {
@@ -125,8 +126,8 @@ fn hexadecimal(number: u64) -> [u8; 16] {
     std::array::from_fn(|place| b"0123456789abcdef"[(number >> (60 - 4 * place)) as usize & 0xF])
 }
 
-/// Reads an entry: its stream, who emitted it, and what it says.
-pub(crate) fn decode(entry: &Bytes) -> Result<(u64, Emitter, What), Unreadable> {
+/// Reads an entry: its stream, the owner that wrote it, and what it says.
+pub(crate) fn decode(entry: &Bytes) -> Result<(u64, OwnerTag, What), Unreadable> {
     let (head, payload) = split(entry).ok_or(Unreadable::LOG)?;
     if !KINDS.contains(&head.k.as_str()) {
         return Err(Unreadable::NEWER_LOG);
@@ -143,7 +144,7 @@ fn split(entry: &Bytes) -> Option<(Head, Bytes)> {
     Some((head, entry.slice(split + 1..)))
 }
 
-fn read(head: Head, payload: Bytes) -> Option<(u64, Emitter, What)> {
+fn read(head: Head, payload: Bytes) -> Option<(u64, OwnerTag, What)> {
     let ask = |ask: Option<String>| AskId::parse(&ask?);
     let bare = payload.is_empty();
     let what = match (head.k.as_str(), head.w, head.a) {
@@ -157,7 +158,7 @@ fn read(head: Head, payload: Bytes) -> Option<(u64, Emitter, What)> {
         ("checkpoint", None, None) => What::Checkpoint(payload),
         _ => return None,
     };
-    Some((head.s, Emitter::parse(&head.e)?, what))
+    Some((head.s, OwnerTag::parse(&head.e)?, what))
 }
 
 /// Cuts the payload of an `opened` into its requests.
@@ -206,7 +207,7 @@ mod tests {
 
     fn all() -> Vec<What> {
         let data = Bytes::from_static(b"{\"jsonrpc\":\"2.0\"}");
-        let ask = AskId { emitter: Emitter(7), number: 9 };
+        let ask = AskId { owner_tag: OwnerTag(7), number: 9 };
         let rerun = |sure| Some(Rerunnable { raw: Bytes::from_static(b"{\"id\":\n 7}"), sure });
         let openings = vec![
             Opening { id: RequestId::from(7), rerun: rerun(true) },
@@ -229,27 +230,27 @@ mod tests {
     #[test]
     fn an_entry_reads_back_as_it_was_written() {
         for what in all() {
-            let emitter = Emitter(u64::MAX - 1);
-            assert_eq!(decode(&encode(3, emitter, &what)), Ok((3, emitter, what)));
+            let owner_tag = OwnerTag(u64::MAX - 1);
+            assert_eq!(decode(&encode(3, owner_tag, &what)), Ok((3, owner_tag, what)));
         }
     }
 
     #[test]
-    fn the_first_line_is_json_that_names_stream_and_emitter() {
-        let closed = |stream, emitter| encode(stream, Emitter(emitter), &What::Closed);
+    fn the_first_line_is_json_that_names_stream_and_owner_tag() {
+        let closed = |stream, owner_tag| encode(stream, OwnerTag(owner_tag), &What::Closed);
         assert_eq!(&closed(0, 10)[..], b"{\"k\":\"closed\",\"s\":0,\"e\":\"000000000000000a\"}\n");
         let most = b"{\"k\":\"closed\",\"s\":18446744073709551615,\"e\":\"ffffffffffffffff\"}\n";
         assert_eq!(&closed(u64::MAX, u64::MAX)[..], most);
         let word = RequestId::from("say \"so\"\n");
         let data = Bytes::from_static(b"{}");
-        let entry = encode(1, Emitter(1), &What::Event { data, mark: Mark::Word(word) });
+        let entry = encode(1, OwnerTag(1), &What::Event { data, mark: Mark::Word(word) });
         assert!(entry.ends_with(b",\"w\":\"say \\\"so\\\"\\n\"}\n{}"), "{entry:?}");
     }
 
     #[test]
     fn an_entry_cut_short_or_of_another_kind_is_unreadable() {
         for what in all().into_iter().filter(|what| !matches!(what, What::Event { .. })) {
-            let entry = encode(3, Emitter(1), &what);
+            let entry = encode(3, OwnerTag(1), &what);
             for length in 0..entry.len() {
                 let cut = decode(&entry.slice(..length));
                 assert!(

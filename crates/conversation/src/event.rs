@@ -2,7 +2,7 @@
 
 use protocol::{Body, Message, Mirrored, RequestId};
 
-use crate::Emitter;
+use crate::OwnerTag;
 
 /// A moment of a clock that never goes back, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,10 +86,10 @@ pub enum Event {
         version: u64,
     },
     /// The node has claimed the session from itself, after its lease lapsed: what is
-    /// emitted from now on is emitted under another token.
+    /// written from now on is written under another token.
     Reclaimed {
-        /// Who emits now.
-        emitter: Emitter,
+        /// The current owner.
+        owner_tag: OwnerTag,
     },
     /// The node is to give the session up: once nothing is in flight, or at once. What is
     /// in flight then gets an error as its final response; everything is in the log before

@@ -1,16 +1,16 @@
-//! Event ids: `<stream>.<emitter>-<number>`.
+//! Event ids: `<stream>.<owner_tag>-<number>`.
 //!
-//! The emitter is the random part of the token under which the event was emitted, so
+//! The owner tag is the random part of the token under which the event was written, so
 //! that no two owners ever give one id to two payloads.
 
 use std::fmt;
 
-/// Who emitted an event: 64 random bits, new with every owner.
+/// The owner that wrote an event: 64 random bits, new with every owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Emitter(pub u64);
+pub struct OwnerTag(pub u64);
 
-impl Emitter {
-    /// Reads an emitter; `None` for any text that [`fmt::Display`] does not write.
+impl OwnerTag {
+    /// Reads an owner tag; `None` for any text that [`fmt::Display`] does not write.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let lower_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let canonical = text.len() == 16 && text.bytes().all(lower_hex);
@@ -18,7 +18,7 @@ impl Emitter {
     }
 }
 
-impl fmt::Display for Emitter {
+impl fmt::Display for OwnerTag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
     }
@@ -29,8 +29,8 @@ impl fmt::Display for Emitter {
 pub struct EventId {
     /// The number of the stream's *opened* entry in the session's log.
     pub stream: u64,
-    /// Who emitted the event.
-    pub emitter: Emitter,
+    /// The owner that wrote the event.
+    pub owner_tag: OwnerTag,
     /// The number of the event's own entry.
     pub number: u64,
 }
@@ -45,9 +45,9 @@ impl EventId {
             return None;
         }
         let (stream, rest) = text.split_once('.')?;
-        let (emitter, number) = rest.split_once('-')?;
+        let (owner_tag, number) = rest.split_once('-')?;
         let (stream, number) = (decimal(stream)?, decimal(number)?);
-        Some(Self { stream, emitter: Emitter::parse(emitter)?, number })
+        Some(Self { stream, owner_tag: OwnerTag::parse(owner_tag)?, number })
     }
 }
 
@@ -60,6 +60,6 @@ pub(crate) fn decimal(text: &str) -> Option<u64> {
 
 impl fmt::Display for EventId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}-{}", self.stream, self.emitter, self.number)
+        write!(f, "{}.{}-{}", self.stream, self.owner_tag, self.number)
     }
 }

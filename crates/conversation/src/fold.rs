@@ -7,12 +7,12 @@ use bytes::Bytes;
 use thin_vec::ThinVec;
 
 use crate::carried::{Carried, OpenAsk};
-use crate::emitters::Emitters;
 use crate::log::{Log, Mark, What};
+use crate::owner_tags::OwnerTags;
 use crate::session::Session;
 use crate::stream::{Owed, Stream, Tombstone};
 use crate::streams::Streams;
-use crate::{Emitter, Millis, Ring, Unreadable, entry};
+use crate::{Millis, OwnerTag, Ring, Unreadable, entry};
 
 /// What a log comes to.
 pub(crate) struct Folded {
@@ -22,11 +22,11 @@ pub(crate) struct Folded {
     pub(crate) asks: Vec<OpenAsk>,
 }
 
-/// Reads a log that `emitter` goes on with, after the `former` ones, newest first.
+/// Reads a log that `owner_tag` goes on with, after the `former` ones, newest first.
 pub(crate) fn fold(
     log: &[(u64, Bytes)],
-    former: &[Emitter],
-    emitter: Emitter,
+    former: &[OwnerTag],
+    owner_tag: OwnerTag,
     now: Millis,
 ) -> Result<Folded, Unreadable> {
     let first = log.first().map_or(1, |(number, _)| *number);
@@ -38,7 +38,7 @@ pub(crate) fn fold(
     let entries: Vec<_> =
         log.iter().map(|(_, entry)| entry::decode(entry)).collect::<Result<_, _>>()?;
     let (checkpoint, mut carried) = last_checkpoint(first, &entries)?;
-    let mut seen = carried.emitters().ok_or(Unreadable::LOG)?;
+    let mut seen = carried.owner_tags().ok_or(Unreadable::LOG)?;
     for (number, (_, by, _)) in (first..).zip(&entries) {
         if !seen.iter().any(|(known, _)| known == by) {
             seen.push((*by, number));
@@ -56,9 +56,9 @@ pub(crate) fn fold(
         folding.take(number, *stream, what, is_told)?;
     }
     let Folding { streams, finished, asks } = folding;
-    let emitters = Emitters::restored(seen, former, emitter, next);
+    let owner_tags = OwnerTags::restored(seen, former, owner_tag, next);
     let entries = entries.into_iter().map(|(stream, _, what)| (stream, what)).collect();
-    Ok(Folded { log: Log::restored(first, entries, emitters, now), streams, finished, asks })
+    Ok(Folded { log: Log::restored(first, entries, owner_tags, now), streams, finished, asks })
 }
 
 /// What a session knows that its log says, too; for tests that hold the two together.
@@ -97,7 +97,7 @@ impl Ring {
     #[doc(hidden)]
     pub fn outline(&self) -> Result<String, Unreadable> {
         let log: Vec<_> = (self.first..).zip(self.entries.iter().cloned()).collect();
-        let folded = fold(&log, &[], Emitter(0), Millis(0))?;
+        let folded = fold(&log, &[], OwnerTag(0), Millis(0))?;
         Ok(outline(&folded.streams, &folded.finished, folded.asks.into_iter()))
     }
 }
@@ -105,7 +105,7 @@ impl Ring {
 /// The newest checkpoint and its number. It carries everything that older ones carried.
 fn last_checkpoint(
     first: u64,
-    entries: &[(u64, Emitter, What)],
+    entries: &[(u64, OwnerTag, What)],
 ) -> Result<(u64, Carried), Unreadable> {
     let newest = (first..).zip(entries).filter_map(|(number, (_, _, what))| match what {
         What::Checkpoint(carried) => Some((number, carried)),

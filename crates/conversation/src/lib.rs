@@ -14,7 +14,6 @@ mod cancelled;
 mod carried;
 mod deadlines;
 mod effect;
-mod emitters;
 mod ending;
 mod entry;
 mod event;
@@ -29,6 +28,7 @@ mod leaving;
 mod limits;
 mod log;
 mod mirroring;
+mod owner_tags;
 mod posting;
 mod rerun;
 mod restore;
@@ -43,7 +43,7 @@ mod withheld;
 
 pub use effect::{Answer, Cause, Effect, Ending, Fact, Frame, Refusal, ResumeOutcome};
 pub use event::{Event, Millis, SinkId};
-pub use event_id::{Emitter, EventId};
+pub use event_id::{EventId, OwnerTag};
 pub use limits::Limits;
 #[cfg(feature = "mutants")]
 pub use mutants::{MUTANTS, is_mutant_selected, select_mutant};

@@ -1,4 +1,5 @@
-//! The session's log: numbered entries, how far they are held, and what of them can still be replayed.
+//! The session's log: numbered entries, how far they are held, and what of them can still be
+//! replayed.
 //!
 //! Numbers have no hole. An entry is shown to a client only once it is held
 //! ([`Log::acknowledge`]), so what a client has seen can be replayed wherever the
@@ -9,9 +10,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use protocol::RequestId;
 
-use crate::emitters::Emitters;
 use crate::event_id::decimal;
-use crate::{Effect, Emitter, Limits, Millis, entry};
+use crate::owner_tags::OwnerTags;
+use crate::{Effect, Limits, Millis, OwnerTag, entry};
 
 /// The replayable tail of the log, as this owner holds it in memory.
 pub(crate) struct Log {
@@ -29,7 +30,7 @@ pub(crate) struct Log {
     /// The floor that the log was last told.
     floor_told: u64,
     bytes: usize,
-    pub(crate) emitters: Emitters,
+    pub(crate) owner_tags: OwnerTags,
 }
 
 /// One entry.
@@ -101,12 +102,12 @@ pub(crate) struct Rerunnable {
 /// The id of a request to the client: who asked, and which of its questions it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AskId {
-    pub(crate) emitter: Emitter,
+    pub(crate) owner_tag: OwnerTag,
     pub(crate) number: u64,
 }
 
 impl Log {
-    pub(crate) fn new(emitter: Emitter) -> Self {
+    pub(crate) fn new(owner_tag: OwnerTag) -> Self {
         Self {
             held: None,
             first: 1,
@@ -115,7 +116,7 @@ impl Log {
             newest_final: 0,
             floor_told: 1,
             bytes: 0,
-            emitters: Emitters::new(emitter),
+            owner_tags: OwnerTags::new(owner_tag),
         }
     }
 
@@ -123,7 +124,7 @@ impl Log {
     pub(crate) fn restored(
         first: u64,
         entries: Vec<(u64, What)>,
-        emitters: Emitters,
+        owner_tags: OwnerTags,
         at: Millis,
     ) -> Self {
         let last = first + entries.len() as u64 - 1;
@@ -138,7 +139,7 @@ impl Log {
                 let logged = |(stream, what)| Logged { stream, what, at };
                 Box::new(entries.into_iter().map(logged).collect())
             }),
-            emitters,
+            owner_tags,
         }
     }
 
@@ -216,8 +217,8 @@ impl Log {
         (from..self.next())
             .filter_map(|number| self.get(number).map(|logged| (number, logged)))
             .map(|(number, logged)| {
-                let by = self.emitters.of(number);
-                let by = if mutant!("sign_all_entries") { self.emitters.current() } else { by };
+                let by = self.owner_tags.of(number);
+                let by = if mutant!("sign_all_entries") { self.owner_tags.current() } else { by };
                 entry::encode(logged.stream, by, &logged.what)
             })
             .collect()
@@ -373,13 +374,13 @@ impl What {
 impl AskId {
     /// Reads an id; `None` for any text that [`std::fmt::Display`] does not write.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (emitter, number) = text.split_once('-')?;
-        Some(Self { emitter: Emitter::parse(emitter)?, number: decimal(number)? })
+        let (owner_tag, number) = text.split_once('-')?;
+        Some(Self { owner_tag: OwnerTag::parse(owner_tag)?, number: decimal(number)? })
     }
 }
 
 impl std::fmt::Display for AskId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}-{}", self.emitter, self.number)
+        write!(f, "{}-{}", self.owner_tag, self.number)
     }
 }

@@ -107,5 +107,5 @@ pub const MUTANTS: &[(&str, &str)] = &[
         "hand_out_entries_before_the_state",
         "entries may reach the store before the state that changed with them",
     ),
-    ("sign_all_entries", "all entries are written anew under the newest emitter"),
+    ("sign_all_entries", "all entries are written anew under the newest owner tag"),
 ];

@@ -13,7 +13,7 @@ use crate::saved_ids::SavedIds;
 use crate::session::{Client, Phase, Session, Turn};
 use crate::state::State;
 use crate::stream::Stream;
-use crate::{Birth, Effect, Emitter, Millis};
+use crate::{Birth, Effect, Millis, OwnerTag};
 
 /// What is written of a session: its record and its log.
 #[derive(Clone, Debug)]
@@ -26,8 +26,8 @@ pub struct Saved {
     pub state: Arc<[u8]>,
     /// Its version.
     pub version: u64,
-    /// Who emitted before, newest first.
-    pub former: Vec<Emitter>,
+    /// The tags of former owners, newest first.
+    pub former: Vec<OwnerTag>,
     /// The log, by number.
     pub log: Vec<(u64, Bytes)>,
 }
@@ -66,7 +66,7 @@ impl Session {
     /// Goes on with a session that another owner kept. What was in flight there is run
     /// again where that does no harm, and otherwise ends with an error.
     ///
-    /// `birth.emitter` must be new, and is not among the former ones. A duplex session
+    /// `birth.owner_tag` must be new, and is not among the former ones. A duplex session
     /// ends with its connection, so it is never restored.
     pub fn restore(
         birth: Birth,
@@ -81,9 +81,9 @@ impl Session {
         if mutant!("restore_no_cancellation") {
             state.cancelled.clear();
         }
-        let emitter = birth.emitter;
+        let owner_tag = birth.owner_tag;
         let mut session = Self::new(birth, now);
-        let Folded { log, streams, finished, asks } = fold(&log, &former, emitter, now)?;
+        let Folded { log, streams, finished, asks } = fold(&log, &former, owner_tag, now)?;
         (session.log, session.streams, session.finished) = (log, streams, finished);
         session.phase = if state.initialized { Phase::Live } else { Phase::Answered };
         session.versions.newest = version;

@@ -41,7 +41,8 @@ impl Session {
         }
     }
 
-    /// A standalone stream. At the bound the one that was told nothing for longest is let go (GET-09).
+    /// A standalone stream. At the bound the one that was told nothing for longest is let go
+    /// (GET-09).
     fn listen_afresh(&mut self, turn: &mut Turn<'_>, sink: SinkId) -> u64 {
         let standalone =
             |stream: &u64| self.streams.get(*stream).is_some_and(Stream::is_standalone);
@@ -63,12 +64,14 @@ impl Session {
     /// Goes on after an event (SSE-07): on its own stream only (SSE-08), whatever the
     /// stream began as (SSE-09).
     fn resume(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: EventId) -> ResumeOutcome {
-        let Some(run) = self.log.emitters.run(id.emitter) else { return ResumeOutcome::Unknown };
-        if self.log.emitters.rank_of(id.stream) > run.rank || id.number < run.from {
+        let Some(run) = self.log.owner_tags.run(id.owner_tag) else {
+            return ResumeOutcome::Unknown;
+        };
+        if self.log.owner_tags.rank_of(id.stream) > run.rank || id.number < run.from {
             // The stream that is meant was lost with its owner; this is another's.
             return ResumeOutcome::Unknown;
         }
-        // What a former owner emitted beyond what is left of it was lost with it.
+        // What a former owner wrote beyond what is left of it was lost with it.
         let lost = run.end.filter(|end| *end <= id.number && !mutant!("resume_what_was_lost"));
         let after = lost.map_or(id.number, |end| end - 1);
         if after > self.log.acknowledged() {
@@ -179,7 +182,7 @@ impl Session {
                 if let Some(attachment) = self.attachment(stream) {
                     attachment.sent = number;
                 }
-                let id = Some(self.log.emitters.id(stream, number));
+                let id = Some(self.log.owner_tags.id(stream, number));
                 let frame = Frame::Message { id, data: data.clone() };
                 turn.effects.push(Effect::Write { sink, frame });
             }
@@ -228,7 +231,7 @@ impl Session {
         let stream = self.listen_afresh(turn, sink);
         for method in self.server_lists() {
             let notification = protocol::Notification::new(method, None);
-            self.emit(turn, stream, notification.raw().clone());
+            self.write_event(turn, stream, notification.raw().clone());
         }
         ResumeOutcome::Trimmed
     }

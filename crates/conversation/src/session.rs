@@ -32,15 +32,15 @@ use crate::saved_ids::SavedIds;
 use crate::state::Versions;
 use crate::stream::{Attachment, Tombstone, Waiting};
 use crate::streams::Streams;
-use crate::{Answer, Cause, Effect, Emitter, Ending, Event, Limits, Millis, Refusal, SinkId};
+use crate::{Answer, Cause, Effect, Ending, Event, Limits, Millis, OwnerTag, Refusal, SinkId};
 
 /// What a session is born with.
 #[derive(Clone, Debug)]
 pub struct Birth {
     /// Its bounds.
     pub limits: Arc<Limits>,
-    /// Who emits its events: random, and never used before.
-    pub emitter: Emitter,
+    /// The tag of its owner's events: random, and never used before.
+    pub owner_tag: OwnerTag,
     /// Where its jitter comes from: any number.
     pub seed: u64,
     /// Which tool calls may be run again when nobody knows whether they were.
@@ -48,7 +48,8 @@ pub struct Birth {
     /// After how long without a request the link to the server is closed, in seconds;
     /// none to keep it. A session whose link is kept does not sleep.
     pub idle_stop_secs: Option<u64>,
-    /// The one pipe of a duplex transport (HTTP+SSE, stdio), open already; none for Streamable HTTP.
+    /// The one pipe of a duplex transport (HTTP+SSE, stdio), open already; none for Streamable
+    /// HTTP.
     pub duplex: Option<SinkId>,
 }
 
@@ -164,7 +165,7 @@ pub(crate) struct Turn<'a> {
 impl Session {
     /// A session that nobody has spoken in.
     pub fn new(birth: Birth, now: Millis) -> Self {
-        let Birth { limits, emitter, seed, rerun, idle_stop_secs, duplex } = birth;
+        let Birth { limits, owner_tag, seed, rerun, idle_stop_secs, duplex } = birth;
         Self {
             limits,
             seed: seed | 1,
@@ -181,7 +182,7 @@ impl Session {
             streams: Streams::default(),
             finished: ThinVec::new(),
             attachments: ThinVec::new(),
-            log: Log::new(emitter),
+            log: Log::new(owner_tag),
             asks: ThinVec::new(),
             next_ask: 1,
             waiting: ThinVec::new(),
@@ -239,9 +240,9 @@ impl Session {
                 self.versions.held = self.versions.held.max(version);
                 self.acknowledged(&mut turn, self.log.acknowledged());
             }
-            Event::Reclaimed { emitter } => {
+            Event::Reclaimed { owner_tag } => {
                 let (next, floor) = (self.log.next(), self.log.first());
-                self.log.emitters.succeed(emitter, next, floor);
+                self.log.owner_tags.succeed(owner_tag, next, floor);
             }
             Event::HandOver { at_once } => self.hand_over(&mut turn, at_once),
             Event::DeadlinePassed => self.deadline_passed(&mut turn),

@@ -159,12 +159,12 @@ impl Session {
     }
 
     /// Writes a message to a stream's log; it is told once the log holds it.
-    pub(crate) fn emit(&mut self, turn: &Turn<'_>, stream: u64, data: Bytes) {
-        self.emit_marked(turn, stream, data, Mark::Plain);
+    pub(crate) fn write_event(&mut self, turn: &Turn<'_>, stream: u64, data: Bytes) {
+        self.write_event_marked(turn, stream, data, Mark::Plain);
     }
 
-    /// As [`Session::emit`], and notes what the message means.
-    pub(crate) fn emit_marked(&mut self, turn: &Turn<'_>, id: u64, data: Bytes, mark: Mark) {
+    /// As [`Session::write_event`], and notes what the message means.
+    pub(crate) fn write_event_marked(&mut self, turn: &Turn<'_>, id: u64, data: Bytes, mark: Mark) {
         let event = What::Event { data, mark: mark.clone() };
         let number = self.log.push(id, event, turn.now);
         if mutant!("write_an_event_twice") && mark == Mark::Plain {
@@ -183,12 +183,12 @@ impl Session {
     }
 
     /// Writes a question or any other message to a stream's log.
-    fn emit_waiting(&mut self, turn: &Turn<'_>, stream: u64, Waiting { data, ask, .. }: Waiting) {
+    fn write_waiting(&mut self, turn: &Turn<'_>, stream: u64, Waiting { data, ask, .. }: Waiting) {
         // One that was withdrawn meanwhile is no question any more.
         let Some(ask) = ask.filter(|ask| self.is_open(*ask)) else {
-            return self.emit_marked(turn, stream, data, Mark::Plain);
+            return self.write_event_marked(turn, stream, data, Mark::Plain);
         };
-        self.emit_marked(turn, stream, data, Mark::Ask(ask));
+        self.write_event_marked(turn, stream, data, Mark::Ask(ask));
         if self.streams.get(stream).is_some_and(Stream::is_standalone) {
             self.keep_askers(ask);
         }
@@ -215,7 +215,7 @@ impl Session {
 
     /// Tells one held entry to whoever listens to its stream.
     pub(crate) fn reveal(&mut self, turn: &mut Turn<'_>, number: u64, entry: u64, what: &What) {
-        let id = self.log.emitters.id(number, entry);
+        let id = self.log.owner_tags.id(number, entry);
         let Some(attachment) = self.attachment(number).filter(|a| a.sent < entry) else { return };
         let sink = attachment.sink;
         attachment.sent = entry;
@@ -237,7 +237,7 @@ impl Session {
         let retry = self.retry();
         let primes = self.revision().has_priming();
         let cursor = if mutant!("head_names_the_next_event") { cursor + 1 } else { cursor };
-        let id = self.log.emitters.id(number, cursor);
+        let id = self.log.owner_tags.id(number, cursor);
         let Some(attachment) = self.attachment(number) else { return };
         let (sink, open) = (attachment.sink, std::mem::replace(&mut attachment.open, true));
         attachment.resumable = true;
@@ -278,7 +278,7 @@ impl Session {
         }
         match route {
             Route::Call(call) => match self.upgraded(turn, call) {
-                Some(Upgraded::Stream(stream)) => self.emit_waiting(turn, stream, message),
+                Some(Upgraded::Stream(stream)) => self.write_waiting(turn, stream, message),
                 Some(Upgraded::Sink(sink)) => {
                     let frame = Frame::Message { id: None, data: message.data };
                     turn.effects.push(Effect::Write { sink, frame });
@@ -286,13 +286,14 @@ impl Session {
                 None => self.deliver_waiting(turn, Route::Standalone, message),
             },
             Route::Standalone => match self.newest_standalone() {
-                Some(stream) if may_go => self.emit_waiting(turn, stream, message),
+                Some(stream) if may_go => self.write_waiting(turn, stream, message),
                 _ => self.wait(turn, message),
             },
         }
     }
 
-    /// The stream that a message to nobody in particular goes on: the newest one somebody listens to (SSE-01).
+    /// The stream that a message to nobody in particular goes on: the newest one somebody listens
+    /// to (SSE-01).
     pub(crate) fn newest_standalone(&self) -> Option<u64> {
         let listened = self.attachments.iter().map(|attachment| attachment.stream);
         let standalone =

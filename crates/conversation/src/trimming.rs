@@ -95,7 +95,7 @@ impl Session {
         }
         let asks = self.open_asks().filter(|(_, _, number)| *number < floor);
         asks.for_each(|ask| carried.add_ask(ask));
-        (!carried.is_empty()).then(|| carried.encode(&self.log.emitters))
+        (!carried.is_empty()).then(|| carried.encode(&self.log.owner_tags))
     }
 
     /// Forgets a stream but for its tombstone.
@@ -152,7 +152,7 @@ impl Session {
         if stream.is_standalone() {
             for method in self.server_lists() {
                 let notification = Notification::new(method, None);
-                self.emit(turn, number, notification.raw().clone());
+                self.write_event(turn, number, notification.raw().clone());
             }
             return true;
         }
@@ -163,7 +163,7 @@ impl Session {
                 self.abandon_request(turn, id);
                 // Another connection that resumes the stream finds the same final response.
                 let mark = Mark::Word(id.clone());
-                self.emit_marked(turn, number, error(id, why), mark);
+                self.write_event_marked(turn, number, error(id, why), mark);
             }
             self.close_stream(turn, number);
         }

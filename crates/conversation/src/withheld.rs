@@ -85,7 +85,7 @@ impl Session {
                 What::Event { data, mark } if wanted(mark) => {
                     let data = self.without_promise(number, data);
                     let named = mutant!("name_what_is_not_held");
-                    let id = named.then(|| self.log.emitters.id(stream, number));
+                    let id = named.then(|| self.log.owner_tags.id(stream, number));
                     let frame = Frame::Message { id, data };
                     turn.effects.push(Effect::Write { sink, frame });
                 }

@@ -202,8 +202,8 @@ proptest! {
     }
 
     #[test]
-    fn an_event_id_reads_back_as_it_was_written(stream: u64, emitter: u64, number: u64) {
-        let id = EventId { stream, emitter: conversation::Emitter(emitter), number };
+    fn an_event_id_reads_back_as_it_was_written(stream: u64, owner_tag: u64, number: u64) {
+        let id = EventId { stream, owner_tag: conversation::OwnerTag(owner_tag), number };
         prop_assert_eq!(EventId::parse(&id.to_string()), Some(id));
     }
 

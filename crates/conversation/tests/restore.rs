@@ -3,7 +3,7 @@
 mod world;
 
 use bytes::Bytes;
-use conversation::{Answer, Cause, Emitter, Event, EventId, Limits, Refusal, Rerun, Session};
+use conversation::{Answer, Cause, Event, EventId, Limits, OwnerTag, Refusal, Rerun, Session};
 use protocol::{Message, Method, Notification, Request, Response};
 use world::{NEW, World, accepted, cursor, live};
 
@@ -117,24 +117,24 @@ fn a_final_response_that_the_log_holds_is_told_and_nothing_is_run_again() {
 }
 
 #[test]
-fn numbers_go_on_and_an_id_is_known_by_its_emitter() {
+fn numbers_go_on_and_an_id_is_known_by_its_owner_tag() {
     let mut world = harmless();
     let first = world.call(1);
     world.progress(1, 1);
     world.progress(1, 2);
     let seen = cursor(&world, first);
     world.restore(0);
-    let foreign = EventId { emitter: Emitter(1), ..seen };
+    let foreign = EventId { owner_tag: OwnerTag(1), ..seen };
     let sink = world.listen(Some(foreign));
     assert_eq!(*world.refusal(sink), Refusal::UnknownEvent);
-    let never = EventId { emitter: world.emitter, ..seen };
+    let never = EventId { owner_tag: world.owner_tag, ..seen };
     let sink = world.listen(Some(never));
     assert_eq!(*world.refusal(sink), Refusal::UnknownEvent);
     let sink = world.listen(Some(seen));
     start(&mut world);
     world.answer(1, "done");
     let told = cursor(&world, sink);
-    assert_eq!((told.stream, told.emitter, told.number), (seen.stream, world.emitter, 4));
+    assert_eq!((told.stream, told.owner_tag, told.number), (seen.stream, world.owner_tag, 4));
 }
 
 /// The store has forgotten what it held from this number on.
@@ -428,7 +428,7 @@ fn initialized_posted_again_is_said_to_the_server_once() {
 }
 
 #[test]
-fn a_session_that_reclaims_itself_goes_on_under_another_emitter() {
+fn a_session_that_reclaims_itself_goes_on_under_another_owner_tag() {
     let mut world = live();
     let first = world.call(1);
     world.progress(1, 1);
@@ -436,7 +436,7 @@ fn a_session_that_reclaims_itself_goes_on_under_another_emitter() {
     world.reclaim();
     world.progress(1, 2);
     let after = cursor(&world, first);
-    assert_ne!(before.emitter, after.emitter);
+    assert_ne!(before.owner_tag, after.owner_tag);
     world.ask("what", Some(1));
     let second = world.listen(Some(before));
     world.reclaim();
@@ -580,7 +580,7 @@ fn what_another_version_wrote_is_unreadable_and_never_a_panic() {
     let restore = |saved| {
         let birth = conversation::Birth {
             limits: Default::default(),
-            emitter: Emitter(77),
+            owner_tag: OwnerTag(77),
             seed: 1,
             duplex: None,
             rerun: Rerun::default(),

@@ -118,7 +118,7 @@ fn an_id_of_no_event_or_of_another_session_is_refused() {
     let other_call = world.call(2);
     world.progress(2, 5);
     let other = cursor(&world, other_call);
-    let foreign = EventId { emitter: conversation::Emitter(1), ..id };
+    let foreign = EventId { owner_tag: conversation::OwnerTag(1), ..id };
     let crossed = EventId { number: other.number, ..id };
     let future = EventId { number: 999, ..id };
     for wrong in [foreign, crossed, future] {

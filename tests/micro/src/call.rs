@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conversation::{
-    Answer, Birth, Effect, Emitter, Event, Frame, Limits, Millis, Rerun, Session, SinkId,
+    Answer, Birth, Effect, Event, Frame, Limits, Millis, OwnerTag, Rerun, Session, SinkId,
 };
 use protocol::{Body, Message, Method, Notification, Request, Response};
 
@@ -42,7 +42,7 @@ impl Calls {
     pub(crate) fn new(progress: u64) -> Self {
         let birth = Birth {
             limits: Arc::new(Limits::default()),
-            emitter: Emitter(0x00c0_ffee),
+            owner_tag: OwnerTag(0x00c0_ffee),
             seed: 1,
             rerun: Rerun::Annotated,
             idle_stop_secs: None,

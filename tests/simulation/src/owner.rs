@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conversation::{
-    Answer, Birth, Cause, Effect, Emitter, Ending, Event, Frame, Limits, Millis, Refusal, Rerun,
+    Answer, Birth, Cause, Effect, Ending, Event, Frame, Limits, Millis, OwnerTag, Refusal, Rerun,
     Saved, Session, SinkId,
 };
 use ownership::machine::{Acquired, Ownership};
@@ -131,7 +131,7 @@ impl World {
         };
         Birth {
             limits: Arc::new(limits),
-            emitter: Emitter(token.random),
+            owner_tag: OwnerTag(token.random),
             seed: self.random(),
             duplex: None,
             rerun: Rerun::default(),
@@ -226,7 +226,7 @@ impl World {
             initialize: record.initialize.clone(),
             state: record.state.bytes.clone(),
             version: record.state.version,
-            former: record.former.iter().map(|token| Emitter(token.random)).collect(),
+            former: record.former.iter().map(|token| OwnerTag(token.random)).collect(),
             log: log.clone(),
         };
         let mut effects = Vec::new();

@@ -573,11 +573,11 @@ impl Rules<'_> {
     }
 }
 
-/// An event id, `<stream>.<emitter>-<number>`.
+/// An event id, `<stream>.<owner_tag>-<number>`.
 fn parts(id: &str) -> Option<(u64, &str, u64)> {
     let (stream, rest) = id.split_once('.')?;
-    let (emitter, number) = rest.rsplit_once('-')?;
-    Some((stream.parse().ok()?, emitter, number.parse().ok()?))
+    let (owner_tag, number) = rest.rsplit_once('-')?;
+    Some((stream.parse().ok()?, owner_tag, number.parse().ok()?))
 }
 
 /// What ids must be over a whole session: one payload and one place each, rising on a
@@ -586,7 +586,7 @@ fn ids(entries: &[Entry]) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut payloads: HashMap<(&str, &str), (&Key, String)> = HashMap::new();
     let mut last: HashMap<&Key, u64> = HashMap::new();
-    let mut emitters: BTreeMap<&str, BTreeMap<u64, &str>> = BTreeMap::new();
+    let mut owner_tags: BTreeMap<&str, BTreeMap<u64, &str>> = BTreeMap::new();
     for entry in entries {
         let (on, id, payload) = match &entry.what {
             What::Event { on, id: Some(id), says } => (on, id, format!("{says:?}")),
@@ -607,29 +607,29 @@ fn ids(entries: &[Entry]) -> Vec<Violation> {
             Some(_) => say("doubled", id.clone()),
             None => {}
         }
-        let Some((_, emitter, number)) = parts(id) else {
+        let Some((_, owner_tag, number)) = parts(id) else {
             say("two payloads", format!("{id} is no id of ours"));
             continue;
         };
         if last.insert(on, number).is_some_and(|last| last > number) {
             say("reordered", format!("{id} after number {:?}", last.get(on)));
         }
-        let other = emitters.entry(&entry.session).or_default().insert(number, emitter);
-        if let Some(other) = other.filter(|other| *other != emitter) {
+        let other = owner_tags.entry(&entry.session).or_default().insert(number, owner_tag);
+        if let Some(other) = other.filter(|other| *other != owner_tag) {
             say("two owners", format!("{id}, and number {number} of {other}"));
         }
     }
-    for (session, numbers) in emitters {
+    for (session, numbers) in owner_tags {
         let mut done = BTreeSet::new();
         let mut now = "";
-        for (number, emitter) in numbers {
-            if emitter != now {
-                if !done.insert(emitter) {
-                    let seen = format!("{emitter} acts again at number {number}, after {now}");
+        for (number, owner_tag) in numbers {
+            if owner_tag != now {
+                if !done.insert(owner_tag) {
+                    let seen = format!("{owner_tag} acts again at number {number}, after {now}");
                     let key = session.to_owned();
                     found.push(Violation { rule: "two owners", key, seen });
                 }
-                now = emitter;
+                now = owner_tag;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Events of a reply, as bytes between the owner and the node that has the connection.
 
 use bytes::Bytes;
-use conversation::{Answer, Emitter, EventId, Frame, Refusal};
+use conversation::{Answer, EventId, Frame, OwnerTag, Refusal};
 
 use super::wire::{Reader, Writer};
 use crate::ReplyEvent;
@@ -162,14 +162,14 @@ fn take_frame(reader: &mut Reader) -> Option<Frame> {
 
 fn put_id(writer: &mut Writer, id: EventId) {
     writer.number(id.stream);
-    writer.word(id.emitter.0);
+    writer.word(id.owner_tag.0);
     writer.number(id.number);
 }
 
 fn take_id(reader: &mut Reader) -> Option<EventId> {
     let stream = reader.number()?;
-    let emitter = Emitter(reader.word()?);
-    Some(EventId { stream, emitter, number: reader.number()? })
+    let owner_tag = OwnerTag(reader.word()?);
+    Some(EventId { stream, owner_tag, number: reader.number()? })
 }
 
 #[cfg(test)]
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    const ID: EventId = EventId { stream: 300, emitter: Emitter(u64::MAX), number: 7 };
+    const ID: EventId = EventId { stream: 300, owner_tag: OwnerTag(u64::MAX), number: 7 };
 
     fn each() -> Vec<ReplyEvent> {
         let json = Bytes::from_static(b"{\"a\": 1}");

@@ -460,10 +460,11 @@ impl Story {
 
     /// The numbers of the events that the log ever held of an event's stream.
     pub(crate) fn events_beside(&self, id: EventId) -> Vec<u64> {
-        let emitter = format!(r#""e":"{}""#, id.emitter);
+        let owner_tag = format!(r#""e":"{}""#, id.owner_tag);
         let history = &self.world.history;
         let is_it = |((_, number), entry): &(&(u32, u64), &Bytes)| {
-            *number == id.number && entry.windows(emitter.len()).any(|w| w == emitter.as_bytes())
+            *number == id.number
+                && entry.windows(owner_tag.len()).any(|w| w == owner_tag.as_bytes())
         };
         let Some(((era, _), _)) = history.iter().find(is_it) else { return Vec::new() };
         let head = format!(r#"{{"k":"event","s":{},"#, id.stream);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conversation::{
-    Answer, Birth, Cause, Effect, Emitter, Ending, Event, EventId, Frame, Limits, Millis, Refusal,
+    Answer, Birth, Cause, Effect, Ending, Event, EventId, Frame, Limits, Millis, OwnerTag, Refusal,
     Rerun, Saved, Session, SinkId,
 };
 use protocol::{Message, Method, Mirrored, Notification, Request, RequestId, Response};
@@ -96,9 +96,9 @@ pub(crate) struct World {
     pub(crate) state: (u64, Arc<[u8]>),
     /// The params of `initialize`.
     initialize: String,
-    /// Who emits, and who did before, newest first.
-    pub(crate) emitter: Emitter,
-    pub(crate) former: Vec<Emitter>,
+    /// The tag of this owner, and those of former ones, newest first.
+    pub(crate) owner_tag: OwnerTag,
+    pub(crate) former: Vec<OwnerTag>,
     /// Every id that was told, with its payload.
     told: HashMap<EventId, Bytes>,
     /// Every payload that was told, with its stream.
@@ -125,7 +125,7 @@ impl World {
     pub(crate) fn with(limits: Limits, rerun: Rerun, idle_stop_secs: Option<u64>) -> Self {
         let birth = Birth {
             limits: Arc::new(limits.clone()),
-            emitter: Emitter(0xfeed),
+            owner_tag: OwnerTag(0xfeed),
             seed: 7,
             rerun,
             idle_stop_secs,
@@ -139,7 +139,7 @@ impl World {
         let pipe = SinkId(0);
         let birth = Birth {
             limits: Arc::new(limits.clone()),
-            emitter: Emitter(0xfeed),
+            owner_tag: OwnerTag(0xfeed),
             seed: 7,
             rerun: Rerun::Annotated,
             idle_stop_secs: None,
@@ -162,7 +162,7 @@ impl World {
             steps: 0,
             state: (0, Arc::default()),
             initialize: String::new(),
-            emitter: Emitter(0xfeed),
+            owner_tag: OwnerTag(0xfeed),
             former: Vec::new(),
             session,
             now: Millis(0),
@@ -379,11 +379,11 @@ impl World {
         for batch in std::mem::take(&mut self.pending).into_iter().take(taken) {
             self.hold(batch);
         }
-        self.former.insert(0, self.emitter);
-        self.emitter = Emitter(self.emitter.0 + 1);
+        self.former.insert(0, self.owner_tag);
+        self.owner_tag = OwnerTag(self.owner_tag.0 + 1);
         let birth = Birth {
             limits: Arc::new(self.limits.clone()),
-            emitter: self.emitter,
+            owner_tag: self.owner_tag,
             seed: 9,
             rerun: self.rerun,
             idle_stop_secs: self.idle_stop_secs,
@@ -416,9 +416,9 @@ impl World {
 
     /// The node claims the session from itself.
     pub(crate) fn reclaim(&mut self) {
-        self.former.insert(0, self.emitter);
-        self.emitter = Emitter(self.emitter.0 + 1);
-        self.step(Event::Reclaimed { emitter: self.emitter });
+        self.former.insert(0, self.owner_tag);
+        self.owner_tag = OwnerTag(self.owner_tag.0 + 1);
+        self.step(Event::Reclaimed { owner_tag: self.owner_tag });
     }
 
     pub(crate) fn step(&mut self, event: Event) {

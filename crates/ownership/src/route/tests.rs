@@ -1,7 +1,7 @@
 //! What a connection is told while its session goes from owner to owner.
 
 use bytes::Bytes;
-use conversation::{Answer, Emitter, EventId, Frame, Refusal};
+use conversation::{Answer, EventId, Frame, OwnerTag, Refusal};
 use protocol::Limits;
 
 use super::{Asked, Next, RouteState};
@@ -48,7 +48,7 @@ fn listen() -> SessionRequest {
 }
 
 fn id(number: u64) -> EventId {
-    EventId { stream: 4, emitter: Emitter(10), number }
+    EventId { stream: 4, owner_tag: OwnerTag(10), number }
 }
 
 fn open(at: Option<u64>) -> Happens {

@@ -22,7 +22,7 @@ const TTL: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 enum Step {
     /// A node numbers so many new entries.
-    Emit(usize, u64),
+    Append(usize, u64),
     /// A node raises its floor by so much, at most to its next number.
     Raise(usize, u64),
     /// A node sends everything that is not acknowledged, or an empty batch.
@@ -42,7 +42,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let node = 0..2_usize;
     prop_oneof![
-        3 => (node.clone(), 1..4_u64).prop_map(|(node, count)| Step::Emit(node, count)),
+        3 => (node.clone(), 1..4_u64).prop_map(|(node, count)| Step::Append(node, count)),
         2 => (node.clone(), 1..6_u64).prop_map(|(node, by)| Step::Raise(node, by)),
         3 => node.clone().prop_map(Step::Send),
         1 => (node.clone(), 1..3_u64).prop_map(|(node, count)| Step::SendNewest(node, count)),
@@ -66,7 +66,7 @@ enum Sent {
 #[derive(Clone, Debug)]
 struct OwnedSession {
     record: Record,
-    /// Who emitted each entry from the floor on.
+    /// The owner that wrote each entry from the floor on.
     ring: Vec<Bytes>,
     floor: u64,
     /// Everything up to here is acknowledged: clients may have seen it.
@@ -131,7 +131,7 @@ impl Fight {
 
     async fn step(&mut self, step: Step) {
         match step {
-            Step::Emit(node, count) => self.emit(node, count),
+            Step::Append(node, count) => self.append(node, count),
             Step::Raise(node, by) => self.raise(node, by),
             Step::Send(node) => {
                 let Some(owned) = &self.nodes[node] else { return };
@@ -163,7 +163,7 @@ impl Fight {
         }
     }
 
-    fn emit(&mut self, node: usize, count: u64) {
+    fn append(&mut self, node: usize, count: u64) {
         let Some(owned) = &mut self.nodes[node] else { return };
         for _ in 0..count {
             let payload = format!("{} {}", owned.record.owner.token.random, owned.next());
@@ -245,9 +245,9 @@ impl Fight {
         let mut counter_before = 0;
         for (at, (number, payload)) in log.iter().enumerate() {
             assert_eq!(*number, log[0].0 + at as u64, "duplicate, hole or disorder: {log:?}");
-            let (emitter, named) = parse(payload);
+            let (owner_tag, named) = parse(payload);
             assert_eq!(named, *number, "an entry under another's number: {log:?}");
-            let counter = self.tokens[&emitter];
+            let counter = self.tokens[&owner_tag];
             assert!(counter >= counter_before, "a deposed owner wrote: {log:?}");
             counter_before = counter;
         }
@@ -262,11 +262,11 @@ impl Fight {
     }
 }
 
-/// Who emitted an entry, and under which number.
+/// The owner that wrote an entry, and under which number.
 fn parse(payload: &Bytes) -> (u64, u64) {
     let text = std::str::from_utf8(payload).expect("text");
-    let (emitter, number) = text.split_once(' ').expect("two words");
-    (emitter.parse().expect("a number"), number.parse().expect("a number"))
+    let (owner_tag, number) = text.split_once(' ').expect("two words");
+    (owner_tag.parse().expect("a number"), number.parse().expect("a number"))
 }
 
 proptest! {

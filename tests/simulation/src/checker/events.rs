@@ -18,7 +18,7 @@ impl Checker {
 
     /// The number of the newest event of the session that was told under a token of this record.
     /// What an owner told whose claim is not in the record, in a partition of Redis, is not in its
-    /// log either, whoever emitted it.
+    /// log either, whoever wrote it.
     pub(super) fn told_through(&self, session: &SessionId, record: &Record) -> u64 {
         let tokens = std::iter::once(&record.owner.token).chain(&record.former);
         let told = tokens.filter_map(|token| self.told_by.get(&(session.clone(), token.random)));

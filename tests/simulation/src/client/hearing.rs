@@ -296,7 +296,7 @@ impl Client {
         };
         if let Some(last) = last {
             let again = data.is_some() && id.number <= last.number;
-            let other = id.emitter != last.emitter;
+            let other = id.owner_tag != last.owner_tag;
             let back = id.number < last.number;
             // A standalone stream may begin anew; a call's never does.
             let same = id.stream == last.stream;

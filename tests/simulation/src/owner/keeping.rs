@@ -1,6 +1,6 @@
 //! What a session's ownership asks for, and what comes of it.
 
-use conversation::{Emitter, Event};
+use conversation::{Event, OwnerTag};
 use ownership::failover::Generation;
 use ownership::machine::{LeaseSnapshot, Op, OpResult, Outcome};
 use ownership::tombstones::Tombstone;
@@ -76,9 +76,9 @@ impl World {
                 Outcome::Reclaimed(token) => {
                     owned.owner.token = token;
                     self.checker.heard_claim(token);
-                    let emitter = Emitter(token.random);
+                    let owner_tag = OwnerTag(token.random);
                     // Before anything that happens under it.
-                    owned.following.push_front(Event::Reclaimed { emitter });
+                    owned.following.push_front(Event::Reclaimed { owner_tag });
                 }
                 Outcome::Deposed | Outcome::Released | Outcome::Ended => {
                     let name = self.name(at);
