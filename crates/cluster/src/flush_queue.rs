@@ -37,7 +37,7 @@ struct Pending {
     /// has run.
     wakers: Vec<Waker>,
     /// The connections that have something to write: at most each direction of each link.
-    lines: Vec<Arc<dyn Flush>>,
+    connections: Vec<Arc<dyn Flush>>,
     flusher: Option<Waker>,
     /// Its runtime has ended, and with it the task that flushes.
     is_down: bool,
@@ -56,10 +56,11 @@ impl Drop for Installed {
     fn drop(&mut self) {
         let mut pending = self.0.lock();
         pending.is_down = true;
-        let (wakers, lines) = (mem::take(&mut pending.wakers), mem::take(&mut pending.lines));
+        let (wakers, connections) =
+            (mem::take(&mut pending.wakers), mem::take(&mut pending.connections));
         drop(pending);
         wakers.into_iter().for_each(Waker::wake);
-        lines.iter().for_each(|line| line.flush_elsewhere());
+        connections.iter().for_each(|connection| connection.flush_elsewhere());
     }
 }
 
@@ -81,18 +82,18 @@ pub fn install() {
         poll_fn(|context| {
             let mut pending = installed.0.lock();
             pending.flusher = Some(context.waker().clone());
-            let (mut wakers, mut lines) =
-                (mem::take(&mut pending.wakers), mem::take(&mut pending.lines));
+            let (mut wakers, mut connections) =
+                (mem::take(&mut pending.wakers), mem::take(&mut pending.connections));
             drop(pending);
             wakers.drain(..).for_each(Waker::wake);
-            lines.drain(..).for_each(|line| line.flush());
+            connections.drain(..).for_each(|connection| connection.flush());
             // Their room is used again.
             let mut pending = installed.0.lock();
             if pending.wakers.is_empty() {
                 pending.wakers = wakers;
             }
-            if pending.lines.is_empty() {
-                pending.lines = lines;
+            if pending.connections.is_empty() {
+                pending.connections = connections;
             }
             Poll::<()>::Pending
         })
@@ -109,14 +110,14 @@ pub(crate) fn wake_at_flush(waker: Waker) {
 
 /// Flushes at the end of this tick. Where the thread has no flush queue, and may be in the
 /// middle of anything, another thread does.
-pub(crate) fn flush_later(line: &Arc<dyn Flush>) {
-    let add = |pending: &mut Pending, line: &Arc<dyn Flush>| {
-        if !pending.lines.iter().any(|other| Arc::ptr_eq(other, line)) {
-            pending.lines.push(line.clone());
+pub(crate) fn flush_later(connection: &Arc<dyn Flush>) {
+    let add = |pending: &mut Pending, connection: &Arc<dyn Flush>| {
+        if !pending.connections.iter().any(|other| Arc::ptr_eq(other, connection)) {
+            pending.connections.push(connection.clone());
         }
     };
-    if let Some(line) = enqueue(line, add) {
-        line.flush_elsewhere();
+    if let Some(connection) = enqueue(connection, add) {
+        connection.flush_elsewhere();
     }
 }
 

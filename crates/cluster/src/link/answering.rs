@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use bytes::{Bytes, BytesMut};
 
 use super::assembly::{Assembly, First, Next};
+use super::connection::FrameHandler;
 use super::frame::{self, Credit, Kind, Open, Piece, Reply, TooLarge};
-use super::line::Party;
 use crate::flush_queue::{self, Flush};
 use crate::node::Node;
 use crate::{CallError, Replies};
@@ -64,10 +64,10 @@ struct Rest {
 
 /// The calls that may have something to tell.
 struct Ready {
-    /// Each call at most once, since [`Wakes::queued`] says so. None after the line's end.
+    /// Each call at most once, since [`Wakes::queued`] says so. None after the connection's end.
     calls: Mutex<Option<VecDeque<Arc<Wakes>>>>,
     /// What they tell goes over this.
-    line: Weak<dyn Flush>,
+    connection: Weak<dyn Flush>,
 }
 
 /// Wakes one call.
@@ -78,13 +78,13 @@ struct Wakes {
 }
 
 impl Answering {
-    /// What calls have to tell goes over this line.
-    pub(crate) fn new(node: Arc<Node>, line: Weak<dyn Flush>) -> Self {
-        let ready = Arc::new(Ready { calls: Mutex::new(Some(VecDeque::new())), line });
+    /// What calls have to tell goes over this connection.
+    pub(crate) fn new(node: Arc<Node>, connection: Weak<dyn Flush>) -> Self {
+        let ready = Arc::new(Ready { calls: Mutex::new(Some(VecDeque::new())), connection });
         Self { node, state: Mutex::default(), ready }
     }
 
-    /// The line has ended, and every call with it.
+    /// The connection has ended, and every call with it.
     pub(crate) fn end(&self) {
         self.ready.calls().take();
         let ended = mem::take(&mut *self.state());
@@ -135,7 +135,7 @@ impl Answering {
                 drop(state);
                 self.begin(id, window, body)
             }
-            Next::Strange => false,
+            Next::Malformed => false,
         }
     }
 
@@ -251,8 +251,8 @@ fn over(id: u64, error: CallError) -> Kind {
     }
 }
 
-impl Party for Answering {
-    fn take(&self, kind: Kind) -> bool {
+impl FrameHandler for Answering {
+    fn handle_frame(&self, kind: Kind) -> bool {
         match kind {
             Kind::Open(open) => return self.open(open),
             Kind::OpenMore(piece) => return self.open_more(piece),
@@ -269,12 +269,12 @@ impl Party for Answering {
         true
     }
 
-    fn say(&self, out: &mut BytesMut, enough_bytes: usize) {
+    fn write_frames(&self, out: &mut BytesMut, enough_bytes: usize) {
         let message_bytes_max = self.node.settings.message_bytes_max;
         while out.len() < enough_bytes {
             let next = self.state().next(&self.ready, message_bytes_max);
             let Some((kind, ended)) = next else { return };
-            kind.say(out);
+            kind.write_to(out);
             // Not under the lock.
             drop(ended);
         }
@@ -300,8 +300,8 @@ impl Wakes {
 impl Wake for Wakes {
     fn wake(self: Arc<Self>) {
         self.queue();
-        if let Some(line) = self.ready.line.upgrade() {
-            flush_queue::flush_later(&line);
+        if let Some(connection) = self.ready.connection.upgrade() {
+            flush_queue::flush_later(&connection);
         }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) enum Next {
     /// More is to come.
     More,
     /// It does not continue the message: no node sends that.
-    Strange,
+    Malformed,
 }
 
 impl Assembly {
@@ -57,7 +57,7 @@ impl Assembly {
         let left = self.rest.checked_sub(body.len());
         // A piece without content would let a peer send pieces for ever.
         let Some(left) = left.filter(|left| *left as u64 == rest && !body.is_empty()) else {
-            return Next::Strange;
+            return Next::Malformed;
         };
         self.bytes.extend_from_slice(body);
         self.rest = left;
@@ -100,7 +100,7 @@ mod tests {
                     Some(assembly) => match assembly.add(&piece, rest as u64) {
                         Next::Whole(bytes) => out = Some(bytes),
                         Next::More => {}
-                        Next::Strange => prop_assert!(false, "it continues the message"),
+                        Next::Malformed => prop_assert!(false, "it continues the message"),
                     },
                 }
             }
@@ -124,7 +124,7 @@ mod tests {
             else {
                 panic!("more is to come")
             };
-            assert!(matches!(assembly.add(body, rest), Next::Strange), "{body:?} {rest}");
+            assert!(matches!(assembly.add(body, rest), Next::Malformed), "{body:?} {rest}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The calls of one node to another, whatever becomes of the link between them.
 //!
 //! Three sides meet here: callers, who make and drop calls and take replies; whoever writes
-//! to the line; and the reader, who brings what the peer says. None ever waits for another.
+//! to the connection; and the reader, who brings what the peer says. None ever waits for another.
 //! Which calls may be made again is decided here, in [`Calls::broke`].
 
 use std::collections::{HashMap, VecDeque};
@@ -42,7 +42,7 @@ struct State {
     phase: Phase,
     /// The last attempt to connect has failed.
     unreachable: bool,
-    /// Which link this is to the peer; the line of an earlier one gets nothing.
+    /// Which link this is to the peer; the connection of an earlier one gets nothing.
     link: u64,
     /// The next call's id. Goes on over all links to the peer.
     next: u64,
@@ -51,7 +51,7 @@ struct State {
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
     /// What is said goes over this while the link is up.
-    line: Option<Arc<dyn Flush>>,
+    connection: Option<Arc<dyn Flush>>,
 }
 
 /// How the link is.
@@ -250,22 +250,22 @@ impl Calls {
     }
 
     /// The two know each other: calls may be written.
-    pub(crate) fn up(&self, line: Arc<dyn Flush>) {
+    pub(crate) fn up(&self, connection: Arc<dyn Flush>) {
         let mut state = self.state();
         state.phase = Phase::Up;
         state.unreachable = false;
-        state.line = Some(line);
+        state.connection = Some(connection);
         state.ring();
     }
 
     /// Appends what there is to say, until there is enough. From here on a call counts as
     /// sent: bytes of it may reach the peer. Nothing where the link is not this one any more.
-    pub(crate) fn say(&self, link: u64, out: &mut BytesMut, enough_bytes: usize) {
+    pub(crate) fn write_frames(&self, link: u64, out: &mut BytesMut, enough_bytes: usize) {
         while out.len() < enough_bytes
             && let Some(kind) = self.next(link)
         {
             // It is copied here, and others make calls meanwhile.
-            kind.say(out);
+            kind.write_to(out);
         }
     }
 
@@ -304,7 +304,7 @@ impl Calls {
         state.unreachable |= state.phase == Phase::Connecting;
         state.phase = if again { Phase::Connecting } else { Phase::Down };
         state.link += 1;
-        let line = state.line.take();
+        let connection = state.connection.take();
         state.waiting.clear();
         state.waiting_bytes = 0;
         let mut wakers = Vec::new();
@@ -319,7 +319,7 @@ impl Calls {
             wakers.extend(call.waker.take());
         }
         drop(state);
-        drop(line);
+        drop(connection);
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -333,7 +333,7 @@ impl Calls {
             }
             // No honest peer sends more than it was given credit for.
             if call.kept >= window {
-                return Change::Strange;
+                return Change::Malformed;
             }
             call.kept += 1;
             let whole = match call.assembly.take() {
@@ -349,7 +349,7 @@ impl Calls {
                 Some(mut assembly) => match assembly.add(&body, rest) {
                     Next::More => return call.assembles(assembly),
                     Next::Whole(body) => body,
-                    Next::Strange => return Change::Strange,
+                    Next::Malformed => return Change::Malformed,
                 },
             };
             let frames = mem::take(&mut call.assembling) + 1;
@@ -384,7 +384,7 @@ impl Calls {
         let is_over = matches!(call.progress, Progress::Over(_));
         let credits = call.owes_credit(self.limits.window);
         let waker = match change {
-            Change::Strange => return false,
+            Change::Malformed => return false,
             Change::None => None,
             Change::Wake | Change::Cancel => call.waker.take(),
         };
@@ -419,7 +419,7 @@ enum Change {
     /// As `Wake`, and the callee is to stop.
     Cancel,
     /// No node sends this.
-    Strange,
+    Malformed,
 }
 
 impl Call {
@@ -504,8 +504,8 @@ impl State {
 
     /// There is something to say.
     fn ring(&self) {
-        if let Some(line) = &self.line {
-            flush_queue::flush_later(line);
+        if let Some(connection) = &self.connection {
+            flush_queue::flush_later(connection);
         }
     }
 }
@@ -534,7 +534,7 @@ mod tests {
 
     fn written(calls: &Calls) -> Option<Kind> {
         let mut said = BytesMut::new();
-        calls.say(0, &mut said, 1);
+        calls.write_frames(0, &mut said, 1);
         let frame = (!said.is_empty()).then(|| Frame::decode_length_delimited(said));
         frame.and_then(|frame| frame.expect("a frame").kind)
     }

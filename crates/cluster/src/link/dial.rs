@@ -13,10 +13,10 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::calls::Calls;
+use super::connection::{self, FrameHandler, Heartbeat, PeerConnection};
 use super::frame::Kind;
-use super::handshake::{self, Party as Peer, Purpose, Unmet};
+use super::handshake::{self, PeerIdentity, Purpose, Unmet};
 use super::inbox::Inbox;
-use super::line::{self, Beat, Line, Party};
 use super::tls;
 use super::watch::Watch;
 use super::wire::{Socket, Wire};
@@ -212,16 +212,17 @@ async fn run(node: &Arc<Node>, link: &Arc<Link>, established: Established) -> En
     let linked = Linked::new(node, link.incarnation, wire.fate().clone());
     let counted = Counted::new();
     let calling = Calling { number: link.calls.link(), link: link.clone() };
-    let line = Arc::new(Line::new(calling, &wire));
-    link.calls.up(line.clone());
+    let connection = Arc::new(PeerConnection::new(calling, &wire));
+    link.calls.up(connection.clone());
     let Settings { ping_ms, .. } = node.settings;
     let every = Duration::from_millis(ping_ms);
-    let beat = Beat { every, asks: true, silence: super::silence(&node.settings, ping_ms) };
+    let heartbeat =
+        Heartbeat { every, pings: true, silence: super::silence(&node.settings, ping_ms) };
     let mut lapsed = pin!(link.lapsed.notified());
     let ended = tokio::select! {
         biased;
-        ended = line.run(&mut wire, &mut inbox, beat) => match ended {
-            line::Ended::Parted => Ended::Parted,
+        ended = connection.run(&mut wire, &mut inbox, heartbeat) => match ended {
+            connection::Ended::Goodbye => Ended::Parted,
             why => {
                 let closed = wire.fate().was_closed();
                 tracing::warn!(node = %link.incarnation, %why, closed, "the link to a peer broke");
@@ -251,7 +252,7 @@ pub(super) async fn meet(
     let mut inbox = Inbox::new(handshake::FRAME_BYTES_MAX);
     let Settings { ping_ms, secret, .. } = &node.settings;
     let (incarnation, address) = (node.incarnation, node.address.clone());
-    let own = Peer { incarnation, ping_ms: *ping_ms, address, purpose };
+    let own = PeerIdentity { incarnation, ping_ms: *ping_ms, address, purpose };
     let callee = handshake::call(&own, secret, &mut wire, &mut inbox).await.map_err(unmet)?;
     if callee.incarnation != link.incarnation {
         return Err(another(node, link, &callee));
@@ -262,7 +263,7 @@ pub(super) async fn meet(
 
 /// What it means that another process answers than the one that was called. A connection may
 /// have been led elsewhere, also back to this node: that proves nothing of the one called.
-fn another(node: &Node, link: &Link, callee: &Peer) -> Failure {
+fn another(node: &Node, link: &Link, callee: &PeerIdentity) -> Failure {
     if callee.incarnation == node.incarnation {
         return Failure::Other(format!(
             "this node itself answers at {}; see cluster.advertise of both nodes, and what \
@@ -300,7 +301,7 @@ fn unreached(error: io::Error) -> Failure {
 fn unmet(unmet: Unmet) -> Failure {
     let why = match unmet {
         Unmet::Ended(error) => return unreached(tls::unheard(error)),
-        Unmet::Strange => "what answers there is not a peer",
+        Unmet::Malformed => "what answers there is not a peer",
         Unmet::Random => "the system has no random bits",
         Unmet::Unproven => {
             metrics::LINKS_REFUSED.inc();
@@ -342,12 +343,12 @@ struct Calling {
     link: Arc<Link>,
 }
 
-impl Party for Calling {
-    fn take(&self, kind: Kind) -> bool {
+impl FrameHandler for Calling {
+    fn handle_frame(&self, kind: Kind) -> bool {
         self.link.calls.take(kind)
     }
 
-    fn say(&self, out: &mut BytesMut, enough_bytes: usize) {
-        self.link.calls.say(self.number, out, enough_bytes);
+    fn write_frames(&self, out: &mut BytesMut, enough_bytes: usize) {
+        self.link.calls.write_frames(self.number, out, enough_bytes);
     }
 }

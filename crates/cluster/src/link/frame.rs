@@ -86,8 +86,8 @@ pub(crate) fn split_piece(message: &mut Bytes) -> (Bytes, u64) {
 }
 
 impl Kind {
-    /// Appends it as it is said.
-    pub(crate) fn say(self, out: &mut BytesMut) {
+    /// Appends the frame and its length, as the wire has them.
+    pub(crate) fn write_to(self, out: &mut BytesMut) {
         let frame = Frame::from(self);
         let bytes = frame.encoded_len();
         out.reserve(bytes + prost::length_delimiter_len(bytes));

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncWriteExt as _;
 
 use super::frame::{Bye, Greeting, Kind};
-use super::inbox::{Inbox, Strange};
+use super::inbox::{Inbox, Malformed};
 use super::proof::{self, Role};
 use super::wire::Wire;
 use crate::Incarnation;
@@ -23,7 +23,7 @@ pub(crate) const ADDRESS_BYTES_MAX: usize = 300;
 
 /// Who is at one end of a connection.
 #[derive(Clone)]
-pub(crate) struct Party {
+pub(crate) struct PeerIdentity {
     pub(crate) incarnation: Incarnation,
     /// Who calls says something so often, in milliseconds. It is 0 for who was called.
     pub(crate) ping_ms: u64,
@@ -47,7 +47,7 @@ pub(crate) enum Purpose {
 #[derive(Debug)]
 pub(crate) enum Unmet {
     /// The other end speaks as no node does.
-    Strange,
+    Malformed,
     /// The other end does not know the cluster's secret.
     Unproven,
     /// The other end says that this node does not know it.
@@ -60,16 +60,16 @@ pub(crate) enum Unmet {
 
 /// Meets the node that was called, and tells which it is.
 pub(crate) async fn call(
-    own: &Party,
+    own: &PeerIdentity,
     secret: &str,
     wire: &mut Wire,
     inbox: &mut Inbox,
-) -> Result<Party, Unmet> {
+) -> Result<PeerIdentity, Unmet> {
     let caller = greeting(own)?;
     say(wire, Kind::Hello(caller.clone())).await?;
     let callee = match hear(wire, inbox).await? {
         Kind::Challenge(callee) => callee,
-        _ => return Err(Unmet::Strange),
+        _ => return Err(Unmet::Malformed),
     };
     say(wire, Kind::Proof(proof::prove(secret, Role::Caller, &caller, &callee))).await?;
     match hear(wire, inbox).await? {
@@ -79,21 +79,21 @@ pub(crate) async fn call(
         }
         Kind::Welcome(_) => Err(Unmet::Unproven),
         Kind::Bye(Bye { unproven: true }) => Err(Unmet::Refused),
-        _ => Err(Unmet::Strange),
+        _ => Err(Unmet::Malformed),
     }
 }
 
 /// Meets the node that called, and tells which it is.
 pub(crate) async fn answer(
-    own: &Party,
+    own: &PeerIdentity,
     secret: &str,
     wire: &mut Wire,
     inbox: &mut Inbox,
-) -> Result<Party, Unmet> {
-    let Kind::Hello(caller) = hear(wire, inbox).await? else { return Err(Unmet::Strange) };
+) -> Result<PeerIdentity, Unmet> {
+    let Kind::Hello(caller) = hear(wire, inbox).await? else { return Err(Unmet::Malformed) };
     let callee = greeting(own)?;
     say(wire, Kind::Challenge(callee.clone())).await?;
-    let Kind::Proof(proof) = hear(wire, inbox).await? else { return Err(Unmet::Strange) };
+    let Kind::Proof(proof) = hear(wire, inbox).await? else { return Err(Unmet::Malformed) };
     if !proof::holds(&proof, secret, Role::Caller, &caller, &callee) {
         say(wire, Kind::Bye(Bye { unproven: true })).await?;
         return Err(Unmet::Unproven);
@@ -103,7 +103,7 @@ pub(crate) async fn answer(
 }
 
 /// Who this is, and something that nobody ever said before.
-fn greeting(own: &Party) -> Result<Greeting, Unmet> {
+fn greeting(own: &PeerIdentity) -> Result<Greeting, Unmet> {
     let mut nonce = [0; proof::NONCE_BYTES];
     getrandom::fill(&mut nonce).map_err(|_| Unmet::Random)?;
     Ok(Greeting {
@@ -115,7 +115,7 @@ fn greeting(own: &Party) -> Result<Greeting, Unmet> {
     })
 }
 
-impl From<Greeting> for Party {
+impl From<Greeting> for PeerIdentity {
     fn from(greeting: Greeting) -> Self {
         let Greeting { incarnation, ping_ms, address, watches, .. } = greeting;
         let incarnation = Incarnation(incarnation);
@@ -126,7 +126,7 @@ impl From<Greeting> for Party {
 
 async fn say(wire: &mut Wire, kind: Kind) -> Result<(), Unmet> {
     let mut bytes = BytesMut::new();
-    kind.say(&mut bytes);
+    kind.write_to(&mut bytes);
     wire.write_all(&bytes).await?;
     Ok(wire.flush().await?)
 }
@@ -134,7 +134,7 @@ async fn say(wire: &mut Wire, kind: Kind) -> Result<(), Unmet> {
 async fn hear(wire: &mut Wire, inbox: &mut Inbox) -> Result<Kind, Unmet> {
     loop {
         if let Some(frame) = inbox.next()? {
-            return frame.kind.ok_or(Unmet::Strange);
+            return frame.kind.ok_or(Unmet::Malformed);
         }
         if poll_fn(|context| inbox.poll_fill(wire, context)).await? == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
@@ -148,8 +148,8 @@ impl From<io::Error> for Unmet {
     }
 }
 
-impl From<Strange> for Unmet {
-    fn from(_: Strange) -> Self {
-        Self::Strange
+impl From<Malformed> for Unmet {
+    fn from(_: Malformed) -> Self {
+        Self::Malformed
     }
 }

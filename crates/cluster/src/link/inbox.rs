@@ -26,7 +26,7 @@ pub(crate) struct Inbox {
 
 /// The other end says what no node says, or more than it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Strange;
+pub(crate) struct Malformed;
 
 impl Inbox {
     pub(crate) fn new(frame_bytes_max: usize) -> Self {
@@ -39,10 +39,10 @@ impl Inbox {
     }
 
     /// The next frame, if all of it is there.
-    pub(crate) fn next(&mut self) -> Result<Option<Frame>, Strange> {
+    pub(crate) fn next(&mut self) -> Result<Option<Frame>, Malformed> {
         let Some((head, length)) = length(&self.bytes)? else { return Ok(None) };
         if length > self.frame_bytes_max {
-            return Err(Strange);
+            return Err(Malformed);
         }
         if self.bytes.len() - head < length {
             self.bytes.reserve(head + length - self.bytes.len());
@@ -50,7 +50,7 @@ impl Inbox {
         }
         self.bytes.advance(head);
         let frame = Frame::decode(self.bytes.split_to(length).freeze());
-        frame.map(Some).map_err(|_| Strange)
+        frame.map(Some).map_err(|_| Malformed)
     }
 
     /// Takes in what has arrived: so many bytes, and none at the end.
@@ -68,7 +68,7 @@ impl Inbox {
 }
 
 /// How long the next frame is, after how many bytes that say so.
-fn length(bytes: &[u8]) -> Result<Option<(usize, usize)>, Strange> {
+fn length(bytes: &[u8]) -> Result<Option<(usize, usize)>, Malformed> {
     let mut length = 0;
     for (at, byte) in bytes.iter().take(LENGTH_BYTES_MAX).enumerate() {
         length |= usize::from(byte & 0x7f) << (7 * at);
@@ -76,7 +76,7 @@ fn length(bytes: &[u8]) -> Result<Option<(usize, usize)>, Strange> {
             return Ok(Some((at + 1, length)));
         }
     }
-    if bytes.len() < LENGTH_BYTES_MAX { Ok(None) } else { Err(Strange) }
+    if bytes.len() < LENGTH_BYTES_MAX { Ok(None) } else { Err(Malformed) }
 }
 
 #[cfg(test)]
@@ -102,7 +102,7 @@ mod tests {
         prop::collection::vec(kind.prop_map(Frame::from), 0..20)
     }
 
-    fn all(inbox: &mut Inbox) -> Result<Vec<Frame>, Strange> {
+    fn all(inbox: &mut Inbox) -> Result<Vec<Frame>, Malformed> {
         let mut frames = Vec::new();
         while let Some(frame) = inbox.next()? {
             frames.push(frame);
@@ -118,7 +118,7 @@ mod tests {
         ) {
             let mut said = BytesMut::new();
             for frame in frames.clone() {
-                frame.kind.unwrap().say(&mut said);
+                frame.kind.unwrap().write_to(&mut said);
             }
             let mut inbox = Inbox::new(1_000);
             let mut heard = Vec::new();
@@ -148,7 +148,7 @@ mod tests {
         let open = |bytes| {
             let mut said = BytesMut::new();
             let body = Bytes::from(vec![0; bytes]);
-            Kind::Reply(Reply { id: 0, body, last: false, rest: 0 }).say(&mut said);
+            Kind::Reply(Reply { id: 0, body, last: false, rest: 0 }).write_to(&mut said);
             said
         };
         // Two bytes for the frame's length, and for that of each field before the body.
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(whole.len(), 2 + 200 + 1);
         let mut inbox = Inbox::new(200);
         inbox.bytes.extend_from_slice(&whole);
-        assert_eq!(inbox.next(), Err(Strange));
+        assert_eq!(inbox.next(), Err(Malformed));
         inbox.admit(201);
         assert!(matches!(inbox.next(), Ok(Some(_))));
         assert_eq!(inbox.next(), Ok(None));
@@ -168,7 +168,7 @@ mod tests {
         inbox.bytes.extend_from_slice(&[0xff; 4]);
         assert_eq!(inbox.next(), Ok(None));
         inbox.bytes.extend_from_slice(&[0xff]);
-        assert_eq!(inbox.next(), Err(Strange));
+        assert_eq!(inbox.next(), Err(Malformed));
     }
 
     #[test]

@@ -12,9 +12,9 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::answering::Answering;
-use super::handshake::{self, Party, Purpose, Unmet};
+use super::connection::{Heartbeat, PeerConnection};
+use super::handshake::{self, PeerIdentity, Purpose, Unmet};
 use super::inbox::Inbox;
-use super::line::{Beat, Line};
 use super::wire::{Socket, Wire};
 use super::{PING_MS_MAX, tls, watch};
 use crate::flush_queue::Flush;
@@ -114,7 +114,7 @@ async fn meet(
     refusals: &Refusals,
     (stream, from): (TcpStream, SocketAddr),
     inbox: &mut Inbox,
-) -> Option<(Party, Wire)> {
+) -> Option<(PeerIdentity, Wire)> {
     let mut wire = match welcome(node, stream).await {
         Ok(wire) => wire,
         Err(error) => {
@@ -124,7 +124,7 @@ async fn meet(
     };
     refusals.none();
     let (incarnation, address) = (node.incarnation, node.address.clone());
-    let own = Party { incarnation, ping_ms: 0, address, purpose: Purpose::default() };
+    let own = PeerIdentity { incarnation, ping_ms: 0, address, purpose: Purpose::default() };
     let met = handshake::answer(&own, &node.settings.secret, &mut wire, inbox).await;
     match met {
         Ok(caller) => Some((caller, wire)),
@@ -149,25 +149,28 @@ async fn welcome(node: &Node, stream: TcpStream) -> io::Result<Wire> {
 }
 
 /// Answers a peer's calls until the link ends.
-async fn answer(node: &Arc<Node>, caller: Party, mut wire: Wire, mut inbox: Inbox) {
+async fn answer(node: &Arc<Node>, caller: PeerIdentity, mut wire: Wire, mut inbox: Inbox) {
     inbox.admit(super::FRAME_BYTES_MAX);
     let linked = Linked::new(node, caller.incarnation, wire.fate().clone());
-    let line = Arc::new_cyclic(|line| {
-        let line: &Weak<Line<Answering>> = line;
-        Line::new(Answering::new(node.clone(), line.clone() as Weak<dyn Flush>), &wire)
+    let connection = Arc::new_cyclic(|connection| {
+        let connection: &Weak<PeerConnection<Answering>> = connection;
+        PeerConnection::new(
+            Answering::new(node.clone(), connection.clone() as Weak<dyn Flush>),
+            &wire,
+        )
     });
     let every = Duration::from_millis(caller.ping_ms.min(PING_MS_MAX));
     let silence = super::silence(&node.settings, caller.ping_ms);
-    let beat = Beat { every, asks: false, silence };
-    let mut running = line.run(&mut wire, &mut inbox, beat);
+    let heartbeat = Heartbeat { every, pings: false, silence };
+    let mut running = connection.run(&mut wire, &mut inbox, heartbeat);
     tokio::select! {
         why = &mut running => tracing::debug!(node = %caller.incarnation, %why, "a link ended"),
         () = node.closing.cancelled() => {
-            line.part();
+            connection.say_goodbye();
             let _ = timeout(CLOSE_GRACE, running).await;
         }
     }
-    line.party().end();
+    connection.handler().end();
     drop((linked, wire));
 }
 

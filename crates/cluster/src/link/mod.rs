@@ -4,11 +4,11 @@
 pub(crate) mod answering;
 mod assembly;
 pub(crate) mod calls;
+mod connection;
 pub(crate) mod dial;
 pub(crate) mod frame;
 pub(crate) mod handshake;
 mod inbox;
-mod line;
 pub(crate) mod listen;
 mod proof;
 pub(crate) mod tls;

@@ -22,20 +22,20 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const BUFFER_BYTES: u32 = 256 << 10;
 
-const LONG: Beat = Beat { every: PATIENCE, asks: false, silence: PATIENCE };
+const LONG: Heartbeat = Heartbeat { every: PATIENCE, pings: false, silence: PATIENCE };
 
 /// Says what it is given, and counts what it hears by who said it.
 struct Talker {
     to_say: Mutex<VecDeque<Kind>>,
     /// The next that each of these should be heard to say.
-    heard: Mutex<Vec<u64>>,
+    last_read: Mutex<Vec<u64>>,
     frames: AtomicUsize,
 }
 
 impl Talker {
     fn new(speakers: usize) -> Self {
-        let heard = Mutex::new(vec![0; speakers]);
-        Self { to_say: Mutex::default(), heard, frames: AtomicUsize::new(0) }
+        let last_read = Mutex::new(vec![0; speakers]);
+        Self { to_say: Mutex::default(), last_read, frames: AtomicUsize::new(0) }
     }
 
     /// The `number`th word of a speaker, as long as it is told to be.
@@ -47,11 +47,11 @@ impl Talker {
     }
 }
 
-impl Party for Talker {
-    fn take(&self, kind: Kind) -> bool {
+impl FrameHandler for Talker {
+    fn handle_frame(&self, kind: Kind) -> bool {
         let Kind::Open(Open { id, window, body, .. }) = kind else { return false };
-        let mut heard = self.heard.lock().unwrap();
-        let next = &mut heard[window as usize];
+        let mut last_read = self.last_read.lock().unwrap();
+        let next = &mut last_read[window as usize];
         assert_eq!(*next, id, "speaker {window}");
         *next += 1;
         assert!(body.iter().all(|byte| u64::from(*byte) == id % 251));
@@ -59,12 +59,12 @@ impl Party for Talker {
         true
     }
 
-    fn say(&self, out: &mut BytesMut, enough_bytes: usize) {
+    fn write_frames(&self, out: &mut BytesMut, enough_bytes: usize) {
         let mut to_say = self.to_say.lock().unwrap();
         while out.len() < enough_bytes
             && let Some(kind) = to_say.pop_front()
         {
-            kind.say(out);
+            kind.write_to(out);
         }
     }
 }
@@ -109,18 +109,18 @@ async fn encrypted((near, far): (Socket, Socket)) -> (Wire, Wire) {
     (Wire::Tls(Box::new(near.unwrap())), Wire::Tls(Box::new(far.unwrap().into())))
 }
 
-/// Many threads say much on one line at once, more than the connection takes; all of it is
+/// Many threads send much on one connection at once, more than its buffer takes; all of it is
 /// heard, whole and in each one's order.
 async fn everybody_is_heard((mut near, mut far): (Wire, Wire)) {
     const SPEAKERS: u32 = 4;
     const WORDS: u64 = 2_000;
-    let near_line = Arc::new(Line::new(Talker::new(0), &near));
-    let far_line = Arc::new(Line::new(Talker::new(SPEAKERS as usize), &far));
+    let near_connection = Arc::new(PeerConnection::new(Talker::new(0), &near));
+    let far_connection = Arc::new(PeerConnection::new(Talker::new(SPEAKERS as usize), &far));
     let speakers: Vec<_> = (0..SPEAKERS)
         .map(|speaker| {
-            let line = near_line.clone();
+            let connection = near_connection.clone();
             thread::spawn(move || {
-                let flushes: Arc<dyn Flush> = line.clone();
+                let flushes: Arc<dyn Flush> = connection.clone();
                 Builder::new_current_thread().build().unwrap().block_on(async {
                     // One of them has no flush queue, and has another flush.
                     if speaker > 0 {
@@ -129,7 +129,7 @@ async fn everybody_is_heard((mut near, mut far): (Wire, Wire)) {
                     for number in 0..WORDS {
                         // Some are larger than a connection takes at once.
                         let bytes = if number % 500 == 499 { 5 << 20 } else { 100 };
-                        line.party().word(speaker, number, bytes);
+                        connection.handler().word(speaker, number, bytes);
                         flush_queue::flush_later(&flushes);
                         if number % 3 == 0 {
                             tokio::task::yield_now().await;
@@ -144,21 +144,21 @@ async fn everybody_is_heard((mut near, mut far): (Wire, Wire)) {
     let mut near_inbox = Inbox::new(6 << 20);
     let mut far_inbox = Inbox::new(6 << 20);
     let all_heard = async {
-        while far_line.party().frames.load(Ordering::SeqCst) < expected {
+        while far_connection.handler().frames.load(Ordering::SeqCst) < expected {
             sleep(Duration::from_millis(1)).await;
         }
     };
     tokio::select! {
-        ended = near_line.run(&mut near, &mut near_inbox, LONG) => panic!("{ended}"),
+        ended = near_connection.run(&mut near, &mut near_inbox, LONG) => panic!("{ended}"),
         // Who hears begins late.
         ended = async {
             sleep(Duration::from_millis(200)).await;
-            far_line.run(&mut far, &mut far_inbox, LONG).await
+            far_connection.run(&mut far, &mut far_inbox, LONG).await
         } => panic!("{ended}"),
-        heard = timeout(PATIENCE, all_heard) => heard.unwrap(),
+        last_read = timeout(PATIENCE, all_heard) => last_read.unwrap(),
     }
     speakers.into_iter().for_each(|speaker| speaker.join().unwrap());
-    assert_eq!(*far_line.party().heard.lock().unwrap(), vec![WORDS; SPEAKERS as usize]);
+    assert_eq!(*far_connection.handler().last_read.lock().unwrap(), vec![WORDS; SPEAKERS as usize]);
 }
 
 #[tokio::test]
@@ -173,17 +173,19 @@ async fn everybody_is_heard_where_it_is_encrypted() {
 
 /// Says so much, and nothing after it, to an end that listens only then.
 async fn is_heard_whole((mut near, mut far): (Wire, Wire), words: u64) {
-    let near_line = Line::new(Talker::new(0), &near);
-    let far_line = Line::new(Talker::new(1), &far);
-    (0..words).for_each(|number| near_line.party().word(0, number, 4_000));
+    let near_connection = PeerConnection::new(Talker::new(0), &near);
+    let far_connection = PeerConnection::new(Talker::new(1), &far);
+    (0..words).for_each(|number| near_connection.handler().word(0, number, 4_000));
     let mut far_inbox = Inbox::new(5_000);
-    // A task of its own, which nothing wakes but its line.
+    // A task of its own, which only its connection wakes.
     let mut near_end = JoinSet::new();
     near_end.spawn(async move {
-        near_line.run(&mut near, &mut Inbox::new(5_000), LONG).await.to_string()
+        near_connection.run(&mut near, &mut Inbox::new(5_000), LONG).await.to_string()
     });
-    let heard = async {
-        while far_line.party().frames.load(Ordering::SeqCst) < usize::try_from(words).unwrap() {
+    let last_read = async {
+        while far_connection.handler().frames.load(Ordering::SeqCst)
+            < usize::try_from(words).unwrap()
+        {
             sleep(Duration::from_millis(1)).await;
         }
     };
@@ -191,9 +193,9 @@ async fn is_heard_whole((mut near, mut far): (Wire, Wire), words: u64) {
         ended = near_end.join_next() => panic!("{ended:?}"),
         ended = async {
             sleep(Duration::from_millis(5)).await;
-            far_line.run(&mut far, &mut far_inbox, LONG).await
+            far_connection.run(&mut far, &mut far_inbox, LONG).await
         } => panic!("{ended}"),
-        heard = timeout(PATIENCE, heard) => heard.unwrap(),
+        last_read = timeout(PATIENCE, last_read) => last_read.unwrap(),
     }
 }
 
@@ -209,27 +211,27 @@ async fn whatever_is_said_before_there_is_no_room_is_heard() {
 #[tokio::test]
 async fn one_writes_at_a_time_and_looks_again_for_who_came_meanwhile() {
     let (near, _far) = plain(connection(BUFFER_BYTES).await);
-    let line = Line::new(Talker::new(0), &near);
-    let room = line.begin().unwrap();
-    assert!(line.end(room).is_none());
-    let room = line.begin().unwrap();
-    assert!(line.begin().is_none());
-    let room = line.end(room).expect("somebody came meanwhile");
-    assert!(line.end(room).is_none());
+    let connection = PeerConnection::new(Talker::new(0), &near);
+    let room = connection.begin_write().unwrap();
+    assert!(connection.end_write(room).is_none());
+    let room = connection.begin_write().unwrap();
+    assert!(connection.begin_write().is_none());
+    let room = connection.end_write(room).expect("somebody came meanwhile");
+    assert!(connection.end_write(room).is_none());
 
-    let mut bytes = line.begin().unwrap();
+    let mut bytes = connection.begin_write().unwrap();
     bytes.extend_from_slice(b"left");
-    line.stop(bytes, Pen::Stuck);
-    assert!(line.begin().is_none(), "there is no room");
-    line.out().pen = Pen::Free;
-    assert_eq!(line.begin().unwrap(), "left");
+    connection.stop_write(bytes, WriterState::Full);
+    assert!(connection.begin_write().is_none(), "there is no room");
+    connection.out().writer = WriterState::Free;
+    assert_eq!(connection.begin_write().unwrap(), "left");
 }
 
 /// Runs one end, and leaves the other to the test.
-async fn ended(wire: &mut Wire, beat: Beat) -> Ended {
-    let line = Line::new(Talker::new(1), wire);
+async fn ended(wire: &mut Wire, heartbeat: Heartbeat) -> Ended {
+    let connection = PeerConnection::new(Talker::new(1), wire);
     let mut inbox = Inbox::new(1_000);
-    timeout(PATIENCE, line.run(wire, &mut inbox, beat)).await.expect("it should end")
+    timeout(PATIENCE, connection.run(wire, &mut inbox, heartbeat)).await.expect("it should end")
 }
 
 #[tokio::test]
@@ -237,19 +239,20 @@ async fn who_is_silent_is_gone_and_who_pings_is_not() {
     let silence = Duration::from_millis(300);
     let (mut near, mut far) = plain(connection(BUFFER_BYTES).await);
     let started = Instant::now();
-    let callee = ended(&mut far, Beat { silence, ..LONG }).await;
+    let callee = ended(&mut far, Heartbeat { silence, ..LONG }).await;
     assert!(matches!(callee, Ended::Silent), "{callee}");
     assert!(started.elapsed() >= silence, "{:?}", started.elapsed());
 
     // The same callee, and a caller that pings: neither has anything to say.
     drop((near, far));
     (near, far) = plain(connection(BUFFER_BYTES).await);
-    let asks = Beat { every: Duration::from_millis(100), asks: true, silence };
-    let (caller, callee) = (Line::new(Talker::new(0), &near), Line::new(Talker::new(0), &far));
+    let pings = Heartbeat { every: Duration::from_millis(100), pings: true, silence };
+    let (caller, callee) =
+        (PeerConnection::new(Talker::new(0), &near), PeerConnection::new(Talker::new(0), &far));
     let (mut one, mut other) = (Inbox::new(100), Inbox::new(100));
     tokio::select! {
-        ended = caller.run(&mut near, &mut one, asks) => panic!("{ended}"),
-        ended = callee.run(&mut far, &mut other, Beat { silence, ..LONG }) => panic!("{ended}"),
+        ended = caller.run(&mut near, &mut one, pings) => panic!("{ended}"),
+        ended = callee.run(&mut far, &mut other, Heartbeat { silence, ..LONG }) => panic!("{ended}"),
         () = sleep(Duration::from_secs(1)) => {}
     }
 }
@@ -262,7 +265,7 @@ async fn what_arrived_while_this_process_stood_still_is_heard_first() {
     let pings = thread::spawn(move || {
         for _ in 0..30 {
             let mut ping = BytesMut::new();
-            Kind::Ping(()).say(&mut ping);
+            Kind::Ping(()).write_to(&mut ping);
             outgoing.try_write(&ping).unwrap();
             thread::sleep(Duration::from_millis(20));
         }
@@ -273,7 +276,7 @@ async fn what_arrived_while_this_process_stood_still_is_heard_first() {
         sleep(Duration::from_millis(50)).await;
     };
     tokio::select! {
-        ended = ended(&mut far, Beat { silence, ..LONG }) => panic!("{ended}"),
+        ended = ended(&mut far, Heartbeat { silence, ..LONG }) => panic!("{ended}"),
         () = stands_still => {}
     }
     pings.join().unwrap();
@@ -285,13 +288,13 @@ async fn who_parts_says_so_and_leaves_the_end_to_the_other() {
     for (mut near, mut far) in
         [plain(connection(BUFFER_BYTES).await), encrypted(connection(BUFFER_BYTES).await).await]
     {
-        let line = Line::new(Talker::new(0), &near);
-        line.part();
+        let connection = PeerConnection::new(Talker::new(0), &near);
+        connection.say_goodbye();
         let mut inbox = Inbox::new(100);
-        let parts = line.run(&mut near, &mut inbox, LONG);
+        let parts = connection.run(&mut near, &mut inbox, LONG);
         let closes = async {
             let ended = ended(&mut far, LONG).await;
-            assert!(matches!(ended, Ended::Parted), "{ended}");
+            assert!(matches!(ended, Ended::Goodbye), "{ended}");
             drop(far);
         };
         let (ended, ()) = tokio::join!(parts, closes);
@@ -321,10 +324,10 @@ async fn what_no_node_says_ends_a_line() {
     for kind in [reply, too_long] {
         let (near, mut far) = plain(connection(BUFFER_BYTES).await);
         let mut said = BytesMut::new();
-        kind.say(&mut said);
+        kind.write_to(&mut said);
         near.outgoing().unwrap().try_write(&said).unwrap();
         let ended = ended(&mut far, LONG).await;
-        assert!(matches!(ended, Ended::Strange), "{ended}");
+        assert!(matches!(ended, Ended::Malformed), "{ended}");
     }
 }
 
@@ -332,7 +335,8 @@ async fn what_no_node_says_ends_a_line() {
 async fn who_is_called_says_that_it_is_there_while_something_long_arrives() {
     let (mut near, mut far) = plain(connection(BUFFER_BYTES).await);
     let mut long = BytesMut::new();
-    Kind::Open(Open { id: 0, window: 0, body: Bytes::from(vec![0; 900]), rest: 0 }).say(&mut long);
+    Kind::Open(Open { id: 0, window: 0, body: Bytes::from(vec![0; 900]), rest: 0 })
+        .write_to(&mut long);
     let outgoing = near.outgoing().unwrap();
     let arrives = async {
         for byte in long.chunks(10) {
@@ -351,9 +355,9 @@ async fn who_is_called_says_that_it_is_there_while_something_long_arrives() {
             }
         }
     };
-    let beat = Beat { every: Duration::from_millis(100), ..LONG };
+    let heartbeat = Heartbeat { every: Duration::from_millis(100), ..LONG };
     tokio::select! {
-        ended = ended(&mut far, beat) => panic!("{ended}"),
+        ended = ended(&mut far, heartbeat) => panic!("{ended}"),
         () = told => {}
         () = arrives => {}
     }
@@ -397,18 +401,19 @@ async fn who_can_say_nothing_any_more_still_hears_what_was_said() {
     {
         const WORDS: u64 = 1_000;
         let (mut near, mut far) = wires;
-        let near_line = Line::new(Talker::new(0), &near);
-        (0..WORDS).for_each(|number| near_line.party().word(0, number, 100));
+        let near_connection = PeerConnection::new(Talker::new(0), &near);
+        (0..WORDS).for_each(|number| near_connection.handler().word(0, number, 100));
         let mut inbox = Inbox::new(1_000);
-        let said = timeout(Duration::from_millis(100), near_line.run(&mut near, &mut inbox, LONG));
+        let said =
+            timeout(Duration::from_millis(100), near_connection.run(&mut near, &mut inbox, LONG));
         assert!(said.await.is_err());
         drop(near);
 
-        let far_line = Line::new(Talker::new(1), &far);
-        far_line.out().pen = Pen::Mute;
+        let far_connection = PeerConnection::new(Talker::new(1), &far);
+        far_connection.out().writer = WriterState::Closed;
         let mut inbox = Inbox::new(1_000);
-        far_line.run(&mut far, &mut inbox, LONG).await;
-        assert_eq!(*far_line.party().heard.lock().unwrap(), [WORDS]);
+        far_connection.run(&mut far, &mut inbox, LONG).await;
+        assert_eq!(*far_connection.handler().last_read.lock().unwrap(), [WORDS]);
         assert!(far.fate().was_closed());
     }
 }
@@ -417,35 +422,35 @@ async fn who_can_say_nothing_any_more_still_hears_what_was_said() {
 async fn a_line_whose_party_panics_ends() {
     struct Panics;
 
-    impl Party for Panics {
-        fn take(&self, _: Kind) -> bool {
+    impl FrameHandler for Panics {
+        fn handle_frame(&self, _: Kind) -> bool {
             true
         }
 
-        fn say(&self, _: &mut BytesMut, _: usize) {
+        fn write_frames(&self, _: &mut BytesMut, _: usize) {
             panic!("on purpose");
         }
     }
 
     let (mut near, _far) = plain(connection(BUFFER_BYTES).await);
-    let line = Arc::new(Line::new(Panics, &near));
-    let another = line.clone();
+    let connection = Arc::new(PeerConnection::new(Panics, &near));
+    let another = connection.clone();
     thread::spawn(move || another.flush()).join().unwrap_err();
     let mut inbox = Inbox::new(100);
-    let ended = timeout(PATIENCE, line.run(&mut near, &mut inbox, LONG)).await.unwrap();
+    let ended = timeout(PATIENCE, connection.run(&mut near, &mut inbox, LONG)).await.unwrap();
     assert!(matches!(ended, Ended::Broken(_)), "{ended}");
 }
 
 #[tokio::test]
 async fn room_for_what_was_large_is_not_kept() {
     let (near, _far) = plain(connection(BUFFER_BYTES).await);
-    let line = Line::new(Talker::new(0), &near);
+    let connection = PeerConnection::new(Talker::new(0), &near);
     for (bytes, kept) in [(1_000, true), (KEPT_BYTES + 1, false)] {
-        let mut room = line.begin().unwrap();
+        let mut room = connection.begin_write().unwrap();
         room.reserve(bytes);
         room.extend_from_slice(&vec![0; bytes]);
         room.advance(bytes);
-        assert!(line.end(room).is_none());
-        assert_eq!(line.out().left.try_reclaim(1_000), kept, "{bytes}");
+        assert!(connection.end_write(room).is_none());
+        assert_eq!(connection.out().unwritten.try_reclaim(1_000), kept, "{bytes}");
     }
 }

@@ -1,0 +1,451 @@
+//! A connection between two nodes after their handshake: frames in, frames out, heartbeats.
+//!
+//! A task of its own reads from the socket. Frames are written by the thread that has them, at
+//! the end of its event-loop tick ([`crate::flush_queue`]), so that no other thread is woken for
+//! that. The task writes only where the socket's buffer is full or the connection is encrypted.
+//! One thread writes at a time, and none waits for it: a thread that finds another one writing
+//! marks the state, and the writer then collects frames once more.
+
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use futures_util::task::AtomicWaker;
+use tokio::io::AsyncWrite;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::frame::{Bye, Frame, Kind};
+use super::inbox::Inbox;
+use super::wire::{Outgoing, Wire};
+use crate::flush_queue::Flush;
+
+/// Frames are collected into one write up to this many bytes; a larger frame is written whole.
+const ENOUGH_BYTES: usize = 64 << 10;
+
+/// The most bytes of buffer that are kept for the next write.
+const KEPT_BYTES: usize = 2 * ENOUGH_BYTES;
+
+/// Frames read before the task yields to others.
+const TAKEN_IN_A_ROW: usize = 64;
+
+/// How often a thread collects and writes in one tick, where other threads add frames meanwhile.
+const WRITTEN_IN_A_ROW: usize = 4;
+
+/// What reads and writes the frames of a connection: the calls of one end.
+pub(crate) trait FrameHandler: Send + Sync + 'static {
+    /// Handles a frame of the other end. False for a frame that no node sends; the connection
+    /// is then closed.
+    fn handle_frame(&self, kind: Kind) -> bool;
+
+    /// Appends frames to `out` until none is left or `out` has `enough_bytes`.
+    fn write_frames(&self, out: &mut BytesMut, enough_bytes: usize);
+}
+
+/// How the two ends find out that the other is gone.
+#[derive(Clone, Copy)]
+pub(crate) struct Heartbeat {
+    /// The calling end sends a ping so often. The called end answers with a pong; and sends one
+    /// as often while a long message arrives, since the next ping is behind that.
+    pub(crate) every: Duration,
+    /// This is the calling end.
+    pub(crate) pings: bool,
+    /// The other end is gone when nothing has arrived for so long.
+    pub(crate) silence: Duration,
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Ended {
+    #[error("the other end said goodbye")]
+    Goodbye,
+    #[error("the other end closed it without saying goodbye")]
+    Closed,
+    #[error("the other end was silent for too long")]
+    Silent,
+    #[error("the other end sent what no node sends")]
+    Malformed,
+    #[error("{0}")]
+    Broken(io::Error),
+}
+
+/// One end of a connection.
+pub(crate) struct PeerConnection<P> {
+    handler: P,
+    /// The socket's writing half, where frames are written as they are: none where encrypted.
+    outgoing: Option<Arc<Outgoing>>,
+    out: Mutex<Outbound>,
+    task: AtomicWaker,
+}
+
+/// What is to be written.
+#[derive(Default)]
+struct Outbound {
+    writer: WriterState,
+    /// Bytes that the socket had no room for. The thread that writes takes them.
+    unwritten: BytesMut,
+    ping: bool,
+    pong: bool,
+    /// Goodbye is to be written, as the last frame.
+    bye: bool,
+    /// Goodbye was written.
+    is_over: bool,
+}
+
+/// Whether a thread writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum WriterState {
+    /// None does; the next thread with frames may.
+    #[default]
+    Free,
+    /// One does. `again`: another thread had frames meanwhile.
+    Writing { again: bool },
+    /// The socket's buffer is full; the task waits for room.
+    Full,
+    /// Nothing is written any more. What has arrived is still read, and the reader learns why
+    /// the connection ended.
+    Closed,
+    /// Nothing is written any more: collecting the frames panicked.
+    Panicked,
+}
+
+impl<P: FrameHandler> PeerConnection<P> {
+    pub(crate) fn new(handler: P, wire: &Wire) -> Self {
+        let (out, task) = (Mutex::default(), AtomicWaker::new());
+        Self { handler, outgoing: wire.outgoing(), out, task }
+    }
+
+    pub(crate) fn handler(&self) -> &P {
+        &self.handler
+    }
+
+    /// Reads and writes until the connection ends.
+    pub(crate) fn run<'a>(
+        &'a self,
+        wire: &'a mut Wire,
+        inbox: &'a mut Inbox,
+        heartbeat: Heartbeat,
+    ) -> RunningConnection<'a, P> {
+        let now = Instant::now();
+        let wakes = Box::pin(sleep_until(now));
+        RunningConnection {
+            connection: self,
+            wire,
+            inbox,
+            heartbeat,
+            last_read: now,
+            last_ping: now,
+            wakes,
+        }
+    }
+
+    /// Writes goodbye as the last frame. The other end then closes the connection.
+    pub(crate) fn say_goodbye(&self) {
+        self.out().bye = true;
+        self.flush();
+    }
+
+    fn handle_frame(&self, frame: Frame) -> Option<Ended> {
+        match frame.kind {
+            // An unknown kind comes from a newer node.
+            None | Some(Kind::Pong(())) => None,
+            Some(Kind::Ping(())) => {
+                self.out().pong = true;
+                None
+            }
+            Some(Kind::Bye(_)) => Some(Ended::Goodbye),
+            Some(kind) => (!self.handler.handle_frame(kind)).then_some(Ended::Malformed),
+        }
+    }
+
+    /// Begins to write, with the bytes that are unwritten. `None` while another thread writes,
+    /// which then collects again, and while the socket has no room.
+    fn begin_write(&self) -> Option<BytesMut> {
+        let mut out = self.out();
+        match &mut out.writer {
+            WriterState::Free => {
+                out.writer = WriterState::Writing { again: false };
+                return Some(mem::take(&mut out.unwritten));
+            }
+            WriterState::Writing { again } => *again = true,
+            WriterState::Full | WriterState::Closed | WriterState::Panicked => {}
+        }
+        None
+    }
+
+    /// Ends writing, since no frames were left. Returns the buffer if another thread had frames
+    /// meanwhile: they are to be collected.
+    fn end_write(&self, room: BytesMut) -> Option<BytesMut> {
+        let mut out = self.out();
+        if out.writer == (WriterState::Writing { again: true }) {
+            out.writer = WriterState::Writing { again: false };
+            return Some(room);
+        }
+        out.writer = WriterState::Free;
+        out.keep(room);
+        None
+    }
+
+    /// Ends writing before everything was written.
+    fn stop_write(&self, unwritten: BytesMut, writer: WriterState) {
+        let mut out = self.out();
+        out.keep(unwritten);
+        out.writer = writer;
+    }
+
+    /// Ends writing for ever.
+    fn close_writer(&self) {
+        self.out().writer =
+            if std::thread::panicking() { WriterState::Panicked } else { WriterState::Closed };
+        self.task.wake();
+    }
+
+    /// Appends the frames that are to be written. For the thread that writes.
+    fn collect_frames(&self, bytes: &mut BytesMut) {
+        let mut out = self.out();
+        if out.is_over {
+            return;
+        }
+        let (ping, pong, bye) = (mem::take(&mut out.ping), mem::take(&mut out.pong), out.bye);
+        out.is_over = bye;
+        drop(out);
+        if ping {
+            Kind::Ping(()).write_to(bytes);
+        }
+        if pong {
+            Kind::Pong(()).write_to(bytes);
+        }
+        self.handler.write_frames(bytes, ENOUGH_BYTES);
+        if bye {
+            Kind::Bye(Bye::default()).write_to(bytes);
+        }
+    }
+
+    /// Writes what is to be written. True if something is left.
+    fn write(&self, outgoing: &Outgoing) -> bool {
+        let Some(mut bytes) = self.begin_write() else { return false };
+        let writing = Writing(self);
+        for _ in 0..WRITTEN_IN_A_ROW {
+            self.collect_frames(&mut bytes);
+            if bytes.is_empty() {
+                match self.end_write(bytes) {
+                    None => return writing.ended(false),
+                    Some(room) => bytes = room,
+                }
+                continue;
+            }
+            while !bytes.is_empty() {
+                match outgoing.try_write(&bytes) {
+                    Ok(Some(written)) => bytes.advance(written),
+                    Ok(None) => {
+                        self.stop_write(bytes, WriterState::Full);
+                        return writing.ended(true);
+                    }
+                    // The reader learns why the connection ended.
+                    Err(_) => return false,
+                }
+            }
+        }
+        self.stop_write(bytes, WriterState::Free);
+        writing.ended(true)
+    }
+
+    fn out(&self) -> MutexGuard<'_, Outbound> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<P: FrameHandler> Flush for PeerConnection<P> {
+    fn flush(&self) {
+        let more = self.outgoing.as_ref().is_none_or(|outgoing| self.write(outgoing));
+        if more {
+            self.task.wake();
+        }
+    }
+
+    fn flush_elsewhere(&self) {
+        self.task.wake();
+    }
+}
+
+impl Outbound {
+    /// Keeps the unwritten bytes, or else the buffer for the next write, unless it is large.
+    fn keep(&mut self, mut unwritten: BytesMut) {
+        // The written part of the buffer can be used again; `capacity` does not count it.
+        if !unwritten.is_empty() || !unwritten.try_reclaim(KEPT_BYTES + 1) {
+            self.unwritten = unwritten;
+        }
+    }
+}
+
+/// A thread writes. Where that ends by an error or a panic, nothing is written any more.
+struct Writing<'a, P: FrameHandler>(&'a PeerConnection<P>);
+
+impl<P: FrameHandler> Writing<'_, P> {
+    fn ended<T>(self, result: T) -> T {
+        mem::forget(self);
+        result
+    }
+}
+
+impl<P: FrameHandler> Drop for Writing<'_, P> {
+    fn drop(&mut self) {
+        self.0.close_writer();
+    }
+}
+
+/// A connection that reads and writes. Its output is why it ended.
+pub(crate) struct RunningConnection<'a, P> {
+    connection: &'a PeerConnection<P>,
+    wire: &'a mut Wire,
+    inbox: &'a mut Inbox,
+    heartbeat: Heartbeat,
+    last_read: Instant,
+    /// When the last ping, or the last pong without one, was to be sent.
+    last_ping: Instant,
+    wakes: Pin<Box<Sleep>>,
+}
+
+impl<P: FrameHandler> RunningConnection<'_, P> {
+    /// Handles what has arrived.
+    fn read_frames(&mut self, context: &mut Context<'_>) -> Result<(), Ended> {
+        let (mut last_read, mut taken) = (false, 0);
+        let listened = loop {
+            match self.inbox.next() {
+                Ok(Some(frame)) => {
+                    if let Some(ended) = self.connection.handle_frame(frame) {
+                        break Err(ended);
+                    }
+                    taken += 1;
+                    if taken == TAKEN_IN_A_ROW {
+                        // There may be more; other tasks first.
+                        context.waker().wake_by_ref();
+                        break Ok(());
+                    }
+                    continue;
+                }
+                Ok(None) => {}
+                Err(_) => break Err(Ended::Malformed),
+            }
+            match self.inbox.poll_fill(self.wire, context) {
+                Poll::Pending => break Ok(()),
+                Poll::Ready(Ok(0)) => break Err(Ended::Closed),
+                Poll::Ready(Ok(_)) => last_read = true,
+                Poll::Ready(Err(error)) => break Err(Ended::Broken(error)),
+            }
+        };
+        if last_read || taken > 0 {
+            self.last_read = Instant::now();
+            if !self.heartbeat.pings && self.last_ping + self.heartbeat.every <= self.last_read {
+                self.last_ping = self.last_read;
+                self.connection.out().pong = true;
+            }
+        }
+        listened
+    }
+
+    /// Sends a ping when one is due, and ends a connection on which nothing arrives. What has
+    /// arrived while this process stood still was read before.
+    fn check_heartbeat(&mut self, context: &mut Context<'_>) -> Result<(), Ended> {
+        while self.wakes.as_mut().poll(context).is_ready() {
+            let now = Instant::now();
+            if self.heartbeat.pings && self.last_ping + self.heartbeat.every <= now {
+                self.last_ping = now;
+                self.connection.out().ping = true;
+            }
+            let silent = self.last_read + self.heartbeat.silence;
+            if silent <= now {
+                return Err(Ended::Silent);
+            }
+            let pings =
+                if self.heartbeat.pings { self.last_ping + self.heartbeat.every } else { silent };
+            self.wakes.as_mut().reset(silent.min(pings));
+        }
+        Ok(())
+    }
+
+    /// Writes what no other thread writes.
+    fn flush(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let Some(outgoing) = &self.connection.outgoing else {
+            self.flush_encrypted(context);
+            return Ok(());
+        };
+        loop {
+            let writer = self.connection.out().writer;
+            match writer {
+                WriterState::Panicked => {
+                    return Err(io::Error::other("a panic while frames were written"));
+                }
+                WriterState::Full => match outgoing.poll_room(context)? {
+                    Poll::Pending => return Ok(()),
+                    Poll::Ready(()) => self.connection.out().writer = WriterState::Free,
+                },
+                WriterState::Free | WriterState::Writing { .. } | WriterState::Closed => {}
+            }
+            if !self.connection.write(outgoing) {
+                return Ok(());
+            }
+            if self.connection.out().writer != WriterState::Full {
+                // There may be more; other tasks first.
+                context.waker().wake_by_ref();
+                return Ok(());
+            }
+        }
+    }
+
+    fn flush_encrypted(&mut self, context: &mut Context<'_>) {
+        // No other thread writes here.
+        let Some(mut bytes) = self.connection.begin_write() else { return };
+        let writing = Writing(self.connection);
+        for _ in 0..WRITTEN_IN_A_ROW {
+            self.connection.collect_frames(&mut bytes);
+            if bytes.is_empty() {
+                // Not everything that was encrypted may be on the way.
+                let flushed = Pin::new(&mut *self.wire).poll_flush(context);
+                if !matches!(flushed, Poll::Ready(Err(_))) {
+                    self.connection.stop_write(bytes, WriterState::Free);
+                    writing.ended(());
+                }
+                return;
+            }
+            while !bytes.is_empty() {
+                match Pin::new(&mut *self.wire).poll_write(context, &bytes) {
+                    Poll::Ready(Ok(written)) => bytes.advance(written),
+                    Poll::Ready(Err(_)) => return,
+                    Poll::Pending => {
+                        self.connection.stop_write(bytes, WriterState::Free);
+                        return writing.ended(());
+                    }
+                }
+            }
+        }
+        self.connection.stop_write(bytes, WriterState::Free);
+        writing.ended(());
+        // There may be more; other tasks first.
+        context.waker().wake_by_ref();
+    }
+
+    fn poll_connection(&mut self, context: &mut Context<'_>) -> Result<(), Ended> {
+        self.connection.task.register(context.waker());
+        self.read_frames(context)?;
+        self.check_heartbeat(context)?;
+        self.flush(context).map_err(Ended::Broken)
+    }
+}
+
+impl<P: FrameHandler> Future for RunningConnection<'_, P> {
+    type Output = Ended;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ended> {
+        match self.get_mut().poll_connection(context) {
+            Ok(()) => Poll::Pending,
+            Err(ended) => Poll::Ready(ended),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
