@@ -271,7 +271,7 @@ impl SessionActor {
         let Some(link) = &mut self.link else { return Poll::Pending };
         match link.events.poll_next(context) {
             Poll::Ready(Some(LinkEvent::Up)) => Poll::Ready(Event::LinkUp),
-            Poll::Ready(Some(LinkEvent::Said { message, about })) => {
+            Poll::Ready(Some(LinkEvent::Message { message, about })) => {
                 Poll::Ready(Event::Said { message, about })
             }
             Poll::Ready(Some(LinkEvent::Down { reason })) => Poll::Ready(self.link_down(reason)),

@@ -161,8 +161,8 @@ async fn a_stream_at_another_node_is_told_what_the_server_says_to_nobody_in_part
     let mut replies = other.handle.listen(&caller, None).await.unwrap();
     opened(&mut replies).await;
     let message = Notification::new(Method::ToolsListChanged, None).into();
-    let voice = owner.script.voices.lock().unwrap()[0].clone();
-    voice.say(LinkEvent::Said { message, about: None }).await.unwrap();
+    let sender = owner.script.senders.lock().unwrap()[0].clone();
+    sender.send(LinkEvent::Message { message, about: None }).await.unwrap();
     let told = some(&mut replies, 1).await;
     assert!(messages(&told)[0].1.contains("tools/list_changed"), "{told:?}");
 }

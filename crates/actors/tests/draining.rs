@@ -104,7 +104,7 @@ async fn streams_at_other_nodes_go_on_where_they_are() {
     ];
     drained(drain(&leaving, Duration::from_secs(30))).await;
     // One for each time the session came to a node.
-    let links = || leaving.script.voices.lock().unwrap().len();
+    let links = || leaving.script.senders.lock().unwrap().len();
     let mut told = Vec::new();
     // Whoever of them reads takes it up.
     loop {
@@ -114,8 +114,8 @@ async fn streams_at_other_nodes_go_on_where_they_are() {
         }
     }
     let message = Notification::new(Method::ToolsListChanged, None).into();
-    let voice = leaving.script.voices.lock().unwrap().last().cloned().unwrap();
-    voice.say(LinkEvent::Said { message, about: None }).await.unwrap();
+    let sender = leaving.script.senders.lock().unwrap().last().cloned().unwrap();
+    sender.send(LinkEvent::Message { message, about: None }).await.unwrap();
     while messages(&told).is_empty() {
         told.push(any(&mut streams).await);
     }

@@ -308,7 +308,7 @@ async fn what_a_link_says_after_it_was_closed_is_never_heard() {
     all(world.call(&caller, 1, "die").await.unwrap()).await;
     let waiting = world.call(&caller, 2, "echo").await.unwrap();
     until(|| world.script.opened.load(Ordering::SeqCst) == 2).await;
-    let voices: Vec<_> = world.script.voices.lock().unwrap().clone();
+    let voices: Vec<_> = world.script.senders.lock().unwrap().clone();
     assert!(voices[0].is_closed());
     assert!(!voices[1].is_closed());
     let told = tokio::time::timeout(Duration::from_secs(60), async {

@@ -27,13 +27,13 @@ fn always() -> Care {
 async fn says(node: &World, number: usize) {
     let params = format!(r#"{{"level":"error","data":{number}}}"#);
     let message = Notification::new(Method::LogMessage, Some(params.as_bytes())).into();
-    let voice = node.script.voices.lock().unwrap().last().cloned().unwrap();
-    voice.say(LinkEvent::Said { message, about: None }).await.unwrap();
+    let sender = node.script.senders.lock().unwrap().last().cloned().unwrap();
+    sender.send(LinkEvent::Message { message, about: None }).await.unwrap();
 }
 
 /// How many links were opened, on all nodes.
 fn links(node: &World) -> usize {
-    node.script.voices.lock().unwrap().len()
+    node.script.senders.lock().unwrap().len()
 }
 
 /// A stream that is told what the server says to nobody in particular.

@@ -27,11 +27,11 @@ fn links(criterion: &mut Criterion) {
     let mut context = Context::from_waker(Waker::noop());
 
     let (mut link, end) = Link::pair(LinkLimits::default());
-    let voice = end.voice();
+    let sender = end.sender();
     criterion.bench_function("say and poll", |bencher| {
         bencher.iter(|| {
-            let said = LinkEvent::Said { message: message.clone(), about: None };
-            assert!(voice.try_say(said).expect("a session").is_none());
+            let message_event = LinkEvent::Message { message: message.clone(), about: None };
+            assert!(sender.try_send(message_event).expect("a session").is_none());
             assert!(link.events.poll_next(&mut context).is_ready());
         });
     });
@@ -40,7 +40,7 @@ fn links(criterion: &mut Criterion) {
     criterion.bench_function("send and hear", |bencher| {
         bencher.iter(|| {
             link.sender.send(message.clone()).expect("room");
-            assert!(end.poll_heard(&mut context).is_ready());
+            assert!(end.poll_receive(&mut context).is_ready());
         });
     });
 

@@ -11,6 +11,6 @@ pub mod rmcp;
 pub mod stdio;
 
 pub use link::{
-    Backend, Backends, Gone, Link, LinkEvent, LinkEvents, LinkLimits, LinkSender, SendError,
-    ServerEnd, Voice,
+    Backend, Backends, EventSender, Gone, Link, LinkEvent, LinkEvents, LinkLimits, LinkSender,
+    SendError, ServerEnd,
 };

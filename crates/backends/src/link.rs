@@ -12,8 +12,8 @@ use std::task::{Context, Poll};
 
 use protocol::{Message, RequestId, SessionId};
 
-pub(crate) use self::pair::Ear;
-pub use self::pair::{Gone, ServerEnd, Voice};
+pub(crate) use self::pair::EventReceiver;
+pub use self::pair::{EventSender, Gone, ServerEnd};
 
 /// A configured MCP server of a tenant.
 pub trait Backend: Send + Sync + 'static {
@@ -43,7 +43,7 @@ impl Backends {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkLimits {
     /// Most messages waiting. At the bound the session's `send` fails with
-    /// [`SendError::Full`], and the server's [`Voice::say`] waits.
+    /// [`SendError::Full`], and the server's [`EventSender::send`] waits.
     pub messages_max: usize,
     /// Most bytes waiting, with the same consequence. A single message may be larger:
     /// it is taken when nothing else waits.
@@ -67,19 +67,19 @@ pub struct Link {
 impl Link {
     /// A link and what drives it from the server's side.
     pub fn pair(limits: LinkLimits) -> (Self, ServerEnd) {
-        let (mouth, ear, end) = pair::pair(limits);
-        (Self { sender: LinkSender(mouth), events: LinkEvents(Source::Queue(ear)) }, end)
+        let (sender, receiver, end) = pair::pair(limits);
+        (Self { sender: LinkSender(sender), events: LinkEvents(Source::Queue(receiver)) }, end)
     }
 
     /// A link whose server runs inside the session's own polling: `engine` makes it,
-    /// from its end of the link and the session's ear.
+    /// from its end of the link and the session's receiver.
     pub(crate) fn in_place(
         limits: LinkLimits,
-        engine: impl FnOnce(ServerEnd, Ear) -> Box<dyn Engine>,
+        engine: impl FnOnce(ServerEnd, EventReceiver) -> Box<dyn Engine>,
     ) -> Self {
-        let (mouth, ear, end) = pair::pair(limits);
-        let events = LinkEvents(Source::InPlace(engine(end, ear)));
-        Self { sender: LinkSender(mouth), events }
+        let (sender, receiver, end) = pair::pair(limits);
+        let events = LinkEvents(Source::InPlace(engine(end, receiver)));
+        Self { sender: LinkSender(sender), events }
     }
 }
 
@@ -89,7 +89,7 @@ pub enum LinkEvent {
     /// The server can be spoken to.
     Up,
     /// The server said this.
-    Said {
+    Message {
         /// The message.
         message: Message,
         /// The request of ours it belongs to, where the link knows.
@@ -114,7 +114,7 @@ pub enum SendError {
 }
 
 /// The half that speaks to the server.
-pub struct LinkSender(pair::Mouth);
+pub struct LinkSender(pair::SessionSender);
 
 impl LinkSender {
     /// Hands over one message. Never waits. What is sent before `Up` is kept for the
@@ -129,7 +129,7 @@ pub struct LinkEvents(Source);
 
 enum Source {
     /// Somebody else drives the server.
-    Queue(Ear),
+    Queue(EventReceiver),
     /// Polling drives the server.
     InPlace(Box<dyn Engine>),
 }
@@ -144,7 +144,7 @@ impl LinkEvents {
     /// The next event; `None` when nothing more will come, which is after `Down`.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
         match &mut self.0 {
-            Source::Queue(ear) => ear.poll_next(context),
+            Source::Queue(receiver) => receiver.poll_next(context),
             Source::InPlace(engine) => engine.poll_next(context),
         }
     }

@@ -267,9 +267,9 @@ impl NativeBackend {
 
 impl Backend for NativeBackend {
     fn open(&self, session: &SessionId) -> Link {
-        Link::in_place(self.limits, |end, ear| {
-            let line = Line::new(session.clone(), end.voice());
-            Box::new(engine::InPlace::new(Arc::clone(&self.served), line, end, ear))
+        Link::in_place(self.limits, |end, receiver| {
+            let line = Line::new(session.clone(), end.sender());
+            Box::new(engine::InPlace::new(Arc::clone(&self.served), line, end, receiver))
         })
     }
 }

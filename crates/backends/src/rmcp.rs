@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 use ::rmcp::{RoleServer, Service};
 use protocol::SessionId;
 
-use crate::link::{Ear, Engine};
+use crate::link::{Engine, EventReceiver};
 use crate::{Backend, Link, LinkEvent, LinkLimits, ServerEnd, metrics};
 
 /// Most requests of one session that a service works on at a time, those included that
@@ -49,17 +49,20 @@ pub struct RmcpBackend {
     limits: LinkLimits,
 }
 
-type Make = dyn Fn(&SessionId, ServerEnd, Ear) -> Box<dyn Engine> + Send + Sync;
+type Make = dyn Fn(&SessionId, ServerEnd, EventReceiver) -> Box<dyn Engine> + Send + Sync;
 
 impl RmcpBackend {
     /// A backend whose sessions are served by what the factory makes.
     pub fn new<S: Service<RoleServer>>(
         factory: impl Fn(&SessionId) -> S + Send + Sync + 'static,
     ) -> Self {
-        let make = move |session: &SessionId, end: ServerEnd, ear: Ear| -> Box<dyn Engine> {
+        let make = move |session: &SessionId,
+                         end: ServerEnd,
+                         receiver: EventReceiver|
+              -> Box<dyn Engine> {
             match catch_unwind(AssertUnwindSafe(|| factory(session))) {
-                Ok(service) => Box::new(engine::InPlace::new(service, end, ear)),
-                Err(_) => Box::new(Unmade::new(&end, ear)),
+                Ok(service) => Box::new(engine::InPlace::new(service, end, receiver)),
+                Err(_) => Box::new(Unmade::new(&end, receiver)),
             }
         };
         Self { make: Arc::new(make), limits: LinkLimits::default() }
@@ -74,19 +77,19 @@ impl RmcpBackend {
 
 impl Backend for RmcpBackend {
     fn open(&self, session: &SessionId) -> Link {
-        Link::in_place(self.limits, |end, ear| (self.make)(session, end, ear))
+        Link::in_place(self.limits, |end, receiver| (self.make)(session, end, receiver))
     }
 }
 
 /// A link whose service could not be made.
-struct Unmade(Ear);
+struct Unmade(EventReceiver);
 
 impl Unmade {
-    fn new(end: &ServerEnd, ear: Ear) -> Self {
+    fn new(end: &ServerEnd, receiver: EventReceiver) -> Self {
         metrics::NATIVE_PANICS.inc();
         tracing::error!("the factory of an rmcp service panicked");
-        end.voice().down("the server could not be started");
-        Self(ear)
+        end.sender().down("the server could not be started");
+        Self(receiver)
     }
 }
 

@@ -42,7 +42,7 @@ async fn open(backend: &dyn Backend) -> Link {
     let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
     let request = Request::new(0.into(), Method::Initialize, Some(params));
     link.sender.send(request.into()).expect("room");
-    while !matches!(link.events.next().await, Some(LinkEvent::Said { .. })) {}
+    while !matches!(link.events.next().await, Some(LinkEvent::Message { .. })) {}
     link
 }
 
@@ -53,7 +53,7 @@ async fn calls(backend: &dyn Backend, count: u64) -> Duration {
     for id in 0..count {
         let request = call(i64::try_from(id).expect("small"), &params);
         link.sender.send(request.into()).expect("room");
-        while !matches!(link.events.next().await, Some(LinkEvent::Said { .. })) {}
+        while !matches!(link.events.next().await, Some(LinkEvent::Message { .. })) {}
     }
     start.elapsed()
 }

@@ -32,12 +32,12 @@ pub async fn serve_stdio(
     stdout: impl AsyncWrite + Unpin,
 ) -> io::Result<()> {
     let principal = Principal::anonymous();
-    let mut voice = Voice { stdout, buffer: BytesMut::new() };
+    let mut output = Output { stdout, buffer: BytesMut::new() };
     let Opened { session, mut replies } = match handle.connect(tenant, &principal).await {
         Ok(opened) => opened,
         Err(refusal) => {
-            voice.say(&error(&Refused::from(refusal).into_rejection()));
-            return voice.flush().await;
+            output.write_line(&error(&Refused::from(refusal).into_rejection()));
+            return output.flush().await;
         }
     };
     let caller = Caller { tenant: Arc::clone(tenant), principal, session };
@@ -46,89 +46,89 @@ pub async fn serve_stdio(
     loop {
         tokio::select! {
             line = lines.next() => match line? {
-                Some(Line::Whole(line)) => hear(handle, &caller, line, &mut waiting, &mut voice).await,
-                Some(Line::TooLong) => voice.say(&too_long(line_bytes_max)),
+                Some(Line::Whole(line)) => handle_line(handle, &caller, line, &mut waiting, &mut output).await,
+                Some(Line::TooLong) => output.write_line(&too_long(line_bytes_max)),
                 None => break,
             },
-            told = replies.next() => match told {
-                Some(told) => pass_on(told, &mut waiting, &mut voice),
-                None => return voice.flush().await,
+            event = replies.next() => match event {
+                Some(event) => write_event(event, &mut waiting, &mut output),
+                None => return output.flush().await,
             },
         }
-        voice.flush().await?;
+        output.flush().await?;
     }
-    let _ = tokio::time::timeout(grace, finish(&mut replies, &mut waiting, &mut voice)).await;
-    voice.flush().await
+    let _ = tokio::time::timeout(grace, finish(&mut replies, &mut waiting, &mut output)).await;
+    output.flush().await
 }
 
 /// Passes on what comes until nobody waits for an answer any more.
 async fn finish<W: AsyncWrite + Unpin>(
     replies: &mut ReplyStream,
     waiting: &mut Waiting,
-    voice: &mut Voice<W>,
+    output: &mut Output<W>,
 ) -> io::Result<()> {
     while !waiting.0.is_empty() {
-        let Some(told) = replies.next().await else { break };
-        pass_on(told, waiting, voice);
-        voice.flush().await?;
+        let Some(event) = replies.next().await else { break };
+        write_event(event, waiting, output);
+        output.flush().await?;
     }
     Ok(())
 }
 
 /// Brings one line to the session.
-async fn hear<W>(
+async fn handle_line<W>(
     handle: &Handle,
     caller: &Caller,
     line: Bytes,
     waiting: &mut Waiting,
-    voice: &mut Voice<W>,
+    output: &mut Output<W>,
 ) {
     let body = match protocol::parse(line, &protocol::Limits::default()) {
         Ok(body) => body,
-        Err(rejection) => return voice.say(&error(&rejection)),
+        Err(rejection) => return output.write_line(&error(&rejection)),
     };
     let ids = waiting.posted(&body);
-    let told = match handle.post(caller, body, None).await {
+    let first = match handle.post(caller, body, None).await {
         Ok(mut replies) => replies.next().await,
         Err(refusal) => Some(ReplyEvent::Answer(Answer::Refused(refusal))),
     };
-    match told {
+    match first {
         Some(ReplyEvent::Answer(Answer::Accepted)) => {}
         // Each request gets its answer, also where all were refused together.
-        Some(ReplyEvent::Answer(Answer::Refused(refusal))) => refuse(refusal, &ids, waiting, voice),
-        Some(ReplyEvent::Answer(Answer::Json(message))) => {
-            pass_on_message(&message, waiting, voice)
+        Some(ReplyEvent::Answer(Answer::Refused(refusal))) => {
+            refuse(refusal, &ids, waiting, output)
         }
-        Some(_) | None => refuse(no_answer(), &ids, waiting, voice),
+        Some(ReplyEvent::Answer(Answer::Json(message))) => write_message(&message, waiting, output),
+        Some(_) | None => refuse(no_answer(), &ids, waiting, output),
     }
 }
 
-fn refuse<W>(refusal: Refusal, ids: &[RequestId], waiting: &mut Waiting, voice: &mut Voice<W>) {
+fn refuse<W>(refusal: Refusal, ids: &[RequestId], waiting: &mut Waiting, output: &mut Output<W>) {
     let rejection = Refused::from(refusal).into_rejection();
     if ids.is_empty() || rejection.id.is_some() {
-        voice.say(&error(&rejection));
+        output.write_line(&error(&rejection));
     }
     for id in ids {
         if waiting.0.remove(id) && rejection.id.is_none() {
-            voice.say(&error(&rejection.clone().of(Some(id.clone()))));
+            output.write_line(&error(&rejection.clone().of(Some(id.clone()))));
         }
     }
 }
 
-/// Writes what the session says; cursors and comments are for streams that can be cut.
-fn pass_on<W>(told: ReplyEvent, waiting: &mut Waiting, voice: &mut Voice<W>) {
-    if let ReplyEvent::Frame(Frame::Message { data, .. }) = told {
-        pass_on_message(&data, waiting, voice);
+/// Writes a message of the session; cursors and comments are for streams that can be cut.
+fn write_event<W>(event: ReplyEvent, waiting: &mut Waiting, output: &mut Output<W>) {
+    if let ReplyEvent::Frame(Frame::Message { data, .. }) = event {
+        write_message(&data, waiting, output);
     }
 }
 
-fn pass_on_message<W>(message: &Bytes, waiting: &mut Waiting, voice: &mut Voice<W>) {
+fn write_message<W>(message: &Bytes, waiting: &mut Waiting, output: &mut Output<W>) {
     if let Ok(Message::Response(response)) = Message::parse(message.clone())
         && let Some(id) = &response.id
     {
         waiting.0.remove(id);
     }
-    voice.say(message);
+    output.write_line(message);
 }
 
 /// The requests that have no answer yet: no more than the session takes in flight, since
@@ -172,21 +172,21 @@ fn cancelled_id(told: &Notification) -> Option<RequestId> {
     serde_json::from_slice::<Params>(&params).ok().map(|params| params.id)
 }
 
-/// The pipe to the client. What is said waits here until it is flushed, which happens
-/// before anything more is read: no more than the answers to one line, or one message.
-struct Voice<W> {
+/// The pipe to the client. Lines are buffered until it is flushed, which happens before
+/// anything more is read: no more than the answers to one line, or one message.
+struct Output<W> {
     stdout: W,
     buffer: BytesMut,
 }
 
-impl<W> Voice<W> {
-    fn say(&mut self, message: &[u8]) {
+impl<W> Output<W> {
+    fn write_line(&mut self, message: &[u8]) {
         self.buffer.extend_from_slice(message);
         self.buffer.extend_from_slice(b"\n");
     }
 }
 
-impl<W: AsyncWrite + Unpin> Voice<W> {
+impl<W: AsyncWrite + Unpin> Output<W> {
     async fn flush(&mut self) -> io::Result<()> {
         if self.buffer.is_empty() {
             return Ok(());

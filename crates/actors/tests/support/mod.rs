@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use actors::{Answer, Caller, Frame, Handle, Opened, Refusal, ReplyEvent, ReplyStream, Settings};
-use backends::{Backend, Backends, Link, LinkEvent, LinkLimits, ServerEnd, Voice};
+use backends::{Backend, Backends, EventSender, Link, LinkEvent, LinkLimits, ServerEnd};
 use bytes::Bytes;
 use protocol::{Body, Message, Method, Notification, Request, RequestId, Response, SessionId};
 use store::{Memory, Store};
@@ -35,8 +35,8 @@ pub(crate) struct Script {
     pub(crate) requests: Arc<AtomicUsize>,
     /// How many of them call a tool.
     pub(crate) calls: AtomicUsize,
-    /// A voice of every link.
-    pub(crate) voices: Mutex<Vec<Voice>>,
+    /// A sender of every link.
+    pub(crate) senders: Mutex<Vec<EventSender>>,
     /// Whether links open; the first so many, if not all.
     pub(crate) mute_from: Option<usize>,
     /// From which link on opening one panics.
@@ -51,7 +51,7 @@ impl Backend for Scripted {
         let (link, end) = Link::pair(LinkLimits::default());
         let number = self.0.opened.fetch_add(1, Ordering::SeqCst);
         assert!(self.0.panics_from.is_none_or(|from| number < from), "the script says so");
-        self.0.voices.lock().unwrap().push(end.voice());
+        self.0.senders.lock().unwrap().push(end.sender());
         if self.0.mute_from.is_none_or(|from| number < from) {
             tokio::spawn(serve(Arc::clone(&self.0), end));
         }
@@ -61,8 +61,8 @@ impl Backend for Scripted {
 
 async fn serve(script: Arc<Script>, mut end: ServerEnd) {
     script.live.fetch_add(1, Ordering::SeqCst);
-    let _ = end.say(LinkEvent::Up).await;
-    while let Some(message) = end.heard().await {
+    let _ = end.send(LinkEvent::Up).await;
+    while let Some(message) = end.receive().await {
         let Message::Request(request) = message else { continue };
         if request.method == Method::Initialize {
             let result = br#"{"protocolVersion":"2025-11-25","capabilities":{"logging":{}},"serverInfo":{"name":"s","version":"1"}}"#;
@@ -77,7 +77,7 @@ async fn serve(script: Arc<Script>, mut end: ServerEnd) {
         match tool(&request).as_str() {
             "hang" => {}
             "die" => {
-                end.voice().down("it died");
+                end.sender().down("it died");
                 break;
             }
             // Lets go of its end, while somebody can still speak for it.
@@ -87,17 +87,19 @@ async fn serve(script: Arc<Script>, mut end: ServerEnd) {
                     let token = token.to_json();
                     let params = format!(r#"{{"progressToken":{token},"progress":1}}"#);
                     let progress = Notification::new(Method::Progress, Some(params.as_bytes()));
-                    let said = LinkEvent::Said {
+                    let said = LinkEvent::Message {
                         message: progress.into(),
                         about: Some(request.id.clone()),
                     };
-                    let _ = end.say(said).await;
+                    let _ = end.send(said).await;
                 }
                 let question = Request::new(7.into(), Method::RootsList, None);
-                let said =
-                    LinkEvent::Said { message: question.into(), about: Some(request.id.clone()) };
-                let _ = end.say(said).await;
-                while let Some(heard) = end.heard().await {
+                let said = LinkEvent::Message {
+                    message: question.into(),
+                    about: Some(request.id.clone()),
+                };
+                let _ = end.send(said).await;
+                while let Some(heard) = end.receive().await {
                     let Message::Response(answer) = heard else { continue };
                     let answer = answer.outcome().unwrap_or_else(|error| error);
                     say(&end, Response::result(request.id, &answer)).await;
@@ -162,14 +164,14 @@ fn tool(request: &Request) -> String {
 }
 
 async fn say(end: &ServerEnd, response: Response) {
-    let _ = end.say(LinkEvent::Said { message: response.into(), about: None }).await;
+    let _ = end.send(LinkEvent::Message { message: response.into(), about: None }).await;
 }
 
 async fn tell(end: &ServerEnd, about: &RequestId, number: usize) {
     let params = format!(r#"{{"level":"info","data":{number}}}"#);
     let notification = Notification::new(Method::LogMessage, Some(params.as_bytes()));
-    let said = LinkEvent::Said { message: notification.into(), about: Some(about.clone()) };
-    let _ = end.say(said).await;
+    let said = LinkEvent::Message { message: notification.into(), about: Some(about.clone()) };
+    let _ = end.send(said).await;
 }
 
 /// A node with one tenant.

@@ -1,4 +1,4 @@
-//! Two bounded queues between a session and whoever drives its server.
+//! Two bounded queues between a session and the task or engine that drives its server.
 //!
 //! A queue has room allocated only while something is in it: a node holds thousands of
 //! links, and nearly all of them are idle.
@@ -15,41 +15,41 @@ use tokio::sync::futures::Notified;
 
 use super::{LinkEvent, LinkLimits, SendError};
 
-/// The session has dropped its half; nobody hears what is said.
+/// The session has dropped its half of the link: nothing that is sent arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the session is gone")]
 pub struct Gone;
 
-pub(super) fn pair(limits: LinkLimits) -> (Mouth, Ear, ServerEnd) {
+pub(super) fn pair(limits: LinkLimits) -> (SessionSender, EventReceiver, ServerEnd) {
     let shared = Arc::new(Shared {
         limits,
         to_server: Mutex::default(),
         to_session: Mutex::default(),
         room: LazyNotify::default(),
-        unheard: LazyNotify::default(),
-        voices: AtomicUsize::new(1),
+        receiver_gone: LazyNotify::default(),
+        senders: AtomicUsize::new(1),
     });
-    let end = ServerEnd { voice: Voice(Arc::clone(&shared)) };
-    (Mouth(Arc::clone(&shared)), Ear(shared), end)
+    let end = ServerEnd { sender: EventSender(Arc::clone(&shared)) };
+    (SessionSender(Arc::clone(&shared)), EventReceiver(shared), end)
 }
 
 struct Shared {
     limits: LinkLimits,
     to_server: Mutex<Queue<Message>>,
     to_session: Mutex<Queue<LinkEvent>>,
-    /// Wakes voices that wait for room.
+    /// Wakes senders that wait for room in `to_session`.
     room: LazyNotify,
-    /// Tells that the session's ear is gone.
-    unheard: LazyNotify,
-    /// When the last voice is gone, nothing more can be said.
-    voices: AtomicUsize,
+    /// The session's receiver was dropped.
+    receiver_gone: LazyNotify,
+    /// Senders to the session. With the last one the link is down.
+    senders: AtomicUsize,
 }
 
-/// Wakes whoever waits for something. Made with the first who does: nearly nobody does.
+/// Wakes the tasks that wait for something. Made when the first one waits: nearly none does.
 ///
-/// Who waits makes it before looking a last time, under a queue's lock, whether there is
-/// anything to wait for; who notifies has changed that under the same lock. So either the
-/// one sees the change, or the other is notified.
+/// A task that waits makes it before it looks a last time, under a queue's lock, whether there is
+/// anything to wait for; the notifier has changed that under the same lock. So either the task
+/// sees the change, or it is notified.
 #[derive(Default)]
 struct LazyNotify(OnceLock<Box<Notify>>);
 
@@ -72,7 +72,7 @@ struct Queue<T> {
     reader: Option<Waker>,
     /// Nothing more will be written.
     ended: bool,
-    /// Nobody will read.
+    /// The reader was dropped.
     unread: bool,
 }
 
@@ -90,7 +90,7 @@ impl<T: Weigh> Queue<T> {
                 && self.bytes.saturating_add(more) <= limits.bytes_max)
     }
 
-    /// The caller wakes whom it gets, after the lock.
+    /// The caller wakes the waker that it gets, after the lock.
     #[must_use]
     fn push(&mut self, item: T) -> Option<Waker> {
         self.bytes += item.weight();
@@ -136,7 +136,7 @@ impl Weigh for Message {
 impl Weigh for LinkEvent {
     fn weight(&self) -> usize {
         match self {
-            Self::Said { message, .. } => message.weight(),
+            Self::Message { message, .. } => message.weight(),
             Self::Up | Self::Down { .. } => 0,
         }
     }
@@ -147,10 +147,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The session's way to speak.
-pub(super) struct Mouth(Arc<Shared>);
+/// The session's half of the link to its server: sends messages.
+pub(super) struct SessionSender(Arc<Shared>);
 
-impl Mouth {
+impl SessionSender {
     pub(super) fn send(&self, message: Message) -> Result<(), SendError> {
         let mut queue = lock(&self.0.to_server);
         if queue.unread {
@@ -166,7 +166,7 @@ impl Mouth {
     }
 }
 
-impl Drop for Mouth {
+impl Drop for SessionSender {
     fn drop(&mut self) {
         let mut queue = lock(&self.0.to_server);
         queue.ended = true;
@@ -176,10 +176,10 @@ impl Drop for Mouth {
     }
 }
 
-/// The session's way to hear.
-pub(crate) struct Ear(Arc<Shared>);
+/// The session's half of the link from its server: receives events.
+pub(crate) struct EventReceiver(Arc<Shared>);
 
-impl Ear {
+impl EventReceiver {
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
         let mut queue = lock(&self.0.to_session);
         let polled = queue.poll(context);
@@ -190,7 +190,7 @@ impl Ear {
         polled
     }
 
-    /// What waits, without enrolling anyone for what comes later.
+    /// The first event that waits. Registers no waker.
     pub(crate) fn pop(&mut self) -> Option<LinkEvent> {
         let event = lock(&self.0.to_session).pop()?;
         self.0.room.notify();
@@ -210,80 +210,80 @@ impl Ear {
     }
 }
 
-impl Drop for Ear {
+impl Drop for EventReceiver {
     fn drop(&mut self) {
         let mut queue = lock(&self.0.to_session);
         queue.unread = true;
-        let unheard = std::mem::take(&mut queue.waiting);
+        let receiver_gone = std::mem::take(&mut queue.waiting);
         queue.bytes = 0;
         drop(queue);
-        drop(unheard);
+        drop(receiver_gone);
         self.0.room.notify();
-        self.0.unheard.notify();
+        self.0.receiver_gone.notify();
     }
 }
 
-/// The server's side of a link. When it and all its voices are dropped before `Down`
-/// was said, the session is told `Down` all the same.
+/// The server's side of a link. Where it and all its senders are dropped before `Down` was
+/// sent, the session receives `Down` all the same.
 pub struct ServerEnd {
-    voice: Voice,
+    sender: EventSender,
 }
 
 impl ServerEnd {
     /// The next message of the session's; `None` when it has dropped its sender.
-    pub async fn heard(&mut self) -> Option<Message> {
-        std::future::poll_fn(|context| self.poll_heard(context)).await
+    pub async fn receive(&mut self) -> Option<Message> {
+        std::future::poll_fn(|context| self.poll_receive(context)).await
     }
 
     /// As `heard`, for hand-written futures.
-    pub fn poll_heard(&mut self, context: &mut Context<'_>) -> Poll<Option<Message>> {
-        lock(&self.voice.0.to_server).poll(context)
+    pub fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Option<Message>> {
+        lock(&self.sender.0.to_server).poll(context)
     }
 
-    /// Tells the session something; waits while there is no room.
-    pub async fn say(&self, event: LinkEvent) -> Result<(), Gone> {
-        self.voice.say(event).await
+    /// Sends an event to the session; waits while there is no room.
+    pub async fn send(&self, event: LinkEvent) -> Result<(), Gone> {
+        self.sender.send(event).await
     }
 
-    /// A handle to say things from elsewhere.
-    pub fn voice(&self) -> Voice {
-        self.voice.clone()
+    /// A sender for another task.
+    pub fn sender(&self) -> EventSender {
+        self.sender.clone()
     }
 
-    /// Returns when the session has dropped the half that listens.
+    /// Returns when the session has dropped its receiver.
     pub async fn closed(&self) {
-        self.voice.closed().await;
+        self.sender.closed().await;
     }
 }
 
 impl Drop for ServerEnd {
     fn drop(&mut self) {
-        let mut queue = lock(&self.voice.0.to_server);
+        let mut queue = lock(&self.sender.0.to_server);
         queue.unread = true;
-        let unheard = std::mem::take(&mut queue.waiting);
+        let receiver_gone = std::mem::take(&mut queue.waiting);
         queue.bytes = 0;
         drop(queue);
-        drop(unheard);
+        drop(receiver_gone);
     }
 }
 
-/// Says things to the session, from any task.
-pub struct Voice(Arc<Shared>);
+/// Sends events to the session, from any task.
+pub struct EventSender(Arc<Shared>);
 
-impl Voice {
-    /// Tells the session something; waits while there is no room. After `Down`,
-    /// nothing more is heard.
-    pub async fn say(&self, event: LinkEvent) -> Result<(), Gone> {
+impl EventSender {
+    /// Sends an event to the session; waits while there is no room. After `Down`, nothing more is
+    /// received.
+    pub async fn send(&self, event: LinkEvent) -> Result<(), Gone> {
         let mut event = event;
         loop {
-            event = match self.try_say(event)? {
+            event = match self.try_send(event)? {
                 None => return Ok(()),
                 Some(event) => event,
             };
             let mut room = pin!(self.0.room.awaited());
             room.as_mut().enable();
             // There may be room since the attempt above and before the enrolment.
-            event = match self.try_say(event)? {
+            event = match self.try_send(event)? {
                 None => return Ok(()),
                 Some(event) => event,
             };
@@ -291,8 +291,8 @@ impl Voice {
         }
     }
 
-    /// As `say`, but gives the event back when there is no room.
-    pub fn try_say(&self, event: LinkEvent) -> Result<Option<LinkEvent>, Gone> {
+    /// As `send`, but returns the event where there is no room.
+    pub fn try_send(&self, event: LinkEvent) -> Result<Option<LinkEvent>, Gone> {
         let mut queue = lock(&self.0.to_session);
         if queue.unread || queue.ended {
             return Err(Gone);
@@ -307,15 +307,15 @@ impl Voice {
         reader.inspect(Waker::wake_by_ref);
         if is_down {
             lock(&self.0.to_server).unread = true;
-            // Whoever waits for room would wait for nothing.
+            // A sender that waits for room would wait for ever.
             self.0.room.notify();
         }
         Ok(None)
     }
 
-    /// Says that the server is gone. There is always room for that, once.
+    /// Sends that the server is gone. There is always room for that, once.
     pub fn down(&self, reason: impl Into<String>) {
-        let _ = self.try_say(LinkEvent::Down { reason: reason.into() });
+        let _ = self.try_send(LinkEvent::Down { reason: reason.into() });
     }
 
     /// Is the session gone?
@@ -323,26 +323,26 @@ impl Voice {
         lock(&self.0.to_session).unread
     }
 
-    /// Returns when the session has dropped the half that listens.
+    /// Returns when the session has dropped its receiver.
     pub async fn closed(&self) {
-        let mut unheard = pin!(self.0.unheard.awaited());
-        unheard.as_mut().enable();
+        let mut receiver_gone = pin!(self.0.receiver_gone.awaited());
+        receiver_gone.as_mut().enable();
         if !self.is_closed() {
-            unheard.await;
+            receiver_gone.await;
         }
     }
 }
 
-impl Clone for Voice {
+impl Clone for EventSender {
     fn clone(&self) -> Self {
-        self.0.voices.fetch_add(1, Ordering::Relaxed);
+        self.0.senders.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(&self.0))
     }
 }
 
-impl Drop for Voice {
+impl Drop for EventSender {
     fn drop(&mut self) {
-        if self.0.voices.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.0.senders.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.down("the server went away");
         }
     }

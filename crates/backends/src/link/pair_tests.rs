@@ -13,8 +13,8 @@ fn message(length: usize) -> Message {
     Message::parse(Bytes::from(text)).unwrap()
 }
 
-fn said(length: usize) -> LinkEvent {
-    LinkEvent::Said { message: message(length), about: None }
+fn message_event(length: usize) -> LinkEvent {
+    LinkEvent::Message { message: message(length), about: None }
 }
 
 fn limits(messages_max: usize, bytes_max: usize) -> LinkLimits {
@@ -37,9 +37,9 @@ async fn what_the_session_sends_is_heard_in_order_and_uncopied() {
     let (first, second) = (message(1), message(2));
     link.sender.send(first.clone()).unwrap();
     link.sender.send(second.clone()).unwrap();
-    let heard = end.heard().await.unwrap();
+    let heard = end.receive().await.unwrap();
     assert_eq!(heard.raw().as_ptr(), first.raw().as_ptr());
-    assert_eq!(end.heard().await, Some(second));
+    assert_eq!(end.receive().await, Some(second));
 }
 
 #[tokio::test]
@@ -47,8 +47,8 @@ async fn the_server_hears_the_end_after_everything_that_was_sent() {
     let (link, mut end) = Link::pair(LinkLimits::default());
     link.sender.send(message(1)).unwrap();
     drop(link.sender);
-    assert!(end.heard().await.is_some());
-    assert_eq!(end.heard().await, None);
+    assert!(end.receive().await.is_some());
+    assert_eq!(end.receive().await, None);
 }
 
 #[test]
@@ -64,7 +64,7 @@ async fn bytes_are_bounded_but_one_large_message_always_passes() {
     let (link, mut end) = Link::pair(limits(256, 100));
     link.sender.send(message(1000)).unwrap();
     assert_eq!(link.sender.send(message(1)), Err(SendError::Full));
-    end.heard().await.unwrap();
+    end.receive().await.unwrap();
     link.sender.send(message(1)).unwrap();
 }
 
@@ -78,8 +78,8 @@ fn sending_to_a_server_that_let_go_fails() {
 #[tokio::test]
 async fn a_server_that_says_too_much_waits_until_the_session_has_listened() {
     let (mut link, end) = Link::pair(limits(1, 1 << 20));
-    end.say(said(1)).await.unwrap();
-    let mut waiting = pin!(end.say(said(2)));
+    end.send(message_event(1)).await.unwrap();
+    let mut waiting = pin!(end.send(message_event(2)));
     assert!(futures_util::poll!(waiting.as_mut()).is_pending());
     assert!(link.events.next().await.is_some());
     waiting.await.unwrap();
@@ -89,9 +89,9 @@ async fn a_server_that_says_too_much_waits_until_the_session_has_listened() {
 #[tokio::test]
 async fn a_server_that_waits_for_room_is_told_when_the_session_goes() {
     let (link, end) = Link::pair(limits(1, 1 << 20));
-    end.say(said(1)).await.unwrap();
-    let voice = end.voice();
-    let mut waiting = pin!(voice.say(said(2)));
+    end.send(message_event(1)).await.unwrap();
+    let sender = end.sender();
+    let mut waiting = pin!(sender.send(message_event(2)));
     assert!(futures_util::poll!(waiting.as_mut()).is_pending());
     drop(link.events);
     assert_eq!(waiting.await, Err(Gone));
@@ -101,11 +101,11 @@ async fn a_server_that_waits_for_room_is_told_when_the_session_goes() {
 #[tokio::test]
 async fn down_passes_a_full_queue_and_is_the_last_message() {
     let (mut link, end) = Link::pair(limits(1, 1 << 20));
-    end.say(said(1)).await.unwrap();
-    end.voice().down("it broke");
-    assert_eq!(end.say(said(2)).await, Err(Gone));
+    end.send(message_event(1)).await.unwrap();
+    end.sender().down("it broke");
+    assert_eq!(end.send(message_event(2)).await, Err(Gone));
     assert_eq!(link.sender.send(message(1)), Err(SendError::Down));
-    assert!(matches!(link.events.next().await, Some(LinkEvent::Said { .. })));
+    assert!(matches!(link.events.next().await, Some(LinkEvent::Message { .. })));
     let down = link.events.next().await;
     assert!(matches!(down, Some(LinkEvent::Down { reason }) if reason == "it broke"));
     assert!(link.events.next().await.is_none());
@@ -114,10 +114,10 @@ async fn down_passes_a_full_queue_and_is_the_last_message() {
 #[tokio::test]
 async fn a_server_that_vanishes_without_a_word_is_down() {
     let (mut link, end) = Link::pair(LinkLimits::default());
-    let voice = end.voice();
+    let sender = end.sender();
     drop(end);
-    voice.say(LinkEvent::Up).await.unwrap();
-    drop(voice);
+    sender.send(LinkEvent::Up).await.unwrap();
+    drop(sender);
     assert!(matches!(link.events.next().await, Some(LinkEvent::Up)));
     assert!(matches!(link.events.next().await, Some(LinkEvent::Down { .. })));
     assert!(link.events.next().await.is_none());
@@ -130,8 +130,8 @@ fn a_listener_is_woken_once_for_each_wait() {
     let mut context = Context::from_waker(&waker);
     let (mut link, end) = Link::pair(LinkLimits::default());
     assert!(link.events.poll_next(&mut context).is_pending());
-    end.voice().try_say(said(1)).unwrap();
-    end.voice().try_say(said(1)).unwrap();
+    end.sender().try_send(message_event(1)).unwrap();
+    end.sender().try_send(message_event(1)).unwrap();
     assert_eq!(woken.0.load(Ordering::Relaxed), 1);
 }
 

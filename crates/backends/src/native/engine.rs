@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 
 use super::peer::Line;
 use super::{Boxed, CALLS_MAX, Call, Error, Info, Notice, Served};
-use crate::link::{Ear, Engine};
+use crate::link::{Engine, EventReceiver};
 use crate::{LinkEvent, ServerEnd, metrics};
 
 /// The handler's side of one link.
@@ -28,7 +28,7 @@ pub(super) struct InPlace {
     served: Arc<dyn Served>,
     line: Arc<Line>,
     end: ServerEnd,
-    ear: Ear,
+    receiver: EventReceiver,
     /// Made when a call is not answered at once: empty, it would take as much as most
     /// sessions' calls ever need.
     in_flight: Option<Box<InFlight>>,
@@ -46,13 +46,18 @@ struct InFlight {
 }
 
 impl InPlace {
-    pub(super) fn new(served: Arc<dyn Served>, line: Arc<Line>, end: ServerEnd, ear: Ear) -> Self {
-        Self { served, line, end, ear, in_flight: None, is_up: false, new_first: false }
+    pub(super) fn new(
+        served: Arc<dyn Served>,
+        line: Arc<Line>,
+        end: ServerEnd,
+        receiver: EventReceiver,
+    ) -> Self {
+        Self { served, line, end, receiver, in_flight: None, is_up: false, new_first: false }
     }
 
     /// Takes messages of the session's until one is answered at once.
     fn poll_new(&mut self, context: &mut Context<'_>) -> Option<Response> {
-        while let Poll::Ready(Some(message)) = self.end.poll_heard(context) {
+        while let Poll::Ready(Some(message)) = self.end.poll_receive(context) {
             let answer = match message {
                 Message::Request(request) => self.requested(request, context),
                 Message::Notification(notification) => self.notified(notification, context),
@@ -169,7 +174,7 @@ impl Engine for InPlace {
             self.is_up = true;
             return Poll::Ready(Some(LinkEvent::Up));
         }
-        if let Some(event) = self.ear.pop() {
+        if let Some(event) = self.receiver.pop() {
             return Poll::Ready(Some(event));
         }
         self.new_first = !self.new_first;
@@ -179,11 +184,11 @@ impl Engine for InPlace {
         match answer {
             Some(response) => {
                 let about = response.id.clone();
-                let event = LinkEvent::Said { message: response.into(), about };
+                let event = LinkEvent::Message { message: response.into(), about };
                 // What a call has said comes before what it ends with.
-                Poll::Ready(Some(self.ear.behind_what_waits(event)))
+                Poll::Ready(Some(self.receiver.behind_what_waits(event)))
             }
-            None => self.ear.poll_next(context),
+            None => self.receiver.poll_next(context),
         }
     }
 }

@@ -10,7 +10,7 @@ use thin_vec::ThinVec;
 use tokio::sync::oneshot;
 
 use super::Error;
-use crate::{Gone, LinkEvent, Voice};
+use crate::{EventSender, Gone, LinkEvent};
 
 /// Most questions to one client that may wait for an answer; a further one fails.
 const ASKED_MAX: usize = 64;
@@ -18,7 +18,7 @@ const ASKED_MAX: usize = 64;
 /// What the calls of one session share.
 pub(super) struct Line {
     pub(super) session: SessionId,
-    voice: Voice,
+    sender: EventSender,
     /// Few, and nearly always none.
     asked: Mutex<ThinVec<Asked>>,
     questions: AtomicU64,
@@ -28,8 +28,8 @@ pub(super) struct Line {
 type Asked = (RequestId, oneshot::Sender<Response>);
 
 impl Line {
-    pub(super) fn new(session: SessionId, voice: Voice) -> Arc<Self> {
-        Arc::new(Self { session, voice, asked: Mutex::default(), questions: AtomicU64::new(1) })
+    pub(super) fn new(session: SessionId, sender: EventSender) -> Arc<Self> {
+        Arc::new(Self { session, sender, asked: Mutex::default(), questions: AtomicU64::new(1) })
     }
 
     fn asked(&self) -> MutexGuard<'_, ThinVec<Asked>> {
@@ -85,7 +85,7 @@ impl Peer {
         method: impl Into<Method>,
         params: Option<&[u8]>,
     ) -> Result<(), Gone> {
-        self.say(Notification::new(method.into(), params).into()).await
+        self.send(Notification::new(method.into(), params).into()).await
     }
 
     /// Tells how far the call has come. Says nothing when the client did not ask for
@@ -127,8 +127,8 @@ impl Peer {
     ) -> Result<Bytes, Error> {
         let (answer, mut question) = self.enrol()?;
         let request = Request::new(question.id.clone(), method.into(), params);
-        let said = self.say(request.into()).await;
-        let answered = match said {
+        let sent = self.send(request.into()).await;
+        let answered = match sent {
             Ok(()) => answer.await.ok(),
             Err(Gone) => None,
         };
@@ -154,11 +154,11 @@ impl Peer {
 
     fn event(&self, message: Message) -> LinkEvent {
         let about = self.request.as_ref().map(|request| request.id.clone());
-        LinkEvent::Said { message, about }
+        LinkEvent::Message { message, about }
     }
 
-    async fn say(&self, message: Message) -> Result<(), Gone> {
-        self.line.voice.say(self.event(message)).await
+    async fn send(&self, message: Message) -> Result<(), Gone> {
+        self.line.sender.send(self.event(message)).await
     }
 }
 
@@ -177,6 +177,6 @@ impl Drop for Question<'_> {
         let params = format!(r#"{{"requestId":{}}}"#, self.id.to_json());
         let withdrawn = Notification::new(Method::Cancelled, Some(params.as_bytes()));
         // Without room the client keeps a question whose answer nobody reads, no more.
-        let _ = self.peer.line.voice.try_say(self.peer.event(withdrawn.into()));
+        let _ = self.peer.line.sender.try_send(self.peer.event(withdrawn.into()));
     }
 }

@@ -101,7 +101,7 @@ impl Talk {
 
     async fn next(&mut self) -> (String, Option<RequestId>) {
         match self.link.events.next().await {
-            Some(LinkEvent::Said { message, about }) => {
+            Some(LinkEvent::Message { message, about }) => {
                 (String::from_utf8(message.raw().to_vec()).unwrap(), about)
             }
             other => panic!("unexpected {other:?}"),
@@ -143,7 +143,7 @@ fn a_call_that_is_ready_at_once_is_answered_by_the_next_poll() {
     assert!(link.events.poll_next(&mut context).is_ready());
     let request = br#"{"jsonrpc":"2.0","id":1,"method":"echo","params":{"a": 1}}"#;
     link.sender.send(Message::parse(Bytes::from_static(request)).unwrap()).unwrap();
-    let std::task::Poll::Ready(Some(LinkEvent::Said { message, .. })) =
+    let std::task::Poll::Ready(Some(LinkEvent::Message { message, .. })) =
         link.events.poll_next(&mut context)
     else {
         panic!("no answer")

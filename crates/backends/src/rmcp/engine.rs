@@ -24,14 +24,14 @@ use tokio_util::sync::CancellationToken;
 use super::CALLS_MAX;
 use super::lane::{self, Lane, panicked};
 use super::read::{self, Asked};
-use crate::link::{Ear, Engine};
+use crate::link::{Engine, EventReceiver};
 use crate::{LinkEvent, ServerEnd};
 
 /// The service's side of one link.
 pub(super) struct InPlace<S: Service<RoleServer>> {
     service: Arc<S>,
     end: ServerEnd,
-    ear: Ear,
+    receiver: EventReceiver,
     running: FuturesUnordered<Running>,
     /// The running calls that can be cancelled, with their serial numbers.
     calls: HashMap<RequestId, (u64, CancellationToken)>,
@@ -48,11 +48,11 @@ pub(super) struct InPlace<S: Service<RoleServer>> {
 }
 
 impl<S: Service<RoleServer>> InPlace<S> {
-    pub(super) fn new(service: S, end: ServerEnd, ear: Ear) -> Self {
+    pub(super) fn new(service: S, end: ServerEnd, receiver: EventReceiver) -> Self {
         Self {
             service: Arc::new(service),
             end,
-            ear,
+            receiver,
             running: FuturesUnordered::new(),
             calls: HashMap::new(),
             lanes: Vec::new(),
@@ -66,7 +66,7 @@ impl<S: Service<RoleServer>> InPlace<S> {
 
     /// Takes messages of the session's until one is answered at once.
     fn poll_new(&mut self, context: &mut Context<'_>) -> Option<Response> {
-        while let Poll::Ready(Some(message)) = self.end.poll_heard(context) {
+        while let Poll::Ready(Some(message)) = self.end.poll_receive(context) {
             let answer = match message {
                 Message::Request(request) => self.requested(&request, context),
                 Message::Notification(notification) => {
@@ -130,7 +130,7 @@ impl<S: Service<RoleServer>> InPlace<S> {
             return free;
         }
         let number = self.lanes.len();
-        let lane = Lane::open(number, &self.service, self.end.voice());
+        let lane = Lane::open(number, &self.service, self.end.sender());
         if let Some(client) = self.lanes.first().and_then(|first| first.peer().peer_info()) {
             lane.peer().set_peer_info((*client).clone());
         }
@@ -203,7 +203,7 @@ impl<S: Service<RoleServer>> Engine for InPlace<S> {
             self.is_up = true;
             return Poll::Ready(Some(LinkEvent::Up));
         }
-        if let Some(event) = self.ear.pop() {
+        if let Some(event) = self.receiver.pop() {
             return Poll::Ready(Some(event));
         }
         self.new_first = !self.new_first;
@@ -213,11 +213,11 @@ impl<S: Service<RoleServer>> Engine for InPlace<S> {
         match answer {
             Some(response) => {
                 let about = response.id.clone();
-                let event = LinkEvent::Said { message: response.into(), about };
+                let event = LinkEvent::Message { message: response.into(), about };
                 // What a call has said comes before what it ends with.
-                Poll::Ready(Some(self.ear.behind_what_waits(event)))
+                Poll::Ready(Some(self.receiver.behind_what_waits(event)))
             }
-            None => self.ear.poll_next(context),
+            None => self.receiver.poll_next(context),
         }
     }
 }

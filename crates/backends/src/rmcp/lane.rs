@@ -24,13 +24,13 @@ use protocol::{Message, RequestId, Response};
 use tokio::sync::Notify;
 
 use super::read;
-use crate::{Gone, LinkEvent, Voice, metrics};
+use crate::{EventSender, Gone, LinkEvent, metrics};
 
-/// Most questions of one lane that wait for an answer, or whose answer waits to be
-/// heard; a further one fails.
+/// Most questions of one lane that wait for an answer, or whose answer waits for the
+/// service; a further one fails.
 const ASKED_MAX: usize = 64;
-/// Most notifications that wait to be heard; a further one is dropped.
-const HEARD_MAX: usize = 64;
+/// Most notifications that wait for the service; a further one is dropped.
+const NOTIFICATIONS_MAX: usize = 64;
 
 /// One peer, its loop, and whose it is.
 pub(super) struct Lane<S: Service<RoleServer>> {
@@ -41,9 +41,9 @@ pub(super) struct Lane<S: Service<RoleServer>> {
 
 impl<S: Service<RoleServer>> Lane<S> {
     /// Has to be called from within a tokio runtime.
-    pub(super) fn open(number: usize, service: &Arc<S>, voice: Voice) -> Self {
+    pub(super) fn open(number: usize, service: &Arc<S>, sender: EventSender) -> Self {
         let held = Arc::new(Held { number, state: Mutex::default(), arrived: Notify::new() });
-        let wire = Wire { held: Arc::clone(&held), voice };
+        let wire = Wire { held: Arc::clone(&held), sender };
         let listener = Listener(Arc::clone(service));
         // The client's introduction is left out here, since `rmcp` would log it.
         let running = ::rmcp::service::serve_directly(listener, wire, None);
@@ -62,8 +62,8 @@ impl<S: Service<RoleServer>> Lane<S> {
     /// Lets the service hear a notification of the client's.
     pub(super) fn notified(&self, notification: ClientNotification) {
         let mut state = self.held.state();
-        if state.heard.len() < HEARD_MAX {
-            state.heard.push_back(ClientJsonRpcMessage::notification(notification));
+        if state.notifications.len() < NOTIFICATIONS_MAX {
+            state.notifications.push_back(ClientJsonRpcMessage::notification(notification));
             drop(state);
             self.held.arrived.notify_one();
         }
@@ -116,7 +116,7 @@ struct State {
     /// The questions that have no answer yet, and their progress tokens.
     asked: HashMap<i64, ProgressToken>,
     answers: VecDeque<ClientJsonRpcMessage>,
-    heard: VecDeque<ClientJsonRpcMessage>,
+    notifications: VecDeque<ClientJsonRpcMessage>,
 }
 
 impl Held {
@@ -182,7 +182,7 @@ pub(super) enum NotSaid {
 /// What a loop takes for its transport.
 struct Wire {
     held: Arc<Held>,
-    voice: Voice,
+    sender: EventSender,
 }
 
 impl Transport<RoleServer> for Wire {
@@ -195,13 +195,13 @@ impl Transport<RoleServer> for Wire {
     ) -> impl Future<Output = Result<(), NotSaid>> + Send + 'static {
         let waits = self.held.message(message).and_then(|message| {
             let about = self.held.state().about.clone();
-            Ok(self.voice.try_say(LinkEvent::Said { message, about })?)
+            Ok(self.sender.try_send(LinkEvent::Message { message, about })?)
         });
-        let voice = self.voice.clone();
+        let sender = self.sender.clone();
         async move {
             match waits? {
                 None => Ok(()),
-                Some(event) => Ok(voice.say(event).await?),
+                Some(event) => Ok(sender.send(event).await?),
             }
         }
     }
@@ -210,7 +210,7 @@ impl Transport<RoleServer> for Wire {
         loop {
             let next = {
                 let mut state = self.held.state();
-                state.answers.pop_front().or_else(|| state.heard.pop_front())
+                state.answers.pop_front().or_else(|| state.notifications.pop_front())
             };
             if next.is_some() {
                 return next;
@@ -242,8 +242,8 @@ impl<S: Service<RoleServer>> Service<RoleServer> for Listener<S> {
         notification: ClientNotification,
         context: NotificationContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        let heard = self.0.handle_notification(notification, context);
-        AssertUnwindSafe(heard).catch_unwind().await.unwrap_or_else(|_| Err(panicked()))
+        let handled = self.0.handle_notification(notification, context);
+        AssertUnwindSafe(handled).catch_unwind().await.unwrap_or_else(|_| Err(panicked()))
     }
 
     fn get_info(&self) -> ServerConfig {

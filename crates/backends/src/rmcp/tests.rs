@@ -85,11 +85,11 @@ impl ServerHandler for Obedient {
             "ask" => return ask(&context.peer).await,
             "meta" => {
                 let meta = serde_json::to_string(&context.meta).unwrap();
-                return Ok(said(meta));
+                return Ok(text_result(meta));
             }
             _ => return Err(ErrorData::invalid_params("unknown tool", Some(json!({ "a": 1 })))),
         }
-        Ok(said(request.name))
+        Ok(text_result(request.name))
     }
 
     async fn on_initialized(&self, _: NotificationContext<RoleServer>) {
@@ -114,7 +114,7 @@ impl ServerHandler for Obedient {
     }
 }
 
-fn said(text: impl Into<String>) -> CallToolResponse {
+fn text_result(text: impl Into<String>) -> CallToolResponse {
     CallToolResult::success(vec![ContentBlock::text(text)]).into()
 }
 
@@ -127,11 +127,11 @@ async fn ask(peer: &Peer<RoleServer>) -> Result<CallToolResponse, ErrorData> {
     let question = CustomRequest::new("elicitation/create", Some(json!({ "message": "?" })));
     match peer.send_request(ServerRequest::CustomRequest(question)).await {
         Ok(::rmcp::model::ClientResult::ElicitResult(ElicitResult { content, .. })) => {
-            Ok(said(content.unwrap_or_default().to_string()))
+            Ok(text_result(content.unwrap_or_default().to_string()))
         }
-        Ok(other) => Ok(said(format!("{other:?}"))),
+        Ok(other) => Ok(text_result(format!("{other:?}"))),
         Err(::rmcp::ServiceError::McpError(error)) => Err(error),
-        Err(error) => Ok(said(error.to_string())),
+        Err(error) => Ok(text_result(error.to_string())),
     }
 }
 
@@ -177,10 +177,10 @@ impl Open {
     }
 
     /// The next thing said, and what it is about.
-    async fn said(&mut self) -> (Value, Option<RequestId>) {
+    async fn next_message(&mut self) -> (Value, Option<RequestId>) {
         let next = tokio::time::timeout(Duration::from_secs(10), self.link.events.next());
         match next.await.expect("something is said") {
-            Some(LinkEvent::Said { message, about }) => {
+            Some(LinkEvent::Message { message, about }) => {
                 (serde_json::from_slice(message.raw()).unwrap(), about)
             }
             other => panic!("{other:?}"),
@@ -188,7 +188,7 @@ impl Open {
     }
 
     async fn answer(&mut self, id: i64) -> Value {
-        let (message, about) = self.said().await;
+        let (message, about) = self.next_message().await;
         assert_eq!((&message["id"], about), (&json!(id), Some(id.into())), "{message}");
         message
     }
@@ -276,16 +276,16 @@ async fn what_calls_say_side_by_side_belongs_to_each() {
     for id in 2..6 {
         open.call(id, "log");
     }
-    let mut said = [0; 6];
+    let mut counts = [0; 6];
     for _ in 0..16 {
-        let (message, about) = open.said().await;
+        let (message, about) = open.next_message().await;
         let Some(RequestId::Number(about)) = about else { panic!("{message}") };
-        said[about as usize] += 1;
+        counts[about as usize] += 1;
         // The answer is the final response.
-        let is_answer = said[about as usize] == 4;
+        let is_answer = counts[about as usize] == 4;
         assert_eq!(message["id"] == about, is_answer, "{message}");
     }
-    assert_eq!(said, [0, 0, 4, 4, 4, 4]);
+    assert_eq!(counts, [0, 0, 4, 4, 4, 4]);
 }
 
 #[tokio::test]
@@ -293,7 +293,7 @@ async fn what_a_task_of_a_call_says_belongs_to_the_call() {
     let mut open = Open::initialized().await;
     open.call(1, "wait");
     open.call(2, "log from a task");
-    assert_eq!(open.said().await.1, Some(2.into()));
+    assert_eq!(open.next_message().await.1, Some(2.into()));
     open.answer(2).await;
 }
 
@@ -303,7 +303,7 @@ async fn what_is_said_after_a_call_belongs_to_none() {
     open.call(2, "keep the peer");
     open.answer(2).await;
     open.seen.go.notify_one();
-    let (message, about) = open.said().await;
+    let (message, about) = open.next_message().await;
     assert_eq!((message["params"]["data"].as_str(), about), (Some("later"), None));
 }
 
@@ -311,7 +311,7 @@ async fn what_is_said_after_a_call_belongs_to_none() {
 async fn progress_carries_the_clients_token() {
     let mut open = Open::initialized().await;
     open.send(2, "tools/call", json!({ "name": "progress", "_meta": { "progressToken": "t" } }));
-    let (message, about) = open.said().await;
+    let (message, about) = open.next_message().await;
     assert_eq!((message["params"]["progressToken"].as_str(), about), (Some("t"), Some(2.into())));
     open.answer(2).await;
 }
@@ -321,8 +321,8 @@ async fn questions_asked_side_by_side_get_their_own_answers() {
     let mut open = Open::initialized().await;
     open.call(2, "ask");
     open.call(3, "ask");
-    let (first, first_about) = open.said().await;
-    let (second, second_about) = open.said().await;
+    let (first, first_about) = open.next_message().await;
+    let (second, second_about) = open.next_message().await;
     assert_ne!(first["id"], second["id"]);
     assert_ne!(
         first["params"]["_meta"]["progressToken"],
@@ -348,7 +348,7 @@ async fn questions_asked_side_by_side_get_their_own_answers() {
 async fn an_error_of_the_clients_reaches_who_asked() {
     let mut open = Open::initialized().await;
     open.call(2, "ask");
-    let (question, _) = open.said().await;
+    let (question, _) = open.next_message().await;
     let id = RequestId::from(question["id"].as_str().unwrap());
     open.link.sender.send(Response::error(Some(id), -1, "no", None).into()).unwrap();
     assert_eq!(open.answer(2).await["error"], json!({ "code": -1, "message": "no" }));
@@ -358,7 +358,7 @@ async fn an_error_of_the_clients_reaches_who_asked() {
 async fn progress_of_a_question_reaches_the_service_under_its_own_token() {
     let mut open = Open::initialized().await;
     open.call(2, "ask");
-    let (question, _) = open.said().await;
+    let (question, _) = open.next_message().await;
     let token = &question["params"]["_meta"]["progressToken"];
     open.tell("notifications/progress", json!({ "progressToken": token, "progress": 1 }));
     open.settle().await;
@@ -377,7 +377,7 @@ async fn a_cancelled_call_is_told_and_not_answered() {
     // The id is free again.
     open.call(2, "log");
     for _ in 0..3 {
-        assert_eq!(open.said().await.1, Some(2.into()));
+        assert_eq!(open.next_message().await.1, Some(2.into()));
     }
     open.answer(2).await;
 }

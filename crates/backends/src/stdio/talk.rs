@@ -17,7 +17,7 @@ use super::child::{Child, Streams};
 use super::lines::{Line, Lines};
 use crate::guard::{NOT_FOUND, NOT_RUNNABLE, SIGNALLED};
 use crate::metrics::{self, Cause};
-use crate::{LinkEvent, ServerEnd, Voice};
+use crate::{EventSender, LinkEvent, ServerEnd};
 
 /// How long the output of a process that has ended is read on. Nobody writes to it
 /// any more, so what is left is in the pipe.
@@ -36,17 +36,17 @@ const JUNK_LOGGED_MAX: u32 = 20;
 
 /// Hosts one process for one session, from before its start until nothing of it is left.
 pub(super) async fn host(program: Arc<Program>, session: SessionId, end: ServerEnd) {
-    let voice = end.voice();
+    let sender = end.sender();
     let started = tokio::select! {
         started = start(&program) => started,
-        () = voice.closed() => return,
+        () = sender.closed() => return,
     };
     let child = match started {
         Ok(child) => child,
         Err(reason) => {
             Cause::NotStarted.count();
             tracing::warn!(backend = program.name, ?session, reason, "a server was not started");
-            return voice.down(reason);
+            return sender.down(reason);
         }
     };
     let pid = child.id();
@@ -66,7 +66,7 @@ pub(super) async fn host(program: Arc<Program>, session: SessionId, end: ServerE
             "a server is gone"
         ),
     }
-    voice.down(reason);
+    sender.down(reason);
 }
 
 async fn start(program: &Program) -> Result<Child, String> {
@@ -100,16 +100,16 @@ enum Lost {
 }
 
 async fn talk(mut child: Child, program: &Arc<Program>, end: ServerEnd) -> (String, Cause) {
-    let voice = end.voice();
+    let sender = end.sender();
     let mut pipes = match Pipes::connect(&mut child, program, end) {
         Ok(pipes) => pipes,
         Err(error) => return (not_started(&error), Cause::NotStarted),
     };
-    let _ = voice.say(LinkEvent::Up).await;
+    let _ = sender.send(LinkEvent::Up).await;
     let over = loop {
         tokio::select! {
             biased;
-            () = voice.closed() => break Over::Unwanted,
+            () = sender.closed() => break Over::Unwanted,
             Some(Ok(lost)) = pipes.tasks.join_next() => if let Some(lost) = lost {
                 break Over::Lost(lost);
             },
@@ -124,7 +124,7 @@ async fn talk(mut child: Child, program: &Arc<Program>, end: ServerEnd) -> (Stri
             ("the session is over".to_owned(), how)
         }
         Over::Lost(Lost::Broke(reason)) => {
-            voice.down(&*reason);
+            sender.down(&*reason);
             drop(pipes);
             wind_down(&child, grace).await;
             bury(child, Pipes::default()).await;
@@ -134,7 +134,7 @@ async fn talk(mut child: Child, program: &Arc<Program>, end: ServerEnd) -> (Stri
         Over::Lost(Lost::Closed(reason))
             if timeout(grace.min(READ_ON), child.ended()).await.is_err() =>
         {
-            voice.down(reason);
+            sender.down(reason);
             drop(pipes);
             wind_down(&child, grace).await;
             bury(child, Pipes::default()).await;
@@ -162,7 +162,7 @@ impl Pipes {
         let (stdin, stdout) = (ChildStdin::from_std(stdin)?, ChildStdout::from_std(stdout)?);
         let stderr = ChildStderr::from_std(stderr)?;
         let mut tasks = JoinSet::new();
-        tasks.spawn(read(Arc::clone(program), stdout, end.voice()));
+        tasks.spawn(read(Arc::clone(program), stdout, end.sender()));
         tasks.spawn(log(Arc::clone(program), stderr, child.id()));
         let writing = Some(tasks.spawn(write(stdin, end)));
         Ok(Self { tasks, writing })
@@ -230,7 +230,7 @@ fn describe(status: Option<ExitStatus>, is_guarded: bool) -> String {
 
 /// Passes on what the process says, and throws it away when the session is gone: a
 /// process that is stopping must not hang in a write.
-async fn read(program: Arc<Program>, stdout: ChildStdout, voice: Voice) -> Option<Lost> {
+async fn read(program: Arc<Program>, stdout: ChildStdout, sender: EventSender) -> Option<Lost> {
     let line_bytes_max = program.settings.line_bytes_max;
     let mut lines = Lines::new(stdout, line_bytes_max);
     let mut junk = Junk::default();
@@ -258,11 +258,11 @@ async fn read(program: Arc<Program>, stdout: ChildStdout, voice: Voice) -> Optio
         };
         program.worked();
         match body {
-            Body::One(message) => say(&voice, message).await,
+            Body::One(message) => send(&sender, message).await,
             Body::Batch(members) => {
                 for member in members {
                     match member {
-                        Ok(message) => say(&voice, message).await,
+                        Ok(message) => send(&sender, message).await,
                         Err(rejection) => junk.found(&program, &rejection.message),
                     }
                 }
@@ -271,8 +271,8 @@ async fn read(program: Arc<Program>, stdout: ChildStdout, voice: Voice) -> Optio
     }
 }
 
-async fn say(voice: &Voice, message: Message) {
-    let _ = voice.say(LinkEvent::Said { message, about: None }).await;
+async fn send(sender: &EventSender, message: Message) {
+    let _ = sender.send(LinkEvent::Message { message, about: None }).await;
 }
 
 /// Lines that are no messages: counted and logged, never quoted (STD-02).
@@ -292,13 +292,13 @@ impl Junk {
 /// Hands the process what the session says. Returns when the session is gone, which
 /// closes the process's input.
 async fn write(mut stdin: ChildStdin, mut end: ServerEnd) -> Option<Lost> {
-    let voice = end.voice();
+    let sender = end.sender();
     loop {
         let message = tokio::select! {
             // What was sent before the session went is still written.
             biased;
-            message = end.heard() => message?,
-            () = voice.closed() => return None,
+            message = end.receive() => message?,
+            () = sender.closed() => return None,
         };
         let line = message.line();
         if stdin.write_all_buf(&mut line.chain(&b"\n"[..])).await.is_err() {

@@ -28,7 +28,7 @@ async fn node(command: Vec<OsString>) {
     let session = SessionId::parse("fixture").expect("a session id");
     let mut link = StdioBackend::new("fixture", settings, children).open(&session);
     while let Some(event) = link.events.next().await {
-        if let LinkEvent::Said { message, .. } = event {
+        if let LinkEvent::Message { message, .. } = event {
             let mut stdout = std::io::stdout().lock();
             let _ = stdout.write_all(&message.line());
             let _ = stdout.write_all(b"\n");

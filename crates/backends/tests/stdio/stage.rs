@@ -66,7 +66,7 @@ impl Talk {
     /// What the server says next.
     pub(crate) async fn said(&mut self) -> String {
         match self.next().await {
-            Some(LinkEvent::Said { message, about: None }) => {
+            Some(LinkEvent::Message { message, about: None }) => {
                 String::from_utf8(message.raw().to_vec()).unwrap()
             }
             other => panic!("unexpected {other:?}"),

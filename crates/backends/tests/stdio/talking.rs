@@ -214,7 +214,7 @@ async fn a_server_that_keeps_failing_is_started_ever_more_slowly() {
     for _ in 0..4 {
         let mut link = backends::Backend::open(&backend, &session);
         while let Some(event) = link.events.next().await {
-            assert!(!matches!(event, LinkEvent::Said { .. }));
+            assert!(!matches!(event, LinkEvent::Message { .. }));
         }
     }
     // 100 ms after the first failure, 200 ms after the second, 400 ms after the third.

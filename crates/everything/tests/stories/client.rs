@@ -114,7 +114,7 @@ impl Client {
     async fn read(&mut self) -> Value {
         match &mut self.wire {
             Wire::Link(link) => match link.events.next().await {
-                Some(LinkEvent::Said { message, .. }) => {
+                Some(LinkEvent::Message { message, .. }) => {
                     serde_json::from_slice(message.raw()).unwrap()
                 }
                 other => panic!("{other:?}"),
