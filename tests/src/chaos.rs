@@ -90,7 +90,7 @@ impl Chaos {
         let nodes = Nodes::start(setups, history.clone()).await?;
         let clients = number("CLIENTS").unwrap_or(CLIENTS);
         let load = Load::start(clients, seed, &nodes.balancer, &history);
-        // Sessions are born while a new process still waits before its first claim.
+        // Sessions are created while a new process still waits before its first claim.
         sleep(Duration::from_secs(4)).await;
         let chance = Chance::new(seed);
         Ok(Self { nodes, history, chance, load, runs, seed, _folder: folder })

@@ -101,7 +101,7 @@ fn round_trip(criterion: &mut Criterion) {
     });
 }
 
-fn birth(criterion: &mut Criterion) {
+fn setup(criterion: &mut Criterion) {
     let system = actix_rt::System::new();
     criterion.bench_function("actor/birth_and_end", |bencher| {
         let (handle, caller) = system.block_on(session());
@@ -124,6 +124,6 @@ fn birth(criterion: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(3));
-    targets = round_trip, birth
+    targets = round_trip, setup
 }
 criterion_main!(benches);

@@ -13,10 +13,10 @@ use actix::{Arbiter, ArbiterHandle};
 const THREADS_MAX: usize = 1_024;
 
 #[derive(Default)]
-pub(crate) struct Arbiters(Mutex<Known>);
+pub(crate) struct Arbiters(Mutex<ById>);
 
 #[derive(Default)]
-struct Known {
+struct ById {
     threads: Vec<(ThreadId, ArbiterHandle)>,
     next: usize,
 }

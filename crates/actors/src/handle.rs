@@ -19,12 +19,12 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use crate::arbiters::Arbiters;
-use crate::birth::{self, Newborn};
 use crate::registry::{Found, Registry};
 use crate::remote::{self, RoutedRequest, Serving, SessionRequest};
 use crate::reply_stream::Local;
 use crate::seeking::Claims;
 use crate::session_handle::SessionHandle;
+use crate::session_start::{self, NewSession};
 use crate::sink::Bounds;
 use crate::tombstones::{self, Tombstones};
 use crate::{Care, ReplyStream, Settings, clock, metrics};
@@ -177,8 +177,8 @@ impl Handle {
             return remote::open(&self.node, &peer, tenant, principal, request, mirrored).await;
         }
         let body = Body::One(Message::Request(request));
-        let post = Newborn::Posted { body, mirrored };
-        birth::begin(&self.node, tenant, principal, post)
+        let post = NewSession::Posted { body, mirrored };
+        session_start::create_session(&self.node, tenant, principal, post)
     }
 
     /// Makes a session whose every message goes to one connection (HTTP+SSE, stdio):
@@ -196,7 +196,12 @@ impl Handle {
             return remote::connect(&self.node, &peer, tenant, principal).await;
         }
         let (recorded, is_recorded) = oneshot::channel();
-        let opened = birth::begin(&self.node, tenant, principal, Newborn::Connected { recorded })?;
+        let opened = session_start::create_session(
+            &self.node,
+            tenant,
+            principal,
+            NewSession::Connected { recorded },
+        )?;
         is_recorded.await.map_err(|_| Refusal::Unavailable)?;
         Ok(opened)
     }

@@ -150,12 +150,12 @@ impl SessionActor {
         if self.leaving.is_none() {
             self.say_goodbye(end);
         }
-        let drafted = self.draft.as_ref().map(|draft| draft.owner.token);
-        let token = self.log_writer.as_ref().map(LogWriter::token).or(drafted);
+        let pending = self.pending_record.as_ref().map(|pending_record| pending_record.owner.token);
+        let token = self.log_writer.as_ref().map(LogWriter::token).or(pending);
         self.keep_tombstone(false);
-        let enrolled = self.enrolled.take();
+        let registration = self.registration.take();
         // A record that could not be made may be there all the same.
-        let is_recorded = self.draft.is_none() || end == End::Unrecorded;
+        let is_recorded = self.pending_record.is_none() || end == End::Unrecorded;
         self.part();
         let Some(token) = token.filter(|_| is_recorded) else { return };
         let ended = Box::pin(record::end(
@@ -163,7 +163,7 @@ impl SessionActor {
             self.handle.session.clone(),
             token,
             self.node.settings.tombstone_ttl(),
-            enrolled,
+            registration,
         ));
         if let Err(ended) = at_once(ended) {
             actix_rt::spawn(ended);
@@ -175,7 +175,7 @@ impl SessionActor {
         self.over = true;
         self.count_exchanges();
         self.log_writer = None;
-        self.enrolled = None;
+        self.registration = None;
     }
 
     /// Lets everyone go who waits or listens.
@@ -184,13 +184,13 @@ impl SessionActor {
         tracing::debug!(session = ?self.handle.session, ?end, "a session ended");
         let moves = matches!(end, End::Deposed | End::Over(Cause::Asleep | Cause::Moved));
         self.handle.close(if moves { HandleState::Leaving } else { HandleState::Over });
-        if let Some(draft) = &mut self.draft {
-            draft.recorded = None;
+        if let Some(pending_record) = &mut self.pending_record {
+            pending_record.recorded = None;
         }
         self.link = None;
         self.following.clear();
         self.held.clear();
-        let is_known = self.draft.is_none() && end != End::Unrecorded;
+        let is_known = self.pending_record.is_none() && end != End::Unrecorded;
         let refusal = if is_known { Refusal::UnknownSession } else { Refusal::Unavailable };
         let session = &self.session;
         let (waiting, left) =

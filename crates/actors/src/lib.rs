@@ -9,7 +9,6 @@
 
 mod alarm;
 mod arbiters;
-mod birth;
 mod care;
 mod clock;
 mod handle;
@@ -26,6 +25,7 @@ mod reply_stream;
 mod seeking;
 mod session_actor;
 mod session_handle;
+mod session_start;
 mod settings;
 mod silence;
 mod sink;

@@ -32,7 +32,7 @@ impl SessionActor {
     pub(crate) fn step(&mut self, now: Millis, event: Event) {
         let mut effects = EFFECTS.take();
         self.session.step(now, event, &mut effects);
-        if self.draft.is_some() && effects.iter().any(Effect::needs_record) {
+        if self.pending_record.is_some() && effects.iter().any(Effect::needs_record) {
             self.record();
             if self.is_being_recorded() {
                 self.held = effects.drain(..).collect();
@@ -126,8 +126,8 @@ impl SessionActor {
 
     /// Makes the record: before anyone learns that there is a session.
     pub(crate) fn record(&mut self) {
-        let Some(draft) = &mut self.draft else { return };
-        let record = draft.record(self.session.revision(), self.session.initialize());
+        let Some(pending_record) = &mut self.pending_record else { return };
+        let record = pending_record.record(self.session.revision(), self.session.initialize());
         let settings = &self.node.settings;
         let creation: Creation = Box::pin(record::create(
             Arc::clone(&self.node.store),
@@ -138,7 +138,7 @@ impl SessionActor {
         ));
         match at_once(creation) {
             Ok(came) => self.recorded(came),
-            Err(creation) => draft.creation = Some(creation),
+            Err(creation) => pending_record.creation = Some(creation),
         }
     }
 
@@ -148,18 +148,19 @@ impl SessionActor {
             self.abandon(End::Unrecorded);
             return;
         }
-        let Some(draft) = &mut self.draft else { return };
-        if let Some(recorded) = draft.recorded.take() {
+        let Some(pending_record) = &mut self.pending_record else { return };
+        if let Some(recorded) = pending_record.recorded.take() {
             // Whoever does not wait any more has left the connection, too.
             let _ = recorded.send(());
         }
         let settings = &self.node.settings;
-        let record = draft.record(self.session.revision(), self.session.initialize());
+        let record = pending_record.record(self.session.revision(), self.session.initialize());
         let (ttl, now) = (settings.record_ttl(), clock::now().0);
         let ownership =
-            Ownership::new(self.handle.session.clone(), record, draft.acquired, ttl, now);
-        self.log_writer = Some(LogWriter::new(ownership, settings.lifetimes(), draft.random));
-        self.draft = None;
+            Ownership::new(self.handle.session.clone(), record, pending_record.acquired, ttl, now);
+        self.log_writer =
+            Some(LogWriter::new(ownership, settings.lifetimes(), pending_record.random));
+        self.pending_record = None;
     }
 }
 

@@ -13,7 +13,7 @@ use store::{Digest, Error, Owner, Record, RecordStatus, State, Store, Token};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::registry::Enrolled;
+use crate::registry::Registration;
 
 /// The wait between two attempts.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -24,7 +24,7 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) type Creation = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
 
 /// A record that waits for the handshake: one that fails leaves nothing in the store.
-pub(crate) struct Draft {
+pub(crate) struct PendingRecord {
     pub(crate) owner: Owner,
     pub(crate) tenant: Arc<str>,
     pub(crate) principal: Digest,
@@ -40,7 +40,7 @@ pub(crate) struct Draft {
     pub(crate) recorded: Option<oneshot::Sender<()>>,
 }
 
-impl Draft {
+impl PendingRecord {
     /// `initialize` is its params.
     pub(crate) fn record(&self, revision: Revision, initialize: Arc<[u8]>) -> Record {
         Record {
@@ -80,7 +80,7 @@ pub(crate) async fn end(
     session: SessionId,
     token: Token,
     tombstone: Duration,
-    held: Option<Enrolled>,
+    held: Option<Registration>,
 ) {
     let until = Instant::now() + END_PATIENCE;
     let written = timeout_at(until, async {

@@ -1,6 +1,6 @@
 //! Which sessions live on this node, and how many may.
 //!
-//! An entry and a seat are given back by being dropped, so a session that ends in
+//! An entry and a slot are given back by being dropped, so a session that ends in
 //! whatever way leaves neither behind.
 
 use std::borrow::Borrow;
@@ -19,11 +19,11 @@ use crate::session_handle::SessionHandle;
 /// So many that threads seldom wait for each other.
 const SHARDS: usize = 16;
 
-/// The node's sessions. Bounded by its seats.
+/// The node's sessions. Bounded by its slots.
 pub(crate) struct Registry {
     hasher: RandomState,
-    shards: [Mutex<HashSet<Known>>; SHARDS],
-    census: Mutex<Census>,
+    shards: [Mutex<HashSet<ById>>; SHARDS],
+    counts: Mutex<Counts>,
     empty: Notify,
     /// Some session is not known any more.
     gone: Notify,
@@ -33,37 +33,37 @@ pub(crate) struct Registry {
 pub(crate) enum Found {
     /// The way in, though the session may be about to go.
     Here(Arc<SessionHandle>),
-    /// Somebody else's session. Whose it is not learns nothing of it (SES-04).
+    /// The session of another principal. The caller learns nothing of it (SES-04).
     Foreign,
     /// No such session on this node.
     Absent,
 }
 
 /// A session that is known, by its id.
-struct Known(Arc<SessionHandle>);
+struct ById(Arc<SessionHandle>);
 
-impl Borrow<SessionId> for Known {
+impl Borrow<SessionId> for ById {
     fn borrow(&self) -> &SessionId {
         &self.0.session
     }
 }
 
-impl Hash for Known {
+impl Hash for ById {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         self.0.session.hash(hasher);
     }
 }
 
-impl PartialEq for Known {
+impl PartialEq for ById {
     fn eq(&self, other: &Self) -> bool {
         self.0.session == other.0.session
     }
 }
 
-impl Eq for Known {}
+impl Eq for ById {}
 
 #[derive(Default)]
-struct Census {
+struct Counts {
     stopping: bool,
     sessions: usize,
     by_tenant: HashMap<Arc<str>, usize>,
@@ -74,63 +74,67 @@ impl Registry {
         Self {
             hasher: RandomState::new(),
             shards: Default::default(),
-            census: Mutex::default(),
+            counts: Mutex::default(),
             empty: Notify::new(),
             gone: Notify::new(),
         }
     }
 
     /// Room for one more session, if the node and the tenant have it.
-    pub(crate) fn seat(
+    pub(crate) fn take_slot(
         self: &Arc<Self>,
         tenant: &Tenant,
         sessions_max: usize,
-    ) -> Result<Seat, Refusal> {
-        self.seat_within(&tenant.name, sessions_max, tenant.sessions_max)
+    ) -> Result<Slot, Refusal> {
+        self.take_slot_within(&tenant.name, sessions_max, tenant.sessions_max)
     }
 
     /// Room for a session that is there already, if the node has it. It was counted against
     /// its tenant when it was opened, so the tenant's bound is not asked again.
-    pub(crate) fn seat_again(
+    pub(crate) fn take_slot_for_restored(
         self: &Arc<Self>,
         tenant: &Arc<str>,
         sessions_max: usize,
-    ) -> Result<Seat, Refusal> {
-        self.seat_within(tenant, sessions_max, usize::MAX)
+    ) -> Result<Slot, Refusal> {
+        self.take_slot_within(tenant, sessions_max, usize::MAX)
     }
 
-    fn seat_within(
+    fn take_slot_within(
         self: &Arc<Self>,
         tenant: &Arc<str>,
         sessions_max: usize,
         tenants_max: usize,
-    ) -> Result<Seat, Refusal> {
-        let mut census = lock(&self.census);
-        if census.stopping {
+    ) -> Result<Slot, Refusal> {
+        let mut counts = lock(&self.counts);
+        if counts.stopping {
             return Err(Refusal::Stopping);
         }
-        let held = census.by_tenant.get(tenant).copied().unwrap_or(0);
-        if census.sessions >= sessions_max || held >= tenants_max {
+        let held = counts.by_tenant.get(tenant).copied().unwrap_or(0);
+        if counts.sessions >= sessions_max || held >= tenants_max {
             metrics::SESSIONS_REFUSED.inc();
             return Err(Refusal::TooManySessions);
         }
-        census.sessions += 1;
-        *census.by_tenant.entry(Arc::clone(tenant)).or_default() += 1;
-        drop(census);
+        counts.sessions += 1;
+        *counts.by_tenant.entry(Arc::clone(tenant)).or_default() += 1;
+        drop(counts);
         metrics::SESSIONS.inc();
-        Ok(Seat { registry: Arc::clone(self), tenant: Arc::clone(tenant), is_passed_on: false })
+        Ok(Slot { registry: Arc::clone(self), tenant: Arc::clone(tenant), is_passed_on: false })
     }
 
-    /// Makes the session of a session handle known, in its seat; not if it is already.
-    pub(crate) fn enroll(&self, handle: &Arc<SessionHandle>, mut seat: Seat) -> Option<Enrolled> {
-        if !self.shard(&handle.session).insert(Known(Arc::clone(handle))) {
+    /// Makes the session of a session handle known, in its slot; not if it is already.
+    pub(crate) fn register(
+        &self,
+        handle: &Arc<SessionHandle>,
+        mut slot: Slot,
+    ) -> Option<Registration> {
+        if !self.shard(&handle.session).insert(ById(Arc::clone(handle))) {
             return None;
         }
-        seat.is_passed_on = true;
-        Some(Enrolled { registry: Arc::clone(&seat.registry), handle: Arc::clone(handle) })
+        slot.is_passed_on = true;
+        Some(Registration { registry: Arc::clone(&slot.registry), handle: Arc::clone(handle) })
     }
 
-    /// Is the session here, whosever it is?
+    /// Is the session here, of whatever principal?
     pub(crate) fn knows(&self, session: &SessionId) -> bool {
         self.shard(session).contains(session)
     }
@@ -139,7 +143,7 @@ impl Registry {
     pub(crate) fn find(&self, tenant: &str, principal: &Principal, session: &SessionId) -> Found {
         let shard = self.shard(session);
         match shard.get(session) {
-            Some(Known(handle)) if handle.admits(tenant, principal) => {
+            Some(ById(handle)) if handle.admits(tenant, principal) => {
                 Found::Here(Arc::clone(handle))
             }
             Some(_) => Found::Foreign,
@@ -149,23 +153,23 @@ impl Registry {
 
     /// How many sessions live here, those included that are about to go.
     pub(crate) fn sessions(&self) -> usize {
-        lock(&self.census).sessions
+        lock(&self.counts).sessions
     }
 
-    /// Are seats given no more?
+    /// Are slots given no more?
     pub(crate) fn is_closed(&self) -> bool {
-        lock(&self.census).stopping
+        lock(&self.counts).stopping
     }
 
-    /// From now on no seat is given.
+    /// From now on no slot is given.
     pub(crate) fn close(&self) {
-        lock(&self.census).stopping = true;
+        lock(&self.counts).stopping = true;
     }
 
     /// Does something with every session that is known now.
     pub(crate) fn for_each(&self, act: impl Fn(&SessionHandle)) {
         for shard in &self.shards {
-            lock(shard).iter().for_each(|Known(handle)| act(handle));
+            lock(shard).iter().for_each(|ById(handle)| act(handle));
         }
     }
 
@@ -179,36 +183,36 @@ impl Registry {
         self.gone.notified()
     }
 
-    /// A seat is given back.
+    /// A slot is given back.
     fn vacate(&self, tenant: &str) {
-        let mut census = lock(&self.census);
-        census.sessions -= 1;
-        if let Some(held) = census.by_tenant.get_mut(tenant) {
+        let mut counts = lock(&self.counts);
+        counts.sessions -= 1;
+        if let Some(held) = counts.by_tenant.get_mut(tenant) {
             *held -= 1;
             if *held == 0 {
-                census.by_tenant.remove(tenant);
+                counts.by_tenant.remove(tenant);
             }
         }
-        let empty = census.sessions == 0;
-        drop(census);
+        let empty = counts.sessions == 0;
+        drop(counts);
         metrics::SESSIONS.dec();
         if empty {
             self.empty.notify_waiters();
         }
     }
 
-    fn shard(&self, session: &SessionId) -> MutexGuard<'_, HashSet<Known>> {
+    fn shard(&self, session: &SessionId) -> MutexGuard<'_, HashSet<ById>> {
         lock(&self.shards[self.hasher.hash_one(session) as usize % SHARDS])
     }
 }
 
-/// One session's being known, and its seat. Given back when dropped, in that order.
-pub(crate) struct Enrolled {
+/// A session in the registry, and its slot. Both are given back when dropped, in that order.
+pub(crate) struct Registration {
     registry: Arc<Registry>,
     handle: Arc<SessionHandle>,
 }
 
-impl Drop for Enrolled {
+impl Drop for Registration {
     fn drop(&mut self) {
         let mut shard = self.registry.shard(&self.handle.session);
         let handle = shard.take(&self.handle.session);
@@ -224,14 +228,14 @@ impl Drop for Enrolled {
 }
 
 /// One session's room. Given back when dropped.
-pub(crate) struct Seat {
+pub(crate) struct Slot {
     registry: Arc<Registry>,
     tenant: Arc<str>,
-    /// Whoever is enrolled in it gives it back.
+    /// The registration gives it back.
     is_passed_on: bool,
 }
 
-impl Drop for Seat {
+impl Drop for Slot {
     fn drop(&mut self) {
         if !self.is_passed_on {
             self.registry.vacate(&self.tenant);

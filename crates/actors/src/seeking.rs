@@ -20,12 +20,12 @@ use tenants::Principal;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-use crate::birth::{self, Claim};
 use crate::clock::{self, Seldom};
 use crate::handle::Node;
 use crate::metrics::{self, Failure};
-use crate::registry::{Found, Seat};
+use crate::registry::{Found, Slot};
 use crate::session_handle;
+use crate::session_start::{self, ClaimedSession};
 
 /// Most sessions that are claimed at once; whoever comes for a further one tries again.
 const CLAIMS_MAX: usize = 4_096;
@@ -262,8 +262,8 @@ impl Node {
         if self.claimant(session, cause) == Claimant::ThisForAnother && self.can_leave() {
             return self.pass_on(session, record).await;
         }
-        let seat = match self.seat_again(record) {
-            Ok(seat) => seat,
+        let slot = match self.take_slot_for_restored(record) {
+            Ok(slot) => slot,
             // No other node may claim it until this node has given it up.
             Err(Refusal::TooManySessions) if cause == Cause::Own && self.can_leave() => {
                 return self.pass_on(session, record).await;
@@ -272,13 +272,19 @@ impl Node {
         };
         let (claimed, acquired) = self.claim(session, record).await?;
         let token = claimed.record.owner.token;
-        let claim =
-            Claim { session: session.clone(), principal, revision, claimed, acquired, seat };
+        let claim = ClaimedSession {
+            session: session.clone(),
+            principal,
+            revision,
+            claimed,
+            acquired,
+            slot,
+        };
         let (tell, told) = oneshot::channel();
         let node = Arc::clone(self);
         let is_begun = self.arbiters.spawn(move || {
             // Whoever gave up waiting finds the session all the same.
-            let _ = tell.send(birth::go_on(&node, claim));
+            let _ = tell.send(session_start::restore_session(&node, claim));
         });
         match told.await {
             Ok(Ok(())) => {
@@ -335,11 +341,11 @@ impl Node {
         Err(Refusal::Moved)
     }
 
-    fn seat_again(&self, record: &Record) -> Result<Seat, Refusal> {
-        let seat = self.registry.seat_again(&record.tenant, self.settings.sessions_max);
+    fn take_slot_for_restored(&self, record: &Record) -> Result<Slot, Refusal> {
+        let slot = self.registry.take_slot_for_restored(&record.tenant, self.settings.sessions_max);
         // A client that has a session is never told to come back later: another node is asked
         // to take it up, and the request is held meanwhile.
-        seat.inspect_err(|_| metrics::not_taken_over(Failure::NoRoom))
+        slot.inspect_err(|_| metrics::not_taken_over(Failure::NoRoom))
     }
 
     /// Claims a session.

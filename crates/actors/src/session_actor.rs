@@ -26,8 +26,8 @@ use crate::leaving::Leaving;
 use crate::log_writer::LogWriter;
 use crate::metrics::{self, End, Hold};
 use crate::pump::Pump;
-use crate::record::Draft;
-use crate::registry::Enrolled;
+use crate::record::PendingRecord;
+use crate::registry::Registration;
 use crate::session_handle::SessionHandle;
 use crate::sink::Sink;
 
@@ -78,7 +78,7 @@ pub(crate) struct SessionActor {
     /// Apart, so that neither it nor this is rounded up by a quarter for the other's sake.
     pub(crate) session: Box<Session>,
     /// What is to be recorded once the handshake has succeeded.
-    pub(crate) draft: Option<Box<Draft>>,
+    pub(crate) pending_record: Option<Box<PendingRecord>>,
     /// Unfinished connections. Few: the session bounds them.
     pub(crate) sinks: ThinVec<Sink>,
     pub(crate) link: Option<Link>,
@@ -95,7 +95,7 @@ pub(crate) struct SessionActor {
     /// What came while the node did not own the session, oldest first. At most
     /// `mailbox_max`; more, and what has waited too long, is told to ask elsewhere.
     pub(crate) mail: ThinVec<Letter>,
-    pub(crate) enrolled: Option<Enrolled>,
+    pub(crate) registration: Option<Registration>,
     /// It ends as soon as no request is in flight.
     draining: bool,
     /// Since when it may not act.
@@ -117,14 +117,14 @@ pub(crate) struct Parts {
     pub(crate) handle: Arc<SessionHandle>,
     pub(crate) session: Session,
     pub(crate) beginning: Beginning,
-    pub(crate) enrolled: Enrolled,
+    pub(crate) registration: Registration,
     pub(crate) now: Millis,
 }
 
 /// How it begins here.
 pub(crate) enum Beginning {
     /// It is new.
-    Newborn { draft: Box<Draft>, sink: Sink },
+    New { pending_record: Box<PendingRecord>, sink: Sink },
     /// It was claimed, and this is to be done about what had begun.
     Claimed { log_writer: Box<LogWriter>, effects: Vec<Effect> },
 }
@@ -135,7 +135,7 @@ impl SessionActor {
             node: parts.node,
             handle: parts.handle,
             session: Box::new(parts.session),
-            draft: None,
+            pending_record: None,
             sinks: ThinVec::new(),
             link: None,
             deaf: false,
@@ -144,7 +144,7 @@ impl SessionActor {
             following: ThinVec::new(),
             held: ThinVec::new(),
             mail: ThinVec::new(),
-            enrolled: Some(parts.enrolled),
+            registration: Some(parts.registration),
             draining: false,
             lapse: Lapse::default(),
             due: false,
@@ -154,10 +154,10 @@ impl SessionActor {
             over: false,
         };
         match parts.beginning {
-            Beginning::Newborn { draft, mut sink } => {
+            Beginning::New { pending_record, mut sink } => {
                 sink.take();
                 actor.sinks.push(sink);
-                actor.draft = Some(draft);
+                actor.pending_record = Some(pending_record);
             }
             Beginning::Claimed { log_writer, effects } => {
                 (actor.log_writer, actor.held) = (Some(*log_writer), effects.into());
@@ -189,7 +189,8 @@ impl SessionActor {
 
     /// Takes nothing further until the record is made, if one is being made.
     fn await_record(&mut self, context: &mut actix::Context<Self>) {
-        let creation = self.draft.as_mut().and_then(|draft| draft.creation.take());
+        let creation =
+            self.pending_record.as_mut().and_then(|pending_record| pending_record.creation.take());
         let Some(creation) = creation else { return };
         let made = creation.into_actor(self).map(|came, actor, context| {
             actor.guarded(context, |actor| {
@@ -345,7 +346,7 @@ impl SessionActor {
 
     /// Does it wait until its record is made?
     pub(crate) fn is_being_recorded(&self) -> bool {
-        self.draft.as_ref().is_some_and(|draft| draft.creation.is_some())
+        self.pending_record.as_ref().is_some_and(|pending_record| pending_record.creation.is_some())
     }
 
     /// Lives through what follows from what has happened, as long as it may.
@@ -509,11 +510,12 @@ impl Actor for SessionActor {
 
     fn started(&mut self, context: &mut Self::Context) {
         context.spawn(Pump);
-        let first = self.draft.as_mut().and_then(|draft| draft.first.take());
+        let first =
+            self.pending_record.as_mut().and_then(|pending_record| pending_record.first.take());
         self.guarded(context, |actor| {
             if let Some(event) = first {
                 actor.step(clock::now(), event);
-            } else if actor.draft.is_some() {
+            } else if actor.pending_record.is_some() {
                 // A duplex client learns the session's id before it says anything.
                 actor.record();
             }

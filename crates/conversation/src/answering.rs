@@ -54,7 +54,7 @@ impl Session {
 
     /// A POST was silent for long: its answer becomes a stream.
     pub(crate) fn upgrade_silent(&mut self, turn: &mut Turn<'_>, id: CallId) {
-        let starting = !self.is_shaken();
+        let starting = !self.is_initialized();
         let Some(call) = self.calls.iter_mut().find(|call| call.id == id) else { return };
         let (Some(sink), Form::Held { upgrade_at, answers }) = (call.sink, &mut call.form) else {
             return;

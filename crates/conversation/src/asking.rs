@@ -81,7 +81,7 @@ impl Session {
         let Some(client) = &self.client else {
             return Err((ErrorCode::Refused, "there is no client yet".to_owned()));
         };
-        if !self.is_shaken() {
+        if !self.is_initialized() {
             let message = "`initialize` is not answered yet; ask nothing before".to_owned();
             return Err((ErrorCode::InvalidRequest, message));
         }

@@ -17,7 +17,8 @@ use crate::exchange::{Call, CallId, Exchange, Form};
 use crate::session::{Client, Phase, Session, Turn};
 use crate::{Answer, Cause, Effect, Millis, Refusal, SinkId};
 
-/// Shortest wait before a server that failed again is started again, in milliseconds; it doubles each time.
+/// Shortest wait before a server that failed again is started again, in milliseconds; it doubles
+/// each time.
 const BACKOFF_MIN_MS: u64 = 500;
 /// Longest such wait, in milliseconds.
 const BACKOFF_MAX_MS: u64 = 30_000;
@@ -51,7 +52,7 @@ enum State {
     /// Asked for.
     Opening { until: Millis },
     /// Up, and its `initialize` unanswered.
-    Shaking { until: Millis },
+    Initializing { until: Millis },
     /// In use.
     Up { since: Millis },
 }
@@ -102,7 +103,7 @@ impl ServerLink {
     pub(crate) fn deadline(&self) -> Option<Millis> {
         match self.state {
             State::Down { again_at } => (!self.queue.is_empty()).then_some(again_at),
-            State::Opening { until } | State::Shaking { until } => Some(until),
+            State::Opening { until } | State::Initializing { until } => Some(until),
             State::Up { .. } => None,
         }
     }
@@ -194,7 +195,7 @@ impl Session {
             server_lists: ThinVec::new(),
             server_has_tools: false,
         }));
-        self.phase = Phase::Shaking;
+        self.phase = Phase::Initializing;
         let call = self.new_call(turn, sink, 1, false);
         if let Some(Call { form: Form::Held { upgrade_at, .. }, .. }) = self.calls.last_mut() {
             *upgrade_at = turn.now.plus(self.limits.keepalive_secs * 1_000);
@@ -255,7 +256,8 @@ impl Session {
     pub(crate) fn send(&mut self, turn: &mut Turn<'_>, message: Message) {
         match self.link.state {
             State::Up { .. } => turn.effects.push(Effect::Send(message)),
-            // A server that is not there has nothing to be told; the handshake will say what matters.
+            // A server that is not there has nothing to be told; the handshake will say what
+            // matters.
             State::Down { .. } if !matches!(message, Message::Request(_)) => {}
             _ => {
                 let is_request = matches!(message, Message::Request(_));
@@ -287,7 +289,7 @@ impl Session {
         };
         let asked = client.revision.asked_of_servers();
         let params = protocol::with_protocol_version(&client.params, asked);
-        self.link.state = State::Shaking { until };
+        self.link.state = State::Initializing { until };
         self.send_own(turn, Method::Initialize, Some(&params));
     }
 
@@ -308,7 +310,8 @@ impl Session {
     pub(crate) fn heard_own(&mut self, turn: &mut Turn<'_>, response: &Response) -> bool {
         let Some(RequestId::String(id)) = &response.id else { return false };
         let Some(what) = id.strip_prefix(OWN_PREFIX) else { return false };
-        if what.starts_with("initialize:") && matches!(self.link.state, State::Shaking { .. }) {
+        if what.starts_with("initialize:") && matches!(self.link.state, State::Initializing { .. })
+        {
             self.shaken(turn, response);
         } else if what.starts_with("tools/list:") {
             self.learned_tools(turn, response);
@@ -342,10 +345,10 @@ impl Session {
         let lists: ThinVec<_> = read.capabilities.list_changed_methods().into();
         let has_tools = read.capabilities.tools();
         // What the first handshake told is written down when the client says `initialized`.
-        self.versions.changed |= self.phase != Phase::Shaking
+        self.versions.changed |= self.phase != Phase::Initializing
             && (client.server_lists != lists || client.server_has_tools != has_tools);
         (client.server_lists, client.server_has_tools) = (lists, has_tools);
-        if self.phase == Phase::Shaking {
+        if self.phase == Phase::Initializing {
             let result = protocol::with_protocol_version(&result, client.revision);
             self.welcome(turn, &result);
         } else {
@@ -357,7 +360,7 @@ impl Session {
         self.learn_tools(turn);
     }
 
-    /// Answers the client's `initialize`: the session is born.
+    /// Answers the client's `initialize`: the session begins.
     fn welcome(&mut self, turn: &mut Turn<'_>, result: &Bytes) {
         self.phase = Phase::Answered;
         self.touched = turn.now;
@@ -404,7 +407,7 @@ impl Session {
             let error = error(exchange.id.clone());
             self.settle_taken(turn, exchange, error.raw().clone(), false);
         }
-        if self.phase == Phase::Shaking {
+        if self.phase == Phase::Initializing {
             self.end(turn, Cause::NotBorn);
         }
     }
@@ -437,7 +440,7 @@ impl Session {
         }
         match self.link.state {
             State::Down { .. } => self.open_link(turn),
-            State::Opening { .. } | State::Shaking { .. } => {
+            State::Opening { .. } | State::Initializing { .. } => {
                 let secs = self.limits.start_secs;
                 let message = format!("the server did not answer `initialize` within {secs} s");
                 self.link.close(turn);

@@ -23,8 +23,8 @@ pub(crate) enum Leaving {
 impl Session {
     /// The node is to give the session up.
     pub(crate) fn hand_over(&mut self, turn: &mut Turn<'_>, at_once: bool) {
-        let is_born = self.is_shaken() || (self.phase == Phase::Shaking && !at_once);
-        if self.duplex.is_some() || !is_born {
+        let can_move = self.is_initialized() || (self.phase == Phase::Initializing && !at_once);
+        if self.duplex.is_some() || !can_move {
             self.end(turn, Cause::Stopping);
         } else if at_once || self.leaving == Some(Leaving::AtOnce) {
             self.leaving = Some(Leaving::AtOnce);
@@ -47,7 +47,7 @@ impl Session {
 
     /// Brings to an end what would keep the session here.
     pub(crate) fn prepare_to_leave(&mut self, turn: &mut Turn<'_>) {
-        let Some(leaving) = self.leaving.filter(|_| self.is_shaken()) else { return };
+        let Some(leaving) = self.leaving.filter(|_| self.is_initialized()) else { return };
         if leaving == Leaving::AtOnce {
             // Before the final responses to what asked.
             self.drop_asks(turn, "the node stopped");
@@ -69,7 +69,7 @@ impl Session {
 
     /// Leaves, if nothing keeps the session here any more.
     pub(crate) fn leave(&mut self, turn: &mut Turn<'_>) {
-        let Some(leaving) = self.leaving.filter(|_| self.is_shaken()) else { return };
+        let Some(leaving) = self.leaving.filter(|_| self.is_initialized()) else { return };
         let has_no_work = self.has_no_work() || mutant!("leave_with_work_in_hand");
         if !has_no_work || !self.is_held() || !self.gated.is_empty() {
             return;

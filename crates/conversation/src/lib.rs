@@ -48,7 +48,7 @@ pub use limits::Limits;
 #[cfg(feature = "mutants")]
 pub use mutants::{MUTANTS, is_mutant_selected, select_mutant};
 pub use restore::{Ring, Saved, Unreadable};
-pub use session::{Birth, Load, Rerun, Session};
+pub use session::{Load, Rerun, Session, SessionSetup};
 
 /// The code of an error for a reason of ours, which its message names.
 const REFUSED: i32 = protocol::ErrorCode::Refused.number();

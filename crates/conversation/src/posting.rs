@@ -1,4 +1,5 @@
-//! What the client posts: requests, notifications, answers to what it was asked, and batches of them.
+//! What the client posts: requests, notifications, answers to what it was asked, and batches of
+//! them.
 
 use protocol::{
     Body, ErrorCode, Message, Method, Mirrored, Notification, ProgressToken, Rejection, Request,
@@ -22,7 +23,7 @@ impl Session {
         mirrored: Option<&Mirrored>,
         again: bool,
     ) {
-        if self.phase == Phase::Unborn {
+        if self.phase == Phase::New {
             self.begin(turn, sink, body, mirrored);
             return;
         }
@@ -213,7 +214,7 @@ impl Session {
         request: &Request,
     ) -> Result<Exchange, (ErrorCode, String)> {
         let refuse = |code, message: &str| Err((code, message.to_owned()));
-        if !self.is_shaken() {
+        if !self.is_initialized() {
             return refuse(
                 ErrorCode::InvalidRequest,
                 "`initialize` is not answered yet; wait for it",

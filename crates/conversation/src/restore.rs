@@ -13,7 +13,7 @@ use crate::saved_ids::SavedIds;
 use crate::session::{Client, Phase, Session, Turn};
 use crate::state::State;
 use crate::stream::Stream;
-use crate::{Birth, Effect, Millis, OwnerTag};
+use crate::{Effect, Millis, OwnerTag, SessionSetup};
 
 /// What is written of a session: its record and its log.
 #[derive(Clone, Debug)]
@@ -66,10 +66,10 @@ impl Session {
     /// Goes on with a session that another owner kept. What was in flight there is run
     /// again where that does no harm, and otherwise ends with an error.
     ///
-    /// `birth.owner_tag` must be new, and is not among the former ones. A duplex session
+    /// `setup.owner_tag` must be new, and is not among the former ones. A duplex session
     /// ends with its connection, so it is never restored.
     pub fn restore(
-        birth: Birth,
+        setup: SessionSetup,
         saved: Saved,
         now: Millis,
         effects: &mut Vec<Effect>,
@@ -81,8 +81,8 @@ impl Session {
         if mutant!("restore_no_cancellation") {
             state.cancelled.clear();
         }
-        let owner_tag = birth.owner_tag;
-        let mut session = Self::new(birth, now);
+        let owner_tag = setup.owner_tag;
+        let mut session = Self::new(setup, now);
         let Folded { log, streams, finished, asks } = fold(&log, &former, owner_tag, now)?;
         (session.log, session.streams, session.finished) = (log, streams, finished);
         session.phase = if state.initialized { Phase::Live } else { Phase::Answered };

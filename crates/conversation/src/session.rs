@@ -34,9 +34,9 @@ use crate::stream::{Attachment, Tombstone, Waiting};
 use crate::streams::Streams;
 use crate::{Answer, Cause, Effect, Ending, Event, Limits, Millis, OwnerTag, Refusal, SinkId};
 
-/// What a session is born with.
+/// What a session is made of.
 #[derive(Clone, Debug)]
-pub struct Birth {
+pub struct SessionSetup {
     /// Its bounds.
     pub limits: Arc<Limits>,
     /// The tag of its owner's events: random, and never used before.
@@ -135,9 +135,9 @@ pub struct Load {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     /// Nothing was posted.
-    Unborn,
+    New,
     /// `initialize` waits for its answer.
-    Shaking,
+    Initializing,
     /// `initialize` is answered, `initialized` not yet said.
     Answered,
     /// The handshake is done.
@@ -164,15 +164,15 @@ pub(crate) struct Turn<'a> {
 
 impl Session {
     /// A session that nobody has spoken in.
-    pub fn new(birth: Birth, now: Millis) -> Self {
-        let Birth { limits, owner_tag, seed, rerun, idle_stop_secs, duplex } = birth;
+    pub fn new(setup: SessionSetup, now: Millis) -> Self {
+        let SessionSetup { limits, owner_tag, seed, rerun, idle_stop_secs, duplex } = setup;
         Self {
             limits,
             seed: seed | 1,
             rerun,
             idle_stop_secs,
             duplex,
-            phase: Phase::Unborn,
+            phase: Phase::New,
             touched: now,
             client: None,
             link: ServerLink::default(),
@@ -349,7 +349,7 @@ impl Session {
     }
 
     /// Is `initialize` answered?
-    pub(crate) fn is_shaken(&self) -> bool {
+    pub(crate) fn is_initialized(&self) -> bool {
         self.phase >= Phase::Answered
     }
 
@@ -376,7 +376,7 @@ impl Session {
             return;
         }
         let mut calls = self.calls.iter();
-        if self.phase == Phase::Shaking && calls.any(|call| call.sink == Some(sink)) {
+        if self.phase == Phase::Initializing && calls.any(|call| call.sink == Some(sink)) {
             // Nobody will ever learn this session's id.
             self.end(turn, Cause::NotBorn);
             return;

@@ -119,7 +119,7 @@ impl Session {
     }
 
     fn is_to_be_saved(&self) -> bool {
-        self.versions.changed && self.is_shaken() && !self.is_over() && self.duplex.is_none()
+        self.versions.changed && self.is_initialized() && !self.is_over() && self.duplex.is_none()
     }
 }
 

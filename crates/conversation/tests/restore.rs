@@ -578,7 +578,7 @@ fn what_another_version_wrote_is_unreadable_and_never_a_panic() {
     world.progress(1, 2);
     let good = world.saved();
     let restore = |saved| {
-        let birth = conversation::Birth {
+        let setup = conversation::SessionSetup {
             limits: Default::default(),
             owner_tag: OwnerTag(77),
             seed: 1,
@@ -586,7 +586,7 @@ fn what_another_version_wrote_is_unreadable_and_never_a_panic() {
             rerun: Rerun::default(),
             idle_stop_secs: None,
         };
-        Session::restore(birth, saved, world.now, &mut Vec::new()).is_ok()
+        Session::restore(setup, saved, world.now, &mut Vec::new()).is_ok()
     };
     assert!(restore(good.clone()));
     let mut saved = good.clone();

@@ -42,7 +42,7 @@ pub struct RouteState {
     /// was lost.
     answered: Option<RequestId>,
     /// The session was opened with this.
-    is_newborn: bool,
+    is_new_session: bool,
     /// The response's head has passed.
     open: bool,
     /// Where the stream is gone on with. None where a message without an event id has passed
@@ -122,7 +122,7 @@ impl RouteState {
             is_listening: matches!(request, SessionRequest::Listen { .. }),
             is_resumed: matches!(request, SessionRequest::Listen { after: Some(_) }),
             answered: None,
-            is_newborn: false,
+            is_new_session: false,
             request,
             open: false,
             cursor: None,
@@ -142,8 +142,8 @@ impl RouteState {
     }
 
     /// The route of a connection that opened its session.
-    pub fn of_newborn(request: SessionRequest) -> Self {
-        Self { is_newborn: true, ..Self::new(request) }
+    pub fn of_new_session(request: SessionRequest) -> Self {
+        Self { is_new_session: true, ..Self::new(request) }
     }
 
     /// The route of the one connection of a session: open from the start, and over with
@@ -279,7 +279,7 @@ impl RouteState {
     /// The owner is gone, or the session from it: who knows how far it came.
     pub fn lost(&mut self) -> Next {
         self.no_room = false;
-        if !self.open && self.is_newborn {
+        if !self.open && self.is_new_session {
             // Its client does not know it, and opens another.
             return last([ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]);
         }
@@ -307,7 +307,7 @@ impl RouteState {
                 self.request = SessionRequest::Listen { after: Some(cursor.to_string()) };
                 Next::Seek
             }
-            None if self.is_bare && !self.is_newborn && !self.batch => {
+            None if self.is_bare && !self.is_new_session && !self.batch => {
                 self.mark_again();
                 Next::Seek
             }
@@ -317,7 +317,7 @@ impl RouteState {
 
     /// The owner has the request, and could not act for so many seconds.
     fn lost_its_lease(&self, held_secs: u64) -> Next {
-        if self.owed.is_empty() || self.is_newborn {
+        if self.owed.is_empty() || self.is_new_session {
             return last([ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]);
         }
         let words = format!(

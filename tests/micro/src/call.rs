@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conversation::{
-    Answer, Birth, Effect, Event, Frame, Limits, Millis, OwnerTag, Rerun, Session, SinkId,
+    Answer, Effect, Event, Frame, Limits, Millis, OwnerTag, Rerun, Session, SessionSetup, SinkId,
 };
 use protocol::{Body, Message, Method, Notification, Request, Response};
 
@@ -40,7 +40,7 @@ struct Seen {
 
 impl Calls {
     pub(crate) fn new(progress: u64) -> Self {
-        let birth = Birth {
+        let setup = SessionSetup {
             limits: Arc::new(Limits::default()),
             owner_tag: OwnerTag(0x00c0_ffee),
             seed: 1,
@@ -49,7 +49,7 @@ impl Calls {
             duplex: None,
         };
         let now = Millis(1_000);
-        let session = Session::new(birth, now);
+        let session = Session::new(setup, now);
         let (call, said) = script(progress);
         let is_stream = progress > 0;
         let messages = if is_stream { progress + 1 } else { 0 };

@@ -45,7 +45,7 @@ fn when(command: &'static str, after: u64, fault: Fault) -> Trigger {
     Trigger { command, after, fault }
 }
 
-/// One client, born at a node, that does this.
+/// One client, whose session is created at a node, that does this.
 fn story(script: Vec<(u64, Do, usize)>, faults: Vec<(u64, Fault)>) -> Plan {
     let plan = Plan { clients: 1, script, born_at: Some(0), chat: 0, ..Plan::quiet() };
     plan.with(faults)

@@ -70,7 +70,7 @@ impl World {
         request: client::ClientRequest,
     ) {
         let request = match request {
-            client::ClientRequest::Begin(request) => return self.give_birth(at, conn, request),
+            client::ClientRequest::Begin(request) => return self.create_session(at, conn, request),
             client::ClientRequest::Post(message) => posted(message),
             client::ClientRequest::Listen(after) => ownership::SessionRequest::Listen { after },
             client::ClientRequest::Delete => ownership::SessionRequest::Delete,
@@ -97,15 +97,15 @@ impl World {
         process.connections.insert(conn, connection);
     }
 
-    /// A session that is born here speaks to this connection.
-    pub(super) fn keep_newborn(
+    /// A session that is created here answers this connection.
+    pub(super) fn keep_new_session(
         &mut self,
         at: Incarnation,
         conn: ConnId,
         session: SessionId,
         request: Request,
     ) {
-        self.keep(at, conn, session, RouteState::of_newborn(posted(request.into())));
+        self.keep(at, conn, session, RouteState::of_new_session(posted(request.into())));
         if let Some(connection) = self.connection(at, conn) {
             connection.attachment = 1;
             connection.owner = Some(at);

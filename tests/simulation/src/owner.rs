@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conversation::{
-    Answer, Birth, Cause, Effect, Ending, Event, Frame, Limits, Millis, OwnerTag, Refusal, Rerun,
-    Saved, Session, SinkId,
+    Answer, Cause, Effect, Ending, Event, Frame, Limits, Millis, OwnerTag, Refusal, Rerun, Saved,
+    Session, SessionSetup, SinkId,
 };
 use ownership::machine::{Acquired, Ownership};
 use ownership::{Claimed, Digest, Error, Incarnation, Owner, Record, RecordStatus, State, Token};
@@ -28,7 +28,7 @@ use super::world::{Happening, Timer, World};
 const STORE_POLL: u64 = 20;
 
 /// How long a new session waits for its record.
-const BIRTH: u64 = 10_000;
+const CREATE_MS: u64 = 10_000;
 
 /// How long a node that drains goes on forwarding when its sessions have had their time.
 const END_GRACE: u64 = 10_000;
@@ -59,7 +59,7 @@ pub(super) struct Owned {
     following: VecDeque<Event>,
     /// What waits for the record.
     held: Vec<Effect>,
-    born: u64,
+    created_at: u64,
     creating: Option<Record>,
     /// For when it set its clock.
     armed: Option<u64>,
@@ -73,12 +73,12 @@ pub(super) struct Owned {
 impl World {
     // ---- Coming to be ----
 
-    /// A session is born here.
-    pub(super) fn give_birth(&mut self, at: Incarnation, conn: ConnId, request: Request) {
+    /// A session is created here.
+    pub(super) fn create_session(&mut self, at: Incarnation, conn: ConnId, request: Request) {
         let (token, id) = (Token::first(self.random()), self.random() % 0x1_0000);
         let lease_generation = self.lease_generation_of(at);
         let Some(process) = self.processes.get(&at) else { return };
-        if process.lease.is_doubted() && self.is_begun_since(conn, BIRTH) {
+        if process.lease.is_doubted() && self.is_begun_since(conn, CREATE_MS) {
             let request = client::ClientRequest::Begin(request);
             let session = None;
             self.after(STORE_POLL, Happening::Arrives { at, conn, session, request });
@@ -93,11 +93,11 @@ impl World {
         let acquired = Acquired { lease_generation, failover_generation };
         let name = format!("s{:04x}-n{slot}", self.new_session(id));
         let Some(id) = SessionId::parse(&name) else { return };
-        self.keep_newborn(at, conn, id.clone(), request.clone());
-        let birth = self.birth(token);
+        self.keep_new_session(at, conn, id.clone(), request.clone());
+        let setup = self.setup(token);
         let now = self.clock_of(at);
         let mut owned = Owned {
-            session: Session::new(birth, now),
+            session: Session::new(setup, now),
             ownership: None,
             owner: Owner { token, node: at },
             sinks: Vec::new(),
@@ -105,7 +105,7 @@ impl World {
             busy: false,
             following: VecDeque::new(),
             held: Vec::new(),
-            born: self.now,
+            created_at: self.now,
             creating: None,
             armed: None,
             over: false,
@@ -120,7 +120,7 @@ impl World {
         self.live(at, &id, owned);
     }
 
-    fn birth(&mut self, token: Token) -> Birth {
+    fn setup(&mut self, token: Token) -> SessionSetup {
         let limits = Limits {
             idle_secs: 3_000,
             sleep_after_secs: self.plan.sleep_secs,
@@ -129,7 +129,7 @@ impl World {
             log_events_max: self.plan.log_events,
             ..Limits::default()
         };
-        Birth {
+        SessionSetup {
             limits: Arc::new(limits),
             owner_tag: OwnerTag(token.random),
             seed: self.random(),
@@ -151,7 +151,7 @@ impl World {
 
     /// This number, or the next that no session had before.
     fn new_session(&mut self, mut number: u64) -> u64 {
-        while !self.born.insert(number) {
+        while !self.session_numbers.insert(number) {
             number += 1;
         }
         number
@@ -167,14 +167,14 @@ impl World {
     }
 
     /// The session that a connection made.
-    pub(super) fn newborn(&self, at: Incarnation, conn: ConnId) -> Option<SessionId> {
+    pub(super) fn new_session_of(&self, at: Incarnation, conn: ConnId) -> Option<SessionId> {
         let process = self.processes.get(&at)?;
         let by = |owned: &Owned| owned.begun_by.as_ref().is_some_and(|(by, _)| *by == conn);
-        let born = process.sessions.iter().find(|(_, owned)| by(owned));
-        born.map(|(session, _)| session.clone())
+        let created = process.sessions.iter().find(|(_, owned)| by(owned));
+        created.map(|(session, _)| session.clone())
     }
 
-    /// The record of a newborn session is made, or cannot be.
+    /// The record of a new session is made, or cannot be.
     pub(super) fn created(&mut self, at: Incarnation, id: &SessionId, came: Result<(), Error>) {
         let Some(mut owned) = self.take(at, id) else { return };
         let Some(record) = owned.creating.clone() else { return self.put(at, id, owned) };
@@ -190,7 +190,7 @@ impl World {
                 }
                 self.live(at, id, owned);
             }
-            Err(Error::Unavailable(_)) if self.now < owned.born + BIRTH => {
+            Err(Error::Unavailable(_)) if self.now < owned.created_at + CREATE_MS => {
                 self.put(at, id, owned);
                 let create = Command::Create(id.clone(), record);
                 self.send_for(at, create, Purpose::Create(id.clone()));
@@ -230,8 +230,8 @@ impl World {
             log: log.clone(),
         };
         let mut effects = Vec::new();
-        let birth = self.birth(record.owner.token);
-        let session = match Session::restore(birth, saved, now, &mut effects) {
+        let setup = self.setup(record.owner.token);
+        let session = match Session::restore(setup, saved, now, &mut effects) {
             Ok(session) => session,
             Err(unreadable) => {
                 self.checker.breaks(format!("{} is unreadable: {unreadable:?}", id.as_str()));
@@ -250,7 +250,7 @@ impl World {
             busy: false,
             following: VecDeque::new(),
             held: Vec::new(),
-            born: self.now,
+            created_at: self.now,
             creating: None,
             armed: None,
             over: false,

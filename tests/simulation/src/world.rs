@@ -166,7 +166,7 @@ pub(super) struct World {
     /// The number of every instance of a tenant's server.
     pub(super) instances: BTreeSet<u64>,
     /// The number of every session.
-    pub(super) born: BTreeSet<u64>,
+    pub(super) session_numbers: BTreeSet<u64>,
     /// A digest of everything that happened.
     pub(super) digest: u64,
     /// What happened, where somebody wants to read it.
@@ -201,7 +201,7 @@ impl World {
             mishaps: Vec::new(),
             next_tag: 0,
             instances: BTreeSet::new(),
-            born: BTreeSet::new(),
+            session_numbers: BTreeSet::new(),
             digest: 0,
             trace: tracing.then(Vec::new),
             plan,

@@ -20,8 +20,8 @@ use super::call::{put_mirrored, take_mirrored};
 use super::serving::{ended, spawn};
 use super::wire::{Reader, Writer};
 use super::{RoutedRequest, SessionRequest, reply_codec};
-use crate::birth::{self, Newborn};
 use crate::handle::Node;
+use crate::session_start::{self, NewSession};
 use crate::{Caller, Opened, ReplyEvent, ReplyStream};
 
 /// Where a call to a session says how often it was forwarded.
@@ -83,11 +83,11 @@ impl Opening {
             arbiters.arbiters.spawn(move || {
                 let Self { tenant, principal, request, mirrored } = self;
                 let (recorded, is_recorded) = oneshot::channel();
-                let (newborn, is_recorded) = match request {
+                let (new_session, is_recorded) = match request {
                     Some(request) => (posted(request, mirrored), None),
-                    None => (Newborn::Connected { recorded }, Some(is_recorded)),
+                    None => (NewSession::Connected { recorded }, Some(is_recorded)),
                 };
-                let opened = birth::begin(&node, &tenant, &principal, newborn);
+                let opened = session_start::create_session(&node, &tenant, &principal, new_session);
                 let _ = tell.send(opened.map(|opened| (opened, is_recorded)));
             });
             let (opened, is_recorded) = told.await.unwrap_or(Err(Refusal::Unavailable))?;
@@ -99,8 +99,8 @@ impl Opening {
     }
 }
 
-fn posted(request: Request, mirrored: Option<Box<Mirrored>>) -> Newborn {
-    Newborn::Posted { body: Body::One(request.into()), mirrored }
+fn posted(request: Request, mirrored: Option<Box<Mirrored>>) -> NewSession {
+    NewSession::Posted { body: Body::One(request.into()), mirrored }
 }
 
 /// Opens a session through another node whose every message goes to one connection, here.
@@ -143,7 +143,7 @@ pub(crate) async fn open(
     Ok(Opened {
         session,
         replies: ReplyStream::new(
-            RoutedRequest::of_newborn(node, caller, request, calling),
+            RoutedRequest::of_new_session(node, caller, request, calling),
             node,
             false,
         ),

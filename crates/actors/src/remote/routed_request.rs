@@ -78,13 +78,13 @@ impl RoutedRequest {
     }
 
     /// Goes on with a call that has opened the session.
-    pub(super) fn of_newborn(
+    pub(super) fn of_new_session(
         node: &Arc<Node>,
         caller: Caller,
         request: SessionRequest,
         calling: Calling,
     ) -> Self {
-        Self::new(node, caller, RouteState::of_newborn(request), State::There(calling))
+        Self::new(node, caller, RouteState::of_new_session(request), State::There(calling))
     }
 
     /// Goes on with a call that has opened a session of one connection, this one.

@@ -62,7 +62,7 @@ struct Inner {
     running: AtomicUsize,
     none_left: Notify,
     /// Makes marks of this node's children differ from those of any other.
-    birth: u128,
+    name_seed: u128,
     marks: AtomicU64,
     thread: OnceLock<Option<SyncSender<Task>>>,
 }
@@ -86,7 +86,7 @@ impl Children {
             inherited: environment.into_iter().filter(|(name, _)| inherits(name)).collect(),
             running: AtomicUsize::new(0),
             none_left: Notify::new(),
-            birth: since_epoch.unwrap_or_default().as_nanos(),
+            name_seed: since_epoch.unwrap_or_default().as_nanos(),
             marks: AtomicU64::new(0),
             thread: OnceLock::new(),
         }))
@@ -118,13 +118,13 @@ impl Children {
         Some(Place(self.clone()))
     }
 
-    /// Starts a child. When the future is dropped, the child is buried or never born.
+    /// Starts a child. When the future is dropped, the child is killed or never started.
     pub(super) async fn start(&self, place: Place, settings: &StdioSettings) -> io::Result<Child> {
         let (reply, started) = oneshot::channel();
         let mark = format!(
             "{}.{}.{}",
             std::process::id(),
-            self.0.birth,
+            self.0.name_seed,
             self.0.marks.fetch_add(1, Ordering::Relaxed)
         );
         let (command, bounds) = (self.command(settings, &mark), settings.bounds());

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use conversation::{
-    Answer, Birth, Cause, Effect, Ending, Event, EventId, Frame, Limits, Millis, OwnerTag, Refusal,
-    Rerun, Saved, Session, SinkId,
+    Answer, Cause, Effect, Ending, Event, EventId, Frame, Limits, Millis, OwnerTag, Refusal, Rerun,
+    Saved, Session, SessionSetup, SinkId,
 };
 use protocol::{Message, Method, Mirrored, Notification, Request, RequestId, Response};
 
@@ -123,7 +123,7 @@ impl World {
     }
 
     pub(crate) fn with(limits: Limits, rerun: Rerun, idle_stop_secs: Option<u64>) -> Self {
-        let birth = Birth {
+        let setup = SessionSetup {
             limits: Arc::new(limits.clone()),
             owner_tag: OwnerTag(0xfeed),
             seed: 7,
@@ -131,13 +131,13 @@ impl World {
             idle_stop_secs,
             duplex: None,
         };
-        let world = Self::of(Session::new(birth, Millis(0)), limits);
+        let world = Self::of(Session::new(setup, Millis(0)), limits);
         Self { rerun, idle_stop_secs, ..world }
     }
 
     pub(crate) fn duplex(limits: Limits) -> Self {
         let pipe = SinkId(0);
-        let birth = Birth {
+        let setup = SessionSetup {
             limits: Arc::new(limits.clone()),
             owner_tag: OwnerTag(0xfeed),
             seed: 7,
@@ -145,7 +145,7 @@ impl World {
             idle_stop_secs: None,
             duplex: Some(pipe),
         };
-        let mut world = Self::of(Session::new(birth, Millis(0)), limits);
+        let mut world = Self::of(Session::new(setup, Millis(0)), limits);
         world.connections.insert(pipe, Connection { open: true, ..Connection::default() });
         world
     }
@@ -381,7 +381,7 @@ impl World {
         }
         self.former.insert(0, self.owner_tag);
         self.owner_tag = OwnerTag(self.owner_tag.0 + 1);
-        let birth = Birth {
+        let setup = SessionSetup {
             limits: Arc::new(self.limits.clone()),
             owner_tag: self.owner_tag,
             seed: 9,
@@ -398,7 +398,7 @@ impl World {
             connection.gone |= !connection.finished;
         }
         let mut effects = Vec::new();
-        self.session = Session::restore(birth, saved, self.now, &mut effects).unwrap();
+        self.session = Session::restore(setup, saved, self.now, &mut effects).unwrap();
         self.perform_all(effects);
     }
 

@@ -168,7 +168,7 @@ impl World {
 
     fn tell_client(&mut self, at: Incarnation, conn: ConnId, told: ReplyEvent) {
         let told = match told {
-            ReplyEvent::Answer(Answer::Welcome(_)) => match self.newborn(at, conn) {
+            ReplyEvent::Answer(Answer::Welcome(_)) => match self.new_session_of(at, conn) {
                 Some(session) => client::ClientEvent::Welcome(session),
                 None => return,
             },

@@ -1,10 +1,10 @@
-//! How a session comes to live here: a seat, a mailbox, and what it begins with. It is new,
+//! How a session comes to live here: a slot, a mailbox, and what it begins with. It is new,
 //! or was claimed.
 
 use std::sync::Arc;
 
 use actix::{AsyncContext, Context};
-use conversation::{Birth, Event, OwnerTag, Refusal, Saved, Session, SinkId, Unreadable};
+use conversation::{Event, OwnerTag, Refusal, Saved, Session, SessionSetup, SinkId, Unreadable};
 use ownership::machine::{Acquired, Ownership};
 use protocol::{Body, Mirrored, Revision, SessionId};
 use store::{Claimed, Digest, Owner, Token};
@@ -13,15 +13,15 @@ use tokio::sync::oneshot;
 
 use crate::handle::Node;
 use crate::log_writer::LogWriter;
-use crate::record::Draft;
-use crate::registry::Seat;
+use crate::record::PendingRecord;
+use crate::registry::Slot;
 use crate::reply_stream::Local;
 use crate::session_actor::{Beginning, Parts, SessionActor};
 use crate::session_handle::SessionHandle;
 use crate::{Opened, ReplyStream, clock, metrics};
 
 /// What a new session begins with.
-pub(crate) enum Newborn {
+pub(crate) enum NewSession {
     /// An `initialize` was posted.
     Posted { body: Body, mirrored: Option<Box<Mirrored>> },
     /// A duplex connection was made.
@@ -33,16 +33,16 @@ pub(crate) enum Newborn {
 
 /// Starts a session on this thread. Nothing here waits; a session that cannot come to be
 /// says so to its connection, and leaves nothing behind.
-pub(crate) fn begin(
+pub(crate) fn create_session(
     node: &Arc<Node>,
     tenant: &Arc<Tenant>,
     principal: &Principal,
-    newborn: Newborn,
+    new_session: NewSession,
 ) -> Result<Opened, Refusal> {
     // Where the node may not act, or not any more when the session is recorded, that is found
     // out before anything is done for it.
     let lease_generation = node.lease_generation();
-    let seat = node.registry.seat(tenant, node.settings.sessions_max)?;
+    let slot = node.registry.take_slot(tenant, node.settings.sessions_max)?;
     let random = Random::new()?;
     let session = random.session_id(&node.tag).ok_or(Refusal::Unavailable)?;
     let owner = Owner { token: Token::first(random.token), node: node.incarnation() };
@@ -55,17 +55,17 @@ pub(crate) fn begin(
         context.address(),
     );
     let handle = Arc::new(handle);
-    let is_duplex = matches!(newborn, Newborn::Connected { .. });
+    let is_duplex = matches!(new_session, NewSession::Connected { .. });
     let (sink, queue) = handle.sink(node.bounds, is_duplex);
-    let birth = birth(node, &tenant.name, owner.token, random.seed, is_duplex.then_some(sink.id));
-    let (first, recorded) = match newborn {
-        Newborn::Connected { recorded } => (None, Some(recorded)),
-        Newborn::Posted { body, mirrored } => (
+    let setup = setup(node, &tenant.name, owner.token, random.seed, is_duplex.then_some(sink.id));
+    let (first, recorded) = match new_session {
+        NewSession::Connected { recorded } => (None, Some(recorded)),
+        NewSession::Posted { body, mirrored } => (
             Some(Event::Posted { sink: sink.id, body, mirrored, again: false, forwarded: false }),
             None,
         ),
     };
-    let draft = Draft {
+    let pending_record = PendingRecord {
         owner,
         tenant: Arc::clone(&tenant.name),
         principal: Digest(principal.digest()),
@@ -78,14 +78,14 @@ pub(crate) fn begin(
         creation: None,
         recorded,
     };
-    let enrolled = node.registry.enroll(&handle, seat).ok_or(Refusal::Unavailable)?;
+    let registration = node.registry.register(&handle, slot).ok_or(Refusal::Unavailable)?;
     let now = clock::now();
     let actor = SessionActor::new(Parts {
         node: Arc::clone(node),
         handle: Arc::clone(&handle),
-        session: Session::new(birth, now),
-        beginning: Beginning::Newborn { draft: Box::new(draft), sink },
-        enrolled,
+        session: Session::new(setup, now),
+        beginning: Beginning::New { pending_record: Box::new(pending_record), sink },
+        registration,
         now,
     });
     context.run(actor);
@@ -94,18 +94,18 @@ pub(crate) fn begin(
 }
 
 /// A session that this node has claimed, and for whom.
-pub(crate) struct Claim {
+pub(crate) struct ClaimedSession {
     pub(crate) session: SessionId,
     pub(crate) principal: Principal,
     pub(crate) revision: Revision,
     pub(crate) claimed: Claimed,
     pub(crate) acquired: Acquired,
-    pub(crate) seat: Seat,
+    pub(crate) slot: Slot,
 }
 
 /// Starts a claimed session on this thread, from what its former owner left.
-pub(crate) fn go_on(node: &Arc<Node>, claim: Claim) -> Result<(), Unreadable> {
-    let Claim { session, principal, revision, claimed, acquired, seat } = claim;
+pub(crate) fn restore_session(node: &Arc<Node>, claim: ClaimedSession) -> Result<(), Unreadable> {
+    let ClaimedSession { session, principal, revision, claimed, acquired, slot } = claim;
     let Claimed { record, log } = claimed;
     let (token, tenant) = (record.owner.token, Arc::clone(&record.tenant));
     // Jitter needs no secret, and a token that cannot be made is not needed yet.
@@ -121,8 +121,8 @@ pub(crate) fn go_on(node: &Arc<Node>, claim: Claim) -> Result<(), Unreadable> {
         log,
     };
     let mut effects = Vec::new();
-    let birth = birth(node, &tenant, token, seed, None);
-    let machine = Session::restore(birth, saved, now, &mut effects)?;
+    let setup = setup(node, &tenant, token, seed, None);
+    let machine = Session::restore(setup, saved, now, &mut effects)?;
 
     let (ttl, lifetimes) = (node.settings.record_ttl(), node.settings.lifetimes());
     let ownership = Ownership::new(session.clone(), record, acquired, ttl, now.0);
@@ -132,13 +132,13 @@ pub(crate) fn go_on(node: &Arc<Node>, claim: Claim) -> Result<(), Unreadable> {
     let context = mailbox(node);
     let handle = Arc::new(SessionHandle::new(session, tenant, principal, context.address()));
     // Should it be here all the same, that one claims it from this claim.
-    let Some(enrolled) = node.registry.enroll(&handle, seat) else { return Ok(()) };
+    let Some(registration) = node.registry.register(&handle, slot) else { return Ok(()) };
     let actor = SessionActor::new(Parts {
         node: Arc::clone(node),
         handle,
         session: machine,
         beginning: Beginning::Claimed { log_writer: Box::new(log_writer), effects },
-        enrolled,
+        registration,
         now,
     });
     context.run(actor);
@@ -151,9 +151,15 @@ fn mailbox(node: &Node) -> Context<SessionActor> {
     context
 }
 
-fn birth(node: &Node, tenant: &str, token: Token, seed: u64, duplex: Option<SinkId>) -> Birth {
+fn setup(
+    node: &Node,
+    tenant: &str,
+    token: Token,
+    seed: u64,
+    duplex: Option<SinkId>,
+) -> SessionSetup {
     let care = node.care(tenant);
-    Birth {
+    SessionSetup {
         limits: Arc::clone(&node.limits),
         owner_tag: OwnerTag(token.random),
         seed,
