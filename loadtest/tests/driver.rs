@@ -74,7 +74,7 @@ async fn delete(known: web::Data<Known>) -> HttpResponse {
 
 fn loadtest(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loadtest"));
-    // The programs that the other stories test, where the test command has built them.
+    // The programs that the other tests test, where the test command has built them.
     if let Some(programs) = std::env::var_os("ROUNDHOUSE_PROGRAMS") {
         command.env("ROUNDHOUSE_BIN", Path::new(&programs).join("roundhouse"));
     }

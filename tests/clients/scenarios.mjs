@@ -48,7 +48,7 @@ const scenarios = {
     async sampling(client, kit) {
         kit.onSampling(client, (params) => {
             saw('asked', { messages: params.messages, maxTokens: params.maxTokens });
-            return { role: 'assistant', model: 'story', stopReason: 'endTurn', content: { type: 'text', text: 'forty-two' } };
+            return { role: 'assistant', model: 'scenario', stopReason: 'endTurn', content: { type: 'text', text: 'forty-two' } };
         });
         const result = await client.callTool({ name: 'test_sampling', arguments: { prompt: 'What is it?' } });
         saw('result', { text: result.content[0].text });
@@ -86,7 +86,7 @@ const scenarios = {
         saw('after', { cancelled });
     },
 
-    // Calls and streams in one session, for as long as the story wants.
+    // Calls and streams in one session, for as long as the test wants.
     async hold(client, kit) {
         for (let turns = 0; goesOn(); turns++) {
             const result = await client.callTool({ name: 'rh_echo', arguments: { turn: turns } });
@@ -96,7 +96,7 @@ const scenarios = {
         }
     },
 
-    // A session that says nothing while the story goes on.
+    // A session that says nothing while the test goes on.
     async idle(client) {
         await client.callTool({ name: 'test_simple_text', arguments: {} });
         saw('turn');
@@ -115,7 +115,7 @@ const scenarios = {
     },
 };
 
-// Whether the story wants more: as long as the file that it named is there.
+// Whether the test wants more: as long as the file that it named is there.
 const goesOn = () => existsSync(process.env.STORY_GOES_ON);
 
 async function after(client) {
@@ -133,7 +133,7 @@ async function count(client, kit, args, who = null) {
 export async function play(kit) {
     const [url, name] = process.argv.slice(2);
     const client = new kit.Client(
-        { name: 'stories', version: '1' },
+        { name: 'scenarios', version: '1' },
         { capabilities: { sampling: {}, elicitation: {} }, ...kit.options },
     );
     client.onerror = (e) => saw('onerror', { message: String(e.message) });

@@ -94,12 +94,12 @@ async def counted(session, arguments, who=None):
 
 
 def goes_on():
-    """Whether the story wants more: as long as the file that it named is there."""
+    """Whether the test wants more: as long as the file that it named is there."""
     return os.path.exists(os.environ["STORY_GOES_ON"])
 
 
 async def hold(session, kit):
-    """Calls and streams in one session, for as long as the story wants."""
+    """Calls and streams in one session, for as long as the test wants."""
     turns = 0
     while goes_on():
         result = await session.call_tool("rh_echo", {"turn": turns})
@@ -110,7 +110,7 @@ async def hold(session, kit):
 
 
 async def idle(session, kit):
-    """A session that says nothing while the story goes on."""
+    """A session that says nothing while the test goes on."""
     await session.call_tool("test_simple_text", {})
     saw("turn")
     while goes_on():

@@ -1,4 +1,4 @@
-//! Where a story's chance comes from: one seed, which it prints.
+//! Where a test's chance comes from: one seed, which it prints.
 
 /// A generator that is the same on every machine (SplitMix64).
 #[derive(Clone, Debug)]

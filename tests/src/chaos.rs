@@ -1,5 +1,5 @@
 //! Nodes under load, to which things happen, and the verdict on what their clients saw: what
-//! the stories of chaos have in common.
+//! the tests of chaos have in common.
 //!
 //! `SEED=…` draws the same chances again; `CLIENTS=…` sets how many are at work.
 
@@ -34,7 +34,7 @@ pub struct Chaos {
     pub nodes: Nodes,
     /// What was seen so far.
     pub history: History,
-    /// Where the story draws from.
+    /// Where the test draws from.
     pub chance: Chance,
     load: Load,
     runs: PathBuf,
@@ -42,7 +42,7 @@ pub struct Chaos {
     _folder: tempfile::TempDir,
 }
 
-/// The stories of a program take turns: each wants the whole machine.
+/// The tests of a program take turns: each wants the whole machine.
 pub async fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::const_new(());
     TURN.lock().await

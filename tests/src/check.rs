@@ -1,4 +1,4 @@
-//! Judgements that many stories share.
+//! Judgements that many tests share.
 
 use anyhow::{Result, ensure};
 use reqwest::Response;

@@ -2,7 +2,7 @@
 //! robin before them.
 //!
 //! Everything goes through that script, and what runs is read from its `cluster.json`:
-//! what a story sees is what whoever types the commands sees.
+//! what a test sees is what whoever types the commands sees.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! What the stories are told with: nodes, tools, raw HTTP, and a wire that can be cut.
+//! What the tests are told with: nodes, tools, raw HTTP, and a wire that can be cut.
 //!
 //! Nothing here knows how the product works inside; it is started as a program and met on
 //! its sockets. The SSE reader is written anew on purpose, so that a mistake in the

@@ -33,7 +33,7 @@ impl Client {
     /// A client that has said nothing yet.
     pub fn new(url: impl Into<String>, revision: &str) -> Self {
         Self {
-            // Without a pool: a story that cuts connections must not meet an old one.
+            // Without a pool: a test that cuts connections must not meet an old one.
             http: reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client"),
             url: url.into(),
             session: None,
@@ -87,7 +87,7 @@ impl Client {
         json!({
             "protocolVersion": self.revision,
             "capabilities": capabilities,
-            "clientInfo": {"name": "stories", "version": "1"},
+            "clientInfo": {"name": "scenarios", "version": "1"},
         })
     }
 

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 /// The variable that carries the mark.
 pub const VARIABLE: &str = "STORY_MARK";
 
-/// A mark that no other story has.
+/// A mark that no other test has.
 pub fn mark() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -1,5 +1,5 @@
 //! A real Prometheus, with the configuration that `deploy/prometheus` ships, over the nodes
-//! of a story.
+//! of a test.
 
 use std::net::TcpListener;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A Redis of a story's own: one server, or several that [watch one](sentinels) or
+//! A Redis of a test's own: one server, or several that [watch one](sentinels) or
 //! [share the keys](clustered).
 
 pub mod clustered;

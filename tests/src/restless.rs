@@ -1,5 +1,5 @@
 //! Sessions that never rest: calls, streams that are resumed wherever they end, questions
-//! and answers, until they are told that it is enough. Every failure fails the story.
+//! and answers, until they are told that it is enough. Every failure fails the test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

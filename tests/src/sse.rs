@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bytes::BytesMut;
 use serde_json::Value;
 
-/// How long a story waits for something that must come.
+/// How long a test waits for something that must come.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One block of a stream: everything up to an empty line.

@@ -358,15 +358,15 @@ async fn nobody_answers_another_sessions_question() -> Result<()> {
     Ok(())
 }
 
-/// Tells a story while another session works, and looks after it.
-async fn beside_a_healthy_session(story: impl AsyncFn(&Client) -> Result<()>) -> Result<()> {
+/// Runs a test while another session works, and looks after it.
+async fn beside_a_healthy_session(scenario: impl AsyncFn(&Client) -> Result<()>) -> Result<()> {
     let node = Node::start(&Setup::demo())?;
     let healthy = Client::open(node.demo(), NEWEST).await?;
     let call =
         healthy.call_with_progress("rh_count", json!({"n": 40, "interval_ms": 25}), json!("h"));
     let mut stream = healthy.stream(call).await?;
     let client = Client::open(node.demo(), NEWEST).await?;
-    story(&client).await?;
+    scenario(&client).await?;
     client.is_well().await.context("the session that was told")?;
     let heard = tests::mcp::messages(&stream.rest().await?);
     let steps =

@@ -213,12 +213,12 @@ async fn ok(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Tells a story while another session of the same server is used.
-async fn beside_a_healthy_session(story: impl AsyncFn(&Client) -> Result<()>) -> Result<()> {
+/// Runs a test while another session of the same server is used.
+async fn beside_a_healthy_session(scenario: impl AsyncFn(&Client) -> Result<()>) -> Result<()> {
     let node = Node::start(&odd(&[]))?;
     let healthy = Client::open(node.demo(), NEWEST).await?;
     ok(&healthy).await?;
     let client = Client::open(node.demo(), NEWEST).await?;
-    story(&client).await?;
+    scenario(&client).await?;
     ok(&healthy).await.context("the healthy session")
 }

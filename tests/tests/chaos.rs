@@ -2,7 +2,7 @@
 //! what the clients saw and what the tools did.
 //!
 //! `SEED=… cargo test -p tests --test chaos` draws the same chances again. `KILLS=1000` is the
-//! long form of the first story: it is judged after every 100 kills, and says so.
+//! long form of the first test: it is judged after every 100 kills, and says so.
 
 use std::time::Duration;
 

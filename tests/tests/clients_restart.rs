@@ -1,5 +1,5 @@
 //! Clients that people use, behind nginx over three nodes, while nodes are replaced or die.
-//! rmcp's client, which is no program, has stories of its own (`clients_rmcp`).
+//! rmcp's client, which is no program, has tests of its own (`clients_rmcp`).
 
 use std::path::PathBuf;
 
@@ -51,7 +51,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Ends the story, and has what every client saw judged.
+    /// Ends the test, and has what every client saw judged.
     async fn end(self, judge: impl Fn(&Seen) -> Result<()>) -> Result<()> {
         std::fs::remove_file(&self.goes_on)?;
         for playing in self.playing {

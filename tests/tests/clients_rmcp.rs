@@ -272,7 +272,7 @@ impl ClientHandler for Diary {
     fn get_info(&self) -> ClientConfig {
         let capabilities =
             ClientCapabilities::builder().enable_sampling().enable_elicitation().build();
-        ClientConfig::new(capabilities, Implementation::new("stories", "1"))
+        ClientConfig::new(capabilities, Implementation::new("scenarios", "1"))
     }
 
     async fn on_progress(
@@ -297,7 +297,10 @@ impl ClientHandler for Diary {
         _: RequestContext<RoleClient>,
     ) -> Result<CreateMessageResult, ErrorData> {
         let content = SamplingMessageContentBlock::text("forty-two");
-        Ok(CreateMessageResult::new(SamplingMessage::new(Role::Assistant, content), "story".into()))
+        Ok(CreateMessageResult::new(
+            SamplingMessage::new(Role::Assistant, content),
+            "scenario".into(),
+        ))
     }
 
     async fn create_elicitation(

@@ -35,7 +35,7 @@ async fn they_conform_while_one_is_killed_and_another_drained_every_few_seconds(
     let cluster = Plan::demo().start().await?;
     let is_over = AtomicBool::new(false);
     let deaths = Mutex::default();
-    let story = async {
+    let scenario = async {
         let disturbed = async {
             let disturbed = disturb(&cluster).await;
             is_over.store(true, Ordering::Relaxed);
@@ -55,7 +55,7 @@ async fn they_conform_while_one_is_killed_and_another_drained_every_few_seconds(
             never = watch_for_deaths(&cluster, &deaths) => match never {},
         }
     };
-    story.await.with_context(|| cluster.tails(30))
+    scenario.await.with_context(|| cluster.tails(30))
 }
 
 /// Kills a node, drains another, and brings both back, three times.

@@ -152,7 +152,7 @@ async fn sessions_of_every_revision_live_behind_nginx() -> Result<()> {
 async fn sessions_of_every_revision_live_behind_haproxy() -> Result<()> {
     let cluster = Plan::demo().start().await?;
     let haproxy = Haproxy::start(&cluster, "/readyz").await?;
-    let story = async {
+    let scenario = async {
         for revision in REVISIONS {
             lives(&haproxy.demo, revision).await?;
         }
@@ -163,7 +163,7 @@ async fn sessions_of_every_revision_live_behind_haproxy() -> Result<()> {
         }
         Ok(())
     };
-    let came: Result<()> = story.await;
+    let came: Result<()> = scenario.await;
     came.with_context(|| format!("{}\n{}", haproxy.stands(), cluster.tails(30)))
 }
 
@@ -178,12 +178,12 @@ async fn haproxy_asks_every_node_when_none_says_that_it_is_ready() -> Result<()>
         ensure!(Instant::now() < until, "still up: {}", haproxy.stands());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let story = async {
+    let scenario = async {
         lives(&haproxy.demo, "2025-11-25").await.context("with three nodes")?;
         cluster.kill("node2").await?;
         lives(&haproxy.demo, "2025-11-25").await.context("with two nodes")
     };
-    let came: Result<()> = story.await;
+    let came: Result<()> = scenario.await;
     came.with_context(|| format!("{}\n{}", haproxy.stands(), cluster.tails(30)))
 }
 
@@ -216,7 +216,7 @@ fn what_is_shipped_for_the_balancers_is_valid() -> Result<()> {
 #[tokio::test]
 async fn nobody_notices_a_rolling_restart_that_the_balancer_was_told_of() -> Result<()> {
     let cluster = Plan::demo().start().await?;
-    let story = async {
+    let scenario = async {
         let mut load = Load::start(&cluster.demo(), 6).await?;
         for node in cluster.members()? {
             load.more(12).await?;
@@ -225,13 +225,13 @@ async fn nobody_notices_a_rolling_restart_that_the_balancer_was_told_of() -> Res
         load.more(12).await?;
         load.end().await
     };
-    story.await.with_context(|| cluster.tails(30)).map(drop)
+    scenario.await.with_context(|| cluster.tails(30)).map(drop)
 }
 
 #[tokio::test]
 async fn nobody_notices_that_one_node_after_another_is_drained() -> Result<()> {
     let cluster = Plan::demo().start().await?;
-    let story = async {
+    let scenario = async {
         let mut load = Load::start(&cluster.demo(), 6).await?;
         for node in cluster.members()? {
             load.more(12).await?;
@@ -242,7 +242,7 @@ async fn nobody_notices_that_one_node_after_another_is_drained() -> Result<()> {
         load.more(12).await?;
         load.end().await
     };
-    story.await.with_context(|| cluster.tails(30)).map(drop)
+    scenario.await.with_context(|| cluster.tails(30)).map(drop)
 }
 
 /// A session with a call, a stream that is cut and resumed, and an end.
@@ -271,7 +271,7 @@ async fn lives(url: &str, revision: &str) -> Result<()> {
     Ok(())
 }
 
-/// HAProxy before a cluster, with the file that is shipped. It ends with its story.
+/// HAProxy before a cluster, with the file that is shipped. It ends with its test.
 struct Haproxy {
     running: Child,
     socket: PathBuf,

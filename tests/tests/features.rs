@@ -428,13 +428,13 @@ async fn a_configured_server_sees_the_environment_that_was_configured_and_no_she
     Ok(())
 }
 
-/// Tells a story with a client of each revision, against both kinds of fixture.
-async fn everywhere(story: impl AsyncFn(&Client) -> Result<()>) -> Result<()> {
+/// Runs a test with a client of each revision, against both kinds of fixture.
+async fn everywhere(scenario: impl AsyncFn(&Client) -> Result<()>) -> Result<()> {
     for (kind, setup) in [("native", Setup::demo()), ("stdio", Setup::fixture())] {
         let node = Node::start(&setup)?;
         for revision in REVISIONS {
             let client = Client::open(node.demo(), revision).await?;
-            story(&client).await.with_context(|| format!("{revision}, {kind}"))?;
+            scenario(&client).await.with_context(|| format!("{revision}, {kind}"))?;
         }
     }
     Ok(())

@@ -399,7 +399,7 @@ async fn start(revision: &str) -> Result<(Node, Client)> {
 }
 
 fn initialize(revision: &str) -> Value {
-    json!({"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "stories", "version": "1"}})
+    json!({"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "scenarios", "version": "1"}})
 }
 
 async fn ping(client: &Client) -> Result<Response> {

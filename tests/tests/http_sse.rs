@@ -228,7 +228,7 @@ impl Old {
 
     async fn initialize(&mut self, revision: &str, capabilities: Value) -> Result<Value> {
         let params = json!({"protocolVersion": revision, "capabilities": capabilities,
-            "clientInfo": {"name": "stories", "version": "1"}});
+            "clientInfo": {"name": "scenarios", "version": "1"}});
         let word = self.request(1, "initialize", params).await?;
         self.say(json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await?;
         Ok(word["result"].clone())

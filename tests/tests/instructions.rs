@@ -18,7 +18,7 @@ use anyhow::{Context, Result, ensure};
 /// same: in both directions, since a gain that is not written down can be lost unseen.
 const APART_PERCENT: u64 = 3;
 /// How far above the one kept a count may be under another compiler, C library or kind of
-/// processor. Their difference is not ours, and whoever has another must not see the stories
+/// processor. Their difference is not ours, and whoever has another must not see the tests
 /// fail for it; but none makes a call a quarter dearer by itself.
 const FOREIGN_PERCENT: u64 = 25;
 /// Repetitions of the two runs whose difference is counted. Starting, preparing and the

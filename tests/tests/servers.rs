@@ -133,7 +133,7 @@ async fn no_server_outlives_a_node_that_was_killed_while_it_started_one() -> Res
     let message = client.message(
         "initialize",
         json!({"protocolVersion": REVISION, "capabilities": {},
-        "clientInfo": {"name": "stories", "version": "1"}}),
+        "clientInfo": {"name": "scenarios", "version": "1"}}),
     );
     let asked = tokio::spawn(async move { client.send(message).await.map(drop) });
     while processes::marked(&hosted.mark, Some(hosted.node.pid())).len() < 3 {

@@ -28,7 +28,7 @@ const REPLACED: &[&str] = &[
 /// Where one of these stands for something else, or awaits its rename: a file, and the word.
 const ALLOWED: &[(&str, &str)] = &[
     ("crates/protocol/src/payload.rs", "Told"),
-    ("crates/conversation/tests/story/mod.rs", "Told"),
+    ("crates/conversation/tests/scenario/mod.rs", "Told"),
     ("tests/src/load.rs", "Course"),
 ];
 

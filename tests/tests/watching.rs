@@ -85,9 +85,9 @@ fn prometheus_finds_nothing_wrong_with_its_configuration() -> Result<()> {
 #[test]
 fn alerts_go_off_where_they_should_and_nowhere_else() -> Result<()> {
     let rules = tools::root().join("deploy/prometheus/rules.yml");
-    let story = read("tests/tests/watching/rules.yml")?;
+    let scenario = read("tests/tests/watching/rules.yml")?;
     let file = tempfile::NamedTempFile::new()?;
-    fs::write(&file, story.replace("RULES", &rules.display().to_string()))?;
+    fs::write(&file, scenario.replace("RULES", &rules.display().to_string()))?;
     promtool(&["test", "rules"], file.path())
 }
 

@@ -173,7 +173,7 @@ impl Registry {
         }
     }
 
-    /// Returns when no session lives here. To be enrolled before `sessions` is asked.
+    /// Returns when no session lives here. To be made before `sessions` is asked.
     pub(crate) fn empty(&self) -> tokio::sync::futures::Notified<'_> {
         self.empty.notified()
     }

@@ -16,7 +16,7 @@ use support::{STEPS, World, all, messages, next, text, until};
 
 const REVISIONS: [&str; 3] = ["2025-03-26", "2025-06-18", "2025-11-25"];
 
-/// Whoever calls before a death is noticed may have been heard by the dead, so a story in
+/// Whoever calls before a death is noticed may have been heard by the dead, so a test in
 /// which that is so lets its calls be made twice.
 fn always() -> Care {
     Care { rerun: Rerun::Always, ..Care::default() }

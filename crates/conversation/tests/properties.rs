@@ -1,45 +1,45 @@
 //! What holds whatever happens in whatever order: no event lost, none doubled, none on
 //! another stream, one final response for every request, and every bound.
 //!
-//! `World` checks each effect as it comes; here is what only the whole story can show.
+//! `World` checks each effect as it comes; here is what only the whole test can show.
 
-mod story;
+mod scenario;
 mod world;
 
 use std::collections::BTreeSet;
 
 use conversation::{Answer, EventId, Limits, Millis, Rerun};
 use proptest::prelude::*;
-use story::{Act, Story, acts, acts_and_deaths, final_responses, progress};
+use scenario::{Act, Scenario, acts, acts_and_deaths, final_responses, progress};
 use world::World;
 
 fn run(revision: &str, limits: Limits, prompt: bool, acts: Vec<Act>) {
     let nothing_dropped = limits == wide();
-    let mut story = Story::new(revision, limits, prompt);
+    let mut scenario = Scenario::new(revision, limits, prompt);
     for act in acts {
-        story.act(act);
+        scenario.act(act);
     }
-    check(story, nothing_dropped);
+    check(scenario, nothing_dropped);
 }
 
 /// As `run`, and owners die, leave, and are followed by others.
 fn run_with_deaths(limits: Limits, prompt: bool, rerun: Rerun, annotated: bool, acts: Vec<Act>) {
-    let mut story = Story::with("2025-11-25", limits, prompt, rerun);
-    story.annotated = annotated;
+    let mut scenario = Scenario::with("2025-11-25", limits, prompt, rerun);
+    scenario.annotated = annotated;
     for act in acts {
-        story.act(act);
+        scenario.act(act);
     }
     let may_run_twice = rerun == Rerun::Always || (rerun == Rerun::Annotated && annotated);
-    let runs = check(story, false).runs;
+    let runs = check(scenario, false).runs;
     assert!(may_run_twice || runs.values().all(|runs| *runs == 1), "run twice: {runs:?}");
 }
 
-fn check(mut story: Story, nothing_dropped: bool) -> Story {
-    story.settle();
-    let posts: Vec<_> = story.posts.keys().copied().collect();
+fn check(mut scenario: Scenario, nothing_dropped: bool) -> Scenario {
+    scenario.settle();
+    let posts: Vec<_> = scenario.posts.keys().copied().collect();
     for post in posts {
-        let ids = story.posts[&post].clone();
-        let mut told = story.told(post);
+        let ids = scenario.posts[&post].clone();
+        let mut told = scenario.told(post);
         if told.unlogged {
             let mut once = BTreeSet::new();
             told.messages.retain(|text| once.insert(text.clone()));
@@ -53,7 +53,7 @@ fn check(mut story: Story, nothing_dropped: bool) -> Story {
         let distinct: BTreeSet<_> = words.iter().copied().collect();
         assert_eq!(words.len(), distinct.len(), "two final responses to {post:?}: {words:?}");
         let expected: BTreeSet<_> =
-            ids.iter().copied().filter(|id| !story.cancelled.contains(id)).collect();
+            ids.iter().copied().filter(|id| !scenario.cancelled.contains(id)).collect();
         assert!(distinct.iter().all(|id| ids.contains(id)), "a word on another's request");
         if told.complete {
             assert!(
@@ -65,14 +65,14 @@ fn check(mut story: Story, nothing_dropped: bool) -> Story {
         let rises = progress(&told.messages).is_sorted_by(|one, next| one < next);
         assert!(rises || ids.len() > 1, "progress does not rise: {:?}", told.messages);
         if nothing_dropped && told.complete && ids.len() == 1 && !expected.is_empty() {
-            let said = story.progress.get(&ids[0]).cloned().unwrap_or_default();
+            let said = scenario.progress.get(&ids[0]).cloned().unwrap_or_default();
             assert_eq!(progress(&told.messages), said, "progress lost or out of order");
         }
         if let Some(cursor) = told.cursor.filter(|_| told.complete && !dropped)
             && !expected.is_empty()
         {
             let numbers: Vec<_> = told.events.iter().map(|id| id.number).collect();
-            let mut held = story.events_beside(cursor);
+            let mut held = scenario.events_beside(cursor);
             if told.unlogged {
                 held.retain(|number| numbers.contains(number));
             }
@@ -85,7 +85,7 @@ fn check(mut story: Story, nothing_dropped: bool) -> Story {
         let once: BTreeSet<_> = told.messages.iter().collect();
         assert_eq!(told.messages.len(), once.len(), "a message twice: {:?}", told.messages);
     }
-    story
+    scenario
 }
 
 /// Bounds that are never met.
@@ -110,14 +110,14 @@ const LARGE_MAX: usize = 2_000;
 
 /// As `run`, with messages around every bound in bytes: whoever stays gets everything.
 fn run_large(revision: &str, prompt: bool, acts: Vec<Act>) {
-    let mut story = Story::new(revision, for_large(), prompt);
-    story.large = Some(LARGE_MAX + LARGE_MAX / 10);
+    let mut scenario = Scenario::new(revision, for_large(), prompt);
+    scenario.large = Some(LARGE_MAX + LARGE_MAX / 10);
     for act in acts {
-        story.act(act);
+        scenario.act(act);
     }
-    let story = check(story, false);
-    for post in story.posts.keys() {
-        let connection = &story.world.connections[post];
+    let scenario = check(scenario, false);
+    for post in scenario.posts.keys() {
+        let connection = &scenario.world.connections[post];
         let dropped = connection.messages().iter().any(|text| text.contains("were dropped"));
         assert!(connection.gone || !dropped, "{post:?} was told {:?}", connection.messages());
     }

@@ -1,12 +1,12 @@
 //! What an append takes, in memory and in Redis: `cargo bench -p store --bench append`,
 //! which starts a Redis of its own. `redis.rs` beside it measures everything else there.
 #![allow(missing_docs, reason = "criterion makes undocumented functions")]
-#![allow(dead_code, reason = "the servers and stories are the tests', which use more of them")]
+#![allow(dead_code, reason = "the servers and fixtures are the tests', which use more of them")]
 
+#[path = "../tests/redis/fixture.rs"]
+mod fixture;
 #[path = "../tests/redis/server.rs"]
 mod server;
-#[path = "../tests/redis/story.rs"]
-mod story;
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use store::{Batch, Memory, Store};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::fixture::{LONG, Session, open};
 use crate::server::Server;
-use crate::story::{LONG, Session, open};
 
 /// Entries that stay replayable.
 const KEPT: u64 = 32;

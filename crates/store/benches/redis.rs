@@ -1,19 +1,19 @@
 //! What operations on Redis cost: `cargo bench -p store --bench redis`, which starts a
 //! server of its own. Prints what it measured and judges nothing.
-#![allow(dead_code, reason = "the servers and stories are the tests', which use more of them")]
+#![allow(dead_code, reason = "the servers and fixtures are the tests', which use more of them")]
 #![expect(clippy::print_stderr, reason = "whoever measures reads it there")]
 
+#[path = "../tests/redis/fixture.rs"]
+mod fixture;
 #[path = "../tests/redis/server.rs"]
 mod server;
-#[path = "../tests/redis/story.rs"]
-mod story;
 
 use std::time::Instant;
 
 use store::Store;
 
+use crate::fixture::{Session, open};
 use crate::server::{Server, run};
-use crate::story::{Session, open};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {

@@ -1,8 +1,8 @@
-//! What every store promises, as stories that run on each implementation. For tests only.
+//! What every store promises, as tests that run on each implementation. For tests only.
 //!
 //! One async function a promise, named by what it claims. [`contract!`](crate::contract!)
 //! makes a test of each, given an expression that makes a [`World`]. Sessions, tenants and
-//! nodes are new in every story, so that stories can share one store, also at one time.
+//! nodes are new in every test, so that tests can share one store, also at one time.
 //!
 //! A failover needs no stage machinery here: a record that forgot a claim is one that was
 //! never told of it.
@@ -153,7 +153,7 @@ macro_rules! contract {
 /// Long enough to never matter.
 const LONG: Duration = Duration::from_secs(600);
 
-/// A time to live that a story waits for.
+/// A time to live that a test waits for.
 const SHORT: Duration = Duration::from_millis(1_000);
 
 /// Most of [`SHORT`], but clearly not all of it.
@@ -162,7 +162,7 @@ const MOST_OF_SHORT: Duration = Duration::from_millis(600);
 /// Clearly more than [`SHORT`].
 const MORE_THAN_SHORT: Duration = Duration::from_millis(1_100);
 
-/// One session in a world, and the words that its story is told in.
+/// One session in a world, and the operations of a test on it.
 ///
 /// Entries are written as words: `"a b c"` are three.
 struct Scene<'w> {

@@ -23,12 +23,12 @@ class Kit:
     @staticmethod
     async def call(session, tool, arguments, step):
         # 1.x has no way to cancel; the id of the next request is all that it lets us know.
-        session.story_call = session._request_id
+        session.scenario_call = session._request_id
         await session.call_tool(tool, arguments, progress_callback=step)
 
     @staticmethod
     async def give_up(session, patience):
-        params = types.CancelledNotificationParams(requestId=session.story_call, reason="enough")
+        params = types.CancelledNotificationParams(requestId=session.scenario_call, reason="enough")
         await session.send_notification(types.ClientNotification(types.CancelledNotification(params=params)))
         patience.cancel()
 
@@ -37,7 +37,7 @@ async def sample(context, params):
     scenarios.saw("asked", messages=[m.model_dump(mode="json", exclude_none=True) for m in params.messages],
                   maxTokens=params.maxTokens)
     content = types.TextContent(type="text", text="forty-two")
-    return types.CreateMessageResult(role="assistant", model="story", content=content, stopReason="endTurn")
+    return types.CreateMessageResult(role="assistant", model="scenario", content=content, stopReason="endTurn")
 
 
 async def elicit(context, params):

@@ -32,7 +32,7 @@ async def sample(context, params):
     scenarios.saw("asked", messages=[m.model_dump(mode="json", exclude_none=True) for m in params.messages],
                   maxTokens=params.max_tokens)
     content = types.TextContent(type="text", text="forty-two")
-    return types.CreateMessageResult(role="assistant", model="story", content=content, stop_reason="endTurn")
+    return types.CreateMessageResult(role="assistant", model="scenario", content=content, stop_reason="endTurn")
 
 
 async def elicit(context, params):

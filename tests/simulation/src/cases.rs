@@ -46,7 +46,7 @@ fn when(command: &'static str, after: u64, fault: Fault) -> Trigger {
 }
 
 /// One client, whose session is created at a node, that does this.
-fn story(script: Vec<(u64, Do, usize)>, faults: Vec<(u64, Fault)>) -> Plan {
+fn plan(script: Vec<(u64, Do, usize)>, faults: Vec<(u64, Fault)>) -> Plan {
     let plan = Plan { clients: 1, script, born_at: Some(0), chat: 0, ..Plan::quiet() };
     plan.with(faults)
 }
@@ -68,7 +68,7 @@ fn schedules() -> Vec<Case> {
         case(
             1,
             "a failover forgets a claim, and the next claimant counts to the same number",
-            story(
+            plan(
                 vec![
                     (7_000, steps(200, 5, true), 1),
                     (9_000, steps(300, 20, true), 1),
@@ -81,7 +81,7 @@ fn schedules() -> Vec<Case> {
         case(
             2,
             "a failover loses the entry that opened a stream, and its owner is healthy",
-            story(
+            plan(
                 vec![(7_000, steps(150, 30, false), 1), (7_200, steps(150, 30, true), 2)],
                 vec![(7_900, fail_over(800)), (9_400, fail_over(500))],
             ),
@@ -89,7 +89,7 @@ fn schedules() -> Vec<Case> {
         case(
             3,
             "a failover shows a dead owner before the living one has re-asserted",
-            story(
+            plan(
                 vec![
                     (8_400, steps(100, 40, false), 1),
                     (9_900, FAST, 2),
@@ -102,7 +102,7 @@ fn schedules() -> Vec<Case> {
         case(
             3,
             "a replica whose clock is ahead shows every lease expired at once",
-            story(
+            plan(
                 vec![(7_000, steps(300, 30, false), 1), (9_010, FAST, 2), (9_500, FAST, 1)],
                 vec![(9_000, Fault::FailOver { lost: 100, ahead: 20_000 })],
             ),
@@ -110,7 +110,7 @@ fn schedules() -> Vec<Case> {
         case(
             5,
             "commands run twice, late and out of order",
-            story(
+            plan(
                 vec![(7_000, steps(40, 60, false), 1), (7_500, steps(50, 60, true), 2)],
                 vec![(
                     7_100,
@@ -131,7 +131,7 @@ fn schedules() -> Vec<Case> {
         case(
             6,
             "a claim whose answer is lost is done late, and names a node that forgot it",
-            story(
+            plan(
                 vec![(9_500, FAST, 1), (13_000, FAST, 2), (16_000, FAST, 2), (16_500, FAST, 1)],
                 vec![
                     (8_000, Fault::Next("claim", Mishap::Late(2_500))),
@@ -142,7 +142,7 @@ fn schedules() -> Vec<Case> {
         case(
             6,
             "a claim is done and its answer is lost",
-            story(
+            plan(
                 vec![(9_500, FAST, 1), (13_000, FAST, 2), (16_000, FAST, 1)],
                 vec![
                     (8_000, Fault::Next("claim", Mishap::Unheard)),
@@ -153,7 +153,7 @@ fn schedules() -> Vec<Case> {
         case(
             7,
             "what was acknowledged without a log entry is remembered by the next owner",
-            story(
+            plan(
                 vec![
                     (7_000, Do::Level, 1),
                     (7_500, Do::Level, 2),
@@ -171,7 +171,7 @@ fn schedules() -> Vec<Case> {
         case(
             7,
             "a cancelled call is not run again",
-            story(
+            plan(
                 vec![(7_000, steps(300, 40, true), 1), (8_000, Do::Cancel, 2), (9_500, FAST, 2)],
                 vec![(9_000, Fault::Kill(0, 60_000))],
             ),
@@ -179,7 +179,7 @@ fn schedules() -> Vec<Case> {
         case(
             8,
             "what was handed to a link is not handed to the next owner as if it were new",
-            story(
+            plan(
                 vec![(8_000, slow(1_500), 1), (8_001, slow(1_500), 2), (8_002, slow(200), 1)],
                 vec![(8_004, Fault::Kill(0, 60_000))],
             ),
@@ -187,7 +187,7 @@ fn schedules() -> Vec<Case> {
         case(
             8,
             "an owner is stopped with a call in its hands, and another is asked",
-            story(
+            plan(
                 vec![(8_001, slow(600), 1), (8_003, slow(600), 2), (8_100, slow(600), 1)],
                 vec![(8_000, Fault::Pause(0, 12_000))],
             ),
@@ -195,7 +195,7 @@ fn schedules() -> Vec<Case> {
         case(
             9,
             "a firewall reload between healthy nodes kills none of them",
-            story(
+            plan(
                 vec![(7_000, steps(200, 30, false), 1), (8_050, FAST, 2), (9_000, FAST, 1)],
                 vec![
                     (8_000, Fault::Reset(0, 1)),
@@ -208,7 +208,7 @@ fn schedules() -> Vec<Case> {
         case(
             9,
             "a supervisor is faster than a lease",
-            story(
+            plan(
                 vec![(7_000, steps(200, 30, true), 1), (9_000, FAST, 2)],
                 vec![(8_000, Fault::Kill(0, 60)), (10_000, Fault::Kill(1, 60))],
             ),
@@ -216,7 +216,7 @@ fn schedules() -> Vec<Case> {
         case(
             10,
             "an owner that lapsed and came back answers beside whoever claimed",
-            story(
+            plan(
                 vec![
                     (15_000, FAST, 1),
                     (15_200, FAST, 0),
@@ -234,7 +234,7 @@ fn schedules() -> Vec<Case> {
         case(
             10,
             "a stopped owner wakes beside its heir",
-            story(
+            plan(
                 vec![
                     (7_000, steps(300, 40, false), 1),
                     (8_010, FAST, 2),
@@ -248,7 +248,7 @@ fn schedules() -> Vec<Case> {
         case(
             11,
             "one event id never names two payloads",
-            story(
+            plan(
                 vec![(7_000, steps(60, 60, true), 1), (9_500, Do::Cut, 1), (11_000, Do::Cut, 1)],
                 vec![
                     (8_000, Fault::Next("append", Mishap::Lost)),
@@ -261,7 +261,7 @@ fn schedules() -> Vec<Case> {
         case(
             12,
             "a late answer does not reach the next owner's question",
-            story(
+            plan(
                 vec![
                     (7_000, ask(10), 1),
                     (7_300, ask(10), 2),
@@ -276,7 +276,7 @@ fn schedules() -> Vec<Case> {
             "a chatty stream trims what a quiet one was opened with",
             Plan {
                 log_events: 16,
-                ..story(
+                ..plan(
                     vec![
                         (6_500, slow(6_000), 1),
                         (7_000, steps(30, 60, false), 2),
@@ -289,7 +289,7 @@ fn schedules() -> Vec<Case> {
         case(
             15,
             "a release is done late, and failovers come in its way",
-            story(
+            plan(
                 vec![(7_000, steps(200, 6, true), 1), (9_000, FAST, 1), (11_000, FAST, 2)],
                 vec![
                     (7_500, Fault::Next("release", Mishap::Late(2_500))),
@@ -305,7 +305,7 @@ fn schedules() -> Vec<Case> {
             "a session sleeps and is woken elsewhere",
             Plan {
                 sleep_secs: 2,
-                ..story(
+                ..plan(
                     vec![
                         (7_000, Do::Level, 1),
                         (11_000, FAST, 2),
@@ -319,7 +319,7 @@ fn schedules() -> Vec<Case> {
         case(
             16,
             "frames of a former owner come after the stream went on elsewhere",
-            story(
+            plan(
                 vec![(7_000, steps(40, 80, false), 1), (8_500, Do::Cut, 1)],
                 vec![(8_000, Fault::Part(0, 1, 9_000)), (8_300, Fault::Pause(0, 7_500))],
             ),
@@ -327,7 +327,7 @@ fn schedules() -> Vec<Case> {
         case(
             17,
             "an ended session does not come back with a failover",
-            story(
+            plan(
                 vec![(8_000, Do::Delete, 1), (8_400, Do::Level, 2)],
                 vec![(8_050, fail_over(300)), (9_000, Fault::Kill(1, 500))],
             ),
@@ -335,7 +335,7 @@ fn schedules() -> Vec<Case> {
         case(
             18,
             "a call whose stream is being opened when its owner dies",
-            story(
+            plan(
                 vec![(8_000, slow(5_000), 1), (8_002, slow(3_000), 2)],
                 vec![(8_000, Fault::Next("append", Mishap::Late(400)))],
             )
@@ -344,7 +344,7 @@ fn schedules() -> Vec<Case> {
         case(
             19,
             "a call that was half told is run again, and its progress still rises",
-            story(
+            plan(
                 vec![(7_000, steps(200, 20, true), 1)],
                 vec![(9_000, Fault::Kill(0, 60_000)), (10_500, Fault::Kill(1, 500))],
             ),
@@ -352,7 +352,7 @@ fn schedules() -> Vec<Case> {
         case(
             21,
             "a machine is frozen, and its clock with it",
-            story(
+            plan(
                 vec![(7_000, steps(400, 20, false), 1), (9_000, FAST, 1), (17_000, FAST, 0)],
                 vec![(8_000, Fault::Freeze(0, 8_500))],
             ),
@@ -360,7 +360,7 @@ fn schedules() -> Vec<Case> {
         case(
             22,
             "a failover that takes longer than a lease",
-            story(
+            plan(
                 vec![(7_000, steps(500, 30, false), 1), (9_000, FAST, 2), (15_000, FAST, 1)],
                 vec![(8_000, Fault::Away(8_000)), (15_900, fail_over(200))],
             ),
@@ -368,7 +368,7 @@ fn schedules() -> Vec<Case> {
         case(
             23,
             "an owner dies after a failover and before it re-asserted",
-            story(
+            plan(
                 vec![(7_000, steps(100, 30, false), 1), (9_000, FAST, 2)],
                 vec![(8_000, fail_over(400)), (8_001, Fault::Kill(0, 60_000))],
             ),
@@ -378,7 +378,7 @@ fn schedules() -> Vec<Case> {
             "an owner stays with a primary that nobody else has any more",
             Plan {
                 needs_replica: true,
-                ..story(
+                ..plan(
                     vec![(7_000, steps(200, 40, false), 1), (9_000, FAST, 2), (14_000, FAST, 0)],
                     vec![(8_000, Fault::Split { lost: 200, node: 0, millis: 9_000 })],
                 )
@@ -387,7 +387,7 @@ fn schedules() -> Vec<Case> {
         case(
             10,
             "a claim is answered when the claimant's lease is over and another has claimed",
-            story(
+            plan(
                 vec![
                     (9_000, FAST, 1),
                     (17_000, FAST, 2),
@@ -406,7 +406,7 @@ fn schedules() -> Vec<Case> {
             "a node that stayed with a deposed primary is asked for a newer session",
             Plan {
                 needs_replica: true,
-                ..story(
+                ..plan(
                     vec![
                         (9_000, FAST, 2),
                         (10_000, FAST, 2),
@@ -423,7 +423,7 @@ fn schedules() -> Vec<Case> {
             "a node drains for long whose claim was done and not answered",
             Plan {
                 drain: 200_000,
-                ..story(
+                ..plan(
                     vec![(8_100, FAST, 1), (12_000, FAST, 1), (14_000, FAST, 2)],
                     vec![
                         (7_000, Fault::Next("claim", Mishap::Unheard)),
@@ -436,7 +436,7 @@ fn schedules() -> Vec<Case> {
         case(
             23,
             "an owner is gone whose record was evicted",
-            story(
+            plan(
                 vec![(7_000, steps(200, 30, true), 1), (9_000, FAST, 1)],
                 vec![
                     (8_000, Fault::Evict { only_log: false }),

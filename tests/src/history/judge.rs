@@ -104,7 +104,7 @@ pub struct Verdict {
     /// How much happened.
     pub figures: Figures,
     /// What was seen of each request with a violation, for the report.
-    stories: BTreeMap<Key, Vec<String>>,
+    scenarios: BTreeMap<Key, Vec<String>>,
 }
 
 impl Verdict {
@@ -171,7 +171,7 @@ impl fmt::Display for Verdict {
         }
         for violation in self.violations.iter().take(SHOWN_MAX) {
             writeln!(f, "- {}: {} ({})", violation.rule, violation.seen, violation.key)?;
-            for line in self.stories.get(&violation.key).into_iter().flatten() {
+            for line in self.scenarios.get(&violation.key).into_iter().flatten() {
                 writeln!(f, "      {line}")?;
             }
         }
@@ -240,7 +240,7 @@ pub fn judge(entries: &[Entry]) -> Verdict {
         let rules = Rules { key, request, faults: &faults, owners: &owners, orphans: &orphans };
         let found = rules.all();
         if !found.is_empty() {
-            verdict.stories.insert((*key).to_owned(), story(entries, request, &owners));
+            verdict.scenarios.insert((*key).to_owned(), scenario(entries, request, &owners));
         }
         verdict.violations.extend(found);
     }
@@ -253,7 +253,7 @@ pub fn judge(entries: &[Entry]) -> Verdict {
 }
 
 /// What was seen of a request, and what was done to nodes shortly before and meanwhile.
-fn story(entries: &[Entry], request: &Request<'_>, owners: &[u32]) -> Vec<String> {
+fn scenario(entries: &[Entry], request: &Request<'_>, owners: &[u32]) -> Vec<String> {
     let ends = request.lines.last().map_or(request.sent, |last| last.at);
     let around = request.sent.saturating_sub(SHOWN_BEFORE_MS)..=ends;
     let is_shown = |entry: &&Entry| match entry.what {

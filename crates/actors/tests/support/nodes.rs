@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::between::Between;
 use super::{PATIENCE, Script, World, until};
 
-/// What the nodes of a story have in common.
+/// What the nodes of a test have in common.
 #[derive(Default)]
 pub(crate) struct Common {
     pub(crate) settings: Settings,
@@ -161,5 +161,5 @@ async fn live(world: &World, mut works: mpsc::UnboundedReceiver<Work>) {
     }
 }
 
-/// How long a story lets pass in which nothing may happen.
+/// How long a test lets pass in which nothing may happen.
 pub(crate) const MOMENT: Duration = Duration::from_millis(300);

@@ -114,7 +114,7 @@ async fn without_a_guard_the_group_goes_with_the_session_and_with_the_server() {
 
 /// Processes that carry the environment of these children.
 fn carriers(value: &str) -> Vec<i32> {
-    let variable = format!("STORY={value}").into_bytes();
+    let variable = format!("SCENARIO={value}").into_bytes();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let carries = |pid: &i32| {
@@ -124,10 +124,10 @@ fn carriers(value: &str) -> Vec<i32> {
     pids.filter(carries).collect()
 }
 
-async fn open_and_drop_at_once(children: &Children, story: &str) {
+async fn open_and_drop_at_once(children: &Children, scenario: &str) {
     for delay in 0..60_u64 {
         let mut settings = sh("sleep 600 & setsid sleep 600 & wait");
-        settings.env.insert("STORY".into(), story.into());
+        settings.env.insert("SCENARIO".into(), scenario.into());
         let talk = Talk::open(settings, children);
         tokio::time::sleep(Duration::from_micros(delay * 100)).await;
         drop(talk);
@@ -174,7 +174,7 @@ async fn many_children_that_die_leave_no_zombie() {
         let mut fields = rest.split_ascii_whitespace();
         fields.next() == Some("Z") && fields.next() == Some(&own.to_string())
     };
-    // Other stories of this process may have one for a moment; none stays.
+    // Other tests of this process may have one for a moment; none stays.
     let zombies: Vec<i32> = pids.filter(zombie).collect();
     tokio::time::timeout(PATIENCE, async {
         while zombies.iter().any(zombie) {

@@ -1,4 +1,4 @@
-//! What the stories share: links to small scripts, and a look at processes.
+//! What the tests share: links to small scripts, and a look at processes.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use protocol::{Message, SessionId};
 use tokio::time::timeout;
 
-/// Longer than anything here takes; a story that waits so long has failed.
+/// Longer than anything here takes; a test that waits so long has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The fixture as a guard.

@@ -1,8 +1,8 @@
 //! A world around one session: a log that acknowledges when told to, connections that
 //! record what they are told, and a server that records what it is sent.
 //!
-//! Every effect is checked against what every effect must keep, whatever the story.
-#![allow(dead_code, reason = "each story file uses its own part")]
+//! Every effect is checked against what every effect must keep, whatever the test.
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -202,7 +202,7 @@ impl World {
     /// Posts `initialize` and lets the server answer it.
     pub(crate) fn initialize(&mut self, revision: &str, capabilities: &str) -> SinkId {
         let params = format!(
-            r#"{{"protocolVersion":"{revision}","capabilities":{capabilities},"clientInfo":{{"name":"story","version":"1"}}}}"#
+            r#"{{"protocolVersion":"{revision}","capabilities":{capabilities},"clientInfo":{{"name":"scenario","version":"1"}}}}"#
         );
         self.initialize.clone_from(&params);
         let request =

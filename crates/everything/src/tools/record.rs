@@ -1,4 +1,4 @@
-//! A tool that leaves a trace of each of its runs outside its process, so that a story can
+//! A tool that leaves a trace of each of its runs outside its process, so that a test can
 //! tell afterwards what ran, and how often, whatever was killed meanwhile.
 //!
 //! It writes only to the file that `EVERYTHING_RECORD` names; a caller names none.

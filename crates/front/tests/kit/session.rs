@@ -1,4 +1,4 @@
-//! A client that is polite, and lets the story see every response.
+//! A client that is polite, and lets the test see every response.
 
 use front::Running;
 use reqwest::{Client, Method, RequestBuilder, Response};
@@ -19,7 +19,7 @@ pub(crate) fn initialize(revision: &str) -> Value {
     let params = json!({
         "protocolVersion": revision,
         "capabilities": {},
-        "clientInfo": { "name": "story", "version": "1" },
+        "clientInfo": { "name": "scenario", "version": "1" },
     });
     json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params })
 }

@@ -1,4 +1,4 @@
-//! What an owner does next, as stories.
+//! What an owner does next, as tests.
 
 mod writing;
 
@@ -23,14 +23,14 @@ fn record() -> Record {
 }
 
 /// An ownership of lease generation 0, the ring of its session, and what its node knows.
-struct Story {
+struct Fixture {
     ownership: Ownership,
     ring: Vec<Bytes>,
     snapshot: LeaseSnapshot,
     random: u64,
 }
 
-fn story() -> Story {
+fn fixture() -> Fixture {
     let session = SessionId::parse("a-session").unwrap();
     let snapshot = LeaseSnapshot {
         now: 0,
@@ -47,7 +47,7 @@ fn story() -> Story {
         TTL,
         0,
     );
-    Story { ownership, ring: Vec::new(), snapshot, random: 100 }
+    Fixture { ownership, ring: Vec::new(), snapshot, random: 100 }
 }
 
 fn unavailable() -> Error {
@@ -63,7 +63,7 @@ fn appended(through: u64) -> OpResult {
     OpResult::Appended(Ok(Appended { through: Some(through) }))
 }
 
-impl Story {
+impl Fixture {
     fn say(&mut self, entry: &'static str) {
         self.ring.push(Bytes::from_static(entry.as_bytes()));
         let number = self.ring.len() as u64;
@@ -140,54 +140,55 @@ impl Story {
 #[test]
 fn what_the_store_forgot_is_written_anew_at_once_from_everything_that_can_be_replayed() {
     for forgot in [Error::Missing, Error::Hole { last: None }, fenced(1, 11, OTHER)] {
-        let mut story = story();
+        let mut fixture = fixture();
         for entry in ["a", "b"] {
-            story.say(entry);
+            fixture.say(entry);
         }
-        story.does("append 1ab");
-        story.completed(appended(2), [Outcome::Through(2)]);
-        story.say("c");
-        story.does("append 3c");
-        story.completed(OpResult::Appended(Err(forgot)), []);
-        assert!(story.may_act());
-        story.does("reassert 3 Owned 1abc");
-        story.completed(appended(3), [Outcome::Through(3)]);
-        story.does("nothing");
+        fixture.does("append 1ab");
+        fixture.completed(appended(2), [Outcome::Through(2)]);
+        fixture.say("c");
+        fixture.does("append 3c");
+        fixture.completed(OpResult::Appended(Err(forgot)), []);
+        assert!(fixture.may_act());
+        fixture.does("reassert 3 Owned 1abc");
+        fixture.completed(appended(3), [Outcome::Through(3)]);
+        fixture.does("nothing");
     }
 }
 
 #[test]
 fn a_failover_makes_the_owner_write_everything_anew_before_it_is_asked_to() {
-    let mut story = story();
-    story.say("a");
-    story.does("append 1a");
-    story.completed(appended(1), [Outcome::Through(1)]);
-    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::First);
-    assert!(story.may_act());
-    story.does("reassert 3 Owned 1a");
+    let mut fixture = fixture();
+    fixture.say("a");
+    fixture.does("append 1a");
+    fixture.completed(appended(1), [Outcome::Through(1)]);
+    (fixture.snapshot.failover_generation, fixture.snapshot.stabilisation) =
+        (2, Stabilisation::First);
+    assert!(fixture.may_act());
+    fixture.does("reassert 3 Owned 1a");
     // There is another one meanwhile.
-    story.snapshot.failover_generation = 3;
-    story.completed(appended(1), []);
-    story.does("reassert 3 Owned 1a");
-    story.completed(appended(1), []);
-    story.does("nothing");
+    fixture.snapshot.failover_generation = 3;
+    fixture.completed(appended(1), []);
+    fixture.does("reassert 3 Owned 1a");
+    fixture.completed(appended(1), []);
+    fixture.does("nothing");
 }
 
 #[test]
 fn after_a_lapse_the_session_is_claimed_anew_before_anything_is_done_for_it() {
-    let mut story = story();
-    story.say("a");
-    story.snapshot.lease_generation = None;
-    assert!(!story.may_act());
-    story.does("nothing");
-    story.snapshot.lease_generation = Some(1);
-    assert!(!story.may_act());
-    story.does("claim 4 from 3");
-    assert!(!story.may_act());
-    story.claimed();
-    assert!(story.may_act());
-    story.does("reassert 4 Owned 1a");
-    story.completed(appended(1), [Outcome::Through(1)]);
+    let mut fixture = fixture();
+    fixture.say("a");
+    fixture.snapshot.lease_generation = None;
+    assert!(!fixture.may_act());
+    fixture.does("nothing");
+    fixture.snapshot.lease_generation = Some(1);
+    assert!(!fixture.may_act());
+    fixture.does("claim 4 from 3");
+    assert!(!fixture.may_act());
+    fixture.claimed();
+    assert!(fixture.may_act());
+    fixture.does("reassert 4 Owned 1a");
+    fixture.completed(appended(1), [Outcome::Through(1)]);
 }
 
 #[test]
@@ -195,416 +196,425 @@ fn a_session_that_is_missing_after_a_lapse_is_over() {
     // Also where the store had said so before the lapse: it may have been claimed and ended
     // after that.
     for was_told_before in [false, true] {
-        let mut story = story();
-        story.say("a");
+        let mut fixture = fixture();
+        fixture.say("a");
         if was_told_before {
-            story.does("append 1a");
-            story.completed(OpResult::Appended(Err(Error::Missing)), []);
+            fixture.does("append 1a");
+            fixture.completed(OpResult::Appended(Err(Error::Missing)), []);
         }
-        story.snapshot.lease_generation = Some(1);
-        story.does("claim 4 from 3");
-        story.completed(OpResult::Claimed(Err(Error::Missing)), [Outcome::Deposed]);
-        story.at(1_000_000).does("nothing");
+        fixture.snapshot.lease_generation = Some(1);
+        fixture.does("claim 4 from 3");
+        fixture.completed(OpResult::Claimed(Err(Error::Missing)), [Outcome::Deposed]);
+        fixture.at(1_000_000).does("nothing");
     }
 }
 
 #[test]
 fn a_session_that_a_failover_made_missing_is_written_anew_after_a_lapse_too() {
-    let mut story = story();
-    story.does("nothing");
-    story.snapshot.lease_generation = Some(1);
-    story.does("claim 4 from 3");
+    let mut fixture = fixture();
+    fixture.does("nothing");
+    fixture.snapshot.lease_generation = Some(1);
+    fixture.does("claim 4 from 3");
     // The store failed over while the claim was under way.
-    story.snapshot.failover_generation = 2;
-    story.completed(OpResult::Claimed(Err(Error::Missing)), []);
-    story.does("reassert 3 Owned 1");
+    fixture.snapshot.failover_generation = 2;
+    fixture.completed(OpResult::Claimed(Err(Error::Missing)), []);
+    fixture.does("reassert 3 Owned 1");
 }
 
 #[test]
 fn a_release_that_finds_the_session_missing_when_it_is_repeated_is_over() {
     for lease_generation in [0, 1] {
-        let mut story = story();
-        story.ownership.release();
-        story.does("release 3");
-        story.completed(OpResult::Done(Err(unavailable())), []);
-        story.snapshot.lease_generation = Some(lease_generation);
-        story.at(50).does("release 3");
-        story.completed(OpResult::Done(Err(Error::Missing)), [Outcome::Deposed]);
+        let mut fixture = fixture();
+        fixture.ownership.release();
+        fixture.does("release 3");
+        fixture.completed(OpResult::Done(Err(unavailable())), []);
+        fixture.snapshot.lease_generation = Some(lease_generation);
+        fixture.at(50).does("release 3");
+        fixture.completed(OpResult::Done(Err(Error::Missing)), [Outcome::Deposed]);
     }
 }
 
 #[test]
 fn a_state_that_a_claim_finds_in_the_record_is_reported_as_saved() {
-    let mut story = story();
+    let mut fixture = fixture();
     let state = State { version: 7, bytes: [].into() };
-    story.ownership.save(state.clone());
-    story.does("save 7");
+    fixture.ownership.save(state.clone());
+    fixture.does("save 7");
     // It was written, and its answer never came.
-    story.completed(OpResult::Saved(Err(unavailable())), []);
-    story.snapshot = LeaseSnapshot { now: 9_000, lease_generation: Some(1), ..story.snapshot };
-    story.does("claim 4 from 3");
-    let owner = story.ownership.claiming.as_ref().expect("a claim is under way").new;
+    fixture.completed(OpResult::Saved(Err(unavailable())), []);
+    fixture.snapshot = LeaseSnapshot { now: 9_000, lease_generation: Some(1), ..fixture.snapshot };
+    fixture.does("claim 4 from 3");
+    let owner = fixture.ownership.claiming.as_ref().expect("a claim is under way").new;
     let claimed = Claimed { record: Record { owner, state, ..record() }, log: Vec::new() };
     let outcomes = [Outcome::Reclaimed(owner.token), Outcome::Saved(7)];
-    story.completed(OpResult::Claimed(Ok(claimed)), outcomes);
+    fixture.completed(OpResult::Claimed(Ok(claimed)), outcomes);
 }
 
 #[test]
 fn a_claim_that_took_longer_than_the_lease_is_made_once_more() {
-    let mut story = story();
-    story.snapshot.lease_generation = Some(1);
-    story.does("claim 4 from 3");
-    story.snapshot.lease_generation = Some(2);
-    story.claimed();
-    assert!(!story.may_act());
-    story.does("claim 5 from 4");
-    story.claimed();
-    assert!(story.may_act());
-    story.does("reassert 5 Owned 1");
+    let mut fixture = fixture();
+    fixture.snapshot.lease_generation = Some(1);
+    fixture.does("claim 4 from 3");
+    fixture.snapshot.lease_generation = Some(2);
+    fixture.claimed();
+    assert!(!fixture.may_act());
+    fixture.does("claim 5 from 4");
+    fixture.claimed();
+    assert!(fixture.may_act());
+    fixture.does("reassert 5 Owned 1");
 }
 
 #[test]
 fn a_claim_of_unknown_outcome_is_the_same_claim_again() {
-    let mut story = story();
-    story.snapshot.lease_generation = Some(1);
-    story.does("claim 4 from 3");
-    let first = story.ownership.claiming.as_ref().unwrap().new;
-    story.completed(OpResult::Claimed(Err(unavailable())), []);
-    story.at(50).does("claim 4 from 3");
-    assert_eq!(story.ownership.claiming.as_ref().unwrap().new, first);
+    let mut fixture = fixture();
+    fixture.snapshot.lease_generation = Some(1);
+    fixture.does("claim 4 from 3");
+    let first = fixture.ownership.claiming.as_ref().unwrap().new;
+    fixture.completed(OpResult::Claimed(Err(unavailable())), []);
+    fixture.at(50).does("claim 4 from 3");
+    assert_eq!(fixture.ownership.claiming.as_ref().unwrap().new, first);
     // The first had succeeded, and is found by the second as its own.
-    story.claimed();
-    assert!(story.may_act());
+    fixture.claimed();
+    assert!(fixture.may_act());
 }
 
 #[test]
 fn whoever_finds_another_owner_stops() {
-    let mut story = story();
-    story.say("a");
-    story.does("append 1a");
-    story.completed(OpResult::Appended(Err(fenced(4, 44, OTHER))), [Outcome::Deposed]);
-    assert!(!story.may_act());
-    story.say("b");
-    story.at(1_000_000).does("nothing");
-    assert_eq!(story.ownership.wake_at(), None);
+    let mut fixture = fixture();
+    fixture.say("a");
+    fixture.does("append 1a");
+    fixture.completed(OpResult::Appended(Err(fenced(4, 44, OTHER))), [Outcome::Deposed]);
+    assert!(!fixture.may_act());
+    fixture.say("b");
+    fixture.at(1_000_000).does("nothing");
+    assert_eq!(fixture.ownership.wake_at(), None);
 }
 
 #[test]
 fn a_late_claim_of_its_own_is_claimed_from() {
-    let mut story = story();
-    story.say("a");
-    story.does("append 1a");
-    story.completed(OpResult::Appended(Err(fenced(7, 77, ME))), []);
-    assert!(!story.may_act());
-    story.does("claim 8 from 7");
-    story.claimed();
-    assert!(story.may_act());
-    story.does("reassert 8 Owned 1a");
+    let mut fixture = fixture();
+    fixture.say("a");
+    fixture.does("append 1a");
+    fixture.completed(OpResult::Appended(Err(fenced(7, 77, ME))), []);
+    assert!(!fixture.may_act());
+    fixture.does("claim 8 from 7");
+    fixture.claimed();
+    assert!(fixture.may_act());
+    fixture.does("reassert 8 Owned 1a");
 }
 
 #[test]
 fn a_late_claim_of_its_own_that_the_store_forgot_is_not_claimed_from() {
     // With the record, or with it and all that came after an older one.
     for forgot in [Error::Missing, fenced(1, 11, OTHER)] {
-        let mut story = story();
-        story.say("a");
-        story.does("append 1a");
-        story.completed(OpResult::Appended(Err(fenced(7, 77, ME))), []);
+        let mut fixture = fixture();
+        fixture.say("a");
+        fixture.does("append 1a");
+        fixture.completed(OpResult::Appended(Err(fenced(7, 77, ME))), []);
         // The lease lapses, and the store fails over.
-        story.snapshot =
-            LeaseSnapshot { lease_generation: Some(1), failover_generation: 2, ..story.snapshot };
-        story.does("claim 8 from 7");
-        story.completed(OpResult::Claimed(Err(forgot)), []);
-        story.at(1_000).does("reassert 3 Owned 1a");
-        story.completed(appended(1), [Outcome::Through(1)]);
-        assert!(!story.may_act());
-        story.does("claim 4 from 3");
-        story.claimed();
-        assert!(story.may_act());
+        fixture.snapshot =
+            LeaseSnapshot { lease_generation: Some(1), failover_generation: 2, ..fixture.snapshot };
+        fixture.does("claim 8 from 7");
+        fixture.completed(OpResult::Claimed(Err(forgot)), []);
+        fixture.at(1_000).does("reassert 3 Owned 1a");
+        fixture.completed(appended(1), [Outcome::Through(1)]);
+        assert!(!fixture.may_act());
+        fixture.does("claim 4 from 3");
+        fixture.claimed();
+        assert!(fixture.may_act());
     }
 }
 
 #[test]
 fn a_failover_ends_the_wait_for_another_attempt() {
-    let mut story = story();
-    story.snapshot.lease_generation = Some(1);
+    let mut fixture = fixture();
+    fixture.snapshot.lease_generation = Some(1);
     for now in [0, 50, 150, 350, 750] {
-        story.at(now).does("claim 4 from 3");
-        story.completed(OpResult::Claimed(Err(unavailable())), []);
+        fixture.at(now).does("claim 4 from 3");
+        fixture.completed(OpResult::Claimed(Err(unavailable())), []);
     }
-    story.at(760).does("nothing");
-    assert_eq!(story.ownership.wake_at(), Some(1_550));
-    story.snapshot.failover_generation = 2;
-    story.does("reassert 3 Owned 1");
+    fixture.at(760).does("nothing");
+    assert_eq!(fixture.ownership.wake_at(), Some(1_550));
+    fixture.snapshot.failover_generation = 2;
+    fixture.does("reassert 3 Owned 1");
     // One that fails is waited for as after a first failure.
-    story.completed(OpResult::Appended(Err(unavailable())), []);
-    story.does("nothing");
-    assert_eq!(story.ownership.wake_at(), Some(810));
+    fixture.completed(OpResult::Appended(Err(unavailable())), []);
+    fixture.does("nothing");
+    assert_eq!(fixture.ownership.wake_at(), Some(810));
 }
 
 #[test]
 fn an_owner_that_cannot_write_anew_acts_only_once_the_store_says_that_it_names_that_owner() {
-    let mut story = story();
-    story.does("nothing");
-    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::First);
-    story.does("reassert 3 Owned 1");
-    story.completed(OpResult::Appended(Err(unavailable())), []);
-    assert!(story.may_act() && !story.ownership.is_sure());
-    (story.snapshot.stabilisation, story.snapshot.claimable.newest) = (Stabilisation::Second, 2);
-    assert!(!story.may_act());
+    let mut fixture = fixture();
+    fixture.does("nothing");
+    (fixture.snapshot.failover_generation, fixture.snapshot.stabilisation) =
+        (2, Stabilisation::First);
+    fixture.does("reassert 3 Owned 1");
+    fixture.completed(OpResult::Appended(Err(unavailable())), []);
+    assert!(fixture.may_act() && !fixture.ownership.is_sure());
+    (fixture.snapshot.stabilisation, fixture.snapshot.claimable.newest) =
+        (Stabilisation::Second, 2);
+    assert!(!fixture.may_act());
     // Nor where the primary that keeps the leases has failed over after that.
-    story.snapshot.stabilisation = Stabilisation::First;
-    assert!(!story.may_act());
-    story.snapshot.stabilisation = Stabilisation::Second;
-    story.at(50).does("claim 4 from 3");
+    fixture.snapshot.stabilisation = Stabilisation::First;
+    assert!(!fixture.may_act());
+    fixture.snapshot.stabilisation = Stabilisation::Second;
+    fixture.at(50).does("claim 4 from 3");
     // It forgot that this owner claimed the session; another may have since.
-    story.completed(OpResult::Claimed(Err(fenced(2, 22, OTHER))), []);
-    story.snapshot.stabilisation = Stabilisation::Done;
-    assert!(!story.may_act());
-    story.at(150).does("reassert 3 Owned 1");
-    story.completed(OpResult::Appended(Err(unavailable())), []);
-    story.at(350).does("claim 4 from 3");
-    story.claimed();
-    assert!(story.may_act() && story.ownership.is_sure());
-    story.does("reassert 4 Owned 1");
-    story.completed(OpResult::Appended(Err(unavailable())), []);
-    story.at(400).does("reassert 4 Owned 1");
-    story.completed(appended(0), []);
-    story.does("nothing");
+    fixture.completed(OpResult::Claimed(Err(fenced(2, 22, OTHER))), []);
+    fixture.snapshot.stabilisation = Stabilisation::Done;
+    assert!(!fixture.may_act());
+    fixture.at(150).does("reassert 3 Owned 1");
+    fixture.completed(OpResult::Appended(Err(unavailable())), []);
+    fixture.at(350).does("claim 4 from 3");
+    fixture.claimed();
+    assert!(fixture.may_act() && fixture.ownership.is_sure());
+    fixture.does("reassert 4 Owned 1");
+    fixture.completed(OpResult::Appended(Err(unavailable())), []);
+    fixture.at(400).does("reassert 4 Owned 1");
+    fixture.completed(appended(0), []);
+    fixture.does("nothing");
 }
 
 #[test]
 fn a_failover_between_a_claim_and_the_first_operation_is_noticed() {
-    let mut story = story();
-    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::Second);
-    story.ownership.observe(2);
-    assert!(!story.may_act());
-    story.does("reassert 3 Owned 1");
-    story.completed(appended(0), []);
-    assert!(story.may_act());
+    let mut fixture = fixture();
+    (fixture.snapshot.failover_generation, fixture.snapshot.stabilisation) =
+        (2, Stabilisation::Second);
+    fixture.ownership.observe(2);
+    assert!(!fixture.may_act());
+    fixture.does("reassert 3 Owned 1");
+    fixture.completed(appended(0), []);
+    assert!(fixture.may_act());
 }
 
 #[test]
 fn a_failover_is_noticed_while_an_operation_is_under_way() {
-    let mut story = story();
-    story.say("a");
-    story.does("append 1a");
-    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::Second);
-    assert!(story.ownership.observe(2) && !story.ownership.observe(2));
-    assert!(!story.may_act());
-    story.completed(OpResult::Appended(Err(unavailable())), []);
-    story.at(50).does("reassert 3 Owned 1a");
-    story.completed(appended(1), [Outcome::Through(1)]);
-    assert!(story.may_act());
+    let mut fixture = fixture();
+    fixture.say("a");
+    fixture.does("append 1a");
+    (fixture.snapshot.failover_generation, fixture.snapshot.stabilisation) =
+        (2, Stabilisation::Second);
+    assert!(fixture.ownership.observe(2) && !fixture.ownership.observe(2));
+    assert!(!fixture.may_act());
+    fixture.completed(OpResult::Appended(Err(unavailable())), []);
+    fixture.at(50).does("reassert 3 Owned 1a");
+    fixture.completed(appended(1), [Outcome::Through(1)]);
+    assert!(fixture.may_act());
 }
 
 #[test]
 fn a_failover_generation_that_falls_back_leaves_no_doubt() {
-    let mut story = story();
+    let mut fixture = fixture();
     // While the primary of the session's slot is unknown, the newest generation counts for it.
-    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (3, Stabilisation::First);
-    story.does("reassert 3 Owned 1");
-    story.completed(OpResult::Appended(Err(unavailable())), []);
-    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::Done);
-    story.at(50).does("claim 4 from 3");
-    story.completed(OpResult::Claimed(Err(unavailable())), []);
-    story.at(200).does("reassert 3 Owned 1");
-    story.completed(appended(0), []);
-    story.does("claim 4 from 3");
-    story.claimed();
-    story.does("reassert 4 Owned 1");
-    story.completed(appended(0), []);
-    story.does("nothing");
-    assert!(story.may_act());
+    (fixture.snapshot.failover_generation, fixture.snapshot.stabilisation) =
+        (3, Stabilisation::First);
+    fixture.does("reassert 3 Owned 1");
+    fixture.completed(OpResult::Appended(Err(unavailable())), []);
+    (fixture.snapshot.failover_generation, fixture.snapshot.stabilisation) =
+        (2, Stabilisation::Done);
+    fixture.at(50).does("claim 4 from 3");
+    fixture.completed(OpResult::Claimed(Err(unavailable())), []);
+    fixture.at(200).does("reassert 3 Owned 1");
+    fixture.completed(appended(0), []);
+    fixture.does("claim 4 from 3");
+    fixture.claimed();
+    fixture.does("reassert 4 Owned 1");
+    fixture.completed(appended(0), []);
+    fixture.does("nothing");
+    assert!(fixture.may_act());
 }
 
 #[test]
 fn an_owner_in_doubt_does_not_act_during_the_stabilisation_after_another_failover() {
-    let mut story = story();
-    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::First);
-    story.does("reassert 3 Owned 1");
-    story.completed(OpResult::Appended(Err(unavailable())), []);
-    assert!(story.may_act());
+    let mut fixture = fixture();
+    (fixture.snapshot.failover_generation, fixture.snapshot.stabilisation) =
+        (2, Stabilisation::First);
+    fixture.does("reassert 3 Owned 1");
+    fixture.completed(OpResult::Appended(Err(unavailable())), []);
+    assert!(fixture.may_act());
     // Between the two, the first may have been over for another node, which claimed the session.
-    story.snapshot.failover_generation = 3;
-    story.does("reassert 3 Owned 1");
-    assert!(!story.may_act());
-    story.completed(appended(0), []);
-    assert!(story.may_act());
-    story.snapshot.failover_generation = 4;
-    story.ownership.observe(4);
-    assert!(story.may_act());
+    fixture.snapshot.failover_generation = 3;
+    fixture.does("reassert 3 Owned 1");
+    assert!(!fixture.may_act());
+    fixture.completed(appended(0), []);
+    assert!(fixture.may_act());
+    fixture.snapshot.failover_generation = 4;
+    fixture.ownership.observe(4);
+    assert!(fixture.may_act());
 }
 
 /// The claim of the other is forgotten now; it would be refused if this one wrote anew first.
 #[test]
 fn an_owner_that_may_have_been_replaced_in_a_former_failover_asks_before_it_writes() {
     for releases in [false, true] {
-        let mut story = story();
+        let mut fixture = fixture();
         if releases {
-            story.ownership.release();
-            story.does("release 3");
-            story.completed(OpResult::Done(Err(unavailable())), []);
+            fixture.ownership.release();
+            fixture.does("release 3");
+            fixture.completed(OpResult::Done(Err(unavailable())), []);
         }
-        story.at(50).snapshot.failover_generation = 3;
-        story.snapshot.stabilisation = Stabilisation::First;
-        story.snapshot.claimable = Claimable { newest: 2, former: 2 };
-        story.ownership.observe(3);
-        assert!(!story.may_act());
-        story.does("nothing");
-        story.at(200).snapshot.stabilisation = Stabilisation::Done;
-        story.snapshot.claimable.newest = 3;
-        story.does(if releases { "release 3" } else { "claim 4 from 3" });
+        fixture.at(50).snapshot.failover_generation = 3;
+        fixture.snapshot.stabilisation = Stabilisation::First;
+        fixture.snapshot.claimable = Claimable { newest: 2, former: 2 };
+        fixture.ownership.observe(3);
+        assert!(!fixture.may_act());
+        fixture.does("nothing");
+        fixture.at(200).snapshot.stabilisation = Stabilisation::Done;
+        fixture.snapshot.claimable.newest = 3;
+        fixture.does(if releases { "release 3" } else { "claim 4 from 3" });
         let released = OpResult::Done(Err(Error::Missing));
         let claimed = OpResult::Claimed(Err(Error::Missing));
-        story.completed(if releases { released } else { claimed }, []);
+        fixture.completed(if releases { released } else { claimed }, []);
         // The other has not written it anew.
-        story.at(400).does("reassert 3 Owned 1");
+        fixture.at(400).does("reassert 3 Owned 1");
     }
 }
 
 #[test]
 fn an_owner_that_wrote_anew_after_it_sent_a_claim_acts_only_under_the_token_of_that() {
-    let mut story = story();
-    story.does("nothing");
-    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::Second);
-    story.does("reassert 3 Owned 1");
-    story.completed(OpResult::Appended(Err(unavailable())), []);
-    story.at(50).does("claim 4 from 3");
-    story.completed(OpResult::Claimed(Err(unavailable())), []);
-    story.at(150).does("reassert 3 Owned 1");
-    story.completed(appended(0), []);
-    assert!(!story.may_act());
-    story.does("claim 4 from 3");
-    story.claimed();
-    assert!(story.may_act());
+    let mut fixture = fixture();
+    fixture.does("nothing");
+    (fixture.snapshot.failover_generation, fixture.snapshot.stabilisation) =
+        (2, Stabilisation::Second);
+    fixture.does("reassert 3 Owned 1");
+    fixture.completed(OpResult::Appended(Err(unavailable())), []);
+    fixture.at(50).does("claim 4 from 3");
+    fixture.completed(OpResult::Claimed(Err(unavailable())), []);
+    fixture.at(150).does("reassert 3 Owned 1");
+    fixture.completed(appended(0), []);
+    assert!(!fixture.may_act());
+    fixture.does("claim 4 from 3");
+    fixture.claimed();
+    assert!(fixture.may_act());
 }
 
 #[test]
 fn during_stabilisation_a_lapsed_owner_reasserts_and_claims_only_in_the_second_half() {
-    let mut story = story();
-    story.does("nothing");
-    (story.snapshot.failover_generation, story.snapshot.stabilisation) = (2, Stabilisation::First);
-    story.snapshot.lease_generation = Some(1);
-    story.does("reassert 3 Owned 1");
-    story.completed(OpResult::Appended(Ok(Appended { through: None })), []);
-    story.does("nothing");
-    assert_eq!(story.ownership.wake_at(), Some(100));
-    assert!(!story.may_act());
-    story.snapshot.stabilisation = Stabilisation::Second;
-    story.at(100).does("claim 4 from 3");
-    story.claimed();
-    assert!(story.may_act());
+    let mut fixture = fixture();
+    fixture.does("nothing");
+    (fixture.snapshot.failover_generation, fixture.snapshot.stabilisation) =
+        (2, Stabilisation::First);
+    fixture.snapshot.lease_generation = Some(1);
+    fixture.does("reassert 3 Owned 1");
+    fixture.completed(OpResult::Appended(Ok(Appended { through: None })), []);
+    fixture.does("nothing");
+    assert_eq!(fixture.ownership.wake_at(), Some(100));
+    assert!(!fixture.may_act());
+    fixture.snapshot.stabilisation = Stabilisation::Second;
+    fixture.at(100).does("claim 4 from 3");
+    fixture.claimed();
+    assert!(fixture.may_act());
 }
 
 #[test]
 fn a_session_is_released_when_all_is_held_saved_and_stable_and_then_nothing_is_done() {
-    let mut story = story();
-    story.say("a");
-    story.ownership.save(State { version: 1, bytes: [].into() });
-    story.ownership.release();
-    story.does("save 1");
-    story.completed(OpResult::Saved(Ok(1)), [Outcome::Saved(1)]);
-    story.does("append 1a");
-    story.completed(appended(1), [Outcome::Through(1)]);
-    story.snapshot.stabilisation = Stabilisation::Second;
-    story.does("nothing");
-    assert!(story.may_act());
-    story.snapshot.stabilisation = Stabilisation::Done;
-    story.at(100).does("release 3");
-    assert!(!story.may_act());
-    story.completed(OpResult::Done(Err(unavailable())), []);
+    let mut fixture = fixture();
+    fixture.say("a");
+    fixture.ownership.save(State { version: 1, bytes: [].into() });
+    fixture.ownership.release();
+    fixture.does("save 1");
+    fixture.completed(OpResult::Saved(Ok(1)), [Outcome::Saved(1)]);
+    fixture.does("append 1a");
+    fixture.completed(appended(1), [Outcome::Through(1)]);
+    fixture.snapshot.stabilisation = Stabilisation::Second;
+    fixture.does("nothing");
+    assert!(fixture.may_act());
+    fixture.snapshot.stabilisation = Stabilisation::Done;
+    fixture.at(100).does("release 3");
+    assert!(!fixture.may_act());
+    fixture.completed(OpResult::Done(Err(unavailable())), []);
     // Whatever happens, this alone is repeated.
-    story.say("b");
-    story.snapshot.lease_generation = Some(1);
-    story.at(100_000).does("release 3");
-    story.completed(OpResult::Done(Ok(())), [Outcome::Released]);
-    story.at(1_000_000).does("nothing");
+    fixture.say("b");
+    fixture.snapshot.lease_generation = Some(1);
+    fixture.at(100_000).does("release 3");
+    fixture.completed(OpResult::Done(Ok(())), [Outcome::Released]);
+    fixture.at(1_000_000).does("nothing");
 }
 
 #[test]
 fn a_release_of_unknown_outcome_is_not_repeated_on_a_log_that_a_failover_cut_short() {
     for was_released in [false, true] {
-        let mut story = story();
-        story.say("a");
-        story.does("append 1a");
-        story.completed(appended(1), [Outcome::Through(1)]);
-        story.ownership.release();
-        story.does("release 3");
-        story.completed(OpResult::Done(Err(unavailable())), []);
-        story.snapshot.failover_generation = 2;
-        story.at(100).does("reassert 3 Owned 1a");
-        assert!(!story.may_act());
+        let mut fixture = fixture();
+        fixture.say("a");
+        fixture.does("append 1a");
+        fixture.completed(appended(1), [Outcome::Through(1)]);
+        fixture.ownership.release();
+        fixture.does("release 3");
+        fixture.completed(OpResult::Done(Err(unavailable())), []);
+        fixture.snapshot.failover_generation = 2;
+        fixture.at(100).does("reassert 3 Owned 1a");
+        assert!(!fixture.may_act());
         if was_released {
-            story.completed(OpResult::Appended(Err(Error::Released)), [Outcome::Released]);
+            fixture.completed(OpResult::Appended(Err(Error::Released)), [Outcome::Released]);
         } else {
-            story.completed(appended(1), []);
-            story.does("release 3");
-            story.completed(OpResult::Done(Ok(())), [Outcome::Released]);
+            fixture.completed(appended(1), []);
+            fixture.does("release 3");
+            fixture.completed(OpResult::Done(Ok(())), [Outcome::Released]);
         }
     }
 }
 
 #[test]
 fn a_release_of_unknown_outcome_does_not_put_off_what_a_failover_makes_an_owner_write() {
-    let mut story = story();
-    story.ownership.release();
-    story.does("release 3");
-    story.completed(OpResult::Done(Err(unavailable())), []);
-    story.snapshot.failover_generation = 2;
-    story.snapshot.stabilisation = Stabilisation::First;
-    story.at(50).does("reassert 3 Owned 1");
-    story.completed(appended(0), []);
+    let mut fixture = fixture();
+    fixture.ownership.release();
+    fixture.does("release 3");
+    fixture.completed(OpResult::Done(Err(unavailable())), []);
+    fixture.snapshot.failover_generation = 2;
+    fixture.snapshot.stabilisation = Stabilisation::First;
+    fixture.at(50).does("reassert 3 Owned 1");
+    fixture.completed(appended(0), []);
     // It gives the session up when others have put themselves back.
-    story.does("nothing");
-    story.snapshot.stabilisation = Stabilisation::Done;
-    story.at(150).does("release 3");
+    fixture.does("nothing");
+    fixture.snapshot.stabilisation = Stabilisation::Done;
+    fixture.at(150).does("release 3");
 }
 
 #[test]
 fn a_release_that_somebody_has_made_use_of_is_over() {
-    let mut story = story();
-    story.ownership.release();
-    story.does("release 3");
-    story.completed(OpResult::Done(Err(unavailable())), []);
-    story.at(50).does("release 3");
-    story.completed(OpResult::Done(Err(fenced(4, 44, OTHER))), [Outcome::Deposed]);
+    let mut fixture = fixture();
+    fixture.ownership.release();
+    fixture.does("release 3");
+    fixture.completed(OpResult::Done(Err(unavailable())), []);
+    fixture.at(50).does("release 3");
+    fixture.completed(OpResult::Done(Err(fenced(4, 44, OTHER))), [Outcome::Deposed]);
 }
 
 #[test]
 fn an_end_is_repeated_until_it_is_known_and_written_anew_where_it_was_forgotten() {
-    let mut story = story();
-    story.say("a");
-    story.ownership.end();
-    story.does("end 3");
-    story.completed(OpResult::Done(Err(unavailable())), []);
-    story.at(50).does("end 3");
-    story.completed(OpResult::Done(Err(Error::Missing)), []);
-    story.at(150).does("reassert 3 Ended 1a");
-    story.completed(OpResult::Appended(Ok(Appended { through: None })), [Outcome::Ended]);
-    story.at(1_000_000).does("nothing");
+    let mut fixture = fixture();
+    fixture.say("a");
+    fixture.ownership.end();
+    fixture.does("end 3");
+    fixture.completed(OpResult::Done(Err(unavailable())), []);
+    fixture.at(50).does("end 3");
+    fixture.completed(OpResult::Done(Err(Error::Missing)), []);
+    fixture.at(150).does("reassert 3 Ended 1a");
+    fixture.completed(OpResult::Appended(Ok(Appended { through: None })), [Outcome::Ended]);
+    fixture.at(1_000_000).does("nothing");
 }
 
 #[test]
 fn an_end_during_a_reassertion_is_sent_after_it() {
-    let mut story = story();
-    story.does("nothing");
-    story.snapshot.failover_generation = 2;
-    story.does("reassert 3 Owned 1");
-    story.ownership.end();
-    story.completed(OpResult::Appended(Ok(Appended { through: None })), []);
-    story.does("end 3");
-    story.completed(OpResult::Done(Err(Error::Ended)), [Outcome::Ended]);
+    let mut fixture = fixture();
+    fixture.does("nothing");
+    fixture.snapshot.failover_generation = 2;
+    fixture.does("reassert 3 Owned 1");
+    fixture.ownership.end();
+    fixture.completed(OpResult::Appended(Ok(Appended { through: None })), []);
+    fixture.does("end 3");
+    fixture.completed(OpResult::Done(Err(Error::Ended)), [Outcome::Ended]);
 }
 
 #[test]
 fn a_node_without_a_lease_is_not_asked_over_and_over() {
-    let mut story = story();
-    story.say("a");
-    story.snapshot.lease_generation = None;
-    story.at(200_000).does("nothing");
-    assert_eq!(story.ownership.wake_at(), Some(200_500));
+    let mut fixture = fixture();
+    fixture.say("a");
+    fixture.snapshot.lease_generation = None;
+    fixture.at(200_000).does("nothing");
+    assert_eq!(fixture.ownership.wake_at(), Some(200_500));
     // But at once when there is one.
-    story.snapshot.lease_generation = Some(0);
-    story.at(200_001).does("append 1a");
+    fixture.snapshot.lease_generation = Some(0);
+    fixture.at(200_001).does("append 1a");
 }

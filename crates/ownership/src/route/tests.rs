@@ -135,9 +135,9 @@ fn error_of(json: &Bytes) -> String {
 }
 
 #[track_caller]
-fn check(request: SessionRequest, story: impl IntoIterator<Item = (Happens, &'static str)>) {
+fn check(request: SessionRequest, scenario: impl IntoIterator<Item = (Happens, &'static str)>) {
     let mut route = RouteState::new(request);
-    for (at, (happens, expected)) in story.into_iter().enumerate() {
+    for (at, (happens, expected)) in scenario.into_iter().enumerate() {
         let next = match happens {
             Happens::Received(told) => route.received(told),
             Ends => route.ended(),

@@ -8,8 +8,8 @@ use store::redis::{slot_of, slot_of_leases};
 use store::{Error, Expected, Store};
 use tokio::time::sleep;
 
+use crate::fixture::{Session, at_last, look, open, open_with, unavailable};
 use crate::server::{Server, free_port};
-use crate::story::{Session, at_last, look, open, open_with, unavailable};
 
 /// How long the processes may take to find each other.
 const START: Duration = Duration::from_secs(30);

@@ -1,9 +1,9 @@
 //! What every store promises, on each shape of Redis.
 //!
-//! A story in which time passes neither waits nor races against a busy machine. Its store
-//! is told times sixty times as long as the story says, and time passes by bringing forward
+//! A test in which time passes neither waits nor races against a busy machine. Its store
+//! is told times sixty times as long as the test says, and time passes by bringing forward
 //! everything that Redis will let expire. That a time to live is one for Redis, too, is a
-//! story of its own elsewhere.
+//! test of its own elsewhere.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use store::{
 
 use crate::server::{connect, run};
 
-/// How much slower than a story's the store's time is.
+/// How much slower than a test's the store's time is.
 const SLOWNESS: u32 = 60;
 
 /// Brings a key's end forward; of a set ordered by expiry, every member's too.

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use store::redis::Settings;
 use store::{Error, Expected, Lease, Marking, Presence, RecordStatus, State, Store};
 
+use crate::fixture::{LONG, Session, at_last, lease, look, open, open_with, unavailable};
 use crate::proxy::Proxy;
 use crate::server::{Server, free_port, shared_url};
-use crate::story::{LONG, Session, at_last, lease, look, open, open_with, unavailable};
 
 /// `SCRIPT FLUSH`, by an operator or by a restart that kept the data.
 #[tokio::test]

@@ -7,10 +7,10 @@
 mod clustered;
 mod contract;
 mod faults;
+mod fixture;
 mod model;
 mod proxy;
 mod sentinels;
 mod server;
-mod story;
 mod tls;
 mod turns;

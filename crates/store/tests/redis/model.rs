@@ -10,8 +10,8 @@ use store::{
     Batch, Digest, Expected, Incarnation, Memory, Owner, Record, RecordStatus, State, Store, Token,
 };
 
+use crate::fixture::{LONG, Session, open_with};
 use crate::server::shared_url;
-use crate::story::{LONG, Session, open_with};
 
 const SEQUENCES: u64 = 300;
 const STEPS: usize = 40;
@@ -26,7 +26,7 @@ async fn redis_says_what_memory_says() {
     for seed in seeds {
         let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let (memory, session) = (Memory::default(), Session::new());
-        let tenant = format!("tenant-{:x}", crate::story::random());
+        let tenant = format!("tenant-{:x}", crate::fixture::random());
         let mut told = Vec::new();
         for _ in 0..STEPS {
             let step = Step::thrown(&mut dice, &session, &tenant);

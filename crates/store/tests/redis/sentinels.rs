@@ -6,8 +6,8 @@ use store::redis::Settings;
 use store::{Error, Lease, Store};
 use tokio::time::sleep;
 
+use crate::fixture::{LONG, Session, at_last, lease, look, open, open_with, unavailable};
 use crate::server::Server;
-use crate::story::{LONG, Session, at_last, lease, look, open, open_with, unavailable};
 
 struct Watched {
     primary: Server,

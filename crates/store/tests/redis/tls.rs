@@ -5,8 +5,8 @@ use store::Store;
 use store::redis::{Invalid, Redis, Settings};
 use tempfile::TempDir;
 
+use crate::fixture::{Session, open, open_with, unavailable};
 use crate::server::{Server, shared};
-use crate::story::{Session, open, open_with, unavailable};
 
 /// Whoever vouches for the server, and for its clients.
 struct Authority {

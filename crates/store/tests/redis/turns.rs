@@ -12,8 +12,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::fixture::{Session, open};
 use crate::server::{Server, run};
-use crate::story::{Session, open};
 
 /// How many ask at once: what they send fits into one read of the server's.
 const ASKING: usize = 16;

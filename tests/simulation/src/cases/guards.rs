@@ -8,7 +8,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(
             4,
             "scripts fail half way, and the last one under an owner that dies",
-            story(
+            plan(
                 vec![
                     (7_000, steps(20, 150, true), 1),
                     (7_050, steps(30, 60, false), 2),
@@ -29,7 +29,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(
             9,
             "a firewall is loaded anew between two nodes, and a third has links to both",
-            story(
+            plan(
                 vec![(7_000, steps(200, 30, false), 1), (8_050, FAST, 2), (9_000, FAST, 1)],
                 vec![(8_000, Fault::Reload(0, 1, 500))],
             ),
@@ -37,7 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(
             9,
             "a node cannot renew and one peer cannot reach it, and a third has a link to it",
-            story(
+            plan(
                 vec![(7_000, steps(200, 30, false), 1), (10_200, FAST, 2)],
                 vec![(7_600, Fault::CutOff(0, 4_000)), (8_000, Fault::Reload(0, 1, 4_000))],
             ),
@@ -47,7 +47,7 @@ pub(super) fn cases() -> Vec<Case> {
             "a node that lost its link cannot ask whether it was marked dead",
             Plan {
                 nodes: 2,
-                ..story(
+                ..plan(
                     vec![
                         (7_000, steps(200, 30, false), 0),
                         (9_800, FAST, 0),
@@ -64,7 +64,7 @@ pub(super) fn cases() -> Vec<Case> {
             "two nodes are out of each other's reach for long, and then refuse connections",
             Plan {
                 nodes: 2,
-                ..story(
+                ..plan(
                     vec![(7_000, steps(200, 30, false), 0), (12_000, FAST, 1)],
                     vec![(8_000, Fault::Part(0, 1, 4_000)), (11_900, Fault::Reload(0, 1, 3_000))],
                 )
@@ -75,7 +75,7 @@ pub(super) fn cases() -> Vec<Case> {
             "the only two nodes cannot reach each other for longer than a renewal takes",
             Plan {
                 nodes: 2,
-                ..story(
+                ..plan(
                     vec![(7_000, steps(200, 30, false), 0), (9_000, FAST, 1)],
                     vec![(8_000, Fault::Reload(0, 1, 6_000))],
                 )
@@ -86,7 +86,7 @@ pub(super) fn cases() -> Vec<Case> {
             "whoever had a link to a killed process says at once that there is none",
             Plan {
                 answers_within: 600,
-                ..story(vec![(8_310, FAST, 1)], vec![(8_300, Fault::Kill(0, 60_000))])
+                ..plan(vec![(8_310, FAST, 1)], vec![(8_300, Fault::Kill(0, 60_000))])
             },
         ),
         case(
@@ -94,7 +94,7 @@ pub(super) fn cases() -> Vec<Case> {
             "two processes that are killed at once list links to each other",
             Plan {
                 answers_within: 600,
-                ..story(
+                ..plan(
                     vec![(8_310, FAST, 2)],
                     vec![(8_300, Fault::Kill(0, 60_000)), (8_300, Fault::Kill(1, 60_000))],
                 )
@@ -105,7 +105,7 @@ pub(super) fn cases() -> Vec<Case> {
             "what was brought to a node waits there while that is cut off for long",
             Plan {
                 answers_within: 20_000,
-                ..story(
+                ..plan(
                     vec![(9_000, slow(30_000), 1)],
                     vec![(8_000, Fault::CutOff(0, 50_000)), (60_000, Fault::Fair)],
                 )
@@ -116,7 +116,7 @@ pub(super) fn cases() -> Vec<Case> {
             "a stream is silent for longer than the keys of its session stand",
             Plan {
                 ttl: 6_000,
-                ..story(
+                ..plan(
                     vec![(7_000, slow(20_000), 1), (20_100, FAST, 2)],
                     vec![(20_000, Fault::Kill(0, 60_000))],
                 )
@@ -125,12 +125,12 @@ pub(super) fn cases() -> Vec<Case> {
         case(
             14,
             "a session is idle for longer than its keys stand",
-            Plan { ttl: 6_000, ..story(vec![(20_000, FAST, 1)], Vec::new()) },
+            Plan { ttl: 6_000, ..plan(vec![(20_000, FAST, 1)], Vec::new()) },
         ),
         case(
             15,
             "who was cut off with a release under way comes back before its heir is put back",
-            story(
+            plan(
                 vec![
                     (13_400, steps(100, 3, false), 1),
                     (14_700, FAST, 2),
@@ -153,7 +153,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(
             16,
             "a former owner says that it has lost a session whose call is run elsewhere",
-            story(
+            plan(
                 vec![(9_000, READ, 1)],
                 vec![
                     (8_000, Fault::CutOff(0, 5_200)),
@@ -166,7 +166,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(
             17,
             "an owner dies that was asked for the end and could not write it",
-            story(
+            plan(
                 vec![(8_000, Do::Delete, 1)],
                 vec![(7_900, Fault::Next("end", Mishap::Lost)), (8_030, Fault::Kill(0, 60_000))],
             ),
@@ -174,7 +174,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(
             17,
             "an owner whose claim was forgotten cannot write anew, and its heir ends the session",
-            story(
+            plan(
                 vec![(8_010, FAST, 1), (12_600, FAST, 2), (13_200, Do::Delete, 2)],
                 vec![
                     (8_000, Fault::Kill(0, 60_000)),
@@ -186,7 +186,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(
             17,
             "a deposed primary writes an end when its owner has seen the failover",
-            story(
+            plan(
                 vec![(8_000, Do::Delete, 0)],
                 vec![
                     (7_900, Fault::Next("end", Mishap::Late(900))),
@@ -199,7 +199,7 @@ pub(super) fn cases() -> Vec<Case> {
         case(
             20,
             "the slot of a session moves while its owner dies and a stream is opened",
-            story(
+            plan(
                 vec![
                     (7_600, slow(3_000), 1),
                     (7_700, Do::Level, 2),

@@ -1,4 +1,4 @@
-//! The words that stories about failing servers are told in.
+//! What tests about failing servers have in common: sessions, waits, and a store to open.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;

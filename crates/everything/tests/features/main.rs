@@ -7,19 +7,19 @@ mod tools;
 
 use crate::client::Kind;
 
-/// Each story as a test of each kind.
-macro_rules! stories {
-    ($($file:ident :: $story:ident,)+) => {
+/// Each test as a test of each kind.
+macro_rules! scenarios {
+    ($($file:ident :: $scenario:ident,)+) => {
         mod native {
-            $(#[tokio::test] async fn $story() { crate::$file::$story(super::Kind::Native).await; })+
+            $(#[tokio::test] async fn $scenario() { crate::$file::$scenario(super::Kind::Native).await; })+
         }
         mod program {
-            $(#[tokio::test] async fn $story() { crate::$file::$story(super::Kind::Program).await; })+
+            $(#[tokio::test] async fn $scenario() { crate::$file::$scenario(super::Kind::Program).await; })+
         }
     };
 }
 
-stories! {
+scenarios! {
     features::every_revision_with_a_handshake_is_spoken,
     features::lists_come_in_pages_that_make_up_the_whole,
     features::a_cursor_that_was_never_given_out_is_refused,

@@ -54,7 +54,7 @@ impl Client {
         let params = json!({
             "protocolVersion": version,
             "capabilities": capabilities,
-            "clientInfo": { "name": "stories", "version": "1" },
+            "clientInfo": { "name": "scenarios", "version": "1" },
         });
         let result = self.request("initialize", params).await["result"].clone();
         self.notify("notifications/initialized", json!({})).await;
@@ -143,7 +143,7 @@ async fn mount(page_items_max: Option<usize>) -> Wire {
         None => Everything::new(),
         Some(items) => Everything::new().with_page_items_max(items),
     });
-    let mut link = backend.open(&SessionId::parse("stories").unwrap());
+    let mut link = backend.open(&SessionId::parse("scenarios").unwrap());
     assert!(matches!(link.events.next().await, Some(LinkEvent::Up)));
     Wire::Link(link)
 }

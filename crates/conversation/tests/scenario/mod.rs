@@ -1,6 +1,6 @@
 //! A client that comes back to its streams, a server that answers what it was asked, and
 //! whoever holds the client's connections when an owner is lost.
-#![allow(dead_code, reason = "each story file uses its own part")]
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,7 +83,7 @@ pub(crate) fn acts_and_deaths() -> impl Strategy<Value = Vec<Act>> {
 }
 
 /// A client that comes back to its streams, and a server that answers what it was asked.
-pub(crate) struct Story {
+pub(crate) struct Scenario {
     pub(crate) world: World,
     limits: Limits,
     batches: bool,
@@ -108,7 +108,7 @@ pub(crate) struct Story {
     pub(crate) large: Option<usize>,
 }
 
-impl Story {
+impl Scenario {
     pub(crate) fn new(revision: &str, limits: Limits, prompt: bool) -> Self {
         Self::with(revision, limits, prompt, Rerun::Annotated)
     }
