@@ -429,6 +429,7 @@ impl Checker {
                         .entry((ring.session.clone(), former.random))
                         .or_insert(superseded);
                 }
+                self.written_anew_after_a_partition(now, &ring.session, record.owner.node);
                 let mine = self.vulnerable.get(&ring.session).copied();
                 // One that comes late puts back what was there when it was sent.
                 let is_ended = record.status == RecordStatus::Ended;

@@ -139,6 +139,24 @@ impl Checker {
         }
     }
 
+    /// An owner has written a session anew that comes back from a partition of Redis, or may not
+    /// know yet that it is over. Another node had claimed the session meanwhile, and Redis has
+    /// forgotten that claim: what one of the two wrote alone is lost.
+    pub(super) fn written_anew_after_a_partition(
+        &mut self,
+        now: u64,
+        session: &SessionId,
+        owner: Incarnation,
+    ) {
+        let was_apart = self.split.get(&owner);
+        let is_back = was_apart.is_some_and(|healed| healed.is_none_or(|at| now <= at + RECOVERY));
+        let other = self.vulnerable.get(session).filter(|other| other.owner.node != owner);
+        if is_back && other.is_some() {
+            self.vulnerable.remove(session);
+            self.excuse(session, now, "written anew by a node that was apart with a primary");
+        }
+    }
+
     /// Every fault is over.
     pub(in super::super) fn calm(&mut self, now: u64) {
         let spans = self.impaired.values_mut().chain(self.blind.values_mut());
