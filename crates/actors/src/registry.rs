@@ -227,7 +227,7 @@ impl Drop for Registration {
     }
 }
 
-/// One session's room. Given back when dropped.
+/// One of the sessions that a tenant may have at this node. Given back when dropped.
 pub(crate) struct Slot {
     registry: Arc<Registry>,
     tenant: Arc<str>,

@@ -1,17 +1,15 @@
 //! Two nodes: a client may come to either, wherever its session lives.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{FLOOD, Script, World, all, messages, next, text};
 use actors::{Answer, Caller, Refusal, ReplyEvent, ReplyStream, Settings};
 use backends::LinkEvent;
 use bytes::Bytes;
 use cluster::Cluster;
 use protocol::{Body, Message, Method, Notification, Request};
 use store::{Memory, Store};
-use support::{FLOOD, Script, World, all, messages, next, text};
 use tenants::Principal;
 
 /// A node that has joined the others at its store.
@@ -217,7 +215,7 @@ async fn a_session_is_unknown_to_every_other_principal_and_tenant_at_every_node(
     let (owner, other) = two().await;
     let caller = owner.session().await;
     let principal = Caller { principal: Principal::named("mallory"), ..caller.clone() };
-    let tenant = Caller { tenant: support::tenant("evil", 10), ..caller.clone() };
+    let tenant = Caller { tenant: crate::support::tenant("evil", 10), ..caller.clone() };
     for node in [&owner, &other] {
         for foreign in [&principal, &tenant] {
             let refused = refusal(node.call(foreign, 1, "echo").await).await;

@@ -1,13 +1,11 @@
 //! Clients that go away, are slow, or come back.
 
-mod support;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::support::{FLOOD, Script, World, all, messages, next};
 use actors::{Answer, Frame, Refusal, ReplyEvent, Settings};
 use protocol::{Body, Method, Notification};
-use support::{FLOOD, Script, World, all, messages, next};
 
 #[actix_rt::test]
 async fn a_call_whose_caller_goes_away_at_once_is_made_all_the_same() {

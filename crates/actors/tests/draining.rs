@@ -1,14 +1,12 @@
 //! A node drains: its sessions go on elsewhere, and its clients are sent there.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::nodes::{Common, MOMENT, Node};
+use crate::support::{PATIENCE, STEPS, World, all, messages, next, text, until};
 use actors::{Answer, Caller, Frame, Refusal, ReplyEvent, ReplyStream};
 use backends::LinkEvent;
 use protocol::{Body, Method, Notification, Request};
-use support::nodes::{Common, MOMENT, Node};
-use support::{PATIENCE, STEPS, World, all, messages, next, text, until};
 
 /// Streams of the first begin with a cursor, those of the others do not.
 const REVISIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
@@ -158,8 +156,10 @@ async fn sessions_that_are_opened_at_a_draining_node_are_made_by_another() {
         other.works(&caller, 2).await;
     }
     assert_eq!((leaving.handle.sessions(), other.handle.sessions()), (0, 3));
-    let full =
-        Caller { tenant: support::tenant("acme", 3), ..leaving.session_of(REVISIONS[0]).await };
+    let full = Caller {
+        tenant: crate::support::tenant("acme", 3),
+        ..leaving.session_of(REVISIONS[0]).await
+    };
     let request = || Request::new(0.into(), Method::Initialize, None);
     let (tenant, principal) = (&full.tenant, &full.principal);
     let refused = leaving.handle.initialize(tenant, principal, request(), None).await.err();

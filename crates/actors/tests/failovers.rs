@@ -1,16 +1,14 @@
 //! What an owner does while the store, which failed over, does not say that it is the owner.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::support::forgetful::Forgetful;
+use crate::support::nodes::{Common, MOMENT};
+use crate::support::{PATIENCE, all, until};
 use actors::{Answer, Caller, ReplyEvent};
 use store::{Record, RecordStatus, Store};
-use support::forgetful::Forgetful;
-use support::nodes::{Common, MOMENT};
-use support::{PATIENCE, all, until};
 
 /// A failover that forgot its claim, and a store that does not take it anew.
 #[actix_rt::test]

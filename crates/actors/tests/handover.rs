@@ -1,16 +1,14 @@
 //! A session leaves its owner without a death: its node drains, it falls asleep, or its node
 //! was away and comes back.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::support::nodes::{Common, Node};
+use crate::support::{FLOOD, STEPS, World, all, messages, next, text, until};
 use actors::{Answer, Caller, Refusal, ReplyEvent, ReplyStream, Settings};
 use store::{Expected, Incarnation, Memory, Owner, RecordStatus, Store};
-use support::nodes::{Common, Node};
-use support::{FLOOD, STEPS, World, all, messages, next, text, until};
 
 async fn status(node: &World, caller: &Caller) -> RecordStatus {
     node.store.read(&caller.session).await.unwrap().unwrap().status
@@ -73,7 +71,7 @@ async fn a_call_in_flight_is_finished_before_its_session_goes() {
     let call = actix_rt::spawn(all(other.call(&caller, 1, "later").await.unwrap()));
     until(|| other.script.requests.load(Ordering::SeqCst) == 1).await;
     let draining = drain(&owner, Duration::from_secs(30));
-    tokio::time::sleep(support::nodes::MOMENT).await;
+    tokio::time::sleep(crate::support::nodes::MOMENT).await;
     assert!(!draining.is_finished() && !call.is_finished());
     other.script.gate.notify_one();
     let told = call.await.unwrap();
@@ -123,7 +121,7 @@ async fn a_stream_whose_owner_drains_goes_on_upon_the_connection_of_another_node
     // What was told is still told to whoever comes back for it.
     let after = messages[0].0.clone();
     let again = all(other.handle.listen(&caller, after).await.unwrap()).await;
-    assert_eq!(support::messages(&again), messages[1..]);
+    assert_eq!(crate::support::messages(&again), messages[1..]);
 }
 
 #[actix_rt::test]
@@ -138,7 +136,7 @@ async fn sessions_that_are_called_all_the_time_go_from_node_to_node_without_loss
     }
     let draining = drain(&one, Duration::from_secs(30));
     let began = Instant::now();
-    while !draining.is_finished() || began.elapsed() < support::nodes::MOMENT {
+    while !draining.is_finished() || began.elapsed() < crate::support::nodes::MOMENT {
         id += 2;
         let (here, there) = (one.call(&caller, id, "echo"), other.call(&caller, id + 1, "echo"));
         let (here, there) = (here.await.unwrap(), there.await.unwrap());
@@ -174,7 +172,7 @@ fn stops() -> actors::Care {
 
 #[actix_rt::test]
 async fn a_node_on_its_own_lets_sessions_sleep_and_wakes_them() {
-    let world = World::with(sleepers(), support::Script::default());
+    let world = World::with(sleepers(), crate::support::Script::default());
     world.handle.look_after([("acme".into(), stops())]);
     let caller = world.session().await;
     let mut flood = Vec::new();
@@ -206,7 +204,7 @@ async fn a_node_on_its_own_lets_sessions_sleep_and_wakes_them() {
 
 #[actix_rt::test]
 async fn many_who_touch_a_sleeping_session_wake_it_once() {
-    let world = World::with(sleepers(), support::Script::default());
+    let world = World::with(sleepers(), crate::support::Script::default());
     world.handle.look_after([("acme".into(), stops())]);
     let caller = world.session().await;
     world.is_empty().await;
@@ -228,7 +226,7 @@ async fn a_session_sleeps_with_what_is_left_of_its_time_and_is_then_over() {
     let mut settings = sleepers();
     settings.session.idle_secs = 2;
     settings.tombstone_secs = 0;
-    let world = World::with(settings, support::Script::default());
+    let world = World::with(settings, crate::support::Script::default());
     world.handle.look_after([("acme".into(), stops())]);
     let caller = world.session().await;
     world.is_empty().await;

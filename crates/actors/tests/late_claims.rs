@@ -1,14 +1,12 @@
 //! The record says that a session is at a node, and that node never learned of it: the answer
 //! to its claim was lost.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::nodes::{Common, Node};
+use crate::support::until;
 use actors::Caller;
 use store::{Expected, Owner, RecordStatus};
-use support::nodes::{Common, Node};
-use support::until;
 
 /// A session whose record names the second of three nodes, and which lives at none.
 async fn named() -> ([Node; 3], Caller) {

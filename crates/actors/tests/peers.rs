@@ -1,22 +1,20 @@
 //! What a client gets where nodes cannot reach each other, have no room, or are to carry more
 //! than they may.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use crate::support::forgetful::Forgetful;
+use crate::support::nodes::{Common, Node};
+use crate::support::{FLOOD, MEDIUM_BYTES, Script, World, all, messages, next, text, until};
 use actors::{Answer, Caller, Care, ReplyEvent, ReplyStream, Settings};
 use bytes::Bytes;
 use cluster::{CallError, Cluster, Replies, Serve};
 use conversation::Rerun;
 use protocol::SessionId;
 use store::{Digest, Memory, Owner, Presence, Record, RecordStatus, State, Store, Token};
-use support::forgetful::Forgetful;
-use support::nodes::{Common, Node};
-use support::{FLOOD, MEDIUM_BYTES, Script, World, all, messages, next, text, until};
 
 /// Three nodes of which the first two cannot reach each other.
 async fn two_apart_and_one_between(settings: Settings) -> [Node; 3] {

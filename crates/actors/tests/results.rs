@@ -1,17 +1,15 @@
 //! Results that are large, that come while the store refuses, or whose way to the client is
 //! lost: each reaches its client, or an error that names the bound does.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::support::forgetful::Forgetful;
+use crate::support::nodes::Common;
+use crate::support::{LARGE, Script, World, all, messages, text, until};
 use actors::{Answer, Frame, ReplyEvent, ReplyStream, Settings};
 use store::Store;
-use support::forgetful::Forgetful;
-use support::nodes::Common;
-use support::{LARGE, Script, World, all, messages, text, until};
 use tokio::time::{Instant, timeout};
 
 /// Reads until something comes that is looked for.

@@ -1,15 +1,13 @@
 //! How sessions come to be, who may see them, and how they end.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::support::{Script, World, all, next, tenant, until};
 use actors::{Answer, Refusal, ReplyEvent, Settings};
 use protocol::{Body, Method, Request, SessionId};
 use store::RecordStatus;
-use support::{Script, World, all, next, tenant, until};
 use tenants::Principal;
 
 #[actix_rt::test]
@@ -157,7 +155,7 @@ async fn a_tenant_without_a_server_is_told_so() {
     let opened = world.begin().await.unwrap();
     let told = all(opened.replies).await;
     let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
-    assert!(support::text(json).contains("no server"), "{told:?}");
+    assert!(crate::support::text(json).contains("no server"), "{told:?}");
     world.is_empty().await;
 }
 
@@ -188,7 +186,7 @@ async fn stopping_ends_every_session_and_refuses_new_ones() {
     assert!(matches!(world.begin().await, Err(Refusal::Stopping)));
     for replies in calls {
         let told = all(replies).await;
-        let last = support::messages(&told).pop().unwrap().1;
+        let last = crate::support::messages(&told).pop().unwrap().1;
         assert!(last.contains(r#""id":1,"error""#) && last.contains("stopping"), "{told:?}");
     }
     world.is_empty().await;
@@ -208,7 +206,7 @@ async fn a_call_in_flight_may_end_before_its_node_stops() {
     world.script.gate.notify_one();
     let told = all(call).await;
     let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
-    assert!(support::text(json).contains("late"), "{told:?}");
+    assert!(crate::support::text(json).contains("late"), "{told:?}");
     stopped.await.unwrap();
     assert_eq!(world.handle.sessions(), 0);
 }
@@ -272,7 +270,7 @@ async fn a_duplex_session_lives_as_long_as_its_connection() {
     let told = all(posted).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
     let told = next(&mut pipe).await.unwrap();
-    assert!(support::messages(&[told])[0].1.contains("2024-11-05"));
+    assert!(crate::support::messages(&[told])[0].1.contains("2024-11-05"));
     assert!(world.store.read(&caller.session).await.unwrap().is_some());
     drop(pipe);
     world.is_empty().await;
@@ -289,7 +287,7 @@ async fn a_server_that_takes_nothing_any_more_is_down_and_replaced() {
     for replies in [first, second] {
         let told = all(replies).await;
         let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
-        assert!(support::text(json).contains("the server is gone"), "{told:?}");
+        assert!(crate::support::text(json).contains("the server is gone"), "{told:?}");
     }
     let told = all(world.call(&caller, 3, "echo").await.unwrap()).await;
     assert!(!told.is_empty());

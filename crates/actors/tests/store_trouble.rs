@@ -1,12 +1,11 @@
 //! A store that is away, slow or forgetful, and an owner that was deposed.
 
-mod support;
-
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::{FLOOD, STEPS, Script, World, all, messages, next, text, until};
 use actors::{Answer, Refusal, ReplyEvent, Settings};
 use bytes::Bytes;
 use protocol::SessionId;
@@ -14,7 +13,6 @@ use store::{
     Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
     Presence, PrimaryId, Record, Renewed, State, Store, Token,
 };
-use support::{FLOOD, STEPS, Script, World, all, messages, next, text, until};
 
 /// A store that fails, and takes its time.
 #[derive(Default)]

@@ -1,18 +1,16 @@
 //! A node is killed, and its sessions go on elsewhere: what clients are told on connections
 //! that outlive it.
 
-mod support;
-
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::support::nodes::Common;
+use crate::support::{STEPS, World, all, messages, next, text, until};
 use actors::{Answer, Caller, Care, Frame, Refusal, ReplyEvent, ReplyStream, Settings};
 use backends::LinkEvent;
 use bytes::Bytes;
 use conversation::Rerun;
 use protocol::{Body, Message, Method, Notification};
-use support::nodes::Common;
-use support::{STEPS, World, all, messages, next, text, until};
 
 const REVISIONS: [&str; 3] = ["2025-03-26", "2025-06-18", "2025-11-25"];
 
@@ -348,7 +346,7 @@ async fn a_request_is_held_until_somebody_has_room() {
     owner.kill();
     let held = other.call(&caller, 1, "echo").await.unwrap();
     let reading = actix_rt::spawn(all(held));
-    tokio::time::sleep(support::nodes::MOMENT).await;
+    tokio::time::sleep(crate::support::nodes::MOMENT).await;
     assert!(!reading.is_finished(), "it is held");
     let told = all(other.handle.delete(&own).await.unwrap()).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
@@ -368,7 +366,7 @@ async fn no_more_are_held_than_may_be() {
     let _own = other.session_of("2025-11-25").await;
     owner.kill();
     let mut held = other.call(&caller, 1, "echo").await.unwrap();
-    let holding = tokio::time::timeout(support::nodes::MOMENT, held.next());
+    let holding = tokio::time::timeout(crate::support::nodes::MOMENT, held.next());
     assert!(holding.await.is_err(), "it is held");
     let began = Instant::now();
     error_of(other.call(&caller, 2, "echo").await.unwrap(), 2).await;

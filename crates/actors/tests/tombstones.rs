@@ -1,16 +1,14 @@
 //! What has ended stays ended, also where a failover of the store forgot the end.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::support::forgetful::Forgetful;
+use crate::support::nodes::{Common, Node};
+use crate::support::{PATIENCE, all, until};
 use actors::{Answer, Caller, Refusal, ReplyEvent, ReplyStream};
 use store::{Record, RecordStatus, Store};
-use support::forgetful::Forgetful;
-use support::nodes::{Common, Node};
-use support::{PATIENCE, all, until};
 
 /// Two nodes, and a session that lives at the first.
 async fn live() -> ([Node; 2], Arc<Forgetful>, Caller) {

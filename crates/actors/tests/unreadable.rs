@@ -1,15 +1,13 @@
 //! A session whose owner is gone, and of which the next node cannot read what is written.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::nodes::{Common, Node};
+use crate::support::{all, text};
 use actors::{Answer, Caller, Refusal, ReplyEvent, Settings};
 use bytes::Bytes;
 use store::{Batch, Expected, Incarnation, Owner, Record, RecordStatus, State};
-use support::nodes::{Common, Node};
-use support::{all, text};
 
 const TTL: Duration = Duration::from_secs(600);
 

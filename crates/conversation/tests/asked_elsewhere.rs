@@ -1,9 +1,7 @@
 //! A client is asked for something on another stream than that of the call that it is for.
 
-mod world;
-
+use crate::world::{NEW, World, accepted, cursor};
 use conversation::{Limits, Rerun};
-use world::{NEW, World, accepted, cursor};
 
 const ELICITS: &str = r#"{"sampling":{},"elicitation":{},"roots":{}}"#;
 const POSTED: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;

@@ -1,10 +1,8 @@
 //! Requests of either side: calls, batches, questions, cancellations, mirrored headers.
 
-mod world;
-
+use crate::world::{NEW, World, accepted, live};
 use conversation::{Answer, Event, Limits, Refusal};
 use protocol::{Message, Method, Mirrored, Notification, Request, Response};
-use world::{NEW, World, accepted, live};
 
 // holds: RPC-03
 #[test]

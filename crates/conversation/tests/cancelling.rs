@@ -1,9 +1,7 @@
 //! What is acknowledged of a cancellation outlives the owner.
 
-mod world;
-
+use crate::world::{NEW, World, accepted};
 use conversation::{Answer, Limits, Rerun, SinkId};
-use world::{NEW, World, accepted};
 
 const ELICITS: &str = r#"{"sampling":{},"elicitation":{},"roots":{}}"#;
 

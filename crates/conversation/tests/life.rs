@@ -1,10 +1,8 @@
 //! How sessions begin and end: the handshake, servers that go, clients that leave.
 
-mod world;
-
+use crate::world::{NEW, World, accepted, live};
 use conversation::{Answer, Cause, Event, Limits, Refusal, SinkId};
 use protocol::{ErrorCode, Message, Method, Notification, Response};
-use world::{NEW, World, accepted, live};
 
 // holds: RPC-07, RPC-08, SES-01, VER-13
 #[test]

@@ -3,15 +3,12 @@
 //!
 //! `World` checks each effect as it comes; here is what only the whole test can show.
 
-mod scenario;
-mod world;
-
 use std::collections::BTreeSet;
 
+use crate::scenario::{Act, Scenario, acts, acts_and_deaths, final_responses, progress};
+use crate::world::World;
 use conversation::{Answer, EventId, Limits, Millis, Rerun};
 use proptest::prelude::*;
-use scenario::{Act, Scenario, acts, acts_and_deaths, final_responses, progress};
-use world::World;
 
 fn run(revision: &str, limits: Limits, prompt: bool, acts: Vec<Act>) {
     let nothing_dropped = limits == wide();

@@ -1,11 +1,9 @@
 //! Results of every size and at every speed of the store: each arrives, or one error that
 //! names the bound does.
 
-mod world;
-
+use crate::world::{NEW, World, accepted, cursor};
 use conversation::{Answer, Event, EventId, Frame, Limits, Refusal, SinkId};
 use protocol::{Method, Notification};
-use world::{NEW, World, accepted, cursor};
 
 const OLD: &str = "2025-06-18";
 const MIB: usize = 1 << 20;

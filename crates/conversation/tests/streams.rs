@@ -1,10 +1,8 @@
 //! What is told on which stream, and what a client gets that comes back to one.
 
-mod world;
-
+use crate::world::{NEW, World, cursor, live};
 use conversation::{Answer, EventId, Frame, Limits, Refusal};
 use protocol::{Method, Notification};
-use world::{NEW, World, cursor, live};
 
 // holds: POST-10, POST-12
 #[test]

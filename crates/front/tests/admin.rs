@@ -1,10 +1,8 @@
 //! What operators and their machines are told.
 
-mod kit;
-
+use crate::kit::{Reply, TOKEN, Wire, request, start_with};
 use backends::Backends;
 use front::Running;
-use kit::{Reply, TOKEN, Wire, request, start_with};
 use telemetry::Readiness;
 use tokio::net::TcpStream;
 
@@ -28,7 +26,7 @@ async fn a_node_is_alive_before_it_is_ready_and_says_what_it_waits_for() {
 #[actix_rt::test]
 async fn requests_are_counted_by_endpoint_method_and_class() {
     let running = start_with(Backends::default(), Readiness::default(), |_| {});
-    kit::ask(&running, "PUT /demo/mcp", "", "").await;
+    crate::kit::ask(&running, "PUT /demo/mcp", "", "").await;
     let metrics = ask(&running, "GET /metrics", "").await;
     assert_eq!(metrics.status, 200);
     assert!(metrics.header("content-type").unwrap().starts_with("text/plain"));
@@ -66,7 +64,7 @@ async fn a_request_to_drain_without_the_token_changes_nothing() {
 
 #[actix_rt::test]
 async fn without_a_token_file_nobody_can_have_the_node_drain() {
-    let running = kit::start_without_token();
+    let running = crate::kit::start_without_token();
     for headers in ["", "Authorization: Bearer \r\n", "Authorization: Bearer a\r\n"] {
         let reply = ask(&running, "POST /drain", headers).await;
         assert_eq!(reply.status, 403);
@@ -100,6 +98,6 @@ async fn a_node_that_is_told_to_drain_is_not_ready_and_asks_its_clients_to_go() 
     }
     let reply = ask(&running, "GET /readyz", "").await;
     assert_eq!((reply.status, &*reply.body), (503, "not ready: draining\n"));
-    let reply = kit::ask(&running, "GET /demo/mcp", "", "").await;
+    let reply = crate::kit::ask(&running, "GET /demo/mcp", "", "").await;
     assert_eq!(reply.header("connection"), Some("close"));
 }

@@ -1,10 +1,8 @@
 //! What the edge says to requests that reach no session.
 
-mod kit;
-
 use std::time::Duration;
 
-use kit::{POLITE, Wire, ask, request, start};
+use crate::kit::{POLITE, Wire, ask, request, start};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;

@@ -1,10 +1,8 @@
 //! Sessions over HTTP+SSE, the transport of 2024-11-05.
 
-mod kit;
-
+use crate::kit::session::{Events, call, initialize, initialized, url};
+use crate::kit::{node, parrot};
 use front::Running;
-use kit::session::{Events, call, initialize, initialized, url};
-use kit::{node, parrot};
 use reqwest::{Client, Response, StatusCode};
 use serde_json::{Value, json};
 

@@ -1,11 +1,9 @@
 //! Sessions over Streamable HTTP, as their responses show.
 
-mod kit;
-
 use std::time::Duration;
 
-use kit::session::{Events, Session, call, initialize, url};
-use kit::{node, parrot};
+use crate::kit::session::{Events, Session, call, initialize, url};
+use crate::kit::{node, parrot};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 

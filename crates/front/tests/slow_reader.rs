@@ -1,12 +1,8 @@
 //! A client that stops reading. Alone in its process, since it counts connections.
-#![cfg(target_os = "linux")]
-
-mod kit;
-
 use std::time::Duration;
 
-use kit::session::{Session, call};
-use kit::{Wire, node, parrot, request};
+use crate::kit::session::{Session, call};
+use crate::kit::{Wire, node, parrot, request};
 use serde_json::json;
 
 #[actix_rt::test]
@@ -21,7 +17,7 @@ async fn a_client_that_stops_reading_loses_its_connection() {
     };
 
     let mut wire = Wire::open(&node.running).await;
-    let headers = format!("{}Mcp-Session-Id: {}\r\n", kit::POLITE, session.id);
+    let headers = format!("{}Mcp-Session-Id: {}\r\n", crate::kit::POLITE, session.id);
     let big = call(1, "big", json!({ "bytes": 15 << 20 })).to_string();
     wire.say(request("POST /demo/mcp", &headers, &big)).await;
     wire.0.readable().await.unwrap();

@@ -1,14 +1,12 @@
 //! A session over pipes.
 
-mod kit;
-
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::kit::parrot;
+use crate::kit::session::{call, initialize, initialized};
 use front::serve_stdio;
-use kit::parrot;
-use kit::session::{call, initialize, initialized};
 use serde_json::{Value, json};
 use tenants::Tenant;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines};
@@ -25,7 +23,7 @@ impl Piped {
         let (stdin, read) = tokio::io::duplex(4096);
         let (write, stdout) = tokio::io::duplex(4096);
         let server = actix_rt::spawn(async move {
-            let handle = kit::handle(parrot::backends());
+            let handle = crate::kit::handle(parrot::backends());
             let tenant = Arc::new(Tenant::new("demo", &tenants::Settings::open()).unwrap());
             serve_stdio(&handle, &tenant, 10_000, grace, read, write).await
         });

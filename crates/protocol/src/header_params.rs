@@ -116,7 +116,7 @@ fn is_primitive(schema: &Object<'_>) -> bool {
     }
 }
 
-/// What the house needs to know of one page of a `tools/list` result.
+/// What Roundhouse needs to know of one page of a `tools/list` result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolsPage {
     /// The tools that have a name, in the list's order.
@@ -125,7 +125,7 @@ pub struct ToolsPage {
     pub next_cursor: Option<String>,
 }
 
-/// What the house needs to know of one tool.
+/// What Roundhouse needs to know of one tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tool {
     /// Its name.

@@ -179,7 +179,7 @@ impl InitializeResult {
         })
     }
 
-    /// The revision it will speak, where the house knows it.
+    /// The revision it will speak, where we know it.
     pub fn revision(&self) -> Option<Revision> {
         Revision::named(&self.protocol_version)
     }

@@ -1,6 +1,6 @@
 //! The headers of DRAFT-2026-v1 that mirror the body: `Mcp-Method`, `Mcp-Name`, `Mcp-Param-*`.
 //!
-//! A component on the way may act on these headers where the house acts on the body, so
+//! A component on the way may act on these headers where Roundhouse acts on the body, so
 //! both must say the same (HDR-04). Asked only where
 //! [`Revision::has_mirrored_headers`](crate::Revision::has_mirrored_headers) (HDR-21).
 
@@ -62,7 +62,7 @@ impl Mirrored {
     }
 
     /// Do the headers of a POST say what its message says? `annotations` are those of the
-    /// tool that is called, where the house knows them.
+    /// tool that is called, where Roundhouse knows them.
     pub fn check(
         given: Option<&Self>,
         message: &Message,

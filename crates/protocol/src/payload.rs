@@ -1,4 +1,4 @@
-//! What the house reads out of payloads, and the few members it replaces in them.
+//! What Roundhouse reads out of payloads, and the few members it replaces in them.
 //!
 //! Each reader takes the JSON text of a message's `params`, and gives `None` for what is
 //! absent or malformed; what that means is for the caller to say.

@@ -1,6 +1,6 @@
 //! The revisions of the specification, as questions.
 //!
-//! The only place where revisions are compared. The rest of the house asks.
+//! The only place where revisions are compared. All other code asks here.
 
 /// A revision of MCP that begins with `initialize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -12,7 +12,7 @@ fn decode<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<Event> {
     events
 }
 
-/// Something the house writes, and how it is to be read.
+/// Something that Roundhouse writes, and how it is to be read.
 #[derive(Clone, Debug)]
 enum Frame {
     Message { name: Option<String>, id: Option<String>, line: String },

@@ -1,11 +1,9 @@
 //! Two nodes with one store: what a client is told does not depend on where it comes.
 
-mod client;
-
 use std::sync::Arc;
 
+use crate::client::Client;
 use anyhow::Result;
-use client::Client;
 use futures_util::StreamExt as _;
 use roundhouse::native::{Call, Error, Handler, Info};
 use roundhouse::{Bytes, Memory, Node, Roundhouse, Settings, Store};

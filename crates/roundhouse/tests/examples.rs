@@ -1,18 +1,12 @@
 //! The examples, met as any client would meet them.
 
-mod client;
-#[path = "../examples/handler.rs"]
-mod handler;
-#[path = "../examples/rmcp_service.rs"]
-mod rmcp_service;
-
+use crate::client::Client;
 use anyhow::Result;
-use client::Client;
 use serde_json::json;
 
 #[tokio::test]
 async fn a_handler_is_mounted_in_ten_lines_and_answers() -> Result<()> {
-    let node = handler::node().on_free_ports().start().await?;
+    let node = crate::handler::node().on_free_ports().start().await?;
     let client = Client::initialize(&node.url("acme")).await?;
     assert_eq!(client.server["name"], "echo");
     let tools = client.call("tools/list", json!({})).await?;
@@ -26,7 +20,7 @@ async fn a_handler_is_mounted_in_ten_lines_and_answers() -> Result<()> {
 
 #[tokio::test]
 async fn an_rmcp_service_is_mounted_as_it_is_and_each_session_has_its_own() -> Result<()> {
-    let node = rmcp_service::node().on_free_ports().start().await?;
+    let node = crate::rmcp_service::node().on_free_ports().start().await?;
     let params = json!({ "name": "count", "arguments": {} });
     let one = Client::initialize(&node.url("acme")).await?;
     for expected in ["call 1", "call 2"] {

@@ -1,9 +1,7 @@
 //! Nodes inside a program of somebody else's.
 
-mod client;
-
+use crate::client::Client;
 use anyhow::Result;
-use client::Client;
 use roundhouse::native::{Call, Error, Handler, Info};
 use roundhouse::settings::Environment;
 use roundhouse::{Bytes, Roundhouse, Settings};

@@ -1,6 +1,4 @@
 //! A node with a scripted server, and a client that reads what it is told.
-#![allow(dead_code, reason = "each test uses its part")]
-
 pub(crate) mod between;
 pub(crate) mod forgetful;
 pub(crate) mod nodes;

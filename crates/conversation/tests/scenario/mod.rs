@@ -1,7 +1,5 @@
 //! A client that comes back to its streams, a server that answers what it was asked, and
 //! whoever holds the client's connections when an owner is lost.
-#![allow(dead_code, reason = "each test file uses its own part")]
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;

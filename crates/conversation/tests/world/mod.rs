@@ -2,8 +2,6 @@
 //! record what they are told, and a server that records what it is sent.
 //!
 //! Every effect is checked against what every effect must keep, whatever the test.
-#![allow(dead_code, reason = "each test file uses its own part")]
-
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 

@@ -1,7 +1,5 @@
 //! A front on a free port, and a client that says exactly what it is told to.
 
-#![allow(dead_code, reason = "each test file uses its own part")]
-
 pub(crate) mod parrot;
 pub(crate) mod session;
 

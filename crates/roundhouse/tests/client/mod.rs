@@ -32,7 +32,6 @@ impl Client {
     }
 
     /// The same session at another endpoint.
-    #[allow(dead_code, reason = "not every test steals")]
     pub(crate) fn at(&self, url: &str) -> Self {
         let (http, session) = (self.http.clone(), self.session.clone());
         Self { http, url: url.to_owned(), session, server: Value::Null }

@@ -1,0 +1,18 @@
+//! Sessions, handles and nodes, over stores and peers of tests.
+//!
+//! The integration tests of this crate are one program, so that it is compiled and linked once.
+
+mod cluster;
+mod connections;
+mod draining;
+mod failovers;
+mod handover;
+mod late_claims;
+mod peers;
+mod results;
+mod sessions;
+mod store_trouble;
+mod support;
+mod takeover;
+mod tombstones;
+mod unreadable;

@@ -1,0 +1,15 @@
+//! What a session does, event by event.
+//!
+//! The integration tests of this crate are one program, so that it is compiled and linked once.
+
+mod asked_elsewhere;
+mod calls;
+mod cancelling;
+mod life;
+mod posted_again;
+mod properties;
+mod restore;
+mod results;
+mod scenario;
+mod streams;
+mod world;

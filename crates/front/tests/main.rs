@@ -1,0 +1,12 @@
+//! The front over real connections.
+//!
+//! The integration tests of this crate are one program, so that it is compiled and linked once.
+
+mod admin;
+mod edge;
+mod http_sse;
+mod kit;
+mod sessions;
+#[cfg(target_os = "linux")]
+mod slow_reader;
+mod stdio;

@@ -1,0 +1,8 @@
+//! What is read and written.
+//!
+//! The integration tests of this crate are one program, so that it is compiled and linked once.
+
+mod envelope;
+mod envelope_properties;
+mod payload_properties;
+mod sse;

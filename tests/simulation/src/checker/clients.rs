@@ -1,0 +1,81 @@
+//! What each client must have seen by the end of a run.
+
+use super::super::client::{Client, Fate, Phase};
+use super::super::plan::Plan;
+use super::{Checker, OVERHEAD};
+
+impl Checker {
+    /// All is calm: has everybody got what was promised?
+    pub(crate) fn check_client(&mut self, client: &Client, plan: &Plan) {
+        let session = client.session.clone();
+        if client.phase == Phase::New {
+            self.breaks(format!("client {} never got a session", client.number));
+        }
+        if let Some(what) = client.unanswered().next() {
+            self.breaks(format!("client {} never got an answer to {what}", client.number));
+        }
+        let Some(session) = session else { return };
+        if plan.keeps_owners && self.strikes.contains_key(&session) {
+            self.breaks(format!("{} has lost its owner, which lives", session.as_str()));
+        }
+        let mut wrong = Vec::new();
+        for (number, call) in &client.calls {
+            self.tally.calls += 1;
+            match call.fate {
+                Fate::Result => self.tally.results += 1,
+                Fate::Error => self.tally.errors += 1,
+                Fate::Lost => self.tally.lost += 1,
+                Fate::Open | Fate::Cancelled | Fate::Gone => {}
+            }
+            // No excuse covers a call that hangs, whatever became of its session.
+            let live = client.phase == Phase::Live;
+            if call.fate == Fate::Open && (live || call.is_connected()) {
+                self.breaks(format!("call {number} of {session:?} never got its final response"));
+            }
+            if matches!(call.fate, Fate::Result | Fate::Error) && call.is_connected() {
+                self.breaks(format!("the stream of call {number} of {session:?} did not end"));
+            }
+            if live && call.since >= plan.probe_at && call.fate != Fate::Result {
+                let fate = call.fate;
+                self.breaks(format!(
+                    "{session:?} is not usable when all is calm: call {number} ended {fate:?}"
+                ));
+            }
+            if call.fate == Fate::Error
+                && let Err(why) = self.may_fail(client, &session, call, plan)
+            {
+                let text = call.error.as_deref().unwrap_or_default();
+                wrong.push((call.since, format!("call {number} failed ({text}): {why}")));
+            }
+            if !live {
+                continue;
+            }
+            if let (Fate::Result | Fate::Error, Some(last)) = (call.fate, call.last)
+                && let Some(missed) = self.missed(client, &session, last)
+            {
+                wrong.push((call.since, format!("call {number} never got event {missed}")));
+            }
+            let took = call.until.saturating_sub(call.since);
+            let bound = plan.hold + 2 * call.job.work() + call.waited + OVERHEAD;
+            let bound = bound + self.leases_stood_longer(call) + self.without_claimant(call);
+            let bound = plan.answers_within.min(bound);
+            if matches!(call.fate, Fate::Result | Fate::Error) && took > bound {
+                let text = format!("the final response to call {number} took {took} of {bound} ms");
+                wrong.push((call.since, text));
+            }
+        }
+        if self.ended.contains_key(&session) && client.is_listening() {
+            let text = "the end of the session did not end its GET stream".to_owned();
+            wrong.push((client.asked_to_end.unwrap_or(0), text));
+        }
+        for (since, text) in wrong {
+            if self.is_excused(&session, since) {
+                self.forgiven.insert(session.clone());
+            } else {
+                let older = self.older_excuse(&session);
+                self.breaks(format!("{text} ({}{older})", session.as_str()));
+            }
+        }
+        self.tally.excused += u64::from(self.forgiven.contains(&session));
+    }
+}

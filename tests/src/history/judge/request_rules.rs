@@ -1,0 +1,225 @@
+//! The rules that look at one request: what its client saw of it, and how often it ran.
+
+use std::collections::BTreeSet;
+
+use super::super::{Says, What};
+use super::faults::Faults;
+use super::{HOLD_MS, Request, Violation};
+
+/// Longest time without anything of a request, in milliseconds: it was held for as long as it
+/// may be, and the machine was busy.
+const HELD_MS_MAX: u64 = 27_500;
+
+/// The rules that look at one request.
+pub(super) struct RequestRules<'a> {
+    pub(super) key: &'a str,
+    pub(super) request: &'a Request<'a>,
+    pub(super) faults: &'a Faults,
+    /// Who may have worked on it.
+    pub(super) owners: &'a [u32],
+    /// The calls whose client has gone, and that may go on at their owner.
+    pub(super) orphans: &'a BTreeSet<&'a str>,
+}
+
+impl RequestRules<'_> {
+    /// What breaks one of them.
+    pub(super) fn all(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        if self.request.is_sent {
+            self.order(&mut found);
+            self.words(&mut found);
+            self.errors(&mut found);
+            self.hangs(&mut found);
+        }
+        self.refusals(&mut found);
+        self.cuts(&mut found);
+        self.runs(&mut found);
+        found
+    }
+
+    fn violation(&self, rule: &'static str, seen: impl Into<String>) -> Violation {
+        Violation { rule, key: self.key.to_owned(), seen: seen.into() }
+    }
+
+    /// Each number comes once, in order, on the stream it belongs to.
+    fn order(&self, found: &mut Vec<Violation>) {
+        let (mut progress, mut logged) = (0, 0);
+        let mut ended = false;
+        let mut asked = BTreeSet::new();
+        for entry in &self.request.lines {
+            let says = match &entry.what {
+                What::Event { says, .. } => says,
+                What::Word { is_error, id, .. } => {
+                    ended = true;
+                    // Progress that came while no connection waited, before there was a stream.
+                    let is_alone = progress == 0
+                        && id.is_none()
+                        && self.faults.lost_link(self.request.sent, entry.at);
+                    if !is_error && progress != self.request.asked.count && !is_alone {
+                        let seen = format!("a result after {progress} numbers");
+                        found.push(self.violation("lost", seen));
+                    }
+                    continue;
+                }
+                _ => continue,
+            };
+            if ended {
+                found.push(self.violation("after the final response", format!("{says:?}")));
+            }
+            if let Some(of) = says.of().filter(|of| *of != self.key) {
+                // A server that is a process does not say to which call a log message belongs:
+                // of several it goes to the newest, also that of a call whose client has gone.
+                if !matches!(says, Says::Log { .. }) || !self.orphans.contains(of.as_str()) {
+                    found.push(self.violation("wrong stream", format!("{says:?}")));
+                }
+                continue;
+            }
+            match says {
+                Says::Log { .. } if self.request.asked.is_quiet => {
+                    found.push(self.violation("forgotten level", format!("{says:?}")));
+                }
+                Says::Progress { number, .. } => self.next(&mut progress, *number, found),
+                // A second run logs anew; its progress only rises.
+                Says::Log { number, .. } if !self.request.asked.may_rerun => {
+                    self.next(&mut logged, *number, found);
+                }
+                Says::Question { id, .. } if !asked.insert(id) => {
+                    found.push(self.violation("doubled", format!("question {id}")));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn next(&self, last: &mut u64, number: u64, found: &mut Vec<Violation>) {
+        let rule = match number {
+            _ if number == *last + 1 => None,
+            _ if number > *last + 1 => Some("lost"),
+            _ if number == *last => Some("doubled"),
+            _ => Some("reordered"),
+        };
+        if let Some(rule) = rule {
+            found.push(self.violation(rule, format!("{number} after {last}")));
+        }
+        *last = number.max(*last);
+    }
+
+    /// One final response, and it is this request's.
+    fn words(&self, found: &mut Vec<Violation>) {
+        let mut words = 0;
+        let mut is_excused = false;
+        for entry in &self.request.lines {
+            match &entry.what {
+                What::Word { of, text, .. } => {
+                    words += 1;
+                    if of != self.key {
+                        found.push(
+                            self.violation("wrong stream", format!("the word of {of}: {text}")),
+                        );
+                    }
+                }
+                What::Dropped { .. } | What::Refused { .. } => is_excused = true,
+                What::Gone { .. } => is_excused = true,
+                _ => {}
+            }
+        }
+        if words > 1 {
+            found.push(self.violation("two final responses", format!("{words}")));
+        }
+        if words == 0 && !is_excused {
+            found.push(self.violation("no final response", "none came"));
+        }
+    }
+
+    /// An error is a final response only where a result was not promised: the owner was
+    /// struck, or its link broke, while it worked on a call that may not be run again, or a
+    /// bound was reached.
+    fn errors(&self, found: &mut Vec<Violation>) {
+        let (mut begun, mut has_asked) = (self.request.sent, self.request.asked.asks);
+        // Of a stream that the client has an event of, the next one can be asked for.
+        let mut has_event = false;
+        for entry in &self.request.lines {
+            match &entry.what {
+                What::Sent { .. } | What::Resumed { .. } => begun = entry.at,
+                What::Event { says, .. } => {
+                    has_event = true;
+                    has_asked |= matches!(says, Says::Question { .. });
+                }
+                What::Word { is_error: true, text, .. } => {
+                    let may_rerun = self.request.asked.may_rerun && !has_asked;
+                    let was_lost = self.faults.lost_owner(self.owners, self.request.sent, entry.at);
+                    let was_cut_off =
+                        !has_event && self.faults.lost_link(self.request.sent, entry.at);
+                    let is_allowed = ((was_lost || was_cut_off) && !may_rerun)
+                        || entry.at - begun >= HOLD_MS
+                        || self.faults.forgot(self.request.sent);
+                    if !is_allowed {
+                        found.push(self.violation("error", text.clone()));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Nothing of our tools takes long, so whatever comes late was held, which is bounded.
+    fn hangs(&self, found: &mut Vec<Violation>) {
+        for pair in self.request.lines.windows(2) {
+            let waited = pair[1].at - pair[0].at;
+            if waited > HELD_MS_MAX {
+                found.push(self.violation("hang", format!("{waited} ms after {:?}", pair[0].what)));
+            }
+        }
+    }
+
+    /// A connection that ends early was one to a node that was struck just then. While a client
+    /// posts its answer to a question it does not read, so it finds a cut of that time later.
+    fn cuts(&self, found: &mut Vec<Violation>) {
+        let mut asked_at = None;
+        for entry in &self.request.lines {
+            let (node, since) = match &entry.what {
+                What::Event { says, .. } => {
+                    asked_at = matches!(says, Says::Question { .. }).then_some(entry.at);
+                    continue;
+                }
+                What::Cut { by_client: false, node, .. } => {
+                    (*node, asked_at.take().unwrap_or(entry.at))
+                }
+                What::Gone { node, .. } | What::Broke { node, .. } => (*node, entry.at),
+                _ => {
+                    asked_at = None;
+                    continue;
+                }
+            };
+            if !self.faults.breaks(node, since..=entry.at) {
+                let seen = format!("by node {node}, to which nothing was done: {:?}", entry.what);
+                found.push(self.violation("cut without a fault", seen));
+            }
+        }
+    }
+
+    /// Nothing in a live session is refused by status, resumes and GET streams included.
+    fn refusals(&self, found: &mut Vec<Violation>) {
+        for entry in &self.request.lines {
+            if let What::Refused { status, text, .. } = &entry.what {
+                found.push(self.violation("refused", format!("{status} {text}")));
+            }
+        }
+    }
+
+    /// What may not run again ran at most once, also where its answer was lost.
+    fn runs(&self, found: &mut Vec<Violation>) {
+        let runs = &self.request.runs;
+        if runs.len() > 1 && !self.request.asked.may_rerun {
+            found.push(self.violation("ran twice", format!("in processes {runs:?}")));
+        }
+        let has_result = self
+            .request
+            .lines
+            .iter()
+            .any(|entry| matches!(entry.what, What::Word { is_error: false, .. }));
+        if has_result && runs.is_empty() && self.request.asked.is_recorded {
+            found.push(self.violation("never ran", "a result without a run"));
+        }
+    }
+}
