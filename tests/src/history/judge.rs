@@ -115,8 +115,18 @@ impl Verdict {
         for (times, all) in [(&self.figures.gaps(true), &gaps), (waits, waits)] {
             let median = times.get(times.len() / 2).copied().unwrap_or_default();
             let longest = all.last().copied().unwrap_or_default();
-            anyhow::ensure!(median <= median_ms, "a median of {median} ms, not {median_ms}");
-            anyhow::ensure!(longest <= longest_ms, "the longest is {longest} ms, not {longest_ms}");
+            let kills = &self.figures.silences;
+            let seen = || format!("silent after each kill, in ms: {kills:?}");
+            anyhow::ensure!(
+                median <= median_ms,
+                "a median of {median}, not {median_ms}; {}",
+                seen()
+            );
+            anyhow::ensure!(
+                longest <= longest_ms,
+                "longest {longest}, not {longest_ms}; {}",
+                seen()
+            );
         }
         Ok(())
     }
