@@ -204,12 +204,7 @@ impl Checker {
             self.forgiven.insert(session.clone());
             return;
         }
-        // It was put back while a client was being told that it is not there.
-        if self
-            .mended
-            .get(session)
-            .is_some_and(|at| now < at + 200 || self.has_just_woken(*at, now))
-        {
+        if self.was_just_mended(session, now) {
             return;
         }
         let vulnerable = self.vulnerable.get(session).copied();
@@ -220,6 +215,12 @@ impl Checker {
         }
         let older = self.older_excuse(session);
         self.breaks(format!("{text} ({}{older})", session.as_str()));
+    }
+
+    /// Was the session put back while a client was being told that it is not there?
+    fn was_just_mended(&self, session: &SessionId, now: u64) -> bool {
+        let mended = self.mended.get(session);
+        mended.is_some_and(|at| now < at + 200 || self.has_just_woken(*at, now))
     }
 
     /// Says what is excused of a session, where a broken promise is not.
@@ -331,6 +332,8 @@ impl Checker {
         let vulnerable = self.vulnerable.get(session).copied();
         if vulnerable.is_some_and(|vulnerable| self.could_not(session, vulnerable, now)) {
             self.excuse(session, now, "no process could write it anew in time");
+        } else if self.was_just_mended(session, now) {
+            self.excuse(session, now, "written anew while it was looked for");
         } else if is_apart {
             self.excuse(session, now, "asked for at a node that stayed with a former primary");
         }

@@ -107,6 +107,11 @@ impl Checker {
         if vulnerable.owner.node == new.node {
             if self.has_heard(vulnerable.owner.token) {
                 self.heard_claim(new.token);
+            } else {
+                // It claims again what it had claimed: it did not know that it could write
+                // the session anew.
+                let why = "forgotten before its new owner heard of its claim";
+                self.excuse(session, vulnerable.since, why);
             }
             self.vulnerable.insert(session.clone(), Vulnerable { owner: new, ..vulnerable });
             return;
