@@ -13,7 +13,7 @@ use std::fmt;
 
 use self::faults::Faults;
 use self::request_rules::RequestRules;
-use super::{Asked, Entry, Key, What};
+use super::{Asked, Entry, Key, Says, What};
 
 /// How long a request is held that cannot be served yet (`hold_ms`), in milliseconds, less
 /// what clocks and timers differ by; then an error may be its final response.
@@ -80,7 +80,8 @@ pub struct Silences {
     /// Another node ran for longer than [`SETTLED_MS`]: it could claim sessions at once.
     pub had_heir: bool,
     /// From the SIGKILL to the next event of each stream on the same client connection, in
-    /// milliseconds; sorted.
+    /// milliseconds; sorted. Less the time in which a second run repeats what the first one had
+    /// reported.
     pub gaps: Vec<u64>,
 }
 
@@ -343,14 +344,29 @@ fn silences(entries: &[Entry], requests: &BTreeMap<&str, Request<'_>>) -> Vec<Si
             let next = request.lines.iter().find(|line| line.at > killed);
             if let Some(next) = next.filter(|_| started)
                 && matches!(next.what, What::Event { .. } | What::Word { .. })
+                && let Some(repeated) = repeats_for(request, process, killed)
             {
-                gaps.push(next.at - entry.at);
+                gaps.push((next.at - entry.at).saturating_sub(repeated));
             }
         }
         gaps.sort_unstable();
         kills.push(Silences { had_heir, gaps });
     }
     kills
+}
+
+/// For how long the run after this process' run repeats what the client has already seen, of which
+/// nothing is sent again: as long as the first run took for it. `None` where that is not known,
+/// since the killed run was itself a repetition.
+fn repeats_for(request: &Request<'_>, process: u32, killed: u64) -> Option<u64> {
+    let run = request.runs.iter().position(|run| *run == process)?;
+    if run + 1 == request.runs.len() {
+        return Some(0);
+    }
+    let is_progress =
+        |line: &&&Entry| matches!(line.what, What::Event { says: Says::Progress { .. }, .. });
+    let seen = request.lines.iter().filter(|line| line.at <= killed).rfind(is_progress);
+    (run == 0).then(|| seen.map_or(0, |seen| seen.at - request.sent))
 }
 
 fn count(entry: &Entry, figures: &mut Figures) {

@@ -201,6 +201,26 @@ fn the_silence_after_a_kill_counts_where_the_connection_lived() {
     assert_eq!(judge(&lines).figures.silences, silences);
 }
 
+/// The second run is silent until it has come as far as the first one.
+#[test]
+fn what_a_second_run_repeats_is_not_counted_as_silence() {
+    let asked = Asked { may_rerun: true, ..COUNTED };
+    let sent = What::Sent { key: "a".into(), asked };
+    let kill = What::Fault { node: Some(1), what: "SIGKILL", process: 7 };
+    let seen = [sent, progress("1.x-2", 1), kill, progress("1.y-3", 2), word("1.y-4")];
+    let gaps = |runs: &[u32]| {
+        let runs = runs.iter().map(|process| ran("a", *process));
+        let mut lines = history(seen.iter().cloned().chain(runs));
+        lines.iter_mut().skip(1).for_each(|line| line.at += 400);
+        lines.iter_mut().skip(3).for_each(|line| line.at += 600);
+        judge(&lines).figures.silences[0].gaps.clone()
+    };
+    assert_eq!(gaps(&[7]), [601]);
+    assert_eq!(gaps(&[7, 8]), [200]);
+    assert_eq!(gaps(&[6, 7]), [601]);
+    assert!(gaps(&[6, 7, 8]).is_empty());
+}
+
 #[test]
 fn a_node_that_ran_for_long_is_an_heir() {
     let killed = |heir_started: u64| {
