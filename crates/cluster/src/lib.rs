@@ -6,14 +6,15 @@
 
 mod claim;
 mod clock;
+mod dial;
 mod failovers;
-mod flush_queue;
-mod link;
+mod listen;
 mod locator;
 mod members;
 mod metrics;
 mod node;
 mod node_lease;
+mod peer_watch;
 mod peers;
 mod settings;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use peering::{Local, TlsError, Trust};
 use protocol::SessionId;
 use store::{Claimed, Incarnation, Lease, Record, Store};
 use tokio::net::TcpListener;
@@ -33,16 +35,14 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use flush_queue::install as batch_wakes;
 pub use ownership::location::Cause;
-pub use settings::{Settings, Tls};
+pub use peering::{CallError, Replies, Tls, install_flush_queue as batch_wakes};
+pub use settings::Settings;
 
 use self::clock::Clock;
+use self::dial::Link;
 use self::failovers::Failovers;
-use self::link::calls::Limits;
-use self::link::dial::{self, Link};
-use self::link::listen::listen;
-use self::link::tls::Trust;
+use self::listen::listen;
 use self::locator::LocationCache;
 use self::members::Members;
 use self::node::Node;
@@ -62,21 +62,6 @@ pub trait Serve: Send + Sync + 'static {
 
     /// How many sessions this node keeps. The others learn it with each renewal of the lease.
     fn load(&self) -> u64;
-}
-
-/// What comes of a call. It is dropped when its caller is gone, or the link to it. Any thread
-/// may ask, and holds back the peer's other calls while it does: nothing is waited for here.
-pub trait Replies: Send {
-    /// The next reply; `None` after the last, or after an error. Not asked while the caller
-    /// has a whole window of replies that it did not take. An error ends the call: only a
-    /// node that passes a call on to another has one.
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>>;
-
-    /// Was the reply just given the last, as far as is known? It then says so itself, and
-    /// nothing is asked any more.
-    fn is_over(&self) -> bool {
-        false
-    }
 }
 
 /// Where a session is.
@@ -129,6 +114,12 @@ pub enum Error {
     Settings(String),
 }
 
+impl From<TlsError> for Error {
+    fn from(error: TlsError) -> Self {
+        Self::Settings(error.to_string())
+    }
+}
+
 impl From<Undecided> for Error {
     fn from(undecided: Undecided) -> Self {
         match undecided {
@@ -137,24 +128,6 @@ impl From<Undecided> for Error {
             Undecided::NoLease => Self::NoLease,
         }
     }
-}
-
-/// Why a call has no further reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CallError {
-    /// The callee did nothing; the call may be sent again.
-    #[error("the call was not started")]
-    NotStarted,
-    /// The link broke, or the callee went, after the call may have begun.
-    #[error("the link to the node was lost")]
-    Lost,
-    /// The call, or a reply to it, is larger than one of the two nodes allows. The same call
-    /// has the same outcome again.
-    #[error("a message is larger than cluster.message_bytes_max ({bytes_max} bytes)")]
-    TooLarge {
-        /// The bound, in bytes.
-        bytes_max: u64,
-    },
 }
 
 /// This node's place among the others. Cheap to clone.
@@ -199,26 +172,30 @@ impl Cluster {
             Some((_, bound)) => settings.told(*bound)?,
             None => String::new(),
         };
-        let name = if settings.name.is_empty() { &address } else { &settings.name };
-        let limits = Limits {
-            calls: settings.calls_max,
-            waiting_bytes: settings.waiting_bytes_max,
-            message_bytes: settings.message_bytes_max,
-            window: settings.window,
+        let address: Arc<str> = address.into();
+        let name = match settings.name.as_str() {
+            "" => address.clone(),
+            name => name.into(),
         };
-        let trust = settings.tls.as_ref().map(Trust::of).transpose()?;
+        let local = Local {
+            incarnation: random,
+            address: address.clone(),
+            ping_ms: settings.ping_ms,
+            secret: settings.secret.clone(),
+            trust: settings.tls.as_ref().map(Trust::of).transpose()?,
+        };
         let node = Arc::new(Node {
             incarnation: Incarnation(random),
-            name: name.as_str().into(),
-            address: address.as_str().into(),
+            name,
+            address,
             store,
             serve,
-            trust,
+            local,
             lease: NodeLease::new(clock, settings.timing()),
             failovers: Failovers::new(settings.stabilisation()),
             changes: watch::Sender::new(0),
             peers: peers::Peers::default(),
-            members: Members::new(limits),
+            members: Members::new(settings.limits()),
             location_cache: LocationCache::new(settings.whereabouts_max),
             draining: false.into(),
             renew_now: tokio::sync::Notify::new(),
@@ -227,7 +204,7 @@ impl Cluster {
             runtime: Handle::current(),
             settings,
         });
-        flush_queue::install();
+        batch_wakes();
         // What the system gave this process to listen at, it has taken from no other.
         let is_given =
             listener.as_ref().is_none_or(|(_, bound)| *node.address == *bound.to_string());
@@ -460,7 +437,6 @@ impl Peer {
         let (id, connect) = match self.link.calls.open(call) {
             Ok(opened) => opened,
             Err(error) => {
-                metrics::outcome(error.into());
                 return Calling(Err(Some(error)));
             }
         };

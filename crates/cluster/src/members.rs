@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use peering::{Calls, Limits};
 use store::Lease;
 use tokio::sync::Notify;
 
-use crate::link::calls::{Calls, Limits};
-use crate::link::dial::Link;
+use crate::dial::Link;
 use crate::{Incarnation, metrics};
 
 /// Most nodes that are known; more are looked up each time they are needed.
@@ -135,7 +135,7 @@ impl Members {
         let make = || Link {
             incarnation,
             address,
-            calls: Calls::new(self.limits),
+            calls: Arc::new(Calls::new(self.limits)),
             lapsed: Notify::new(),
             parts: false.into(),
         };

@@ -4,11 +4,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use prometheus::{
-    Gauge, IntCounter, IntCounterVec, IntGauge, register_gauge, register_int_counter,
-    register_int_counter_vec, register_int_gauge,
+    Gauge, IntCounter, IntGauge, register_gauge, register_int_counter, register_int_gauge,
 };
-
-use crate::CallError;
 
 /// How old the lease is.
 static LEASE_AGE: LazyLock<Gauge> = LazyLock::new(|| {
@@ -70,64 +67,10 @@ pub(crate) static LINKS_BROKEN: LazyLock<IntCounter> = LazyLock::new(|| {
     counter("roundhouse_peer_links_broken_total", "Established links to other nodes that broke.")
 });
 
-/// Peers that did not know the secret.
-pub(crate) static LINKS_REFUSED: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter("roundhouse_peer_links_refused_total", "Peers that did not prove themselves.")
-});
-
 /// Nodes this node marked dead.
 pub(crate) static MARKED: LazyLock<IntCounter> = LazyLock::new(|| {
     counter("roundhouse_nodes_marked_dead_total", "Nodes that this node marked dead.")
 });
-
-/// Calls to other nodes that are under way.
-pub(crate) static CALLS_OPEN: LazyLock<IntGauge> =
-    LazyLock::new(|| gauge("roundhouse_peer_calls", "Calls to other nodes that are under way."));
-
-static CALLS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    register_int_counter_vec!(
-        "roundhouse_peer_calls_total",
-        "Calls to other nodes, by how they ended.",
-        &["outcome"]
-    )
-    .unwrap_or_else(|error| twice(&error))
-});
-
-static OUTCOMES: LazyLock<[IntCounter; 5]> = LazyLock::new(|| {
-    ["ended", "not_started", "lost", "cancelled", "too_large"]
-        .map(|name| CALLS.with_label_values(&[name]))
-});
-
-/// How a call ended.
-#[derive(Clone, Copy)]
-pub(crate) enum Outcome {
-    Ended,
-    NotStarted,
-    Lost,
-    Cancelled,
-    TooLarge,
-}
-
-impl From<CallError> for Outcome {
-    fn from(error: CallError) -> Self {
-        match error {
-            CallError::NotStarted => Self::NotStarted,
-            CallError::Lost => Self::Lost,
-            CallError::TooLarge { .. } => Self::TooLarge,
-        }
-    }
-}
-
-impl From<Result<(), CallError>> for Outcome {
-    fn from(result: Result<(), CallError>) -> Self {
-        result.map_or_else(Self::from, |()| Self::Ended)
-    }
-}
-
-/// Counts a call that is over.
-pub(crate) fn outcome(outcome: Outcome) {
-    OUTCOMES[outcome as usize].inc();
-}
 
 /// Notes how old the lease is.
 pub(crate) fn lease_age(age: Duration) {
@@ -138,14 +81,14 @@ pub(crate) fn lease_age(age: Duration) {
 pub(crate) fn show(lease_span: Duration) {
     LEASE_SPAN.set(lease_span.as_secs_f64());
     LazyLock::force(&LEASE_AGE);
-    for gauge in [&NODES, &LINKS, &CALLS_OPEN, &STABILISING] {
+    for gauge in [&NODES, &LINKS, &STABILISING] {
         LazyLock::force(gauge);
     }
-    let counters = [&RENEWALS_FAILED, &LEASES_LOST, &LINKS_BROKEN, &LINKS_REFUSED, &MARKED];
+    let counters = [&RENEWALS_FAILED, &LEASES_LOST, &LINKS_BROKEN, &MARKED];
     for counter in counters.into_iter().chain([&CLAIMS, &FAILOVERS]) {
         LazyLock::force(counter);
     }
-    LazyLock::force(&OUTCOMES);
+    peering::metrics::show();
 }
 
 fn seconds(name: &str, help: &str) -> Gauge {

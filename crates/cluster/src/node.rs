@@ -1,5 +1,6 @@
 //! What the parts of a node's place in the cluster share, and how its lease is kept.
 
+use peering::Local;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,9 +13,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::dial;
 use crate::failovers::Failovers;
-use crate::link::dial;
-use crate::link::tls::Trust;
 use crate::locator::LocationCache;
 use crate::members::Members;
 use crate::node_lease::NodeLease;
@@ -53,8 +53,8 @@ pub(crate) struct Node {
     pub(crate) address: Arc<str>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) serve: Arc<dyn Serve>,
-    /// Where links are encrypted.
-    pub(crate) trust: Option<Trust>,
+    /// What connections to peers are made and taken with.
+    pub(crate) local: Local,
     pub(crate) lease: NodeLease,
     pub(crate) failovers: Failovers,
     /// Rises when sessions have something to do: the lease generation or a primary changed,

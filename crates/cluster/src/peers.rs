@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use peering::OrderlyEnd;
+
 use crate::Incarnation;
-use crate::link::wire::Fate;
 use crate::node::Node;
 
 /// Most peers that are told in a lease; a cluster has fewer nodes.
@@ -87,12 +88,12 @@ impl Peers {
 pub(crate) struct Linked {
     node: Arc<Node>,
     peer: Incarnation,
-    fate: Fate,
+    end: OrderlyEnd,
 }
 
 impl Linked {
-    /// `fate` is that of the link's connection.
-    pub(crate) fn new(node: &Arc<Node>, peer: Incarnation, fate: Fate) -> Self {
+    /// `end` is that of the link's connection.
+    pub(crate) fn new(node: &Arc<Node>, peer: Incarnation, end: OrderlyEnd) -> Self {
         let mut peers = node.peers.peers();
         let links = peers.entry(peer).or_default();
         links.live += 1;
@@ -105,7 +106,7 @@ impl Linked {
             // It came a moment ago. A link back notices its death as well.
             node.look_now.notify_one();
         }
-        Self { node: node.clone(), peer, fate }
+        Self { node: node.clone(), peer, end }
     }
 }
 
@@ -113,7 +114,7 @@ impl Drop for Linked {
     fn drop(&mut self) {
         if let Some(links) = self.node.peers.peers().get_mut(&self.peer) {
             links.live -= 1;
-            links.closed |= self.fate.was_closed();
+            links.closed |= self.end.was_seen();
         }
         self.node.lease.doubt();
         self.node.renew_now.notify_one();

@@ -8,9 +8,7 @@ use ownership::validity::Timing;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Error;
-use crate::link::PING_MS_MAX;
-use crate::link::handshake::ADDRESS_BYTES_MAX;
-use crate::link::tls::Trust;
+use peering::{ADDRESS_BYTES_MAX, Limits, PING_MS_MAX, Tls, Trust};
 
 /// Shortest secret that is accepted, in bytes.
 const SECRET_BYTES_MIN: usize = 16;
@@ -68,25 +66,6 @@ pub struct Settings {
     pub whereabouts_max: usize,
 }
 
-/// How a node proves to its peers which cluster it is of. All PEM.
-#[derive(Clone, PartialEq)]
-pub struct Tls {
-    /// Certificates of those who vouch for nodes, and for nobody else.
-    pub ca: String,
-    /// This node's certificate. It names the host that peers call, and is good for either
-    /// end of a connection.
-    pub certificate: String,
-    /// Its key.
-    pub key: String,
-}
-
-/// The key is not told.
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("ca", &self.ca).finish_non_exhaustive()
-    }
-}
-
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -125,6 +104,22 @@ impl fmt::Debug for Settings {
 }
 
 impl Settings {
+    /// The bounds of the calls between this node and one peer.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            calls: self.calls_max,
+            waiting_bytes: self.waiting_bytes_max,
+            message_bytes: self.message_bytes_max,
+            window: self.window,
+        }
+    }
+
+    /// How long a peer may be silent that says something every `ping_ms`.
+    pub(crate) fn silence(&self, ping_ms: u64) -> Duration {
+        let longest = self.ping_ms.max(ping_ms.min(PING_MS_MAX));
+        Duration::from_millis(longest.saturating_add(self.pong_ms))
+    }
+
     /// Says what is wrong, if something is.
     pub fn check(&self) -> Result<(), Error> {
         let wrong = |text: &str| Err(Error::Settings(text.to_owned()));

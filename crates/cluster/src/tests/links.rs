@@ -13,8 +13,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::support::{TestNode, call, next, settings, until};
-use crate::link::frame::PIECE_BYTES_MAX;
 use crate::{CallError, Settings};
+use peering::PIECE_BYTES_MAX;
 
 async fn two() -> (Arc<Memory>, TestNode, TestNode) {
     let store = Arc::new(Memory::default());

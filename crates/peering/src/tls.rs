@@ -13,8 +13,8 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{Accept, TlsAcceptor, TlsConnector, TlsStream};
 
-use super::wire::Socket;
-use crate::{Error, Tls};
+use crate::wire::Socket;
+use std::fmt;
 
 /// What peers speak over it.
 const ALPN: &[u8] = b"roundhouse-peer/3";
@@ -22,15 +22,39 @@ const ALPN: &[u8] = b"roundhouse-peer/3";
 /// What to do about a peer that is not trusted.
 pub(crate) const REMEDY: &str = "give every node a certificate for its own host that the cluster.tls.ca_file of all vouches for";
 
+/// How a node proves to its peers which cluster it is of. All PEM.
+#[derive(Clone, PartialEq)]
+pub struct Tls {
+    /// Certificates of those who vouch for nodes, and for nobody else.
+    pub ca: String,
+    /// This node's certificate. It names the host that peers call, and is good for either
+    /// end of a connection.
+    pub certificate: String,
+    /// Its key.
+    pub key: String,
+}
+
+/// The key is not told.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("ca", &self.ca).finish_non_exhaustive()
+    }
+}
+
+/// Why certificates and key cannot be used; the text names the setting and the remedy.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TlsError(String);
+
 /// Whom this node trusts, and how it is trusted.
-pub(crate) struct Trust {
+pub struct Trust {
     connector: TlsConnector,
     acceptor: TlsAcceptor,
 }
 
 impl Trust {
     /// Says which file is wrong, if one is.
-    pub(crate) fn of(tls: &Tls) -> Result<Self, Error> {
+    pub fn of(tls: &Tls) -> Result<Self, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
         for certificate in certificates("ca_file", &tls.ca)? {
@@ -105,7 +129,7 @@ pub(crate) fn is_distrust(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|error| error.is::<rustls::Error>())
 }
 
-fn certificates(file: &str, pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
+fn certificates(file: &str, pem: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     match certificates {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
@@ -113,8 +137,8 @@ fn certificates(file: &str, pem: &str) -> Result<Vec<CertificateDer<'static>>, E
     }
 }
 
-fn wrong(file: &str, why: &dyn std::fmt::Display) -> Error {
-    Error::Settings(format!(
+fn wrong(file: &str, why: &dyn fmt::Display) -> TlsError {
+    TlsError(format!(
         "cluster.tls.{file}: {why}; it must be PEM, as ca_file, cert_file and \
                              key_file are, all three or none"
     ))

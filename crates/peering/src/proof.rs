@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::frame::Greeting;
+use crate::frame::Greeting;
 
 /// How long a nonce is.
 pub(crate) const NONCE_BYTES: usize = 16;

@@ -14,9 +14,9 @@ use tokio::time::{sleep, timeout};
 use super::*;
 use crate::Tls;
 use crate::flush_queue;
-use crate::link::frame::{Open, Reply};
-use crate::link::tls::{Trust, meet};
-use crate::link::wire::Socket;
+use crate::frame::{Open, Reply};
+use crate::tls::{Trust, meet};
+use crate::wire::Socket;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -312,7 +312,7 @@ async fn who_is_gone_without_a_word_closed_the_line() {
         drop(near);
         let ended = ended(&mut far, LONG).await;
         assert!(matches!(ended, Ended::Closed | Ended::Broken(_)), "{ended}");
-        assert!(far.fate().was_closed());
+        assert!(far.orderly_end().was_seen());
     }
 }
 
@@ -379,7 +379,7 @@ async fn ended_after_a_write(done: impl FnOnce(TcpStream)) -> (io::Result<usize>
     timeout(PATIENCE, failed).await.unwrap();
     let mut inbox = Inbox::new(100);
     let read = std::future::poll_fn(|context| inbox.poll_fill(&mut near, context)).await;
-    (read, near.fate().was_closed())
+    (read, near.orderly_end().was_seen())
 }
 
 #[tokio::test]
@@ -414,7 +414,7 @@ async fn who_can_say_nothing_any_more_still_hears_what_was_said() {
         let mut inbox = Inbox::new(1_000);
         far_connection.run(&mut far, &mut inbox, LONG).await;
         assert_eq!(*far_connection.handler().last_read.lock().unwrap(), [WORDS]);
-        assert!(far.fate().was_closed());
+        assert!(far.orderly_end().was_seen());
     }
 }
 

@@ -73,7 +73,7 @@ pub(crate) enum Kind {
 /// Most bytes of a message in one frame. A longer message is sent in several frames, and
 /// frames of other calls are sent between them. With its header such a frame is as large as
 /// what a connection writes at once (64 KiB).
-pub(crate) const PIECE_BYTES_MAX: usize = (64 << 10) - super::FRAME_OVERHEAD_BYTES;
+pub const PIECE_BYTES_MAX: usize = (64 << 10) - crate::FRAME_OVERHEAD_BYTES;
 
 /// Splits the next piece off a message. Copies nothing. Returns the piece and how many bytes
 /// remain in `message`.

@@ -18,10 +18,10 @@ use futures_util::task::AtomicWaker;
 use tokio::io::AsyncWrite;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::frame::{Bye, Frame, Kind};
-use super::inbox::Inbox;
-use super::wire::{Outgoing, Wire};
 use crate::flush_queue::Flush;
+use crate::frame::{Bye, Frame, Kind};
+use crate::inbox::Inbox;
+use crate::wire::{Outgoing, Wire};
 
 /// Frames are collected into one write up to this many bytes; a larger frame is written whole.
 const ENOUGH_BYTES: usize = 64 << 10;
@@ -47,27 +47,32 @@ pub(crate) trait FrameHandler: Send + Sync + 'static {
 
 /// How the two ends find out that the other is gone.
 #[derive(Clone, Copy)]
-pub(crate) struct Heartbeat {
+pub struct Heartbeat {
     /// The calling end sends a ping so often. The called end answers with a pong; and sends one
     /// as often while a long message arrives, since the next ping is behind that.
-    pub(crate) every: Duration,
+    pub every: Duration,
     /// This is the calling end.
-    pub(crate) pings: bool,
+    pub pings: bool,
     /// The other end is gone when nothing has arrived for so long.
-    pub(crate) silence: Duration,
+    pub silence: Duration,
 }
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Ended {
+pub enum Ended {
+    /// The other end ended it on purpose.
     #[error("the other end said goodbye")]
     Goodbye,
+    /// The other end closed it without saying goodbye.
     #[error("the other end closed it without saying goodbye")]
     Closed,
+    /// Nothing arrived for as long as [`Heartbeat::silence`].
     #[error("the other end was silent for too long")]
     Silent,
+    /// The other end sent what no node sends.
     #[error("the other end sent what no node sends")]
     Malformed,
+    /// It broke, or could not be written to.
     #[error("{0}")]
     Broken(io::Error),
 }

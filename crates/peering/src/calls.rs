@@ -11,30 +11,30 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 
-use super::assembly::{Assembly, First, Next};
-use super::frame::{self, Credit, Kind, Open, Piece, Reply, TooLarge};
+use crate::assembly::{Assembly, First, Next};
 use crate::flush_queue::{self, Flush};
+use crate::frame::{self, Credit, Kind, Open, Piece, Reply, TooLarge};
 use crate::{CallError, metrics};
 
 /// What one node has to say to another.
-pub(crate) struct Calls {
+pub struct Calls {
     limits: Limits,
     state: Mutex<State>,
 }
 
 /// How much there may be of what.
 #[derive(Clone, Copy)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Calls, those included that wait for the link or for their caller to look.
-    pub(crate) calls: usize,
+    pub calls: usize,
     /// Bytes of calls that wait for the link.
-    pub(crate) waiting_bytes: usize,
+    pub waiting_bytes: usize,
     /// Bytes of one call, or of one reply.
-    pub(crate) message_bytes: usize,
+    pub message_bytes: usize,
     /// Frames with replies of one call that its caller has not taken. Only where its caller
     /// waits for a reply that arrives in pieces are the pieces not counted, so what one call
     /// keeps here is at most a whole reply and so many frames.
-    pub(crate) window: u32,
+    pub window: u32,
 }
 
 #[derive(Default)]
@@ -111,13 +111,18 @@ enum Progress {
 }
 
 impl Calls {
-    pub(crate) fn new(limits: Limits) -> Self {
+    /// Nothing is connected yet.
+    pub fn new(limits: Limits) -> Self {
         Self { limits, state: Mutex::default() }
     }
 
-    /// Makes a call. Fails at a bound: it is not started. The flag asks the caller to
-    /// have somebody connect.
-    pub(crate) fn open(&self, body: Bytes) -> Result<(u64, bool), CallError> {
+    /// Makes a call. Fails at a bound: then it is not started. Answers with the call's id, and
+    /// whether the caller of this must have the peer connected.
+    pub fn open(&self, body: Bytes) -> Result<(u64, bool), CallError> {
+        self.try_open(body).inspect_err(|error| metrics::outcome((*error).into()))
+    }
+
+    fn try_open(&self, body: Bytes) -> Result<(u64, bool), CallError> {
         if body.len() > self.limits.message_bytes {
             return Err(CallError::TooLarge { bytes_max: self.limits.message_bytes as u64 });
         }
@@ -149,14 +154,14 @@ impl Calls {
         if connect {
             state.phase = Phase::Connecting;
         }
-        state.ring();
+        state.flush_later();
         drop(state);
         metrics::CALLS_OPEN.inc();
         Ok((id, connect))
     }
 
     /// The next thing that came of a call.
-    pub(crate) fn poll_reply(
+    pub fn poll_reply(
         &self,
         id: u64,
         context: &mut Context<'_>,
@@ -168,7 +173,7 @@ impl Calls {
             call.took(reply.frames);
             if call.owes_credit(self.limits.window) {
                 state.waiting.push_back(Waiting::Credit(id));
-                state.ring();
+                state.flush_later();
             }
             return Poll::Ready(Some(Ok(reply.body)));
         }
@@ -189,14 +194,14 @@ impl Calls {
     }
 
     /// Is nothing more to come of a call, as far as is known?
-    pub(crate) fn is_over(&self, id: u64) -> bool {
+    pub fn is_over(&self, id: u64) -> bool {
         self.state().calls.get(&id).is_none_or(|call| {
             call.replies.is_empty() && matches!(call.progress, Progress::Over(Ok(())))
         })
     }
 
     /// The caller is gone.
-    pub(crate) fn forget(&self, id: u64) {
+    pub fn forget(&self, id: u64) {
         let mut state = self.state();
         let Some(call) = state.calls.remove(&id) else { return };
         match &call.progress {
@@ -210,7 +215,7 @@ impl Calls {
                     state.waiting_bytes -= rest.len();
                 }
                 state.waiting.push_back(Waiting::Cancel(id));
-                state.ring();
+                state.flush_later();
                 metrics::outcome(metrics::Outcome::Cancelled);
             }
             Progress::Over(_) => {}
@@ -220,7 +225,7 @@ impl Calls {
     }
 
     /// Asks for a link although there is no call. True where the caller is to connect.
-    pub(crate) fn want(&self) -> bool {
+    pub fn want(&self) -> bool {
         let mut state = self.state();
         let connect = state.phase == Phase::Down;
         if connect {
@@ -230,17 +235,17 @@ impl Calls {
     }
 
     /// Is there no link, and nobody who makes one?
-    pub(crate) fn is_down(&self) -> bool {
+    pub fn is_down(&self) -> bool {
         self.state().phase == Phase::Down
     }
 
     /// Is the link up?
-    pub(crate) fn is_up(&self) -> bool {
+    pub fn is_up(&self) -> bool {
         self.state().phase == Phase::Up
     }
 
     /// Has the last attempt to connect failed?
-    pub(crate) fn is_unreachable(&self) -> bool {
+    pub fn is_unreachable(&self) -> bool {
         self.state().unreachable
     }
 
@@ -255,7 +260,7 @@ impl Calls {
         state.phase = Phase::Up;
         state.unreachable = false;
         state.connection = Some(connection);
-        state.ring();
+        state.flush_later();
     }
 
     /// Appends what there is to say, until there is enough. From here on a call counts as
@@ -299,7 +304,7 @@ impl Calls {
 
     /// The link broke, or did not come about. What was handed to it may have begun; what
     /// was not, has not. `again`: somebody goes on connecting.
-    pub(crate) fn broke(&self, again: bool) {
+    pub fn broke(&self, again: bool) {
         let mut state = self.state();
         state.unreachable |= state.phase == Phase::Connecting;
         state.phase = if again { Phase::Connecting } else { Phase::Down };
@@ -393,10 +398,10 @@ impl Calls {
         }
         if matches!(change, Change::Cancel) {
             state.waiting.push_back(Waiting::Cancel(id));
-            state.ring();
+            state.flush_later();
         } else if credits {
             state.waiting.push_back(Waiting::Credit(id));
-            state.ring();
+            state.flush_later();
         }
         drop(state);
         if let Some(waker) = waker {
@@ -503,7 +508,7 @@ impl State {
     }
 
     /// There is something to say.
-    fn ring(&self) {
+    fn flush_later(&self) {
         if let Some(connection) = &self.connection {
             flush_queue::flush_later(connection);
         }
@@ -515,7 +520,7 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::link::frame::Frame;
+    use crate::frame::Frame;
 
     struct Mute;
 

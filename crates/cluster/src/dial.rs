@@ -1,26 +1,17 @@
 //! Makes and keeps the link to one peer, and finds out when it is dead.
 
-use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use peering::{Calls, ConnectError, Established, Heartbeat, PeerIdentity, Purpose};
 use store::Marking;
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::calls::Calls;
-use super::connection::{self, FrameHandler, Heartbeat, PeerConnection};
-use super::frame::Kind;
-use super::handshake::{self, PeerIdentity, Purpose, Unmet};
-use super::inbox::Inbox;
-use super::tls;
-use super::watch::Watch;
-use super::wire::{Socket, Wire};
 use crate::node::Node;
+use crate::peer_watch::Watch;
 use crate::peers::Linked;
 use crate::{Incarnation, Settings, metrics};
 use ownership::detector::{Attempt, FailureDetector, Found, LOOK_MS, Links, Next, Timing, Verdict};
@@ -36,7 +27,7 @@ pub(crate) struct Link {
     /// Whom it is meant for.
     pub(crate) incarnation: Incarnation,
     pub(crate) address: Arc<str>,
-    pub(crate) calls: Calls,
+    pub(crate) calls: Arc<Calls>,
     /// The peer's lease is over: it does nothing of what it was asked.
     pub(crate) lapsed: Notify,
     /// The peer was about to leave when its lease was last seen, and ends the link itself.
@@ -44,7 +35,7 @@ pub(crate) struct Link {
 }
 
 /// Why there is no link.
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// Nothing listens at the address.
     Refused,
     /// Another process of the cluster answers, which is told to be at this very address. So
@@ -61,12 +52,6 @@ enum Ended {
     /// The peer may not act any more. Others may, for what was its own.
     Lapsed,
     Broken,
-}
-
-/// A connection to a peer that both ends have proven themselves on.
-pub(super) struct Established {
-    pub(super) wire: Wire,
-    pub(super) inbox: Inbox,
 }
 
 /// Whatever happens to the task that connects, its calls learn of it.
@@ -207,24 +192,20 @@ async fn look(node: &Node, peer: Incarnation, detector: &mut FailureDetector) ->
 }
 
 /// Carries calls over an established link until it ends.
-async fn run(node: &Arc<Node>, link: &Arc<Link>, established: Established) -> Ended {
-    let Established { mut wire, mut inbox } = established;
-    let linked = Linked::new(node, link.incarnation, wire.fate().clone());
+async fn run(node: &Arc<Node>, link: &Arc<Link>, mut established: Established) -> Ended {
+    let orderly_end = established.orderly_end();
+    let linked = Linked::new(node, link.incarnation, orderly_end.clone());
     let counted = Counted::new();
-    let calling = Calling { number: link.calls.link(), link: link.clone() };
-    let connection = Arc::new(PeerConnection::new(calling, &wire));
-    link.calls.up(connection.clone());
     let Settings { ping_ms, .. } = node.settings;
     let every = Duration::from_millis(ping_ms);
-    let heartbeat =
-        Heartbeat { every, pings: true, silence: super::silence(&node.settings, ping_ms) };
+    let heartbeat = Heartbeat { every, pings: true, silence: node.settings.silence(ping_ms) };
     let mut lapsed = pin!(link.lapsed.notified());
     let ended = tokio::select! {
         biased;
-        ended = connection.run(&mut wire, &mut inbox, heartbeat) => match ended {
-            connection::Ended::Goodbye => Ended::Parted,
+        ended = established.carry(&link.calls, heartbeat) => match ended {
+            peering::Ended::Goodbye => Ended::Parted,
             why => {
-                let closed = wire.fate().was_closed();
+                let closed = orderly_end.was_seen();
                 tracing::warn!(node = %link.incarnation, %why, closed, "the link to a peer broke");
                 Ended::Broken
             }
@@ -238,33 +219,36 @@ async fn run(node: &Arc<Node>, link: &Arc<Link>, established: Established) -> En
         metrics::LINKS_BROKEN.inc();
     }
     link.calls.broke(true);
-    drop((linked, counted, wire));
+    drop((linked, counted, established));
     ended
 }
 
-/// Connects and shakes hands.
-pub(super) async fn meet(
+/// Connects, and finds out that the peer of the link is there.
+pub(crate) async fn meet(
     node: &Node,
     link: &Link,
     purpose: Purpose,
 ) -> Result<Established, Failure> {
-    let mut wire = reach(node, &link.address).await.map_err(unreached)?;
-    let mut inbox = Inbox::new(handshake::FRAME_BYTES_MAX);
-    let Settings { ping_ms, secret, .. } = &node.settings;
-    let (incarnation, address) = (node.incarnation, node.address.clone());
-    let own = PeerIdentity { incarnation, ping_ms: *ping_ms, address, purpose };
-    let callee = handshake::call(&own, secret, &mut wire, &mut inbox).await.map_err(unmet)?;
-    if callee.incarnation != link.incarnation {
-        return Err(another(node, link, &callee));
+    let established = node.local.connect(&link.address, purpose).await?;
+    if established.peer().incarnation != link.incarnation.0 {
+        return Err(another(node, link, established.peer()));
     }
-    inbox.admit(super::FRAME_BYTES_MAX);
-    Ok(Established { wire, inbox })
+    Ok(established)
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Refused => Self::Refused,
+            ConnectError::Other(why) => Self::Other(why),
+        }
+    }
 }
 
 /// What it means that another process answers than the one that was called. A connection may
 /// have been led elsewhere, also back to this node: that proves nothing of the one called.
 fn another(node: &Node, link: &Link, callee: &PeerIdentity) -> Failure {
-    if callee.incarnation == node.incarnation {
+    if callee.incarnation == node.local.incarnation {
         return Failure::Other(format!(
             "this node itself answers at {}; see cluster.advertise of both nodes, and what \
              leads there",
@@ -277,42 +261,7 @@ fn another(node: &Node, link: &Link, callee: &PeerIdentity) -> Failure {
             callee.address, link.address
         ));
     }
-    Failure::Superseded(callee.incarnation)
-}
-
-async fn reach(node: &Node, address: &str) -> io::Result<Wire> {
-    let socket = Socket::new(TcpStream::connect(address).await?)?;
-    let Some(trust) = &node.trust else { return Ok(Wire::Plain(socket)) };
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    Ok(Wire::Tls(Box::new(tls::meet(&trust.connector(), host, socket).await?)))
-}
-
-fn unreached(error: io::Error) -> Failure {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => Failure::Refused,
-        io::ErrorKind::PermissionDenied => {
-            metrics::LINKS_REFUSED.inc();
-            Failure::Other(error.to_string())
-        }
-        _ => Failure::Other(error.to_string()),
-    }
-}
-
-fn unmet(unmet: Unmet) -> Failure {
-    let why = match unmet {
-        Unmet::Ended(error) => return unreached(tls::unheard(error)),
-        Unmet::Malformed => "what answers there is not a peer",
-        Unmet::Random => "the system has no random bits",
-        Unmet::Unproven => {
-            metrics::LINKS_REFUSED.inc();
-            "it does not know the cluster's secret"
-        }
-        Unmet::Refused => {
-            metrics::LINKS_REFUSED.inc();
-            "it does not accept this node; give all nodes the same cluster.secret"
-        }
-    };
-    Failure::Other(why.to_owned())
+    Failure::Superseded(Incarnation(callee.incarnation))
 }
 
 /// Has the store note that an incarnation is dead, which was found so by the renewal `seen`. No
@@ -334,21 +283,5 @@ pub(crate) async fn mark_dead(node: &Node, incarnation: Incarnation, seen: Optio
             tracing::warn!(%error, node = %incarnation, "a node could not be marked dead");
             false
         }
-    }
-}
-
-/// The calls of a link, while it lasts.
-struct Calling {
-    number: u64,
-    link: Arc<Link>,
-}
-
-impl FrameHandler for Calling {
-    fn handle_frame(&self, kind: Kind) -> bool {
-        self.link.calls.take(kind)
-    }
-
-    fn write_frames(&self, out: &mut BytesMut, enough_bytes: usize) {
-        self.link.calls.write_frames(self.number, out, enough_bytes);
     }
 }

@@ -1,4 +1,5 @@
-//! How two nodes come to know each other, before anything is called.
+//! The handshake of a connection between two nodes: each proves to the other that it knows the
+//! cluster's secret, and says which process it is.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,35 +8,35 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncWriteExt as _;
 
-use super::frame::{Bye, Greeting, Kind};
-use super::inbox::{Inbox, Malformed};
-use super::proof::{self, Role};
-use super::wire::Wire;
-use crate::Incarnation;
+use crate::frame::{Bye, Greeting, Kind};
+use crate::inbox::{Inbox, Malformed};
+use crate::proof::{self, Role};
+use crate::wire::Wire;
 
-/// Longest frame of those who have not proven themselves, in bytes: a greeting takes up to 46,
+/// Longest frame before the handshake is done, in bytes: a greeting takes up to 46,
 /// and an address up to [`ADDRESS_BYTES_MAX`].
 pub(crate) const FRAME_BYTES_MAX: usize = 512;
 
-/// Longest address that a node may be told to be at, in bytes. Settings with a longer one are
+/// Longest address of a node, in bytes. Settings with a longer one are
 /// refused. The longest name of a host has 253.
-pub(crate) const ADDRESS_BYTES_MAX: usize = 300;
+pub const ADDRESS_BYTES_MAX: usize = 300;
 
-/// Who is at one end of a connection.
+/// The node at one end of a connection, as it says of itself.
 #[derive(Clone)]
-pub(crate) struct PeerIdentity {
-    pub(crate) incarnation: Incarnation,
-    /// Who calls says something so often, in milliseconds. It is 0 for who was called.
-    pub(crate) ping_ms: u64,
-    /// Where peers are told to reach it; empty where none does.
-    pub(crate) address: Arc<str>,
-    /// What the connection is for. Who was called leaves that to the caller.
-    pub(crate) purpose: Purpose,
+pub struct PeerIdentity {
+    /// Its process.
+    pub incarnation: u64,
+    /// How often the calling end sends a ping, in milliseconds; 0 at the called end.
+    pub ping_ms: u64,
+    /// The address at which peers reach it; empty where none does.
+    pub address: Arc<str>,
+    /// What the connection is for. The calling end chooses.
+    pub purpose: Purpose,
 }
 
 /// What a connection between two nodes is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub enum Purpose {
     /// It carries calls.
     #[default]
     Calls,
@@ -43,10 +44,10 @@ pub(crate) enum Purpose {
     Watch,
 }
 
-/// Why two do not come to know each other.
+/// Why a handshake failed.
 #[derive(Debug)]
 pub(crate) enum Unmet {
-    /// The other end speaks as no node does.
+    /// The other end sends what no node sends.
     Malformed,
     /// The other end does not know the cluster's secret.
     Unproven,
@@ -58,7 +59,7 @@ pub(crate) enum Unmet {
     Random,
 }
 
-/// Meets the node that was called, and tells which it is.
+/// The handshake of the calling end. Answers with the node at the called end.
 pub(crate) async fn call(
     own: &PeerIdentity,
     secret: &str,
@@ -66,13 +67,13 @@ pub(crate) async fn call(
     inbox: &mut Inbox,
 ) -> Result<PeerIdentity, Unmet> {
     let caller = greeting(own)?;
-    say(wire, Kind::Hello(caller.clone())).await?;
-    let callee = match hear(wire, inbox).await? {
+    send(wire, Kind::Hello(caller.clone())).await?;
+    let callee = match receive(wire, inbox).await? {
         Kind::Challenge(callee) => callee,
         _ => return Err(Unmet::Malformed),
     };
-    say(wire, Kind::Proof(proof::prove(secret, Role::Caller, &caller, &callee))).await?;
-    match hear(wire, inbox).await? {
+    send(wire, Kind::Proof(proof::prove(secret, Role::Caller, &caller, &callee))).await?;
+    match receive(wire, inbox).await? {
         Kind::Welcome(proof) if proof::holds(&proof, secret, Role::Callee, &caller, &callee) => {
             // Only one that proved itself is believed.
             Ok(callee.into())
@@ -83,31 +84,31 @@ pub(crate) async fn call(
     }
 }
 
-/// Meets the node that called, and tells which it is.
+/// The handshake of the called end. Answers with the node at the calling end.
 pub(crate) async fn answer(
     own: &PeerIdentity,
     secret: &str,
     wire: &mut Wire,
     inbox: &mut Inbox,
 ) -> Result<PeerIdentity, Unmet> {
-    let Kind::Hello(caller) = hear(wire, inbox).await? else { return Err(Unmet::Malformed) };
+    let Kind::Hello(caller) = receive(wire, inbox).await? else { return Err(Unmet::Malformed) };
     let callee = greeting(own)?;
-    say(wire, Kind::Challenge(callee.clone())).await?;
-    let Kind::Proof(proof) = hear(wire, inbox).await? else { return Err(Unmet::Malformed) };
+    send(wire, Kind::Challenge(callee.clone())).await?;
+    let Kind::Proof(proof) = receive(wire, inbox).await? else { return Err(Unmet::Malformed) };
     if !proof::holds(&proof, secret, Role::Caller, &caller, &callee) {
-        say(wire, Kind::Bye(Bye { unproven: true })).await?;
+        send(wire, Kind::Bye(Bye { unproven: true })).await?;
         return Err(Unmet::Unproven);
     }
-    say(wire, Kind::Welcome(proof::prove(secret, Role::Callee, &caller, &callee))).await?;
+    send(wire, Kind::Welcome(proof::prove(secret, Role::Callee, &caller, &callee))).await?;
     Ok(caller.into())
 }
 
-/// Who this is, and something that nobody ever said before.
+/// What this node says of itself, with a random number that is used once.
 fn greeting(own: &PeerIdentity) -> Result<Greeting, Unmet> {
     let mut nonce = [0; proof::NONCE_BYTES];
     getrandom::fill(&mut nonce).map_err(|_| Unmet::Random)?;
     Ok(Greeting {
-        incarnation: own.incarnation.0,
+        incarnation: own.incarnation,
         nonce: Bytes::copy_from_slice(&nonce),
         ping_ms: own.ping_ms,
         address: own.address.to_string(),
@@ -118,20 +119,19 @@ fn greeting(own: &PeerIdentity) -> Result<Greeting, Unmet> {
 impl From<Greeting> for PeerIdentity {
     fn from(greeting: Greeting) -> Self {
         let Greeting { incarnation, ping_ms, address, watches, .. } = greeting;
-        let incarnation = Incarnation(incarnation);
         let purpose = if watches { Purpose::Watch } else { Purpose::Calls };
         Self { incarnation, ping_ms, address: address.into(), purpose }
     }
 }
 
-async fn say(wire: &mut Wire, kind: Kind) -> Result<(), Unmet> {
+async fn send(wire: &mut Wire, kind: Kind) -> Result<(), Unmet> {
     let mut bytes = BytesMut::new();
     kind.write_to(&mut bytes);
     wire.write_all(&bytes).await?;
     Ok(wire.flush().await?)
 }
 
-async fn hear(wire: &mut Wire, inbox: &mut Inbox) -> Result<Kind, Unmet> {
+async fn receive(wire: &mut Wire, inbox: &mut Inbox) -> Result<Kind, Unmet> {
     loop {
         if let Some(frame) = inbox.next()? {
             return frame.kind.ok_or(Unmet::Malformed);

@@ -8,8 +8,8 @@ use bytes::{Buf, BytesMut};
 use prost::Message as _;
 use tokio::io::AsyncReadExt as _;
 
-use super::frame::Frame;
-use super::wire::Wire;
+use crate::frame::Frame;
+use crate::wire::Wire;
 
 /// Room that there is for what arrives next, in bytes.
 const ROOM_BYTES: usize = 16 << 10;
@@ -85,7 +85,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::link::frame::{Kind, Open, Reply};
+    use crate::frame::{Kind, Open, Reply};
 
     fn frames() -> impl Strategy<Value = Vec<Frame>> {
         let body = || prop::collection::vec(any::<u8>(), 0..300).prop_map(Bytes::from);

@@ -13,13 +13,13 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_rustls::TlsStream;
 
-/// How a connection ended, for whoever made it.
+/// Whether a connection has ended in order, for who made it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Fate(Arc<AtomicBool>);
+pub struct OrderlyEnd(Arc<AtomicBool>);
 
-impl Fate {
+impl OrderlyEnd {
     /// The system at its other end closed it in order. It was neither reset nor silent.
-    pub(crate) fn was_closed(&self) -> bool {
+    pub fn was_seen(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
@@ -28,7 +28,7 @@ impl Fate {
 pub(crate) struct Socket {
     incoming: OwnedReadHalf,
     outgoing: Arc<Outgoing>,
-    fate: Fate,
+    orderly_end: OrderlyEnd,
 }
 
 /// Where a connection is written to, by whichever thread.
@@ -52,7 +52,7 @@ impl Socket {
         stream.set_nodelay(true)?;
         let (incoming, outgoing) = stream.into_split();
         let outgoing = Arc::new(Outgoing { half: outgoing, failed: Mutex::default() });
-        Ok(Self { incoming, outgoing, fate: Fate::default() })
+        Ok(Self { incoming, outgoing, orderly_end: OrderlyEnd::default() })
     }
 }
 
@@ -116,8 +116,8 @@ impl Wire {
     }
 
     /// How the connection ended, when it has.
-    pub(crate) fn fate(&self) -> &Fate {
-        &self.socket().fate
+    pub(crate) fn orderly_end(&self) -> &OrderlyEnd {
+        &self.socket().orderly_end
     }
 
     fn socket(&self) -> &Socket {
@@ -148,7 +148,7 @@ impl AsyncRead for Socket {
         ready!(Pin::new(&mut this.incoming).poll_read(context, buffer))?;
         if has_room && buffer.filled().len() == before {
             this.outgoing.was_closed()?;
-            this.fate.0.store(true, Ordering::Release);
+            this.orderly_end.0.store(true, Ordering::Release);
         }
         Poll::Ready(Ok(()))
     }

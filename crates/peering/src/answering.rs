@@ -11,19 +11,19 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::{Bytes, BytesMut};
 
-use super::assembly::{Assembly, First, Next};
-use super::connection::FrameHandler;
-use super::frame::{self, Credit, Kind, Open, Piece, Reply, TooLarge};
+use crate::assembly::{Assembly, First, Next};
+use crate::connection::FrameHandler;
 use crate::flush_queue::{self, Flush};
-use crate::node::Node;
-use crate::{CallError, Replies};
+use crate::frame::{self, Credit, Kind, Open, Piece, Reply, TooLarge};
+use crate::{Answerer, CallError, Limits, Replies};
 
 /// Refusals that a peer does not take, at most. An honest one has fewer calls under way.
 const REFUSED_MAX: usize = 1 << 20;
 
 /// One peer's calls, and what is to be told of them.
 pub(crate) struct Answering {
-    node: Arc<Node>,
+    answerer: Arc<dyn Answerer>,
+    limits: Limits,
     state: Mutex<State>,
     ready: Arc<Ready>,
 }
@@ -79,9 +79,13 @@ struct Wakes {
 
 impl Answering {
     /// What calls have to tell goes over this connection.
-    pub(crate) fn new(node: Arc<Node>, connection: Weak<dyn Flush>) -> Self {
+    pub(crate) fn new(
+        answerer: Arc<dyn Answerer>,
+        limits: Limits,
+        connection: Weak<dyn Flush>,
+    ) -> Self {
         let ready = Arc::new(Ready { calls: Mutex::new(Some(VecDeque::new())), connection });
-        Self { node, state: Mutex::default(), ready }
+        Self { answerer, limits, state: Mutex::default(), ready }
     }
 
     /// The connection has ended, and every call with it.
@@ -94,21 +98,21 @@ impl Answering {
 
     fn open(&self, open: Open) -> bool {
         let Open { id, window, body, rest } = open;
-        let settings = &self.node.settings;
+        let limits = self.limits;
         let mut state = self.state();
         let known = state.calls.contains_key(&id) || state.arriving.contains_key(&id);
-        let full = state.calls.len() + state.arriving.len() >= settings.calls_max;
-        if known || full || self.node.lease.is_given_up() {
+        let full = state.calls.len() + state.arriving.len() >= limits.calls;
+        if known || full || !self.answerer.takes_calls() {
             return state.refuse(Kind::NotStarted(id));
         }
-        match Assembly::begin(body, rest, settings.message_bytes_max) {
+        match Assembly::begin(body, rest, limits.message_bytes) {
             First::Whole(body) => {
                 drop(state);
                 self.begin(id, window, body)
             }
             First::Begun(assembly) => {
                 let bytes = state.arriving_bytes.saturating_add(assembly.whole_bytes());
-                if bytes > settings.waiting_bytes_max {
+                if bytes > limits.waiting_bytes {
                     return state.refuse(Kind::NotStarted(id));
                 }
                 state.arriving_bytes = bytes;
@@ -116,7 +120,7 @@ impl Answering {
                 true
             }
             First::TooLarge => {
-                let bytes_max = settings.message_bytes_max as u64;
+                let bytes_max = limits.message_bytes as u64;
                 state.refuse(Kind::TooLarge(TooLarge { id, bytes_max }))
             }
         }
@@ -141,7 +145,7 @@ impl Answering {
 
     /// Begins a call that has arrived whole.
     fn begin(&self, id: u64, window: u32, body: Bytes) -> bool {
-        let replies = self.node.serve.serve(body);
+        let replies = self.answerer.serve(body);
         let mut state = self.state();
         let Some(replies) = replies else { return state.refuse(Kind::NotStarted(id)) };
         let queued = AtomicBool::new(false);
@@ -270,7 +274,7 @@ impl FrameHandler for Answering {
     }
 
     fn write_frames(&self, out: &mut BytesMut, enough_bytes: usize) {
-        let message_bytes_max = self.node.settings.message_bytes_max;
+        let message_bytes_max = self.limits.message_bytes;
         while out.len() < enough_bytes {
             let next = self.state().next(&self.ready, message_bytes_max);
             let Some((kind, ended)) = next else { return };

@@ -1,0 +1,69 @@
+//! Takes links of peers and answers their calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use peering::{Answerer, Established, Heartbeat, Listener, PING_MS_MAX, Purpose};
+use tokio::net::TcpListener;
+use tokio::time::sleep;
+
+use crate::node::Node;
+use crate::peers::Linked;
+use crate::{Incarnation, Replies, peer_watch};
+
+/// How long to wait after no connection could be taken: the process has too many files open.
+const PAUSE: Duration = Duration::from_millis(200);
+
+impl Answerer for Node {
+    fn takes_calls(&self) -> bool {
+        !self.lease.is_given_up()
+    }
+
+    fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>> {
+        self.serve.serve(call)
+    }
+}
+
+/// Listens until the node closes its links.
+pub(crate) async fn listen(node: Arc<Node>, sockets: TcpListener) {
+    let listener = Arc::new(Listener::default());
+    let closing = node.closing.clone();
+    while let Some(accepted) = closing.run_until_cancelled(sockets.accept()).await {
+        let (stream, from) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "no link of a peer can be taken");
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let (node, arrival) = (node.clone(), listener.accept(stream, from));
+        tokio::spawn(async move {
+            let met = arrival.meet(&node.local, node.settings.connect());
+            let Some(Some(established)) = node.closing.run_until_cancelled(met).await else {
+                return;
+            };
+            match established.peer().purpose {
+                Purpose::Calls => answer(&node, established).await,
+                Purpose::Watch => peer_watch::hold(&node, established).await,
+            }
+        });
+    }
+}
+
+/// Answers a peer's calls until the link ends.
+async fn answer(node: &Arc<Node>, mut established: Established) {
+    let caller = Incarnation(established.peer().incarnation);
+    let ping_ms = established.peer().ping_ms;
+    let linked = Linked::new(node, caller, established.orderly_end());
+    let every = Duration::from_millis(ping_ms.min(PING_MS_MAX));
+    let silence = node.settings.silence(ping_ms);
+    let heartbeat = Heartbeat { every, pings: false, silence };
+    let (answerer, limits) = (node.clone(), node.settings.limits());
+    let ended = established.answer(answerer, limits, heartbeat, &node.closing).await;
+    if let Some(why) = ended {
+        tracing::debug!(node = %caller, %why, "a link ended");
+    }
+    drop(linked);
+}

@@ -1,0 +1,104 @@
+//! A connection whose two ends have proven themselves to each other.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::answering::Answering;
+use crate::connection::{Ended, FrameHandler, Heartbeat, PeerConnection};
+use crate::flush_queue::Flush;
+use crate::frame::Kind;
+use crate::handshake::PeerIdentity;
+use crate::inbox::Inbox;
+use crate::wire::{OrderlyEnd, Wire};
+use crate::{Answerer, Calls, Limits};
+
+/// How long a peer has to close a connection that this node has ended.
+const CLOSE_GRACE: Duration = Duration::from_millis(100);
+
+/// A connection to a peer that is known. It is closed when this is dropped.
+pub struct Established {
+    peer: PeerIdentity,
+    wire: Wire,
+    inbox: Inbox,
+}
+
+impl Established {
+    pub(crate) fn new(peer: PeerIdentity, wire: Wire, inbox: Inbox) -> Self {
+        Self { peer, wire, inbox }
+    }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> &PeerIdentity {
+        &self.peer
+    }
+
+    /// Tells later whether the system of the peer closed the connection in order.
+    pub fn orderly_end(&self) -> OrderlyEnd {
+        self.wire.orderly_end().clone()
+    }
+
+    /// Carries these calls until the connection ends, or this future is dropped; the connection
+    /// is closed when the whole value is dropped. Say then [`Calls::broke`].
+    pub async fn carry(&mut self, calls: &Arc<Calls>, heartbeat: Heartbeat) -> Ended {
+        let handler = Calling { number: calls.link(), calls: calls.clone() };
+        let connection = Arc::new(PeerConnection::new(handler, &self.wire));
+        calls.up(connection.clone());
+        connection.run(&mut self.wire, &mut self.inbox, heartbeat).await
+    }
+
+    /// Answers the peer's calls until the connection ends. When `closing` is cancelled, the peer
+    /// is told goodbye.
+    pub async fn answer(
+        &mut self,
+        answerer: Arc<dyn Answerer>,
+        limits: Limits,
+        heartbeat: Heartbeat,
+        closing: &CancellationToken,
+    ) -> Option<Ended> {
+        let connection = Arc::new_cyclic(|connection| {
+            let connection: &Weak<PeerConnection<Answering>> = connection;
+            let flush = connection.clone() as Weak<dyn Flush>;
+            PeerConnection::new(Answering::new(answerer, limits, flush), &self.wire)
+        });
+        let mut running = connection.run(&mut self.wire, &mut self.inbox, heartbeat);
+        let ended = tokio::select! {
+            ended = &mut running => Some(ended),
+            () = closing.cancelled() => {
+                connection.say_goodbye();
+                timeout(CLOSE_GRACE, running).await.ok()
+            }
+        };
+        connection.handler().end();
+        ended
+    }
+
+    /// Sends nothing and waits for the end of the connection. A peer that sends something on it
+    /// ends it too, and so does the system where the peer's machine has been gone for `idle`.
+    pub async fn wait_for_end(&mut self, idle: Duration) {
+        // Where the system cannot do that, the connections with calls notice it.
+        let _ = self.wire.keep_alive(idle);
+        let (wire, inbox) = (&mut self.wire, &mut self.inbox);
+        let _ = poll_fn(|context| inbox.poll_fill(wire, context)).await;
+    }
+}
+
+/// The calls of one connection: those of an earlier one are not written.
+struct Calling {
+    number: u64,
+    calls: Arc<Calls>,
+}
+
+impl FrameHandler for Calling {
+    fn handle_frame(&self, kind: Kind) -> bool {
+        self.calls.take(kind)
+    }
+
+    fn write_frames(&self, out: &mut BytesMut, enough_bytes: usize) {
+        self.calls.write_frames(self.number, out, enough_bytes);
+    }
+}

@@ -1,0 +1,81 @@
+//! What is counted of connections and calls between nodes.
+
+use std::sync::LazyLock;
+
+use prometheus::{
+    IntCounter, IntCounterVec, IntGauge, register_int_counter, register_int_counter_vec,
+    register_int_gauge,
+};
+
+use crate::CallError;
+
+/// Peers that did not know the secret.
+pub(crate) static LINKS_REFUSED: LazyLock<IntCounter> = LazyLock::new(|| {
+    register_int_counter!(
+        "roundhouse_peer_links_refused_total",
+        "Peers that did not prove themselves."
+    )
+    .unwrap_or_else(|error| twice(&error))
+});
+
+/// Calls to other nodes that are under way.
+pub(crate) static CALLS_OPEN: LazyLock<IntGauge> = LazyLock::new(|| {
+    register_int_gauge!("roundhouse_peer_calls", "Calls to other nodes that are under way.")
+        .unwrap_or_else(|error| twice(&error))
+});
+
+static CALLS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    register_int_counter_vec!(
+        "roundhouse_peer_calls_total",
+        "Calls to other nodes, by how they ended.",
+        &["outcome"]
+    )
+    .unwrap_or_else(|error| twice(&error))
+});
+
+static OUTCOMES: LazyLock<[IntCounter; 5]> = LazyLock::new(|| {
+    ["ended", "not_started", "lost", "cancelled", "too_large"]
+        .map(|name| CALLS.with_label_values(&[name]))
+});
+
+/// How a call ended.
+#[derive(Clone, Copy)]
+pub(crate) enum Outcome {
+    Ended,
+    NotStarted,
+    Lost,
+    Cancelled,
+    TooLarge,
+}
+
+impl From<CallError> for Outcome {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::NotStarted => Self::NotStarted,
+            CallError::Lost => Self::Lost,
+            CallError::TooLarge { .. } => Self::TooLarge,
+        }
+    }
+}
+
+impl From<Result<(), CallError>> for Outcome {
+    fn from(result: Result<(), CallError>) -> Self {
+        result.map_or_else(Self::from, |()| Self::Ended)
+    }
+}
+
+/// Counts a call that is over.
+pub(crate) fn outcome(outcome: Outcome) {
+    OUTCOMES[outcome as usize].inc();
+}
+
+/// Shows every metric from the start, so that a rate is right from the first event on.
+pub fn show() {
+    LazyLock::force(&CALLS_OPEN);
+    LazyLock::force(&LINKS_REFUSED);
+    LazyLock::force(&OUTCOMES);
+}
+
+fn twice(error: &prometheus::Error) -> ! {
+    panic!("a metric is malformed or registered twice: {error}")
+}
