@@ -196,7 +196,7 @@ impl Cluster {
             changes: watch::Sender::new(0),
             peers: peers::Peers::default(),
             members: Members::new(settings.limits()),
-            location_cache: LocationCache::new(settings.whereabouts_max),
+            location_cache: LocationCache::new(settings.location_cache_max),
             draining: false.into(),
             renew_now: tokio::sync::Notify::new(),
             look_now: tokio::sync::Notify::new(),

@@ -63,7 +63,7 @@ pub struct Settings {
     /// several frames, so that a large one holds up no other.
     pub message_bytes_max: usize,
     /// Locations of sessions that are kept to save lookups; the oldest go first.
-    pub whereabouts_max: usize,
+    pub location_cache_max: usize,
 }
 
 impl Default for Settings {
@@ -84,7 +84,7 @@ impl Default for Settings {
             waiting_bytes_max: 64 << 20,
             window: 32,
             message_bytes_max: 64 << 20,
-            whereabouts_max: 65_536,
+            location_cache_max: 65_536,
         }
     }
 }

@@ -6,6 +6,10 @@ use std::fmt;
 use super::Settings;
 use super::shape::{Shape, join};
 
+/// Keys that have another name now: each with the key to use instead.
+pub(crate) const RENAMED: &[(&str, &str)] =
+    &[("cluster.whereabouts_max", "cluster.location_cache_max")];
+
 /// Why settings cannot be used: one line for each thing to mend. It never repeats a
 /// value, which may be a secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
@@ -50,12 +54,17 @@ impl Problems {
         origin: Option<&str>,
         known: &BTreeMap<String, Shape>,
     ) {
+        let path = join(at, key);
+        if let Some((_, new)) = RENAMED.iter().find(|(old, _)| *old == path) {
+            self.add(format!("`{path}`{} is now called `{new}`", from(origin)));
+            return;
+        }
         let near = nearest(key, known.keys()).map(|near| join(at, near));
         let advice = match near.or_else(|| elsewhere(key)) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("known here: {}", list(known.keys())),
         };
-        self.add(format!("unknown key `{}`{}; {advice}", join(at, key), from(origin)));
+        self.add(format!("unknown key `{path}`{}; {advice}", from(origin)));
     }
 
     pub(crate) fn wrong_kind(&mut self, at: &str, wanted: &str, origin: Option<&str>) {

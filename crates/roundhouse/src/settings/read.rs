@@ -105,6 +105,17 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_has_another_name_now_is_refused_with_that_name() {
+        let refusal = refusal("[cluster]\nwhereabouts_max = 3", &[]);
+        assert!(refusal.contains("`cluster.whereabouts_max` in "), "{refusal}");
+        assert!(refusal.contains("is now called `cluster.location_cache_max`"), "{refusal}");
+        let keys = Settings::keys();
+        for (old, new) in crate::settings::problems::RENAMED {
+            assert!(keys.contains_key(*new) && !keys.contains_key(*old), "{old}, {new}");
+        }
+    }
+
+    #[test]
     fn a_key_of_another_section_is_found_there() {
         let refusal = refusal("[admin]\nsse_after_ms = 3", &[]);
         assert!(refusal.contains("did you mean `sessions.sse_after_ms`?"), "{refusal}");
