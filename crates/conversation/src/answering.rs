@@ -6,14 +6,18 @@ use protocol::RequestId;
 
 use crate::exchange::{Call, CallId, Form, Word};
 use crate::log::{Mark, Opening, What};
-use crate::session::{Session, Turn};
+use crate::session::{Session, StepContext};
 use crate::stream::duplex_message;
 use crate::{Answer, Effect, Ending, Frame, Millis, SinkId};
 
 impl Session {
     /// Where messages of a call go besides its answer; makes its answer a stream if it
     /// is none yet. `None` when its client went away before there was anything to come back to.
-    pub(crate) fn upgraded(&mut self, turn: &mut Turn<'_>, id: CallId) -> Option<Upgraded> {
+    pub(crate) fn upgraded(
+        &mut self,
+        context: &mut StepContext<'_>,
+        id: CallId,
+    ) -> Option<Upgraded> {
         let call = self.calls.iter_mut().find(|call| call.id == id)?;
         let sink = call.sink;
         match &mut call.form {
@@ -23,7 +27,7 @@ impl Session {
             Form::Held { answers, .. } => {
                 let sink = sink?;
                 let answers = std::mem::take(answers);
-                Some(Upgraded::Stream(self.upgrade(turn, id, sink, answers)))
+                Some(Upgraded::Stream(self.upgrade(context, id, sink, answers)))
             }
         }
     }
@@ -31,7 +35,7 @@ impl Session {
     /// Makes a POST's answer a stream.
     fn upgrade(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         id: CallId,
         sink: SinkId,
         answers: Vec<Word>,
@@ -40,20 +44,20 @@ impl Session {
         let said = answers.iter().filter_map(|word| word.id.clone());
         let said = said.map(|id| Opening { id, rerun: None });
         let openings = said.chain(open.map(|exchange| self.opening(exchange))).collect();
-        let stream = self.open_stream(turn, Some(sink), openings, Some(id));
+        let stream = self.open_stream(context, Some(sink), openings, Some(id));
         // From now on the log has it.
         self.exchanges.iter_mut().filter(|e| e.call == id).for_each(|e| e.raw = None);
         if let Some(call) = self.calls.iter_mut().find(|call| call.id == id) {
             call.form = Form::Stream(stream);
         }
         for word in answers {
-            self.write_final_response(turn, stream, word);
+            self.write_final_response(context, stream, word);
         }
         stream
     }
 
     /// A POST was silent for long: its answer becomes a stream.
-    pub(crate) fn upgrade_silent(&mut self, turn: &mut Turn<'_>, id: CallId) {
+    pub(crate) fn upgrade_silent(&mut self, context: &mut StepContext<'_>, id: CallId) {
         let starting = !self.is_initialized();
         let Some(call) = self.calls.iter_mut().find(|call| call.id == id) else { return };
         let (Some(sink), Form::Held { upgrade_at, answers }) = (call.sink, &mut call.form) else {
@@ -62,19 +66,19 @@ impl Session {
         if starting {
             // There is nothing to resume before there is a session.
             call.form = Form::Unlogged;
-            turn.effects.push(Effect::Open { sink, welcome: true, at: None });
-            turn.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
+            context.effects.push(Effect::Open { sink, welcome: true, at: None });
+            context.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
             return;
         }
         *upgrade_at = Millis(u64::MAX);
         let answers = std::mem::take(answers);
-        self.upgrade(turn, id, sink, answers);
+        self.upgrade(context, id, sink, answers);
     }
 
     /// Gives the final response to one request of a call.
     pub(crate) fn final_response(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         id: CallId,
         request: Option<&RequestId>,
         data: Bytes,
@@ -94,12 +98,12 @@ impl Session {
                 match request {
                     Some(request) if arrives => self.cancelled.note_answered(request),
                     Some(request) => {
-                        self.keep_result(turn, request, &data, (sink.is_some(), gated));
+                        self.keep_result(context, request, &data, (sink.is_some(), gated));
                     }
                     None => {}
                 }
                 let gated = gated && !mutant!("answer_a_change_at_once");
-                self.answer(turn, sink, Answer::Json(data), gated);
+                self.answer(context, sink, Answer::Json(data), gated);
             }
             Form::Held { answers, .. } => {
                 if let Some(request) = request.filter(|_| arrives) {
@@ -109,12 +113,12 @@ impl Session {
                 if done {
                     let answers = array(std::mem::take(answers));
                     self.calls.swap_remove(index);
-                    self.answer(turn, sink, answers, gated);
+                    self.answer(context, sink, answers, gated);
                 }
             }
             Form::Stream(stream) => {
                 let stream = *stream;
-                self.write_final_response(turn, stream, Word { id: request.cloned(), data });
+                self.write_final_response(context, stream, Word { id: request.cloned(), data });
                 if gated {
                     self.hold_back();
                 }
@@ -123,22 +127,22 @@ impl Session {
                     if mutant!("final_response_leaves_the_stream_open") {
                         return;
                     }
-                    self.close_stream(turn, stream);
+                    self.close_stream(context, stream);
                 }
             }
             Form::Unlogged => {
                 self.calls.swap_remove(index);
                 if let Some(sink) = sink {
                     let frame = Frame::Message { id: None, data };
-                    turn.effects.push(Effect::Write { sink, frame });
-                    turn.effects.push(Effect::Finish { sink, ending: Ending::Proper });
+                    context.effects.push(Effect::Write { sink, frame });
+                    context.effects.push(Effect::Finish { sink, ending: Ending::Proper });
                 }
             }
             Form::Duplex => {
                 if done {
                     self.calls.swap_remove(index);
                 }
-                turn.effects.extend(self.duplex.map(|pipe| duplex_message(pipe, data)));
+                context.effects.extend(self.duplex.map(|pipe| duplex_message(pipe, data)));
             }
         }
     }
@@ -146,7 +150,7 @@ impl Session {
     /// Ends one request of a call without a word: its client cancelled it (CAN-01).
     pub(crate) fn no_final_response(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         id: CallId,
         request: &RequestId,
     ) {
@@ -156,7 +160,7 @@ impl Session {
         if call.open > 0 {
             if let Form::Stream(number) = call.form {
                 let what = What::Cancelled { request: request.clone() };
-                let entry = self.log.push(number, what, turn.now);
+                let entry = self.log.push(number, what, context.now);
                 let stream = self.streams.get_mut(number);
                 stream.into_iter().for_each(|stream| stream.settle(request, entry));
             }
@@ -165,12 +169,13 @@ impl Session {
         let Call { sink, batch, form, gated, .. } = self.calls.swap_remove(index);
         match form {
             Form::Held { answers, .. } if batch && !answers.is_empty() => {
-                self.answer(turn, sink, array(answers), gated);
+                self.answer(context, sink, array(answers), gated);
             }
-            Form::Held { .. } => self.answer(turn, sink, Answer::Nothing, false),
-            Form::Stream(stream) => self.close_stream(turn, stream),
+            Form::Held { .. } => self.answer(context, sink, Answer::Nothing, false),
+            Form::Stream(stream) => self.close_stream(context, stream),
             Form::Unlogged => {
-                turn.effects
+                context
+                    .effects
                     .extend(sink.map(|sink| Effect::Finish { sink, ending: Ending::Proper }));
             }
             Form::Duplex => {}
@@ -178,21 +183,26 @@ impl Session {
     }
 
     /// Writes a final response, and notes that its stream owes none any more.
-    fn write_final_response(&mut self, turn: &Turn<'_>, number: u64, word: Word) {
-        self.write_event_marked(turn, number, word.data, word.id.map_or(Mark::Plain, Mark::Word));
+    fn write_final_response(&mut self, context: &StepContext<'_>, number: u64, word: Word) {
+        self.write_event_marked(
+            context,
+            number,
+            word.data,
+            word.id.map_or(Mark::Plain, Mark::Word),
+        );
     }
 
     /// Answers a POST; one that changed what must survive, once that is held.
     pub(crate) fn answer(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         sink: Option<SinkId>,
         answer: Answer,
         gated: bool,
     ) {
         match sink {
-            Some(sink) if gated => self.answer_when_held(turn, sink, answer, 0),
-            Some(sink) => turn.effects.push(Effect::Answer { sink, answer }),
+            Some(sink) if gated => self.answer_when_held(context, sink, answer, 0),
+            Some(sink) => context.effects.push(Effect::Answer { sink, answer }),
             None => {}
         }
     }

@@ -12,7 +12,7 @@ use protocol::{
 use crate::carried::OpenAsk;
 use crate::exchange::{CallId, Form};
 use crate::log::{AskId, What};
-use crate::session::{Session, Turn};
+use crate::session::{Session, StepContext};
 use crate::stream::{Route, Waiting};
 use crate::{Effect, Fact, Millis};
 
@@ -32,16 +32,16 @@ impl Session {
     /// The server asks the client for something.
     pub(crate) fn asked(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         request: &Request,
         about: Option<&RequestId>,
     ) {
         if request.method == Method::Ping {
-            turn.effects.push(Effect::Send(Response::result(request.id.clone(), b"{}").into()));
+            context.effects.push(Effect::Send(Response::result(request.id.clone(), b"{}").into()));
             return;
         }
         if let Err((code, message)) = self.may_ask(request) {
-            self.refuse_ask(turn, request.id.clone(), code, &message);
+            self.refuse_ask(context, request.id.clone(), code, &message);
             return;
         }
         let (bytes, most) = (request.raw().len(), self.limits.message_bytes_max);
@@ -49,16 +49,16 @@ impl Session {
             let message = format!(
                 "the request has {bytes} bytes, more than the {most} of sessions.message_bytes_max"
             );
-            self.refuse_ask(turn, request.id.clone(), ErrorCode::Refused, &message);
+            self.refuse_ask(context, request.id.clone(), ErrorCode::Refused, &message);
             return;
         }
         let route = self.route(about);
         if !self.may_go(route) {
             let message = "the client can be asked only while a request of its own is in flight";
-            self.refuse_ask(turn, request.id.clone(), ErrorCode::Refused, message);
+            self.refuse_ask(context, request.id.clone(), ErrorCode::Refused, message);
             return;
         }
-        let deadline = turn.now.plus(self.limits.ask_secs * 1_000);
+        let deadline = context.now.plus(self.limits.ask_secs * 1_000);
         self.hold_off_silence(route, deadline);
         let params = request.params().unwrap_or_default();
         let request = match downgrade::request_for_client(self.revision(), &request.method, &params)
@@ -68,12 +68,18 @@ impl Session {
         };
         let ask = self.new_ask(request.method.clone(), Some(request.id.clone()), route, deadline);
         let data = Message::from(request.with_id(request_id(ask))).line();
-        self.deliver_waiting(turn, route, Waiting { data, ask: Some(ask), early: false });
+        self.deliver_waiting(context, route, Waiting { data, ask: Some(ask), early: false });
     }
 
-    fn refuse_ask(&self, turn: &mut Turn<'_>, id: RequestId, code: ErrorCode, message: &str) {
+    fn refuse_ask(
+        &self,
+        context: &mut StepContext<'_>,
+        id: RequestId,
+        code: ErrorCode,
+        message: &str,
+    ) {
         let error = Response::error(Some(id), code.number(), message, None);
-        turn.effects.push(Effect::Send(error.into()));
+        context.effects.push(Effect::Send(error.into()));
     }
 
     /// Did the client declare that it can be asked this (RPC-12, ROOT-01, SMP-01, SMP-02, ELI-01)?
@@ -93,11 +99,11 @@ impl Session {
             Method::RootsList => capabilities.roots(),
             Method::CreateMessage => {
                 let tools = payload::sampling_uses_tools(&params);
-                let context =
+                let uses_context =
                     payload::sampling_uses_context(&params) && revision.has_sampling_tools();
                 capabilities.sampling()
                     && (!tools || (revision.has_sampling_tools() && capabilities.sampling_tools()))
-                    && (!context || capabilities.sampling_context())
+                    && (!uses_context || capabilities.sampling_context())
             }
             Method::Elicit if !revision.has_elicitation() => false,
             Method::Elicit => match payload::elicitation_mode(&params) {
@@ -181,9 +187,9 @@ impl Session {
     }
 
     /// What the log must know when a question is no longer open.
-    fn note_closed(&mut self, turn: &Turn<'_>, ask: &Ask) {
+    fn note_closed(&mut self, context: &StepContext<'_>, ask: &Ask) {
         if let Some((stream, _)) = ask.logged {
-            self.log.push(stream, What::Answered { ask: ask.id }, turn.now);
+            self.log.push(stream, What::Answered { ask: ask.id }, context.now);
         }
     }
 
@@ -196,13 +202,17 @@ impl Session {
     }
 
     /// Withdraws what a former owner's server asked: nobody would take the answer.
-    pub(crate) fn withdraw_lost(&mut self, turn: &mut Turn<'_>, (ask, number, _): OpenAsk) {
-        self.log.push(number, What::Answered { ask }, turn.now);
+    pub(crate) fn withdraw_lost(
+        &mut self,
+        context: &mut StepContext<'_>,
+        (ask, number, _): OpenAsk,
+    ) {
+        self.log.push(number, What::Answered { ask }, context.now);
         let data = withdrawal(ask, "its asker was lost");
         if self.streams.get(number).is_some_and(|stream| !stream.closed) {
-            self.write_event(turn, number, data);
+            self.write_event(context, number, data);
         } else {
-            self.deliver(turn, Route::Standalone, data, false);
+            self.deliver(context, Route::Standalone, data, false);
         }
     }
 
@@ -219,7 +229,7 @@ impl Session {
     /// longer open is taken and dropped; one to a question never asked is refused (POST-09).
     pub(crate) fn answered(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         response: &Response,
     ) -> Result<(), Rejection> {
         let Some(id) = &response.id else { return Ok(()) };
@@ -230,13 +240,13 @@ impl Session {
         let same = |id: AskId| mutant!("answer_another_question") && id.number == named.number;
         let asked = |ask: &Ask| ask.id == named || same(ask.id);
         let Some(index) = self.asks.iter().position(asked) else {
-            turn.effects.push(Effect::Tell(Fact::Stray));
+            context.effects.push(Effect::Tell(Fact::Stray));
             return Ok(());
         };
         let ask = self.asks.swap_remove(index);
-        self.note_closed(turn, &ask);
+        self.note_closed(context, &ask);
         if let Route::Call(call) = ask.route {
-            let silent_at = turn.now.plus(self.limits.request_secs * 1_000);
+            let silent_at = context.now.plus(self.limits.request_secs * 1_000);
             let ours = self.exchanges.iter_mut().filter(|exchange| exchange.call == call);
             ours.for_each(|exchange| exchange.silent_at = silent_at);
         }
@@ -249,59 +259,59 @@ impl Session {
                 })
                 .map(|result| response.with_result(&result));
             let response = for_server.unwrap_or_else(|| response.clone()).with_id(theirs);
-            self.send(turn, response.into());
+            self.send(context, response.into());
         }
         Ok(())
     }
 
     /// The server no longer wants an answer (CAN-05).
-    pub(crate) fn ask_cancelled(&mut self, turn: &mut Turn<'_>, params: &[u8]) {
+    pub(crate) fn ask_cancelled(&mut self, context: &mut StepContext<'_>, params: &[u8]) {
         let Some(theirs) = payload::cancelled_request_id(params) else { return };
         let named = |ask: &Ask| ask.theirs.as_ref() == Some(&theirs);
         let Some(index) = self.asks.iter().position(named) else { return };
         let ask = self.asks.swap_remove(index);
-        self.withdraw(turn, &ask, "the server cancelled it");
+        self.withdraw(context, &ask, "the server cancelled it");
     }
 
     /// The client took too long: the server gets an error, the client a cancellation.
-    pub(crate) fn ask_deadlines(&mut self, turn: &mut Turn<'_>) {
-        while let Some(index) = self.asks.iter().position(|ask| ask.deadline <= turn.now) {
+    pub(crate) fn ask_deadlines(&mut self, context: &mut StepContext<'_>) {
+        while let Some(index) = self.asks.iter().position(|ask| ask.deadline <= context.now) {
             let ask = self.asks.swap_remove(index);
-            self.withdraw(turn, &ask, "it took too long");
+            self.withdraw(context, &ask, "it took too long");
             if let Some(theirs) = ask.theirs {
                 let secs = self.limits.ask_secs;
                 let message = format!("the client did not answer within {secs} s");
-                self.refuse_ask(turn, theirs, ErrorCode::Refused, &message);
+                self.refuse_ask(context, theirs, ErrorCode::Refused, &message);
             }
         }
     }
 
     /// Withdraws every open server request: nothing here takes the answers any more.
-    pub(crate) fn drop_asks(&mut self, turn: &mut Turn<'_>, reason: &str) {
+    pub(crate) fn drop_asks(&mut self, context: &mut StepContext<'_>, reason: &str) {
         for ask in std::mem::take(&mut self.asks) {
-            self.withdraw(turn, &ask, reason);
+            self.withdraw(context, &ask, reason);
         }
     }
 
     /// Tells the client that a server request is no longer open.
-    fn withdraw(&mut self, turn: &mut Turn<'_>, ask: &Ask, reason: &str) {
+    fn withdraw(&mut self, context: &mut StepContext<'_>, ask: &Ask, reason: &str) {
         if ask.theirs.is_none() {
             return;
         }
-        self.note_closed(turn, ask);
-        self.deliver(turn, ask.route, withdrawal(ask.id, reason), false);
+        self.note_closed(context, ask);
+        self.deliver(context, ask.route, withdrawal(ask.id, reason), false);
     }
 
     /// Pings the client on a standalone stream (PING-02). What it answers matters to nobody;
     /// that the connection carries it does.
-    pub(crate) fn ping_client(&mut self, turn: &mut Turn<'_>, stream: u64) {
+    pub(crate) fn ping_client(&mut self, context: &mut StepContext<'_>, stream: u64) {
         if self.asks.len() >= self.limits.asks_max || !self.is_live() {
             return;
         }
-        let deadline = turn.now.plus(self.limits.ask_secs * 1_000);
+        let deadline = context.now.plus(self.limits.ask_secs * 1_000);
         let ask = self.new_ask(Method::Ping, None, Route::Standalone, deadline);
         let ping = Request::new(request_id(ask), Method::Ping, None);
-        self.write_event(turn, stream, ping.raw().clone());
+        self.write_event(context, stream, ping.raw().clone());
     }
 }
 

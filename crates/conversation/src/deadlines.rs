@@ -4,12 +4,13 @@ use protocol::Response;
 
 use crate::exchange::{Exchange, Form};
 use crate::leaving::Leaving;
-use crate::session::{Phase, Session, Turn};
+use crate::session::{Phase, Session, StepContext};
 use crate::stream::Route;
 use crate::{Cause, Effect, Ending, Frame, Millis};
 
 impl Session {
-    /// When to step with [`crate::Event::DeadlinePassed`]. Asking early, late or twice does no harm.
+    /// When to step with [`crate::Event::DeadlinePassed`]. Asking early, late or twice does no
+    /// harm.
     pub fn deadline(&self) -> Option<Millis> {
         if self.is_over() {
             return None;
@@ -77,35 +78,35 @@ impl Session {
         Some(since.plus(secs.saturating_mul(1_000)))
     }
 
-    pub(crate) fn deadline_passed(&mut self, turn: &mut Turn<'_>) {
-        if self.idle_at().is_some_and(|at| at <= turn.now) {
-            self.end(turn, Cause::Idle);
+    pub(crate) fn deadline_passed(&mut self, context: &mut StepContext<'_>) {
+        if self.idle_at().is_some_and(|at| at <= context.now) {
+            self.end(context, Cause::Idle);
             return;
         }
-        if self.sleeps_at().is_some_and(|at| at <= turn.now) {
+        if self.sleeps_at().is_some_and(|at| at <= context.now) {
             self.leaving = Some(Leaving::FallingAsleep);
         }
-        if self.link_idles_at().is_some_and(|at| at <= turn.now) {
-            self.link.close(turn);
+        if self.link_idles_at().is_some_and(|at| at <= context.now) {
+            self.link.close(context);
         }
-        self.link_deadline(turn);
-        self.ask_deadlines(turn);
-        self.exchange_deadlines(turn);
-        self.pace_deadlines(turn);
-        self.call_deadlines(turn);
-        self.withheld_deadlines(turn);
-        self.kept_deadlines(turn);
-        self.attachment_deadlines(turn);
+        self.link_deadline(context);
+        self.ask_deadlines(context);
+        self.exchange_deadlines(context);
+        self.pace_deadlines(context);
+        self.call_deadlines(context);
+        self.withheld_deadlines(context);
+        self.kept_deadlines(context);
+        self.attachment_deadlines(context);
     }
 
     /// A request was silent for too long, or takes too long altogether (RPC-22).
-    fn exchange_deadlines(&mut self, turn: &mut Turn<'_>) {
-        let now = turn.now;
+    fn exchange_deadlines(&mut self, context: &mut StepContext<'_>) {
+        let now = context.now;
         let was_undecided = !self.link.undecided.is_empty();
         let due = |exchange: &Exchange| exchange.deadline() <= now;
         while let Some(index) = self.exchanges.iter().position(due) {
             let exchange = self.exchanges.swap_remove(index);
-            let message = if exchange.ends_at <= turn.now {
+            let message = if exchange.ends_at <= context.now {
                 format!(
                     "the server took longer than {} s; the request was cancelled",
                     self.limits.request_max_secs
@@ -116,9 +117,9 @@ impl Session {
                     self.limits.request_secs
                 )
             };
-            self.cancel_at_server(turn, &exchange.id, "it took too long");
+            self.cancel_at_server(context, &exchange.id, "it took too long");
             let error = Response::error(Some(exchange.id.clone()), crate::REFUSED, &message, None);
-            self.settle_taken(turn, exchange, error.raw().clone(), false);
+            self.settle_taken(context, exchange, error.raw().clone(), false);
         }
         if was_undecided && self.link.undecided.is_empty() {
             // The list that they waited for does not come; the next one asks again.
@@ -127,30 +128,31 @@ impl Session {
     }
 
     /// Progress that had to wait may pass.
-    fn pace_deadlines(&mut self, turn: &mut Turn<'_>) {
+    fn pace_deadlines(&mut self, context: &mut StepContext<'_>) {
         let mut passing = Vec::new();
         for exchange in &mut self.exchanges {
-            let held = exchange.progress.as_mut().and_then(|pace| pace.due(&self.limits, turn.now));
+            let held =
+                exchange.progress.as_mut().and_then(|pace| pace.due(&self.limits, context.now));
             passing.extend(held.map(|data| (exchange.call, data)));
         }
         for (call, data) in passing {
-            self.deliver(turn, Route::Call(call), data, false);
+            self.deliver(context, Route::Call(call), data, false);
         }
     }
 
     /// A POST was silent for long.
-    fn call_deadlines(&mut self, turn: &mut Turn<'_>) {
+    fn call_deadlines(&mut self, context: &mut StepContext<'_>) {
         let silent = |call: &&crate::exchange::Call| match call.form {
-            Form::Held { upgrade_at, .. } => call.sink.is_some() && upgrade_at <= turn.now,
+            Form::Held { upgrade_at, .. } => call.sink.is_some() && upgrade_at <= context.now,
             _ => false,
         };
         let due: Vec<_> = self.calls.iter().filter(silent).map(|call| call.id).collect();
-        due.into_iter().for_each(|call| self.upgrade_silent(turn, call));
+        due.into_iter().for_each(|call| self.upgrade_silent(context, call));
     }
 
     /// A client is due for a ping, or a connection is old.
-    fn attachment_deadlines(&mut self, turn: &mut Turn<'_>) {
-        let (now, limits) = (turn.now, self.limits.clone());
+    fn attachment_deadlines(&mut self, context: &mut StepContext<'_>) {
+        let (now, limits) = (context.now, self.limits.clone());
         let (mut pings, mut polls) = (Vec::new(), Vec::new());
         for attachment in &mut self.attachments {
             if attachment.poll_at.is_some_and(|at| at <= now) {
@@ -168,9 +170,9 @@ impl Session {
         for sink in polls {
             // The client comes back with the last id it saw (SSE-05).
             let retry = self.retry();
-            turn.effects.push(Effect::Write { sink, frame: Frame::Retry(retry) });
-            self.finish(turn, sink, Ending::Proper);
+            context.effects.push(Effect::Write { sink, frame: Frame::Retry(retry) });
+            self.finish(context, sink, Ending::Proper);
         }
-        pings.into_iter().for_each(|stream| self.ping_client(turn, stream));
+        pings.into_iter().for_each(|stream| self.ping_client(context, stream));
     }
 }

@@ -5,7 +5,7 @@
 
 use thin_vec::ThinVec;
 
-use crate::session::{Session, Turn};
+use crate::session::{Session, StepContext};
 use crate::{Answer, Effect, Refusal, SinkId};
 
 /// Most DELETEs that wait for one end; a further one is refused as [`Refusal::Busy`].
@@ -29,9 +29,9 @@ impl Default for EndState {
 
 impl Session {
     /// Answers a DELETE, now or as soon as the store has acknowledged the end.
-    pub(crate) fn answer_when_ended(&mut self, turn: &mut Turn<'_>, sink: SinkId) {
+    pub(crate) fn answer_when_ended(&mut self, context: &mut StepContext<'_>, sink: SinkId) {
         if mutant!("answer_a_delete_at_once") {
-            return turn.effects.push(Effect::Answer { sink, answer: Answer::Ended });
+            return context.effects.push(Effect::Answer { sink, answer: Answer::Ended });
         }
         let refusal = match &mut self.end_state {
             EndState::Pending(deletes) if deletes.len() < DELETES_MAX => {
@@ -42,12 +42,12 @@ impl Session {
             EndState::Durable => Refusal::UnknownSession,
             EndState::Unknown => Refusal::Unavailable,
         };
-        turn.effects.push(Effect::Answer { sink, answer: Answer::Refused(refusal) });
+        context.effects.push(Effect::Answer { sink, answer: Answer::Refused(refusal) });
     }
 
     /// The store holds the end of the session (`durable`), or has not acknowledged it in
     /// time: answers all DELETEs that wait.
-    pub(crate) fn ended(&mut self, turn: &mut Turn<'_>, durable: bool) {
+    pub(crate) fn ended(&mut self, context: &mut StepContext<'_>, durable: bool) {
         let (state, answer) = if durable || mutant!("an_unknown_end_is_an_end") {
             (EndState::Durable, Answer::Ended)
         } else {
@@ -57,7 +57,7 @@ impl Session {
             return;
         };
         for sink in deletes {
-            turn.effects.push(Effect::Answer { sink, answer: answer.clone() });
+            context.effects.push(Effect::Answer { sink, answer: answer.clone() });
         }
     }
 

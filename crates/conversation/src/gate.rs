@@ -5,7 +5,7 @@ use bytes::Bytes;
 use protocol::{Message, Response};
 use thin_vec::ThinVec;
 
-use crate::session::{Session, Turn};
+use crate::session::{Session, StepContext};
 use crate::{Answer, Effect, Millis, Refusal, SinkId};
 
 /// Most answers held back. A further one becomes "busy": what it is about was done, and
@@ -61,18 +61,18 @@ impl Session {
     /// Answers once the log holds everything up to `through`, and the record the state as it is.
     pub(crate) fn answer_when_held(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         sink: SinkId,
         answer: Answer,
         through: u64,
     ) {
-        let until = turn.now.plus(self.limits.hold_ms);
+        let until = context.now.plus(self.limits.hold_ms);
         let gated = Gated { sink, until, answer, through, version: self.version() };
         if self.duplex.is_some() || self.is_through(&gated) {
             let Gated { sink, answer, .. } = gated;
-            turn.effects.push(Effect::Answer { sink, answer });
+            context.effects.push(Effect::Answer { sink, answer });
         } else if self.gated.len() >= GATED_MAX {
-            turn.effects.push(Effect::Answer { sink, answer: Answer::Refused(Refusal::Busy) });
+            context.effects.push(Effect::Answer { sink, answer: Answer::Refused(Refusal::Busy) });
         } else {
             self.gated.push(gated);
         }
@@ -84,14 +84,14 @@ impl Session {
     }
 
     /// Gives the answers whose time has come.
-    pub(crate) fn let_through(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn let_through(&mut self, context: &mut StepContext<'_>) {
         if self.gated.is_empty() || mutant!("never_open_the_gate") {
             return;
         }
         for gated in std::mem::take(&mut self.gated) {
             if self.is_through(&gated) {
                 let Gated { sink, answer, .. } = gated;
-                turn.effects.push(Effect::Answer { sink, answer });
+                context.effects.push(Effect::Answer { sink, answer });
             } else {
                 self.gated.push(gated);
             }
@@ -102,7 +102,7 @@ impl Session {
     /// done, may be lost with this owner, and does no harm when it is done again.
     pub(crate) fn refuse_gated(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         words: &str,
         is_late: impl Fn(&Gated) -> bool,
     ) {
@@ -114,7 +114,7 @@ impl Session {
                 } else {
                     refused(answer, words, Refusal::Unavailable)
                 };
-                turn.effects.push(Effect::Answer { sink, answer });
+                context.effects.push(Effect::Answer { sink, answer });
             } else {
                 self.gated.push(gated);
             }
@@ -123,10 +123,10 @@ impl Session {
 
     /// Answers all, because nothing will be asked of this session any more. None is told
     /// that it was done: it is not held, and where the end is lost, too, it was not.
-    pub(crate) fn open_gate(&mut self, turn: &mut Turn<'_>, words: &str) {
+    pub(crate) fn open_gate(&mut self, context: &mut StepContext<'_>, words: &str) {
         for Gated { sink, answer, .. } in std::mem::take(&mut self.gated) {
             let answer = refused(answer, words, Refusal::UnknownSession);
-            turn.effects.push(Effect::Answer { sink, answer });
+            context.effects.push(Effect::Answer { sink, answer });
         }
     }
 }

@@ -14,7 +14,7 @@ use protocol::{
 use thin_vec::ThinVec;
 
 use crate::exchange::{Call, CallId, Exchange, Form};
-use crate::session::{Client, Phase, Session, Turn};
+use crate::session::{Client, Phase, Session, StepContext};
 use crate::{Answer, Cause, Effect, Millis, Refusal, SinkId};
 
 /// Shortest wait before a server that failed again is started again, in milliseconds; it doubles
@@ -73,10 +73,10 @@ impl Default for ServerLink {
 
 impl ServerLink {
     /// Lets go of the link.
-    pub(crate) fn close(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn close(&mut self, context: &mut StepContext<'_>) {
         if !matches!(self.state, State::Down { .. }) {
-            self.state = State::Down { again_at: turn.now };
-            turn.effects.push(Effect::CloseLink);
+            self.state = State::Down { again_at: context.now };
+            context.effects.push(Effect::CloseLink);
         }
         self.queue.clear();
         self.undecided.clear();
@@ -131,21 +131,21 @@ impl Session {
     /// The first message: it must be `initialize` (RPC-07).
     pub(crate) fn begin(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         sink: SinkId,
         body: Body,
         mirrored: Option<&Mirrored>,
     ) {
-        match self.greeted(turn, sink, body, mirrored) {
+        match self.greeted(context, sink, body, mirrored) {
             Ok(()) if self.duplex.is_some() => {
-                turn.effects.push(Effect::Answer { sink, answer: Answer::Accepted });
+                context.effects.push(Effect::Answer { sink, answer: Answer::Accepted });
             }
             Ok(()) => {}
             Err(rejection) => {
                 let answer = Answer::Refused(Refusal::Rejected(rejection));
-                turn.effects.push(Effect::Answer { sink, answer });
+                context.effects.push(Effect::Answer { sink, answer });
                 if self.duplex.is_none() {
-                    self.end(turn, Cause::NotBorn);
+                    self.end(context, Cause::NotBorn);
                 }
             }
         }
@@ -153,7 +153,7 @@ impl Session {
 
     fn greeted(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         sink: SinkId,
         body: Body,
         mirrored: Option<&Mirrored>,
@@ -168,7 +168,7 @@ impl Session {
         if request.method == Method::Ping && self.duplex.is_some() {
             // A client may ping before anything else (PING-01).
             let pong = Response::result(request.id.clone(), b"{}");
-            self.tell_duplex(turn, pong.raw().clone());
+            self.tell_duplex(context, pong.raw().clone());
             return Ok(());
         }
         if request.method != Method::Initialize {
@@ -196,9 +196,9 @@ impl Session {
             server_has_tools: false,
         }));
         self.phase = Phase::Initializing;
-        let call = self.new_call(turn, sink, 1, false);
+        let call = self.new_call(context, sink, 1, false);
         if let Some(Call { form: Form::Held { upgrade_at, .. }, .. }) = self.calls.last_mut() {
-            *upgrade_at = turn.now.plus(self.limits.keepalive_secs * 1_000);
+            *upgrade_at = context.now.plus(self.limits.keepalive_secs * 1_000);
         }
         let never = Millis(u64::MAX);
         self.exchanges.push(Exchange {
@@ -208,19 +208,19 @@ impl Session {
             uri: None,
             progress: None,
             raw: None,
-            began: turn.now,
+            began: context.now,
             // The link's own deadline ends it.
             silent_at: never,
             ends_at: never,
         });
-        self.open_link(turn);
+        self.open_link(context);
         Ok(())
     }
 
     /// A new POST with requests.
     pub(crate) fn new_call(
         &mut self,
-        turn: &Turn<'_>,
+        context: &StepContext<'_>,
         sink: SinkId,
         open: usize,
         batch: bool,
@@ -234,7 +234,7 @@ impl Session {
         };
         let form = match self.duplex {
             Some(_) => Form::Duplex,
-            None => Form::Held { upgrade_at: turn.now.plus(wait), answers: Vec::new() },
+            None => Form::Held { upgrade_at: context.now.plus(wait), answers: Vec::new() },
         };
         self.add_call(Some(sink), open, batch, form)
     }
@@ -253,50 +253,55 @@ impl Session {
     }
 
     /// Hands a message to the server, or keeps it until there is one.
-    pub(crate) fn send(&mut self, turn: &mut Turn<'_>, message: Message) {
+    pub(crate) fn send(&mut self, context: &mut StepContext<'_>, message: Message) {
         match self.link.state {
-            State::Up { .. } => turn.effects.push(Effect::Send(message)),
+            State::Up { .. } => context.effects.push(Effect::Send(message)),
             // A server that is not there has nothing to be told; the handshake will say what
             // matters.
             State::Down { .. } if !matches!(message, Message::Request(_)) => {}
             _ => {
                 let is_request = matches!(message, Message::Request(_));
                 if self.link.queue.len() >= QUEUE_MAX + self.limits.exchanges_max && !is_request {
-                    turn.effects.push(Effect::Tell(crate::Fact::Dropped));
+                    context.effects.push(Effect::Tell(crate::Fact::Dropped));
                     return;
                 }
                 self.link.queue.push(message);
-                self.open_link(turn);
+                self.open_link(context);
             }
         }
     }
 
     /// Asks for a link if there is none and its time has come.
-    pub(crate) fn open_link(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn open_link(&mut self, context: &mut StepContext<'_>) {
         if let State::Down { again_at } = self.link.state
-            && again_at <= turn.now
+            && again_at <= context.now
         {
-            let until = turn.now.plus(self.limits.start_secs * 1_000);
+            let until = context.now.plus(self.limits.start_secs * 1_000);
             self.link.state = State::Opening { until };
-            turn.effects.push(Effect::OpenLink);
+            context.effects.push(Effect::OpenLink);
         }
     }
 
     /// The link is there: the handshake comes first.
-    pub(crate) fn link_up(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn link_up(&mut self, context: &mut StepContext<'_>) {
         let (State::Opening { until }, Some(client)) = (self.link.state, &self.client) else {
             return;
         };
         let asked = client.revision.asked_of_servers();
         let params = protocol::with_protocol_version(&client.params, asked);
         self.link.state = State::Initializing { until };
-        self.send_own(turn, Method::Initialize, Some(&params));
+        self.send_own(context, Method::Initialize, Some(&params));
     }
 
     /// Sends a request of our own.
-    pub(crate) fn send_own(&mut self, turn: &mut Turn<'_>, method: Method, params: Option<&[u8]>) {
+    pub(crate) fn send_own(
+        &mut self,
+        context: &mut StepContext<'_>,
+        method: Method,
+        params: Option<&[u8]>,
+    ) {
         let request = self.own(method, params);
-        turn.effects.push(Effect::Send(request.into()));
+        context.effects.push(Effect::Send(request.into()));
     }
 
     /// A request of our own.
@@ -307,20 +312,20 @@ impl Session {
     }
 
     /// Is it the answer to a request of our own? Then it is taken here.
-    pub(crate) fn heard_own(&mut self, turn: &mut Turn<'_>, response: &Response) -> bool {
+    pub(crate) fn heard_own(&mut self, context: &mut StepContext<'_>, response: &Response) -> bool {
         let Some(RequestId::String(id)) = &response.id else { return false };
         let Some(what) = id.strip_prefix(OWN_PREFIX) else { return false };
         if what.starts_with("initialize:") && matches!(self.link.state, State::Initializing { .. })
         {
-            self.shaken(turn, response);
+            self.shaken(context, response);
         } else if what.starts_with("tools/list:") {
-            self.learned_tools(turn, response);
+            self.learned_tools(context, response);
         }
         true
     }
 
     /// The server answered `initialize`.
-    fn shaken(&mut self, turn: &mut Turn<'_>, response: &Response) {
+    fn shaken(&mut self, context: &mut StepContext<'_>, response: &Response) {
         let answered = match response.outcome() {
             Ok(result) => {
                 InitializeResult::read(&result).map(|read| (result, read)).map_err(|_| {
@@ -333,12 +338,12 @@ impl Session {
         let (result, read) = match answered {
             Ok(answered) => answered,
             Err(error) => {
-                self.link.close(turn);
-                self.handshake_failed(turn, |id| error.with_id(id));
+                self.link.close(context);
+                self.handshake_failed(context, |id| error.with_id(id));
                 return;
             }
         };
-        self.link.state = State::Up { since: turn.now };
+        self.link.state = State::Up { since: context.now };
         self.link.revision =
             Revision::named(&read.protocol_version).unwrap_or(Revision::NEWEST_STABLE);
         let Some(client) = &mut self.client else { return };
@@ -350,20 +355,20 @@ impl Session {
         (client.server_lists, client.server_has_tools) = (lists, has_tools);
         if self.phase == Phase::Initializing {
             let result = protocol::with_protocol_version(&result, client.revision);
-            self.welcome(turn, &result);
+            self.welcome(context, &result);
         } else {
-            self.say_again(turn);
+            self.say_again(context);
         }
         for message in std::mem::take(&mut self.link.queue) {
-            turn.effects.push(Effect::Send(message));
+            context.effects.push(Effect::Send(message));
         }
-        self.learn_tools(turn);
+        self.learn_tools(context);
     }
 
     /// Answers the client's `initialize`: the session begins.
-    fn welcome(&mut self, turn: &mut Turn<'_>, result: &Bytes) {
+    fn welcome(&mut self, context: &mut StepContext<'_>, result: &Bytes) {
         self.phase = Phase::Answered;
-        self.touched = turn.now;
+        self.touched = context.now;
         let Some(index) = self.exchanges.iter().position(|e| e.method == Method::Initialize) else {
             return;
         };
@@ -373,100 +378,108 @@ impl Session {
         if let (Form::Held { .. }, Some(sink)) = (&self.calls[index].form, self.calls[index].sink) {
             self.calls.swap_remove(index);
             let answer = Answer::Welcome(response.raw().clone());
-            turn.effects.push(Effect::Answer { sink, answer });
+            context.effects.push(Effect::Answer { sink, answer });
         } else {
-            self.final_response(turn, call, None, response.raw().clone());
+            self.final_response(context, call, None, response.raw().clone());
         }
     }
 
     /// Tells a new server what the old one knew.
-    fn say_again(&mut self, turn: &mut Turn<'_>) {
+    fn say_again(&mut self, context: &mut StepContext<'_>) {
         if self.is_live() {
             let initialized = Notification::new(Method::Initialized, None);
-            turn.effects.push(Effect::Send(initialized.into()));
+            context.effects.push(Effect::Send(initialized.into()));
         }
         if let Some(level) = self.level {
             let params = serde_json::json!({ "level": level.as_str() }).to_string();
-            self.send_own(turn, Method::SetLevel, Some(params.as_bytes()));
+            self.send_own(context, Method::SetLevel, Some(params.as_bytes()));
         }
         for uri in self.subscriptions().clone() {
             let params = serde_json::json!({ "uri": uri }).to_string();
-            self.send_own(turn, Method::Subscribe, Some(params.as_bytes()));
+            self.send_own(context, Method::Subscribe, Some(params.as_bytes()));
         }
     }
 
     /// There is no server to speak with: whoever waits for it gets `error`.
-    fn handshake_failed(&mut self, turn: &mut Turn<'_>, error: impl Fn(RequestId) -> Response) {
+    fn handshake_failed(
+        &mut self,
+        context: &mut StepContext<'_>,
+        error: impl Fn(RequestId) -> Response,
+    ) {
         self.link.failures += 1;
-        let again_at = turn.now.plus(self.link.backoff());
+        let again_at = context.now.plus(self.link.backoff());
         self.link.state = State::Down { again_at };
         self.link.queue.clear();
         self.link.undecided.clear();
-        self.fail_parked(turn, &error);
+        self.fail_parked(context, &error);
         for exchange in std::mem::take(&mut self.exchanges) {
             let error = error(exchange.id.clone());
-            self.settle_taken(turn, exchange, error.raw().clone(), false);
+            self.settle_taken(context, exchange, error.raw().clone(), false);
         }
         if self.phase == Phase::Initializing {
-            self.end(turn, Cause::NotBorn);
+            self.end(context, Cause::NotBorn);
         }
     }
 
     /// The link is gone. What was in flight on it will not be answered, so it ends here (STD-05).
-    pub(crate) fn link_down(&mut self, turn: &mut Turn<'_>, reason: &str) {
+    pub(crate) fn link_down(&mut self, context: &mut StepContext<'_>, reason: &str) {
         let message = match self.link.state {
             State::Down { .. } => return,
             State::Up { since } => {
-                if turn.now.0.saturating_sub(since.0) >= STEADY_MS {
+                if context.now.0.saturating_sub(since.0) >= STEADY_MS {
                     self.link.failures = 0;
                 }
                 format!("the server ended while it worked on this: {reason}")
             }
             _ => format!("the server could not be started: {reason}"),
         };
-        self.drop_asks(turn, "the server ended");
+        self.drop_asks(context, "the server ended");
         let was_up = matches!(self.link.state, State::Up { .. });
-        self.handshake_failed(turn, |id| internal(id, &message));
+        self.handshake_failed(context, |id| internal(id, &message));
         if was_up && self.link.failures == 1 {
             // The first time costs no wait.
-            self.link.state = State::Down { again_at: turn.now };
+            self.link.state = State::Down { again_at: context.now };
         }
     }
 
     /// The link's time is over, or has come.
-    pub(crate) fn link_deadline(&mut self, turn: &mut Turn<'_>) {
-        if self.link.deadline().is_none_or(|deadline| deadline > turn.now) {
+    pub(crate) fn link_deadline(&mut self, context: &mut StepContext<'_>) {
+        if self.link.deadline().is_none_or(|deadline| deadline > context.now) {
             return;
         }
         match self.link.state {
-            State::Down { .. } => self.open_link(turn),
+            State::Down { .. } => self.open_link(context),
             State::Opening { .. } | State::Initializing { .. } => {
                 let secs = self.limits.start_secs;
                 let message = format!("the server did not answer `initialize` within {secs} s");
-                self.link.close(turn);
-                self.handshake_failed(turn, |id| internal(id, &message));
+                self.link.close(context);
+                self.handshake_failed(context, |id| internal(id, &message));
             }
             State::Up { .. } => {}
         }
     }
 
     /// The client said `initialized`: what waited for that may go.
-    pub(crate) fn initialized(&mut self, turn: &mut Turn<'_>, notification: Notification) {
+    pub(crate) fn initialized(
+        &mut self,
+        context: &mut StepContext<'_>,
+        notification: Notification,
+    ) {
         if self.phase == Phase::Answered {
             self.phase = Phase::Live;
             self.versions.changed = true;
-            self.tell_waiting(turn);
+            self.tell_waiting(context);
             if self.link.is_up() {
                 // Otherwise the server's own handshake will say so.
-                self.send(turn, notification.into());
+                self.send(context, notification.into());
             }
         }
     }
 
-    pub(crate) fn tell_duplex(&mut self, turn: &mut Turn<'_>, data: Bytes) {
+    pub(crate) fn tell_duplex(&mut self, context: &mut StepContext<'_>, data: Bytes) {
         if let Some(sink) = self.duplex {
             let frame = crate::Frame::Message { id: None, data };
-            turn.effects.push(Effect::Write { sink, frame });
+            context.effects.push(Effect::Write { sink, frame });
         }
     }
 }

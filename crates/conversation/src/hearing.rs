@@ -6,38 +6,38 @@ use protocol::{
 };
 
 use crate::exchange::Exchange;
-use crate::session::{Session, Turn};
+use crate::session::{Session, StepContext};
 use crate::stream::Route;
 use crate::{Effect, Fact};
 
 impl Session {
     pub(crate) fn heard(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         message: Message,
         about: Option<&RequestId>,
     ) {
         match message {
-            Message::Response(response) => self.heard_response(turn, &response),
-            Message::Request(request) => self.asked(turn, &request, about),
+            Message::Response(response) => self.heard_response(context, &response),
+            Message::Request(request) => self.asked(context, &request, about),
             Message::Notification(notification) => {
-                self.heard_notification(turn, &notification, about)
+                self.heard_notification(context, &notification, about)
             }
         }
     }
 
-    fn heard_response(&mut self, turn: &mut Turn<'_>, response: &Response) {
+    fn heard_response(&mut self, context: &mut StepContext<'_>, response: &Response) {
         let id = response.id.as_ref();
         let Some(index) = self.exchanges.iter().position(|e| Some(&e.id) == id) else {
-            if !self.heard_own(turn, response) {
+            if !self.heard_own(context, response) {
                 // Answered twice, or to a request that was cancelled: nobody waits for it.
                 self.ghosts.retain(|ended| Some(&ended.id) != id);
-                turn.effects.push(Effect::Tell(Fact::Stray));
+                context.effects.push(Effect::Tell(Fact::Stray));
             }
             return;
         };
         if self.exchanges[index].method == Method::Initialize {
-            turn.effects.push(Effect::Tell(Fact::Stray));
+            context.effects.push(Effect::Tell(Fact::Stray));
             return;
         }
         let exchange = self.exchanges.swap_remove(index);
@@ -51,10 +51,10 @@ impl Session {
         let most = self.limits.message_bytes_max;
         if data.len() > most {
             let error = too_large(&exchange.id, data.len(), most);
-            self.settle_taken(turn, exchange, error.raw().clone(), false);
+            self.settle_taken(context, exchange, error.raw().clone(), false);
             return;
         }
-        self.settle_taken(turn, exchange, data, response.is_result());
+        self.settle_taken(context, exchange, data, response.is_result());
     }
 
     /// What a success changes in the session.
@@ -88,65 +88,70 @@ impl Session {
     /// Gives the final response to a request that was taken off the list.
     pub(crate) fn settle_taken(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         mut exchange: Exchange,
         data: Bytes,
         result: bool,
     ) {
         if let Some(held) = exchange.progress.as_mut().and_then(|pace| pace.last_held()) {
             // The last progress is never dropped (PRG-05).
-            self.deliver(turn, Route::Call(exchange.call), held, false);
+            self.deliver(context, Route::Call(exchange.call), held, false);
         }
-        self.touched = turn.now;
-        self.link.used = turn.now;
-        let millis = turn.now.0.saturating_sub(exchange.began.0);
-        self.final_response(turn, exchange.call, Some(&exchange.id), data);
-        turn.effects.push(Effect::Tell(Fact::Settled { id: exchange.id, result, millis }));
+        self.touched = context.now;
+        self.link.used = context.now;
+        let millis = context.now.0.saturating_sub(exchange.began.0);
+        self.final_response(context, exchange.call, Some(&exchange.id), data);
+        context.effects.push(Effect::Tell(Fact::Settled { id: exchange.id, result, millis }));
     }
 
     fn heard_notification(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         notification: &Notification,
         about: Option<&RequestId>,
     ) {
         let params = notification.params().unwrap_or_default();
         match notification.method {
-            Method::Progress => self.heard_progress(turn, notification, &params),
-            Method::Cancelled => self.ask_cancelled(turn, &params),
+            Method::Progress => self.heard_progress(context, notification, &params),
+            Method::Cancelled => self.ask_cancelled(context, &params),
             Method::LogMessage => {
                 // Only what the client asked for (LOG-02); before it asked, everything (LOG-03).
                 let level = payload::log_level_of(&params);
                 if self.level.is_none_or(|least| level.is_some_and(|level| level >= least)) {
                     let route = self.route(about);
-                    self.deliver(turn, route, line(notification), true);
+                    self.deliver(context, route, line(notification), true);
                 }
             }
             Method::ResourceUpdated => {
                 let uri = payload::resource_uri_of(&params);
                 if uri.is_some_and(|uri| self.is_subscribed(&uri)) {
-                    self.deliver(turn, Route::Standalone, line(notification), false);
+                    self.deliver(context, Route::Standalone, line(notification), false);
                 }
             }
             // These belong to no request (POST-14).
             Method::ToolsListChanged => {
-                self.deliver(turn, Route::Standalone, line(notification), false);
+                self.deliver(context, Route::Standalone, line(notification), false);
                 self.tools.forget();
-                self.learn_tools(turn);
+                self.learn_tools(context);
             }
             Method::PromptsListChanged | Method::ResourcesListChanged => {
-                self.deliver(turn, Route::Standalone, line(notification), false);
+                self.deliver(context, Route::Standalone, line(notification), false);
             }
             _ => {
                 let route = self.route(about);
-                self.deliver(turn, route, line(notification), false);
+                self.deliver(context, route, line(notification), false);
             }
         }
     }
 
     /// Progress goes to the request whose token it names, and nowhere else (PRG-01, PRG-03).
-    fn heard_progress(&mut self, turn: &mut Turn<'_>, notification: &Notification, params: &[u8]) {
-        let now = turn.now;
+    fn heard_progress(
+        &mut self,
+        context: &mut StepContext<'_>,
+        notification: &Notification,
+        params: &[u8],
+    ) {
+        let now = context.now;
         let silent_at = now.plus(self.limits.request_secs * 1_000);
         let told = payload::progress_of(params);
         let Some((exchange, progress)) = told.and_then(|(token, progress)| {
@@ -154,7 +159,7 @@ impl Session {
                 |e: &&mut Exchange| e.progress.as_ref().is_some_and(|pace| pace.token == token);
             self.exchanges.iter_mut().find(named).map(|exchange| (exchange, progress))
         }) else {
-            turn.effects.push(Effect::Tell(Fact::Stray));
+            context.effects.push(Effect::Tell(Fact::Stray));
             return;
         };
         exchange.silent_at = silent_at;
@@ -164,7 +169,7 @@ impl Session {
         if let Some(data) = passes
             && self.is_reachable(call)
         {
-            self.deliver(turn, Route::Call(call), data, false);
+            self.deliver(context, Route::Call(call), data, false);
         }
     }
 

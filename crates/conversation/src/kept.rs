@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use protocol::RequestId;
 
-use crate::session::{Session, Turn};
+use crate::session::{Session, StepContext};
 use crate::{Answer, Millis, SinkId};
 
 /// How long a result is kept that was answered to another node, in milliseconds. A node
@@ -26,7 +26,7 @@ impl Session {
     /// Keeps a final response whose connection may be lost, or is. At a bound the oldest goes.
     pub(crate) fn keep_result(
         &mut self,
-        turn: &Turn<'_>,
+        context: &StepContext<'_>,
         request: &RequestId,
         data: &Bytes,
         (is_awaited, gated): (bool, bool),
@@ -46,21 +46,21 @@ impl Session {
         // One that waits for the record may lose its connection meanwhile.
         let answered = is_awaited && !gated;
         let millis = if answered { ANSWERED_KEPT_MS } else { self.limits.hold_ms };
-        let (request, data, until) = (request.clone(), data.clone(), turn.now.plus(millis));
+        let (request, data, until) = (request.clone(), data.clone(), context.now.plus(millis));
         self.kept.push(Kept { request, data, gated, until });
     }
 
     /// Answers a post that came again with the result that was kept. False where none is.
     pub(crate) fn give_result(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         sink: SinkId,
         id: &RequestId,
     ) -> bool {
         let Some(kept) = self.kept.iter().find(|kept| kept.request == *id) else { return false };
         let (answer, gated) = (Answer::Json(kept.data.clone()), kept.gated);
         // It stays, since this answer may be lost, too.
-        self.answer(turn, Some(sink), answer, gated);
+        self.answer(context, Some(sink), answer, gated);
         true
     }
 
@@ -75,7 +75,7 @@ impl Session {
     }
 
     /// Drops what was kept for long enough.
-    pub(crate) fn kept_deadlines(&mut self, turn: &Turn<'_>) {
-        self.kept.retain(|kept| kept.until > turn.now);
+    pub(crate) fn kept_deadlines(&mut self, context: &StepContext<'_>) {
+        self.kept.retain(|kept| kept.until > context.now);
     }
 }

@@ -5,7 +5,7 @@
 
 use protocol::Response;
 
-use crate::session::{Phase, Session, Turn};
+use crate::session::{Phase, Session, StepContext};
 use crate::stream::Attachment;
 use crate::{Cause, Effect, Ending};
 
@@ -22,10 +22,10 @@ pub(crate) enum Leaving {
 
 impl Session {
     /// The node is to give the session up.
-    pub(crate) fn hand_over(&mut self, turn: &mut Turn<'_>, at_once: bool) {
+    pub(crate) fn hand_over(&mut self, context: &mut StepContext<'_>, at_once: bool) {
         let can_move = self.is_initialized() || (self.phase == Phase::Initializing && !at_once);
         if self.duplex.is_some() || !can_move {
-            self.end(turn, Cause::Stopping);
+            self.end(context, Cause::Stopping);
         } else if at_once || self.leaving == Some(Leaving::AtOnce) {
             self.leaving = Some(Leaving::AtOnce);
         } else {
@@ -46,29 +46,29 @@ impl Session {
     }
 
     /// Brings to an end what would keep the session here.
-    pub(crate) fn prepare_to_leave(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn prepare_to_leave(&mut self, context: &mut StepContext<'_>) {
         let Some(leaving) = self.leaving.filter(|_| self.is_initialized()) else { return };
         if leaving == Leaving::AtOnce {
             // Before the final responses to what asked.
-            self.drop_asks(turn, "the node stopped");
+            self.drop_asks(context, "the node stopped");
             let words =
                 "the node stopped before the server answered; whether it was done is not known";
             let error = |id| Response::error(Some(id), crate::REFUSED, words, None);
-            self.fail_parked(turn, &error);
+            self.fail_parked(context, &error);
             for exchange in std::mem::take(&mut self.exchanges) {
                 let error = error(exchange.id.clone());
-                self.settle_taken(turn, exchange, error.raw().clone(), false);
+                self.settle_taken(context, exchange, error.raw().clone(), false);
             }
             // What the server would still say could never be done.
-            self.link.close(turn);
+            self.link.close(context);
         }
         if self.has_no_work() {
-            self.drop_asks(turn, "the node stopped");
+            self.drop_asks(context, "the node stopped");
         }
     }
 
     /// Leaves, if nothing keeps the session here any more.
-    pub(crate) fn leave(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn leave(&mut self, context: &mut StepContext<'_>) {
         let Some(leaving) = self.leaving.filter(|_| self.is_initialized()) else { return };
         let has_no_work = self.has_no_work() || mutant!("leave_with_work_in_hand");
         if !has_no_work || !self.is_held() || !self.gated.is_empty() {
@@ -76,15 +76,15 @@ impl Session {
         }
         for Attachment { sink, open, .. } in std::mem::take(&mut self.attachments) {
             if !open {
-                turn.effects.push(Effect::Open { sink, welcome: false, at: None });
+                context.effects.push(Effect::Open { sink, welcome: false, at: None });
             }
-            turn.effects.push(Effect::Finish { sink, ending: Ending::Moved });
+            context.effects.push(Effect::Finish { sink, ending: Ending::Moved });
         }
-        self.link.close(turn);
+        self.link.close(context);
         self.phase = Phase::Over;
         let asleep = leaving == Leaving::FallingAsleep;
         let cause = if asleep { Cause::Asleep } else { Cause::Moved };
-        turn.effects.push(Effect::Over { cause });
+        context.effects.push(Effect::Over { cause });
     }
 
     pub(crate) fn has_no_work(&self) -> bool {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use protocol::{HeaderParams, Method, Mirrored, Rejection, Request, RequestId, Response};
 use thin_vec::ThinVec;
 
-use crate::session::{Session, Turn};
+use crate::session::{Session, StepContext};
 use crate::{Answer, Effect, Refusal, SinkId};
 
 /// Most pages of tools that are read; tools on later ones are not checked.
@@ -55,26 +55,26 @@ impl Mirroring {
 
 impl Session {
     /// Lists the server's tools, in revisions where that matters.
-    pub(crate) fn learn_tools(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn learn_tools(&mut self, context: &mut StepContext<'_>) {
         let has_tools = self.client.as_ref().is_some_and(|client| client.server_has_tools);
         if !self.revision().has_mirrored_headers() || self.duplex.is_some() || !has_tools {
             return;
         }
         self.mirroring.tools = None;
-        self.read_tools(turn);
+        self.read_tools(context);
     }
 
     /// Lists the server's tools, unless that is being done.
-    pub(crate) fn read_tools(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn read_tools(&mut self, context: &mut StepContext<'_>) {
         if self.mirroring.reading.is_none() {
             self.mirroring.reading = Some(1);
             let list = self.own(Method::ToolsList, None);
-            self.send(turn, list.into());
+            self.send(context, list.into());
         }
     }
 
     /// A page of tools came.
-    pub(crate) fn learned_tools(&mut self, turn: &mut Turn<'_>, response: &Response) {
+    pub(crate) fn learned_tools(&mut self, context: &mut StepContext<'_>, response: &Response) {
         let Some(pages) = self.mirroring.reading else { return };
         let page = response.outcome().ok().map(|result| protocol::header_params::tools(&result));
         let mirrors = self.revision().has_mirrored_headers();
@@ -91,18 +91,18 @@ impl Session {
         if let Some(cursor) = next.filter(|_| pages < PAGES_MAX) {
             self.mirroring.reading = Some(pages + 1);
             let params = serde_json::json!({ "cursor": cursor }).to_string();
-            self.send_own(turn, Method::ToolsList, Some(params.as_bytes()));
+            self.send_own(context, Method::ToolsList, Some(params.as_bytes()));
             return;
         }
         self.mirroring.reading = None;
-        self.decide(turn);
+        self.decide(context);
         for parked in std::mem::take(&mut self.mirroring.parked) {
             let Parked { sink, request, mirrored, again } = parked;
             match self.check_params(sink, &request, mirrored.as_ref(), again) {
-                Ok(_) => self.take_post(turn, sink, request, again),
+                Ok(_) => self.take_post(context, sink, request, again),
                 Err(rejection) => {
                     let answer = Answer::Refused(Refusal::Rejected(rejection));
-                    turn.effects.push(Effect::Answer { sink, answer });
+                    context.effects.push(Effect::Answer { sink, answer });
                 }
             }
         }
@@ -132,13 +132,13 @@ impl Session {
     }
 
     /// The client cancels a call that waits for the list. False where none does.
-    pub(crate) fn unpark(&mut self, turn: &mut Turn<'_>, id: &RequestId) -> bool {
+    pub(crate) fn unpark(&mut self, context: &mut StepContext<'_>, id: &RequestId) -> bool {
         let parked = &mut self.mirroring.parked;
         let Some(index) = parked.iter().position(|parked| parked.request.id == *id) else {
             return false;
         };
         let sink = parked.swap_remove(index).sink;
-        turn.effects.push(Effect::Answer { sink, answer: Answer::Nothing });
+        context.effects.push(Effect::Answer { sink, answer: Answer::Nothing });
         true
     }
 
@@ -146,27 +146,27 @@ impl Session {
     /// False where none does.
     pub(crate) fn take_over_parked(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         sink: SinkId,
         id: &RequestId,
     ) -> bool {
         let mut parked = self.mirroring.parked.iter_mut();
         let Some(parked) = parked.find(|parked| parked.request.id == *id) else { return false };
         let older = std::mem::replace(&mut parked.sink, sink);
-        turn.effects.push(Effect::Answer { sink: older, answer: Answer::Nothing });
+        context.effects.push(Effect::Answer { sink: older, answer: Answer::Nothing });
         true
     }
 
     /// The list will not come: whoever waits for it gets an error.
     pub(crate) fn fail_parked(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         error: &impl Fn(RequestId) -> Response,
     ) {
         self.mirroring.reading = None;
         for Parked { sink, request, .. } in std::mem::take(&mut self.mirroring.parked) {
             let answer = Answer::Json(error(request.id).raw().clone());
-            turn.effects.push(Effect::Answer { sink, answer });
+            context.effects.push(Effect::Answer { sink, answer });
         }
     }
 }

@@ -8,7 +8,7 @@ use protocol::{
 };
 
 use crate::exchange::{CallId, Exchange, Pace};
-use crate::session::{Phase, Session, Turn};
+use crate::session::{Phase, Session, StepContext};
 use crate::{Answer, Effect, Refusal, SinkId};
 
 /// Most requests remembered that ended without the server's answer.
@@ -17,24 +17,24 @@ const GHOSTS_MAX: usize = 64;
 impl Session {
     pub(crate) fn posted(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         sink: SinkId,
         body: Body,
         mirrored: Option<&Mirrored>,
         again: bool,
     ) {
         if self.phase == Phase::New {
-            self.begin(turn, sink, body, mirrored);
+            self.begin(context, sink, body, mirrored);
             return;
         }
         if self.takes_nothing() {
-            turn.effects.push(Effect::Answer { sink, answer: Answer::Refused(Refusal::Moved) });
+            context.effects.push(Effect::Answer { sink, answer: Answer::Refused(Refusal::Moved) });
             return;
         }
         let before = self.log.next();
         let posted = match body {
-            Body::One(message) => self.posted_one(turn, sink, message, mirrored, again),
-            Body::Batch(members) => self.posted_batch(turn, sink, members, again),
+            Body::One(message) => self.posted_one(context, sink, message, mirrored, again),
+            Body::Batch(members) => self.posted_batch(context, sink, members, again),
         };
         let answer = match posted {
             Ok(Posted::Accepted { through }) => {
@@ -42,19 +42,19 @@ impl Session {
                 let wrote = self.log.next() > before;
                 let through = if wrote { self.log.next() - 1 } else { through };
                 let through = if mutant!("accept_before_the_append") { 0 } else { through };
-                self.answer_when_held(turn, sink, Answer::Accepted, through);
+                self.answer_when_held(context, sink, Answer::Accepted, through);
                 return;
             }
             Ok(Posted::Called) if self.duplex.is_some() => Answer::Accepted,
             Ok(Posted::Called) => return,
             Err(rejection) => Answer::Refused(Refusal::Rejected(rejection)),
         };
-        turn.effects.push(Effect::Answer { sink, answer });
+        context.effects.push(Effect::Answer { sink, answer });
     }
 
     fn posted_one(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         sink: SinkId,
         message: Message,
         mirrored: Option<&Mirrored>,
@@ -64,7 +64,7 @@ impl Session {
             Mirrored::check(mirrored, &message, None)?;
             if let Message::Request(request) = &message
                 && request.method == Method::ToolsCall
-                && ((again && self.rejoin(turn, sink, &request.id))
+                && ((again && self.rejoin(context, sink, &request.id))
                     || !self.check_params(sink, request, mirrored, again)?)
             {
                 return Ok(Posted::Called);
@@ -73,15 +73,15 @@ impl Session {
         match message {
             Message::Request(request) => {
                 self.refuse_initialize(&request)?;
-                self.take_post(turn, sink, request, again);
+                self.take_post(context, sink, request, again);
                 Ok(Posted::Called)
             }
             Message::Notification(notification) => {
-                let through = self.take_notification(turn, notification);
+                let through = self.take_notification(context, notification);
                 Ok(Posted::Accepted { through })
             }
             Message::Response(response) => {
-                self.answered(turn, &response)?;
+                self.answered(context, &response)?;
                 Ok(Posted::Accepted { through: 0 })
             }
         }
@@ -90,19 +90,19 @@ impl Session {
     /// Takes a request that was posted alone.
     pub(crate) fn take_post(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         sink: SinkId,
         request: Request,
         again: bool,
     ) {
-        if again && !mutant!("never_rejoin") && self.rejoin(turn, sink, &request.id) {
+        if again && !mutant!("never_rejoin") && self.rejoin(context, sink, &request.id) {
             return;
         }
-        let call = self.new_call(turn, sink, 1, false);
+        let call = self.new_call(context, sink, 1, false);
         if again && !mutant!("take_again_as_new") {
-            self.take_again(turn, call, request);
+            self.take_again(context, call, request);
         } else {
-            self.take_request(turn, call, request);
+            self.take_request(context, call, request);
         }
     }
 
@@ -110,7 +110,7 @@ impl Session {
     /// an array, or one stream with all final responses.
     fn posted_batch(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         sink: SinkId,
         members: Vec<Result<Message, Rejection>>,
         again: bool,
@@ -131,30 +131,30 @@ impl Session {
         let open = members.iter().filter(|member| wants_answer(member)).count();
         // A batch is answered as one, so any of its requests tells where.
         let known = |member: &Result<Message, Rejection>| match member {
-            Ok(Message::Request(request)) => self.rejoin(turn, sink, &request.id),
+            Ok(Message::Request(request)) => self.rejoin(context, sink, &request.id),
             _ => false,
         };
         let joined = again && members.iter().any(known);
-        let call = (open > 0 && !joined).then(|| self.new_call(turn, sink, open, true));
+        let call = (open > 0 && !joined).then(|| self.new_call(context, sink, open, true));
         let mut through = 0;
         for member in members {
             match (member, call) {
                 (Ok(Message::Request(request)), Some(call)) if again => {
-                    self.take_again(turn, call, request);
+                    self.take_again(context, call, request);
                 }
                 (Ok(Message::Request(request)), Some(call)) => {
-                    self.take_request(turn, call, request);
+                    self.take_request(context, call, request);
                 }
                 (Ok(Message::Notification(notification)), _) => {
-                    through = self.take_notification(turn, notification).max(through);
+                    through = self.take_notification(context, notification).max(through);
                 }
                 (Ok(Message::Response(response)), _) => {
                     // An answer to nothing spoils nothing beside it.
-                    let _stray = self.answered(turn, &response);
+                    let _stray = self.answered(context, &response);
                 }
                 (Err(rejection), Some(call)) => {
                     let error = Response::rejecting(&rejection);
-                    self.final_response(turn, call, error.id.as_ref(), error.raw().clone());
+                    self.final_response(context, call, error.id.as_ref(), error.raw().clone());
                 }
                 (Ok(Message::Request(_)) | Err(_), None) => {}
             }
@@ -174,34 +174,39 @@ impl Session {
 
     /// Takes a request of the client's. Whatever comes of it, it gets exactly one last
     /// word, or none when the client cancels it.
-    pub(crate) fn take_request(&mut self, turn: &mut Turn<'_>, call: CallId, request: Request) {
+    pub(crate) fn take_request(
+        &mut self,
+        context: &mut StepContext<'_>,
+        call: CallId,
+        request: Request,
+    ) {
         if request.method == Method::Ping {
             // Either side's pings are answered here (PING-04).
             let pong = Response::result(request.id, b"{}");
-            self.final_response(turn, call, pong.id.as_ref(), pong.raw().clone());
+            self.final_response(context, call, pong.id.as_ref(), pong.raw().clone());
             return;
         }
-        if let Some(request) = self.begin_exchange(turn, call, request) {
-            self.send(turn, request.into());
+        if let Some(request) = self.begin_exchange(context, call, request) {
+            self.send(context, request.into());
         }
     }
 
     /// Begins the exchange of a request that is sent then; none where it got an error.
     pub(crate) fn begin_exchange(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         call: CallId,
         request: Request,
     ) -> Option<Request> {
-        match self.admit(turn, call, &request) {
+        match self.admit(context, call, &request) {
             Ok(exchange) => {
                 self.exchanges.push(exchange);
-                self.link.used = turn.now;
+                self.link.used = context.now;
                 Some(request)
             }
             Err((code, message)) => {
                 let error = Response::error(Some(request.id), code.number(), &message, None);
-                self.final_response(turn, call, error.id.as_ref(), error.raw().clone());
+                self.final_response(context, call, error.id.as_ref(), error.raw().clone());
                 None
             }
         }
@@ -209,7 +214,7 @@ impl Session {
 
     fn admit(
         &mut self,
-        turn: &Turn<'_>,
+        context: &StepContext<'_>,
         call: CallId,
         request: &Request,
     ) -> Result<Exchange, (ErrorCode, String)> {
@@ -273,7 +278,7 @@ impl Session {
             let message = format!("`progressToken` is longer than {} bytes", RequestId::BYTES_MAX);
             return Err((ErrorCode::InvalidParams, message));
         }
-        let pace = |token: ProgressToken| Box::new(Pace::new(token, &self.limits, turn.now));
+        let pace = |token: ProgressToken| Box::new(Pace::new(token, &self.limits, context.now));
         Ok(Exchange {
             id: request.id.clone(),
             method: request.method.clone(),
@@ -281,9 +286,9 @@ impl Session {
             uri: uri.map(Into::into),
             progress: token.map(pace),
             raw: self.keep(request),
-            began: turn.now,
-            silent_at: turn.now.plus(self.limits.request_secs * 1_000),
-            ends_at: turn.now.plus(self.limits.request_max_secs * 1_000),
+            began: context.now,
+            silent_at: context.now.plus(self.limits.request_secs * 1_000),
+            ends_at: context.now.plus(self.limits.request_max_secs * 1_000),
         })
     }
 
@@ -317,32 +322,41 @@ impl Session {
     }
 
     /// Takes a notification. Returns the entry that it stands on, if any.
-    fn take_notification(&mut self, turn: &mut Turn<'_>, notification: Notification) -> u64 {
+    fn take_notification(
+        &mut self,
+        context: &mut StepContext<'_>,
+        notification: Notification,
+    ) -> u64 {
         match notification.method {
             Method::Initialized => {
-                self.initialized(turn, notification);
+                self.initialized(context, notification);
             }
             Method::Cancelled => {
                 let id =
                     notification.params().and_then(|params| payload::cancelled_request_id(&params));
                 if let Some(id) = id {
-                    self.cancelled(turn, &id, notification);
+                    self.cancelled(context, &id, notification);
                     // Were the cancellation lost with this owner, the next one would run the
                     // request again. It may come twice, and the entry that holds it may stem
                     // from the first time, so everything in the log is waited for.
                     return self.log.next() - 1;
                 }
             }
-            _ => self.send(turn, notification.into()),
+            _ => self.send(context, notification.into()),
         }
         0
     }
 
     /// The client no longer wants an answer (CAN-01). Unknown and finished requests, and
     /// `initialize`, are not cancelled (CAN-02).
-    fn cancelled(&mut self, turn: &mut Turn<'_>, id: &RequestId, notification: Notification) {
+    fn cancelled(
+        &mut self,
+        context: &mut StepContext<'_>,
+        id: &RequestId,
+        notification: Notification,
+    ) {
         self.forget_result(id);
-        if self.unpark(turn, id) {
+        if self.unpark(context, id) {
             self.keep_cancelled(id);
             return;
         }
@@ -357,38 +371,43 @@ impl Session {
             return;
         };
         if mutant!("cancel_only_at_the_server") {
-            return self.send(turn, notification.into());
+            return self.send(context, notification.into());
         }
         let exchange = self.exchanges.swap_remove(index);
         self.keep_cancelled_call(exchange.call, id);
         if !self.link.unqueue(id) {
             self.haunt(id.clone(), true);
-            self.send(turn, notification.into());
+            self.send(context, notification.into());
         }
-        self.link.used = turn.now;
-        self.no_final_response(turn, exchange.call, id);
+        self.link.used = context.now;
+        self.no_final_response(context, exchange.call, id);
     }
 
     /// Ends a request without the server's answer and without a word: who wanted it
     /// gets the word elsewhere.
-    pub(crate) fn abandon_request(&mut self, turn: &mut Turn<'_>, id: &RequestId) {
+    pub(crate) fn abandon_request(&mut self, context: &mut StepContext<'_>, id: &RequestId) {
         let Some(index) = self.exchanges.iter().position(|exchange| exchange.id == *id) else {
             return;
         };
         let exchange = self.exchanges.swap_remove(index);
         self.calls.retain(|call| call.id != exchange.call);
-        self.cancel_at_server(turn, id, "its messages were dropped");
+        self.cancel_at_server(context, id, "its messages were dropped");
     }
 
     /// Tells the server that a request is no longer wanted.
-    pub(crate) fn cancel_at_server(&mut self, turn: &mut Turn<'_>, id: &RequestId, reason: &str) {
+    pub(crate) fn cancel_at_server(
+        &mut self,
+        context: &mut StepContext<'_>,
+        id: &RequestId,
+        reason: &str,
+    ) {
         if self.link.unqueue(id) {
             return;
         }
         self.haunt(id.clone(), false);
         let params = serde_json::json!({ "requestId": id, "reason": reason }).to_string();
         let notification = Notification::new(Method::Cancelled, Some(params.as_bytes()));
-        self.send(turn, notification.into());
+        self.send(context, notification.into());
     }
 
     fn haunt(&mut self, id: RequestId, by_client: bool) {
@@ -403,9 +422,9 @@ impl Session {
     }
 
     /// The link could not take a message: its sender is told, where there is one to tell.
-    pub(crate) fn unsent(&mut self, turn: &mut Turn<'_>, message: Message) {
+    pub(crate) fn unsent(&mut self, context: &mut StepContext<'_>, message: Message) {
         let Message::Request(request) = message else {
-            turn.effects.push(Effect::Tell(crate::Fact::Dropped));
+            context.effects.push(Effect::Tell(crate::Fact::Dropped));
             return;
         };
         let Some(index) = self.exchanges.iter().position(|exchange| exchange.id == request.id)
@@ -415,7 +434,7 @@ impl Session {
         let exchange = self.exchanges.swap_remove(index);
         let words = "the server does not keep up with its messages; try again later";
         let error = Response::error(Some(request.id), crate::REFUSED, words, None);
-        self.settle_taken(turn, exchange, error.raw().clone(), false);
+        self.settle_taken(context, exchange, error.raw().clone(), false);
     }
 }
 

@@ -14,7 +14,7 @@ use thin_vec::ThinVec;
 
 use crate::exchange::{Call, CallId, Exchange, Form};
 use crate::log::{Mark, Opening, Rerunnable, What};
-use crate::session::{Rerun, Session, Turn};
+use crate::session::{Rerun, Session, StepContext};
 use crate::stream::Owed;
 use crate::{Answer, Effect, Ending, SinkId};
 
@@ -124,70 +124,75 @@ impl Session {
     }
 
     /// Takes a request that may have been run already.
-    pub(crate) fn take_again(&mut self, turn: &mut Turn<'_>, call: CallId, request: Request) {
+    pub(crate) fn take_again(
+        &mut self,
+        context: &mut StepContext<'_>,
+        call: CallId,
+        request: Request,
+    ) {
         if self.is_cancelled(&request.id) {
             // Its client has cancelled it since.
-            self.no_final_response(turn, call, &request.id);
+            self.no_final_response(context, call, &request.id);
             return;
         }
         if self.ghosts.iter().any(|ended| ended.id == request.id) {
             let id = Some(request.id);
             let error = Response::error(id, crate::REFUSED, TIMED_OUT, None);
-            self.final_response(turn, call, error.id.as_ref(), error.raw().clone());
+            self.final_response(context, call, error.id.as_ref(), error.raw().clone());
             return;
         }
         // What has asked the client something would ask it again.
         let asked = self.askers.contains(&request.id);
         let verdict = if asked { Verdict::No } else { self.verdict(&request) };
-        self.take_judged(turn, call, request, verdict);
+        self.take_judged(context, call, request, verdict);
     }
 
     fn take_judged(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         call: CallId,
         request: Request,
         verdict: Verdict,
     ) {
         if verdict == Verdict::No {
-            self.say_lost(turn, call, &request.id);
+            self.say_lost(context, call, &request.id);
         } else if verdict == Verdict::Yes {
-            self.take_request(turn, call, request);
-        } else if let Some(request) = self.begin_exchange(turn, call, request) {
+            self.take_request(context, call, request);
+        } else if let Some(request) = self.begin_exchange(context, call, request) {
             // The server is asked first; the request waits like one that it was not sent.
             self.link.undecided.push(request);
-            self.read_tools(turn);
+            self.read_tools(context);
         }
     }
 
-    fn say_lost(&mut self, turn: &mut Turn<'_>, call: CallId, id: &RequestId) {
+    fn say_lost(&mut self, context: &mut StepContext<'_>, call: CallId, id: &RequestId) {
         let error = lost(id);
-        self.final_response(turn, call, Some(id), error.raw().clone());
+        self.final_response(context, call, Some(id), error.raw().clone());
     }
 
     /// The list of tools was read, as far as it could be: what waited for it goes on.
-    pub(crate) fn decide(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn decide(&mut self, context: &mut StepContext<'_>) {
         for request in std::mem::take(&mut self.link.undecided) {
             if self.verdict(&request) == Verdict::Yes {
-                self.send(turn, request.into());
+                self.send(context, request.into());
                 continue;
             }
             let named = |exchange: &Exchange| exchange.id == request.id;
             if let Some(index) = self.exchanges.iter().position(named) {
                 let exchange = self.exchanges.swap_remove(index);
-                self.settle_taken(turn, exchange, lost(&request.id).raw().clone(), false);
+                self.settle_taken(context, exchange, lost(&request.id).raw().clone(), false);
             }
         }
     }
 
     /// Settles a stream of the log whose owner is gone: every request that it still owes
     /// a word runs again, or gets one.
-    pub(crate) fn settle_stream(&mut self, turn: &mut Turn<'_>, number: u64) {
+    pub(crate) fn settle_stream(&mut self, context: &mut StepContext<'_>, number: u64) {
         let Some(stream) = self.streams.get(number) else { return };
         let (asked, batch) = (stream.asked, stream.requests.len() > 1);
         let owed: Vec<Owed> = stream.requests.iter().filter(|o| o.word == 0).cloned().collect();
         if owed.is_empty() {
-            self.close_stream(turn, number);
+            self.close_stream(context, number);
             return;
         }
         let form = Form::Stream(number);
@@ -202,7 +207,7 @@ impl Session {
             let again = again.and_then(|rerun| Some((read(&rerun.raw)?, rerun.sure)));
             let Some((request, sure)) = again else {
                 if !mutant!("say_nothing_of_what_is_lost") {
-                    self.say_lost(turn, call, &id);
+                    self.say_lost(context, call, &id);
                 }
                 continue;
             };
@@ -212,7 +217,7 @@ impl Session {
                 Verdict::Unknown if sure => Verdict::Yes,
                 verdict => verdict,
             };
-            self.take_judged(turn, call, request, verdict);
+            self.take_judged(context, call, request, verdict);
             if !mutant!("progress_begins_anew") {
                 self.go_on_from(&id, progress.reduce(f64::max));
             }
@@ -243,30 +248,40 @@ impl Session {
 
     /// Attaches a POST that came again to what answers its request already. False where
     /// nothing does.
-    pub(crate) fn rejoin(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: &RequestId) -> bool {
-        if self.give_result(turn, sink, id) {
+    pub(crate) fn rejoin(
+        &mut self,
+        context: &mut StepContext<'_>,
+        sink: SinkId,
+        id: &RequestId,
+    ) -> bool {
+        if self.give_result(context, sink, id) {
             return true;
         }
         let answers = |requests: &[Owed]| requests.iter().any(|owed| owed.id == *id);
         let stream = self.streams.iter().rev().find(|(_, s)| answers(&s.requests));
         let stream = stream.map(|(number, _)| number);
         if let Some(stream) = stream {
-            self.attach_from_the_beginning(turn, sink, stream);
+            self.attach_from_the_beginning(context, sink, stream);
             return true;
         }
         let mut graves = self.finished.iter().rev();
         if let Some(grave) = graves.find(|grave| answers(&grave.requests)) {
             let requests = grave.requests.clone();
-            turn.effects.push(Effect::Open { sink, welcome: false, at: None });
-            self.write_trimmed(turn, sink, &requests, 0);
-            self.finish(turn, sink, Ending::Proper);
+            context.effects.push(Effect::Open { sink, welcome: false, at: None });
+            self.write_trimmed(context, sink, &requests, 0);
+            self.finish(context, sink, Ending::Proper);
             return true;
         }
-        self.take_over_call(turn, sink, id) || self.take_over_parked(turn, sink, id)
+        self.take_over_call(context, sink, id) || self.take_over_parked(context, sink, id)
     }
 
     /// Makes a POST that came again the one that waits for a call in flight.
-    fn take_over_call(&mut self, turn: &mut Turn<'_>, sink: SinkId, id: &RequestId) -> bool {
+    fn take_over_call(
+        &mut self,
+        context: &mut StepContext<'_>,
+        sink: SinkId,
+        id: &RequestId,
+    ) -> bool {
         let mut exchanges = self.exchanges.iter();
         let exchange = exchanges.find(|e| e.id == *id && e.method != Method::Initialize);
         let running = exchange.map(|exchange| exchange.call);
@@ -279,9 +294,9 @@ impl Session {
         let Some(call) = self.calls.iter_mut().find(holds) else { return false };
         let number = call.id;
         if let Some(sink) = call.sink.replace(sink) {
-            turn.effects.push(Effect::Answer { sink, answer: Answer::Nothing });
+            context.effects.push(Effect::Answer { sink, answer: Answer::Nothing });
         }
-        self.ask_what_waits_for(turn, number);
+        self.ask_what_waits_for(context, number);
         true
     }
 }

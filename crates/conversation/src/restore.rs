@@ -10,7 +10,7 @@ use crate::carried::OpenAsk;
 use crate::fold::{Folded, fold};
 use crate::posting::Unanswered;
 use crate::saved_ids::SavedIds;
-use crate::session::{Client, Phase, Session, Turn};
+use crate::session::{Client, Phase, Session, StepContext};
 use crate::state::State;
 use crate::stream::Stream;
 use crate::{Effect, Millis, OwnerTag, SessionSetup};
@@ -74,7 +74,7 @@ impl Session {
         now: Millis,
         effects: &mut Vec<Effect>,
     ) -> Result<Self, Unreadable> {
-        let mut turn = Turn { now, effects };
+        let mut context = StepContext { now, effects };
         let Saved { revision, initialize, state, version, former, log } = saved;
         let asked = InitializeParams::read(&initialize).map_err(|_| Unreadable::RECORD)?;
         let mut state = State::read(&state)?;
@@ -102,23 +102,23 @@ impl Session {
         session.ghosts = state.cancelled.iter().map(ended).collect();
         session.cancelled = Cancelled::restored(SavedIds::restored(state.cancelled.into()));
         session.askers = SavedIds::restored(state.askers.into());
-        session.settle(&mut turn, asks);
-        session.finish_step(&mut turn);
+        session.settle(&mut context, asks);
+        session.finish_step(&mut context);
         Ok(session)
     }
 
     /// Ends what a lost owner had begun, or begins it anew. Standalone streams stay open:
     /// their clients come back to them.
-    fn settle(&mut self, turn: &mut Turn<'_>, asks: Vec<OpenAsk>) {
+    fn settle(&mut self, context: &mut StepContext<'_>, asks: Vec<OpenAsk>) {
         // A question is withdrawn before the final response to what asked it.
         let asks = if mutant!("questions_are_not_withdrawn") { Vec::new() } else { asks };
-        asks.into_iter().for_each(|ask| self.withdraw_lost(turn, ask));
+        asks.into_iter().for_each(|ask| self.withdraw_lost(context, ask));
         let is_open = |stream: &Stream| !stream.closed && !stream.is_standalone();
         let open = self.streams.iter().filter(|(_, stream)| is_open(stream));
         let open: Vec<u64> = open.map(|(number, _)| number).collect();
         let open = if mutant!("settle_no_stream") { Vec::new() } else { open };
-        open.into_iter().for_each(|number| self.settle_stream(turn, number));
-        self.close_deserted_for_long(turn);
+        open.into_iter().for_each(|number| self.settle_stream(context, number));
+        self.close_deserted_for_long(context);
     }
 
     /// Everything of the log that can be replayed, for writing it anew.

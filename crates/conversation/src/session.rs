@@ -156,8 +156,8 @@ pub(crate) struct Client {
     pub(crate) server_has_tools: bool,
 }
 
-/// One step: its time, and what comes of it.
-pub(crate) struct Turn<'a> {
+/// The context of one step of a session: its time, and the effects so far.
+pub(crate) struct StepContext<'a> {
     pub(crate) now: Millis,
     pub(crate) effects: &'a mut Vec<Effect>,
 }
@@ -204,9 +204,9 @@ impl Session {
 
     /// Takes what happened, and appends what is to be done about it, in order.
     pub fn step(&mut self, now: Millis, event: Event, effects: &mut Vec<Effect>) {
-        let mut turn = Turn { now, effects };
+        let mut context = StepContext { now, effects };
         if self.is_over() {
-            self.answer_after_the_end(&mut turn, &event);
+            self.answer_after_the_end(&mut context, &event);
             return;
         }
         if matches!(event, Event::Posted { .. } | Event::Listened { .. } | Event::Deleted { .. }) {
@@ -215,7 +215,7 @@ impl Session {
         match event {
             Event::Posted { sink, body, mirrored, again, forwarded } => {
                 self.touched = now;
-                self.posted(&mut turn, sink, body, mirrored.as_deref(), again);
+                self.posted(&mut context, sink, body, mirrored.as_deref(), again);
                 if forwarded {
                     let posted = self.calls.iter_mut().filter(|call| call.sink == Some(sink));
                     posted.for_each(|call| call.forwarded = true);
@@ -223,54 +223,54 @@ impl Session {
             }
             Event::Listened { sink, after } => {
                 self.touched = now;
-                self.listened(&mut turn, sink, after.as_deref());
+                self.listened(&mut context, sink, after.as_deref());
             }
             Event::Deleted { sink } => {
-                self.answer_when_ended(&mut turn, sink);
-                self.end(&mut turn, Cause::Deleted);
+                self.answer_when_ended(&mut context, sink);
+                self.end(&mut context, Cause::Deleted);
             }
-            Event::SinkClosed { sink } => self.sink_closed(&mut turn, sink),
-            Event::LinkUp => self.link_up(&mut turn),
-            Event::Said { message, about } => self.heard(&mut turn, message, about.as_ref()),
-            Event::Unsent { message } => self.unsent(&mut turn, message),
-            Event::LinkDown { reason } => self.link_down(&mut turn, &reason),
+            Event::SinkClosed { sink } => self.sink_closed(&mut context, sink),
+            Event::LinkUp => self.link_up(&mut context),
+            Event::Said { message, about } => self.heard(&mut context, message, about.as_ref()),
+            Event::Unsent { message } => self.unsent(&mut context, message),
+            Event::LinkDown { reason } => self.link_down(&mut context, &reason),
             Event::Appended { .. } if mutant!("append_wakes_nobody") => {}
-            Event::Appended { through } => self.acknowledged(&mut turn, through),
+            Event::Appended { through } => self.acknowledged(&mut context, through),
             Event::Saved { version } => {
                 self.versions.held = self.versions.held.max(version);
-                self.acknowledged(&mut turn, self.log.acknowledged());
+                self.acknowledged(&mut context, self.log.acknowledged());
             }
             Event::Reclaimed { owner_tag } => {
                 let (next, floor) = (self.log.next(), self.log.first());
                 self.log.owner_tags.succeed(owner_tag, next, floor);
             }
-            Event::HandOver { at_once } => self.hand_over(&mut turn, at_once),
-            Event::DeadlinePassed => self.deadline_passed(&mut turn),
-            Event::Stopping => self.end(&mut turn, Cause::Stopping),
+            Event::HandOver { at_once } => self.hand_over(&mut context, at_once),
+            Event::DeadlinePassed => self.deadline_passed(&mut context),
+            Event::Stopping => self.end(&mut context, Cause::Stopping),
             // It has not ended, so no DELETE waits.
             Event::Ended { .. } => {}
         }
-        self.finish_step(&mut turn);
+        self.finish_step(&mut context);
     }
 
     /// What every step ends with: what it wrote is handed out.
-    pub(crate) fn finish_step(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn finish_step(&mut self, context: &mut StepContext<'_>) {
         if self.is_over() {
             return;
         }
-        self.prepare_to_leave(turn);
-        self.trim(turn);
+        self.prepare_to_leave(context);
+        self.trim(context);
         // The state first: the owner saves it before it appends the entries that changed with it.
         if mutant!("hand_out_entries_before_the_state") {
-            turn.effects.extend(self.log.hand_out());
+            context.effects.extend(self.log.hand_out());
         }
-        self.save(turn);
-        turn.effects.extend(self.log.hand_out());
+        self.save(context);
+        context.effects.extend(self.log.hand_out());
         if mutant!("tell_before_the_append") {
-            self.acknowledged(turn, self.log.next() - 1);
+            self.acknowledged(context, self.log.next() - 1);
         }
-        self.let_through(turn);
-        self.leave(turn);
+        self.let_through(context);
+        self.leave(context);
         self.give_back();
     }
 
@@ -370,15 +370,15 @@ impl Session {
         u32::try_from(u64::from(self.limits.retry_ms) - quarter + around).unwrap_or(u32::MAX)
     }
 
-    fn sink_closed(&mut self, turn: &mut Turn<'_>, sink: SinkId) {
+    fn sink_closed(&mut self, context: &mut StepContext<'_>, sink: SinkId) {
         if self.duplex == Some(sink) {
-            self.end(turn, Cause::Disconnected);
+            self.end(context, Cause::Disconnected);
             return;
         }
         let mut calls = self.calls.iter();
         if self.phase == Phase::Initializing && calls.any(|call| call.sink == Some(sink)) {
             // Nobody will ever learn this session's id.
-            self.end(turn, Cause::NotBorn);
+            self.end(context, Cause::NotBorn);
             return;
         }
         self.gated.retain(|gated| gated.sink != sink);
@@ -393,77 +393,79 @@ impl Session {
         let attached = self.attachments.len();
         self.attachments.retain(|attachment| attachment.sink != sink);
         if self.attachments.len() < attached {
-            self.touched = turn.now;
-            self.close_deserted(turn);
+            self.touched = context.now;
+            self.close_deserted(context);
         }
     }
 
     /// Ends the session: whoever waits is told, whoever listens is let go (SES-08).
-    pub(crate) fn end(&mut self, turn: &mut Turn<'_>, cause: Cause) {
+    pub(crate) fn end(&mut self, context: &mut StepContext<'_>, cause: Cause) {
         let abort = cause == Cause::Stopping && self.revision().reopens_only_after_abort();
         let ending = if abort { Ending::Abort } else { Ending::Proper };
         let words = match cause {
             Cause::Stopping => "the node is stopping; try again",
             _ => "the session has ended",
         };
-        self.open_gate(turn, words);
-        self.write_all_unlogged(turn);
-        self.fail_parked(turn, &|id| Response::error(Some(id), crate::REFUSED, words, None));
+        self.open_gate(context, words);
+        self.write_all_unlogged(context);
+        self.fail_parked(context, &|id| Response::error(Some(id), crate::REFUSED, words, None));
         for exchange in std::mem::take(&mut self.exchanges) {
             let error = Response::error(Some(exchange.id), crate::REFUSED, words, None);
-            self.final_response_now(turn, exchange.call, error.raw().clone());
+            self.final_response_now(context, exchange.call, error.raw().clone());
         }
         for Attachment { sink, open, .. } in std::mem::take(&mut self.attachments) {
             if mutant!("end_leaves_streams_open") {
                 continue;
             }
             if !open {
-                turn.effects.push(Effect::Open { sink, welcome: false, at: None });
+                context.effects.push(Effect::Open { sink, welcome: false, at: None });
             }
-            turn.effects.push(Effect::Finish { sink, ending });
+            context.effects.push(Effect::Finish { sink, ending });
         }
         if let Some(sink) = self.duplex.filter(|_| cause != Cause::Disconnected) {
-            turn.effects.push(Effect::Finish { sink, ending: Ending::Proper });
+            context.effects.push(Effect::Finish { sink, ending: Ending::Proper });
         }
-        self.link.close(turn);
+        self.link.close(context);
         self.phase = Phase::Over;
         // Ended, it is not handed over any more.
         self.leaving = None;
-        turn.effects.push(Effect::Over { cause });
+        context.effects.push(Effect::Over { cause });
     }
 
     /// As `final_response`, but past the log: the session will not be there to replay it.
     fn final_response_now(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         call: crate::exchange::CallId,
         data: Bytes,
     ) {
         let form = self.calls.iter().find(|other| other.id == call).map(|call| &call.form);
         let Some(Form::Stream(stream)) = form else {
-            self.final_response(turn, call, None, data);
+            self.final_response(context, call, None, data);
             return;
         };
         let stream = *stream;
         let Some(attachment) = self.attachment(stream) else { return };
         let sink = attachment.sink;
         if !std::mem::replace(&mut attachment.open, true) {
-            turn.effects.push(Effect::Open { sink, welcome: false, at: None });
+            context.effects.push(Effect::Open { sink, welcome: false, at: None });
         }
         let frame = crate::Frame::Message { id: None, data };
-        turn.effects.push(Effect::Write { sink, frame });
+        context.effects.push(Effect::Write { sink, frame });
     }
 
     /// Answers requests that come after the end. A DELETE waits for what becomes of the end
     /// in the store; nothing else matters any more.
-    fn answer_after_the_end(&mut self, turn: &mut Turn<'_>, event: &Event) {
+    fn answer_after_the_end(&mut self, context: &mut StepContext<'_>, event: &Event) {
         let lives_on = self.leaving.is_some();
         match event {
-            Event::Ended { durable } => self.ended(turn, *durable),
-            Event::Deleted { sink } if !lives_on => self.answer_when_ended(turn, *sink),
+            Event::Ended { durable } => self.ended(context, *durable),
+            Event::Deleted { sink } if !lives_on => self.answer_when_ended(context, *sink),
             Event::Posted { sink, .. } | Event::Listened { sink, .. } | Event::Deleted { sink } => {
                 let refusal = if lives_on { Refusal::Moved } else { Refusal::UnknownSession };
-                turn.effects.push(Effect::Answer { sink: *sink, answer: Answer::Refused(refusal) });
+                context
+                    .effects
+                    .push(Effect::Answer { sink: *sink, answer: Answer::Refused(refusal) });
             }
             _ => {}
         }

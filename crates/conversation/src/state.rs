@@ -8,7 +8,7 @@ use protocol::{Method, RequestId};
 use serde::{Deserialize, Serialize};
 use thin_vec::ThinVec;
 
-use crate::session::{Session, Turn};
+use crate::session::{Session, StepContext};
 use crate::{Effect, Unreadable};
 
 /// The format that this version writes. It reads no later one.
@@ -109,12 +109,12 @@ impl Session {
 
     /// Writes down what has changed, once for each step. A duplex session lives as long as
     /// its connection, so nothing of it is kept.
-    pub(crate) fn save(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn save(&mut self, context: &mut StepContext<'_>) {
         if self.is_to_be_saved() {
             self.versions.changed = false;
             self.versions.newest += 1;
             let (version, state) = self.saved();
-            turn.effects.push(Effect::Save { version, state });
+            context.effects.push(Effect::Save { version, state });
         }
     }
 

@@ -8,7 +8,7 @@ use protocol::RequestId;
 use crate::answering::Upgraded;
 use crate::exchange::CallId;
 use crate::log::{AskId, Mark, Opening, Rerunnable, What};
-use crate::session::{Session, Turn};
+use crate::session::{Session, StepContext};
 use crate::{Effect, Ending, Fact, Frame, Millis, SinkId};
 
 /// How long the head of a response waits until the log holds its stream, in milliseconds;
@@ -114,7 +114,7 @@ impl Session {
     /// Opens a stream in the log. Its head is written once the log holds it.
     pub(crate) fn open_stream(
         &mut self,
-        turn: &Turn<'_>,
+        context: &StepContext<'_>,
         sink: Option<SinkId>,
         openings: Vec<Opening>,
         call: Option<CallId>,
@@ -125,15 +125,21 @@ impl Session {
             ..Owed::new(opening.id.clone(), 0)
         };
         let requests = openings.iter().map(owed).collect();
-        self.log.push(number, What::Opened { requests: openings }, turn.now);
+        self.log.push(number, What::Opened { requests: openings }, context.now);
         self.streams.insert(number, Stream::new(number, requests, call));
         if let Some(sink) = sink {
-            self.attach(turn, sink, number, number - 1);
+            self.attach(context, sink, number, number - 1);
         }
         number
     }
 
-    pub(crate) fn attach(&mut self, turn: &Turn<'_>, sink: SinkId, stream: u64, sent: u64) {
+    pub(crate) fn attach(
+        &mut self,
+        context: &StepContext<'_>,
+        sink: SinkId,
+        stream: u64,
+        sent: u64,
+    ) {
         let standalone = self.streams.get(stream).is_some_and(Stream::is_standalone);
         let pings = standalone && self.limits.ping_secs > 0;
         let polls = self.limits.stream_secs > 0 && self.revision().has_priming();
@@ -147,10 +153,10 @@ impl Session {
             sent,
             open: false,
             resumable: false,
-            head_by: turn.now.plus(HEAD_WAIT_MS),
-            ping_at: pings.then(|| turn.now.plus(self.limits.ping_secs * 1_000)),
-            told_at: turn.now,
-            poll_at: polls.then(|| turn.now.plus(self.limits.stream_secs * 1_000)),
+            head_by: context.now.plus(HEAD_WAIT_MS),
+            ping_at: pings.then(|| context.now.plus(self.limits.ping_secs * 1_000)),
+            told_at: context.now,
+            poll_at: polls.then(|| context.now.plus(self.limits.stream_secs * 1_000)),
         });
     }
 
@@ -159,16 +165,26 @@ impl Session {
     }
 
     /// Writes a message to a stream's log; it is told once the log holds it.
-    pub(crate) fn write_event(&mut self, turn: &Turn<'_>, stream: u64, data: Bytes) {
-        self.write_event_marked(turn, stream, data, Mark::Plain);
+    pub(crate) fn write_event(&mut self, context: &StepContext<'_>, stream: u64, data: Bytes) {
+        self.write_event_marked(context, stream, data, Mark::Plain);
     }
 
     /// As [`Session::write_event`], and notes what the message means.
-    pub(crate) fn write_event_marked(&mut self, turn: &Turn<'_>, id: u64, data: Bytes, mark: Mark) {
+    pub(crate) fn write_event_marked(
+        &mut self,
+        context: &StepContext<'_>,
+        id: u64,
+        data: Bytes,
+        mark: Mark,
+    ) {
         let event = What::Event { data, mark: mark.clone() };
-        let number = self.log.push(id, event, turn.now);
+        let number = self.log.push(id, event, context.now);
         if mutant!("write_an_event_twice") && mark == Mark::Plain {
-            self.log.push(id, self.log.get(number).expect("just written").what.clone(), turn.now);
+            self.log.push(
+                id,
+                self.log.get(number).expect("just written").what.clone(),
+                context.now,
+            );
         }
         let Some(stream) = self.streams.get_mut(id) else { return };
         stream.last = number;
@@ -183,57 +199,68 @@ impl Session {
     }
 
     /// Writes a question or any other message to a stream's log.
-    fn write_waiting(&mut self, turn: &Turn<'_>, stream: u64, Waiting { data, ask, .. }: Waiting) {
+    fn write_waiting(
+        &mut self,
+        context: &StepContext<'_>,
+        stream: u64,
+        Waiting { data, ask, .. }: Waiting,
+    ) {
         // One that was withdrawn meanwhile is no question any more.
         let Some(ask) = ask.filter(|ask| self.is_open(*ask)) else {
-            return self.write_event_marked(turn, stream, data, Mark::Plain);
+            return self.write_event_marked(context, stream, data, Mark::Plain);
         };
-        self.write_event_marked(turn, stream, data, Mark::Ask(ask));
+        self.write_event_marked(context, stream, data, Mark::Ask(ask));
         if self.streams.get(stream).is_some_and(Stream::is_standalone) {
             self.keep_askers(ask);
         }
     }
 
     /// Ends a stream: nothing more will come on it.
-    pub(crate) fn close_stream(&mut self, turn: &Turn<'_>, number: u64) {
+    pub(crate) fn close_stream(&mut self, context: &StepContext<'_>, number: u64) {
         if let Some(stream) = self.streams.get_mut(number).filter(|stream| !stream.closed) {
             stream.closed = true;
             stream.call = None;
-            self.log.push(number, What::Closed, turn.now);
+            self.log.push(number, What::Closed, context.now);
         }
     }
 
     /// The log holds everything up to `through`: tell what waited for that.
-    pub(crate) fn acknowledged(&mut self, turn: &mut Turn<'_>, through: u64) {
+    pub(crate) fn acknowledged(&mut self, context: &mut StepContext<'_>, through: u64) {
         let through = self.may_tell(through);
         for number in self.log.acknowledge(through) {
             let Some(logged) = self.log.get(number) else { continue };
             let (stream, what) = (logged.stream, logged.what.clone());
-            self.reveal(turn, stream, number, &what);
+            self.reveal(context, stream, number, &what);
         }
     }
 
     /// Tells one held entry to whoever listens to its stream.
-    pub(crate) fn reveal(&mut self, turn: &mut Turn<'_>, number: u64, entry: u64, what: &What) {
+    pub(crate) fn reveal(
+        &mut self,
+        context: &mut StepContext<'_>,
+        number: u64,
+        entry: u64,
+        what: &What,
+    ) {
         let id = self.log.owner_tags.id(number, entry);
         let Some(attachment) = self.attachment(number).filter(|a| a.sent < entry) else { return };
         let sink = attachment.sink;
         attachment.sent = entry;
         match what {
-            What::Opened { .. } => self.open_head(turn, number, entry),
+            What::Opened { .. } => self.open_head(context, number, entry),
             What::Event { data, .. } => {
-                attachment.told_at = turn.now;
+                attachment.told_at = context.now;
                 attachment.resumable = true;
                 let frame = Frame::Message { id: Some(id), data: data.clone() };
-                turn.effects.push(Effect::Write { sink, frame });
+                context.effects.push(Effect::Write { sink, frame });
             }
-            What::Closed => self.finish(turn, sink, Ending::Proper),
+            What::Closed => self.finish(context, sink, Ending::Proper),
             _ => {}
         }
     }
 
     /// Writes the head of a stream's response: where to come back to, and when (SSE-04, SSE-05).
-    pub(crate) fn open_head(&mut self, turn: &mut Turn<'_>, number: u64, cursor: u64) {
+    pub(crate) fn open_head(&mut self, context: &mut StepContext<'_>, number: u64, cursor: u64) {
         let retry = self.retry();
         let primes = self.revision().has_priming();
         let cursor = if mutant!("head_names_the_next_event") { cursor + 1 } else { cursor };
@@ -242,52 +269,63 @@ impl Session {
         let (sink, open) = (attachment.sink, std::mem::replace(&mut attachment.open, true));
         attachment.resumable = true;
         if !open {
-            turn.effects.push(Effect::Open { sink, welcome: false, at: Some(id) });
+            context.effects.push(Effect::Open { sink, welcome: false, at: Some(id) });
         }
         if primes {
-            turn.effects.push(Effect::Write { sink, frame: Frame::Cursor { id, retry } });
+            context.effects.push(Effect::Write { sink, frame: Frame::Cursor { id, retry } });
         } else if !open {
-            turn.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
+            context.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
         }
     }
 
     /// Ends a connection that listens to a stream; the stream itself goes on.
-    pub(crate) fn finish(&mut self, turn: &mut Turn<'_>, sink: SinkId, ending: Ending) {
+    pub(crate) fn finish(&mut self, context: &mut StepContext<'_>, sink: SinkId, ending: Ending) {
         self.attachments.retain(|attachment| attachment.sink != sink);
-        turn.effects.push(Effect::Finish { sink, ending });
+        context.effects.push(Effect::Finish { sink, ending });
     }
 
     /// Gives a message its way to the client. Returns false where there is none.
-    pub(crate) fn deliver(&mut self, turn: &mut Turn<'_>, route: Route, data: Bytes, early: bool) {
+    pub(crate) fn deliver(
+        &mut self,
+        context: &mut StepContext<'_>,
+        route: Route,
+        data: Bytes,
+        early: bool,
+    ) {
         if data.len() > self.limits.message_bytes_max {
-            turn.effects.push(Effect::Tell(Fact::Dropped));
+            context.effects.push(Effect::Tell(Fact::Dropped));
             return;
         }
-        self.deliver_waiting(turn, route, Waiting { data, ask: None, early });
+        self.deliver_waiting(context, route, Waiting { data, ask: None, early });
     }
 
-    pub(crate) fn deliver_waiting(&mut self, turn: &mut Turn<'_>, route: Route, message: Waiting) {
+    pub(crate) fn deliver_waiting(
+        &mut self,
+        context: &mut StepContext<'_>,
+        route: Route,
+        message: Waiting,
+    ) {
         let may_go = message.early || self.is_live();
         if let Some(pipe) = self.duplex {
             if may_go {
-                turn.effects.push(duplex_message(pipe, message.data));
+                context.effects.push(duplex_message(pipe, message.data));
             } else {
-                self.wait(turn, message);
+                self.wait(context, message);
             }
             return;
         }
         match route {
-            Route::Call(call) => match self.upgraded(turn, call) {
-                Some(Upgraded::Stream(stream)) => self.write_waiting(turn, stream, message),
+            Route::Call(call) => match self.upgraded(context, call) {
+                Some(Upgraded::Stream(stream)) => self.write_waiting(context, stream, message),
                 Some(Upgraded::Sink(sink)) => {
                     let frame = Frame::Message { id: None, data: message.data };
-                    turn.effects.push(Effect::Write { sink, frame });
+                    context.effects.push(Effect::Write { sink, frame });
                 }
-                None => self.deliver_waiting(turn, Route::Standalone, message),
+                None => self.deliver_waiting(context, Route::Standalone, message),
             },
             Route::Standalone => match self.newest_standalone() {
-                Some(stream) if may_go => self.write_waiting(turn, stream, message),
-                _ => self.wait(turn, message),
+                Some(stream) if may_go => self.write_waiting(context, stream, message),
+                _ => self.wait(context, message),
             },
         }
     }
@@ -302,23 +340,23 @@ impl Session {
     }
 
     /// Keeps a message until there is a stream for it; at the bound the oldest goes.
-    fn wait(&mut self, turn: &mut Turn<'_>, message: Waiting) {
+    fn wait(&mut self, context: &mut StepContext<'_>, message: Waiting) {
         if self.waiting.len() >= self.limits.waiting_max {
             self.waiting.remove(0);
-            turn.effects.push(Effect::Tell(Fact::Dropped));
+            context.effects.push(Effect::Tell(Fact::Dropped));
         }
         self.waiting.push(message);
     }
 
     /// Tells what waited, as far as it may go now.
-    pub(crate) fn tell_waiting(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn tell_waiting(&mut self, context: &mut StepContext<'_>) {
         if self.duplex.is_none() && self.newest_standalone().is_none() {
             return;
         }
         let live = self.is_live();
         for waiting in std::mem::take(&mut self.waiting) {
             if live || waiting.early {
-                self.deliver_waiting(turn, Route::Standalone, waiting);
+                self.deliver_waiting(context, Route::Standalone, waiting);
             } else {
                 self.waiting.push(waiting);
             }
@@ -327,14 +365,14 @@ impl Session {
 
     /// A connection waits for a call again: the server requests for that call, which had no way
     /// to the client and wait for a standalone stream, go there.
-    pub(crate) fn ask_what_waits_for(&mut self, turn: &mut Turn<'_>, call: CallId) {
+    pub(crate) fn ask_what_waits_for(&mut self, context: &mut StepContext<'_>, call: CallId) {
         let waiting = std::mem::take(&mut self.waiting);
         let is_for_call =
             |message: &Waiting| message.ask.and_then(|ask| self.asking_call(ask)) == Some(call);
         let (asks, others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_for_call);
         self.waiting = others.into();
         for ask in asks {
-            self.deliver_waiting(turn, Route::Call(call), ask);
+            self.deliver_waiting(context, Route::Call(call), ask);
         }
     }
 }

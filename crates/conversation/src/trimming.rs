@@ -9,7 +9,7 @@ use protocol::{ErrorCode, Notification, Response};
 
 use crate::carried::Carrying;
 use crate::log::{Mark, What};
-use crate::session::{Session, Turn};
+use crate::session::{Session, StepContext};
 use crate::stream::{Owed, Stream, Tombstone};
 use crate::{Effect, Ending, Frame, Limits, Millis, SinkId};
 
@@ -37,39 +37,39 @@ impl Session {
     }
 
     /// Drops what is over a bound of the log, and remembers what is still needed of it.
-    pub(crate) fn trim(&mut self, turn: &mut Turn<'_>) {
-        let is_old = self.trims_at().is_some_and(|at| at <= turn.now);
-        if !is_old && !self.log.is_full(&self.limits, turn.now) {
+    pub(crate) fn trim(&mut self, context: &mut StepContext<'_>) {
+        let is_old = self.trims_at().is_some_and(|at| at <= context.now);
+        if !is_old && !self.log.is_full(&self.limits, context.now) {
             return;
         }
         let replay = self.limits.replay_secs * 1_000;
-        self.finished.retain(|grave| grave.buried_at.plus(replay) > turn.now);
+        self.finished.retain(|grave| grave.buried_at.plus(replay) > context.now);
         let before = self.log.first();
         if is_old && self.log.is_lone_checkpoint() {
             self.log.take_oldest();
         }
         loop {
-            let floor = self.log.floor(&self.limits, turn.now);
+            let floor = self.log.floor(&self.limits, context.now);
             if floor <= self.log.first() {
                 break;
             }
             while self.log.first() < floor {
-                self.trim_one(turn);
+                self.trim_one(context);
             }
         }
         if self.log.first() > before
             && !mutant!("trim_without_a_checkpoint")
             && let Some(carried) = self.carried()
         {
-            self.log.push(0, What::Checkpoint(carried), turn.now);
+            self.log.push(0, What::Checkpoint(carried), context.now);
         }
     }
 
-    fn trim_one(&mut self, turn: &mut Turn<'_>) {
+    fn trim_one(&mut self, context: &mut StepContext<'_>) {
         let number = self.log.first();
         // A connection that waits for the entry gets it now: the log will not have it.
         if let Some(stream) = self.log.get(number).map(|entry| entry.stream) {
-            self.write_unlogged(turn, stream, number);
+            self.write_unlogged(context, stream, number);
         }
         let Some(entry) = self.log.take_oldest() else { return };
         let id = entry.stream;
@@ -78,7 +78,7 @@ impl Session {
             stream.trimmed = number;
         }
         if entry.what == What::Closed {
-            self.bury(turn, id);
+            self.bury(context, id);
         }
     }
 
@@ -99,30 +99,30 @@ impl Session {
     }
 
     /// Forgets a stream but for its tombstone.
-    fn bury(&mut self, turn: &mut Turn<'_>, number: u64) {
+    fn bury(&mut self, context: &mut StepContext<'_>, number: u64) {
         let Some(stream) = self.streams.remove(number) else { return };
-        self.displace(turn, number);
+        self.displace(context, number);
         if self.finished.len() >= TOMBSTONES_MAX {
             self.finished.drain(..TOMBSTONES_DROPPED);
         }
         let Stream { last, mut requests, .. } = stream;
         requests.iter_mut().for_each(|owed| (owed.rerun, owed.progress) = (None, None));
-        let buried_at = turn.now;
+        let buried_at = context.now;
         self.finished.push(Tombstone { stream: number, last, requests, buried_at });
     }
 
     /// A client left its standalone stream. It may come back; beyond the bound the oldest
     /// stream that nobody listens to is closed, and who comes back for it starts afresh.
-    pub(crate) fn close_deserted(&mut self, turn: &Turn<'_>) {
-        self.close_deserted_beyond(turn, DESERTED_MAX);
+    pub(crate) fn close_deserted(&mut self, context: &StepContext<'_>) {
+        self.close_deserted_beyond(context, DESERTED_MAX);
     }
 
     /// As [`Session::close_deserted`], where the clients that listened have still to come.
-    pub(crate) fn close_deserted_for_long(&mut self, turn: &Turn<'_>) {
-        self.close_deserted_beyond(turn, DESERTED_MAX + self.limits.standalone_max);
+    pub(crate) fn close_deserted_for_long(&mut self, context: &StepContext<'_>) {
+        self.close_deserted_beyond(context, DESERTED_MAX + self.limits.standalone_max);
     }
 
-    fn close_deserted_beyond(&mut self, turn: &Turn<'_>, most: usize) {
+    fn close_deserted_beyond(&mut self, context: &StepContext<'_>, most: usize) {
         let listened = |number: u64| self.attachments.iter().any(|a| a.stream == number);
         let is_deserted = |(number, stream): &(u64, &Stream)| {
             stream.is_standalone() && !stream.closed && !listened(*number)
@@ -130,29 +130,29 @@ impl Session {
         let deserted = self.streams.iter().filter(is_deserted).map(|(number, _)| number);
         let deserted: Vec<u64> = deserted.collect();
         let beyond = deserted.len().saturating_sub(most);
-        deserted.into_iter().take(beyond).for_each(|oldest| self.close_stream(turn, oldest));
+        deserted.into_iter().take(beyond).for_each(|oldest| self.close_stream(context, oldest));
     }
 
     /// Some of a stream is out of reach, and somebody still wants it. Never a silent hole:
     /// its requests end with an error; a standalone stream goes on with what is left,
     /// and its client is told to ask anew for whatever it may have missed. Returns
     /// whether the stream goes on.
-    pub(crate) fn end_trimmed(&mut self, turn: &mut Turn<'_>, number: u64) -> bool {
+    pub(crate) fn end_trimmed(&mut self, context: &mut StepContext<'_>, number: u64) -> bool {
         let why = self.trimmed();
-        self.give_up(turn, number, &why)
+        self.give_up(context, number, &why)
     }
 
     /// As [`Session::end_trimmed`], for what a former owner said and nobody holds.
-    pub(crate) fn end_lost(&mut self, turn: &mut Turn<'_>, number: u64) -> bool {
-        self.give_up(turn, number, LOST)
+    pub(crate) fn end_lost(&mut self, context: &mut StepContext<'_>, number: u64) -> bool {
+        self.give_up(context, number, LOST)
     }
 
-    fn give_up(&mut self, turn: &mut Turn<'_>, number: u64, why: &str) -> bool {
+    fn give_up(&mut self, context: &mut StepContext<'_>, number: u64, why: &str) -> bool {
         let Some(stream) = self.streams.get(number) else { return false };
         if stream.is_standalone() {
             for method in self.server_lists() {
                 let notification = Notification::new(method, None);
-                self.write_event(turn, number, notification.raw().clone());
+                self.write_event(context, number, notification.raw().clone());
             }
             return true;
         }
@@ -160,16 +160,16 @@ impl Session {
         if !stream.closed {
             let open: Vec<_> = requests.iter().filter(|owed| owed.word == 0).collect();
             for Owed { id, .. } in open {
-                self.abandon_request(turn, id);
+                self.abandon_request(context, id);
                 // Another connection that resumes the stream finds the same final response.
                 let mark = Mark::Word(id.clone());
-                self.write_event_marked(turn, number, error(id, why), mark);
+                self.write_event_marked(context, number, error(id, why), mark);
             }
-            self.close_stream(turn, number);
+            self.close_stream(context, number);
         }
         if let Some((sink, sent)) = self.attachment(number).map(|a| (a.sink, a.sent)) {
-            self.write_unheard(turn, sink, &requests, sent, why);
-            self.finish(turn, sink, Ending::Proper);
+            self.write_unheard(context, sink, &requests, sent, why);
+            self.finish(context, sink, Ending::Proper);
         }
         false
     }
@@ -178,24 +178,24 @@ impl Session {
     /// come before `sent`.
     pub(crate) fn write_trimmed(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         sink: SinkId,
         requests: &[Owed],
         sent: u64,
     ) {
         let why = self.trimmed();
-        self.write_unheard(turn, sink, requests, sent, &why);
+        self.write_unheard(context, sink, requests, sent, &why);
     }
 
     /// As [`Session::write_trimmed`], for what a former owner said and nobody holds.
     pub(crate) fn write_lost(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         sink: SinkId,
         requests: &[Owed],
         sent: u64,
     ) {
-        self.write_unheard(turn, sink, requests, sent, LOST);
+        self.write_unheard(context, sink, requests, sent, LOST);
     }
 
     /// Why a request ends with an error whose messages were trimmed.
@@ -212,7 +212,7 @@ impl Session {
 
     fn write_unheard(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         sink: SinkId,
         requests: &[Owed],
         sent: u64,
@@ -221,7 +221,7 @@ impl Session {
         let unheard = requests.iter().filter(|owed| owed.word == 0 || owed.word > sent);
         for Owed { id, .. } in unheard {
             let frame = Frame::Message { id: None, data: error(id, why) };
-            turn.effects.push(Effect::Write { sink, frame });
+            context.effects.push(Effect::Write { sink, frame });
         }
     }
 }

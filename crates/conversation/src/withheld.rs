@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::gate::undone;
 use crate::log::{Mark, What};
-use crate::session::{Session, Turn};
+use crate::session::{Session, StepContext};
 use crate::{Effect, Ending, Frame, Millis};
 
 impl Session {
@@ -42,39 +42,44 @@ impl Session {
         })
     }
 
-    pub(crate) fn withheld_deadlines(&mut self, turn: &mut Turn<'_>) {
-        let now = turn.now;
+    pub(crate) fn withheld_deadlines(&mut self, context: &mut StepContext<'_>) {
+        let now = context.now;
         let late = self.attachments.iter_mut().filter(|a| !a.open && a.head_by <= now);
         for attachment in late {
             attachment.open = true;
-            write_head(turn, attachment.sink);
+            write_head(context, attachment.sink);
         }
         while let Some((stream, _)) = self.withheld_response().filter(|(_, until)| *until <= now) {
-            self.write_unlogged(turn, stream, self.log.next() - 1);
+            self.write_unlogged(context, stream, self.log.next() - 1);
         }
         let words = self.unacknowledged();
-        self.refuse_gated(turn, &words, |gated| gated.until <= now);
+        self.refuse_gated(context, &words, |gated| gated.until <= now);
     }
 
     /// Writes what a stream's connection was not told yet, up to and including an entry,
     /// without event ids.
-    pub(crate) fn write_unlogged(&mut self, turn: &mut Turn<'_>, stream: u64, through: u64) {
-        self.write_some_unlogged(turn, stream, through, |_| true);
+    pub(crate) fn write_unlogged(
+        &mut self,
+        context: &mut StepContext<'_>,
+        stream: u64,
+        through: u64,
+    ) {
+        self.write_some_unlogged(context, stream, through, |_| true);
     }
 
     /// As [`Session::write_unlogged`], and leaves out the messages that are not `wanted`.
     fn write_some_unlogged(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         stream: u64,
         through: u64,
         wanted: impl Fn(&Mark) -> bool,
     ) {
         let Some(attachment) = self.attachment(stream).filter(|a| a.sent < through) else { return };
         let (sink, sent) = (attachment.sink, attachment.sent);
-        (attachment.sent, attachment.told_at) = (through, turn.now);
+        (attachment.sent, attachment.told_at) = (through, context.now);
         if !std::mem::replace(&mut attachment.open, true) {
-            write_head(turn, sink);
+            write_head(context, sink);
         }
         let mut closes = false;
         for number in (sent + 1).max(self.log.first())..=through {
@@ -87,14 +92,14 @@ impl Session {
                     let named = mutant!("name_what_is_not_held");
                     let id = named.then(|| self.log.owner_tags.id(stream, number));
                     let frame = Frame::Message { id, data };
-                    turn.effects.push(Effect::Write { sink, frame });
+                    context.effects.push(Effect::Write { sink, frame });
                 }
                 What::Closed => closes = true,
                 _ => {}
             }
         }
         if closes {
-            self.finish(turn, sink, Ending::Proper);
+            self.finish(context, sink, Ending::Proper);
         }
     }
 
@@ -110,13 +115,13 @@ impl Session {
     /// Writes everything that waits for the store, because the session ends here: all but server
     /// requests. No answer to them is taken any more; and where the end is lost with this owner,
     /// the next one, which may run the call again, would not know that its client was asked.
-    pub(crate) fn write_all_unlogged(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn write_all_unlogged(&mut self, context: &mut StepContext<'_>) {
         let through = self.log.next() - 1;
         let unheld = !self.log.is_held() && !mutant!("end_without_the_final_responses");
         let streams: Vec<u64> = self.attachments.iter().map(|a| a.stream).collect();
         for stream in streams.into_iter().filter(|_| unheld) {
             let wanted = |mark: &Mark| !matches!(mark, Mark::Ask(_));
-            self.write_some_unlogged(turn, stream, through, wanted);
+            self.write_some_unlogged(context, stream, through, wanted);
         }
     }
 
@@ -129,7 +134,7 @@ impl Session {
 }
 
 /// Begins a response's body without an event id.
-fn write_head(turn: &mut Turn<'_>, sink: crate::SinkId) {
-    turn.effects.push(Effect::Open { sink, welcome: false, at: None });
-    turn.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
+fn write_head(context: &mut StepContext<'_>, sink: crate::SinkId) {
+    context.effects.push(Effect::Open { sink, welcome: false, at: None });
+    context.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
 }
