@@ -31,6 +31,7 @@ const REPLACED: &[&str] = &[
     "Story",
     "Tenure",
     "Told",
+    "Turn",
     "Visit",
     "Voice",
     "Whereabouts",

@@ -273,7 +273,7 @@ impl SessionActor {
         match link.events.poll_next(context) {
             Poll::Ready(Some(LinkEvent::Up)) => Poll::Ready(Event::LinkUp),
             Poll::Ready(Some(LinkEvent::Message { message, about })) => {
-                Poll::Ready(Event::Said { message, about })
+                Poll::Ready(Event::ServerMessage { message, about })
             }
             Poll::Ready(Some(LinkEvent::Down { reason })) => Poll::Ready(self.link_down(reason)),
             Poll::Pending if !self.deaf => Poll::Pending,

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use protocol::RequestId;
 
-use crate::exchange::{Call, CallId, Form, Word};
+use crate::exchange::{Call, CallId, FinalResponse, Form};
 use crate::log::{Mark, Opening, What};
 use crate::session::{Session, StepContext};
 use crate::stream::duplex_message;
@@ -38,10 +38,10 @@ impl Session {
         context: &mut StepContext<'_>,
         id: CallId,
         sink: SinkId,
-        answers: Vec<Word>,
+        answers: Vec<FinalResponse>,
     ) -> u64 {
         let open = self.exchanges.iter().filter(|exchange| exchange.call == id);
-        let said = answers.iter().filter_map(|word| word.id.clone());
+        let said = answers.iter().filter_map(|response| response.id.clone());
         let said = said.map(|id| Opening { id, rerun: None });
         let openings = said.chain(open.map(|exchange| self.opening(exchange))).collect();
         let stream = self.open_stream(context, Some(sink), openings, Some(id));
@@ -50,8 +50,8 @@ impl Session {
         if let Some(call) = self.calls.iter_mut().find(|call| call.id == id) {
             call.form = Form::Stream(stream);
         }
-        for word in answers {
-            self.write_final_response(context, stream, word);
+        for response in answers {
+            self.write_final_response(context, stream, response);
         }
         stream
     }
@@ -109,7 +109,7 @@ impl Session {
                 if let Some(request) = request.filter(|_| arrives) {
                     self.cancelled.note_answered(request);
                 }
-                answers.push(Word { id: request.cloned(), data });
+                answers.push(FinalResponse { id: request.cloned(), data });
                 if done {
                     let answers = array(std::mem::take(answers));
                     self.calls.swap_remove(index);
@@ -118,7 +118,11 @@ impl Session {
             }
             Form::Stream(stream) => {
                 let stream = *stream;
-                self.write_final_response(context, stream, Word { id: request.cloned(), data });
+                self.write_final_response(
+                    context,
+                    stream,
+                    FinalResponse { id: request.cloned(), data },
+                );
                 if gated {
                     self.hold_back();
                 }
@@ -147,7 +151,7 @@ impl Session {
         }
     }
 
-    /// Ends one request of a call without a word: its client cancelled it (CAN-01).
+    /// Ends one request of a call without a final response: its client cancelled it (CAN-01).
     pub(crate) fn no_final_response(
         &mut self,
         context: &mut StepContext<'_>,
@@ -183,12 +187,17 @@ impl Session {
     }
 
     /// Writes a final response, and notes that its stream owes none any more.
-    fn write_final_response(&mut self, context: &StepContext<'_>, number: u64, word: Word) {
+    fn write_final_response(
+        &mut self,
+        context: &StepContext<'_>,
+        number: u64,
+        response: FinalResponse,
+    ) {
         self.write_event_marked(
             context,
             number,
-            word.data,
-            word.id.map_or(Mark::Plain, Mark::Word),
+            response.data,
+            response.id.map_or(Mark::Plain, Mark::FinalResponse),
         );
     }
 
@@ -214,6 +223,6 @@ pub(crate) enum Upgraded {
     Sink(SinkId),
 }
 
-fn array(words: Vec<Word>) -> Answer {
-    Answer::Array(words.into_iter().map(|word| word.data).collect())
+fn array(words: Vec<FinalResponse>) -> Answer {
+    Answer::Array(words.into_iter().map(|response| response.data).collect())
 }

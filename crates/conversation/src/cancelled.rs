@@ -71,7 +71,7 @@ impl Session {
     /// Was this request cancelled, here or at a former owner?
     pub(crate) fn is_cancelled(&self, id: &RequestId) -> bool {
         let ended = |ended: &Unanswered| ended.by_client && ended.id == *id;
-        self.ghosts.iter().any(ended) || self.cancelled.kept.contains(id)
+        self.unanswered.iter().any(ended) || self.cancelled.kept.contains(id)
     }
 
     /// Keeps a cancelled id for the next owner; the notification is acknowledged once the
@@ -95,8 +95,9 @@ impl Session {
     pub(crate) fn keep_cancelled_early(&mut self, id: &RequestId) {
         let is_over = {
             let streams = self.streams.iter().map(|(_, stream)| &stream.requests);
-            let mut known = streams.chain(self.finished.iter().map(|grave| &grave.requests));
-            self.ghosts.iter().any(|ended| ended.id == *id)
+            let mut known =
+                streams.chain(self.finished.iter().map(|tombstone| &tombstone.requests));
+            self.unanswered.iter().any(|ended| ended.id == *id)
                 || self.cancelled.answered.contains(&hash(id))
                 || known.any(|requests| requests.iter().any(|owed| owed.id == *id))
         };

@@ -1,22 +1,22 @@
 //! What a checkpoint carries over the floor, and how it is written down: the streams that
-//! trimmed entries opened, the graves, the questions, and which owner wrote what.
+//! trimmed entries opened, the tombstones, the questions, and which owner wrote what.
 
 use bytes::Bytes;
 use protocol::RequestId;
 use serde::{Deserialize, Serialize, Serializer};
 use thin_vec::ThinVec;
 
-use crate::log::{AskId, Rerunnable};
+use crate::log::{Rerunnable, ServerRequestId};
 use crate::owner_tags::OwnerTags;
 use crate::stream::{Owed, Stream, Tombstone};
 use crate::streams::Streams;
 use crate::{Millis, OwnerTag, Unreadable};
 
-/// About how long a grave is, in bytes.
-const GRAVE_BYTES: usize = 32;
+/// About how long a tombstone is, in bytes.
+const TOMBSTONE_BYTES: usize = 32;
 
 /// A question that went out: its id, the stream it went on, and the entry that holds it.
-pub(crate) type OpenAsk = (AskId, u64, u64);
+pub(crate) type OpenServerRequest = (ServerRequestId, u64, u64);
 
 /// What is carried, to be written.
 #[derive(Default, Serialize)]
@@ -24,10 +24,10 @@ pub(crate) struct Carrying<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     streams: Vec<CarriedStream>,
     /// Most of it, many times as long as all the rest: written from where they are.
-    #[serde(skip_serializing_if = "Graves::is_empty")]
-    graves: Graves<'a>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    asks: Vec<(String, u64, u64)>,
+    #[serde(rename = "graves", skip_serializing_if = "Tombstones::is_empty")]
+    tombstones: Tombstones<'a>,
+    #[serde(rename = "asks", skip_serializing_if = "Vec::is_empty")]
+    server_requests: Vec<(String, u64, u64)>,
     owner_tags: Vec<(String, u64)>,
 }
 
@@ -36,10 +36,10 @@ pub(crate) struct Carrying<'a> {
 pub(crate) struct Carried {
     #[serde(default)]
     streams: Vec<CarriedStream>,
-    #[serde(default)]
-    graves: Vec<Grave>,
-    #[serde(default)]
-    asks: Vec<(String, u64, u64)>,
+    #[serde(default, rename = "graves")]
+    tombstones: Vec<CarriedTombstone>,
+    #[serde(default, rename = "asks")]
+    server_requests: Vec<(String, u64, u64)>,
     owner_tags: Vec<(String, u64)>,
 }
 
@@ -59,8 +59,9 @@ struct CarriedStream {
 #[derive(Serialize, Deserialize)]
 struct CarriedOwed {
     id: RequestId,
-    #[serde(default, skip_serializing_if = "is_zero")]
-    word: u64,
+    /// The number of its final response in the log; 0 where there is none yet.
+    #[serde(default, rename = "word", skip_serializing_if = "is_zero")]
+    final_response: u64,
     /// The request itself, where it may be run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     raw: Option<String>,
@@ -72,29 +73,31 @@ struct CarriedOwed {
 
 /// A stream, its last event, and each of its requests with its final response.
 #[derive(Deserialize)]
-struct Grave(u64, u64, Vec<(RequestId, u64)>);
+struct CarriedTombstone(u64, u64, Vec<(RequestId, u64)>);
 
 #[derive(Default)]
-struct Graves<'a>(&'a [Tombstone]);
+struct Tombstones<'a>(&'a [Tombstone]);
 
-impl Graves<'_> {
+impl Tombstones<'_> {
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-impl<'a> Serialize for Graves<'a> {
+impl<'a> Serialize for Tombstones<'a> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let words = |grave: &'a Tombstone| (grave.stream, grave.last, Words(&grave.requests));
-        serializer.collect_seq(self.0.iter().map(words))
+        let carried = |tombstone: &'a Tombstone| {
+            (tombstone.stream, tombstone.last, FinalResponses(&tombstone.requests))
+        };
+        serializer.collect_seq(self.0.iter().map(carried))
     }
 }
 
-struct Words<'a>(&'a [Owed]);
+struct FinalResponses<'a>(&'a [Owed]);
 
-impl Serialize for Words<'_> {
+impl Serialize for FinalResponses<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|owed| (&owed.id, owed.word)))
+        serializer.collect_seq(self.0.iter().map(|owed| (&owed.id, owed.final_response)))
     }
 }
 
@@ -104,8 +107,8 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl<'a> Carrying<'a> {
-    pub(crate) fn new(graves: &'a [Tombstone]) -> Self {
-        Self { graves: Graves(graves), ..Self::default() }
+    pub(crate) fn new(tombstones: &'a [Tombstone]) -> Self {
+        Self { tombstones: Tombstones(tombstones), ..Self::default() }
     }
 
     pub(crate) fn add_stream(&mut self, n: u64, stream: &Stream) {
@@ -127,18 +130,21 @@ impl<'a> Carrying<'a> {
         }
     }
 
-    pub(crate) fn add_ask(&mut self, (ask, stream, number): OpenAsk) {
-        self.asks.push((ask.to_string(), stream, number));
+    pub(crate) fn add_server_request(
+        &mut self,
+        (server_request, stream, number): OpenServerRequest,
+    ) {
+        self.server_requests.push((server_request.to_string(), stream, number));
     }
 
     /// Is there anything that would be forgotten?
     pub(crate) fn is_empty(&self) -> bool {
-        self.streams.is_empty() && self.graves.is_empty() && self.asks.is_empty()
+        self.streams.is_empty() && self.tombstones.is_empty() && self.server_requests.is_empty()
     }
 
     pub(crate) fn encode(mut self, owner_tags: &OwnerTags) -> Bytes {
         self.owner_tags = owner_tags.all().map(|(e, from)| (e.to_string(), from)).collect();
-        let mut text = Vec::with_capacity(64 + self.graves.0.len() * GRAVE_BYTES);
+        let mut text = Vec::with_capacity(64 + self.tombstones.0.len() * TOMBSTONE_BYTES);
         // Writing numbers and strings to memory cannot fail.
         let _ = serde_json::to_writer(&mut text, &self);
         text.into()
@@ -154,21 +160,24 @@ impl Carried {
         self.owner_tags.iter().map(|(text, from)| Some((OwnerTag::parse(text)?, *from))).collect()
     }
 
-    pub(crate) fn asks(&self) -> Option<Vec<OpenAsk>> {
+    pub(crate) fn server_requests(&self) -> Option<Vec<OpenServerRequest>> {
         let read = |(text, stream, number): &(String, u64, u64)| {
-            Some((AskId::parse(text)?, *stream, *number))
+            Some((ServerRequestId::parse(text)?, *stream, *number))
         };
-        self.asks.iter().map(read).collect()
+        self.server_requests.iter().map(read).collect()
     }
 
-    pub(crate) fn graves(&mut self, now: Millis) -> ThinVec<Tombstone> {
-        std::mem::take(&mut self.graves)
+    pub(crate) fn tombstones(&mut self, now: Millis) -> ThinVec<Tombstone> {
+        std::mem::take(&mut self.tombstones)
             .into_iter()
-            .map(|Grave(n, last, requests)| Tombstone {
+            .map(|CarriedTombstone(n, last, requests)| Tombstone {
                 stream: n,
                 last,
-                requests: requests.into_iter().map(|(id, word)| Owed::new(id, word)).collect(),
-                buried_at: now,
+                requests: requests
+                    .into_iter()
+                    .map(|(id, final_response)| Owed::new(id, final_response))
+                    .collect(),
+                ended_at: now,
             })
             .collect()
     }
@@ -189,7 +198,7 @@ impl CarriedOwed {
         let text = |rerun: &Rerunnable| String::from_utf8(rerun.raw.to_vec()).ok();
         Self {
             id: owed.id.clone(),
-            word: owed.word,
+            final_response: owed.final_response,
             raw: owed.rerun.as_ref().and_then(text),
             unsure: owed.rerun.as_ref().is_some_and(|rerun| !rerun.sure),
             progress: owed.progress,
@@ -197,8 +206,8 @@ impl CarriedOwed {
     }
 
     fn owed(self) -> Owed {
-        let Self { id, word, raw, unsure, progress } = self;
+        let Self { id, final_response, raw, unsure, progress } = self;
         let rerun = raw.map(|raw| Rerunnable { raw: raw.into(), sure: !unsure });
-        Owed { id, word, rerun, progress }
+        Owed { id, final_response, rerun, progress }
     }
 }

@@ -31,8 +31,8 @@ impl Session {
             at(attachment.ping_at);
             at(attachment.poll_at);
         }
-        for ask in &self.asks {
-            at(Some(ask.deadline));
+        for server_request in &self.server_requests {
+            at(Some(server_request.deadline));
         }
         if !self.attachments.is_empty() || !self.gated.is_empty() {
             at(self.withheld_until());
@@ -90,7 +90,7 @@ impl Session {
             self.link.close(context);
         }
         self.link_deadline(context);
-        self.ask_deadlines(context);
+        self.server_request_deadlines(context);
         self.exchange_deadlines(context);
         self.pace_deadlines(context);
         self.call_deadlines(context);

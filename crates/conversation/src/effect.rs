@@ -1,4 +1,4 @@
-//! Everything a session may ask for.
+//! What a session may have its caller do.
 
 use std::sync::Arc;
 
@@ -111,7 +111,7 @@ pub enum Answer {
     Welcome(Bytes),
     /// A batch's responses, each a JSON-RPC message.
     Array(Vec<Bytes>),
-    /// The request was cancelled by its own client: nothing more is said about it (CAN-01).
+    /// The request was cancelled by its own client: nothing more is sent for it (CAN-01).
     Nothing,
     /// The session has ended as asked (SES-07), and the store holds that.
     Ended,
@@ -209,7 +209,7 @@ pub enum Fact {
     },
     /// A client came back to a stream.
     Resumed(ResumeOutcome),
-    /// The tenant's server said something that belongs nowhere.
+    /// The tenant's server sent a message that belongs nowhere.
     Stray,
     /// A message was dropped at a bound.
     Dropped,

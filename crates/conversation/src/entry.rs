@@ -8,7 +8,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use protocol::RequestId;
 use serde::{Deserialize, Serialize};
 
-use crate::log::{AskId, Mark, Opening, Rerunnable, What};
+use crate::log::{Mark, Opening, Rerunnable, ServerRequestId, What};
 use crate::{OwnerTag, Unreadable};
 
 /// The first line, as it is read.
@@ -65,11 +65,12 @@ pub(crate) fn encode(stream: u64, owner_tag: OwnerTag, what: &What) -> Bytes {
             // Writing numbers and strings to memory cannot fail.
             put_member(&mut entry, "r", &serde_json::to_vec(&asked).unwrap_or_default());
         }
-        What::Event { mark: Mark::Word(id), .. } | What::Cancelled { request: id } => {
+        What::Event { mark: Mark::FinalResponse(id), .. } | What::Cancelled { request: id } => {
             put_member(&mut entry, "w", id.to_json().as_bytes());
         }
-        What::Event { mark: Mark::Ask(ask), .. } | What::Answered { ask } => {
-            put_member(&mut entry, "a", format!("\"{ask}\"").as_bytes());
+        What::Event { mark: Mark::ServerRequest(server_request), .. }
+        | What::Answered { server_request } => {
+            put_member(&mut entry, "a", format!("\"{server_request}\"").as_bytes());
         }
         What::Event { mark: Mark::Plain, .. } | What::Closed | What::Checkpoint(_) => {}
     }
@@ -145,15 +146,20 @@ fn split(entry: &Bytes) -> Option<(Head, Bytes)> {
 }
 
 fn read(head: Head, payload: Bytes) -> Option<(u64, OwnerTag, What)> {
-    let ask = |ask: Option<String>| AskId::parse(&ask?);
+    let server_request = |server_request: Option<String>| ServerRequestId::parse(&server_request?);
     let bare = payload.is_empty();
     let what = match (head.k.as_str(), head.w, head.a) {
         ("opened", None, None) => What::Opened { requests: openings(head.r?, payload)? },
         ("event", None, None) => What::Event { data: payload, mark: Mark::Plain },
-        ("event", Some(id), None) => What::Event { data: payload, mark: Mark::Word(id) },
-        ("event", None, asks) => What::Event { data: payload, mark: Mark::Ask(ask(asks)?) },
+        ("event", Some(id), None) => What::Event { data: payload, mark: Mark::FinalResponse(id) },
+        ("event", None, server_requests) => What::Event {
+            data: payload,
+            mark: Mark::ServerRequest(server_request(server_requests)?),
+        },
         ("cancelled", Some(request), None) if bare => What::Cancelled { request },
-        ("answered", None, asked) if bare => What::Answered { ask: ask(asked)? },
+        ("answered", None, asked) if bare => {
+            What::Answered { server_request: server_request(asked)? }
+        }
         ("closed", None, None) if bare => What::Closed,
         ("checkpoint", None, None) => What::Checkpoint(payload),
         _ => return None,
@@ -207,7 +213,7 @@ mod tests {
 
     fn all() -> Vec<What> {
         let data = Bytes::from_static(b"{\"jsonrpc\":\"2.0\"}");
-        let ask = AskId { owner_tag: OwnerTag(7), number: 9 };
+        let server_request = ServerRequestId { owner_tag: OwnerTag(7), number: 9 };
         let rerun = |sure| Some(Rerunnable { raw: Bytes::from_static(b"{\"id\":\n 7}"), sure });
         let openings = vec![
             Opening { id: RequestId::from(7), rerun: rerun(true) },
@@ -218,10 +224,10 @@ mod tests {
             What::Opened { requests: openings },
             What::Opened { requests: vec![] },
             What::Event { data: data.clone(), mark: Mark::Plain },
-            What::Event { data: data.clone(), mark: Mark::Word(RequestId::from("w")) },
-            What::Event { data: data.clone(), mark: Mark::Ask(ask) },
+            What::Event { data: data.clone(), mark: Mark::FinalResponse(RequestId::from("w")) },
+            What::Event { data: data.clone(), mark: Mark::ServerRequest(server_request) },
             What::Cancelled { request: RequestId::from(3) },
-            What::Answered { ask },
+            What::Answered { server_request },
             What::Checkpoint(data),
             What::Closed,
         ]
@@ -241,9 +247,10 @@ mod tests {
         assert_eq!(&closed(0, 10)[..], b"{\"k\":\"closed\",\"s\":0,\"e\":\"000000000000000a\"}\n");
         let most = b"{\"k\":\"closed\",\"s\":18446744073709551615,\"e\":\"ffffffffffffffff\"}\n";
         assert_eq!(&closed(u64::MAX, u64::MAX)[..], most);
-        let word = RequestId::from("say \"so\"\n");
+        let response = RequestId::from("say \"so\"\n");
         let data = Bytes::from_static(b"{}");
-        let entry = encode(1, OwnerTag(1), &What::Event { data, mark: Mark::Word(word) });
+        let entry =
+            encode(1, OwnerTag(1), &What::Event { data, mark: Mark::FinalResponse(response) });
         assert!(entry.ends_with(b",\"w\":\"say \\\"so\\\"\\n\"}\n{}"), "{entry:?}");
     }
 

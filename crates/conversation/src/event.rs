@@ -15,7 +15,7 @@ impl Millis {
     }
 }
 
-/// One connection of the client's that can be told something: a POST's response, a
+/// One connection to the client that can be written to: a POST's response, a
 /// GET's, or the one pipe of a duplex transport. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SinkId(pub u64);
@@ -25,8 +25,8 @@ pub struct SinkId(pub u64);
 pub enum Event {
     /// The client posted a message; `sink` takes what answers it.
     Posted {
-        /// Where the answer goes. On a duplex transport it is told only that the
-        /// message was accepted; what the server says goes to the session's one stream.
+        /// Where the answer goes. On a duplex transport the answer is only that the message was
+        /// accepted; what the server sends goes to the session's one stream.
         sink: SinkId,
         /// What was posted.
         body: Body,
@@ -51,16 +51,16 @@ pub enum Event {
         /// Where the answer goes.
         sink: SinkId,
     },
-    /// The client is gone from there, or too slow to be told more.
+    /// The client has closed that connection, or reads it too slowly.
     SinkClosed {
         /// The connection that is no more.
         sink: SinkId,
     },
     /// The link that [`crate::Effect::OpenLink`] asked for is there.
     LinkUp,
-    /// The tenant's server said something.
-    Said {
-        /// What it said.
+    /// The tenant's server sent a message.
+    ServerMessage {
+        /// The message.
         message: Message,
         /// The client's request it belongs to, where the link knows.
         about: Option<RequestId>,

@@ -50,15 +50,15 @@ pub(crate) struct Call {
 }
 
 /// The final response to a request, or on a batch member that was none.
-pub(crate) struct Word {
+pub(crate) struct FinalResponse {
     pub(crate) id: Option<RequestId>,
     pub(crate) data: Bytes,
 }
 
 /// What the POST's answer has become.
 pub(crate) enum Form {
-    /// Nothing was said yet: it is JSON if the final responses come first.
-    Held { upgrade_at: Millis, answers: Vec<Word> },
+    /// Nothing was sent yet: it is JSON if the final responses come first.
+    Held { upgrade_at: Millis, answers: Vec<FinalResponse> },
     /// A stream of the log, by its number.
     Stream(u64),
     /// An SSE stream outside the log, which cannot be resumed: a slow `initialize`.
@@ -91,7 +91,7 @@ impl Pace {
         self.last
     }
 
-    /// Another owner has told so much already.
+    /// Another owner has sent so much progress already.
     pub(crate) fn go_on_from(&mut self, progress: f64) {
         self.last = self.last.max(progress);
     }

@@ -1,12 +1,12 @@
-//! What a log says: its streams, what each still owes, the graves of those that are no
-//! more, and the questions that are open.
+//! Reads a log back: its streams, which of their requests have no final response yet, the
+//! tombstones of streams that have ended, and the server requests that are open.
 //!
 //! The live session knows the same at every moment; a test holds the two together.
 
 use bytes::Bytes;
 use thin_vec::ThinVec;
 
-use crate::carried::{Carried, OpenAsk};
+use crate::carried::{Carried, OpenServerRequest};
 use crate::log::{Log, Mark, What};
 use crate::owner_tags::OwnerTags;
 use crate::session::Session;
@@ -19,7 +19,7 @@ pub(crate) struct Folded {
     pub(crate) log: Log,
     pub(crate) streams: Streams,
     pub(crate) finished: ThinVec<Tombstone>,
-    pub(crate) asks: Vec<OpenAsk>,
+    pub(crate) server_requests: Vec<OpenServerRequest>,
 }
 
 /// Reads a log that `owner_tag` goes on with, after the `former` ones, newest first.
@@ -45,8 +45,8 @@ pub(crate) fn fold(
         }
     }
     let mut folding = Folding {
-        finished: carried.graves(now),
-        asks: carried.asks().ok_or(Unreadable::LOG)?,
+        finished: carried.tombstones(now),
+        server_requests: carried.server_requests().ok_or(Unreadable::LOG)?,
         streams: carried.streams(),
     };
     // A checkpoint says how its streams stood when it was written.
@@ -55,21 +55,26 @@ pub(crate) fn fold(
         let is_told = number < checkpoint && told.binary_search(stream).is_ok();
         folding.take(number, *stream, what, is_told)?;
     }
-    let Folding { streams, finished, asks } = folding;
+    let Folding { streams, finished, server_requests } = folding;
     let owner_tags = OwnerTags::restored(seen, former, owner_tag, next);
     let entries = entries.into_iter().map(|(stream, _, what)| (stream, what)).collect();
-    Ok(Folded { log: Log::restored(first, entries, owner_tags, now), streams, finished, asks })
+    Ok(Folded {
+        log: Log::restored(first, entries, owner_tags, now),
+        streams,
+        finished,
+        server_requests,
+    })
 }
 
 /// What a session knows that its log says, too; for tests that hold the two together.
 fn outline(
     streams: &Streams,
     finished: &ThinVec<Tombstone>,
-    asks: impl Iterator<Item = OpenAsk>,
+    server_requests: impl Iterator<Item = OpenServerRequest>,
 ) -> String {
     let owed = |requests: &[Owed]| -> Vec<_> {
         let rerun = |owed: &Owed| owed.rerun.as_ref().map(|rerun| rerun.sure);
-        requests.iter().map(|owed| (owed.id.to_json(), owed.word, rerun(owed))).collect()
+        requests.iter().map(|owed| (owed.id.to_json(), owed.final_response, rerun(owed))).collect()
     };
     let mut outline = String::new();
     for (number, Stream { requests, last, trimmed, closed, asked, .. }) in streams.iter() {
@@ -79,9 +84,11 @@ fn outline(
     for Tombstone { stream, last, requests, .. } in finished {
         outline += &format!("{stream} was: {last} {:?}\n", owed(requests));
     }
-    let mut asks: Vec<_> = asks.map(|(ask, stream, at)| (at, stream, ask.to_string())).collect();
-    asks.sort();
-    outline + &format!("{asks:?}")
+    let mut server_requests: Vec<_> = server_requests
+        .map(|(server_request, stream, at)| (at, stream, server_request.to_string()))
+        .collect();
+    server_requests.sort();
+    outline + &format!("{server_requests:?}")
 }
 
 impl Session {
@@ -98,7 +105,7 @@ impl Ring {
     pub fn outline(&self) -> Result<String, Unreadable> {
         let log: Vec<_> = (self.first..).zip(self.entries.iter().cloned()).collect();
         let folded = fold(&log, &[], OwnerTag(0), Millis(0))?;
-        Ok(outline(&folded.streams, &folded.finished, folded.asks.into_iter()))
+        Ok(outline(&folded.streams, &folded.finished, folded.server_requests.into_iter()))
     }
 }
 
@@ -121,7 +128,7 @@ fn last_checkpoint(
 struct Folding {
     streams: Streams,
     finished: ThinVec<Tombstone>,
-    asks: Vec<OpenAsk>,
+    server_requests: Vec<OpenServerRequest>,
 }
 
 impl Folding {
@@ -133,8 +140,12 @@ impl Folding {
         is_told: bool,
     ) -> Result<(), Unreadable> {
         match what {
-            What::Event { mark: Mark::Ask(ask), .. } => self.asks.push((*ask, stream, number)),
-            What::Answered { ask } => self.asks.retain(|(open, ..)| open != ask),
+            What::Event { mark: Mark::ServerRequest(server_request), .. } => {
+                self.server_requests.push((*server_request, stream, number))
+            }
+            What::Answered { server_request } => {
+                self.server_requests.retain(|(open, ..)| open != server_request)
+            }
             What::Opened { requests } => {
                 if number != stream {
                     return Err(Unreadable::LOG);
@@ -157,8 +168,8 @@ impl Folding {
             What::Event { mark, .. } => {
                 stream.last = number;
                 match mark {
-                    Mark::Word(id) => stream.settle(id, number),
-                    Mark::Ask(_) => stream.asked = true,
+                    Mark::FinalResponse(id) => stream.settle(id, number),
+                    Mark::ServerRequest(_) => stream.asked = true,
                     Mark::Plain => {}
                 }
             }

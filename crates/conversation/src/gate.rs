@@ -24,38 +24,38 @@ pub(crate) struct Gated {
     version: u64,
 }
 
-/// Final responses in the log that wait for the record: they and what follows are told when
+/// Final responses in the log that wait for the record: they and what follows are sent when
 /// that holds the state, too. Bounded by the requests in flight.
 #[derive(Default)]
 pub(crate) struct HeldBack {
     /// The log holds everything up to this number.
     through: u64,
-    /// Entries, each with the version that must be held before it is told.
-    words: ThinVec<(u64, u64)>,
+    /// Entries, each with the version that must be held before it is sent.
+    final_responses: ThinVec<(u64, u64)>,
 }
 
 impl HeldBack {
     /// Does an entry wait for the record?
     pub(crate) fn waits_for_record(&self, number: u64) -> bool {
-        self.words.iter().any(|(held, _)| *held == number)
+        self.final_responses.iter().any(|(held, _)| *held == number)
     }
 }
 
 impl Session {
-    /// The newest entry is told only when the record holds the state as it is.
+    /// The newest entry is sent only when the record holds the state as it is.
     pub(crate) fn hold_back(&mut self) {
         let version = self.version();
         if version > self.versions.held {
-            self.held_back.words.push((self.log.next() - 1, version));
+            self.held_back.final_responses.push((self.log.next() - 1, version));
         }
     }
 
-    /// How far the log may be told, now that it holds everything up to `through`.
+    /// How far the log may be sent, now that it holds everything up to `through`.
     pub(crate) fn may_tell(&mut self, through: u64) -> u64 {
-        let HeldBack { through: held, words } = &mut self.held_back;
+        let HeldBack { through: held, final_responses } = &mut self.held_back;
         *held = through.max(*held);
-        words.retain(|(_, version)| *version > self.versions.held);
-        words.iter().map(|(number, _)| number - 1).fold(*held, u64::min)
+        final_responses.retain(|(_, version)| *version > self.versions.held);
+        final_responses.iter().map(|(number, _)| number - 1).fold(*held, u64::min)
     }
 
     /// Answers once the log holds everything up to `through`, and the record the state as it is.
@@ -103,7 +103,7 @@ impl Session {
     pub(crate) fn refuse_gated(
         &mut self,
         context: &mut StepContext<'_>,
-        words: &str,
+        text: &str,
         is_late: impl Fn(&Gated) -> bool,
     ) {
         for gated in std::mem::take(&mut self.gated) {
@@ -112,7 +112,7 @@ impl Session {
                 let answer = if mutant!("promise_when_the_wait_is_over") {
                     answer
                 } else {
-                    refused(answer, words, Refusal::Unavailable)
+                    refused(answer, text, Refusal::Unavailable)
                 };
                 context.effects.push(Effect::Answer { sink, answer });
             } else {
@@ -121,22 +121,22 @@ impl Session {
         }
     }
 
-    /// Answers all, because nothing will be asked of this session any more. None is told
-    /// that it was done: it is not held, and where the end is lost, too, it was not.
-    pub(crate) fn open_gate(&mut self, context: &mut StepContext<'_>, words: &str) {
+    /// Answers all, because the session takes no request any more. None is answered as done: the
+    /// change is not in the store, and where the end of the session is lost, too, it was not made.
+    pub(crate) fn open_gate(&mut self, context: &mut StepContext<'_>, text: &str) {
         for Gated { sink, answer, .. } in std::mem::take(&mut self.gated) {
-            let answer = refused(answer, words, Refusal::UnknownSession);
+            let answer = refused(answer, text, Refusal::UnknownSession);
             context.effects.push(Effect::Answer { sink, answer });
         }
     }
 }
 
 /// What is answered instead of what would promise that something is held.
-fn refused(answer: Answer, words: &str, refusal: Refusal) -> Answer {
+fn refused(answer: Answer, text: &str, refusal: Refusal) -> Answer {
     match answer {
-        Answer::Json(data) => Answer::Json(undone(data, words)),
+        Answer::Json(data) => Answer::Json(undone(data, text)),
         Answer::Array(all) => {
-            Answer::Array(all.into_iter().map(|data| undone(data, words)).collect())
+            Answer::Array(all.into_iter().map(|data| undone(data, text)).collect())
         }
         Answer::Accepted => Answer::Refused(refusal),
         other => other,
@@ -144,10 +144,10 @@ fn refused(answer: Answer, words: &str, refusal: Refusal) -> Answer {
 }
 
 /// The error instead of a result.
-pub(crate) fn undone(data: Bytes, words: &str) -> Bytes {
+pub(crate) fn undone(data: Bytes, text: &str) -> Bytes {
     match Message::parse(data.clone()) {
         Ok(Message::Response(response)) if response.outcome().is_ok() => {
-            Response::error(response.id, crate::REFUSED, words, None).raw().clone()
+            Response::error(response.id, crate::REFUSED, text, None).raw().clone()
         }
         _ => data,
     }

@@ -2,7 +2,7 @@
 //!
 //! The client's revision is negotiated here; the server is asked for the same and may
 //! answer another. When a link is lost, the next request opens a new one, on which the
-//! handshake, the log level and the subscriptions are said again.
+//! handshake, the log level and the subscriptions are sent again.
 
 use std::sync::Arc;
 
@@ -256,7 +256,7 @@ impl Session {
     pub(crate) fn send(&mut self, context: &mut StepContext<'_>, message: Message) {
         match self.link.state {
             State::Up { .. } => context.effects.push(Effect::Send(message)),
-            // A server that is not there has nothing to be told; the handshake will say what
+            // A server that is not connected gets nothing now; the handshake will send what
             // matters.
             State::Down { .. } if !matches!(message, Message::Request(_)) => {}
             _ => {
@@ -312,7 +312,11 @@ impl Session {
     }
 
     /// Is it the answer to a request of our own? Then it is taken here.
-    pub(crate) fn heard_own(&mut self, context: &mut StepContext<'_>, response: &Response) -> bool {
+    pub(crate) fn receive_own_response(
+        &mut self,
+        context: &mut StepContext<'_>,
+        response: &Response,
+    ) -> bool {
         let Some(RequestId::String(id)) = &response.id else { return false };
         let Some(what) = id.strip_prefix(OWN_PREFIX) else { return false };
         if what.starts_with("initialize:") && matches!(self.link.state, State::Initializing { .. })
@@ -349,7 +353,7 @@ impl Session {
         let Some(client) = &mut self.client else { return };
         let lists: ThinVec<_> = read.capabilities.list_changed_methods().into();
         let has_tools = read.capabilities.tools();
-        // What the first handshake told is written down when the client says `initialized`.
+        // What the first handshake established is saved when the client sends `initialized`.
         self.versions.changed |= self.phase != Phase::Initializing
             && (client.server_lists != lists || client.server_has_tools != has_tools);
         (client.server_lists, client.server_has_tools) = (lists, has_tools);
@@ -459,7 +463,7 @@ impl Session {
         }
     }
 
-    /// The client said `initialized`: what waited for that may go.
+    /// The client sent `initialized`: what waited for that may be sent.
     pub(crate) fn initialized(
         &mut self,
         context: &mut StepContext<'_>,

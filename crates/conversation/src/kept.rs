@@ -9,8 +9,8 @@ use protocol::RequestId;
 use crate::session::{Session, StepContext};
 use crate::{Answer, Millis, SinkId};
 
-/// How long a result is kept that was answered to another node, in milliseconds. A node
-/// whose link broke just then asks again well before.
+/// How long a result is kept that was sent to another node, in milliseconds. A node
+/// whose link broke just then sends the request again well before.
 const ANSWERED_KEPT_MS: u64 = 5_000;
 
 /// A final response that is kept.

@@ -51,9 +51,9 @@ impl Session {
         if leaving == Leaving::AtOnce {
             // Before the final responses to what asked.
             self.drop_asks(context, "the node stopped");
-            let words =
+            let text =
                 "the node stopped before the server answered; whether it was done is not known";
-            let error = |id| Response::error(Some(id), crate::REFUSED, words, None);
+            let error = |id| Response::error(Some(id), crate::REFUSED, text, None);
             self.fail_parked(context, &error);
             for exchange in std::mem::take(&mut self.exchanges) {
                 let error = error(exchange.id.clone());

@@ -8,8 +8,7 @@
 mod mutants;
 
 mod answering;
-mod askers;
-mod asking;
+mod asking_calls;
 mod cancelled;
 mod carried;
 mod deadlines;
@@ -22,7 +21,6 @@ mod exchange;
 mod fold;
 mod gate;
 mod handshake;
-mod hearing;
 mod kept;
 mod leaving;
 mod limits;
@@ -34,6 +32,8 @@ mod rerun;
 mod restore;
 mod resume;
 mod saved_ids;
+mod server_messages;
+mod server_requests;
 mod session;
 mod state;
 mod stream;

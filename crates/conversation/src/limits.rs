@@ -12,7 +12,7 @@ pub struct Limits {
     /// How often an open stream is kept alive by a comment, in seconds; also after how
     /// long an answer becomes a stream in revisions without priming.
     pub keepalive_secs: u64,
-    /// What a client is told to wait before it comes back to a stream, in
+    /// How long a client waits before it resumes a stream (`retry`), in
     /// milliseconds; each stream gets a value within a quarter of it.
     pub retry_ms: u32,
     /// How long the handshake with the tenant's server may take, its start included,
@@ -35,13 +35,13 @@ pub struct Limits {
     pub handshake_secs: u64,
     /// How often the client is pinged on its standalone stream, in seconds; 0 for never (PING-02).
     pub ping_secs: u64,
-    /// How long one connection of a stream lives before its client is told to come back
+    /// How long one connection of a stream lives before its client is sent away to resume it
     /// (revisions with priming; SSE-05), in seconds; 0 for as long as it may.
     pub stream_secs: u64,
     /// Most requests of the client's in flight; a further one gets an error.
     pub exchanges_max: usize,
     /// Most requests to the client that wait for an answer; a further one gets an error.
-    pub asks_max: usize,
+    pub server_requests_max: usize,
     /// Most standalone GET streams; at the bound the one that was idle longest is closed.
     pub standalone_max: usize,
     /// Most resources a client may subscribe to; a further one gets an error.
@@ -109,7 +109,7 @@ impl Default for Limits {
             ping_secs: 0,
             stream_secs: 0,
             exchanges_max: 64,
-            asks_max: 64,
+            server_requests_max: 64,
             standalone_max: 4,
             subscriptions_max: 1_000,
             subscription_uri_bytes_max: 8 << 10,

@@ -27,7 +27,7 @@ pub(crate) struct Log {
     handed_out: u64,
     /// The number of the newest final response; 0 before there is one.
     newest_final: u64,
-    /// The floor that the log was last told.
+    /// The floor that was last given to the log.
     floor_told: u64,
     bytes: usize,
     pub(crate) owner_tags: OwnerTags,
@@ -64,7 +64,7 @@ pub(crate) enum What {
     /// A question that went out on it is no longer open.
     Answered {
         /// Which one.
-        ask: AskId,
+        server_request: ServerRequestId,
     },
     /// Nothing more will come on it.
     Closed,
@@ -78,9 +78,9 @@ pub(crate) enum Mark {
     /// Nothing.
     Plain,
     /// It is the final response to this request.
-    Word(RequestId),
-    /// It asks the client for something.
-    Ask(AskId),
+    FinalResponse(RequestId),
+    /// It is a server request to the client.
+    ServerRequest(ServerRequestId),
 }
 
 /// A request that a stream is opened for.
@@ -101,7 +101,7 @@ pub(crate) struct Rerunnable {
 
 /// The id of a request to the client: who asked, and which of its questions it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AskId {
+pub(crate) struct ServerRequestId {
     pub(crate) owner_tag: OwnerTag,
     pub(crate) number: u64,
 }
@@ -181,7 +181,7 @@ impl Log {
     pub(crate) fn push(&mut self, stream: u64, what: What, at: Millis) -> u64 {
         let number = self.next();
         self.bytes += what.size();
-        if matches!(&what, What::Event { mark: Mark::Word(_), .. }) {
+        if matches!(&what, What::Event { mark: Mark::FinalResponse(_), .. }) {
             self.newest_final = number;
         }
         // Of most streams that are listened to there is never another entry.
@@ -365,13 +365,13 @@ impl What {
         }
     }
 
-    /// Is it something that a client is told?
+    /// Is it sent to the client?
     pub(crate) fn is_told(&self) -> bool {
         matches!(self, Self::Opened { .. } | Self::Event { .. })
     }
 }
 
-impl AskId {
+impl ServerRequestId {
     /// Reads an id; `None` for any text that [`std::fmt::Display`] does not write.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (owner_tag, number) = text.split_once('-')?;
@@ -379,7 +379,7 @@ impl AskId {
     }
 }
 
-impl std::fmt::Display for AskId {
+impl std::fmt::Display for ServerRequestId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}-{}", self.owner_tag, self.number)
     }

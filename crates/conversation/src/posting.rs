@@ -12,7 +12,7 @@ use crate::session::{Phase, Session, StepContext};
 use crate::{Answer, Effect, Refusal, SinkId};
 
 /// Most requests remembered that ended without the server's answer.
-const GHOSTS_MAX: usize = 64;
+const UNANSWERED_MAX: usize = 64;
 
 impl Session {
     pub(crate) fn posted(
@@ -38,7 +38,7 @@ impl Session {
         };
         let answer = match posted {
             Ok(Posted::Accepted { through }) => {
-                // What it changed is held before the client is told that it was taken.
+                // What it changed is in the store before the client is answered.
                 let wrote = self.log.next() > before;
                 let through = if wrote { self.log.next() - 1 } else { through };
                 let through = if mutant!("accept_before_the_append") { 0 } else { through };
@@ -172,8 +172,8 @@ impl Session {
         Err(Rejection::new(ErrorCode::InvalidRequest, message).of(Some(request.id.clone())))
     }
 
-    /// Takes a request of the client's. Whatever comes of it, it gets exactly one last
-    /// word, or none when the client cancels it.
+    /// Takes a request of the client's. It gets exactly one final response,
+    /// or none when the client cancels it.
     pub(crate) fn take_request(
         &mut self,
         context: &mut StepContext<'_>,
@@ -227,7 +227,7 @@ impl Session {
         }
         let same = |exchange: &Exchange| exchange.id == request.id;
         let ended = |unanswered: &Unanswered| unanswered.id == request.id;
-        if self.exchanges.iter().any(same) || self.ghosts.iter().any(ended) {
+        if self.exchanges.iter().any(same) || self.unanswered.iter().any(ended) {
             return refuse(
                 ErrorCode::InvalidRequest,
                 "a request with this id is in flight; use each id once in a session",
@@ -366,7 +366,7 @@ impl Session {
             if !self.exchanges.iter().any(|exchange| exchange.id == *id) {
                 // It may be on its way here, perhaps a second time, from an owner that was lost.
                 self.keep_cancelled_early(id);
-                self.haunt(id.clone(), true);
+                self.expect_late_response(id.clone(), true);
             }
             return;
         };
@@ -376,15 +376,15 @@ impl Session {
         let exchange = self.exchanges.swap_remove(index);
         self.keep_cancelled_call(exchange.call, id);
         if !self.link.unqueue(id) {
-            self.haunt(id.clone(), true);
+            self.expect_late_response(id.clone(), true);
             self.send(context, notification.into());
         }
         self.link.used = context.now;
         self.no_final_response(context, exchange.call, id);
     }
 
-    /// Ends a request without the server's answer and without a word: who wanted it
-    /// gets the word elsewhere.
+    /// Ends a request without the server's answer and without a final response here: its
+    /// client gets that elsewhere.
     pub(crate) fn abandon_request(&mut self, context: &mut StepContext<'_>, id: &RequestId) {
         let Some(index) = self.exchanges.iter().position(|exchange| exchange.id == *id) else {
             return;
@@ -404,24 +404,24 @@ impl Session {
         if self.link.unqueue(id) {
             return;
         }
-        self.haunt(id.clone(), false);
+        self.expect_late_response(id.clone(), false);
         let params = serde_json::json!({ "requestId": id, "reason": reason }).to_string();
         let notification = Notification::new(Method::Cancelled, Some(params.as_bytes()));
         self.send(context, notification.into());
     }
 
-    fn haunt(&mut self, id: RequestId, by_client: bool) {
-        if let Some(known) = self.ghosts.iter_mut().find(|known| known.id == id) {
+    fn expect_late_response(&mut self, id: RequestId, by_client: bool) {
+        if let Some(known) = self.unanswered.iter_mut().find(|known| known.id == id) {
             known.by_client |= by_client;
             return;
         }
-        if self.ghosts.len() >= GHOSTS_MAX {
-            self.ghosts.remove(0);
+        if self.unanswered.len() >= UNANSWERED_MAX {
+            self.unanswered.remove(0);
         }
-        self.ghosts.push(Unanswered { id, by_client });
+        self.unanswered.push(Unanswered { id, by_client });
     }
 
-    /// The link could not take a message: its sender is told, where there is one to tell.
+    /// The link could not take a message: its sender gets an error, where it waits for an answer.
     pub(crate) fn unsent(&mut self, context: &mut StepContext<'_>, message: Message) {
         let Message::Request(request) = message else {
             context.effects.push(Effect::Tell(crate::Fact::Dropped));
@@ -432,8 +432,8 @@ impl Session {
             return;
         };
         let exchange = self.exchanges.swap_remove(index);
-        let words = "the server does not keep up with its messages; try again later";
-        let error = Response::error(Some(request.id), crate::REFUSED, words, None);
+        let text = "the server does not keep up with its messages; try again later";
+        let error = Response::error(Some(request.id), crate::REFUSED, text, None);
         self.settle_taken(context, exchange, error.raw().clone(), false);
     }
 }
@@ -449,7 +449,7 @@ pub(crate) struct Unanswered {
 enum Posted {
     /// It asked for nothing.
     Accepted {
-        /// The entry that must be held before the client is told so.
+        /// The entry that must be in the log before the client is answered.
         through: u64,
     },
     /// Its requests will be answered.

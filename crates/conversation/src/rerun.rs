@@ -41,7 +41,7 @@ pub(crate) struct Tools {
 enum Verdict {
     Yes,
     No,
-    /// The server has not said.
+    /// The server has not annotated it.
     Unknown,
 }
 
@@ -107,7 +107,7 @@ impl Session {
         wanted.then(|| request.raw().clone())
     }
 
-    /// What the log is told of a request when its answer becomes a stream.
+    /// What the log keeps of a request when its answer becomes a stream.
     pub(crate) fn opening(&self, exchange: &Exchange) -> Opening {
         let rerun = exchange.raw.clone().and_then(|raw| {
             let verdict = self.verdict(&read(&raw)?);
@@ -135,7 +135,7 @@ impl Session {
             self.no_final_response(context, call, &request.id);
             return;
         }
-        if self.ghosts.iter().any(|ended| ended.id == request.id) {
+        if self.unanswered.iter().any(|ended| ended.id == request.id) {
             let id = Some(request.id);
             let error = Response::error(id, crate::REFUSED, TIMED_OUT, None);
             self.final_response(context, call, error.id.as_ref(), error.raw().clone());
@@ -185,12 +185,13 @@ impl Session {
         }
     }
 
-    /// Settles a stream of the log whose owner is gone: every request that it still owes
-    /// a word runs again, or gets one.
+    /// Settles a stream of the log whose owner is gone: every request without a final
+    /// response runs again, or gets one.
     pub(crate) fn settle_stream(&mut self, context: &mut StepContext<'_>, number: u64) {
         let Some(stream) = self.streams.get(number) else { return };
         let (asked, batch) = (stream.asked, stream.requests.len() > 1);
-        let owed: Vec<Owed> = stream.requests.iter().filter(|o| o.word == 0).cloned().collect();
+        let owed: Vec<Owed> =
+            stream.requests.iter().filter(|o| o.final_response == 0).cloned().collect();
         if owed.is_empty() {
             self.close_stream(context, number);
             return;
@@ -213,7 +214,7 @@ impl Session {
             };
             let progress = progress.into_iter().chain(self.last_progress(number, &request));
             let verdict = match self.verdict(&request) {
-                // The last owner knew what this one would have to ask for.
+                // The last owner had the list of tools that this one would have to request.
                 Verdict::Unknown if sure => Verdict::Yes,
                 verdict => verdict,
             };
@@ -224,7 +225,7 @@ impl Session {
         }
     }
 
-    /// The progress of a request that runs again must rise above what was told already.
+    /// The progress of a request that runs again must rise above what was sent already.
     fn go_on_from(&mut self, id: &RequestId, progress: Option<f64>) {
         let exchange = self.exchanges.iter_mut().find(|exchange| exchange.id == *id);
         if let Some((pace, progress)) = exchange.and_then(|e| e.progress.as_mut()).zip(progress) {
@@ -264,9 +265,9 @@ impl Session {
             self.attach_from_the_beginning(context, sink, stream);
             return true;
         }
-        let mut graves = self.finished.iter().rev();
-        if let Some(grave) = graves.find(|grave| answers(&grave.requests)) {
-            let requests = grave.requests.clone();
+        let mut tombstones = self.finished.iter().rev();
+        if let Some(tombstone) = tombstones.find(|tombstone| answers(&tombstone.requests)) {
+            let requests = tombstone.requests.clone();
             context.effects.push(Effect::Open { sink, welcome: false, at: None });
             self.write_trimmed(context, sink, &requests, 0);
             self.finish(context, sink, Ending::Proper);
@@ -287,7 +288,8 @@ impl Session {
         let running = exchange.map(|exchange| exchange.call);
         let holds = |call: &&mut Call| match &call.form {
             Form::Held { answers, .. } => {
-                Some(call.id) == running || answers.iter().any(|word| word.id.as_ref() == Some(id))
+                Some(call.id) == running
+                    || answers.iter().any(|response| response.id.as_ref() == Some(id))
             }
             _ => false,
         };

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use protocol::{InitializeParams, RequestId, Revision};
 
 use crate::cancelled::Cancelled;
-use crate::carried::OpenAsk;
+use crate::carried::OpenServerRequest;
 use crate::fold::{Folded, fold};
 use crate::posting::Unanswered;
 use crate::saved_ids::SavedIds;
@@ -83,7 +83,8 @@ impl Session {
         }
         let owner_tag = setup.owner_tag;
         let mut session = Self::new(setup, now);
-        let Folded { log, streams, finished, asks } = fold(&log, &former, owner_tag, now)?;
+        let Folded { log, streams, finished, server_requests } =
+            fold(&log, &former, owner_tag, now)?;
         (session.log, session.streams, session.finished) = (log, streams, finished);
         session.phase = if state.initialized { Phase::Live } else { Phase::Answered };
         session.versions.newest = version;
@@ -99,20 +100,23 @@ impl Session {
         session.subscribed =
             (!state.subscriptions.is_empty()).then(|| Box::new(state.subscriptions));
         let ended = |id: &RequestId| Unanswered { id: id.clone(), by_client: true };
-        session.ghosts = state.cancelled.iter().map(ended).collect();
+        session.unanswered = state.cancelled.iter().map(ended).collect();
         session.cancelled = Cancelled::restored(SavedIds::restored(state.cancelled.into()));
         session.askers = SavedIds::restored(state.askers.into());
-        session.settle(&mut context, asks);
+        session.settle(&mut context, server_requests);
         session.finish_step(&mut context);
         Ok(session)
     }
 
     /// Ends what a lost owner had begun, or begins it anew. Standalone streams stay open:
     /// their clients come back to them.
-    fn settle(&mut self, context: &mut StepContext<'_>, asks: Vec<OpenAsk>) {
+    fn settle(&mut self, context: &mut StepContext<'_>, server_requests: Vec<OpenServerRequest>) {
         // A question is withdrawn before the final response to what asked it.
-        let asks = if mutant!("questions_are_not_withdrawn") { Vec::new() } else { asks };
-        asks.into_iter().for_each(|ask| self.withdraw_lost(context, ask));
+        let server_requests =
+            if mutant!("questions_are_not_withdrawn") { Vec::new() } else { server_requests };
+        server_requests
+            .into_iter()
+            .for_each(|server_request| self.withdraw_lost(context, server_request));
         let is_open = |stream: &Stream| !stream.closed && !stream.is_standalone();
         let open = self.streams.iter().filter(|(_, stream)| is_open(stream));
         let open: Vec<u64> = open.map(|(number, _)| number).collect();

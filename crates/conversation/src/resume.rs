@@ -46,7 +46,7 @@ impl Session {
         }
     }
 
-    /// A standalone stream. At the bound the one that was told nothing for longest is let go
+    /// A standalone stream. At the bound the one that was sent nothing for longest is closed
     /// (GET-09).
     fn listen_afresh(&mut self, context: &mut StepContext<'_>, sink: SinkId) -> u64 {
         let standalone =
@@ -111,7 +111,7 @@ impl Session {
     }
 
     /// What came `after` an entry and before another owner went on was lost, and the client
-    /// saw some of it: whatever it is told now has a hole.
+    /// saw some of it: whatever it is sent now has a hole.
     fn resume_lost(
         &mut self,
         context: &mut StepContext<'_>,
@@ -148,7 +148,7 @@ impl Session {
             return ResumeOutcome::Trimmed;
         }
         if let Some(attachment) = self.attachment(number).filter(|_| holes) {
-            // It was told of what is gone.
+            // The withdrawal of what is lost was sent on it.
             attachment.sent = after.max(trimmed);
         }
         let after = if mutant!("replay_skips_an_event") { after + 1 } else { after };

@@ -3,9 +3,9 @@
 //! [`Session::step`] takes an [`Event`] and the current time and appends the
 //! [`Effect`]s the caller must perform. It never waits and never reads a clock.
 //!
-//! The machine is told in parts: the handshake and the link (`handshake`), what the
-//! client posts (`posting`), what the server says (`hearing`), what the server asks
-//! (`asking`), the streams (`stream`), coming back to them (`resume`), and time (`deadlines`).
+//! The parts of the machine: the handshake and the link (`handshake`), what the
+//! client posts (`posting`), messages of the server (`server_messages`), its requests to the
+//! client (`server_requests`), the streams (`stream`), coming back to them (`resume`), and time (`deadlines`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use protocol::{ClientCapabilities, Response, Revision};
 use serde::{Deserialize, Serialize};
 use thin_vec::ThinVec;
 
-use crate::asking::Ask;
 use crate::cancelled::Cancelled;
 use crate::ending::EndState;
 use crate::exchange::{Call, Exchange, Form};
@@ -29,6 +28,7 @@ use crate::mirroring::Mirroring;
 use crate::posting::Unanswered;
 use crate::rerun::Tools;
 use crate::saved_ids::SavedIds;
+use crate::server_requests::ServerRequest;
 use crate::state::Versions;
 use crate::stream::{Attachment, Tombstone, Waiting};
 use crate::streams::Streams;
@@ -86,14 +86,14 @@ pub struct Session {
     pub(crate) finished: ThinVec<Tombstone>,
     pub(crate) attachments: ThinVec<Attachment>,
     pub(crate) log: Log,
-    pub(crate) asks: ThinVec<Ask>,
-    pub(crate) next_ask: u64,
+    pub(crate) server_requests: ThinVec<ServerRequest>,
+    pub(crate) next_server_request: u64,
     /// Messages for a standalone stream that nobody has opened; bounded by `waiting_max`.
     /// They are in no log: nobody has seen them, and they are lost with this owner.
     pub(crate) waiting: ThinVec<Waiting>,
     /// Requests that were ended without the server's answer, which may still come;
     /// bounded, the oldest goes.
-    pub(crate) ghosts: ThinVec<Unanswered>,
+    pub(crate) unanswered: ThinVec<Unanswered>,
     /// Results whose way to their client may be lost; bounded, the oldest goes.
     pub(crate) kept: ThinVec<Kept>,
     pub(crate) cancelled: Cancelled,
@@ -120,7 +120,7 @@ pub struct Load {
     /// Requests of the client's without a final response.
     pub exchanges: usize,
     /// Requests to the client without an answer.
-    pub asks: usize,
+    pub server_requests: usize,
     /// Connections that listen to a stream.
     pub attachments: usize,
     /// Streams of which something can be replayed.
@@ -138,7 +138,7 @@ pub(crate) enum Phase {
     New,
     /// `initialize` waits for its answer.
     Initializing,
-    /// `initialize` is answered, `initialized` not yet said.
+    /// `initialize` is answered, `initialized` has not come yet.
     Answered,
     /// The handshake is done.
     Live,
@@ -146,7 +146,7 @@ pub(crate) enum Phase {
     Over,
 }
 
-/// What the handshake told about the client, and about the server it speaks with.
+/// What the handshake established about the client, and about the server it speaks with.
 pub(crate) struct Client {
     pub(crate) revision: Revision,
     pub(crate) capabilities: ClientCapabilities,
@@ -183,10 +183,10 @@ impl Session {
             finished: ThinVec::new(),
             attachments: ThinVec::new(),
             log: Log::new(owner_tag),
-            asks: ThinVec::new(),
-            next_ask: 1,
+            server_requests: ThinVec::new(),
+            next_server_request: 1,
             waiting: ThinVec::new(),
-            ghosts: ThinVec::new(),
+            unanswered: ThinVec::new(),
             kept: ThinVec::new(),
             cancelled: Cancelled::default(),
             askers: SavedIds::default(),
@@ -231,7 +231,9 @@ impl Session {
             }
             Event::SinkClosed { sink } => self.sink_closed(&mut context, sink),
             Event::LinkUp => self.link_up(&mut context),
-            Event::Said { message, about } => self.heard(&mut context, message, about.as_ref()),
+            Event::ServerMessage { message, about } => {
+                self.receive_message(&mut context, message, about.as_ref())
+            }
             Event::Unsent { message } => self.unsent(&mut context, message),
             Event::LinkDown { reason } => self.link_down(&mut context, &reason),
             Event::Appended { .. } if mutant!("append_wakes_nobody") => {}
@@ -295,7 +297,7 @@ impl Session {
     pub fn load(&self) -> Load {
         Load {
             exchanges: self.exchanges.len(),
-            asks: self.asks.len(),
+            server_requests: self.server_requests.len(),
             attachments: self.attachments.len(),
             streams: self.streams.len(),
             waiting: self.waiting.len(),
@@ -398,19 +400,19 @@ impl Session {
         }
     }
 
-    /// Ends the session: whoever waits is told, whoever listens is let go (SES-08).
+    /// Ends the session: open requests get an error, streams are closed (SES-08).
     pub(crate) fn end(&mut self, context: &mut StepContext<'_>, cause: Cause) {
         let abort = cause == Cause::Stopping && self.revision().reopens_only_after_abort();
         let ending = if abort { Ending::Abort } else { Ending::Proper };
-        let words = match cause {
+        let text = match cause {
             Cause::Stopping => "the node is stopping; try again",
             _ => "the session has ended",
         };
-        self.open_gate(context, words);
+        self.open_gate(context, text);
         self.write_all_unlogged(context);
-        self.fail_parked(context, &|id| Response::error(Some(id), crate::REFUSED, words, None));
+        self.fail_parked(context, &|id| Response::error(Some(id), crate::REFUSED, text, None));
         for exchange in std::mem::take(&mut self.exchanges) {
-            let error = Response::error(Some(exchange.id), crate::REFUSED, words, None);
+            let error = Response::error(Some(exchange.id), crate::REFUSED, text, None);
             self.final_response_now(context, exchange.call, error.raw().clone());
         }
         for Attachment { sink, open, .. } in std::mem::take(&mut self.attachments) {

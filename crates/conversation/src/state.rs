@@ -56,7 +56,7 @@ struct Format {
 }
 
 impl State {
-    /// Reads a state; none was written before the client said `initialized`.
+    /// Reads a state; none was written before the client sent `initialized`.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, Unreadable> {
         if bytes.is_empty() {
             return Ok(Self::default());
@@ -81,7 +81,7 @@ impl State {
 }
 
 impl Session {
-    /// The newest state and its version; [`crate::Effect::Save`] has told it already,
+    /// The newest state and its version; [`crate::Effect::Save`] has saved it already,
     /// unless it was never changed.
     pub fn saved(&self) -> (u64, Arc<[u8]>) {
         (self.versions.newest, self.state())

@@ -1,4 +1,4 @@
-//! The session's SSE streams: what is told on each, who listens, and in what order.
+//! The session's SSE streams: what is sent on each, over which connection, and in what order.
 //!
 //! A message is written to a client only from here, and only when the log holds it.
 
@@ -7,7 +7,7 @@ use protocol::RequestId;
 
 use crate::answering::Upgraded;
 use crate::exchange::CallId;
-use crate::log::{AskId, Mark, Opening, Rerunnable, What};
+use crate::log::{Mark, Opening, Rerunnable, ServerRequestId, What};
 use crate::session::{Session, StepContext};
 use crate::{Effect, Ending, Fact, Frame, Millis, SinkId};
 
@@ -21,7 +21,7 @@ pub(crate) struct Stream {
     pub(crate) requests: Vec<Owed>,
     /// The POST it belongs to, while that has open requests.
     pub(crate) call: Option<CallId>,
-    /// The number of its newest entry that can be told.
+    /// The number of its newest entry that can be sent.
     pub(crate) last: u64,
     /// The number of its newest entry that was trimmed; 0 for none.
     pub(crate) trimmed: u64,
@@ -53,7 +53,7 @@ pub(crate) struct Tombstone {
     pub(crate) last: u64,
     pub(crate) requests: Vec<Owed>,
     /// Since when: it is forgotten after `replay_secs`.
-    pub(crate) buried_at: Millis,
+    pub(crate) ended_at: Millis,
 }
 
 /// A request that a stream answers.
@@ -61,7 +61,7 @@ pub(crate) struct Tombstone {
 pub(crate) struct Owed {
     pub(crate) id: RequestId,
     /// The number of its final response, or of its cancellation; 0 before there is one.
-    pub(crate) word: u64,
+    pub(crate) final_response: u64,
     /// The request itself, while another owner might have to run it again.
     pub(crate) rerun: Option<Rerunnable>,
     /// How far its progress had come at a former owner, where the log does not say any more.
@@ -69,8 +69,8 @@ pub(crate) struct Owed {
 }
 
 impl Owed {
-    pub(crate) fn new(id: RequestId, word: u64) -> Self {
-        Self { id, word, rerun: None, progress: None }
+    pub(crate) fn new(id: RequestId, final_response: u64) -> Self {
+        Self { id, final_response, rerun: None, progress: None }
     }
 }
 
@@ -104,9 +104,9 @@ pub(crate) enum Route {
 /// A message that waits for a standalone stream.
 pub(crate) struct Waiting {
     pub(crate) data: Bytes,
-    /// The question that it is.
-    pub(crate) ask: Option<AskId>,
-    /// May it go before the client said `initialized` (RPC-11)?
+    /// The server request that it is.
+    pub(crate) server_request: Option<ServerRequestId>,
+    /// May it be sent before the client sent `initialized` (RPC-11)?
     pub(crate) early: bool,
 }
 
@@ -164,7 +164,7 @@ impl Session {
         self.attachments.iter_mut().find(|attachment| attachment.stream == stream)
     }
 
-    /// Writes a message to a stream's log; it is told once the log holds it.
+    /// Writes a message to a stream's log; it is sent once the log holds it.
     pub(crate) fn write_event(&mut self, context: &StepContext<'_>, stream: u64, data: Bytes) {
         self.write_event_marked(context, stream, data, Mark::Plain);
     }
@@ -190,10 +190,10 @@ impl Session {
         stream.last = number;
         match mark {
             Mark::Plain => {}
-            Mark::Word(request) => stream.settle(&request, number),
-            Mark::Ask(ask) => {
+            Mark::FinalResponse(request) => stream.settle(&request, number),
+            Mark::ServerRequest(server_request) => {
                 stream.asked = true;
-                self.note_logged(ask, id, number);
+                self.note_logged(server_request, id, number);
             }
         }
     }
@@ -203,15 +203,17 @@ impl Session {
         &mut self,
         context: &StepContext<'_>,
         stream: u64,
-        Waiting { data, ask, .. }: Waiting,
+        Waiting { data, server_request, .. }: Waiting,
     ) {
         // One that was withdrawn meanwhile is no question any more.
-        let Some(ask) = ask.filter(|ask| self.is_open(*ask)) else {
+        let Some(server_request) =
+            server_request.filter(|server_request| self.is_open(*server_request))
+        else {
             return self.write_event_marked(context, stream, data, Mark::Plain);
         };
-        self.write_event_marked(context, stream, data, Mark::Ask(ask));
+        self.write_event_marked(context, stream, data, Mark::ServerRequest(server_request));
         if self.streams.get(stream).is_some_and(Stream::is_standalone) {
-            self.keep_askers(ask);
+            self.keep_asking_calls(server_request);
         }
     }
 
@@ -296,7 +298,7 @@ impl Session {
             context.effects.push(Effect::Tell(Fact::Dropped));
             return;
         }
-        self.deliver_waiting(context, route, Waiting { data, ask: None, early });
+        self.deliver_waiting(context, route, Waiting { data, server_request: None, early });
     }
 
     pub(crate) fn deliver_waiting(
@@ -367,12 +369,17 @@ impl Session {
     /// to the client and wait for a standalone stream, go there.
     pub(crate) fn ask_what_waits_for(&mut self, context: &mut StepContext<'_>, call: CallId) {
         let waiting = std::mem::take(&mut self.waiting);
-        let is_for_call =
-            |message: &Waiting| message.ask.and_then(|ask| self.asking_call(ask)) == Some(call);
-        let (asks, others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_for_call);
+        let is_for_call = |message: &Waiting| {
+            message
+                .server_request
+                .and_then(|server_request| self.call_of_server_request(server_request))
+                == Some(call)
+        };
+        let (server_requests, others): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(is_for_call);
         self.waiting = others.into();
-        for ask in asks {
-            self.deliver_waiting(context, Route::Call(call), ask);
+        for server_request in server_requests {
+            self.deliver_waiting(context, Route::Call(call), server_request);
         }
     }
 }

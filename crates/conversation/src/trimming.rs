@@ -1,5 +1,5 @@
 //! What happens when the log is over a bound: its oldest entries go, a checkpoint carries
-//! what is still needed of them, and whoever comes back for what is gone is told so.
+//! what is still needed of them, and a client that resumes before that gets an error.
 //!
 //! It is trimmed in chunks, so that neither a checkpoint nor a rising floor is written for
 //! every message.
@@ -32,8 +32,8 @@ impl Session {
         if !self.log.is_lone_checkpoint() {
             return self.log.expires_at(&self.limits);
         }
-        let grave = self.finished.first()?;
-        self.log.is_held().then(|| grave.buried_at.plus(self.limits.replay_secs * 1_000))
+        let tombstone = self.finished.first()?;
+        self.log.is_held().then(|| tombstone.ended_at.plus(self.limits.replay_secs * 1_000))
     }
 
     /// Drops what is over a bound of the log, and remembers what is still needed of it.
@@ -43,7 +43,7 @@ impl Session {
             return;
         }
         let replay = self.limits.replay_secs * 1_000;
-        self.finished.retain(|grave| grave.buried_at.plus(replay) > context.now);
+        self.finished.retain(|tombstone| tombstone.ended_at.plus(replay) > context.now);
         let before = self.log.first();
         if is_old && self.log.is_lone_checkpoint() {
             self.log.take_oldest();
@@ -78,7 +78,7 @@ impl Session {
             stream.trimmed = number;
         }
         if entry.what == What::Closed {
-            self.bury(context, id);
+            self.end_stream(context, id);
         }
     }
 
@@ -93,13 +93,13 @@ impl Session {
                 progress.into_iter().for_each(|p| carried.note_progress(&exchange.id, p));
             }
         }
-        let asks = self.open_asks().filter(|(_, _, number)| *number < floor);
-        asks.for_each(|ask| carried.add_ask(ask));
+        let server_requests = self.open_asks().filter(|(_, _, number)| *number < floor);
+        server_requests.for_each(|server_request| carried.add_server_request(server_request));
         (!carried.is_empty()).then(|| carried.encode(&self.log.owner_tags))
     }
 
     /// Forgets a stream but for its tombstone.
-    fn bury(&mut self, context: &mut StepContext<'_>, number: u64) {
+    fn end_stream(&mut self, context: &mut StepContext<'_>, number: u64) {
         let Some(stream) = self.streams.remove(number) else { return };
         self.displace(context, number);
         if self.finished.len() >= TOMBSTONES_MAX {
@@ -107,8 +107,8 @@ impl Session {
         }
         let Stream { last, mut requests, .. } = stream;
         requests.iter_mut().for_each(|owed| (owed.rerun, owed.progress) = (None, None));
-        let buried_at = context.now;
-        self.finished.push(Tombstone { stream: number, last, requests, buried_at });
+        let ended_at = context.now;
+        self.finished.push(Tombstone { stream: number, last, requests, ended_at });
     }
 
     /// A client left its standalone stream. It may come back; beyond the bound the oldest
@@ -133,16 +133,16 @@ impl Session {
         deserted.into_iter().take(beyond).for_each(|oldest| self.close_stream(context, oldest));
     }
 
-    /// Some of a stream is out of reach, and somebody still wants it. Never a silent hole:
+    /// Some of a stream is out of reach, and its client still wants it. Never a silent hole:
     /// its requests end with an error; a standalone stream goes on with what is left,
-    /// and its client is told to ask anew for whatever it may have missed. Returns
+    /// and its client is notified to list anew what it may have missed. Returns
     /// whether the stream goes on.
     pub(crate) fn end_trimmed(&mut self, context: &mut StepContext<'_>, number: u64) -> bool {
         let why = self.trimmed();
         self.give_up(context, number, &why)
     }
 
-    /// As [`Session::end_trimmed`], for what a former owner said and nobody holds.
+    /// As [`Session::end_trimmed`], for what a former owner sent and no log holds.
     pub(crate) fn end_lost(&mut self, context: &mut StepContext<'_>, number: u64) -> bool {
         self.give_up(context, number, LOST)
     }
@@ -158,23 +158,23 @@ impl Session {
         }
         let requests = stream.requests.clone();
         if !stream.closed {
-            let open: Vec<_> = requests.iter().filter(|owed| owed.word == 0).collect();
+            let open: Vec<_> = requests.iter().filter(|owed| owed.final_response == 0).collect();
             for Owed { id, .. } in open {
                 self.abandon_request(context, id);
                 // Another connection that resumes the stream finds the same final response.
-                let mark = Mark::Word(id.clone());
+                let mark = Mark::FinalResponse(id.clone());
                 self.write_event_marked(context, number, error(id, why), mark);
             }
             self.close_stream(context, number);
         }
         if let Some((sink, sent)) = self.attachment(number).map(|a| (a.sink, a.sent)) {
-            self.write_unheard(context, sink, &requests, sent, why);
+            self.write_undelivered(context, sink, &requests, sent, why);
             self.finish(context, sink, Ending::Proper);
         }
         false
     }
 
-    /// Writes the error that ends the requests of a buried stream whose final response did not
+    /// Writes the error that ends the requests of an ended stream whose final response did not
     /// come before `sent`.
     pub(crate) fn write_trimmed(
         &mut self,
@@ -184,10 +184,10 @@ impl Session {
         sent: u64,
     ) {
         let why = self.trimmed();
-        self.write_unheard(context, sink, requests, sent, &why);
+        self.write_undelivered(context, sink, requests, sent, &why);
     }
 
-    /// As [`Session::write_trimmed`], for what a former owner said and nobody holds.
+    /// As [`Session::write_trimmed`], for what a former owner sent and no log holds.
     pub(crate) fn write_lost(
         &mut self,
         context: &mut StepContext<'_>,
@@ -195,7 +195,7 @@ impl Session {
         requests: &[Owed],
         sent: u64,
     ) {
-        self.write_unheard(context, sink, requests, sent, LOST);
+        self.write_undelivered(context, sink, requests, sent, LOST);
     }
 
     /// Why a request ends with an error whose messages were trimmed.
@@ -210,7 +210,7 @@ impl Session {
         )
     }
 
-    fn write_unheard(
+    fn write_undelivered(
         &mut self,
         context: &mut StepContext<'_>,
         sink: SinkId,
@@ -218,8 +218,9 @@ impl Session {
         sent: u64,
         why: &str,
     ) {
-        let unheard = requests.iter().filter(|owed| owed.word == 0 || owed.word > sent);
-        for Owed { id, .. } in unheard {
+        let undelivered =
+            requests.iter().filter(|owed| owed.final_response == 0 || owed.final_response > sent);
+        for Owed { id, .. } in undelivered {
             let frame = Frame::Message { id: None, data: error(id, why) };
             context.effects.push(Effect::Write { sink, frame });
         }

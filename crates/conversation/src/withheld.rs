@@ -36,7 +36,7 @@ impl Session {
         let mut unheld = self.log.acknowledged() + 1..self.log.next();
         unheld.find_map(|number| {
             let logged = self.log.get(number)?;
-            let is_final = matches!(&logged.what, What::Event { mark: Mark::Word(_), .. });
+            let is_final = matches!(&logged.what, What::Event { mark: Mark::FinalResponse(_), .. });
             (is_final && waits(logged.stream, number))
                 .then(|| (logged.stream, logged.at().plus(self.limits.hold_ms)))
         })
@@ -52,11 +52,11 @@ impl Session {
         while let Some((stream, _)) = self.withheld_response().filter(|(_, until)| *until <= now) {
             self.write_unlogged(context, stream, self.log.next() - 1);
         }
-        let words = self.unacknowledged();
-        self.refuse_gated(context, &words, |gated| gated.until <= now);
+        let text = self.unacknowledged();
+        self.refuse_gated(context, &text, |gated| gated.until <= now);
     }
 
-    /// Writes what a stream's connection was not told yet, up to and including an entry,
+    /// Writes what a stream's connection was not sent yet, up to and including an entry,
     /// without event ids.
     pub(crate) fn write_unlogged(
         &mut self,
@@ -120,7 +120,7 @@ impl Session {
         let unheld = !self.log.is_held() && !mutant!("end_without_the_final_responses");
         let streams: Vec<u64> = self.attachments.iter().map(|a| a.stream).collect();
         for stream in streams.into_iter().filter(|_| unheld) {
-            let wanted = |mark: &Mark| !matches!(mark, Mark::Ask(_));
+            let wanted = |mark: &Mark| !matches!(mark, Mark::ServerRequest(_));
             self.write_some_unlogged(context, stream, through, wanted);
         }
     }

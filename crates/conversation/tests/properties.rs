@@ -91,7 +91,7 @@ fn wide() -> Limits {
         request_secs: 600,
         replay_secs: 3_600,
         exchanges_max: 200,
-        asks_max: 200,
+        server_requests_max: 200,
         progress_burst: 1_000,
         ..Limits::default()
     }
@@ -124,7 +124,7 @@ fn run_large(revision: &str, prompt: bool, acts: Vec<Act>) {
 fn narrow() -> Limits {
     Limits {
         exchanges_max: 3,
-        asks_max: 2,
+        server_requests_max: 2,
         standalone_max: 2,
         waiting_max: 2,
         log_events_max: 6,

@@ -103,7 +103,7 @@ impl Calls {
     }
 
     fn say(&mut self, message: Message) {
-        self.step(Event::Said { message, about: None });
+        self.step(Event::ServerMessage { message, about: None });
     }
 
     /// One step and what its effects bring about, as an actor does it.

@@ -390,7 +390,7 @@ impl Scenario {
     fn check_bounds(&self) {
         let load = self.world.session.load();
         assert!(load.exchanges <= self.limits.exchanges_max);
-        assert!(load.asks <= self.limits.asks_max);
+        assert!(load.server_requests <= self.limits.server_requests_max);
         assert!(load.waiting <= self.limits.waiting_max);
         assert!(load.events <= self.limits.log_events_max);
         let streams = self.limits.log_events_max + self.limits.exchanges_max + 16;

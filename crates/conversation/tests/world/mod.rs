@@ -292,12 +292,12 @@ impl World {
     }
 
     pub(crate) fn say(&mut self, message: impl Into<Message>) {
-        self.step(Event::Said { message: message.into(), about: None });
+        self.step(Event::ServerMessage { message: message.into(), about: None });
     }
 
     pub(crate) fn say_about(&mut self, id: u64, message: impl Into<Message>) {
         let about = Some(RequestId::from(id as i64));
-        self.step(Event::Said { message: message.into(), about });
+        self.step(Event::ServerMessage { message: message.into(), about });
     }
 
     pub(crate) fn answer(&mut self, id: u64, text: &str) {
@@ -315,7 +315,7 @@ impl World {
         let params = br#"{"message":"?","requestedSchema":{"type":"object","properties":{}}}"#;
         let request = Request::new(id.into(), Method::Elicit, Some(params));
         let about = about.map(|id| RequestId::from(id as i64));
-        self.step(Event::Said { message: request.into(), about });
+        self.step(Event::ServerMessage { message: request.into(), about });
     }
 
     pub(crate) fn wait(&mut self, millis: u64) {

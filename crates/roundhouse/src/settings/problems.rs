@@ -7,8 +7,10 @@ use super::Settings;
 use super::shape::{Shape, join};
 
 /// Keys that have another name now: each with the key to use instead.
-pub(crate) const RENAMED: &[(&str, &str)] =
-    &[("cluster.whereabouts_max", "cluster.location_cache_max")];
+pub(crate) const RENAMED: &[(&str, &str)] = &[
+    ("cluster.whereabouts_max", "cluster.location_cache_max"),
+    ("sessions.asks_max", "sessions.server_requests_max"),
+];
 
 /// Why settings cannot be used: one line for each thing to mend. It never repeats a
 /// value, which may be a secret.

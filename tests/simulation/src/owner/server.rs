@@ -71,7 +71,7 @@ impl World {
         for did in did {
             match did {
                 Did::Say(message, about) => {
-                    owned.following.push_back(Event::Said { message, about });
+                    owned.following.push_back(Event::ServerMessage { message, about });
                 }
                 Did::Later(request, millis) => {
                     let timer = Timer::Step(id.clone(), number, request);

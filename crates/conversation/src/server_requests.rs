@@ -9,16 +9,16 @@ use protocol::{
     payload,
 };
 
-use crate::carried::OpenAsk;
+use crate::carried::OpenServerRequest;
 use crate::exchange::{CallId, Form};
-use crate::log::{AskId, What};
+use crate::log::{ServerRequestId, What};
 use crate::session::{Session, StepContext};
 use crate::stream::{Route, Waiting};
 use crate::{Effect, Fact, Millis};
 
 /// A request to the client that has no answer yet.
-pub(crate) struct Ask {
-    id: AskId,
+pub(crate) struct ServerRequest {
+    id: ServerRequestId,
     method: Method,
     /// The id that the server gave it; none for a ping of our own.
     theirs: Option<RequestId>,
@@ -29,8 +29,8 @@ pub(crate) struct Ask {
 }
 
 impl Session {
-    /// The server asks the client for something.
-    pub(crate) fn asked(
+    /// Takes a request of the server for the client.
+    pub(crate) fn receive_request(
         &mut self,
         context: &mut StepContext<'_>,
         request: &Request,
@@ -41,7 +41,7 @@ impl Session {
             return;
         }
         if let Err((code, message)) = self.may_ask(request) {
-            self.refuse_ask(context, request.id.clone(), code, &message);
+            self.refuse_server_request(context, request.id.clone(), code, &message);
             return;
         }
         let (bytes, most) = (request.raw().len(), self.limits.message_bytes_max);
@@ -49,13 +49,13 @@ impl Session {
             let message = format!(
                 "the request has {bytes} bytes, more than the {most} of sessions.message_bytes_max"
             );
-            self.refuse_ask(context, request.id.clone(), ErrorCode::Refused, &message);
+            self.refuse_server_request(context, request.id.clone(), ErrorCode::Refused, &message);
             return;
         }
         let route = self.route(about);
         if !self.may_go(route) {
             let message = "the client can be asked only while a request of its own is in flight";
-            self.refuse_ask(context, request.id.clone(), ErrorCode::Refused, message);
+            self.refuse_server_request(context, request.id.clone(), ErrorCode::Refused, message);
             return;
         }
         let deadline = context.now.plus(self.limits.ask_secs * 1_000);
@@ -66,12 +66,21 @@ impl Session {
             Some(params) => request.with_params(&params),
             None => request.clone(),
         };
-        let ask = self.new_ask(request.method.clone(), Some(request.id.clone()), route, deadline);
-        let data = Message::from(request.with_id(request_id(ask))).line();
-        self.deliver_waiting(context, route, Waiting { data, ask: Some(ask), early: false });
+        let server_request = self.add_server_request(
+            request.method.clone(),
+            Some(request.id.clone()),
+            route,
+            deadline,
+        );
+        let data = Message::from(request.with_id(request_id(server_request))).line();
+        self.deliver_waiting(
+            context,
+            route,
+            Waiting { data, server_request: Some(server_request), early: false },
+        );
     }
 
-    fn refuse_ask(
+    fn refuse_server_request(
         &self,
         context: &mut StepContext<'_>,
         id: RequestId,
@@ -119,8 +128,8 @@ impl Session {
                 format!("the client did not declare that it takes this `{}`", request.method);
             return Err((ErrorCode::MethodNotFound, message));
         }
-        if self.asks.len() >= self.limits.asks_max {
-            let most = self.limits.asks_max;
+        if self.server_requests.len() >= self.limits.server_requests_max {
+            let most = self.limits.server_requests_max;
             return Err((
                 ErrorCode::Refused,
                 format!("the client has {most} questions open, its most"),
@@ -147,57 +156,74 @@ impl Session {
         ours.for_each(|exchange| exchange.silent_at = exchange.silent_at.max(silent_at));
     }
 
-    fn new_ask(
+    fn add_server_request(
         &mut self,
         method: Method,
         theirs: Option<RequestId>,
         route: Route,
         deadline: Millis,
-    ) -> AskId {
-        let id = AskId { owner_tag: self.log.owner_tags.current(), number: self.next_ask };
-        self.next_ask += 1;
-        self.asks.push(Ask { id, method, theirs, route, deadline, logged: None });
+    ) -> ServerRequestId {
+        let id = ServerRequestId {
+            owner_tag: self.log.owner_tags.current(),
+            number: self.next_server_request,
+        };
+        self.next_server_request += 1;
+        self.server_requests.push(ServerRequest {
+            id,
+            method,
+            theirs,
+            route,
+            deadline,
+            logged: None,
+        });
         id
     }
 
     /// Does the server wait for an answer?
     pub(crate) fn has_asks(&self) -> bool {
-        self.asks.iter().any(|ask| ask.theirs.is_some())
+        self.server_requests.iter().any(|server_request| server_request.theirs.is_some())
     }
 
     /// Is this question waiting for its answer?
-    pub(crate) fn is_open(&self, id: AskId) -> bool {
-        self.asks.iter().any(|ask| ask.id == id)
+    pub(crate) fn is_open(&self, id: ServerRequestId) -> bool {
+        self.server_requests.iter().any(|server_request| server_request.id == id)
     }
 
     /// The call that a question is for, if that is known.
-    pub(crate) fn asking_call(&self, id: AskId) -> Option<CallId> {
-        let ask = self.asks.iter().find(|ask| ask.id == id)?;
-        match ask.route {
+    pub(crate) fn call_of_server_request(&self, id: ServerRequestId) -> Option<CallId> {
+        let server_request =
+            self.server_requests.iter().find(|server_request| server_request.id == id)?;
+        match server_request.route {
             Route::Call(call) => Some(call),
             Route::Standalone => None,
         }
     }
 
     /// A question is in the log now.
-    pub(crate) fn note_logged(&mut self, id: AskId, stream: u64, number: u64) {
-        if let Some(ask) = self.asks.iter_mut().find(|ask| ask.id == id) {
-            ask.logged = Some((stream, number));
+    pub(crate) fn note_logged(&mut self, id: ServerRequestId, stream: u64, number: u64) {
+        if let Some(server_request) =
+            self.server_requests.iter_mut().find(|server_request| server_request.id == id)
+        {
+            server_request.logged = Some((stream, number));
         }
     }
 
     /// What the log must know when a question is no longer open.
-    fn note_closed(&mut self, context: &StepContext<'_>, ask: &Ask) {
-        if let Some((stream, _)) = ask.logged {
-            self.log.push(stream, What::Answered { ask: ask.id }, context.now);
+    fn note_closed(&mut self, context: &StepContext<'_>, server_request: &ServerRequest) {
+        if let Some((stream, _)) = server_request.logged {
+            self.log.push(
+                stream,
+                What::Answered { server_request: server_request.id },
+                context.now,
+            );
         }
     }
 
     /// The questions that are in the log and open.
-    pub(crate) fn open_asks(&self) -> impl Iterator<Item = OpenAsk> {
-        self.asks.iter().filter_map(|ask| {
-            let (stream, number) = ask.logged?;
-            Some((ask.id, stream, number))
+    pub(crate) fn open_asks(&self) -> impl Iterator<Item = OpenServerRequest> {
+        self.server_requests.iter().filter_map(|server_request| {
+            let (stream, number) = server_request.logged?;
+            Some((server_request.id, stream, number))
         })
     }
 
@@ -205,10 +231,10 @@ impl Session {
     pub(crate) fn withdraw_lost(
         &mut self,
         context: &mut StepContext<'_>,
-        (ask, number, _): OpenAsk,
+        (server_request, number, _): OpenServerRequest,
     ) {
-        self.log.push(number, What::Answered { ask }, context.now);
-        let data = withdrawal(ask, "its asker was lost");
+        self.log.push(number, What::Answered { server_request }, context.now);
+        let data = withdrawal(server_request, "its asker was lost");
         if self.streams.get(number).is_some_and(|stream| !stream.closed) {
             self.write_event(context, number, data);
         } else {
@@ -216,13 +242,14 @@ impl Session {
         }
     }
 
-    /// The ask that an id of ours names, whether or not it is still open. What a former
-    /// owner asked is not known any more, so it may have asked anything.
-    fn ask_named(&self, id: &RequestId) -> Option<AskId> {
+    /// The server request that an id of ours names, whether or not it is still open. Which
+    /// requests a former owner sent is not known any more, so any of its ids may be one.
+    fn ask_named(&self, id: &RequestId) -> Option<ServerRequestId> {
         let RequestId::String(text) = id else { return None };
-        let ask = AskId::parse(text)?;
-        let run = self.log.owner_tags.run(ask.owner_tag)?;
-        (run.end.is_some() || (1..self.next_ask).contains(&ask.number)).then_some(ask)
+        let server_request = ServerRequestId::parse(text)?;
+        let run = self.log.owner_tags.run(server_request.owner_tag)?;
+        (run.end.is_some() || (1..self.next_server_request).contains(&server_request.number))
+            .then_some(server_request)
     }
 
     /// The client answered something (SMP-05, ELI-03). An answer to a question that is no
@@ -237,25 +264,31 @@ impl Session {
             let message = "the response answers no request of this session";
             Rejection::new(ErrorCode::InvalidRequest, message)
         })?;
-        let same = |id: AskId| mutant!("answer_another_question") && id.number == named.number;
-        let asked = |ask: &Ask| ask.id == named || same(ask.id);
-        let Some(index) = self.asks.iter().position(asked) else {
+        let same =
+            |id: ServerRequestId| mutant!("answer_another_question") && id.number == named.number;
+        let asked =
+            |server_request: &ServerRequest| server_request.id == named || same(server_request.id);
+        let Some(index) = self.server_requests.iter().position(asked) else {
             context.effects.push(Effect::Tell(Fact::Stray));
             return Ok(());
         };
-        let ask = self.asks.swap_remove(index);
-        self.note_closed(context, &ask);
-        if let Route::Call(call) = ask.route {
+        let server_request = self.server_requests.swap_remove(index);
+        self.note_closed(context, &server_request);
+        if let Route::Call(call) = server_request.route {
             let silent_at = context.now.plus(self.limits.request_secs * 1_000);
             let ours = self.exchanges.iter_mut().filter(|exchange| exchange.call == call);
             ours.for_each(|exchange| exchange.silent_at = silent_at);
         }
-        if let Some(theirs) = ask.theirs {
+        if let Some(theirs) = server_request.theirs {
             let for_server = response
                 .outcome()
                 .ok()
                 .and_then(|result| {
-                    downgrade::result_for_server(self.link.revision, &ask.method, &result)
+                    downgrade::result_for_server(
+                        self.link.revision,
+                        &server_request.method,
+                        &result,
+                    )
                 })
                 .map(|result| response.with_result(&result));
             let response = for_server.unwrap_or_else(|| response.clone()).with_id(theirs);
@@ -267,61 +300,72 @@ impl Session {
     /// The server no longer wants an answer (CAN-05).
     pub(crate) fn ask_cancelled(&mut self, context: &mut StepContext<'_>, params: &[u8]) {
         let Some(theirs) = payload::cancelled_request_id(params) else { return };
-        let named = |ask: &Ask| ask.theirs.as_ref() == Some(&theirs);
-        let Some(index) = self.asks.iter().position(named) else { return };
-        let ask = self.asks.swap_remove(index);
-        self.withdraw(context, &ask, "the server cancelled it");
+        let named =
+            |server_request: &ServerRequest| server_request.theirs.as_ref() == Some(&theirs);
+        let Some(index) = self.server_requests.iter().position(named) else { return };
+        let server_request = self.server_requests.swap_remove(index);
+        self.withdraw(context, &server_request, "the server cancelled it");
     }
 
     /// The client took too long: the server gets an error, the client a cancellation.
-    pub(crate) fn ask_deadlines(&mut self, context: &mut StepContext<'_>) {
-        while let Some(index) = self.asks.iter().position(|ask| ask.deadline <= context.now) {
-            let ask = self.asks.swap_remove(index);
-            self.withdraw(context, &ask, "it took too long");
-            if let Some(theirs) = ask.theirs {
+    pub(crate) fn server_request_deadlines(&mut self, context: &mut StepContext<'_>) {
+        while let Some(index) = self
+            .server_requests
+            .iter()
+            .position(|server_request| server_request.deadline <= context.now)
+        {
+            let server_request = self.server_requests.swap_remove(index);
+            self.withdraw(context, &server_request, "it took too long");
+            if let Some(theirs) = server_request.theirs {
                 let secs = self.limits.ask_secs;
                 let message = format!("the client did not answer within {secs} s");
-                self.refuse_ask(context, theirs, ErrorCode::Refused, &message);
+                self.refuse_server_request(context, theirs, ErrorCode::Refused, &message);
             }
         }
     }
 
     /// Withdraws every open server request: nothing here takes the answers any more.
     pub(crate) fn drop_asks(&mut self, context: &mut StepContext<'_>, reason: &str) {
-        for ask in std::mem::take(&mut self.asks) {
-            self.withdraw(context, &ask, reason);
+        for server_request in std::mem::take(&mut self.server_requests) {
+            self.withdraw(context, &server_request, reason);
         }
     }
 
     /// Tells the client that a server request is no longer open.
-    fn withdraw(&mut self, context: &mut StepContext<'_>, ask: &Ask, reason: &str) {
-        if ask.theirs.is_none() {
+    fn withdraw(
+        &mut self,
+        context: &mut StepContext<'_>,
+        server_request: &ServerRequest,
+        reason: &str,
+    ) {
+        if server_request.theirs.is_none() {
             return;
         }
-        self.note_closed(context, ask);
-        self.deliver(context, ask.route, withdrawal(ask.id, reason), false);
+        self.note_closed(context, server_request);
+        self.deliver(context, server_request.route, withdrawal(server_request.id, reason), false);
     }
 
     /// Pings the client on a standalone stream (PING-02). What it answers matters to nobody;
     /// that the connection carries it does.
     pub(crate) fn ping_client(&mut self, context: &mut StepContext<'_>, stream: u64) {
-        if self.asks.len() >= self.limits.asks_max || !self.is_live() {
+        if self.server_requests.len() >= self.limits.server_requests_max || !self.is_live() {
             return;
         }
         let deadline = context.now.plus(self.limits.ask_secs * 1_000);
-        let ask = self.new_ask(Method::Ping, None, Route::Standalone, deadline);
-        let ping = Request::new(request_id(ask), Method::Ping, None);
+        let server_request =
+            self.add_server_request(Method::Ping, None, Route::Standalone, deadline);
+        let ping = Request::new(request_id(server_request), Method::Ping, None);
         self.write_event(context, stream, ping.raw().clone());
     }
 }
 
 /// The notification that a server request is no longer open.
-fn withdrawal(ask: AskId, reason: &str) -> Bytes {
-    let params = serde_json::json!({ "requestId": ask.to_string(), "reason": reason });
+fn withdrawal(server_request: ServerRequestId, reason: &str) -> Bytes {
+    let params = serde_json::json!({ "requestId": server_request.to_string(), "reason": reason });
     let notification = Notification::new(Method::Cancelled, Some(params.to_string().as_bytes()));
     notification.raw().clone()
 }
 
-fn request_id(ask: AskId) -> RequestId {
-    RequestId::from(ask.to_string())
+fn request_id(server_request: ServerRequestId) -> RequestId {
+    RequestId::from(server_request.to_string())
 }

@@ -6,15 +6,15 @@
 //! or the client would be asked twice. So its id is part of the state that is saved before the
 //! server request is sent.
 
-use crate::log::AskId;
+use crate::log::ServerRequestId;
 use crate::session::Session;
 
 impl Session {
     /// A server request goes on the GET stream: notes for which requests. It is sent once the
     /// record holds their ids, so that the next owner knows them before the client is asked.
     #[cold]
-    pub(crate) fn keep_askers(&mut self, ask: AskId) {
-        let Some(call) = self.asking_call(ask) else { return };
+    pub(crate) fn keep_asking_calls(&mut self, server_request: ServerRequestId) {
+        let Some(call) = self.call_of_server_request(server_request) else { return };
         for exchange in self.exchanges.iter().filter(|exchange| exchange.call == call) {
             self.versions.changed |= self.askers.keep(&exchange.id);
         }

@@ -1,4 +1,4 @@
-//! What the tenant's server says: answers, notifications, and where each belongs.
+//! Messages of the tenant's server: responses, notifications, and where each belongs.
 
 use bytes::Bytes;
 use protocol::{
@@ -11,27 +11,27 @@ use crate::stream::Route;
 use crate::{Effect, Fact};
 
 impl Session {
-    pub(crate) fn heard(
+    pub(crate) fn receive_message(
         &mut self,
         context: &mut StepContext<'_>,
         message: Message,
         about: Option<&RequestId>,
     ) {
         match message {
-            Message::Response(response) => self.heard_response(context, &response),
-            Message::Request(request) => self.asked(context, &request, about),
+            Message::Response(response) => self.receive_response(context, &response),
+            Message::Request(request) => self.receive_request(context, &request, about),
             Message::Notification(notification) => {
-                self.heard_notification(context, &notification, about)
+                self.receive_notification(context, &notification, about)
             }
         }
     }
 
-    fn heard_response(&mut self, context: &mut StepContext<'_>, response: &Response) {
+    fn receive_response(&mut self, context: &mut StepContext<'_>, response: &Response) {
         let id = response.id.as_ref();
         let Some(index) = self.exchanges.iter().position(|e| Some(&e.id) == id) else {
-            if !self.heard_own(context, response) {
+            if !self.receive_own_response(context, response) {
                 // Answered twice, or to a request that was cancelled: nobody waits for it.
-                self.ghosts.retain(|ended| Some(&ended.id) != id);
+                self.unanswered.retain(|ended| Some(&ended.id) != id);
                 context.effects.push(Effect::Tell(Fact::Stray));
             }
             return;
@@ -104,7 +104,7 @@ impl Session {
         context.effects.push(Effect::Tell(Fact::Settled { id: exchange.id, result, millis }));
     }
 
-    fn heard_notification(
+    fn receive_notification(
         &mut self,
         context: &mut StepContext<'_>,
         notification: &Notification,
@@ -112,7 +112,7 @@ impl Session {
     ) {
         let params = notification.params().unwrap_or_default();
         match notification.method {
-            Method::Progress => self.heard_progress(context, notification, &params),
+            Method::Progress => self.receive_progress(context, notification, &params),
             Method::Cancelled => self.ask_cancelled(context, &params),
             Method::LogMessage => {
                 // Only what the client asked for (LOG-02); before it asked, everything (LOG-03).
@@ -145,7 +145,7 @@ impl Session {
     }
 
     /// Progress goes to the request whose token it names, and nowhere else (PRG-01, PRG-03).
-    fn heard_progress(
+    fn receive_progress(
         &mut self,
         context: &mut StepContext<'_>,
         notification: &Notification,
@@ -173,7 +173,7 @@ impl Session {
         }
     }
 
-    /// Can a call's client still be told something before its final response?
+    /// Can a call's client still be sent something before its final response?
     fn is_reachable(&self, call: crate::exchange::CallId) -> bool {
         use crate::exchange::Form;
         let call = self.calls.iter().find(|other| other.id == call);
