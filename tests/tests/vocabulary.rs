@@ -21,6 +21,8 @@ const REPLACED: &[&str] = &[
     "Errand",
     "Inflow",
     "Keeper",
+    "Lane",
+    "Letter",
     "Mouth",
     "Newborn",
     "Party",

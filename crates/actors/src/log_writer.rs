@@ -59,7 +59,7 @@ pub(crate) struct LogWriter {
     random: u64,
     underway: Option<Underway>,
     /// There may be something to do.
-    stirred: bool,
+    is_dirty: bool,
     /// The node's newest failover generation when the failover generation of the session was last
     /// looked at.
     newest_failover_generation: u64,
@@ -79,7 +79,7 @@ impl LogWriter {
             lifetimes,
             random,
             underway: None,
-            stirred: true,
+            is_dirty: true,
             newest_failover_generation: 0,
             counted: None,
         }
@@ -89,7 +89,7 @@ impl LogWriter {
     /// `snapshot` is asked for only where that has changed.
     pub(crate) fn observe(&mut self, newest: u64, snapshot: impl FnOnce() -> LeaseSnapshot) {
         if std::mem::replace(&mut self.newest_failover_generation, newest) != newest {
-            self.stirred |= self.ownership.observe(snapshot().failover_generation);
+            self.is_dirty |= self.ownership.observe(snapshot().failover_generation);
         }
     }
 
@@ -117,25 +117,25 @@ impl LogWriter {
     pub(crate) fn push(&mut self, first: u64, floor: u64, entries: Vec<Bytes>) {
         self.counted.get_or_insert(first.saturating_sub(1));
         self.ownership.push(first, floor, entries);
-        self.stirred = true;
+        self.is_dirty = true;
     }
 
     /// Takes a state to save.
     pub(crate) fn save(&mut self, state: State) {
         self.ownership.save(state);
-        self.stirred = true;
+        self.is_dirty = true;
     }
 
     /// Gives the session up once everything is held: the last act under its token.
     pub(crate) fn release(&mut self) {
         self.ownership.release();
-        self.stirred = true;
+        self.is_dirty = true;
     }
 
     /// Ends the session.
     pub(crate) fn end(&mut self) {
         self.ownership.end();
-        self.stirred = true;
+        self.is_dirty = true;
     }
 
     /// What says that the session is over, and the failover generation of the store in which that
@@ -149,9 +149,9 @@ impl LogWriter {
         self.ownership.wake_at()
     }
 
-    /// Something that matters to the session's record has changed, or its time has come.
-    pub(crate) fn stir(&mut self) {
-        self.stirred = true;
+    /// Something that matters to the session's record has changed, or a timer has fired.
+    pub(crate) fn mark_dirty(&mut self) {
+        self.is_dirty = true;
     }
 
     /// Is an operation under way?
@@ -160,8 +160,8 @@ impl LogWriter {
     }
 
     /// May there be something to begin?
-    pub(crate) fn is_stirred(&self) -> bool {
-        self.stirred
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.is_dirty
     }
 
     /// Goes on, and adds to `outcomes` what has come of it. `snapshot` and `ring` are asked
@@ -178,10 +178,10 @@ impl LogWriter {
         loop {
             let underway = match &mut self.underway {
                 Some(underway) => underway,
-                _ if !self.stirred => return,
+                _ if !self.is_dirty => return,
                 none => {
                     let Some(op) = self.ownership.next(&snapshot(), &ring, self.random) else {
-                        self.stirred = false;
+                        self.is_dirty = false;
                         return;
                     };
                     if matches!(op, Op::Claim { .. }) {

@@ -105,7 +105,7 @@ impl SessionActor {
         match self.node.backends.of(&self.handle.tenant) {
             Some(backend) => {
                 self.link = Some(backend.open(&self.handle.session));
-                self.deaf = false;
+                self.link_closed = false;
             }
             None => {
                 let reason = "the tenant has no server; configure a backend for it".to_owned();
@@ -120,7 +120,7 @@ impl SessionActor {
             Ok(()) => {}
             Err(SendError::Full) => self.following.push(Event::Unsent { message }),
             // What the server said before it went comes first, its final response included.
-            Err(SendError::Down) => self.deaf = true,
+            Err(SendError::Down) => self.link_closed = true,
         }
     }
 
@@ -137,13 +137,13 @@ impl SessionActor {
             Duration::from_secs(settings.store_wait_secs),
         ));
         match at_once(creation) {
-            Ok(came) => self.recorded(came),
+            Ok(outcome) => self.recorded(outcome),
             Err(creation) => pending_record.creation = Some(creation),
         }
     }
 
-    pub(crate) fn recorded(&mut self, came: Result<(), Error>) {
-        if let Err(error) = came {
+    pub(crate) fn recorded(&mut self, outcome: Result<(), Error>) {
+        if let Err(error) = outcome {
             tracing::error!(session = ?self.handle.session, %error, "a session could not be recorded");
             self.abandon(End::Unrecorded);
             return;

@@ -68,7 +68,7 @@ pub(crate) async fn create(
     loop {
         match store.create(&session, record.clone(), ttl).await {
             Err(Error::Unavailable(_)) if Instant::now() + AGAIN < until => sleep(AGAIN).await,
-            came => return came,
+            outcome => return outcome,
         }
     }
 }
@@ -87,7 +87,7 @@ pub(crate) async fn end(
         loop {
             match store.end(&session, token, tombstone).await {
                 Err(Error::Unavailable(_)) => sleep(AGAIN).await,
-                came => return came,
+                outcome => return outcome,
             }
         }
     });

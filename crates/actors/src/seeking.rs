@@ -58,9 +58,9 @@ pub(crate) struct Identity<'a> {
     pub(crate) principal: &'a Principal,
 }
 
-/// What came of a claim. Cheap to clone: every waiter gets it.
-type Came = Result<(), Refusal>;
-type Waiting = watch::Receiver<Option<Came>>;
+/// The outcome of a claim. Cheap to clone: every waiter gets it.
+type ClaimOutcome = Result<(), Refusal>;
+type Waiting = watch::Receiver<Option<ClaimOutcome>>;
 
 /// The claims that are under way. At most [`CLAIMS_MAX`].
 #[derive(Default)]
@@ -229,13 +229,13 @@ impl Node {
         // By a task of its own: a caller that goes away leaves no claim half done.
         tokio::spawn(async move {
             let claim = under_way.node.take_up(&under_way.session, principal, &record, cause);
-            let came = timeout(CLAIM_PATIENCE, claim).await.unwrap_or_else(|_| {
+            let outcome = timeout(CLAIM_PATIENCE, claim).await.unwrap_or_else(|_| {
                 metrics::not_taken_over(Failure::NotNow);
                 Err(Refusal::Unavailable)
             });
             drop(under_way);
             // Nobody may wait any more.
-            let _ = tell.send(Some(came));
+            let _ = tell.send(Some(outcome));
         });
         Ok(Some(waiting))
     }
@@ -247,7 +247,7 @@ impl Node {
         principal: Principal,
         record: &Record,
         cause: Cause,
-    ) -> Came {
+    ) -> ClaimOutcome {
         let began = Instant::now();
         // What this node could not serve is left to one that can.
         let revision = Revision::named(&record.revision);
@@ -327,7 +327,7 @@ impl Node {
     /// Claims a session whose record names this node, and releases it at once: this node drains or
     /// is full, and no other node may claim the session before. The next owner ends the pending
     /// requests with an error, or runs them again.
-    async fn pass_on(&self, session: &SessionId, record: &Record) -> Came {
+    async fn pass_on(&self, session: &SessionId, record: &Record) -> ClaimOutcome {
         let (claimed, _) = self.claim(session, record).await?;
         let token = claimed.record.owner.token;
         let lasts = self.settings.lifetimes().released.into();
@@ -360,11 +360,11 @@ impl Node {
             failover_generation: self.lease_snapshot(session).failover_generation,
         };
         let ttl = self.settings.record_ttl();
-        let came = match self.cluster() {
+        let outcome = match self.cluster() {
             Some(cluster) => cluster.claim(session, record, ttl).await,
             None => self.claim_alone(session, record).await,
         };
-        match came {
+        match outcome {
             Ok(claimed) => Ok((claimed, acquired)),
             Err(Error::Taken) => {
                 metrics::not_taken_over(Failure::Taken);
@@ -417,9 +417,9 @@ impl Drop for UnderWay {
     }
 }
 
-async fn wait(mut waiting: Waiting) -> Came {
+async fn wait(mut waiting: Waiting) -> ClaimOutcome {
     match waiting.wait_for(Option::is_some).await {
-        Ok(came) => came.clone().unwrap_or(Err(Refusal::Unavailable)),
+        Ok(outcome) => outcome.clone().unwrap_or(Err(Refusal::Unavailable)),
         // Whoever claimed it is gone.
         Err(_) => Err(Refusal::Unavailable),
     }

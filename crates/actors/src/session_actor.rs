@@ -32,26 +32,26 @@ use crate::session_handle::SessionHandle;
 use crate::sink::Sink;
 
 /// The shortest wait before the store is asked again, in milliseconds.
-const KEEPER_WAIT_MIN: u64 = 20;
+const STORE_WAIT_MIN: u64 = 20;
 
-/// How long mail waits for the node to own the session again, in milliseconds. Then whoever
-/// brought it looks for an owner, and is held no longer than anybody else.
-const MAIL_WAIT: u64 = 500;
+/// How long a message waits for the node to own the session again, in milliseconds. Then its
+/// routed request looks for an owner; it is held no longer than any other request.
+const DEFERRED_WAIT: u64 = 500;
 
-/// What came while the node did not own the session.
-pub(crate) struct Letter {
+/// A message that came while the node did not own the session.
+pub(crate) struct DeferredMessage {
     event: Event,
     pub(crate) sink: Option<Sink>,
     came: Millis,
 }
 
-/// What is sent to a session's actor.
-pub(crate) enum Mail {
-    /// Something happened; `sink` is the connection that the event names.
-    Happened {
-        /// What.
+/// A message to a session's actor.
+pub(crate) enum SessionMessage {
+    /// An event for the session; `sink` is the connection that the event names.
+    Event {
+        /// The event.
         event: Event,
-        /// The connection that waits for what comes of it.
+        /// The connection that waits for the answer.
         sink: Option<Sink>,
     },
     /// Look at the flags of the handle, and whether the node still owns the session.
@@ -60,14 +60,14 @@ pub(crate) enum Mail {
     Drain,
 }
 
-impl Mail {
-    /// Something that no connection waits for.
+impl SessionMessage {
+    /// An event whose answer no connection waits for.
     pub(crate) fn event(event: Event) -> Self {
-        Self::Happened { event, sink: None }
+        Self::Event { event, sink: None }
     }
 }
 
-impl Message for Mail {
+impl Message for SessionMessage {
     type Result = ();
 }
 
@@ -83,18 +83,18 @@ pub(crate) struct SessionActor {
     pub(crate) sinks: ThinVec<Sink>,
     pub(crate) link: Option<Link>,
     /// The link takes nothing any more.
-    pub(crate) deaf: bool,
+    pub(crate) link_closed: bool,
     /// From the record on until it is over.
     pub(crate) log_writer: Option<LogWriter>,
     pub(crate) alarm: Alarm,
-    /// What came of performing effects and of keeping. Bounded by them.
+    /// Events that follow from the effects performed and from writing the log. Bounded by them.
     pub(crate) following: ThinVec<Event>,
     /// Effects that wait until the record is made, or until the node owns the session;
     /// meanwhile nothing else happens.
     pub(crate) held: ThinVec<Effect>,
-    /// What came while the node did not own the session, oldest first. At most
-    /// `mailbox_max`; more, and what has waited too long, is told to ask elsewhere.
-    pub(crate) mail: ThinVec<Letter>,
+    /// Messages that came while the node did not own the session, oldest first. At most
+    /// `mailbox_max`; one more, and one that has waited too long, is refused with `Moved`.
+    pub(crate) deferred_messages: ThinVec<DeferredMessage>,
     pub(crate) registration: Option<Registration>,
     /// It ends as soon as no request is in flight.
     draining: bool,
@@ -138,12 +138,12 @@ impl SessionActor {
             pending_record: None,
             sinks: ThinVec::new(),
             link: None,
-            deaf: false,
+            link_closed: false,
             log_writer: None,
             alarm: Alarm::new(parts.now),
             following: ThinVec::new(),
             held: ThinVec::new(),
-            mail: ThinVec::new(),
+            deferred_messages: ThinVec::new(),
             registration: Some(parts.registration),
             draining: false,
             lapse: Lapse::default(),
@@ -219,9 +219,9 @@ impl SessionActor {
         }
     }
 
-    /// Whatever may be to be done in the store is looked for.
-    fn stir(&mut self) {
-        self.log_writer.iter_mut().for_each(LogWriter::stir);
+    /// There may be something to write to the store.
+    fn mark_dirty(&mut self) {
+        self.log_writer.iter_mut().for_each(LogWriter::mark_dirty);
     }
 
     /// Brings one event to the session, and everything that follows from it.
@@ -241,7 +241,7 @@ impl SessionActor {
         let wake_at = self.log_writer.as_ref().and_then(LogWriter::wake_at);
         if let Some(at) = wake_at {
             let now = clock::now();
-            self.alarm.ring_by(Some(Millis(at).max(now.plus(KEEPER_WAIT_MIN))), now);
+            self.alarm.ring_by(Some(Millis(at).max(now.plus(STORE_WAIT_MIN))), now);
         }
         let may_act = self.may_act();
         if self.leaving.is_some() || !may_act {
@@ -262,7 +262,7 @@ impl SessionActor {
             return Poll::Ready(event);
         }
         if self.alarm.poll(context).is_ready() {
-            self.stir();
+            self.mark_dirty();
             return Poll::Ready(Event::DeadlinePassed);
         }
         self.poll_link(context)
@@ -276,7 +276,7 @@ impl SessionActor {
                 Poll::Ready(Event::ServerMessage { message, about })
             }
             Poll::Ready(Some(LinkEvent::Down { reason })) => Poll::Ready(self.link_down(reason)),
-            Poll::Pending if !self.deaf => Poll::Pending,
+            Poll::Pending if !self.link_closed => Poll::Pending,
             // It takes nothing any more, and what it had said is heard.
             Poll::Ready(None) | Poll::Pending => {
                 Poll::Ready(self.link_down("the server is gone".to_owned()))
@@ -299,15 +299,21 @@ impl SessionActor {
                 return;
             }
             self.due = true;
-            self.stir();
+            self.mark_dirty();
             // Dropped unread, it says itself that nothing was done.
-            self.mail.retain(|letter| letter.sink.is_none() || letter.came.plus(MAIL_WAIT) > now);
+            self.deferred_messages.retain(|deferred_message| {
+                deferred_message.sink.is_none() || deferred_message.came.plus(DEFERRED_WAIT) > now
+            });
             let next = now.plus(self.node.limits.keepalive_secs.max(1) * 1_000);
             let wake_at = self.log_writer.as_ref().and_then(LogWriter::wake_at).map(Millis);
-            let oldest = self.mail.iter().find(|letter| letter.sink.is_some());
-            let wake_at =
-                wake_at.into_iter().chain(oldest.map(|letter| letter.came.plus(MAIL_WAIT)));
-            let next = wake_at.min().map_or(next, |at| at.max(now.plus(KEEPER_WAIT_MIN)).min(next));
+            let oldest = self
+                .deferred_messages
+                .iter()
+                .find(|deferred_message| deferred_message.sink.is_some());
+            let wake_at = wake_at
+                .into_iter()
+                .chain(oldest.map(|deferred_message| deferred_message.came.plus(DEFERRED_WAIT)));
+            let next = wake_at.min().map_or(next, |at| at.max(now.plus(STORE_WAIT_MIN)).min(next));
             self.alarm.ring_by(Some(next), now);
             self.give_up_waiting();
             self.keep(context);
@@ -358,7 +364,9 @@ impl SessionActor {
                 held.into_iter().for_each(|effect| self.perform(effect));
             } else if let Some(event) = take_first(&mut self.following) {
                 self.step(now, event);
-            } else if let Some(Letter { event, sink, .. }) = take_first(&mut self.mail) {
+            } else if let Some(DeferredMessage { event, sink, .. }) =
+                take_first(&mut self.deferred_messages)
+            {
                 self.admit(event, sink, now);
             } else if self.handle.has_any_left() {
                 self.miss_readers();
@@ -378,8 +386,8 @@ impl SessionActor {
         if self.following.is_empty() {
             self.following = ThinVec::new();
         }
-        if self.mail.is_empty() {
-            self.mail = ThinVec::new();
+        if self.deferred_messages.is_empty() {
+            self.deferred_messages = ThinVec::new();
         }
         if self.sinks.is_empty() {
             self.sinks = ThinVec::new();
@@ -431,12 +439,12 @@ impl SessionActor {
         match &self.log_writer {
             None => return false,
             Some(log_writer) if log_writer.is_busy() => return true,
-            Some(log_writer) if !log_writer.is_stirred() => return false,
+            Some(log_writer) if !log_writer.is_dirty() => return false,
             Some(_) => {}
         }
         let waited_for = self.due
             || self.leaving.is_some()
-            || !self.mail.is_empty()
+            || !self.deferred_messages.is_empty()
             || !self.held.is_empty()
             || !self.sinks.is_empty()
             || self.session.exchanges() > 0;
@@ -491,13 +499,13 @@ impl SessionActor {
         }
         if let Some(leaving) = self.leaving {
             self.receive_late(leaving, event, sink);
-        } else if self.mail.is_empty() && self.held.is_empty() && self.may_act() {
+        } else if self.deferred_messages.is_empty() && self.held.is_empty() && self.may_act() {
             self.admit(event, sink, now);
             self.go_on(now);
-        } else if self.mail.len() < self.node.settings.mailbox_max.max(1) {
-            self.mail.push(Letter { event, sink, came: now });
-            self.alarm.ring_by(Some(now.plus(MAIL_WAIT)), now);
-            self.stir();
+        } else if self.deferred_messages.len() < self.node.settings.mailbox_max.max(1) {
+            self.deferred_messages.push(DeferredMessage { event, sink, came: now });
+            self.alarm.ring_by(Some(now.plus(DEFERRED_WAIT)), now);
+            self.mark_dirty();
             self.go_on(now);
         } else if let Some(sink) = sink {
             sink.abandon(Refusal::Moved);
@@ -524,17 +532,17 @@ impl Actor for SessionActor {
     }
 }
 
-impl Handler<Mail> for SessionActor {
+impl Handler<SessionMessage> for SessionActor {
     type Result = ();
 
-    fn handle(&mut self, mail: Mail, context: &mut Self::Context) {
-        self.guarded(context, |actor| match mail {
-            Mail::Happened { event, sink } => actor.receive(event, sink),
-            Mail::Wake => {
-                actor.stir();
+    fn handle(&mut self, message: SessionMessage, context: &mut Self::Context) {
+        self.guarded(context, |actor| match message {
+            SessionMessage::Event { event, sink } => actor.receive(event, sink),
+            SessionMessage::Wake => {
+                actor.mark_dirty();
                 actor.go_on(clock::now());
             }
-            Mail::Drain => {
+            SessionMessage::Drain => {
                 actor.draining = true;
                 actor.go_on(clock::now());
             }

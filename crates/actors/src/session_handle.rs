@@ -11,7 +11,7 @@ use protocol::SessionId;
 use tenants::Principal;
 
 use crate::reply_stream::Local;
-use crate::session_actor::{Mail, SessionActor};
+use crate::session_actor::{SessionActor, SessionMessage};
 use crate::sink::{Bounds, Queue, Sink};
 
 /// One session's mailbox, who may come to it, and what its connections share.
@@ -25,9 +25,9 @@ pub(crate) struct SessionHandle {
     state: AtomicU8,
     /// Some reader has left since the session last looked.
     left: AtomicBool,
-    told_to_drain: AtomicBool,
-    told_to_go: AtomicBool,
-    told_to_stop: AtomicBool,
+    drain_sent: AtomicBool,
+    hand_over_sent: AtomicBool,
+    stop_sent: AtomicBool,
 }
 
 /// Whether a session takes what comes to it.
@@ -57,9 +57,9 @@ impl SessionHandle {
             sinks: AtomicU64::new(0),
             state: AtomicU8::new(HandleState::Open as u8),
             left: AtomicBool::new(false),
-            told_to_drain: AtomicBool::new(false),
-            told_to_go: AtomicBool::new(false),
-            told_to_stop: AtomicBool::new(false),
+            drain_sent: AtomicBool::new(false),
+            hand_over_sent: AtomicBool::new(false),
+            stop_sent: AtomicBool::new(false),
         }
     }
 
@@ -83,7 +83,7 @@ impl SessionHandle {
     ) -> Result<Local, Refusal> {
         let (sink, queue) = self.sink(bounds, false);
         let event = event(sink.id);
-        match self.mailbox.try_send(Mail::Happened { event, sink: Some(sink) }) {
+        match self.mailbox.try_send(SessionMessage::Event { event, sink: Some(sink) }) {
             Ok(()) => Ok(Local::new(queue, self)),
             Err(SendError::Full(_)) => Err(Refusal::Busy),
             Err(SendError::Closed(_)) if self.state() == HandleState::Over => {
@@ -109,7 +109,7 @@ impl SessionHandle {
     /// Makes the session look around: something that it depends on has changed. Where the
     /// mailbox is full, what is in it makes it look.
     pub(crate) fn wake(&self) {
-        let _ = self.mailbox.try_send(Mail::Wake);
+        let _ = self.mailbox.try_send(SessionMessage::Wake);
     }
 
     /// A reader went away. The flag is left before the wake-up, so where the mailbox is
@@ -132,29 +132,33 @@ impl SessionHandle {
     /// Tells the session once to end when it has no exchange. Where the mailbox is full,
     /// nothing happens: ask again.
     pub(crate) fn drain(&self) {
-        self.tell_once(&self.told_to_drain, || Mail::Drain);
+        self.send_once(&self.drain_sent, || SessionMessage::Drain);
     }
 
     /// Tells the session once to leave this node when it has no exchange, as `drain` does.
     pub(crate) fn hand_over(&self) {
-        self.tell_once(&self.told_to_drain, || Mail::event(Event::HandOver { at_once: false }));
+        self.send_once(&self.drain_sent, || {
+            SessionMessage::event(Event::HandOver { at_once: false })
+        });
     }
 
     /// Tells the session once to leave this node now, as `drain` does.
     pub(crate) fn hand_over_at_once(&self) {
-        self.tell_once(&self.told_to_go, || Mail::event(Event::HandOver { at_once: true }));
+        self.send_once(&self.hand_over_sent, || {
+            SessionMessage::event(Event::HandOver { at_once: true })
+        });
     }
 
     /// Tells the session once to end now, as `drain` does.
     pub(crate) fn stop(&self) {
-        self.tell_once(&self.told_to_stop, || Mail::event(Event::Stopping));
+        self.send_once(&self.stop_sent, || SessionMessage::event(Event::Stopping));
     }
 
-    fn tell_once(&self, told: &AtomicBool, mail: impl FnOnce() -> Mail) {
+    fn send_once(&self, told: &AtomicBool, message: impl FnOnce() -> SessionMessage) {
         if told.load(Ordering::Relaxed) {
             return;
         }
-        if !matches!(self.mailbox.try_send(mail()), Err(SendError::Full(_))) {
+        if !matches!(self.mailbox.try_send(message()), Err(SendError::Full(_))) {
             told.store(true, Ordering::Relaxed);
         }
     }

@@ -4,12 +4,12 @@
 //! task stands: a message is read straight into `rmcp`'s types, the service's futures
 //! run where the link is polled, and what the service says is written once.
 //! `rmcp`'s own loop runs only behind the [`Peer`]s it hands out, since there is no
-//! other way to make one; see [`lane`].
+//! other way to make one; see [`peer_loop`].
 //!
 //! [`Peer`]: ::rmcp::Peer
 
 mod engine;
-mod lane;
+mod peer_loop;
 mod read;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -215,7 +215,7 @@ async fn where_nothing_is_to_be_done_nothing_is_asked_for() {
     let mut scene = Scene::new().await;
     assert_eq!(scene.poll(0), []);
     let looks = scene.looks.load(Ordering::SeqCst);
-    assert!(!scene.log_writer.is_stirred());
+    assert!(!scene.log_writer.is_dirty());
     assert_eq!(scene.poll(9), []);
     assert_eq!(scene.looks.load(Ordering::SeqCst), looks);
     scene.asked(&[]);
@@ -231,7 +231,7 @@ async fn what_failed_is_sent_again_whole_when_its_time_has_come() {
     assert_eq!(scene.poll(9), []);
     scene.asked(&["append 2 from 1"]);
     scene.snapshot.now = scene.log_writer.wake_at().expect("a time");
-    scene.log_writer.stir();
+    scene.log_writer.mark_dirty();
     assert_eq!(scene.poll(0), [Outcome::Through(3)]);
     scene.asked(&["append 3 from 1"]);
 }
@@ -262,7 +262,7 @@ async fn each_claim_is_made_under_a_token_of_its_own() {
     for lease_generation in 1..4 {
         // The lease lapsed, and came back.
         scene.snapshot.lease_generation = Some(lease_generation);
-        scene.log_writer.stir();
+        scene.log_writer.mark_dirty();
         assert!(
             !scene.log_writer.may_act(Some(lease_generation), || scene.at(Stabilisation::Done))
         );
@@ -286,7 +286,7 @@ async fn a_claim_of_unknown_outcome_is_repeated_under_its_token() {
     scene.store.failing.store(1, Ordering::SeqCst);
     assert_eq!(scene.poll(1), []);
     scene.snapshot.now = scene.log_writer.wake_at().expect("a time");
-    scene.log_writer.stir();
+    scene.log_writer.mark_dirty();
     assert!(matches!(scene.poll(9)[..], [Outcome::Reclaimed(token), ..] if token.random == 42));
     scene.asked(&["claim 42 for 100 s", "claim 42 for 100 s", "reassert 2 from 1"]);
 }
@@ -298,14 +298,14 @@ async fn after_a_failover_that_the_store_has_not_answered_since_a_session_acts_u
     assert_eq!(scene.poll(0), []);
     (scene.snapshot.failover_generation, scene.snapshot.stabilisation) = (1, Stabilisation::First);
     scene.store.failing.store(1, Ordering::SeqCst);
-    scene.log_writer.stir();
+    scene.log_writer.mark_dirty();
     assert_eq!(scene.poll(1), []);
     assert!(scene.log_writer.may_act(Some(0), || scene.at(Stabilisation::First)));
     assert!(!scene.log_writer.may_act(Some(0), || scene.at(Stabilisation::Second)));
     assert!(!scene.log_writer.may_act(Some(0), || scene.at(Stabilisation::Done)));
     scene.snapshot.stabilisation = Stabilisation::Second;
     scene.snapshot.now = scene.log_writer.wake_at().expect("a time");
-    scene.log_writer.stir();
+    scene.log_writer.mark_dirty();
     assert!(matches!(scene.poll(9)[..], [Outcome::Reclaimed(token), ..] if token.random == 42));
     scene.asked(&["reassert 2 from 1", "claim 42 for 100 s", "reassert 2 from 1"]);
     // What the store has said needs no lock.

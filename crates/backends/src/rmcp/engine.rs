@@ -22,7 +22,7 @@ use protocol::{ErrorCode, Message, Notification, Request, RequestId, Response};
 use tokio_util::sync::CancellationToken;
 
 use super::CALLS_MAX;
-use super::lane::{self, Lane, panicked};
+use super::peer_loop::{self, PeerLoop, panicked};
 use super::read::{self, Asked};
 use crate::link::{Engine, EventReceiver};
 use crate::{LinkEvent, ServerEnd};
@@ -36,8 +36,8 @@ pub(super) struct InPlace<S: Service<RoleServer>> {
     /// The running calls that can be cancelled, with their serial numbers.
     calls: HashMap<RequestId, (u64, CancellationToken)>,
     /// One for each call that ran at the same time so far; never more than `CALLS_MAX`.
-    lanes: Vec<Lane<S>>,
-    /// The lanes that no call has, the one to be taken next last.
+    peer_loops: Vec<PeerLoop<S>>,
+    /// The peer loops that no call has, the one to be taken next last.
     free: Vec<usize>,
     serials: u64,
     /// Cancelled when the session is over.
@@ -55,7 +55,7 @@ impl<S: Service<RoleServer>> InPlace<S> {
             receiver,
             running: FuturesUnordered::new(),
             calls: HashMap::new(),
-            lanes: Vec::new(),
+            peer_loops: Vec::new(),
             free: Vec::new(),
             serials: 0,
             over: CancellationToken::new(),
@@ -105,9 +105,9 @@ impl<S: Service<RoleServer>> InPlace<S> {
     }
 
     fn begin(&mut self, request: &Request, asked: Asked) -> Running {
-        let lane = self.take_lane();
-        self.lanes[lane].belongs_to(Some(request.id.clone()));
-        let peer = self.lanes[lane].peer().clone();
+        let peer_loop = self.take_peer_loop();
+        self.peer_loops[peer_loop].belongs_to(Some(request.id.clone()));
+        let peer = self.peer_loops[peer_loop].peer().clone();
         let token = self.over.child_token();
         let mut context = RequestContext::new(read::id(&request.id), peer);
         // The service may cancel its own token, which is no cancellation of the call.
@@ -122,25 +122,25 @@ impl<S: Service<RoleServer>> InPlace<S> {
             asked => Box::pin(async move { service.handle_request(asked, context).await }),
         };
         self.serials += 1;
-        Running { id: request.id.clone(), serial: self.serials, lane, token, future }
+        Running { id: request.id.clone(), serial: self.serials, peer_loop, token, future }
     }
 
-    fn take_lane(&mut self) -> usize {
+    fn take_peer_loop(&mut self) -> usize {
         if let Some(free) = self.free.pop() {
             return free;
         }
-        let number = self.lanes.len();
-        let lane = Lane::open(number, &self.service, self.end.sender());
-        if let Some(client) = self.lanes.first().and_then(|first| first.peer().peer_info()) {
-            lane.peer().set_peer_info((*client).clone());
+        let number = self.peer_loops.len();
+        let peer_loop = PeerLoop::open(number, &self.service, self.end.sender());
+        if let Some(client) = self.peer_loops.first().and_then(|first| first.peer().peer_info()) {
+            peer_loop.peer().set_peer_info((*client).clone());
         }
-        self.lanes.push(lane);
+        self.peer_loops.push(peer_loop);
         number
     }
 
     fn release(&mut self, ended: &Ended) {
-        self.lanes[ended.lane].belongs_to(None);
-        self.free.push(ended.lane);
+        self.peer_loops[ended.peer_loop].belongs_to(None);
+        self.free.push(ended.peer_loop);
         // What the call has left behind may go.
         ended.token.cancel();
     }
@@ -162,7 +162,7 @@ impl<S: Service<RoleServer>> InPlace<S> {
 
     fn notified(&mut self, notification: &Notification) {
         let Some(mut told) = read::notification(notification) else { return };
-        let mut lane = 0;
+        let mut peer_loop = 0;
         match &mut told {
             ClientNotification::CancelledNotification(cancelled) => {
                 let id = cancelled.params.request_id.as_ref().map(session_id);
@@ -173,26 +173,27 @@ impl<S: Service<RoleServer>> InPlace<S> {
             // Questions were renamed, so their progress has to be.
             ClientNotification::ProgressNotification(progress) => {
                 if let NumberOrString::String(name) = &progress.params.progress_token.0
-                    && let Some((asker, number)) = lane::question(name)
-                    && let Some(token) = self.lanes.get(asker).and_then(|lane| lane.token(number))
+                    && let Some((asker, number)) = peer_loop::question(name)
+                    && let Some(token) =
+                        self.peer_loops.get(asker).and_then(|peer_loop| peer_loop.token(number))
                 {
                     progress.params.progress_token = token;
-                    lane = asker;
+                    peer_loop = asker;
                 }
             }
             _ => {}
         }
-        if let Some(lane) = self.lanes.get(lane) {
-            lane.notified(told);
+        if let Some(peer_loop) = self.peer_loops.get(peer_loop) {
+            peer_loop.notified(told);
         }
     }
 
     fn answered(&self, response: &Response) {
         if let Some(RequestId::String(name)) = &response.id
-            && let Some((lane, number)) = lane::question(name)
-            && let Some(lane) = self.lanes.get(lane)
+            && let Some((peer_loop, number)) = peer_loop::question(name)
+            && let Some(peer_loop) = self.peer_loops.get(peer_loop)
         {
-            lane.answered(number, response);
+            peer_loop.answered(number, response);
         }
     }
 }
@@ -235,7 +236,7 @@ type Boxed = Pin<Box<dyn Future<Output = Result<ServerResult, ErrorData>> + Send
 struct Running {
     id: RequestId,
     serial: u64,
-    lane: usize,
+    peer_loop: usize,
     token: CancellationToken,
     future: Boxed,
 }
@@ -244,7 +245,7 @@ struct Running {
 struct Ended {
     id: RequestId,
     serial: u64,
-    lane: usize,
+    peer_loop: usize,
     token: CancellationToken,
     outcome: Result<ServerResult, ErrorData>,
 }
@@ -257,7 +258,7 @@ impl Future for Running {
         polled.unwrap_or_else(|_| Poll::Ready(Err(panicked()))).map(|outcome| Ended {
             id: self.id.clone(),
             serial: self.serial,
-            lane: self.lane,
+            peer_loop: self.peer_loop,
             token: self.token.clone(),
             outcome,
         })

@@ -434,8 +434,8 @@ async fn a_dropped_link_leaves_nothing_behind() {
 
 #[test]
 fn a_question_is_found_again_by_its_name() {
-    assert_eq!(lane::question("rmcp-3-17"), Some((3, 17)));
+    assert_eq!(peer_loop::question("rmcp-3-17"), Some((3, 17)));
     for name in ["rmcp-3", "rmcp-x-1", "native-1", "", "rmcp-1-"] {
-        assert_eq!(lane::question(name), None, "{name}");
+        assert_eq!(peer_loop::question(name), None, "{name}");
     }
 }

@@ -31,20 +31,20 @@ pub(super) struct Streams {
 }
 
 /// A running process. Dropped before its end was seen, it is buried.
-pub(super) struct Child(Option<Remains>);
+pub(super) struct Child(Option<UnreapedChild>);
 
 impl Child {
     pub(super) fn new(process: std::process::Child, place: Place, mark: String) -> Self {
-        Self(Some(Remains { process, place, mark }))
+        Self(Some(UnreapedChild { process, place, mark }))
     }
 
-    fn remains(&self) -> &Remains {
+    fn unreaped(&self) -> &UnreapedChild {
         // Taken only by what consumes the child.
         self.0.as_ref().expect("a child has its process until it is dropped")
     }
 
     pub(super) fn id(&self) -> u32 {
-        self.remains().process.id()
+        self.unreaped().process.id()
     }
 
     pub(super) fn take_streams(&mut self) -> Option<Streams> {
@@ -56,9 +56,9 @@ impl Child {
     /// Sets limits from outside where no guard does it from inside. The process may
     /// have done its first steps by then.
     pub(super) fn bound(&self, bounds: &Bounds) {
-        let remains = self.remains();
-        if !remains.is_guarded()
-            && let Err(error) = bounds.apply(Some(remains.pid()))
+        let unreaped = self.unreaped();
+        if !unreaped.is_guarded()
+            && let Err(error) = bounds.apply(Some(unreaped.pid()))
         {
             tracing::warn!(%error, "the limits of a server could not be set");
         }
@@ -67,7 +67,7 @@ impl Child {
     /// Returns when the process has ended. It stays a zombie, so that nobody else gets
     /// its number before its group is dealt with.
     pub(super) async fn ended(&self) {
-        let pid = self.remains().pid();
+        let pid = self.unreaped().pid();
         match watch(pid) {
             Ok(watched) if watched.readable().await.is_ok() => {}
             _ => {
@@ -80,54 +80,54 @@ impl Child {
 
     /// Has the process ended, reaped or not?
     pub(super) fn has_ended(&self) -> bool {
-        has_ended(self.remains().pid())
+        has_ended(self.unreaped().pid())
     }
 
     /// Asks the process to go.
     pub(super) fn terminate(&self) {
-        let remains = self.remains();
+        let unreaped = self.unreaped();
         // A guard passes it on to the group, which would otherwise hear it twice.
-        let _ = if remains.is_guarded() {
-            kill_process(remains.pid(), Signal::TERM)
+        let _ = if unreaped.is_guarded() {
+            kill_process(unreaped.pid(), Signal::TERM)
         } else {
-            kill_process_group(remains.pid(), Signal::TERM)
+            kill_process_group(unreaped.pid(), Signal::TERM)
         };
     }
 
     /// Makes the process go, by its guard where it has one.
     pub(super) fn hang_up(&self) {
-        self.remains().hang_up();
+        self.unreaped().hang_up();
     }
 
     /// Kills the process and its group.
     pub(super) fn kill(&self) {
-        self.remains().kill();
+        self.unreaped().kill();
     }
 
-    /// What is left of a process that has ended.
-    pub(super) fn into_remains(mut self) -> Option<Remains> {
+    /// The process itself, for one that ended or was told to.
+    pub(super) fn into_unreaped(mut self) -> Option<UnreapedChild> {
         self.0.take()
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        if let Some(remains) = self.0.take() {
+        if let Some(unreaped) = self.0.take() {
             // At once: the node itself may be about to exit.
-            remains.hang_up();
-            remains.place.0.clone().bury(remains);
+            unreaped.hang_up();
+            unreaped.place.0.clone().reap(unreaped);
         }
     }
 }
 
-/// A process that nobody speaks to any more.
-pub(super) struct Remains {
+/// A process to which nothing is sent any more, and which is not reaped yet.
+pub(super) struct UnreapedChild {
     process: std::process::Child,
     place: Place,
     mark: String,
 }
 
-impl Remains {
+impl UnreapedChild {
     fn pid(&self) -> Pid {
         Pid::from_child(&self.process)
     }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
 
 use super::StdioSettings;
-use super::child::{Child, Remains};
+use super::child::{Child, UnreapedChild};
 use crate::guard::{Bounds, Guard};
 use crate::metrics;
 
@@ -137,9 +137,9 @@ impl Children {
         self.0.guard.is_some()
     }
 
-    /// Sees to it that a child which was told to end does so, and is reaped.
-    pub(super) fn bury(&self, remains: Remains) {
-        if self.send(Task::Bury(Box::new(remains))).is_err() {
+    /// Makes sure that a child which was told to end does so, and reaps it.
+    pub(super) fn reap(&self, unreaped: UnreapedChild) {
+        if self.send(Task::Reap(Box::new(unreaped))).is_err() {
             tracing::error!("a child could not be handed over to be stopped");
         }
     }
@@ -190,7 +190,7 @@ impl Drop for Place {
 /// What the thread is asked to do.
 enum Task {
     Start(Box<Start>),
-    Bury(Box<Remains>),
+    Reap(Box<UnreapedChild>),
 }
 
 struct Start {
@@ -205,32 +205,32 @@ struct Start {
 #[derive(Default)]
 struct Thread {
     /// At most one for each place.
-    burying: VecDeque<(Box<Remains>, Instant)>,
+    reaping: VecDeque<(Box<UnreapedChild>, Instant)>,
 }
 
 impl Thread {
     fn run(mut self, tasks: &Receiver<Task>) {
         loop {
-            let task = if self.burying.is_empty() {
+            let task = if self.reaping.is_empty() {
                 tasks.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
                 tasks.recv_timeout(BURYING_EVERY)
             };
             match task {
                 Ok(Task::Start(start)) => start_one(*start),
-                Ok(Task::Bury(remains)) => {
-                    self.burying.push_back((remains, Instant::now() + GUARD_GRACE));
+                Ok(Task::Reap(unreaped)) => {
+                    self.reaping.push_back((unreaped, Instant::now() + GUARD_GRACE));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 // Nobody is left to bury either, for their places hold the queue.
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             let now = Instant::now();
-            self.burying.retain_mut(|(remains, deadline)| {
+            self.reaping.retain_mut(|(unreaped, deadline)| {
                 if now >= *deadline {
-                    remains.kill();
+                    unreaped.kill();
                 }
-                !remains.is_over()
+                !unreaped.is_over()
             });
         }
     }

@@ -120,14 +120,14 @@ async fn talk(mut child: Child, program: &Arc<Program>, end: ServerEnd) -> (Stri
     match over {
         Over::Unwanted => {
             let how = wind_down(&child, grace).await;
-            bury(child, pipes).await;
+            reap(child, pipes).await;
             ("the session is over".to_owned(), how)
         }
         Over::Lost(Lost::Broke(reason)) => {
             sender.down(&*reason);
             drop(pipes);
             wind_down(&child, grace).await;
-            bury(child, Pipes::default()).await;
+            reap(child, Pipes::default()).await;
             (reason, Cause::Broke)
         }
         // Its status says more than a closed pipe, if there is one soon.
@@ -137,12 +137,12 @@ async fn talk(mut child: Child, program: &Arc<Program>, end: ServerEnd) -> (Stri
             sender.down(reason);
             drop(pipes);
             wind_down(&child, grace).await;
-            bury(child, Pipes::default()).await;
+            reap(child, Pipes::default()).await;
             (reason.to_owned(), Cause::Broke)
         }
         Over::Ended | Over::Lost(Lost::Closed(_)) => {
             program.failed();
-            let status = bury(child, pipes).await;
+            let status = reap(child, pipes).await;
             (describe(status, program.children.is_guarded()), Cause::Exited)
         }
     }
@@ -189,14 +189,14 @@ async fn wind_down(child: &Child, grace: Duration) -> Cause {
 
 /// Reaps a process that has ended, with all that is left of it, and hears out what it
 /// said before. One that the kernel does not let die is left to the children's thread.
-async fn bury(child: Child, mut pipes: Pipes) -> Option<ExitStatus> {
+async fn reap(child: Child, mut pipes: Pipes) -> Option<ExitStatus> {
     if !child.has_ended() {
         return None;
     }
-    let mut remains = child.into_remains()?;
-    let (status, must_search) = remains.finish();
+    let mut unreaped = child.into_unreaped()?;
+    let (status, must_search) = unreaped.finish();
     if must_search {
-        let _ = tokio::task::spawn_blocking(move || remains.kill_marked()).await;
+        let _ = tokio::task::spawn_blocking(move || unreaped.kill_marked()).await;
     }
     if let Some(writing) = pipes.writing {
         writing.abort();

@@ -2,7 +2,7 @@
 //!
 //! `rmcp` makes a [`Peer`] only together with a loop that carries out what the peer
 //! asks for, and forgets which call asked. So each call that runs gets a peer and a
-//! loop for itself: what comes out of the loop belongs to the call. A lane outlives its
+//! loop for itself: what comes out of the loop belongs to the call. A peer loop outlives its
 //! call and is given to the next one, because a service may keep the peer; what it
 //! says between two calls belongs to none.
 
@@ -26,20 +26,20 @@ use tokio::sync::Notify;
 use super::read;
 use crate::{EventSender, Gone, LinkEvent, metrics};
 
-/// Most questions of one lane that wait for an answer, or whose answer waits for the
+/// Most questions of one peer loop that wait for an answer, or whose answer waits for the
 /// service; a further one fails.
 const ASKED_MAX: usize = 64;
 /// Most notifications that wait for the service; a further one is dropped.
 const NOTIFICATIONS_MAX: usize = 64;
 
 /// One peer, its loop, and whose it is.
-pub(super) struct Lane<S: Service<RoleServer>> {
+pub(super) struct PeerLoop<S: Service<RoleServer>> {
     /// Ends the loop when it is dropped.
     running: RunningService<RoleServer, Listener<S>>,
     held: Arc<Held>,
 }
 
-impl<S: Service<RoleServer>> Lane<S> {
+impl<S: Service<RoleServer>> PeerLoop<S> {
     /// Has to be called from within a tokio runtime.
     pub(super) fn open(number: usize, service: &Arc<S>, sender: EventSender) -> Self {
         let held = Arc::new(Held { number, state: Mutex::default(), arrived: Notify::new() });
@@ -90,19 +90,19 @@ impl<S: Service<RoleServer>> Lane<S> {
     }
 }
 
-/// The name under which the client sees question `number` of a lane; `rmcp` counts the
-/// questions of each lane from 0.
-fn name(lane: usize, number: i64) -> String {
-    format!("rmcp-{lane}-{number}")
+/// The name under which the client sees question `number` of a peer loop; `rmcp` counts the
+/// questions of each peer loop from 0.
+fn name(peer_loop: usize, number: i64) -> String {
+    format!("rmcp-{peer_loop}-{number}")
 }
 
-/// The lane and the number of a question.
+/// The peer loop and the number of a question.
 pub(super) fn question(name: &str) -> Option<(usize, i64)> {
-    let (lane, number) = name.strip_prefix("rmcp-")?.split_once('-')?;
-    Some((lane.parse().ok()?, number.parse().ok()?))
+    let (peer_loop, number) = name.strip_prefix("rmcp-")?.split_once('-')?;
+    Some((peer_loop.parse().ok()?, number.parse().ok()?))
 }
 
-/// What a lane and its loop share.
+/// What a peer loop and its loop share.
 struct Held {
     number: usize,
     state: Mutex<State>,
@@ -125,7 +125,7 @@ impl Held {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a question one that no other lane can have asked.
+    /// Makes a question one that no other peer loop can have asked.
     fn rename(&self, request: &mut ServerRequest, id: &NumberOrString) -> Result<String, NotSaid> {
         let NumberOrString::Number(number) = *id else { return Err(NotSaid::Unreadable) };
         let mut state = self.state();
@@ -158,7 +158,7 @@ impl Held {
                 }
                 JsonRpcMessage::Notification(told)
             }
-            // A lane is never asked anything, so it has nothing to answer.
+            // A peer loop is never asked anything, so it has nothing to answer.
             JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => {
                 return Err(NotSaid::Unreadable);
             }
