@@ -5,25 +5,29 @@ use std::sync::LazyLock;
 use conversation::{Cause, Fact, ResumeOutcome};
 use prometheus::{
     Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, exponential_buckets,
-    register_histogram, register_histogram_vec, register_int_counter, register_int_counter_vec,
-    register_int_gauge,
 };
+use telemetry::register;
 
 /// Sessions that live on this node.
 pub(crate) static SESSIONS: LazyLock<IntGauge> =
-    LazyLock::new(|| gauge("roundhouse_sessions", "Sessions that live on this node."));
+    LazyLock::new(|| register::gauge("roundhouse_sessions", "Sessions that live on this node."));
 
 /// Sessions made here.
-pub(crate) static SESSIONS_OPENED: LazyLock<IntCounter> =
-    LazyLock::new(|| counter("roundhouse_sessions_opened_total", "Sessions made on this node."));
+pub(crate) static SESSIONS_OPENED: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter("roundhouse_sessions_opened_total", "Sessions made on this node.")
+});
 
 static SESSIONS_ENDED: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    counters("roundhouse_sessions_ended_total", "Sessions that ended on this node.", "cause")
+    register::counters(
+        "roundhouse_sessions_ended_total",
+        "Sessions that ended on this node.",
+        &["cause"],
+    )
 });
 
 /// Sessions refused at a bound.
 pub(crate) static SESSIONS_REFUSED: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter(
+    register::counter(
         "roundhouse_sessions_refused_total",
         "Sessions refused because the node or the tenant holds as many as it may.",
     )
@@ -31,7 +35,7 @@ pub(crate) static SESSIONS_REFUSED: LazyLock<IntCounter> = LazyLock::new(|| {
 
 /// Requests of clients that have no final response yet.
 pub(crate) static EXCHANGES: LazyLock<IntGauge> = LazyLock::new(|| {
-    gauge(
+    register::gauge(
         "roundhouse_requests_in_flight",
         "Requests of clients that wait for their final response.",
     )
@@ -39,12 +43,15 @@ pub(crate) static EXCHANGES: LazyLock<IntGauge> = LazyLock::new(|| {
 
 /// Connections that are being told something.
 pub(crate) static SINKS_OPEN: LazyLock<IntGauge> = LazyLock::new(|| {
-    gauge("roundhouse_sinks", "Connections of clients that wait for an answer or hold a stream.")
+    register::gauge(
+        "roundhouse_sinks",
+        "Connections of clients that wait for an answer or hold a stream.",
+    )
 });
 
 /// Connections that were cut because they were too slow.
 pub(crate) static SINKS_OVERFLOWED: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter(
+    register::counter(
         "roundhouse_sinks_overflowed_total",
         "Connections cut because their client did not keep up.",
     )
@@ -52,22 +59,28 @@ pub(crate) static SINKS_OVERFLOWED: LazyLock<IntCounter> = LazyLock::new(|| {
 
 /// Posts and streams refused because too much waited.
 pub(crate) static BUSY: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter("roundhouse_busy_total", "Posts and streams refused because a session was too busy.")
+    register::counter(
+        "roundhouse_busy_total",
+        "Posts and streams refused because a session was too busy.",
+    )
 });
 
 /// Entries that the store acknowledged.
 pub(crate) static LOG_ENTRIES: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter("roundhouse_log_entries_total", "Log entries that the store acknowledged.")
+    register::counter("roundhouse_log_entries_total", "Log entries that the store acknowledged.")
 });
 
 /// Batches that have to be sent again.
 pub(crate) static LOG_RETRIES: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter("roundhouse_log_retries_total", "Writes to the log that failed and were repeated.")
+    register::counter(
+        "roundhouse_log_retries_total",
+        "Writes to the log that failed and were repeated.",
+    )
 });
 
 /// Sessions that their own node claimed anew.
 pub(crate) static RECLAIMED: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter(
+    register::counter(
         "roundhouse_sessions_reclaimed_total",
         "Sessions that their node claimed from itself after its lease had lapsed.",
     )
@@ -75,7 +88,7 @@ pub(crate) static RECLAIMED: LazyLock<IntCounter> = LazyLock::new(|| {
 
 /// Sessions that were given up in order.
 pub(crate) static RELEASED: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter(
+    register::counter(
         "roundhouse_sessions_released_total",
         "Sessions given up in the store, asleep or handed over; the next touch takes them up.",
     )
@@ -83,7 +96,7 @@ pub(crate) static RELEASED: LazyLock<IntCounter> = LazyLock::new(|| {
 
 /// Sessions that had to go before their requests were done.
 pub(crate) static HANDOVERS_FORCED: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter(
+    register::counter(
         "roundhouse_handovers_forced_total",
         "Sessions handed over with requests in flight, because the time to drain was over.",
     )
@@ -91,12 +104,15 @@ pub(crate) static HANDOVERS_FORCED: LazyLock<IntCounter> = LazyLock::new(|| {
 
 /// Requests that are held now.
 pub(crate) static HELD: LazyLock<IntGauge> = LazyLock::new(|| {
-    gauge("roundhouse_requests_held", "Requests held until their session can be reached or opened.")
+    register::gauge(
+        "roundhouse_requests_held",
+        "Requests held until their session can be reached or opened.",
+    )
 });
 
 static HOLDS: LazyLock<[IntCounter; 3]> = LazyLock::new(|| {
     let help = "Requests that were held, or should have been, by what became of them.";
-    let vec = counters("roundhouse_holds_total", help, "outcome");
+    let vec = register::counters("roundhouse_holds_total", help, &["outcome"]);
     ["reached", "expired", "refused"].map(|outcome| vec.with_label_values(&[outcome]))
 });
 
@@ -118,7 +134,7 @@ pub(crate) fn held(hold: Hold) {
 
 /// Streams that outlived an owner.
 pub(crate) static STREAMS_REATTACHED: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter(
+    register::counter(
         "roundhouse_streams_reattached_total",
         "Streams that went on at another owner, upon the same connection.",
     )
@@ -127,24 +143,23 @@ pub(crate) static STREAMS_REATTACHED: LazyLock<IntCounter> = LazyLock::new(|| {
 /// The label is looked up once, not per take-over.
 static TAKEOVERS: LazyLock<[IntCounter; 4]> = LazyLock::new(|| {
     let help = "Sessions taken up that another owner, or nobody, had.";
-    let vec = counters("roundhouse_takeovers_total", help, "cause");
+    let vec = register::counters("roundhouse_takeovers_total", help, &["cause"]);
     ["released", "lapsed", "dead", "own"].map(|cause| vec.with_label_values(&[cause]))
 });
 
 static TAKEOVERS_FAILED: LazyLock<IntCounterVec> = LazyLock::new(|| {
     let help = "Sessions that could not be taken up; their clients are held and try again.";
-    counters("roundhouse_takeovers_failed_total", help, "reason")
+    register::counters("roundhouse_takeovers_failed_total", help, &["reason"])
 });
 
 /// How long taking a session up took.
 pub(crate) static TAKEOVER_SECONDS: LazyLock<Histogram> = LazyLock::new(|| {
     let buckets = exponential_buckets(0.001, 3.0, 10).unwrap_or_default();
-    register_histogram!(
+    register::histogram(
         "roundhouse_takeover_seconds",
         "How long it took to claim a session and to read it back.",
-        buckets
+        buckets,
     )
-    .unwrap_or_else(|error| twice(&error))
 });
 
 /// Counts a session that was taken up.
@@ -183,33 +198,40 @@ pub(crate) fn not_taken_over(failure: Failure) {
 }
 
 static STRAY: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter("roundhouse_stray_messages_total", "Messages of servers that belonged nowhere.")
+    register::counter(
+        "roundhouse_stray_messages_total",
+        "Messages of servers that belonged nowhere.",
+    )
 });
 
-static DROPPED: LazyLock<IntCounter> =
-    LazyLock::new(|| counter("roundhouse_dropped_messages_total", "Messages dropped at a bound."));
+static DROPPED: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter("roundhouse_dropped_messages_total", "Messages dropped at a bound.")
+});
 
 static RESUMES: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    counters("roundhouse_resumes_total", "Clients that came back to a stream.", "outcome")
+    register::counters(
+        "roundhouse_resumes_total",
+        "Clients that came back to a stream.",
+        &["outcome"],
+    )
 });
 
 /// Requests of clients, by how they ended. The label is looked up once, not per request.
 static REQUESTS: LazyLock<[Histogram; 2]> = LazyLock::new(|| {
     // From a millisecond to about nine minutes.
     let buckets = exponential_buckets(0.001, 3.0, 13).unwrap_or_default();
-    let vec: HistogramVec = register_histogram_vec!(
+    let vec: HistogramVec = register::histograms(
         "roundhouse_request_seconds",
         "How long clients waited for the final response to their requests.",
         &["outcome"],
-        buckets
-    )
-    .unwrap_or_else(|error| twice(&error));
+        buckets,
+    );
     [vec.with_label_values(&["error"]), vec.with_label_values(&["result"])]
 });
 
 /// Calls of peers that were taken.
 pub(crate) static SERVED: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter(
+    register::counter(
         "roundhouse_calls_served_total",
         "Posts, streams and deletions taken from other nodes for sessions of this one.",
     )
@@ -217,7 +239,7 @@ pub(crate) static SERVED: LazyLock<IntCounter> = LazyLock::new(|| {
 
 /// Calls sent through a third node.
 pub(crate) static RELAYS: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter(
+    register::counter(
         "roundhouse_calls_sent_by_relay_total",
         "Posts, streams and deletions sent through a third node: there is no link to the owner.",
     )
@@ -225,7 +247,7 @@ pub(crate) static RELAYS: LazyLock<IntCounter> = LazyLock::new(|| {
 
 /// Calls passed on for other nodes.
 pub(crate) static RELAYED: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter(
+    register::counter(
         "roundhouse_calls_relayed_total",
         "Posts, streams and deletions passed on between two nodes without a link.",
     )
@@ -234,7 +256,7 @@ pub(crate) static RELAYED: LazyLock<IntCounter> = LazyLock::new(|| {
 /// The label is looked up once, not per call.
 static HOPS: LazyLock<[IntCounter; 4]> = LazyLock::new(|| {
     let help = "Posts, streams and deletions forwarded to other nodes.";
-    let vec = counters("roundhouse_calls_forwarded_total", help, "outcome");
+    let vec = register::counters("roundhouse_calls_forwarded_total", help, &["outcome"]);
     ["answered", "not_started", "lost", "too_large"]
         .map(|outcome| vec.with_label_values(&[outcome]))
 });
@@ -344,21 +366,4 @@ pub(crate) fn show() {
     for outcome in ["replayed", "trimmed", "finished", "unknown"] {
         RESUMES.with_label_values(&[outcome]);
     }
-}
-
-fn gauge(name: &str, help: &str) -> IntGauge {
-    register_int_gauge!(name, help).unwrap_or_else(|error| twice(&error))
-}
-
-fn counter(name: &str, help: &str) -> IntCounter {
-    register_int_counter!(name, help).unwrap_or_else(|error| twice(&error))
-}
-
-fn counters(name: &str, help: &str, label: &str) -> IntCounterVec {
-    register_int_counter_vec!(name, help, &[label]).unwrap_or_else(|error| twice(&error))
-}
-
-/// Names are constants, so this is a mistake in this file that any test of it finds.
-fn twice(error: &prometheus::Error) -> ! {
-    panic!("a metric is malformed or registered twice: {error}")
 }

@@ -2,64 +2,58 @@
 
 use std::sync::LazyLock;
 
-use prometheus::{
-    IntCounter, IntCounterVec, IntGauge, register_int_counter, register_int_counter_vec,
-    register_int_gauge,
-};
-
-macro_rules! metric {
-    ($register:ident, $($argument:expr),+) => {
-        // Two metrics of one name are a mistake of ours, and any test meets it.
-        LazyLock::new(|| $register!($($argument),+).expect("each metric is registered once"))
-    };
-}
+use prometheus::{IntCounter, IntCounterVec, IntGauge};
+use telemetry::register;
 
 /// Children that run now, or are being stopped.
 pub(crate) static CHILDREN: LazyLock<IntGauge> =
-    metric!(register_int_gauge, "roundhouse_children", "Stdio servers that run now.");
+    LazyLock::new(|| register::gauge("roundhouse_children", "Stdio servers that run now."));
 
 /// Children that were started.
-pub(crate) static STARTS: LazyLock<IntCounter> = metric!(
-    register_int_counter,
-    "roundhouse_child_starts_total",
-    "Stdio servers that were started."
-);
+pub(crate) static STARTS: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter("roundhouse_child_starts_total", "Stdio servers that were started.")
+});
 
 /// Children that ended, and starts that failed; `cause` is one of [`Cause`].
-pub(crate) static EXITS: LazyLock<IntCounterVec> = metric!(
-    register_int_counter_vec,
-    "roundhouse_child_exits_total",
-    "Stdio servers that ended, by cause.",
-    &["cause"]
-);
+pub(crate) static EXITS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    register::counters(
+        "roundhouse_child_exits_total",
+        "Stdio servers that ended, by cause.",
+        &["cause"],
+    )
+});
 
 /// Lines on stdout that are no messages.
-pub(crate) static JUNK_LINES: LazyLock<IntCounter> = metric!(
-    register_int_counter,
-    "roundhouse_child_junk_lines_total",
-    "Lines on the standard output of stdio servers that are no messages."
-);
+pub(crate) static JUNK_LINES: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter(
+        "roundhouse_child_junk_lines_total",
+        "Lines on the standard output of stdio servers that are no messages.",
+    )
+});
 
 /// Lines on stderr that were not logged, for there were too many.
-pub(crate) static STDERR_DROPPED: LazyLock<IntCounter> = metric!(
-    register_int_counter,
-    "roundhouse_child_stderr_dropped_lines_total",
-    "Lines on the standard error of stdio servers that were too many to log."
-);
+pub(crate) static STDERR_DROPPED: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter(
+        "roundhouse_child_stderr_dropped_lines_total",
+        "Lines on the standard error of stdio servers that were too many to log.",
+    )
+});
 
 /// Processes that were killed because their guard or leader was gone before them.
-pub(crate) static ORPHANS_KILLED: LazyLock<IntCounter> = metric!(
-    register_int_counter,
-    "roundhouse_child_orphans_killed_total",
-    "Processes left behind by a stdio server whose guard was killed."
-);
+pub(crate) static ORPHANS_KILLED: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter(
+        "roundhouse_child_orphans_killed_total",
+        "Processes left behind by a stdio server whose guard was killed.",
+    )
+});
 
 /// Panics of native handlers.
-pub(crate) static NATIVE_PANICS: LazyLock<IntCounter> = metric!(
-    register_int_counter,
-    "roundhouse_native_panics_total",
-    "Panics of native handlers, each answered with an error."
-);
+pub(crate) static NATIVE_PANICS: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter(
+        "roundhouse_native_panics_total",
+        "Panics of native handlers, each answered with an error.",
+    )
+});
 
 /// Shows every metric from the start, so that a rate is right from the first one.
 pub(crate) fn show() {

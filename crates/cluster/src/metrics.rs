@@ -3,13 +3,12 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use prometheus::{
-    Gauge, IntCounter, IntGauge, register_gauge, register_int_counter, register_int_gauge,
-};
+use prometheus::{Gauge, IntCounter, IntGauge};
+use telemetry::register;
 
 /// How old the lease is.
 static LEASE_AGE: LazyLock<Gauge> = LazyLock::new(|| {
-    seconds(
+    register::float_gauge(
         "roundhouse_lease_age_seconds",
         "Time since the last lease renewal that succeeded was sent, when last looked at.",
     )
@@ -17,7 +16,7 @@ static LEASE_AGE: LazyLock<Gauge> = LazyLock::new(|| {
 
 /// How old it may become.
 static LEASE_SPAN: LazyLock<Gauge> = LazyLock::new(|| {
-    seconds(
+    register::float_gauge(
         "roundhouse_lease_span_seconds",
         "How old the lease may become before the node stops acting.",
     )
@@ -25,17 +24,23 @@ static LEASE_SPAN: LazyLock<Gauge> = LazyLock::new(|| {
 
 /// Renewals that failed.
 pub(crate) static RENEWALS_FAILED: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter("roundhouse_lease_renewals_failed_total", "Lease renewals that the store did not do.")
+    register::counter(
+        "roundhouse_lease_renewals_failed_total",
+        "Lease renewals that the store did not do.",
+    )
 });
 
 /// How often the lease was not there any more.
 pub(crate) static LEASES_LOST: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter("roundhouse_leases_lost_total", "How often this node's lease lapsed or was gone.")
+    register::counter(
+        "roundhouse_leases_lost_total",
+        "How often this node's lease lapsed or was gone.",
+    )
 });
 
 /// How often a session was claimed.
 pub(crate) static CLAIMS: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter(
+    register::counter(
         "roundhouse_claims_total",
         "How often this node claimed a session of a lost or parted owner.",
     )
@@ -43,33 +48,40 @@ pub(crate) static CLAIMS: LazyLock<IntCounter> = LazyLock::new(|| {
 
 /// How often the store had another primary.
 pub(crate) static FAILOVERS: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter("roundhouse_store_failovers_total", "How often the store was seen with a new primary.")
+    register::counter(
+        "roundhouse_store_failovers_total",
+        "How often the store was seen with a new primary.",
+    )
 });
 
 /// Is the stabilisation after a failover of the store not over?
 pub(crate) static STABILISING: LazyLock<IntGauge> = LazyLock::new(|| {
-    gauge(
+    register::gauge(
         "roundhouse_stabilising",
         "1 during the stabilisation after a failover of the store, else 0.",
     )
 });
 
 /// Nodes that hold a lease.
-pub(crate) static NODES: LazyLock<IntGauge> =
-    LazyLock::new(|| gauge("roundhouse_nodes", "Nodes that hold a lease, as this node knows."));
+pub(crate) static NODES: LazyLock<IntGauge> = LazyLock::new(|| {
+    register::gauge("roundhouse_nodes", "Nodes that hold a lease, as this node knows.")
+});
 
 /// Links to peers.
 pub(crate) static LINKS: LazyLock<IntGauge> =
-    LazyLock::new(|| gauge("roundhouse_peer_links", "Established links to other nodes."));
+    LazyLock::new(|| register::gauge("roundhouse_peer_links", "Established links to other nodes."));
 
 /// Links that broke.
 pub(crate) static LINKS_BROKEN: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter("roundhouse_peer_links_broken_total", "Established links to other nodes that broke.")
+    register::counter(
+        "roundhouse_peer_links_broken_total",
+        "Established links to other nodes that broke.",
+    )
 });
 
 /// Nodes this node marked dead.
 pub(crate) static MARKED: LazyLock<IntCounter> = LazyLock::new(|| {
-    counter("roundhouse_nodes_marked_dead_total", "Nodes that this node marked dead.")
+    register::counter("roundhouse_nodes_marked_dead_total", "Nodes that this node marked dead.")
 });
 
 /// Notes how old the lease is.
@@ -89,20 +101,4 @@ pub(crate) fn show(lease_span: Duration) {
         LazyLock::force(counter);
     }
     peering::metrics::show();
-}
-
-fn seconds(name: &str, help: &str) -> Gauge {
-    register_gauge!(name, help).unwrap_or_else(|error| twice(&error))
-}
-
-fn gauge(name: &str, help: &str) -> IntGauge {
-    register_int_gauge!(name, help).unwrap_or_else(|error| twice(&error))
-}
-
-fn counter(name: &str, help: &str) -> IntCounter {
-    register_int_counter!(name, help).unwrap_or_else(|error| twice(&error))
-}
-
-fn twice(error: &prometheus::Error) -> ! {
-    panic!("a metric is malformed or registered twice: {error}")
 }

@@ -3,22 +3,17 @@
 use std::sync::LazyLock;
 
 use actix_http::{Method, StatusCode};
-use prometheus::{
-    IntCounter, IntCounterVec, IntGauge, register_int_counter_vec, register_int_gauge,
-};
+use prometheus::{IntCounter, IntCounterVec, IntGauge};
+use telemetry::register;
 
 use crate::route::Endpoint;
 
-/// Registration can only fail for a name that is taken, and each name stands here once.
-const REGISTERED: &str = "each metric is registered once";
-
 static REQUESTS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    register_int_counter_vec!(
+    register::counters(
         "roundhouse_front_requests_total",
         "HTTP requests answered, by endpoint, method and class of status.",
-        &["endpoint", "method", "status"]
+        &["endpoint", "method", "status"],
     )
-    .expect(REGISTERED)
 });
 
 /// Every combination, resolved once: counting a request is one addition.
@@ -32,15 +27,12 @@ static BY_KIND: LazyLock<[[[IntCounter; 3]; 5]; 4]> = LazyLock::new(|| {
 });
 
 /// SSE streams that are open now.
-pub(crate) static STREAMS: LazyLock<IntGauge> = LazyLock::new(|| {
-    register_int_gauge!("roundhouse_front_streams", "SSE streams that are open now.")
-        .expect(REGISTERED)
-});
+pub(crate) static STREAMS: LazyLock<IntGauge> =
+    LazyLock::new(|| register::gauge("roundhouse_front_streams", "SSE streams that are open now."));
 
 /// Connections that are open now.
 pub(crate) static CONNECTIONS: LazyLock<IntGauge> = LazyLock::new(|| {
-    register_int_gauge!("roundhouse_front_connections", "Connections of clients that are open now.")
-        .expect(REGISTERED)
+    register::gauge("roundhouse_front_connections", "Connections of clients that are open now.")
 });
 
 /// Shows every metric from the start, so that a rate is right from the first event on.

@@ -2,35 +2,27 @@
 
 use std::sync::LazyLock;
 
-use prometheus::{
-    IntCounter, IntCounterVec, IntGauge, register_int_counter, register_int_counter_vec,
-    register_int_gauge,
-};
+use prometheus::{IntCounter, IntCounterVec, IntGauge};
+use telemetry::register;
 
 use crate::CallError;
 
 /// Peers that did not know the secret.
 pub(crate) static LINKS_REFUSED: LazyLock<IntCounter> = LazyLock::new(|| {
-    register_int_counter!(
-        "roundhouse_peer_links_refused_total",
-        "Peers that did not prove themselves."
-    )
-    .unwrap_or_else(|error| twice(&error))
+    register::counter("roundhouse_peer_links_refused_total", "Peers that did not prove themselves.")
 });
 
 /// Calls to other nodes that are under way.
 pub(crate) static CALLS_OPEN: LazyLock<IntGauge> = LazyLock::new(|| {
-    register_int_gauge!("roundhouse_peer_calls", "Calls to other nodes that are under way.")
-        .unwrap_or_else(|error| twice(&error))
+    register::gauge("roundhouse_peer_calls", "Calls to other nodes that are under way.")
 });
 
 static CALLS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    register_int_counter_vec!(
+    register::counters(
         "roundhouse_peer_calls_total",
         "Calls to other nodes, by how they ended.",
-        &["outcome"]
+        &["outcome"],
     )
-    .unwrap_or_else(|error| twice(&error))
 });
 
 static OUTCOMES: LazyLock<[IntCounter; 5]> = LazyLock::new(|| {
@@ -74,8 +66,4 @@ pub fn show() {
     LazyLock::force(&CALLS_OPEN);
     LazyLock::force(&LINKS_REFUSED);
     LazyLock::force(&OUTCOMES);
-}
-
-fn twice(error: &prometheus::Error) -> ! {
-    panic!("a metric is malformed or registered twice: {error}")
 }

@@ -2,15 +2,15 @@
 
 use std::sync::LazyLock;
 
-use prometheus::{IntGaugeVec, register_int_gauge_vec};
+use prometheus::IntGaugeVec;
+use telemetry::register;
 
 static BUILD: LazyLock<IntGaugeVec> = LazyLock::new(|| {
-    register_int_gauge_vec!(
+    register::gauges(
         "roundhouse_build_info",
         "Always 1; which version this is stands in the label.",
-        &["version"]
+        &["version"],
     )
-    .expect("each metric is registered once")
 });
 
 /// Shows what does not change.

@@ -3,55 +3,48 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use prometheus::{
-    Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, register_histogram,
-    register_histogram_vec, register_int_counter, register_int_counter_vec, register_int_gauge,
-};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge};
+use telemetry::register;
 
 /// From a fifth of a millisecond to what counts as unavailable.
 const BUCKETS: [f64; 11] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
 
-macro_rules! metric {
-    ($register:ident, $($argument:expr),+ $(,)?) => {
-        // Two metrics of one name are a mistake of ours, and any test meets it.
-        LazyLock::new(|| $register!($($argument),+).expect("each metric is registered once"))
-    };
-}
-
 /// Connections to primaries that work, as far as anybody has noticed.
-pub(crate) static CONNECTIONS: LazyLock<IntGauge> = metric!(
-    register_int_gauge,
-    "roundhouse_redis_connections",
-    "Connections to primaries of Redis that work.",
-);
+pub(crate) static CONNECTIONS: LazyLock<IntGauge> = LazyLock::new(|| {
+    register::gauge("roundhouse_redis_connections", "Connections to primaries of Redis that work.")
+});
 
 /// Attempts to connect that failed.
-pub(crate) static CONNECT_FAILURES: LazyLock<IntCounter> = metric!(
-    register_int_counter,
-    "roundhouse_redis_connect_failures_total",
-    "Attempts to connect to Redis that failed.",
-);
+pub(crate) static CONNECT_FAILURES: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter(
+        "roundhouse_redis_connect_failures_total",
+        "Attempts to connect to Redis that failed.",
+    )
+});
 
 /// Connections that broke, or whose answers came too late.
-pub(crate) static CONNECTIONS_BROKEN: LazyLock<IntCounter> = metric!(
-    register_int_counter,
-    "roundhouse_redis_connections_broken_total",
-    "Connections to Redis that broke or answered too late.",
-);
+pub(crate) static CONNECTIONS_BROKEN: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter(
+        "roundhouse_redis_connections_broken_total",
+        "Connections to Redis that broke or answered too late.",
+    )
+});
 
 /// Is there a way to every primary that is known?
-static UP: LazyLock<IntGauge> = metric!(
-    register_int_gauge,
-    "roundhouse_redis_up",
-    "1 while every primary of Redis that this node knows has a connection that works, else 0.",
-);
+static UP: LazyLock<IntGauge> = LazyLock::new(|| {
+    register::gauge(
+        "roundhouse_redis_up",
+        "1 while every primary of Redis that this node knows has a connection that works, else 0.",
+    )
+});
 
-static COMMANDS: LazyLock<IntCounterVec> = metric!(
-    register_int_counter_vec,
-    "roundhouse_redis_commands_total",
-    "Commands to Redis, by operation and by what came of them at last.",
-    &["operation", "outcome"],
-);
+static COMMANDS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    register::counters(
+        "roundhouse_redis_commands_total",
+        "Commands to Redis, by operation and by what came of them at last.",
+        &["operation", "outcome"],
+    )
+});
 
 /// Every combination, resolved once: counting a command is one addition.
 static BY_KIND: LazyLock<[[IntCounter; 4]; Operation::ALL.len()]> = LazyLock::new(|| {
@@ -62,32 +55,35 @@ static BY_KIND: LazyLock<[[IntCounter; 4]; Operation::ALL.len()]> = LazyLock::ne
 });
 
 static SECONDS: LazyLock<[Histogram; Operation::ALL.len()]> = LazyLock::new(|| {
-    let vec: LazyLock<HistogramVec> = metric!(
-        register_histogram_vec,
-        "roundhouse_redis_command_seconds",
-        "Time from the wish for a command to its final answer, repetitions included.",
-        &["operation"],
-        BUCKETS.into(),
-    );
+    let vec: LazyLock<HistogramVec> = LazyLock::new(|| {
+        register::histograms(
+            "roundhouse_redis_command_seconds",
+            "Time from the wish for a command to its final answer, repetitions included.",
+            &["operation"],
+            BUCKETS.into(),
+        )
+    });
     Operation::ALL.map(|operation| vec.with_label_values(&[operation.label()]))
 });
 
 /// Commands that were sent once more, by why: `unanswered`, `script`, `moved`, `busy` or
 /// `deposed`.
-pub(crate) static REPEATS: LazyLock<IntCounterVec> = metric!(
-    register_int_counter_vec,
-    "roundhouse_redis_repeats_total",
-    "Commands to Redis that were sent once more, by cause.",
-    &["cause"],
-);
+pub(crate) static REPEATS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    register::counters(
+        "roundhouse_redis_repeats_total",
+        "Commands to Redis that were sent once more, by cause.",
+        &["cause"],
+    )
+});
 
 /// How long a write waited for its answers, however many commands it held.
-static ROUND_TRIPS: LazyLock<Histogram> = metric!(
-    register_histogram,
-    "roundhouse_redis_round_trip_seconds",
-    "Time from a write to Redis to the last of its answers.",
-    BUCKETS.into(),
-);
+static ROUND_TRIPS: LazyLock<Histogram> = LazyLock::new(|| {
+    register::histogram(
+        "roundhouse_redis_round_trip_seconds",
+        "Time from a write to Redis to the last of its answers.",
+        BUCKETS.into(),
+    )
+});
 
 pub(crate) fn round_trip(took: Duration) {
     ROUND_TRIPS.observe(took.as_secs_f64());

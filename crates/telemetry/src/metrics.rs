@@ -3,12 +3,13 @@
 
 use std::sync::LazyLock;
 
-use prometheus::{Encoder, IntGauge, TextEncoder, register_int_gauge};
+use prometheus::{Encoder, IntGauge, TextEncoder};
+
+use crate::register;
 
 /// Would the node like to be sent work?
 pub(crate) static READY: LazyLock<IntGauge> = LazyLock::new(|| {
-    register_int_gauge!("roundhouse_ready", "1 while the node is ready for work, else 0.")
-        .expect("each metric is registered once")
+    register::gauge("roundhouse_ready", "1 while the node is ready for work, else 0.")
 });
 
 /// What [`metrics_text`] is, for the header that says so.
