@@ -117,9 +117,9 @@ impl Chaos {
     }
 
     /// How many final responses clients have had so far.
-    pub fn words(&self) -> usize {
+    pub fn final_responses(&self) -> usize {
         let entries = self.history.entries();
-        entries.iter().filter(|entry| matches!(entry.what, What::Word { .. })).count()
+        entries.iter().filter(|entry| matches!(entry.what, What::FinalResponse { .. })).count()
     }
 
     /// Lets the clients finish and reads the history.

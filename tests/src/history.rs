@@ -51,9 +51,9 @@ pub enum What {
     /// A client posted a request.
     Sent { key: Key, asked: Asked },
     /// An event came on the stream of `on`: its id, and what it says.
-    Event { on: Key, id: Option<String>, says: Says },
+    Event { on: Key, id: Option<String>, content: Content },
     /// A final response came where that of `on` was due.
-    Word { on: Key, id: Option<String>, of: Key, is_error: bool, text: String },
+    FinalResponse { on: Key, id: Option<String>, of: Key, is_error: bool, text: String },
     /// The connection ended without a final response. `by_client`: it was our own doing.
     Cut { on: Key, after: Option<String>, by_client: bool, node: usize },
     /// A GET stream is open at a node, from now on or from an event on.
@@ -83,7 +83,7 @@ pub enum What {
 /// What an event says.
 #[expect(missing_docs, reason = "each variant's sentence names its fields")]
 #[derive(Clone, Debug, PartialEq)]
-pub enum Says {
+pub enum Content {
     /// Progress of a request.
     Progress { of: Key, number: u64 },
     /// A log line of a request.
@@ -94,7 +94,7 @@ pub enum Says {
     Other(String),
 }
 
-impl Says {
+impl Content {
     /// What a message says; not for final responses.
     pub fn read(message: &Value) -> Self {
         let params = &message["params"];

@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use crate::chance::Chance;
-use crate::history::{Asked, History, Key, Says, What};
+use crate::history::{Asked, Content, History, Key, What};
 use crate::mcp::{Client, is_response};
 use crate::nodes::Balancer;
 use crate::sse::Events;
@@ -42,7 +42,7 @@ impl Load {
         let is_over = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
         for number in 0..clients {
-            let visitor = Visitor {
+            let load_client = LoadClient {
                 name: format!("c{number}"),
                 client: Client::new("", REVISIONS[0]),
                 listener: None,
@@ -54,7 +54,7 @@ impl Load {
                 history: history.clone(),
                 is_over: Arc::clone(&is_over),
             };
-            tasks.spawn(visitor.work());
+            tasks.spawn(load_client.work());
         }
         Self { clients: tasks, is_over }
     }
@@ -69,7 +69,7 @@ impl Load {
 }
 
 /// One client.
-struct Visitor {
+struct LoadClient {
     name: String,
     client: Client,
     listener: Option<JoinHandle<()>>,
@@ -85,20 +85,20 @@ struct Visitor {
 
 /// How one connection with a stream ended.
 enum Ended {
-    Word,
+    FinalResponse,
     Cut,
     CutByUs,
     Silent,
 }
 
 /// Where a stream has come to.
-struct Course {
+struct StreamPosition {
     key: Key,
     cursor: Option<String>,
     retry_ms: u64,
 }
 
-impl Visitor {
+impl LoadClient {
     async fn work(mut self) {
         while !self.is_over.load(Ordering::Relaxed) {
             if self.client.session.is_none() && !self.enter().await {
@@ -153,7 +153,7 @@ impl Visitor {
         };
         let session = response.headers().get("mcp-session-id").and_then(|id| id.to_str().ok());
         let session = session.map(str::to_owned);
-        if !self.hear(key.clone(), node, response, 0).await {
+        if !self.read_answer(key.clone(), node, response, 0).await {
             return false;
         }
         self.client.session = session;
@@ -333,57 +333,57 @@ impl Visitor {
     /// A request, to its final response; whether it came to a result.
     async fn exchange(&mut self, key: Key, message: Value, asked: Asked, cuts: u64) -> bool {
         let Some((node, response)) = self.begin(&key, &message, asked).await else { return false };
-        self.hear(key, node, response, cuts).await
+        self.read_answer(key, node, response, cuts).await
     }
 
     /// What comes of a request, to its final response; whether that is a result.
-    async fn hear(&mut self, key: Key, node: usize, response: Response, cuts: u64) -> bool {
+    async fn read_answer(&mut self, key: Key, node: usize, response: Response, cuts: u64) -> bool {
         let kind = response.headers().get("content-type").and_then(|kind| kind.to_str().ok());
         if kind.is_some_and(|kind| kind.starts_with("application/json")) {
             match response.json::<Value>().await {
-                Ok(word) => return self.word(&key, None, &word),
+                Ok(final_response) => return self.final_response(&key, None, &final_response),
                 Err(_) => self.note(What::Gone { on: key, node }),
             }
             return false;
         }
-        let course = Course { key, cursor: None, retry_ms: 500 };
-        self.follow(course, node, response, cuts).await
+        let position = StreamPosition { key, cursor: None, retry_ms: 500 };
+        self.follow(position, node, response, cuts).await
     }
 
     /// Follows a stream over all its connections.
     async fn follow(
         &mut self,
-        mut course: Course,
+        mut position: StreamPosition,
         mut node: usize,
         mut response: Response,
         mut cuts: u64,
     ) -> bool {
         for _ in 0..RESUMES_MAX {
             let cut_after = (cuts > 0).then(|| self.chance.between(0, 8));
-            let (ended, has_result) = self.read(&mut course, response, cut_after).await;
+            let (ended, has_result) = self.read(&mut position, response, cut_after).await;
             let by_client = matches!(ended, Ended::CutByUs);
-            let key = course.key.clone();
+            let key = position.key.clone();
             match ended {
-                Ended::Word => return has_result,
+                Ended::FinalResponse => return has_result,
                 Ended::Silent => break,
                 Ended::Cut | Ended::CutByUs => {
                     cuts -= u64::from(by_client);
-                    let after = course.cursor.clone();
+                    let after = position.cursor.clone();
                     self.note(What::Cut { on: key.clone(), after, by_client, node });
                 }
             }
-            let Some(cursor) = course.cursor.clone() else {
+            let Some(cursor) = position.cursor.clone() else {
                 self.note(What::Gone { on: key, node });
                 return false;
             };
             // A cut of our own is followed at once, so that the second may follow the first.
             if !by_client {
-                sleep(Duration::from_millis(course.retry_ms.min(RETRY_MS_MAX))).await;
+                sleep(Duration::from_millis(position.retry_ms.min(RETRY_MS_MAX))).await;
             }
             let Some(resumed) = self.resume(&key, &cursor).await else { return false };
             (node, response) = resumed;
         }
-        self.note(What::GaveUp { on: course.key });
+        self.note(What::GaveUp { on: position.key });
         false
     }
 
@@ -411,14 +411,14 @@ impl Visitor {
     /// Reads one connection: to its final response, its end, or the place where we cut it.
     async fn read(
         &mut self,
-        course: &mut Course,
+        position: &mut StreamPosition,
         response: Response,
         cut_after: Option<u64>,
     ) -> (Ended, bool) {
         let Ok(mut events) = Events::of(response) else { return (Ended::Cut, false) };
         let mut seen = 0;
         loop {
-            if course.cursor.is_some() && cut_after.is_some_and(|after| seen >= after) {
+            if position.cursor.is_some() && cut_after.is_some_and(|after| seen >= after) {
                 return (Ended::CutByUs, false);
             }
             let block = match events.next_within(PATIENCE).await {
@@ -426,30 +426,34 @@ impl Visitor {
                 Ok(None) => return (Ended::Silent, false),
                 Ok(Some(None)) | Err(_) => return (Ended::Cut, false),
             };
-            course.retry_ms = block.retry.unwrap_or(course.retry_ms);
-            course.cursor = block.id.clone().or(course.cursor.take());
+            position.retry_ms = block.retry.unwrap_or(position.retry_ms);
+            position.cursor = block.id.clone().or(position.cursor.take());
             let Some(message) = block.message() else { continue };
             seen += 1;
             if is_response(&message) {
-                return (Ended::Word, self.word(&course.key, block.id, &message));
+                return (
+                    Ended::FinalResponse,
+                    self.final_response(&position.key, block.id, &message),
+                );
             }
-            let says = Says::read(&message);
-            let is_question = matches!(says, Says::Question { .. });
-            self.note(What::Event { on: course.key.clone(), id: block.id, says });
+            let content = Content::read(&message);
+            let is_question = matches!(content, Content::Question { .. });
+            self.note(What::Event { on: position.key.clone(), id: block.id, content });
             if is_question {
                 let result = json!({ "action": "accept", "content": { "answer": "yes" } });
                 let answer = json!({ "jsonrpc": "2.0", "id": message["id"], "result": result });
-                let key = course.key.clone();
+                let key = position.key.clone();
                 self.accepted(&key, &answer).await;
             }
         }
     }
 
-    fn word(&self, key: &Key, id: Option<String>, word: &Value) -> bool {
-        let is_error = word.get("error").is_some();
-        let of = word["id"].as_str().unwrap_or_default().to_owned();
-        let text = if is_error { &word["error"] } else { &word["result"] }.to_string();
-        self.note(What::Word { on: key.clone(), id, of, is_error, text });
+    fn final_response(&self, key: &Key, id: Option<String>, final_response: &Value) -> bool {
+        let is_error = final_response.get("error").is_some();
+        let of = final_response["id"].as_str().unwrap_or_default().to_owned();
+        let text =
+            if is_error { &final_response["error"] } else { &final_response["result"] }.to_string();
+        self.note(What::FinalResponse { on: key.clone(), id, of, is_error, text });
         !is_error
     }
 
@@ -481,8 +485,8 @@ impl Visitor {
                 while let Ok(Some(Some(block))) = events.next_within(PATIENCE * 10).await {
                     cursor = block.id.clone().or(cursor);
                     let Some(message) = block.message() else { continue };
-                    let says = Says::read(&message);
-                    history.note(&session, What::Event { on: key.clone(), id: block.id, says });
+                    let content = Content::read(&message);
+                    history.note(&session, What::Event { on: key.clone(), id: block.id, content });
                 }
                 let (on, after) = (key.clone(), cursor.clone());
                 history.note(&session, What::Cut { on, after, by_client: false, node });

@@ -109,13 +109,13 @@ impl Redis {
     }
 
     /// The answer to a command that is answered with one text.
-    pub fn word(&self, command: &str) -> Result<String> {
+    pub fn answer(&self, command: &str) -> Result<String> {
         self.told(command)?.into_iter().next().context("no answer")
     }
 
     /// What stands for a name in a section of `INFO`.
     fn info(&self, section: &str, name: &str) -> Result<String> {
-        let info = self.word(&format!("INFO {section}"))?;
+        let info = self.answer(&format!("INFO {section}"))?;
         let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         Ok(value.with_context(|| format!("no {name} in {info}"))?.trim_end().to_owned())
     }

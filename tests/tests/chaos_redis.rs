@@ -124,10 +124,13 @@ async fn a_node_that_redis_is_out_of_reach_for_beyond_its_lease_acts_no_more() -
     chaos.nodes.note(Some(0), "Redis is out of reach");
     way.close(chaos.chance.is(50));
     sleep(LEASE).await;
-    let before = chaos.words();
+    let before = chaos.final_responses();
     chaos.wait(1_500, 3_500).await;
-    let words = chaos.words() - before;
-    ensure!(words >= 5, "{words} final responses at the nodes that Redis is in reach of");
+    let final_responses = chaos.final_responses() - before;
+    ensure!(
+        final_responses >= 5,
+        "{final_responses} final responses at the nodes that Redis is in reach of"
+    );
     chaos.nodes.note(Some(0), "Redis is in reach");
     way.open();
     chaos.wait(1_500, 2_000).await;

@@ -57,7 +57,6 @@ const REPLACED: &[&str] = &[
 const ALLOWED: &[(&str, &str)] = &[
     ("crates/protocol/src/payload.rs", "Told"),
     ("crates/conversation/tests/scenario/mod.rs", "Told"),
-    ("tests/src/load.rs", "Course"),
 ];
 
 fn root() -> Result<PathBuf> {

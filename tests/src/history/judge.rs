@@ -13,7 +13,7 @@ use std::fmt;
 
 use self::faults::Faults;
 use self::request_rules::RequestRules;
-use super::{Asked, Entry, Key, Says, What};
+use super::{Asked, Content, Entry, Key, What};
 
 /// How long a request is held that cannot be served yet (`hold_ms`), in milliseconds, less
 /// what clocks and timers differ by; then an error may be its final response.
@@ -203,9 +203,10 @@ struct Request<'a> {
 
 impl Request<'_> {
     /// When its final response came.
-    fn word(&self) -> Option<u64> {
-        let word = self.lines.iter().find(|line| matches!(line.what, What::Word { .. }))?;
-        Some(word.at)
+    fn final_response(&self) -> Option<u64> {
+        let final_response =
+            self.lines.iter().find(|line| matches!(line.what, What::FinalResponse { .. }))?;
+        Some(final_response.at)
     }
 }
 
@@ -220,7 +221,7 @@ pub fn judge(entries: &[Entry]) -> Verdict {
             What::Sent { key, .. } => (key, None),
             What::Ran { key, process } => (key, Some(*process)),
             What::Event { on, .. }
-            | What::Word { on, .. }
+            | What::FinalResponse { on, .. }
             | What::Cut { on, .. }
             | What::Resumed { on, .. }
             | What::Refused { on, .. }
@@ -315,7 +316,7 @@ fn waits(requests: &BTreeMap<&str, Request<'_>>) -> Vec<u64> {
     let is_quick = |asked: &Asked| asked.is_recorded && asked.count == 0 && !asked.asks;
     let quick = requests.values().filter(|request| is_quick(&request.asked));
     let mut waits: Vec<_> =
-        quick.filter_map(|request| Some(request.word()? - request.sent)).collect();
+        quick.filter_map(|request| Some(request.final_response()? - request.sent)).collect();
     waits.sort_unstable();
     waits
 }
@@ -343,7 +344,7 @@ fn silences(entries: &[Entry], requests: &BTreeMap<&str, Request<'_>>) -> Vec<Si
             });
             let next = request.lines.iter().find(|line| line.at > killed);
             if let Some(next) = next.filter(|_| started)
-                && matches!(next.what, What::Event { .. } | What::Word { .. })
+                && matches!(next.what, What::Event { .. } | What::FinalResponse { .. })
                 && let Some(repeated) = repeats_for(request, process, killed)
             {
                 gaps.push((next.at - entry.at).saturating_sub(repeated));
@@ -364,7 +365,7 @@ fn repeats_for(request: &Request<'_>, process: u32, killed: u64) -> Option<u64> 
         return Some(0);
     }
     let is_progress =
-        |line: &&&Entry| matches!(line.what, What::Event { says: Says::Progress { .. }, .. });
+        |line: &&&Entry| matches!(line.what, What::Event { content: Content::Progress { .. }, .. });
     let seen = request.lines.iter().filter(|line| line.at <= killed).rfind(is_progress);
     (run == 0).then(|| seen.map_or(0, |seen| seen.at - request.sent))
 }
@@ -373,7 +374,7 @@ fn count(entry: &Entry, figures: &mut Figures) {
     match &entry.what {
         What::Sent { .. } => figures.requests += 1,
         What::Event { .. } => figures.events += 1,
-        What::Word { id, is_error, .. } => {
+        What::FinalResponse { id, is_error, .. } => {
             figures.events += usize::from(id.is_some());
             *(if *is_error { &mut figures.errors } else { &mut figures.results }) += 1;
         }

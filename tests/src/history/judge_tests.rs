@@ -1,6 +1,6 @@
 //! Histories that may happen, and one that breaks each rule.
 
-use super::super::{Asked, Entry, Says, What};
+use super::super::{Asked, Content, Entry, What};
 use super::{Silences, judge};
 
 const COUNTED: Asked = Asked {
@@ -26,13 +26,13 @@ fn progress(id: &str, number: u64) -> What {
 }
 
 fn of(whose: &str, id: &str, number: u64) -> What {
-    let says = Says::Progress { of: whose.into(), number };
-    What::Event { on: "a".into(), id: Some(id.into()), says }
+    let content = Content::Progress { of: whose.into(), number };
+    What::Event { on: "a".into(), id: Some(id.into()), content }
 }
 
-fn word(id: &str) -> What {
+fn final_response(id: &str) -> What {
     let (on, of) = ("a".into(), "a".into());
-    What::Word { on, id: Some(id.into()), of, is_error: false, text: "done".into() }
+    What::FinalResponse { on, id: Some(id.into()), of, is_error: false, text: "done".into() }
 }
 
 fn ran(key: &str, process: u32) -> What {
@@ -57,7 +57,7 @@ fn resumed(node: usize) -> What {
 
 fn error(id: &str) -> What {
     let (on, of) = ("a".into(), "a".into());
-    What::Word { on, id: Some(id.into()), of, is_error: true, text: "lost".into() }
+    What::FinalResponse { on, id: Some(id.into()), of, is_error: true, text: "lost".into() }
 }
 
 /// Time that passes: nothing in it is judged.
@@ -86,7 +86,7 @@ fn a_stream_that_was_cut_and_resumed_at_another_owner_may_happen() {
         cut(0),
         resumed(1),
         progress("1.y-3", 2),
-        word("1.y-4"),
+        final_response("1.y-4"),
         ran("a", 7),
     ];
     check(lines, &[]);
@@ -94,29 +94,38 @@ fn a_stream_that_was_cut_and_resumed_at_another_owner_may_happen() {
 
 #[test]
 fn a_lost_event_is_noticed_before_another_and_before_the_final_response() {
-    check([sent("a"), progress("1.x-3", 2), word("1.x-4"), ran("a", 7)], &["lost"]);
-    check([sent("a"), progress("1.x-2", 1), word("1.x-4"), ran("a", 7)], &["lost"]);
+    check([sent("a"), progress("1.x-3", 2), final_response("1.x-4"), ran("a", 7)], &["lost"]);
+    check([sent("a"), progress("1.x-2", 1), final_response("1.x-4"), ran("a", 7)], &["lost"]);
 }
 
 #[test]
 fn a_doubled_event_is_noticed_by_its_number_and_by_its_id() {
-    let lines = [progress("1.x-2", 1), progress("1.x-3", 1), progress("1.x-4", 2), word("1.x-5")];
+    let lines =
+        [progress("1.x-2", 1), progress("1.x-3", 1), progress("1.x-4", 2), final_response("1.x-5")];
     check([sent("a")].into_iter().chain(lines).chain([ran("a", 7)]), &["doubled"]);
-    let lines = [progress("1.x-2", 1), progress("1.x-2", 1), progress("1.x-4", 2), word("1.x-5")];
+    let lines =
+        [progress("1.x-2", 1), progress("1.x-2", 1), progress("1.x-4", 2), final_response("1.x-5")];
     check([sent("a")].into_iter().chain(lines).chain([ran("a", 7)]), &["doubled", "doubled"]);
 }
 
 #[test]
 fn events_out_of_order_are_noticed() {
-    let lines = [sent("a"), progress("1.x-3", 2), progress("1.x-2", 1), word("1.x-4"), ran("a", 7)];
+    let lines = [
+        sent("a"),
+        progress("1.x-3", 2),
+        progress("1.x-2", 1),
+        final_response("1.x-4"),
+        ran("a", 7),
+    ];
     check(lines, &["lost", "reordered", "reordered"]);
 }
 
 #[test]
 fn a_log_message_of_a_call_whose_client_has_gone_may_come_with_another_call() {
-    let says = Says::Log { of: "b".into(), number: 2 };
-    let astray = What::Event { on: "a".into(), id: Some("1.x-3".into()), says };
-    let lines = [progress("1.x-2", 1), astray, progress("1.x-4", 2), word("1.x-5"), ran("a", 7)];
+    let content = Content::Log { of: "b".into(), number: 2 };
+    let astray = What::Event { on: "a".into(), id: Some("1.x-3".into()), content };
+    let lines =
+        [progress("1.x-2", 1), astray, progress("1.x-4", 2), final_response("1.x-5"), ran("a", 7)];
     let lines: Vec<_> = [sent("a")].into_iter().chain(lines).collect();
     check(lines.clone(), &["wrong stream"]);
     let killed = [fault(0, "SIGKILL", 7), What::Gone { on: "b".into(), node: 0 }];
@@ -125,20 +134,27 @@ fn a_log_message_of_a_call_whose_client_has_gone_may_come_with_another_call() {
 
 #[test]
 fn an_event_of_another_request_is_noticed() {
-    let lines = [progress("1.x-2", 1), of("b", "1.x-3", 1), progress("1.x-4", 2), word("1.x-5")];
+    let lines =
+        [progress("1.x-2", 1), of("b", "1.x-3", 1), progress("1.x-4", 2), final_response("1.x-5")];
     check([sent("a")].into_iter().chain(lines).chain([ran("a", 7)]), &["wrong stream"]);
 }
 
 #[test]
 fn two_final_responses_and_none_are_noticed() {
-    let lines = [progress("1.x-2", 1), progress("1.x-3", 2), word("1.x-4"), word("1.x-5")];
+    let lines = [
+        progress("1.x-2", 1),
+        progress("1.x-3", 2),
+        final_response("1.x-4"),
+        final_response("1.x-5"),
+    ];
     check([sent("a")].into_iter().chain(lines).chain([ran("a", 7)]), &["two final responses"]);
     check([sent("a"), What::GaveUp { on: "a".into() }], &["no final response"]);
 }
 
 #[test]
 fn an_event_after_the_final_response_is_noticed() {
-    let lines = [progress("1.x-2", 1), progress("1.x-3", 2), word("1.x-4"), progress("1.x-5", 3)];
+    let lines =
+        [progress("1.x-2", 1), progress("1.x-3", 2), final_response("1.x-4"), progress("1.x-5", 3)];
     check([sent("a")].into_iter().chain(lines).chain([ran("a", 7)]), &["after the final response"]);
 }
 
@@ -157,20 +173,23 @@ fn a_call_that_goes_with_a_healthy_ingress_is_noticed() {
 
 #[test]
 fn a_result_of_a_call_that_never_ran_is_noticed() {
-    check([sent("a"), progress("1.x-2", 1), progress("1.x-3", 2), word("1.x-4")], &["never ran"]);
+    check(
+        [sent("a"), progress("1.x-2", 1), progress("1.x-3", 2), final_response("1.x-4")],
+        &["never ran"],
+    );
 }
 
 #[test]
 fn an_id_with_two_payloads_is_noticed() {
-    let lines = [progress("1.x-2", 1), progress("1.x-2", 2), word("1.x-4"), ran("a", 7)];
+    let lines = [progress("1.x-2", 1), progress("1.x-2", 2), final_response("1.x-4"), ran("a", 7)];
     check([sent("a")].into_iter().chain(lines), &["two payloads"]);
 }
 
 #[test]
 fn two_owners_at_once_are_noticed() {
-    let same = [progress("1.x-2", 1), progress("1.y-2", 2), word("1.y-4"), ran("a", 7)];
+    let same = [progress("1.x-2", 1), progress("1.y-2", 2), final_response("1.y-4"), ran("a", 7)];
     check([sent("a")].into_iter().chain(same), &["two owners"]);
-    let amid = [progress("1.x-2", 1), progress("1.y-3", 2), word("1.x-4"), ran("a", 7)];
+    let amid = [progress("1.x-2", 1), progress("1.y-3", 2), final_response("1.x-4"), ran("a", 7)];
     check([sent("a")].into_iter().chain(amid), &["two owners"]);
 }
 
@@ -184,17 +203,30 @@ fn a_refusal_in_a_live_session_is_noticed() {
 fn a_log_level_that_was_forgotten_is_noticed() {
     let asked = Asked { is_quiet: true, ..COUNTED };
     let sent = What::Sent { key: "a".into(), asked };
-    let says = Says::Log { of: "a".into(), number: 1 };
-    let log = What::Event { on: "a".into(), id: Some("1.x-2".into()), says };
-    let lines = [sent, log, progress("1.x-3", 1), progress("1.x-4", 2), word("1.x-5"), ran("a", 7)];
+    let content = Content::Log { of: "a".into(), number: 1 };
+    let log = What::Event { on: "a".into(), id: Some("1.x-2".into()), content };
+    let lines = [
+        sent,
+        log,
+        progress("1.x-3", 1),
+        progress("1.x-4", 2),
+        final_response("1.x-5"),
+        ran("a", 7),
+    ];
     check(lines, &["forgotten level"]);
 }
 
 #[test]
 fn the_silence_after_a_kill_counts_where_the_connection_lived() {
     let kill = What::Fault { node: Some(1), what: "SIGKILL", process: 7 };
-    let lines =
-        [sent("a"), progress("1.x-2", 1), kill, progress("1.y-3", 2), word("1.y-4"), ran("a", 7)];
+    let lines = [
+        sent("a"),
+        progress("1.x-2", 1),
+        kill,
+        progress("1.y-3", 2),
+        final_response("1.y-4"),
+        ran("a", 7),
+    ];
     let mut lines = history(lines);
     lines.iter_mut().skip(3).for_each(|line| line.at += 160);
     let silences = [Silences { had_heir: false, gaps: vec![161] }];
@@ -207,7 +239,7 @@ fn what_a_second_run_repeats_is_not_counted_as_silence() {
     let asked = Asked { may_rerun: true, ..COUNTED };
     let sent = What::Sent { key: "a".into(), asked };
     let kill = What::Fault { node: Some(1), what: "SIGKILL", process: 7 };
-    let seen = [sent, progress("1.x-2", 1), kill, progress("1.y-3", 2), word("1.y-4")];
+    let seen = [sent, progress("1.x-2", 1), kill, progress("1.y-3", 2), final_response("1.y-4")];
     let gaps = |runs: &[u32]| {
         let runs = runs.iter().map(|process| ran("a", *process));
         let mut lines = history(seen.iter().cloned().chain(runs));
@@ -260,8 +292,8 @@ fn an_error_is_noticed_where_nothing_was_done_to_the_owner() {
 fn an_error_of_a_call_that_may_be_run_again_is_noticed_unless_it_has_asked() {
     let again = Asked { may_rerun: true, ..COUNTED };
     check(failed(again, [fault(0, "SIGKILL", 7)]), &["error"]);
-    let says = Says::Question { of: "a".into(), id: "q".into() };
-    let question = What::Event { on: "a".into(), id: Some("1.x-3".into()), says };
+    let content = Content::Question { of: "a".into(), id: "q".into() };
+    let question = What::Event { on: "a".into(), id: Some("1.x-3".into()), content };
     let lines = [question, fault(0, "SIGKILL", 7), error("1.y-4"), ran("a", 7)];
     let begun = [fault(0, "starts", 7), What::Sent { key: "a".into(), asked: again }];
     check(begun.into_iter().chain(lines), &[]);
@@ -270,7 +302,7 @@ fn an_error_of_a_call_that_may_be_run_again_is_noticed_unless_it_has_asked() {
 #[test]
 fn a_result_may_come_alone_where_the_link_broke_before_anything_was_written() {
     let partition = What::Fault { node: None, what: "partition", process: 0 };
-    let alone = |id: Option<&str>| What::Word {
+    let alone = |id: Option<&str>| What::FinalResponse {
         on: "a".into(),
         id: id.map(Into::into),
         of: "a".into(),
@@ -290,7 +322,7 @@ fn a_result_may_come_alone_where_the_link_broke_before_anything_was_written() {
 fn an_error_may_come_where_a_link_broke_that_had_just_taken_a_call_and_answered_nothing() {
     let partition = || What::Fault { node: None, what: "partition", process: 0 };
     let (on, of, text) = ("a".to_owned(), "a".to_owned(), "lost".to_owned());
-    let failed = What::Word { on, id: None, of, is_error: true, text };
+    let failed = What::FinalResponse { on, id: None, of, is_error: true, text };
     let lines = |asked| vec![What::Sent { key: "a".into(), asked }, failed.clone(), ran("a", 7)];
     let cut = |asked| [vec![partition()], lines(asked)].concat();
     check(cut(COUNTED), &[]);
@@ -307,7 +339,7 @@ fn an_error_may_come_where_a_link_broke_that_had_just_taken_a_call_and_answered_
 fn an_error_may_come_where_a_stop_broke_the_link_of_a_call_that_had_no_answer() {
     for (ms, rules) in [(1_500, &[][..]), (500, &["error"])] {
         let (on, of, text) = ("a".to_owned(), "a".to_owned(), "lost".to_owned());
-        let failed = What::Word { on, id: None, of, is_error: true, text };
+        let failed = What::FinalResponse { on, id: None, of, is_error: true, text };
         let stopped = [fault(0, "SIGSTOP", 7), What::Sent { key: "a".into(), asked: COUNTED }];
         let lines = stopped.into_iter().chain([fault(0, "SIGCONT", 7), failed, ran("a", 7)]);
         let mut entries = history(lines);
@@ -345,7 +377,7 @@ fn an_error_is_noticed_where_the_owner_was_struck_before_the_call_or_after_it() 
 #[test]
 fn an_error_of_a_call_that_never_ran_is_noticed_where_its_session_was_another_nodes() {
     let before = What::Sent { key: "b".into(), asked: Asked { count: 0, ..COUNTED } };
-    let done = What::Word {
+    let done = What::FinalResponse {
         on: "b".into(),
         id: None,
         of: "b".into(),
@@ -370,7 +402,7 @@ fn an_error_may_come_when_a_request_was_held_for_as_long_as_it_may_be() {
 
 #[test]
 fn a_stream_cut_by_a_node_to_which_nothing_was_done_is_noticed() {
-    let rest = [resumed(1), progress("1.x-3", 2), word("1.x-4"), ran("a", 7)];
+    let rest = [resumed(1), progress("1.x-3", 2), final_response("1.x-4"), ran("a", 7)];
     let stream = |done: Option<What>| {
         let begun = [sent("a"), progress("1.x-2", 1)].into_iter().chain(done);
         begun.chain([cut(0)]).chain(rest.clone()).collect::<Vec<_>>()
@@ -383,8 +415,8 @@ fn a_stream_cut_by_a_node_to_which_nothing_was_done_is_noticed() {
     pass(&mut late, 3, 2_000);
     check_entries(&late, &["cut without a fault"]);
     // Meanwhile its client answered a question, and read nothing.
-    let says = Says::Question { of: "a".into(), id: "q".into() };
-    let question = What::Event { on: "a".into(), id: Some("1.x-2".into()), says };
+    let content = Content::Question { of: "a".into(), id: "q".into() };
+    let question = What::Event { on: "a".into(), id: Some("1.x-2".into()), content };
     let begun = [sent("a"), progress("1.x-1", 1), question, fault(0, "SIGKILL", 7), cut(0)];
     let mut busy = history(begun.into_iter().chain(rest));
     pass(&mut busy, 4, 2_000);
@@ -394,7 +426,7 @@ fn a_stream_cut_by_a_node_to_which_nothing_was_done_is_noticed() {
 #[test]
 fn a_broken_connection_of_what_is_repeated_is_noticed_too() {
     let broke = What::Broke { on: "a".into(), node: 0 };
-    let rest = [progress("1.x-2", 1), progress("1.x-3", 2), word("1.x-4"), ran("a", 7)];
+    let rest = [progress("1.x-2", 1), progress("1.x-3", 2), final_response("1.x-4"), ran("a", 7)];
     check([sent("a"), broke].into_iter().chain(rest), &["cut without a fault"]);
 }
 
@@ -415,13 +447,13 @@ fn listens(node: usize) -> What {
 }
 
 fn changed(id: &str) -> What {
-    let says = Says::Other("notifications/tools/list_changed".into());
-    What::Event { on: "l".into(), id: Some(id.into()), says }
+    let content = Content::Other("notifications/tools/list_changed".into());
+    What::Event { on: "l".into(), id: Some(id.into()), content }
 }
 
 fn toggled(key: &str) -> [What; 2] {
     let asked = Asked { announces: true, ..Asked::default() };
-    let done = What::Word {
+    let done = What::FinalResponse {
         on: key.into(),
         id: None,
         of: key.into(),
@@ -471,11 +503,11 @@ fn events_of_a_get_stream_that_are_doubled_reordered_or_of_a_request_are_noticed
     let listen = [listens(0), changed("0.x-1"), changed("0.x-1")];
     check(listen, &["doubled"]);
     check([listens(0), changed("0.x-2"), changed("0.x-1")], &["reordered"]);
-    let says = Says::Progress { of: "a".into(), number: 1 };
-    let astray = What::Event { on: "l".into(), id: Some("0.x-2".into()), says };
+    let content = Content::Progress { of: "a".into(), number: 1 };
+    let astray = What::Event { on: "l".into(), id: Some("0.x-2".into()), content };
     check([listens(0), astray], &["wrong stream"]);
-    let says = Says::Log { of: "a".into(), number: 1 };
-    let logged = What::Event { on: "l".into(), id: Some("0.x-2".into()), says };
+    let content = Content::Log { of: "a".into(), number: 1 };
+    let logged = What::Event { on: "l".into(), id: Some("0.x-2".into()), content };
     check([listens(0), logged], &[]);
 }
 
@@ -527,7 +559,13 @@ fn a_delete_that_comes_to_neither_204_nor_503_is_noticed() {
 
 #[test]
 fn a_request_of_which_nothing_comes_for_longer_than_it_may_be_held_is_noticed() {
-    let lines = [sent("a"), progress("1.x-2", 1), progress("1.x-3", 2), word("1.x-4"), ran("a", 7)];
+    let lines = [
+        sent("a"),
+        progress("1.x-2", 1),
+        progress("1.x-3", 2),
+        final_response("1.x-4"),
+        ran("a", 7),
+    ];
     for (ms, rules) in [(26_000, &[][..]), (28_000, &["hang"])] {
         let mut entries = history(lines.clone());
         pass(&mut entries, 1, ms);
@@ -538,7 +576,8 @@ fn a_request_of_which_nothing_comes_for_longer_than_it_may_be_held_is_noticed() 
 #[test]
 fn calls_that_take_no_time_are_timed() {
     let asked = Asked { count: 0, ..COUNTED };
-    let mut entries = history([What::Sent { key: "a".into(), asked }, word("1.x-2"), ran("a", 7)]);
+    let mut entries =
+        history([What::Sent { key: "a".into(), asked }, final_response("1.x-2"), ran("a", 7)]);
     pass(&mut entries, 1, 300);
     let verdict = judge(&entries);
     assert_eq!(verdict.figures.waits, [301]);

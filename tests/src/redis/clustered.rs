@@ -52,7 +52,7 @@ impl Clustered {
         }
         self.all_say("cluster_known_nodes:6").await?;
         for (replica, primary) in self.servers[3..].iter().zip(&self.servers) {
-            let id = primary.word("CLUSTER MYID")?;
+            let id = primary.answer("CLUSTER MYID")?;
             // Whoever was introduced by another may not know it yet.
             let replicates = || replica.told(&format!("CLUSTER REPLICATE {id}")).map(|_| true);
             until("the replica knows its primary", replicates).await?;
@@ -67,7 +67,7 @@ impl Clustered {
 
     async fn all_say(&self, what: &str) -> Result<()> {
         for server in &self.servers {
-            until(what, || Ok(server.word("CLUSTER INFO")?.contains(what))).await?;
+            until(what, || Ok(server.answer("CLUSTER INFO")?.contains(what))).await?;
         }
         Ok(())
     }
@@ -81,7 +81,7 @@ impl Clustered {
 
     /// The slot in which all leases are.
     pub fn slot_of_leases(&self) -> Result<u16> {
-        Ok(self.servers[0].word("CLUSTER KEYSLOT {nodes}")?.parse()?)
+        Ok(self.servers[0].answer("CLUSTER KEYSLOT {nodes}")?.parse()?)
     }
 
     /// The slots in which anything is now.
@@ -89,7 +89,7 @@ impl Clustered {
         let mut slots = BTreeSet::new();
         for server in &self.servers[..3] {
             for key in server.told("KEYS rh:*")? {
-                slots.insert(server.word(&format!("CLUSTER KEYSLOT {key}"))?.parse()?);
+                slots.insert(server.answer(&format!("CLUSTER KEYSLOT {key}"))?.parse()?);
             }
         }
         Ok(slots.into_iter().collect())
@@ -98,7 +98,7 @@ impl Clustered {
     /// Which of the first three keeps a slot.
     pub fn home_of(&self, slot: u16) -> Result<usize> {
         let keeps = |server: &Redis| -> Result<bool> {
-            let nodes = server.word("CLUSTER NODES")?;
+            let nodes = server.answer("CLUSTER NODES")?;
             let own = nodes.lines().find(|line| line.contains("myself")).context("not itself")?;
             Ok(own.split_whitespace().skip(8).any(|range| {
                 let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -117,7 +117,8 @@ impl Clustered {
     /// Moves a slot as an operator does, key by key, and rests before each.
     pub async fn move_slot(&self, slot: u16, to: usize, rest: Duration) -> Result<()> {
         let [source, target] = [&self.servers[self.home_of(slot)?], &self.servers[to]];
-        let (source_id, target_id) = (source.word("CLUSTER MYID")?, target.word("CLUSTER MYID")?);
+        let (source_id, target_id) =
+            (source.answer("CLUSTER MYID")?, target.answer("CLUSTER MYID")?);
         target.told(&format!("CLUSTER SETSLOT {slot} IMPORTING {source_id}"))?;
         source.told(&format!("CLUSTER SETSLOT {slot} MIGRATING {target_id}"))?;
         loop {

@@ -31,7 +31,7 @@ impl Watched {
         let sentinels = (0..3).map(sentinel).collect::<Result<Vec<_>>>()?;
         for sentinel in &sentinels {
             let is_complete = || {
-                let info = sentinel.word("INFO sentinel")?;
+                let info = sentinel.answer("INFO sentinel")?;
                 Ok(info.contains("status=ok") && info.contains("slaves=1,sentinels=3"))
             };
             until("the Sentinels know each other", is_complete).await?;

@@ -21,8 +21,10 @@ pub(super) fn all(entries: &[Entry]) -> Vec<Violation> {
     let mut owner_tags: BTreeMap<&str, BTreeMap<u64, &str>> = BTreeMap::new();
     for entry in entries {
         let (on, id, payload) = match &entry.what {
-            What::Event { on, id: Some(id), says } => (on, id, format!("{says:?}")),
-            What::Word { on, id: Some(id), of, text, .. } => (on, id, format!("{of} {text}")),
+            What::Event { on, id: Some(id), content } => (on, id, format!("{content:?}")),
+            What::FinalResponse { on, id: Some(id), of, text, .. } => {
+                (on, id, format!("{of} {text}"))
+            }
             _ => continue,
         };
         let mut say = |rule, seen: String| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::super::{Says, What};
+use super::super::{Content, What};
 use super::faults::Faults;
 use super::{HOLD_MS, Request, Violation};
 
@@ -27,7 +27,7 @@ impl RequestRules<'_> {
         let mut found = Vec::new();
         if self.request.is_sent {
             self.order(&mut found);
-            self.words(&mut found);
+            self.final_responses(&mut found);
             self.errors(&mut found);
             self.hangs(&mut found);
         }
@@ -47,9 +47,9 @@ impl RequestRules<'_> {
         let mut ended = false;
         let mut asked = BTreeSet::new();
         for entry in &self.request.lines {
-            let says = match &entry.what {
-                What::Event { says, .. } => says,
-                What::Word { is_error, id, .. } => {
+            let content = match &entry.what {
+                What::Event { content, .. } => content,
+                What::FinalResponse { is_error, id, .. } => {
                     ended = true;
                     // Progress that came while no connection waited, before there was a stream.
                     let is_alone = progress == 0
@@ -64,26 +64,26 @@ impl RequestRules<'_> {
                 _ => continue,
             };
             if ended {
-                found.push(self.violation("after the final response", format!("{says:?}")));
+                found.push(self.violation("after the final response", format!("{content:?}")));
             }
-            if let Some(of) = says.of().filter(|of| *of != self.key) {
+            if let Some(of) = content.of().filter(|of| *of != self.key) {
                 // A server that is a process does not say to which call a log message belongs:
                 // of several it goes to the newest, also that of a call whose client has gone.
-                if !matches!(says, Says::Log { .. }) || !self.orphans.contains(of.as_str()) {
-                    found.push(self.violation("wrong stream", format!("{says:?}")));
+                if !matches!(content, Content::Log { .. }) || !self.orphans.contains(of.as_str()) {
+                    found.push(self.violation("wrong stream", format!("{content:?}")));
                 }
                 continue;
             }
-            match says {
-                Says::Log { .. } if self.request.asked.is_quiet => {
-                    found.push(self.violation("forgotten level", format!("{says:?}")));
+            match content {
+                Content::Log { .. } if self.request.asked.is_quiet => {
+                    found.push(self.violation("forgotten level", format!("{content:?}")));
                 }
-                Says::Progress { number, .. } => self.next(&mut progress, *number, found),
+                Content::Progress { number, .. } => self.next(&mut progress, *number, found),
                 // A second run logs anew; its progress only rises.
-                Says::Log { number, .. } if !self.request.asked.may_rerun => {
+                Content::Log { number, .. } if !self.request.asked.may_rerun => {
                     self.next(&mut logged, *number, found);
                 }
-                Says::Question { id, .. } if !asked.insert(id) => {
+                Content::Question { id, .. } if !asked.insert(id) => {
                     found.push(self.violation("doubled", format!("question {id}")));
                 }
                 _ => {}
@@ -105,13 +105,13 @@ impl RequestRules<'_> {
     }
 
     /// One final response, and it is this request's.
-    fn words(&self, found: &mut Vec<Violation>) {
-        let mut words = 0;
+    fn final_responses(&self, found: &mut Vec<Violation>) {
+        let mut final_responses = 0;
         let mut is_excused = false;
         for entry in &self.request.lines {
             match &entry.what {
-                What::Word { of, text, .. } => {
-                    words += 1;
+                What::FinalResponse { of, text, .. } => {
+                    final_responses += 1;
                     if of != self.key {
                         found.push(
                             self.violation("wrong stream", format!("the word of {of}: {text}")),
@@ -123,10 +123,10 @@ impl RequestRules<'_> {
                 _ => {}
             }
         }
-        if words > 1 {
-            found.push(self.violation("two final responses", format!("{words}")));
+        if final_responses > 1 {
+            found.push(self.violation("two final responses", format!("{final_responses}")));
         }
-        if words == 0 && !is_excused {
+        if final_responses == 0 && !is_excused {
             found.push(self.violation("no final response", "none came"));
         }
     }
@@ -141,11 +141,11 @@ impl RequestRules<'_> {
         for entry in &self.request.lines {
             match &entry.what {
                 What::Sent { .. } | What::Resumed { .. } => begun = entry.at,
-                What::Event { says, .. } => {
+                What::Event { content, .. } => {
                     has_event = true;
-                    has_asked |= matches!(says, Says::Question { .. });
+                    has_asked |= matches!(content, Content::Question { .. });
                 }
-                What::Word { is_error: true, text, .. } => {
+                What::FinalResponse { is_error: true, text, .. } => {
                     let may_rerun = self.request.asked.may_rerun && !has_asked;
                     let was_lost = self.faults.lost_owner(self.owners, self.request.sent, entry.at);
                     let was_cut_off =
@@ -178,8 +178,8 @@ impl RequestRules<'_> {
         let mut asked_at = None;
         for entry in &self.request.lines {
             let (node, since) = match &entry.what {
-                What::Event { says, .. } => {
-                    asked_at = matches!(says, Says::Question { .. }).then_some(entry.at);
+                What::Event { content, .. } => {
+                    asked_at = matches!(content, Content::Question { .. }).then_some(entry.at);
                     continue;
                 }
                 What::Cut { by_client: false, node, .. } => {
@@ -217,7 +217,7 @@ impl RequestRules<'_> {
             .request
             .lines
             .iter()
-            .any(|entry| matches!(entry.what, What::Word { is_error: false, .. }));
+            .any(|entry| matches!(entry.what, What::FinalResponse { is_error: false, .. }));
         if has_result && runs.is_empty() && self.request.asked.is_recorded {
             found.push(self.violation("never ran", "a result without a run"));
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::{Entry, Key, Says, What};
+use super::super::{Content, Entry, Key, What};
 use super::faults::Faults;
 use super::{HOLD_MS, Violation};
 
@@ -63,20 +63,20 @@ pub(super) fn all(entries: &[Entry], faults: &Faults) -> Vec<Violation> {
             What::Cut { on, .. } if session.listener == Some(on) => {
                 session.open.last_mut().into_iter().for_each(|open| open.1 = entry.at);
             }
-            What::Event { on, says, .. } if session.listener == Some(on) => {
+            What::Event { on, content, .. } if session.listener == Some(on) => {
                 // A log line names no request: where two run, for one was lost with its
                 // client's connection, and after the result of its call, it comes here.
-                if says.of().is_some() && !matches!(says, Says::Log { .. }) {
-                    say("wrong stream", format!("{says:?} on the GET stream"));
+                if content.of().is_some() && !matches!(content, Content::Log { .. }) {
+                    say("wrong stream", format!("{content:?} on the GET stream"));
                 }
-                if matches!(says, Says::Other(text) if text.contains(ANNOUNCED)) {
+                if matches!(content, Content::Other(text) if text.contains(ANNOUNCED)) {
                     session.heard.push(entry.at);
                 }
             }
             What::Sent { key, asked } if asked.announces => {
                 session.pending.insert(key, entry.at);
             }
-            What::Word { on, is_error: false, .. } => {
+            What::FinalResponse { on, is_error: false, .. } => {
                 let sent = session.pending.remove(on);
                 session.announced.extend(sent.map(|sent| (sent, entry.at)));
             }
@@ -101,10 +101,10 @@ impl Session<'_> {
     /// What a listener should have had since its first message and did not.
     fn lost(&self, faults: &Faults) -> Option<String> {
         let first = *self.heard.first()?;
-        let due = self.announced.iter().filter(|(sent, word)| {
+        let due = self.announced.iter().filter(|(sent, final_response)| {
             *sent > first
-                && word + UNDER_WAY_MS <= self.last
-                && !self.is_excused(*sent, *word, faults)
+                && final_response + UNDER_WAY_MS <= self.last
+                && !self.is_excused(*sent, *final_response, faults)
         });
         let (due, heard) = (due.count(), self.heard.len() - 1);
         (heard < due)
@@ -112,8 +112,8 @@ impl Session<'_> {
     }
 
     /// Told while nobody listened, and kept in the memory of an owner that was struck.
-    fn is_excused(&self, sent: u64, word: u64, faults: &Faults) -> bool {
-        let listened = self.open.iter().any(|(from, to)| *from <= sent && *to >= word);
-        !listened && faults.lost_owner(&[], sent, word + UNDER_WAY_MS)
+    fn is_excused(&self, sent: u64, final_response: u64, faults: &Faults) -> bool {
+        let listened = self.open.iter().any(|(from, to)| *from <= sent && *to >= final_response);
+        !listened && faults.lost_owner(&[], sent, final_response + UNDER_WAY_MS)
     }
 }
