@@ -76,9 +76,9 @@ impl World {
         }
         let probing = self.plan.probe_of(self.now, number);
         let to = to.or(self.plan.born_at.filter(|_| matches!(request, ClientRequest::Begin(_))));
-        let told = to.and_then(|slot| self.slots.get(slot).copied().flatten());
+        let sent = to.and_then(|slot| self.slots.get(slot).copied().flatten());
         let picked = match probing {
-            _ if told.is_some() => told,
+            _ if sent.is_some() => sent,
             Some(turn) if !nodes.is_empty() => nodes.get(turn % nodes.len()).copied(),
             _ => self.rng.pick(&nodes),
         };
@@ -94,7 +94,7 @@ impl World {
                     tells_until: 0,
                 },
             );
-            self.after(20, Happening::Tells { conn, told: ClientEvent::Cut });
+            self.after(20, Happening::Tells { conn, sent: ClientEvent::Cut });
             return;
         };
         let session = session.filter(|_| !matches!(request, ClientRequest::Begin(_)));
@@ -121,20 +121,20 @@ impl World {
     }
 
     /// An ingress writes to a client's connection.
-    pub(super) fn tell(&mut self, conn: ConnId, told: ClientEvent) {
+    pub(super) fn tell(&mut self, conn: ConnId, sent: ClientEvent) {
         let wait = self.rng.between(0, 5);
         let Some(wire) = self.conns.get_mut(&conn).filter(|wire| wire.whole) else { return };
         let at = (self.now + wait).max(wire.tells_until);
         wire.tells_until = at;
-        self.at(at, Happening::Tells { conn, told });
+        self.at(at, Happening::Tells { conn, sent });
     }
 
-    pub(super) fn tells(&mut self, conn: ConnId, told: ClientEvent) {
+    pub(super) fn tells(&mut self, conn: ConnId, sent: ClientEvent) {
         let Some(wire) = self.conns.get_mut(&conn).filter(|wire| wire.whole) else { return };
         let (now, number, ingress) = (self.now, wire.client, wire.ingress);
         let (since, hold) = wire.held_from;
         if matches!(
-            told,
+            sent,
             ClientEvent::Answer(_) | ClientEvent::Welcome(..) | ClientEvent::End | ClientEvent::Cut
         ) {
             wire.whole = false;
@@ -143,21 +143,21 @@ impl World {
         let was_split = self.checker.was_split(ingress, now.saturating_sub(ON_ITS_WAY));
         let apart = self.processes.get(&ingress).filter(|_| was_split);
         let apart = apart.map(|process| process.held_a_lease(now));
-        self.note(|| format!("c{number} {conn:x} <- {}", describe_told(&told)));
+        self.note(|| format!("c{number} {conn:x} <- {}", describe_told(&sent)));
         if let (Some(holds), Some(session)) = (apart, self.clients[number].session.clone()) {
-            self.checker.told_apart(now, &session, &told, holds);
+            self.checker.sent_while_apart(now, &session, &sent, holds);
         }
-        self.check_refusal(number, ingress, &told, since + hold);
+        self.check_refusal(number, ingress, &sent, since + hold);
         // The node has ended, or is told that it does: a connection breaks with it.
-        let stays = self.processes.contains_key(&ingress) && told_is_cut(&told);
-        let is_told = matches!(told, ClientEvent::Answer(Answer::Ended));
+        let stays = self.processes.contains_key(&ingress) && answer_is_cut(&sent);
+        let is_told = matches!(sent, ClientEvent::Answer(Answer::Ended));
         let mut does = Vec::new();
         if let Some(client) = self.clients.get_mut(number) {
             let (before, lost) = (client.phase, client.lost_calls());
             if stays && client.asked_to_end.is_some() && client.listens_on(conn) {
                 self.checker.cut_at_the_end(now, number);
             }
-            client.heard(self.now, conn, told, &mut does);
+            client.receive_event(self.now, conn, sent, &mut does);
             if stays && client.lost_calls() > lost {
                 let text = "a connection was cut by a living node before the final response";
                 does.push(Does::Complain(text.to_owned()));
@@ -195,16 +195,16 @@ impl World {
         &mut self,
         number: usize,
         ingress: Incarnation,
-        told: &ClientEvent,
+        sent: &ClientEvent,
         held: u64,
     ) {
-        if let ClientEvent::Answer(Answer::Json(data)) = told {
+        if let ClientEvent::Answer(Answer::Json(data)) = sent {
             let text = String::from_utf8_lossy(data);
             if NOT_IN_TIME.iter().any(|words| text.contains(words)) {
                 self.checker.timed_out(self.now, number, &text);
             }
         }
-        let ClientEvent::Answer(Answer::Refused(refusal)) = told else { return };
+        let ClientEvent::Answer(Answer::Refused(refusal)) = sent else { return };
         if !matches!(refusal, Refusal::Unavailable | Refusal::Stopping | Refusal::Busy) {
             return;
         }
@@ -229,13 +229,13 @@ impl World {
             .map(|(conn, wire)| (*conn, wire.tells_until.max(seen)))
             .collect();
         for (conn, at) in gone {
-            self.at(at, Happening::Tells { conn, told: ClientEvent::Cut });
+            self.at(at, Happening::Tells { conn, sent: ClientEvent::Cut });
         }
     }
 }
 
-fn told_is_cut(told: &ClientEvent) -> bool {
-    matches!(told, ClientEvent::Cut)
+fn answer_is_cut(sent: &ClientEvent) -> bool {
+    matches!(sent, ClientEvent::Cut)
 }
 
 /// A request in few words.
@@ -254,8 +254,8 @@ pub(super) fn describe(request: &ClientRequest) -> String {
     }
 }
 
-fn describe_told(told: &ClientEvent) -> String {
-    match told {
+fn describe_told(sent: &ClientEvent) -> String {
+    match sent {
         ClientEvent::Welcome(session) => format!("welcome to {}", session.as_str()),
         ClientEvent::Answer(conversation::Answer::Json(data)) => {
             format!("json {}", String::from_utf8_lossy(data))

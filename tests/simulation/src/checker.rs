@@ -125,9 +125,9 @@ pub(super) struct Checker {
     /// The nodes at which each call was run.
     ran_at: BTreeMap<u64, BTreeSet<Incarnation>>,
     /// Every event that an owner told to a connection, by stream: from then on it is not lost.
-    told: BTreeMap<(SessionId, u64), BTreeMap<u64, EventId>>,
+    sent: BTreeMap<(SessionId, u64), BTreeMap<u64, EventId>>,
     /// The number of the newest event that was told, by the random part of the token under which.
-    told_by: BTreeMap<(SessionId, u64), u64>,
+    sent_by: BTreeMap<(SessionId, u64), u64>,
     ended: BTreeMap<SessionId, u64>,
     /// Sessions whose end was written, whether or not their client knows it.
     pub(super) ends_written: BTreeSet<SessionId>,
@@ -313,14 +313,14 @@ impl Checker {
 
     /// A node that stays with a former primary tells a client something. While its lease
     /// `holds` it may say of a session that it is unknown, which was made since.
-    pub(super) fn told_apart(
+    pub(super) fn sent_while_apart(
         &mut self,
         now: u64,
         session: &SessionId,
-        told: &ClientEvent,
+        sent: &ClientEvent,
         holds: bool,
     ) {
-        let ClientEvent::Answer(Answer::Refused(refusal)) = told else { return };
+        let ClientEvent::Answer(Answer::Refused(refusal)) = sent else { return };
         if holds || *refusal != Refusal::UnknownSession {
             self.excuse(session, now, "asked for at a node that stayed with a former primary");
         }
@@ -438,7 +438,7 @@ impl Checker {
                 // One that comes late puts back what was there when it was sent.
                 let is_ended = record.status == RecordStatus::Ended;
                 let through = ring.first + ring.entries.len() as u64;
-                let is_whole = is_ended || self.told_through(&ring.session, record) < through;
+                let is_whole = is_ended || self.sent_through(&ring.session, record) < through;
                 let mine = mine.filter(|v| is_whole && v.owner.node == record.owner.node);
                 if let Some(vulnerable) = mine {
                     self.vulnerable.remove(&ring.session);

@@ -3,7 +3,7 @@
 //! It does what the clients of today do: it never repeats a request, and comes back with
 //! the last event id where it has one.
 
-mod hearing;
+mod receiving;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -111,7 +111,7 @@ pub(super) enum Wake {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum CallState {
     Open,
     Result,
     Error,
@@ -126,7 +126,7 @@ pub(super) enum Fate {
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) job: Job,
-    pub(super) fate: Fate,
+    pub(super) state: CallState,
     pub(super) since: u64,
     /// When it had its final response.
     pub(super) until: u64,
@@ -275,10 +275,10 @@ impl Client {
                 self.do_as_told(now, what, does);
                 self.at_node = None;
             }
-            Wake::Return(call) => self.come_back(call, does),
+            Wake::Return(call) => self.resume(call, does),
             Wake::Listen => self.listen(does),
             Wake::Reply(id) => self.reply(&id, does),
-            Wake::Initialized => self.say_initialized(does),
+            Wake::Initialized => self.send_initialized(does),
             Wake::Probe => {
                 let job = Job { kind: Kind::Fast, idempotent: false, millis: 1, ..self.job() };
                 self.call(now, job, does);
@@ -297,7 +297,7 @@ impl Client {
 
     /// How many calls were lost with a connection that left nothing to resume by.
     pub(super) fn lost_calls(&self) -> usize {
-        self.calls.values().filter(|call| call.fate == Fate::Lost).count()
+        self.calls.values().filter(|call| call.state == CallState::Lost).count()
     }
 
     fn begin(&mut self, does: &mut Vec<Does>) {
@@ -312,7 +312,7 @@ impl Client {
         self.connect(What::Begin, ClientRequest::Begin(request), does);
     }
 
-    fn say_initialized(&mut self, does: &mut Vec<Does>) {
+    fn send_initialized(&mut self, does: &mut Vec<Does>) {
         let initialized = Notification::new(Method::Initialized, None);
         self.connect(What::Initialized, ClientRequest::Post(initialized.into()), does);
     }
@@ -330,7 +330,7 @@ impl Client {
             return;
         }
         does.push(Does::Wake(self.rng.between(50, 1_200), Wake::Act));
-        let open = self.calls.values().filter(|call| call.fate == Fate::Open).count();
+        let open = self.calls.values().filter(|call| call.state == CallState::Open).count();
         match self.rng.below(100) {
             0..=54 if open < 4 => {
                 let job = self.job();
@@ -383,7 +383,7 @@ impl Client {
     /// The way to the node is cut, whatever goes over it.
     fn cut(&mut self, now: u64, conn: ConnId, does: &mut Vec<Does>) {
         does.push(Does::HangUp(conn));
-        self.heard(now, conn, ClientEvent::Cut, does);
+        self.receive_event(now, conn, ClientEvent::Cut, does);
     }
 
     fn delete(&mut self, does: &mut Vec<Does>) {
@@ -430,7 +430,7 @@ impl Client {
             self.connect(What::Call(number), ClientRequest::Post(job.request().into()), does);
         let call = Call {
             job,
-            fate: Fate::Open,
+            state: CallState::Open,
             since: now,
             until: now,
             error: None,
@@ -447,11 +447,15 @@ impl Client {
     }
 
     fn cancel(&mut self, does: &mut Vec<Does>) {
-        let open: Vec<u64> =
-            self.calls.iter().filter(|(_, c)| c.fate == Fate::Open).map(|(n, _)| *n).collect();
+        let open: Vec<u64> = self
+            .calls
+            .iter()
+            .filter(|(_, c)| c.state == CallState::Open)
+            .map(|(n, _)| *n)
+            .collect();
         let Some(number) = self.rng.pick(&open) else { return };
         if let Some(call) = self.calls.get_mut(&number) {
-            call.fate = Fate::Cancelled;
+            call.state = CallState::Cancelled;
         }
         let params = json!({ "requestId": number }).to_string();
         let cancelled = Notification::new(Method::Cancelled, Some(params.as_bytes()));
@@ -463,9 +467,9 @@ impl Client {
         self.connect(What::Stranger, ClientRequest::Post(ping.into()), does);
     }
 
-    fn come_back(&mut self, number: u64, does: &mut Vec<Does>) {
+    fn resume(&mut self, number: u64, does: &mut Vec<Does>) {
         let Some(call) = self.calls.get(&number) else { return };
-        if call.fate != Fate::Open || call.conn.is_some() {
+        if call.state != CallState::Open || call.conn.is_some() {
             return;
         }
         let conn =

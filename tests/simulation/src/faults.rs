@@ -353,7 +353,7 @@ impl World {
             });
             let process = self.processes.get(&owner.node);
             if let Some(owned) = process.and_then(|process| process.sessions.get(session)) {
-                self.checker.heard_claim(owner.token);
+                self.checker.note_heard_claim(owner.token);
                 if owned.owner.token != owner.token {
                     self.checker.forgot_own_claim(session, owned.owner.token);
                 }

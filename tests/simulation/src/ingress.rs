@@ -14,7 +14,7 @@ use ownership::{Error, Incarnation, Owner, Presence, Record};
 use protocol::{Body, Message, Request, SessionId};
 
 use super::client::{self, ConnId};
-use super::net::{Call, Peer, Said};
+use super::net::{Call, Peer, PeerReply};
 use super::process::{Claiming, Purpose};
 use super::redis::{Command, short};
 use super::rules::Rules;

@@ -33,10 +33,10 @@ pub(super) enum Peer {
         attachment: u64,
     },
     /// What the owner says to a connection.
-    Said {
+    PeerReply {
         conn: ConnId,
         attachment: u64,
-        said: Said,
+        reply: PeerReply,
     },
     /// The connection is gone, or attached anew.
     Gone {
@@ -47,7 +47,7 @@ pub(super) enum Peer {
 
 /// What an owner says to a connection, wherever that is.
 #[derive(Clone, Debug)]
-pub(super) enum Said {
+pub(super) enum PeerReply {
     Answer(Answer),
     Open {
         welcome: bool,
@@ -184,10 +184,12 @@ impl World {
             }
         }
         match peer {
-            Peer::Call(call) => self.hear_call(to, from, call),
-            Peer::NotStarted { conn, attachment } => self.hear_not_started(to, conn, attachment),
-            Peer::Said { conn, attachment, said } => self.hear_said(to, conn, attachment, said),
-            Peer::Gone { conn, attachment } => self.hear_gone(to, from, conn, attachment),
+            Peer::Call(call) => self.receive_call(to, from, call),
+            Peer::NotStarted { conn, attachment } => self.call_not_started(to, conn, attachment),
+            Peer::PeerReply { conn, attachment, reply } => {
+                self.receive_reply(to, conn, attachment, reply)
+            }
+            Peer::Gone { conn, attachment } => self.receive_end(to, from, conn, attachment),
         }
     }
 

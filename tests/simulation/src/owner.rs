@@ -18,7 +18,7 @@ use ownership::{Claimed, Digest, Error, Incarnation, Owner, Record, RecordStatus
 use protocol::{Body, Message, Request, RequestId, Revision, SessionId};
 
 use super::client::{self, ClientEvent, ConnId};
-use super::net::{Call, Peer, Said};
+use super::net::{Call, Peer, PeerReply};
 use super::process::Purpose;
 use super::redis::{Answer as RedisAnswer, Command, TTL};
 use super::tools::{Did, Instance};
@@ -196,7 +196,7 @@ impl World {
                 self.send_for(at, create, Purpose::Create(id.clone()));
             }
             Err(_) => {
-                let refused = Said::Answer(Answer::Refused(Refusal::Unavailable));
+                let refused = PeerReply::Answer(Answer::Refused(Refusal::Unavailable));
                 for sink in std::mem::take(&mut owned.sinks) {
                     self.say(at, sink, refused.clone());
                 }
@@ -218,7 +218,7 @@ impl World {
     ) {
         let Claimed { record, log } = claimed;
         self.checker.adopted(self.now, id, record.owner);
-        self.checker.heard_claim(record.owner.token);
+        self.checker.note_heard_claim(record.owner.token);
         let now = self.clock_of(at);
         let Some(revision) = Revision::named(&record.revision) else { return };
         let saved = Saved {
@@ -385,12 +385,12 @@ impl World {
                 if !matches!(answer, Answer::Refused(Refusal::Moved)) {
                     self.acted(id, owned, "a client was answered");
                 }
-                self.say(at, sink, Said::Answer(answer));
+                self.say(at, sink, PeerReply::Answer(answer));
             }
             Effect::Open { sink, welcome, at: cursor } => {
                 let Some(sink) = owned.sink(sink) else { return };
                 self.acted(id, owned, "a stream was opened");
-                self.say(at, sink, Said::Open { welcome, at: cursor });
+                self.say(at, sink, PeerReply::Open { welcome, at: cursor });
             }
             Effect::Write { sink, frame } => {
                 let Some(sink) = owned.sink(sink) else { return };
@@ -398,16 +398,16 @@ impl World {
                 if let Frame::Message { id: Some(event), .. } = &frame
                     && owns
                 {
-                    self.checker.told(id, owned.owner.token, *event);
+                    self.checker.sent(id, owned.owner.token, *event);
                 }
-                self.say(at, sink, Said::Frame(frame));
+                self.say(at, sink, PeerReply::Frame(frame));
             }
             Effect::Finish { sink, ending } => {
                 let Some(sink) = owned.take_sink(sink) else { return };
                 if ending != Ending::Moved {
                     self.acted(id, owned, "a stream was ended");
                 }
-                self.say(at, sink, Said::Finish(ending));
+                self.say(at, sink, PeerReply::Finish(ending));
             }
             Effect::OpenLink => {
                 let instance = self.new_instance();
@@ -420,7 +420,7 @@ impl World {
             Effect::Send(message) => {
                 let mut did = Vec::new();
                 if let Some(instance) = &mut owned.instance {
-                    instance.hear(&message, &mut did);
+                    instance.receive(&message, &mut did);
                 }
                 self.instance_did(at, id, owned, did);
             }
@@ -468,7 +468,7 @@ impl World {
             if let Effect::Answer { sink, answer } = effect
                 && let Some(sink) = owned.take_sink(sink)
             {
-                self.say(at, sink, Said::Answer(answer));
+                self.say(at, sink, PeerReply::Answer(answer));
             }
         }
     }
@@ -487,12 +487,12 @@ impl World {
     }
 
     /// Says something to a connection, here or elsewhere.
-    fn say(&mut self, at: Incarnation, sink: Sink, said: Said) {
+    fn say(&mut self, at: Incarnation, sink: Sink, reply: PeerReply) {
         let Sink { from, conn, attachment, .. } = sink;
         if from == at {
-            self.after(0, Happening::Here { at, conn, attachment, said });
+            self.after(0, Happening::Here { at, conn, attachment, reply });
         } else {
-            self.peer_send(at, from, Peer::Said { conn, attachment, said });
+            self.peer_send(at, from, Peer::PeerReply { conn, attachment, reply });
         }
     }
 }

@@ -51,7 +51,7 @@ const DOUBT_POLL_MS: u64 = 5;
 
 impl Purpose {
     /// Does it decide by whether this node held its lease meanwhile?
-    fn asks_for_the_lease(&self) -> bool {
+    fn reads_the_lease(&self) -> bool {
         matches!(self, Self::Locate(..) | Self::Presence(..) | Self::Lapsed(..) | Self::Claim(_))
     }
 }
@@ -149,7 +149,7 @@ impl Process {
     }
 
     /// The primary that it knows of.
-    pub(super) fn told(&self) -> Option<PrimaryId> {
+    pub(super) fn known_primary(&self) -> Option<PrimaryId> {
         self.failovers.primaries().first().copied()
     }
 
@@ -273,7 +273,7 @@ impl World {
         let Some(waited) = process.waited.get_mut(&tag) else { return };
         // Whether the lease is held is known when the next renewal is answered.
         let until = *waited.until.get_or_insert(self.now + DOUBT_MS);
-        if waited.purpose.asks_for_the_lease() && process.lease.is_doubted() && self.now < until {
+        if waited.purpose.reads_the_lease() && process.lease.is_doubted() && self.now < until {
             self.after(DOUBT_POLL_MS, Happening::Answered { to, tag, answer });
             return;
         }
@@ -288,7 +288,7 @@ impl World {
                 Err(_) => self.renew_in(to, self.timing().retry_ms()),
             },
             (Purpose::Nodes, Answer::Nodes(Ok(leases))) => self.met(to, leases),
-            (Purpose::Primaries, Answer::Primaries(Ok(id))) => self.told_of(to, id),
+            (Purpose::Primaries, Answer::Primaries(Ok(id))) => self.learn_of_primary(to, id),
             (Purpose::Locate(conn, attempt, lease_generation), Answer::Read(came)) => {
                 self.located(to, conn, attempt, lease_generation, came);
             }
@@ -395,7 +395,7 @@ impl World {
         self.after(200, Happening::Starts(slot));
     }
 
-    fn told_of(&mut self, at: Incarnation, id: PrimaryId) {
+    fn learn_of_primary(&mut self, at: Incarnation, id: PrimaryId) {
         let now = self.now;
         let Some(process) = self.processes.get_mut(&at) else { return };
         let clock = process.clock(now);
@@ -571,8 +571,8 @@ impl World {
     }
 
     /// What a process writes to a client of its own, if that is still there.
-    pub(super) fn answer_client(&mut self, conn: ConnId, told: ClientEvent) {
-        self.tell(conn, told);
+    pub(super) fn answer_client(&mut self, conn: ConnId, sent: ClientEvent) {
+        self.tell(conn, sent);
     }
 
     /// Is the peer known to hold a lease?

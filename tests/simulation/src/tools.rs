@@ -84,7 +84,7 @@ struct Running {
     id: RequestId,
     job: Job,
     /// Steps that were told.
-    told: u64,
+    sent: u64,
     /// The question that it waits for.
     question: Option<(RequestId, String)>,
 }
@@ -119,7 +119,7 @@ impl Instance {
     }
 
     /// Takes what the session sends.
-    pub(super) fn hear(&mut self, message: &Message, did: &mut Vec<Did>) {
+    pub(super) fn receive(&mut self, message: &Message, did: &mut Vec<Did>) {
         match message {
             Message::Request(request) => self.asked(request, did),
             Message::Notification(notification) if notification.method == Method::Cancelled => {
@@ -159,7 +159,7 @@ impl Instance {
                 let wait = if job.kind == Kind::Steps { job.millis / 2 } else { job.millis };
                 did.push(Did::Later(request.id.clone(), wait));
                 let id = request.id.clone();
-                let running = Running { id: id.clone(), job, told: 0, question: None };
+                let running = Running { id: id.clone(), job, sent: 0, question: None };
                 self.running.insert(id, running);
             }
             _ => did.push(say(json!({}))),
@@ -170,12 +170,12 @@ impl Instance {
     pub(super) fn go_on(&mut self, id: &RequestId, did: &mut Vec<Did>) {
         let Some(running) = self.running.get_mut(id) else { return };
         let job = &running.job;
-        if job.kind == Kind::Steps && running.told < job.steps {
-            running.told += 1;
+        if job.kind == Kind::Steps && running.sent < job.steps {
+            running.sent += 1;
             let params = json!({
                 "progressToken": job.call,
-                "progress": running.told,
-                "message": format!("{}/{}", job.call, running.told),
+                "progress": running.sent,
+                "message": format!("{}/{}", job.call, running.sent),
             });
             let progress = Notification::new(Method::Progress, Some(params.to_string().as_bytes()));
             did.push(Did::Say(progress.into(), Some(id.clone())));
@@ -206,18 +206,18 @@ impl Instance {
         let Some(running) = self.running.values().find(asked) else { return };
         let (id, call) = (running.id.clone(), running.job.call);
         let question = running.question.as_ref().map(|(_, text)| text.clone()).unwrap_or_default();
-        let said = match response.outcome() {
+        let reply = match response.outcome() {
             Ok(result) => {
                 let result: Value = serde_json::from_slice(&result).unwrap_or_default();
-                let said = result["content"]["said"].as_str().unwrap_or_default().to_owned();
-                if said != question {
-                    did.push(Did::Misled(format!("asked {question}, was told {said}")));
+                let reply = result["content"]["said"].as_str().unwrap_or_default().to_owned();
+                if reply != question {
+                    did.push(Did::Misled(format!("asked {question}, was told {reply}")));
                 }
                 "answered"
             }
             Err(_) => "unanswered",
         };
-        self.finish(&id, &format!("{call} {said} at {}", self.number), did);
+        self.finish(&id, &format!("{call} {reply} at {}", self.number), did);
     }
 
     fn finish(&mut self, id: &RequestId, text: &str, did: &mut Vec<Did>) {

@@ -51,8 +51,8 @@ impl World {
         // A connection leads to the server that was there when it was made.
         let at = process.connected.filter(|_| process.split).unwrap_or(current);
         process.connected = Some(at);
-        let told = process.told().is_none_or(|told| told == at);
-        if self.rules.told_primary && command.is_for_a_told_primary() && !told {
+        let sent = process.known_primary().is_none_or(|sent| sent == at);
+        if self.rules.told_primary && command.is_for_a_told_primary() && !sent {
             let answer = command.unanswered("another primary");
             self.after(0, Happening::Answered { to: from, tag, answer });
             return tag;
@@ -66,16 +66,16 @@ impl World {
         let brief = command.brief();
         let mishap = self.mishaps.iter().position(|(begins, _)| brief.starts_with(begins));
         let mishap = mishap.map(|index| self.mishaps.remove(index).1);
-        let mut heard = !self.rng.chance(weather.unheard);
+        let mut receive_event = !self.rng.chance(weather.unheard);
         let mut there = self.rng.between(0, 2);
         match mishap {
             Some(Mishap::Lost) => return tag,
-            Some(Mishap::Unheard) => heard = false,
+            Some(Mishap::Unheard) => receive_event = false,
             Some(Mishap::Late(millis)) => there += millis,
             Some(Mishap::Twice(millis)) => {
                 let command = command.clone();
                 let again = self.now + millis;
-                self.at(again, Happening::Execute { from, tag, at, command, heard: false });
+                self.at(again, Happening::Execute { from, tag, at, command, receive_event: false });
             }
             Some(Mishap::Half) => {
                 self.after(there, Happening::BreaksOff { from, tag, at, command });
@@ -90,9 +90,9 @@ impl World {
         if self.rng.chance(weather.twice) {
             let again = there + self.rng.below(weather.late_by.max(10));
             let command = command.clone();
-            self.at(again, Happening::Execute { from, tag, at, command, heard: false });
+            self.at(again, Happening::Execute { from, tag, at, command, receive_event: false });
         }
-        self.at(there, Happening::Execute { from, tag, at, command, heard });
+        self.at(there, Happening::Execute { from, tag, at, command, receive_event });
         tag
     }
 
@@ -102,11 +102,11 @@ impl World {
         tag: Tag,
         at: PrimaryId,
         command: Command,
-        heard: bool,
+        receive_event: bool,
     ) {
         if self.now < self.redis.away_until {
             let until = self.redis.away_until;
-            self.at(until, Happening::Execute { from, tag, at, command, heard });
+            self.at(until, Happening::Execute { from, tag, at, command, receive_event });
             return;
         }
         let Some(answer) = self.redis.execute(self.now, at, command.clone()) else {
@@ -120,7 +120,7 @@ impl World {
             // What its process learns nothing of, nobody relies on: a copy that comes late to
             // a deposed primary. But a claim begins a second history.
             let process = self.processes.get(&from);
-            let learns = process.is_some_and(|process| heard && process.waits_for(tag));
+            let learns = process.is_some_and(|process| receive_event && process.waits_for(tag));
             if learns || (process.is_some() && matches!(command, Command::Claim(..))) {
                 self.checker.executed_apart(self.now, from, &command, &answer);
             }
@@ -141,19 +141,21 @@ impl World {
         // A told primary also covers that nobody is missing: see the store's `read`.
         let answer = match (answer, self.processes.get(&from)) {
             (Answer::Read(Ok(None)), Some(process))
-                if self.rules.told_primary && process.told().is_some_and(|told| told != at) =>
+                if self.rules.told_primary
+                    && process.known_primary().is_some_and(|sent| sent != at) =>
             {
                 command.unanswered("another primary")
             }
             // Nor is a node gone whose lease it may have forgotten: see its `presence`.
             (Answer::Presence(Ok(Presence::Gone)), Some(process))
-                if self.rules.told_primary && process.told().is_some_and(|told| told != at) =>
+                if self.rules.told_primary
+                    && process.known_primary().is_some_and(|sent| sent != at) =>
             {
                 command.unanswered("another primary")
             }
             (answer, _) => answer,
         };
-        if heard {
+        if receive_event {
             let back = self.rng.between(0, 2);
             self.after(back, Happening::Answered { to: from, tag, answer });
         }
@@ -204,11 +206,11 @@ impl World {
         let at = self.redis.current();
         let waits = self.processes.get(&from).is_some_and(|process| {
             let is_judged = self.rules.told_primary && command.is_for_a_told_primary();
-            process.waits_for(tag) && (!is_judged || process.told().is_none())
+            process.waits_for(tag) && (!is_judged || process.known_primary().is_none())
         });
         if waits {
             let after = self.rng.between(5, 60);
-            self.after(after, Happening::Execute { from, tag, at, command, heard: true });
+            self.after(after, Happening::Execute { from, tag, at, command, receive_event: true });
         }
     }
 }

@@ -14,7 +14,7 @@ use super::balancer::Conn;
 use super::checker::Checker;
 use super::client::{Client, ClientEvent, ClientRequest, ConnId, Wake};
 use super::faults::Fault;
-use super::net::{LinkEpoch, Links, Peer, Said};
+use super::net::{LinkEpoch, Links, Peer, PeerReply};
 use super::plan::Plan;
 use super::process::Process;
 use super::redis::{Answer, Command, Redis, brief};
@@ -60,7 +60,7 @@ pub(super) enum Timer {
 #[derive(Debug)]
 pub(super) enum Happening {
     /// A command reaches the server that its connection leads to.
-    Execute { from: Incarnation, tag: Tag, at: PrimaryId, command: Command, heard: bool },
+    Execute { from: Incarnation, tag: Tag, at: PrimaryId, command: Command, receive_event: bool },
     /// It reaches the server, which fails half way.
     BreaksOff { from: Incarnation, tag: Tag, at: PrimaryId, command: Command },
     /// An answer of Redis's reaches a process.
@@ -70,7 +70,7 @@ pub(super) enum Happening {
     /// A frame of the peer link reaches a process.
     Deliver { from: Incarnation, to: Incarnation, lease_generation: LinkEpoch, peer: Box<Peer> },
     /// A session speaks to a connection at its own node.
-    Here { at: Incarnation, conn: ConnId, attachment: u64, said: Said },
+    Here { at: Incarnation, conn: ConnId, attachment: u64, reply: PeerReply },
     /// A process sees its link break. `closed`: the peer's system closed it in order.
     LinkLost { at: Incarnation, peer: Incarnation, closed: bool },
     /// The result of an attempt to connect, by the dial loop of this number.
@@ -82,7 +82,7 @@ pub(super) enum Happening {
     /// A process sees a client hang up.
     HungUp { at: Incarnation, conn: ConnId },
     /// A client is told something.
-    Tells { conn: ConnId, told: ClientEvent },
+    Tells { conn: ConnId, sent: ClientEvent },
     /// A client is woken.
     Wakes(usize, Wake),
     /// Something goes wrong.
@@ -295,8 +295,8 @@ impl World {
             }
         }
         match what {
-            Happening::Execute { from, tag, at, command, heard } => {
-                self.execute(from, tag, at, command, heard);
+            Happening::Execute { from, tag, at, command, receive_event } => {
+                self.execute(from, tag, at, command, receive_event);
             }
             Happening::BreaksOff { from, tag, at, command } => {
                 self.break_off(from, tag, at, command);
@@ -306,8 +306,8 @@ impl World {
             Happening::Deliver { from, to, lease_generation, peer } => {
                 self.deliver(from, to, lease_generation, *peer, false);
             }
-            Happening::Here { at, conn, attachment, said } => {
-                self.hear_said(at, conn, attachment, said);
+            Happening::Here { at, conn, attachment, reply } => {
+                self.receive_reply(at, conn, attachment, reply);
             }
             Happening::LinkLost { at, peer, closed } => self.link_lost(at, peer, closed),
             Happening::Dialled { at, peer, number, how } => self.dialled(at, peer, number, how),
@@ -318,7 +318,7 @@ impl World {
                 }
             }
             Happening::HungUp { at, conn } => self.hung_up(at, conn),
-            Happening::Tells { conn, told } => self.tells(conn, told),
+            Happening::Tells { conn, sent } => self.tells(conn, sent),
             Happening::Wakes(client, wake) => self.wakes(client, wake),
             Happening::Fault(fault) => self.strike(fault),
             Happening::Starts(slot) => self.start(slot),

@@ -1,6 +1,6 @@
 //! What each client must have seen by the end of a run.
 
-use super::super::client::{Client, Fate, Phase};
+use super::super::client::{CallState, Client, Phase};
 use super::super::plan::Plan;
 use super::{Checker, OVERHEAD};
 
@@ -21,27 +21,27 @@ impl Checker {
         let mut wrong = Vec::new();
         for (number, call) in &client.calls {
             self.tally.calls += 1;
-            match call.fate {
-                Fate::Result => self.tally.results += 1,
-                Fate::Error => self.tally.errors += 1,
-                Fate::Lost => self.tally.lost += 1,
-                Fate::Open | Fate::Cancelled | Fate::Gone => {}
+            match call.state {
+                CallState::Result => self.tally.results += 1,
+                CallState::Error => self.tally.errors += 1,
+                CallState::Lost => self.tally.lost += 1,
+                CallState::Open | CallState::Cancelled | CallState::Gone => {}
             }
             // No excuse covers a call that hangs, whatever became of its session.
             let live = client.phase == Phase::Live;
-            if call.fate == Fate::Open && (live || call.is_connected()) {
+            if call.state == CallState::Open && (live || call.is_connected()) {
                 self.breaks(format!("call {number} of {session:?} never got its final response"));
             }
-            if matches!(call.fate, Fate::Result | Fate::Error) && call.is_connected() {
+            if matches!(call.state, CallState::Result | CallState::Error) && call.is_connected() {
                 self.breaks(format!("the stream of call {number} of {session:?} did not end"));
             }
-            if live && call.since >= plan.probe_at && call.fate != Fate::Result {
-                let fate = call.fate;
+            if live && call.since >= plan.probe_at && call.state != CallState::Result {
+                let state = call.state;
                 self.breaks(format!(
-                    "{session:?} is not usable when all is calm: call {number} ended {fate:?}"
+                    "{session:?} is not usable when all is calm: call {number} ended {state:?}"
                 ));
             }
-            if call.fate == Fate::Error
+            if call.state == CallState::Error
                 && let Err(why) = self.may_fail(client, &session, call, plan)
             {
                 let text = call.error.as_deref().unwrap_or_default();
@@ -50,7 +50,7 @@ impl Checker {
             if !live {
                 continue;
             }
-            if let (Fate::Result | Fate::Error, Some(last)) = (call.fate, call.last)
+            if let (CallState::Result | CallState::Error, Some(last)) = (call.state, call.last)
                 && let Some(missed) = self.missed(client, &session, last)
             {
                 wrong.push((call.since, format!("call {number} never got event {missed}")));
@@ -59,7 +59,7 @@ impl Checker {
             let bound = plan.hold + 2 * call.job.work() + call.waited + OVERHEAD;
             let bound = bound + self.leases_stood_longer(call) + self.without_claimant(call);
             let bound = plan.answers_within.min(bound);
-            if matches!(call.fate, Fate::Result | Fate::Error) && took > bound {
+            if matches!(call.state, CallState::Result | CallState::Error) && took > bound {
                 let text = format!("the final response to call {number} took {took} of {bound} ms");
                 wrong.push((call.since, text));
             }

@@ -86,7 +86,7 @@ impl Checker {
 
     /// A node has learnt that its claim under this token was done, or owned the session before it
     /// sent that.
-    pub(in super::super) fn heard_claim(&mut self, token: Token) {
+    pub(in super::super) fn note_heard_claim(&mut self, token: Token) {
         self.heard_claims.insert(token.random);
     }
 
@@ -106,7 +106,7 @@ impl Checker {
         let Some(vulnerable) = self.vulnerable.get(session).copied() else { return };
         if vulnerable.owner.node == new.node {
             if self.has_heard(vulnerable.owner.token) {
-                self.heard_claim(new.token);
+                self.note_heard_claim(new.token);
             } else {
                 // It claims again what it had claimed: it did not know that it could write
                 // the session anew.

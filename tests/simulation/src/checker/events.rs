@@ -9,32 +9,32 @@ use super::Checker;
 
 impl Checker {
     /// The owner with this token writes an event to a connection, so the log holds it.
-    pub(in super::super) fn told(&mut self, session: &SessionId, by: Token, id: EventId) {
-        let stream = self.told.entry((session.clone(), id.stream)).or_default();
+    pub(in super::super) fn sent(&mut self, session: &SessionId, by: Token, id: EventId) {
+        let stream = self.sent.entry((session.clone(), id.stream)).or_default();
         stream.insert(id.number, id);
-        let through = self.told_by.entry((session.clone(), by.random)).or_default();
+        let through = self.sent_by.entry((session.clone(), by.random)).or_default();
         *through = id.number.max(*through);
     }
 
     /// The number of the newest event of the session that was told under a token of this record.
     /// What an owner told whose claim is not in the record, in a partition of Redis, is not in its
     /// log either, whoever wrote it.
-    pub(super) fn told_through(&self, session: &SessionId, record: &Record) -> u64 {
+    pub(super) fn sent_through(&self, session: &SessionId, record: &Record) -> u64 {
         let tokens = std::iter::once(&record.owner.token).chain(&record.former);
-        let told = tokens.filter_map(|token| self.told_by.get(&(session.clone(), token.random)));
-        told.copied().max().unwrap_or(0)
+        let sent = tokens.filter_map(|token| self.sent_by.get(&(session.clone(), token.random)));
+        sent.copied().max().unwrap_or(0)
     }
 
     /// Another node has claimed the session with the log up to this number. What its owners told
     /// of later ones is forgotten, and the numbers are given anew.
     pub(super) fn log_ends(&mut self, now: u64, session: &SessionId, through: u64) {
         let mut lost = None;
-        for ((of, _), told) in &mut self.told_by {
+        for ((of, _), sent) in &mut self.sent_by {
             if of == session {
-                *told = through.min(*told);
+                *sent = through.min(*sent);
             }
         }
-        for ((of, _), stream) in &mut self.told {
+        for ((of, _), stream) in &mut self.sent {
             if of == session {
                 lost = stream.split_off(&(through + 1)).into_values().next().or(lost);
             }
@@ -51,8 +51,8 @@ impl Checker {
         session: &SessionId,
         last: EventId,
     ) -> Option<EventId> {
-        let told = self.told.get(&(session.clone(), last.stream))?;
-        let mut missed = told.range(..=last.number).filter(|(_, id)| !client.has_seen(id));
+        let sent = self.sent.get(&(session.clone(), last.stream))?;
+        let mut missed = sent.range(..=last.number).filter(|(_, id)| !client.has_seen(id));
         missed.next().map(|(_, id)| *id)
     }
 }

@@ -47,7 +47,7 @@ impl World {
         };
         if owner == at {
             connection.seeks = false;
-            self.hear_call(at, at, call);
+            self.receive_call(at, at, call);
         } else if self.peer_send(at, owner, Peer::Call(call)) {
             if let Some(connection) = self.connection(at, conn) {
                 connection.seeks = false;
@@ -60,7 +60,7 @@ impl World {
     }
 
     /// A node that was asked to take the session up answers, or was lost.
-    fn hear_asked(&mut self, at: Incarnation, conn: ConnId, answer: Option<Answer>) {
+    fn receive_take_up_answer(&mut self, at: Incarnation, conn: ConnId, answer: Option<Answer>) {
         let Some(connection) = self.connection(at, conn) else { return };
         match (connection.route.asked(answer), connection.owner) {
             (Asked::IsThere, Some(owner)) => self.reach(at, conn, owner, false),
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    pub(crate) fn hear_not_started(&mut self, at: Incarnation, conn: ConnId, attachment: u64) {
+    pub(crate) fn call_not_started(&mut self, at: Incarnation, conn: ConnId, attachment: u64) {
         let Some(connection) = self.connection(at, conn) else { return };
         if connection.attachment == attachment {
             let next = connection.route.not_started();
@@ -78,28 +78,34 @@ impl World {
     }
 
     /// The owner of the session sends something to a connection.
-    pub(crate) fn hear_said(&mut self, at: Incarnation, conn: ConnId, attachment: u64, said: Said) {
+    pub(crate) fn receive_reply(
+        &mut self,
+        at: Incarnation,
+        conn: ConnId,
+        attachment: u64,
+        reply: PeerReply,
+    ) {
         let numbered = self.rules.numbers_attachments;
         let Some(connection) = self.connection(at, conn) else { return };
         if numbered && connection.attachment != attachment {
             return;
         }
         if connection.asks {
-            let answer = match said {
-                Said::Answer(answer) => Some(answer),
+            let answer = match reply {
+                PeerReply::Answer(answer) => Some(answer),
                 _ => None,
             };
-            return self.hear_asked(at, conn, answer);
+            return self.receive_take_up_answer(at, conn, answer);
         }
         let route = &mut connection.route;
-        let next = match said {
-            Said::Answer(answer) => route.received(ReplyEvent::Answer(answer)),
-            Said::Open { welcome, at } => route.received(ReplyEvent::Open { welcome, at }),
-            Said::Frame(frame) => route.received(ReplyEvent::Frame(frame)),
-            Said::Finish(Ending::Abort) => route.received(ReplyEvent::Abort),
-            Said::Finish(Ending::Moved) => route.received(ReplyEvent::Moved),
-            Said::Finish(_) => route.ended(),
-            Said::Lost => route.lost(),
+        let next = match reply {
+            PeerReply::Answer(answer) => route.received(ReplyEvent::Answer(answer)),
+            PeerReply::Open { welcome, at } => route.received(ReplyEvent::Open { welcome, at }),
+            PeerReply::Frame(frame) => route.received(ReplyEvent::Frame(frame)),
+            PeerReply::Finish(Ending::Abort) => route.received(ReplyEvent::Abort),
+            PeerReply::Finish(Ending::Moved) => route.received(ReplyEvent::Moved),
+            PeerReply::Finish(_) => route.ended(),
+            PeerReply::Lost => route.lost(),
         };
         self.proceed(at, conn, next);
     }
@@ -110,11 +116,11 @@ impl World {
         let now = process.clock(self.now);
         let Some(connection) = process.connections.get_mut(&conn) else { return };
         match next {
-            Next::Tell(told) => {
-                if is_progress(&told) {
+            Next::Tell(sent) => {
+                if is_progress(&sent) {
                     connection.retry.progress();
                 }
-                self.tell_client(at, conn, told);
+                self.send_to_client(at, conn, sent);
             }
             Next::Nothing => connection.retry.attached(now),
             Next::Seek | Next::Wait => self.wait(at, conn),
@@ -158,16 +164,16 @@ impl World {
     fn finish(&mut self, at: Incarnation, conn: ConnId, rest: VecDeque<ReplyEvent>) {
         self.drop_keeper(at, conn);
         let is_over = matches!(rest.back(), Some(ReplyEvent::Answer(_) | ReplyEvent::Abort));
-        for told in rest {
-            self.tell_client(at, conn, told);
+        for sent in rest {
+            self.send_to_client(at, conn, sent);
         }
         if !is_over {
             self.answer_client(conn, client::ClientEvent::End);
         }
     }
 
-    fn tell_client(&mut self, at: Incarnation, conn: ConnId, told: ReplyEvent) {
-        let told = match told {
+    fn send_to_client(&mut self, at: Incarnation, conn: ConnId, sent: ReplyEvent) {
+        let sent = match sent {
             ReplyEvent::Answer(Answer::Welcome(_)) => match self.new_session_of(at, conn) {
                 Some(session) => client::ClientEvent::Welcome(session),
                 None => return,
@@ -179,7 +185,7 @@ impl World {
                 client::ClientEvent::Cut
             }
         };
-        self.answer_client(conn, told);
+        self.answer_client(conn, sent);
     }
 
     /// The call of a peer's for which this session was looked for. It waits no longer.
@@ -189,9 +195,9 @@ impl World {
     }
 
     fn answer_call(&mut self, at: Incarnation, from: Incarnation, call: &Call, answer: Answer) {
-        let said = Said::Answer(answer);
+        let reply = PeerReply::Answer(answer);
         let (conn, attachment) = (call.conn, call.attachment);
-        self.peer_send(at, from, Peer::Said { conn, attachment, said });
+        self.peer_send(at, from, Peer::PeerReply { conn, attachment, reply });
     }
 
     fn drop_keeper(&mut self, at: Incarnation, conn: ConnId) {
@@ -204,7 +210,7 @@ impl World {
     fn reattach(&mut self, at: Incarnation, conn: ConnId) {
         let Some(connection) = self.connection(at, conn) else { return };
         if connection.asks {
-            return self.hear_asked(at, conn, None);
+            return self.receive_take_up_answer(at, conn, None);
         }
         let next = connection.route.lost();
         self.proceed(at, conn, next);
@@ -279,7 +285,7 @@ impl World {
             if let Some(owner) = owner.filter(|owner| *owner != at) {
                 self.peer_send(at, owner, Peer::Gone { conn, attachment });
             } else {
-                self.hear_gone(at, at, conn, attachment);
+                self.receive_end(at, at, conn, attachment);
             }
         }
     }
@@ -291,7 +297,7 @@ impl World {
         let Some(connection) = process.connections.remove(&conn) else { return };
         let attachment = connection.attachment;
         match connection.owner {
-            Some(owner) if owner == at => self.hear_gone(at, at, conn, attachment),
+            Some(owner) if owner == at => self.receive_end(at, at, conn, attachment),
             Some(owner) => {
                 self.peer_send(at, owner, Peer::Gone { conn, attachment });
             }

@@ -75,7 +75,7 @@ impl World {
                 Outcome::Saved(version) => owned.following.push_back(Event::Saved { version }),
                 Outcome::Reclaimed(token) => {
                     owned.owner.token = token;
-                    self.checker.heard_claim(token);
+                    self.checker.note_heard_claim(token);
                     let owner_tag = OwnerTag(token.random);
                     // Before anything that happens under it.
                     owned.following.push_front(Event::Reclaimed { owner_tag });
@@ -118,11 +118,11 @@ impl World {
             };
             if let Some(sink) = owned.take_sink(sink) {
                 let refusal = if ended { Refusal::UnknownSession } else { Refusal::Moved };
-                self.say(at, sink, Said::Answer(Answer::Refused(refusal)));
+                self.say(at, sink, PeerReply::Answer(Answer::Refused(refusal)));
             }
         }
         for sink in owned.sinks {
-            self.say(at, sink, Said::Lost);
+            self.say(at, sink, PeerReply::Lost);
         }
         self.retry_those_of(at, id);
     }

@@ -4,7 +4,7 @@ use super::*;
 
 impl World {
     /// A request for a session comes to this node.
-    pub(crate) fn hear_call(&mut self, at: Incarnation, from: Incarnation, call: Call) {
+    pub(crate) fn receive_call(&mut self, at: Incarnation, from: Incarnation, call: Call) {
         let Some(request) = call.request.clone() else {
             // The record may name this node, or nobody: see for itself.
             return self.seek_for_peer(at, from, call);
@@ -35,14 +35,14 @@ impl World {
     pub(super) fn not_started(&mut self, at: Incarnation, from: Incarnation, call: &Call) {
         let (conn, attachment) = (call.conn, call.attachment);
         if from == at {
-            self.hear_not_started(at, conn, attachment);
+            self.call_not_started(at, conn, attachment);
         } else {
             self.peer_send(at, from, Peer::NotStarted { conn, attachment });
         }
     }
 
     /// A connection is gone, or attached anew.
-    pub(crate) fn hear_gone(
+    pub(crate) fn receive_end(
         &mut self,
         at: Incarnation,
         from: Incarnation,

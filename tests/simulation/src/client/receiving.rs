@@ -5,7 +5,7 @@ use super::*;
 impl Call {
     /// A stream that ends now leaves the client nothing to resume by.
     fn is_cut_short(&self) -> bool {
-        self.fate == Fate::Open && self.cursor.is_none()
+        self.state == CallState::Open && self.cursor.is_none()
     }
 
     /// A connection waits for its final response.
@@ -45,17 +45,17 @@ impl Client {
     }
 
     /// A connection was told something.
-    pub(crate) fn heard(
+    pub(crate) fn receive_event(
         &mut self,
         now: u64,
         conn: ConnId,
-        told: ClientEvent,
+        sent: ClientEvent,
         does: &mut Vec<Does>,
     ) {
         let Some(what) = self.conns.get(&conn).cloned() else { return };
         self.now = now;
         let over = matches!(
-            told,
+            sent,
             ClientEvent::Welcome(..) | ClientEvent::Answer(_) | ClientEvent::End | ClientEvent::Cut
         );
         if over {
@@ -65,27 +65,27 @@ impl Client {
                 self.listening.conn = None;
             }
         }
-        if let ClientEvent::Answer(Answer::Refused(refusal)) = &told
+        if let ClientEvent::Answer(Answer::Refused(refusal)) = &sent
             && matches!(refusal, Refusal::Moved | Refusal::Rejected(_))
             && !matches!(what, What::Reply(_))
         {
             does.push(Does::Complain(format!("{what:?} was refused: {refusal}")));
         }
-        if let ClientEvent::Answer(Answer::Refused(Refusal::UnknownSession)) = &told {
+        if let ClientEvent::Answer(Answer::Refused(Refusal::UnknownSession)) = &sent {
             self.unknown(&what, does);
             return;
         }
         match what {
-            What::Begin => self.heard_begin(told, does),
+            What::Begin => self.receive_begin_answer(sent, does),
             What::Initialized => {
-                if !matches!(told, ClientEvent::Answer(Answer::Accepted)) {
+                if !matches!(sent, ClientEvent::Answer(Answer::Accepted)) {
                     does.push(Does::Wake(300, Wake::Initialized));
                 }
             }
-            What::Call(number) => self.heard_call(now, number, told, does),
-            What::Listen => self.heard_listen(told, does),
+            What::Call(number) => self.receive_call_answer(now, number, sent, does),
+            What::Listen => self.receive_listen_answer(sent, does),
             What::Level(index) => {
-                if let ClientEvent::Answer(Answer::Json(data)) = &told
+                if let ClientEvent::Answer(Answer::Json(data)) = &sent
                     && read(data).is_some_and(|value| value.get("result").is_some())
                     && let Some(level) = self.levels.get_mut(index as usize)
                 {
@@ -94,15 +94,15 @@ impl Client {
             }
             What::Cancel(number) => {
                 if let (ClientEvent::Answer(Answer::Accepted), Some(call)) =
-                    (&told, self.calls.get_mut(&number))
+                    (&sent, self.calls.get_mut(&number))
                 {
                     call.cancelled_at = Some(now);
                 }
             }
-            What::Reply(id) => self.heard_reply(&id, &told, does),
+            What::Reply(id) => self.receive_post_answer(&id, &sent, does),
             What::Stranger => {
                 let (ClientEvent::Answer(Answer::Json(data))
-                | ClientEvent::Frame(Frame::Message { data, .. })) = &told
+                | ClientEvent::Frame(Frame::Message { data, .. })) = &sent
                 else {
                     return;
                 };
@@ -111,7 +111,7 @@ impl Client {
                     does.push(Does::Forgotten("a session that ended was used", ended));
                 }
             }
-            What::Delete => match told {
+            What::Delete => match sent {
                 ClientEvent::Answer(Answer::Ended) => {
                     self.phase = Phase::Ended;
                     self.end_was_told = true;
@@ -123,7 +123,7 @@ impl Client {
                     self.ending = false;
                 }
                 _ => {
-                    does.push(Does::Complain(format!("DELETE was answered with {told:?}")));
+                    does.push(Does::Complain(format!("DELETE was answered with {sent:?}")));
                     self.ending = false;
                 }
             },
@@ -149,16 +149,16 @@ impl Client {
         if let What::Call(number) = what
             && let Some(call) = self.calls.get_mut(number)
         {
-            call.fate = Fate::Gone;
+            call.state = CallState::Gone;
         }
     }
 
-    pub(super) fn heard_begin(&mut self, told: ClientEvent, does: &mut Vec<Does>) {
-        match told {
+    pub(super) fn receive_begin_answer(&mut self, sent: ClientEvent, does: &mut Vec<Does>) {
+        match sent {
             ClientEvent::Welcome(session) => {
                 self.session = Some(session);
                 self.phase = Phase::Live;
-                self.say_initialized(does);
+                self.send_initialized(does);
                 does.push(Does::Wake(self.rng.between(10, 500), Wake::Act));
             }
             ClientEvent::Answer(_) | ClientEvent::Cut | ClientEvent::End => {
@@ -168,8 +168,13 @@ impl Client {
         }
     }
 
-    pub(super) fn heard_reply(&mut self, id: &str, told: &ClientEvent, does: &mut Vec<Does>) {
-        match told {
+    pub(super) fn receive_post_answer(
+        &mut self,
+        id: &str,
+        sent: &ClientEvent,
+        does: &mut Vec<Does>,
+    ) {
+        match sent {
             ClientEvent::Answer(Answer::Accepted) => {
                 if let Some(question) = self.questions.get_mut(id) {
                     question.answered = true;
@@ -182,36 +187,37 @@ impl Client {
         }
     }
 
-    pub(super) fn heard_call(
+    pub(super) fn receive_call_answer(
         &mut self,
         now: u64,
         number: u64,
-        told: ClientEvent,
+        sent: ClientEvent,
         does: &mut Vec<Does>,
     ) {
-        match told {
+        match sent {
             ClientEvent::Answer(Answer::Json(data)) => {
                 self.message(Some(number), None, &data, does)
             }
             ClientEvent::Answer(Answer::Nothing) => {
-                let fate = self.calls.get(&number).map(|call| call.fate);
-                if fate != Some(Fate::Cancelled) {
+                let state = self.calls.get(&number).map(|call| call.state);
+                if state != Some(CallState::Cancelled) {
                     does.push(Does::Complain(format!("call {number} was answered with nothing")));
                 }
             }
             ClientEvent::Answer(Answer::Refused(Refusal::NothingMore)) => {
-                let open = self.calls.get(&number).is_some_and(|call| call.fate == Fate::Open);
+                let open =
+                    self.calls.get(&number).is_some_and(|call| call.state == CallState::Open);
                 if open {
                     let since = self.calls.get(&number).map_or(0, |call| call.since);
                     let text = "a stream is finished whose final response never came";
                     does.push(Does::Forgotten(text, since));
-                    self.settle(number, Fate::Gone);
+                    self.settle(number, CallState::Gone);
                 }
             }
             ClientEvent::Answer(Answer::Refused(Refusal::UnknownEvent)) => {
                 let since = self.calls.get(&number).map_or(0, |call| call.since);
                 does.push(Does::Forgotten("an event id is unknown", since));
-                self.settle(number, Fate::Gone);
+                self.settle(number, CallState::Gone);
             }
             ClientEvent::Answer(Answer::Refused(refusal))
                 if self.calls.get(&number).is_some_and(|call| call.cursor.is_none()) =>
@@ -235,19 +241,19 @@ impl Client {
     pub(super) fn left(&mut self, _now: u64, number: u64, does: &mut Vec<Does>) {
         let wait = self.rng.between(300, 2_500);
         let Some(call) = self.calls.get_mut(&number) else { return };
-        if call.fate != Fate::Open {
+        if call.state != CallState::Open {
             return;
         }
         if call.cursor.is_some() {
             call.waited += wait;
             does.push(Does::Wake(wait, Wake::Return(number)));
         } else {
-            call.fate = Fate::Lost;
+            call.state = CallState::Lost;
         }
     }
 
-    pub(super) fn heard_listen(&mut self, told: ClientEvent, does: &mut Vec<Does>) {
-        match told {
+    pub(super) fn receive_listen_answer(&mut self, sent: ClientEvent, does: &mut Vec<Does>) {
+        match sent {
             ClientEvent::Frame(frame) => self.frame(None, &frame, does),
             ClientEvent::Answer(answer) => {
                 if let Answer::Refused(Refusal::UnknownEvent) = answer {
@@ -449,12 +455,12 @@ impl Client {
         }
         let Some(call) = self.calls.get_mut(&number) else { return };
         let result = value.get("result").is_some();
-        match call.fate {
-            Fate::Open => {}
+        match call.state {
+            CallState::Open => {}
             // The answer and the cancellation crossed.
-            Fate::Cancelled => return,
-            fate => {
-                let text = format!("call {number} has a second final response, after {fate:?}");
+            CallState::Cancelled => return,
+            state => {
+                let text = format!("call {number} has a second final response, after {state:?}");
                 does.push(Does::Complain(text));
                 return;
             }
@@ -468,7 +474,7 @@ impl Client {
             does.push(Does::Complain(format!("call {number} got the result {text:?}")));
         }
         if result {
-            self.settle(number, Fate::Result);
+            self.settle(number, CallState::Result);
         } else {
             let text = value["error"]["message"].as_str().unwrap_or_default();
             self.fails(number, text.to_owned());
@@ -477,11 +483,12 @@ impl Client {
 
     /// The final response of a call is an error.
     fn fails(&mut self, number: u64, text: String) {
-        let Some(call) = self.calls.get_mut(&number).filter(|call| call.fate == Fate::Open) else {
+        let Some(call) = self.calls.get_mut(&number).filter(|call| call.state == CallState::Open)
+        else {
             return;
         };
         call.error = Some(text);
-        self.settle(number, Fate::Error);
+        self.settle(number, CallState::Error);
     }
 
     /// Was it told this event?
@@ -489,9 +496,9 @@ impl Client {
         self.events.contains_key(&id.to_string())
     }
 
-    pub(super) fn settle(&mut self, number: u64, fate: Fate) {
+    pub(super) fn settle(&mut self, number: u64, state: CallState) {
         if let Some(call) = self.calls.get_mut(&number) {
-            call.fate = fate;
+            call.state = state;
             call.until = self.now;
         }
     }
