@@ -293,7 +293,10 @@ async fn what_belongs_to_no_request_comes_on_the_standalone_stream() -> Result<(
             let client = Client::open(node.demo(), revision).await?;
             let mut listening = client.listen().await?;
             let touch = client.tool("rh_touch_resource", json!({})).await?;
-            ensure!(touch["content"][0]["text"] == "nobody watches the resource", "{touch}");
+            ensure!(
+                touch["content"][0]["text"] == "no client is subscribed to the resource",
+                "{touch}"
+            );
             let watched = json!({"uri": "test://watched-resource"});
             let subscribed = client.request("resources/subscribe", watched.clone()).await?;
             ensure!(subscribed["result"] == json!({}), "{subscribed}");

@@ -1,16 +1,17 @@
-//! The process between the node and a tenant's server, which leaves nothing alive.
+//! The process between the node and a tenant's server, which leaves no process alive.
 //!
-//! A process cannot outlive all its descendants' tricks from the outside: they leave
-//! its group with `setsid`, and nobody is left to kill them when the node itself is
-//! killed. So a small program of our own is their parent. It is told by the kernel
-//! when the node dies, every orphan below it becomes its own child, and it goes only
-//! when they are all dead. The server speaks with the node directly: the guard hands
-//! its standard streams on and never reads or writes them.
+//! A node cannot end all descendants of a server from outside: they leave the server's
+//! process group with `setsid`, and no process is left to kill them when the node itself
+//! is killed. So a small program of our own, the guard, is the server's parent. The
+//! kernel signals the guard when the node dies, and makes every orphaned descendant a
+//! child of the guard. The guard exits only when all of them are dead. The server
+//! communicates with the node directly: the guard passes its own standard streams on to
+//! the server and never reads or writes them.
 //!
-//! The guard is the leader of the server's process group. What it understands:
-//! `SIGTERM` and `SIGINT`, once: passed on to the group. `SIGHUP`, also when it comes
-//! of the node's death: everything is killed. The server's exit: what it left behind is
-//! killed, and its status becomes the guard's.
+//! The guard is the leader of the server's process group. It passes the first `SIGTERM`
+//! or `SIGINT` on to the group. At `SIGHUP`, which the kernel also sends when the node
+//! dies, it kills everything. When the server exits, the guard kills the processes that
+//! the server left behind, and exits with the server's status.
 //!
 //! A supervisor that signals every process of the node by itself (systemd's default
 //! `KillMode`, for one) stops servers before their sessions are drained. Let it signal
@@ -100,7 +101,7 @@ impl Bounds {
         ];
         for (resource, bound) in bounds {
             let Some(bound) = bound else { continue };
-            // Nobody but root may raise what is already lower.
+            // Only root may raise a limit that is lower already.
             let bound = getrlimit(resource).maximum.map_or(bound, |maximum| maximum.min(bound));
             prlimit(pid, resource, Rlimit { current: Some(bound), maximum: Some(bound) })?;
         }
@@ -209,7 +210,7 @@ fn watch(signals: &mut Signals, server: u32) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// Reaps whoever is dead, up to the server itself.
+/// Reaps children that have ended. Stops at the server itself, and returns its status.
 fn reap_until(server: u32) -> io::Result<Option<ExitStatus>> {
     loop {
         match wait(WaitOptions::NOHANG) {

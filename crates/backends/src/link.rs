@@ -1,8 +1,8 @@
 //! The pipe between a session and a tenant's server.
 //!
-//! Nothing here knows what a server is: an implementation either drives the
-//! [`ServerEnd`] that [`Link::pair`] gives it, or is driven in place by whoever polls
-//! the [`LinkEvents`]. Neither half ever waits for the other side.
+//! This module does not depend on the kind of server: an implementation either drives
+//! the [`ServerEnd`] that [`Link::pair`] returns, or the task that polls the
+//! [`LinkEvents`] drives it in place. Neither half ever waits for the other side.
 
 mod pair;
 
@@ -18,8 +18,8 @@ pub use self::pair::{EventSender, Gone, ServerEnd};
 /// A configured MCP server of a tenant.
 pub trait Backend: Send + Sync + 'static {
     /// Opens a link for a session, from within a tokio runtime. Never waits and never
-    /// fails: what goes wrong is told by the link. Whoever drops both halves, also
-    /// before the link is up, leaves nothing behind.
+    /// fails: the link reports errors. Once both halves are dropped, also before the
+    /// link is up, nothing that the link started is left.
     fn open(&self, session: &SessionId) -> Link;
 }
 
@@ -128,7 +128,7 @@ impl LinkSender {
 pub struct LinkEvents(Source);
 
 enum Source {
-    /// Somebody else drives the server.
+    /// Another task drives the server.
     Queue(EventReceiver),
     /// Polling drives the server.
     InPlace(Box<dyn Engine>),

@@ -1,10 +1,10 @@
 //! MCP servers written in Rust that run inside the node.
 //!
 //! A [`Handler`] takes a method and raw parameters and gives a raw result. It never
-//! sees an envelope, an id or a revision. Its futures run in place: whoever polls the
-//! link's events (the session's actor) polls them, so a call that is ready at once
-//! costs no task and no wake-up. The price: a handler that blocks or spins delays
-//! every session of the same thread. What takes long belongs on
+//! sees an envelope, an id or a revision. Its futures run in place: the task that polls
+//! the link's events (the session's actor) polls them too, so a call that is ready at
+//! once costs no task and no wake-up. The price: a handler that blocks or spins delays
+//! every session of the same thread. Long work belongs on
 //! `tokio::task::spawn_blocking` or a task of its own.
 
 mod engine;

@@ -66,11 +66,11 @@ pub struct StdioSettings {
     pub cpu_secs_max: Option<u64>,
 }
 
-/// Who shares a process.
+/// Which sessions share a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// Nobody: each session has its own.
+    /// None: each session has its own process.
     #[default]
     Session,
 }

@@ -78,7 +78,7 @@ fn is_zero_weight(parameter: &str) -> bool {
 
 /// Is a body of this type JSON as we read it? A charset other than UTF-8 is not (POST-04).
 pub(crate) fn is_json(content_type: &str) -> bool {
-    // As nearly everybody writes it.
+    // The spelling of nearly every client.
     if content_type == "application/json" {
         return true;
     }

@@ -1,5 +1,5 @@
-//! What operators and their machines ask: `/metrics`, `/healthz`, `/readyz`, which are open
-//! to everyone who reaches the port; and `/drain`, which takes a token. Plain HTTP.
+//! The endpoints for operators and their machines: `/metrics`, `/healthz` and `/readyz`, which
+//! are open to every client that reaches the port, and `/drain`, which needs a token. Plain HTTP.
 
 use std::net::TcpListener;
 use std::rc::Rc;

@@ -37,8 +37,8 @@ where
                 set_up(&stream, bounds.write_timeout_secs);
                 let open = is_counted.then(|| Held::new(&CONNECTIONS));
                 let stream = Timed::new(stream, bounds.head_timeout);
-                // Nobody asks for the address: it is the balancer's. Boxed, since the server's
-                // task for a connection has room for it twice.
+                // No code reads the peer address: it is the balancer's. The future is boxed, since
+                // the server's task for a connection reserves its size twice.
                 Box::pin(http.call((stream, None)).inspect(move |_| drop(open)))
             })
         })

@@ -1,4 +1,4 @@
-//! Is this server to be left, and does anybody still need it?
+//! Whether clients are asked to leave this server, and whether requests still use it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// How long nobody may have asked anything before the server is taken for left. A balancer
-/// that sends nobody here any more is quiet for longer, and one that still does is not.
+/// How long no request may have arrived before the server counts as unused. The pause is longer
+/// once the balancer sends no more requests here, and shorter while the balancer still does.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// What the responses of a server have to know of each other.
@@ -32,7 +32,7 @@ impl Drain {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Ready when nobody is here and nobody came for a moment.
+    /// Ready when no request or stream is open and none has arrived for [`QUIET`].
     pub(crate) async fn over(&self) {
         loop {
             let left = self.left.notified();
@@ -49,7 +49,7 @@ impl Drain {
     }
 }
 
-/// Somebody who needs the server, for as long as this is held.
+/// A request or stream that uses the server, for as long as this is held.
 #[derive(Debug)]
 pub(crate) struct Present(Arc<Drain>);
 

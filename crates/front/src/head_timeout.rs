@@ -242,7 +242,7 @@ impl Timed {
 }
 
 impl AsyncRead for Timed {
-    /// Reads; where a head is late, the connection has ended for whoever reads it.
+    /// Reads. Where a head is late, the reader gets the end of the connection.
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

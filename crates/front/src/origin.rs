@@ -70,8 +70,8 @@ impl Gate {
 }
 
 impl Settings {
-    /// Is everything that names an origin or a host written so that it can match one? The
-    /// same is asked at the start; this is for whoever wants to know before.
+    /// Checks that each setting of an origin or a host is written so that a request can match it.
+    /// The server checks the same at its start; this method is for a caller that checks earlier.
     pub fn check(&self) -> Result<(), Error> {
         Gate::new(self)?;
         public_path(self).map(drop)

@@ -45,7 +45,7 @@ impl Refused {
         self
     }
 
-    /// No such path, or no such tenant: which of the two is nobody's business.
+    /// No such path, or no such tenant: the response does not reveal which of the two.
     pub(crate) fn unknown_path() -> Self {
         Self::invalid(StatusCode::NOT_FOUND, "there is no endpoint at this path")
     }
@@ -97,7 +97,7 @@ impl Refused {
         )
     }
 
-    /// A revision that nobody knows (VER-03).
+    /// The request names a revision that is not supported here (VER-03).
     pub(crate) fn version() -> Self {
         let known = protocol::Revision::ALL.map(protocol::Revision::as_str).join(", ");
         let message =

@@ -29,7 +29,7 @@ const BACKLOG: u32 = 4_096;
 /// client gets to the answer; then it is closed whatever it still sends.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Longer than anybody's grace, which is what counts.
+/// Longer than every grace period of [`Running::stop`], which is the one that counts.
 const SHUTDOWN_SECS_MAX: u64 = 3_600;
 
 /// Listens for clients and for operators. Call it within an actix system: sessions live on
@@ -110,8 +110,8 @@ fn client_server(
             .keep_alive(keep_alive)
             .client_request_timeout(bounds.head_timeout)
             .client_disconnect_timeout(LINGER)
-            // A client that closes its half is gone: else nobody would notice that an SSE
-            // stream's reader is, until the next thing is written to it.
+            // A client that closes its half counts as gone. Otherwise the server would notice
+            // that the reader of an SSE stream is gone only at its next write to the stream.
             .h1_allow_half_closed(false)
             .graceful_shutdown_signal(move || {
                 let stopping = stopping.clone();
@@ -193,8 +193,9 @@ impl Running {
         self.drain.begin();
     }
 
-    /// Ready when no request is being answered, no stream is open, and nobody has come for
-    /// a moment: a balancer has moved everybody away, and [`Running::stop`] cuts nothing.
+    /// Ready when no request is being answered, no stream is open, and no request has arrived
+    /// for a moment: the balancer has moved all clients to other nodes, and [`Running::stop`]
+    /// cuts off no response.
     pub async fn served(&self) {
         self.drain.over().await;
     }

@@ -82,8 +82,8 @@ impl Default for Settings {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdminSettings {
-    /// Where `/metrics`, `/healthz` and `/readyz` are served, to everyone who reaches it; port
-    /// 0 takes any free one. Keep it where only operators and machines come.
+    /// Where `/metrics`, `/healthz` and `/readyz` are served, to every client that reaches the
+    /// port; port 0 takes any free one. Let only operators and their machines reach it.
     pub listen: SocketAddr,
     /// A file that holds a token, which others may not read (mode 600 or 640). With it,
     /// `POST /drain` is taken from a client that sends `Authorization: Bearer <token>`; without

@@ -61,7 +61,7 @@ pub async fn serve_stdio(
     output.flush().await
 }
 
-/// Passes on what comes until nobody waits for an answer any more.
+/// Writes replies to the client until no request waits for an answer any more.
 async fn finish<W: AsyncWrite + Unpin>(
     replies: &mut ReplyStream,
     waiting: &mut Waiting,
@@ -147,7 +147,7 @@ impl Waiting {
         for message in messages {
             match message {
                 Message::Request(request) => ids.push(request.id.clone()),
-                // A cancelled request is not answered, so nobody waits for it (CAN-01).
+                // A cancelled request is not answered, so it no longer waits (CAN-01).
                 Message::Notification(told) => {
                     if let Some(id) = cancelled_id(told) {
                         self.0.remove(&id);

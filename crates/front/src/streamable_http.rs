@@ -196,7 +196,7 @@ pub(crate) fn events(body: SseBody, welcome: Option<&SessionId>) -> Response<Bod
     named(response, welcome)
 }
 
-/// Nobody on the way may keep events back, change or repeat them (POST-17).
+/// No proxy or cache on the way may hold back, change or repeat events (POST-17).
 fn put_event_headers(response: &mut Response<Body>) {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));

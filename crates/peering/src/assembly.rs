@@ -1,7 +1,7 @@
-//! Puts a message together that arrives in several pieces.
+//! Assembles a message that arrives in several pieces.
 //!
-//! Bounded by the whole message, whose length the first piece announces. It never asks
-//! anybody, and holds nothing for messages that arrive in one piece.
+//! The memory is bounded by the length of the whole message, which the first piece announces.
+//! The assembly sends nothing itself, and holds nothing for a message that arrives in one piece.
 
 use bytes::{Bytes, BytesMut};
 

@@ -1,8 +1,9 @@
-//! The calls of one node to another, whatever becomes of the link between them.
+//! The calls of one node to another, over all links that the two nodes make.
 //!
-//! Three sides meet here: callers, who make and drop calls and take replies; whoever writes
-//! to the connection; and the reader, who brings what the peer says. None ever waits for another.
-//! Which calls may be made again is decided here, in [`Calls::broke`].
+//! Three parties use this module: callers, which make and drop calls and take replies; the
+//! writer of the connection, which takes frames to write; and its reader, which passes on the
+//! frames of the peer. None of them ever waits for another. [`Calls::broke`] decides which calls
+//! may be made again.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -57,10 +58,10 @@ struct State {
 /// How the link is.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Phase {
-    /// Nobody connects.
+    /// There is no link, and no attempt to make one.
     #[default]
     Down,
-    /// Somebody does; calls wait.
+    /// An attempt to connect is under way; calls wait.
     Connecting,
     /// Calls may be written.
     Up,
@@ -206,7 +207,7 @@ impl Calls {
         let Some(call) = state.calls.remove(&id) else { return };
         match &call.progress {
             Progress::Waiting(body) => {
-                // Whoever writes passes its opening over.
+                // Its queued opening stays: the writer skips it.
                 state.waiting_bytes -= body.len();
                 metrics::outcome(metrics::Outcome::Cancelled);
             }
@@ -234,7 +235,7 @@ impl Calls {
         connect
     }
 
-    /// Is there no link, and nobody who makes one?
+    /// Is there no link, and no attempt to make one?
     pub fn is_down(&self) -> bool {
         self.state().phase == Phase::Down
     }
@@ -302,8 +303,8 @@ impl Calls {
         }
     }
 
-    /// The link broke, or did not come about. What was handed to it may have begun; what
-    /// was not, has not. `again`: somebody goes on connecting.
+    /// The link broke, or the attempt to connect failed. A call that was handed to the link
+    /// completely may have begun; any other call has not. `again`: a further attempt follows.
     pub fn broke(&self, again: bool) {
         let mut state = self.state();
         state.unreachable |= state.phase == Phase::Connecting;

@@ -46,7 +46,7 @@ pub(crate) enum Kind {
     /// Callee: the node that worked on the call was lost. Sent by a node that relays the call.
     #[prost(uint64, tag = "9")]
     Failed(u64),
-    /// Caller: whoever made that call is gone.
+    /// Caller: the request that made this call is gone; the call is cancelled.
     #[prost(uint64, tag = "10")]
     Cancel(u64),
     /// Caller: so many more replies may come.
@@ -102,7 +102,7 @@ impl From<Kind> for Frame {
     }
 }
 
-/// Who speaks, and something that nobody ever said before.
+/// Identifies the sending node. Its nonce was never sent before.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Greeting {
     #[prost(fixed64, tag = "1")]

@@ -1,7 +1,8 @@
-//! Mutual TLS between nodes: who the other end is, and that nobody else hears what is said.
+//! Mutual TLS between nodes: authenticates the other end, and encrypts the connection.
 //!
-//! Either end shows a certificate and takes only one that the cluster's own authority vouches
-//! for; whoever calls also looks whether it names the host that was called.
+//! Each end presents a certificate and accepts only one that the cluster's own authority
+//! vouches for. The connecting node also checks that the certificate names the host that it
+//! connects to.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub(crate) const REMEDY: &str = "give every node a certificate for its own host 
 /// How a node proves to its peers which cluster it is of. All PEM.
 #[derive(Clone, PartialEq)]
 pub struct Tls {
-    /// Certificates of those who vouch for nodes, and for nobody else.
+    /// Certificates of the authorities that vouch for this cluster's nodes, and for nothing else.
     pub ca: String,
     /// This node's certificate. It names the host that peers call, and is good for either
     /// end of a connection.

@@ -35,8 +35,9 @@ pub(crate) struct Socket {
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     half: OwnedWriteHalf,
-    /// Why nothing can be written any more. The system tells an error once, to whoever writes
-    /// or reads next; after a reset it then tells the reader of an orderly end.
+    /// Why nothing can be written any more. The kernel reports an error of the socket once, to
+    /// the next write or read. If a write gets the error of a reset, the kernel then reports
+    /// an orderly end to the reader.
     failed: Mutex<Option<io::ErrorKind>>,
 }
 
@@ -100,7 +101,7 @@ impl Outgoing {
 }
 
 impl Wire {
-    /// Where whoever has something to say can write it itself: where it is not encrypted.
+    /// The write half, for any thread with frames to write. `None` where TLS encrypts them.
     pub(crate) fn outgoing(&self) -> Option<Arc<Outgoing>> {
         match self {
             Self::Plain(socket) => Some(socket.outgoing.clone()),
@@ -128,7 +129,7 @@ impl Wire {
     }
 }
 
-/// The connection ends with it, whoever could still write to it.
+/// Ends the connection, even where a thread could still write to its `Outgoing`.
 impl Drop for Socket {
     fn drop(&mut self) {
         // An error says that it has ended already.

@@ -1,4 +1,4 @@
-//! The id of a session: visible ASCII, opaque to everyone but its maker (SES-02, SES-03).
+//! The id of a session: visible ASCII, opaque to all programs but its maker (SES-02, SES-03).
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 const LENGTH_MAX: usize = 128;
 
 /// A session id as it stands in `Mcp-Session-Id`. Holding one proves nothing about
-/// the holder (SES-04). Its `Debug` form is shortened: whoever reads a log must not
-/// be able to join a session.
+/// the holder (SES-04). Its `Debug` form is shortened: a reader of a log must not be
+/// able to use a session.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Arc<str>);
 

@@ -40,7 +40,7 @@ pub fn retry(out: &mut BytesMut, retry_ms: u32) {
     out.put_u8(b'\n');
 }
 
-/// A comment, which no client shows to anyone: keeps the connection alive (SSE-13).
+/// A comment, which clients ignore: keeps the connection alive (SSE-13).
 pub fn comment(out: &mut BytesMut, text: &str) {
     field(out, b": ", text.as_bytes());
     out.put_u8(b'\n');
@@ -53,8 +53,8 @@ pub fn endpoint(out: &mut BytesMut, uri: &str) {
     out.put_u8(b'\n');
 }
 
-/// An id that could not stand on its line is left out: a client cannot come back to it,
-/// but nobody can slip an event of his own into the stream either.
+/// Leaves out an id that holds a control character: the client cannot resume from that
+/// event, but the id cannot inject another event into the stream either.
 fn identify(out: &mut BytesMut, id: &str) {
     if !id.bytes().any(|byte| byte.is_ascii_control()) {
         field(out, b"id: ", id.as_bytes());

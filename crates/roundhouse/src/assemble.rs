@@ -1,7 +1,7 @@
-//! From a plan to a running node, and back to nothing in order.
+//! Starts a node from its plan, and stops the node in order.
 //!
-//! The parts come up so that nobody is let in before there is somebody to answer, and end
-//! in the order in which nobody is cut off in mid-sentence.
+//! The parts start in an order in which the node accepts no client before it can answer, and
+//! stop in an order in which no response is cut off.
 
 use std::sync::Arc;
 use std::time::Duration;

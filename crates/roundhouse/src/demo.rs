@@ -48,8 +48,8 @@ fn tenant(backend: &str, settings: &serde_json::Value) -> serde_json::Value {
     json!({ "tenants": { NAME: { "auth": "open", "backends": { backend: settings } } } })
 }
 
-// Whoever types a command means it to run as it would without Roundhouse before it. What
-// a settings file names gets only what the file says.
+// A user that types a command expects it to run as it would without Roundhouse before it. A
+// command in a settings file gets only the variables that the file configures.
 fn inherit_environment(settings: &mut Settings) {
     let demo = settings.tenants.get_mut(NAME).and_then(|demo| demo.backends.get_mut("command"));
     if let Some(BackendSettings::Stdio(stdio)) = demo {

@@ -58,7 +58,7 @@ impl Roundhouse {
         Self { settings, ..Self::default() }
     }
 
-    /// Serves `backend` as the tenant `name` to anyone who can reach the listener.
+    /// Serves `backend` as the tenant `name` to every client that can reach the listener.
     pub fn open_tenant(self, name: &str, backend: impl Backend) -> Self {
         self.tenant(name, tenants::Settings::open(), backend)
     }

@@ -1,7 +1,7 @@
 //! The hidden second role of the program: guarding one child server.
 //!
-//! A guard is this very program, started again with a word that nobody types. See
-//! [`backends::guard`] for what it does.
+//! A guard is this same program, started again with a first argument that no user types.
+//! [`backends::guard`] describes it.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};

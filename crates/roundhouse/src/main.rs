@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     match program::run(Cli::parse().command()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Where nobody reads standard error, the exit code has to do.
+            // If no process reads standard error, the exit code has to do.
             let _ = writeln!(std::io::stderr(), "roundhouse: {error:#}");
             ExitCode::FAILURE
         }

@@ -81,7 +81,7 @@ async fn serve(
 ) {
     let mut started = Some(started);
     let mut tell = |addresses: Addresses| {
-        // Nobody waits any more where the caller dropped the start; then `stop` is ready.
+        // If the caller dropped the start, the result is not received; then `stop` is ready.
         started.take().map(|started| started.send(addresses))
     };
     let running = plan.run(

@@ -32,7 +32,8 @@ struct Joined {
 }
 
 impl Peers {
-    /// Joins, and lets the node's sessions know. To be done before anybody is let in.
+    /// Joins the cluster, and connects the node's sessions to it. Call this before the node
+    /// accepts clients.
     pub(crate) async fn join(
         settings: &cluster::Settings,
         store: &Arc<dyn Store>,
@@ -48,7 +49,7 @@ impl Peers {
         Ok(Self(Some(Joined { cluster, watching })))
     }
 
-    /// Is there nobody who could take a session over?
+    /// Is there no cluster, whose other nodes could take sessions over?
     pub(crate) fn is_alone(&self) -> bool {
         self.0.is_none()
     }
@@ -88,7 +89,7 @@ async fn watch(cluster: Cluster, readiness: Readiness) {
         } else {
             readiness.hold(STABILISING);
         }
-        // For a moment it may not act whenever a peer is lost; that is nobody's business.
+        // Whenever a peer is lost the node may not act for a moment; readiness ignores that.
         missed = if cluster.may_act() { 0 } else { missed.saturating_add(1) };
         let can_act = missed < LOOKS_WITHOUT;
         match (could_act, can_act) {

@@ -44,7 +44,7 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
         () = signals.next() => return Ok(()),
     };
     if serve.config.is_none() && !node.address().ip().is_loopback() {
-        tracing::warn!(address = %node.address(), "open to everyone who can reach this address");
+        tracing::warn!(address = %node.address(), "the endpoint is open to every client that can reach this address");
     }
     print(&endpoints(&node))?;
     if !signals.stop_in_order(node).await {
@@ -54,7 +54,7 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each connection is an open file, and many systems allow 1,024 where nobody asks for more.
+/// Each connection is an open file, and many systems allow a process only 1,024 by default.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
@@ -129,5 +129,8 @@ fn backends(tenant: &TenantSettings) -> String {
 
 fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).context("nobody reads")
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .context("cannot write to standard output")
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use store::Store;
 use telemetry::Readiness;
 
-/// How often. Nobody is asked, but each look wakes a thread that may sleep.
+/// Time between two checks. A check sends nothing, but it wakes a thread that may sleep.
 const LOOK: Duration = Duration::from_secs(1);
 
 const REMARK: &str = "the store cannot be reached";

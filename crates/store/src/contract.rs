@@ -172,7 +172,7 @@ struct Scene<'w> {
 }
 
 impl<'w> Scene<'w> {
-    /// A session that nobody has made yet.
+    /// A session that is not in the store yet.
     fn new(world: &'w dyn World) -> Self {
         Self { world, session: session(), tenant: format!("tenant-{:x}", random()) }
     }
@@ -348,7 +348,7 @@ fn first() -> Owner {
     Owner { token: Token::first(random()), node: Incarnation(random()) }
 }
 
-/// Somebody to claim the session after `owner`.
+/// An owner to claim the session after `owner`.
 fn heir(owner: Owner) -> Owner {
     Owner { token: owner.token.next(random()), node: Incarnation(random()) }
 }

@@ -1,11 +1,11 @@
-//! What all nodes must agree on: session records, owners, logs, leases.
+//! The state that all nodes must agree on: session records, owners, logs, leases.
 //!
 //! A [`Store`] is the only shared part of a cluster. It decides nothing: it compares
-//! tokens, keeps logs without duplicate, hole or disorder, and says no to whoever lost
-//! the right to write. It never looks into an entry, a state or a principal.
+//! tokens, keeps logs without duplicate, hole or disorder, and refuses a writer that has
+//! lost its right to write. It never looks into an entry, a state or a principal.
 //!
-//! What every implementation promises is written once, as the `contract` that runs on
-//! each of them. [`Memory`] is the one for a single node, [`redis::Redis`] for a cluster.
+//! The promises of every implementation are written once, as the `contract` whose tests run
+//! on each of them. [`Memory`] is the store of a single node, [`redis::Redis`] of a cluster.
 
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
@@ -154,8 +154,8 @@ pub trait Store: Send + Sync + 'static {
     /// from now on takes into account that they may have forgotten something.
     fn acknowledge(&self, _: &[PrimaryId]) {}
 
-    /// Would it probably answer? Costs nothing and asks nobody: it is what the last attempts
-    /// showed. To be told to operators; whoever wants something from the store tries.
+    /// Is the store likely to answer? Costs nothing and sends nothing: the result is that of the
+    /// last attempts. It is meant for operators; a caller that needs the store sends its request.
     fn is_reachable(&self) -> bool {
         true
     }

@@ -41,9 +41,9 @@ const LOOKS_PER_SWEEP: usize = 1_000;
 /// Tells the time since some fixed moment. Never goes back.
 type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
 
-/// Everything that nodes must agree on, where there is one node.
+/// The [`Store`] of a single node, in its memory.
 ///
-/// The number of sessions is bounded by whoever makes them.
+/// The callers that create sessions bound their number.
 pub struct Memory {
     clock: Clock,
     hasher: RandomState,

@@ -9,7 +9,7 @@ use telemetry::register;
 /// From a fifth of a millisecond to what counts as unavailable.
 const BUCKETS: [f64; 11] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
 
-/// Connections to primaries that work, as far as anybody has noticed.
+/// Connections to primaries that work. A broken one counts until the node notices it.
 pub(crate) static CONNECTIONS: LazyLock<IntGauge> = LazyLock::new(|| {
     register::gauge("roundhouse_redis_connections", "Connections to primaries of Redis that work.")
 });

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 
-/// What comes before the configured level. What the HTTP layer has to say is mostly about
-/// what strangers sent, and anybody could fill the log with it; the front counts it instead.
-/// The `rmcp` crate writes messages out, and no payload belongs into a log (SEC-19).
+/// The directives before the configured level. The HTTP layer logs mostly malformed input of
+/// clients, and any client could fill the log with it; the front counts such input instead.
+/// The `rmcp` crate logs whole messages, and no payload belongs into a log (SEC-19).
 const QUIET: &str = "actix_http=off,actix_server=warn,rmcp=error";
 
 /// How much is logged, and in what shape.
@@ -25,7 +25,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Can the level be read? [`init`] asks the same; this is for whoever wants to know before.
+    /// Checks that the level can be read. [`init`] checks the same; this method is for a caller
+    /// that checks earlier.
     pub fn check(&self) -> Result<(), Error> {
         filter(&self.level).map(drop)
     }

@@ -35,8 +35,8 @@ impl Readiness {
         self.change(|said| said.reasons.remove(reason));
     }
 
-    /// Says something, or takes it back, that whoever asks should know though the node may
-    /// be ready.
+    /// Adds a remark where `is_so`, else removes it. The readiness endpoint shows remarks, also
+    /// while the node is ready.
     pub fn remark(&self, remark: &'static str, is_so: bool) {
         self.change(|said| match is_so {
             true => said.remarks.insert(remark),

@@ -31,10 +31,10 @@ pub enum Error {
     /// The name begins with a hyphen or an underscore.
     #[error("the name of tenant `{0}` begins with a sign; begin it with a letter or a digit")]
     NameStart(String),
-    /// Nobody wrote who may use the endpoint.
+    /// `auth` is missing: the settings do not state which clients may use the endpoint.
     #[error(
         "tenant `{0}` does not say who may use it; write `auth = \"open\"` under [tenants.{0}] if \
-         anyone who can reach the endpoint may"
+         every client that can reach the endpoint may"
     )]
     AuthMissing(String),
     /// `auth` is a word that means nothing.
@@ -59,7 +59,7 @@ pub enum Error {
         written: String,
     },
     /// A limit under which the tenant could do nothing at all.
-    #[error("tenant `{name}` has {limit} = 0, so nobody could use it; write at least 1")]
+    #[error("tenant `{name}` has {limit} = 0, so no client could use it; write at least 1")]
     LimitZero {
         /// The tenant.
         name: String,

@@ -50,18 +50,18 @@ impl Tenant {
 pub struct Principal(Arc<str>);
 
 impl Principal {
-    /// Everybody, at an open endpoint.
+    /// The one principal of all clients of an open endpoint.
     pub fn anonymous() -> Self {
         Self("".into())
     }
 
-    /// Somebody, by a name that nobody else has at that endpoint.
+    /// A client, by a name that no other client has at that endpoint.
     pub fn named(name: &str) -> Self {
         Self(name.into())
     }
 
-    /// What [`Principal::named`] took, for another node that is trusted as this one is;
-    /// empty for everybody. Not for logs.
+    /// The name that [`Principal::named`] took, for another node that is trusted as this one
+    /// is; empty for the anonymous principal. Not for logs.
     pub fn name(&self) -> &str {
         &self.0
     }
@@ -71,7 +71,7 @@ impl Principal {
         Sha256::digest(self.0.as_bytes()).into()
     }
 
-    /// Is this everybody, rather than somebody?
+    /// Is this the principal of all clients of an open endpoint, rather than of one client?
     pub fn is_anonymous(&self) -> bool {
         self.0.is_empty()
     }

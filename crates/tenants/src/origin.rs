@@ -7,7 +7,7 @@ pub(crate) fn check(tenant: &str, written: &str) -> Result<(), Error> {
     let is_origin = written.split_once("://").is_some_and(|(scheme, authority)| {
         is_scheme(scheme) && is_authority(authority) && !is_implied(scheme, authority)
     });
-    // Sandboxed pages send the word `null`; whoever lists it means it.
+    // Sandboxed pages send the word `null`; an operator that lists it allows such pages.
     if is_origin || written == "null" {
         return Ok(());
     }

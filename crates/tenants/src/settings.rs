@@ -1,4 +1,4 @@
-//! What is written about a tenant, before anybody found it right.
+//! The settings of a tenant as the operator wrote them, before they are checked.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,8 +8,8 @@ use crate::Error;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Who may use the endpoint. It has no default on purpose: an endpoint is open to
-    /// everybody only because somebody wrote `"open"`.
+    /// Which clients may use the endpoint. There is no default on purpose: an endpoint is
+    /// open to every client only if the operator wrote `"open"`.
     pub auth: Option<String>,
     /// Origins that may use the endpoint, beside the node's own and loopback ones.
     pub allowed_origins: Vec<String>,
@@ -18,7 +18,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// An endpoint for anyone who can reach it.
+    /// The settings of an endpoint that every client may use that can reach it.
     pub fn open() -> Self {
         Self { auth: Some("open".into()), ..Self::default() }
     }

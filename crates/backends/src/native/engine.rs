@@ -148,7 +148,7 @@ impl InPlace {
                 self.in_flight = None;
                 break;
             };
-            // An aborted call is answered by nobody (CAN-02), a notification neither.
+            // An aborted call gets no response (CAN-02), and neither does a notification.
             if let Ok(Some(response)) = ended {
                 if let Some(id) = &response.id {
                     in_flight.calls.remove(id);
@@ -179,7 +179,7 @@ impl Engine for InPlace {
         }
         self.new_first = !self.new_first;
         let old = if self.new_first { None } else { self.poll_running(context) };
-        // What begins to run here is polled where it runs, or nobody would wake it.
+        // Work that begins here is polled here too, or no waker would be registered for it.
         let answer = old.or_else(|| self.poll_new(context)).or_else(|| self.poll_running(context));
         match answer {
             Some(response) => {

@@ -36,7 +36,7 @@ impl Line {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client answered; an answer that nobody waits for is dropped.
+    /// Passes the client's response to the request that waits for it. Else drops the response.
     pub(super) fn answered(&self, response: Response) {
         if let Some(waiting) = response.id.as_ref().and_then(|id| self.closed(id)) {
             let _ = waiting.send(response);
@@ -176,7 +176,8 @@ impl Drop for Question<'_> {
         }
         let params = format!(r#"{{"requestId":{}}}"#, self.id.to_json());
         let withdrawn = Notification::new(Method::Cancelled, Some(params.as_bytes()));
-        // Without room the client keeps a question whose answer nobody reads, no more.
+        // Without room the notification is dropped. The only effect: the client keeps a
+        // request open whose response is not read.
         let _ = self.peer.line.sender.try_send(self.peer.event(withdrawn.into()));
     }
 }

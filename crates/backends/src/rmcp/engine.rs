@@ -150,8 +150,8 @@ impl<S: Service<RoleServer>> InPlace<S> {
         while !self.running.is_empty() {
             let Poll::Ready(Some(ended)) = self.running.poll_next_unpin(context) else { break };
             self.release(&ended);
-            // A call that is not on the list was cancelled: nobody is answered (CAN-01).
-            // Its id may be another call's by now.
+            // A call that is not on the list was cancelled and gets no response (CAN-01).
+            // Its id may belong to another call by now.
             if self.calls.get(&ended.id).is_some_and(|(serial, _)| *serial == ended.serial) {
                 self.calls.remove(&ended.id);
                 return Some(ended.answer());
@@ -209,7 +209,7 @@ impl<S: Service<RoleServer>> Engine for InPlace<S> {
         }
         self.new_first = !self.new_first;
         let old = if self.new_first { None } else { self.poll_running(context) };
-        // What begins to run here is polled where it runs, or nobody would wake it.
+        // Work that begins here is polled here too, or no waker would be registered for it.
         let answer = old.or_else(|| self.poll_new(context)).or_else(|| self.poll_running(context));
         match answer {
             Some(response) => {

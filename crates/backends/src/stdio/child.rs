@@ -1,4 +1,4 @@
-//! One process of a tenant's, on a leash: whoever drops it, the process ends.
+//! One child process of a tenant: dropping its [`Child`] ends the process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -64,8 +64,8 @@ impl Child {
         }
     }
 
-    /// Returns when the process has ended. It stays a zombie, so that nobody else gets
-    /// its number before its group is dealt with.
+    /// Returns when the process has ended. It stays a zombie, so that the kernel gives
+    /// its id to no other process before its group is killed.
     pub(super) async fn ended(&self) {
         let pid = self.unreaped().pid();
         match watch(pid) {
@@ -164,15 +164,15 @@ impl UnreapedChild {
     /// its status, and whether its descendants have to be searched for, which takes a
     /// while: its guard was killed.
     pub(super) fn finish(&mut self) -> (Option<ExitStatus>, bool) {
-        // Harmless after a guard's orderly end, which leaves nobody.
+        // Has no effect after a guard's orderly end, which leaves no process.
         self.kill();
         let status = self.process.wait().ok();
         let is_orderly = status.is_some_and(|status| status.code().is_some());
         (status, self.is_guarded() && !is_orderly)
     }
 
-    /// The guard did not end by itself, so its descendants are nobody's children now.
-    /// They are known by the mark in their environment.
+    /// Kills the descendants of a guard that did not end by itself. They are orphans now;
+    /// the mark in their environment identifies them.
     pub(super) fn kill_marked(&self) {
         let mark = format!("{MARK}={}", self.mark).into_bytes();
         let is_marked = |pid: &Pid| {

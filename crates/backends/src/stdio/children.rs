@@ -201,7 +201,7 @@ struct Start {
     reply: oneshot::Sender<io::Result<Child>>,
 }
 
-/// Runs while there is anyone to start or to bury.
+/// Runs while there may be a child to start or to reap.
 #[derive(Default)]
 struct Thread {
     /// At most one for each place.
@@ -222,7 +222,7 @@ impl Thread {
                     self.reaping.push_back((unreaped, Instant::now() + GUARD_GRACE));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                // Nobody is left to bury either, for their places hold the queue.
+                // No child is left to reap either: the place of each child keeps the queue open.
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             let now = Instant::now();
@@ -246,6 +246,6 @@ fn start_one(start: Start) {
         metrics::STARTS.inc();
         child.bound(&bounds);
     }
-    // A child that nobody waits for any more is dropped here, and so buried.
+    // A child whose caller no longer waits is dropped here, which ends and reaps it.
     let _ = reply.send(child);
 }

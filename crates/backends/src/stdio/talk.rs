@@ -19,8 +19,8 @@ use crate::guard::{NOT_FOUND, NOT_RUNNABLE, SIGNALLED};
 use crate::metrics::{self, Cause};
 use crate::{EventSender, LinkEvent, ServerEnd};
 
-/// How long the output of a process that has ended is read on. Nobody writes to it
-/// any more, so what is left is in the pipe.
+/// How long the node goes on reading the output of a process that has ended. No process
+/// writes to the pipe any more, so the rest of the output is in it already.
 const READ_ON: Duration = Duration::from_secs(2);
 
 /// Longest part of a line of stderr that is logged.

@@ -56,7 +56,7 @@ pub(crate) async fn call(
         Err(Stop::Refused(error)) => Err(error),
         Err(Stop::Cancelled) => {
             server.session.count_cancelled();
-            // Nobody reads it: a cancelled request is not answered (CAN-01).
+            // This error is not sent: a cancelled request is not answered (CAN-01).
             Err(ErrorData::internal_error("the call was cancelled", None))
         }
     }

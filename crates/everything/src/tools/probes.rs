@@ -141,7 +141,7 @@ async fn roots(call: Call<'_>) -> Outcome {
 
 async fn touch(call: Call<'_>) -> Outcome {
     if !call.session().watches(WATCHED) {
-        return text("nobody watches the resource");
+        return text("no client is subscribed to the resource");
     }
     let updated = ResourceUpdatedNotificationParam::new(WATCHED);
     let updated = ResourceUpdatedNotification::new(updated);

@@ -80,7 +80,7 @@ fn write_down(key: &str) -> Result<(), Stop> {
         let why = format!("invalid arguments: `key` is one word of at most {KEY_BYTES_MAX} bytes");
         return Err(Stop::Failed(why));
     }
-    // One short write to a file opened for appending is never torn, whoever else writes.
+    // One short write to a file opened for appending is never torn, even with other writers.
     let line = format!("{key} {}\n", std::process::id());
     let file = OpenOptions::new().create(true).append(true).open(path);
     file.and_then(|mut file| file.write_all(line.as_bytes()))

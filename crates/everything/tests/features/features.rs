@@ -91,7 +91,10 @@ pub(crate) async fn a_missing_resource_is_named_in_the_error(kind: Kind) {
 pub(crate) async fn a_touched_resource_is_told_to_subscribers_only(kind: Kind) {
     let mut client = Client::initialized(kind).await;
     let watched = json!({ "uri": "test://watched-resource" });
-    assert_eq!(client.text("rh_touch_resource", json!({})).await, "nobody watches the resource");
+    assert_eq!(
+        client.text("rh_touch_resource", json!({})).await,
+        "no client is subscribed to the resource"
+    );
     client.request("resources/subscribe", watched.clone()).await;
     client.send("tools/call", json!({ "name": "rh_touch_resource" })).await;
     let told = client.next().await;
@@ -99,7 +102,10 @@ pub(crate) async fn a_touched_resource_is_told_to_subscribers_only(kind: Kind) {
     assert_eq!(told["params"], watched);
     assert_eq!(text(&client.next().await["result"]), "touched");
     client.request("resources/unsubscribe", watched).await;
-    assert_eq!(client.text("rh_touch_resource", json!({})).await, "nobody watches the resource");
+    assert_eq!(
+        client.text("rh_touch_resource", json!({})).await,
+        "no client is subscribed to the resource"
+    );
 }
 
 pub(crate) async fn prompts_put_in_their_arguments(kind: Kind) {

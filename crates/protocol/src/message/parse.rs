@@ -1,6 +1,6 @@
-//! Reading envelopes: from bytes that anyone may have sent, to messages.
+//! Parses envelopes: turns bytes, which any sender may have sent, into messages.
 //!
-//! Never quotes what it read, which may hold secrets, and never recurses.
+//! Never quotes its input, which may hold secrets, and never recurses.
 
 use std::borrow::Cow;
 use std::fmt;

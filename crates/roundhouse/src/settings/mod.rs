@@ -1,7 +1,7 @@
-//! What the operator writes down: a TOML file, and the environment over it.
+//! The operator's settings: a TOML file, and the environment over it.
 //!
-//! Each crate owns the settings of what it does; this module only nests them, and refuses
-//! keys that nobody owns. It opens nothing and starts nothing.
+//! Each crate owns its own settings; this module only nests them, and refuses keys that no
+//! crate owns. It opens nothing and starts nothing.
 
 mod backend;
 mod cluster;

@@ -16,7 +16,7 @@ const ENVIRONMENT: &str = "the environment";
 /// What may stand at one place of the settings.
 #[derive(Clone, Debug)]
 pub(crate) enum Shape {
-    /// Anything; whoever owns the key judges it.
+    /// Any value; the crate that owns the key checks it.
     Any,
     /// Text.
     Text,
@@ -128,7 +128,7 @@ impl Shape {
                 let words = words.map(|word| Value::new(origin.as_ref(), word)).collect();
                 Some(ValueKind::Array(words))
             }
-            // Whoever owns the key says what is wrong with a number where text belongs.
+            // The crate that owns the key reports a number where text belongs.
             Self::Any => Self::Number.parse(text).or_else(|| Self::Truth.parse(text)),
             _ => None,
         }

@@ -102,7 +102,7 @@ pub async fn former_tokens_are_kept_newest_first_and_sixteen_at_most(world: &dyn
     assert_eq!(anew.read().await.expect("there").former.len(), 16);
 }
 
-/// Nobody has to be known to be dead.
+/// The claim needs no proof that a node is dead.
 pub async fn a_released_session_goes_to_whoever_comes_first(world: &dyn World) {
     let (scene, old) = Scene::owned(world).await;
     through(scene.append(old, 1, 1, "a").await, 1);

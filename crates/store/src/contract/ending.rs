@@ -11,7 +11,7 @@ pub async fn a_repeated_release_is_yes_again(world: &dyn World) {
     }
 }
 
-/// A release is the last act: whoever sent one and lives claims the session anew.
+/// A release is the last operation: an owner that sent one and goes on claims the session anew.
 pub async fn nothing_is_done_under_a_released_token(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     through(scene.append(owner, 1, 1, "a").await, 1);
@@ -55,7 +55,8 @@ pub async fn an_ended_session_is_a_tombstone_without_a_log(world: &dyn World) {
     assert!(record.initialize.is_empty() && record.state.bytes.is_empty());
 }
 
-/// The answer to the first sending may have been lost; and over is over, whoever asks.
+/// The answer to the first sending may have been lost. Any owner that ends an ended session gets
+/// the same answer.
 pub async fn a_repeated_end_is_yes_again(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     scene.end(owner).await.expect("ended");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{Lease, Marking, Presence};
 
-/// A node that nobody has heard of yet, with links to these.
+/// A node that is not in the store yet, with links to these nodes.
 fn node(linked: &[Incarnation]) -> Lease {
     Lease {
         incarnation: Incarnation(random()),
@@ -100,7 +100,7 @@ pub async fn a_live_node_is_listed_as_it_last_described_itself(world: &dyn World
     assert_eq!(presence(world, &lease).await, Presence::Live(lease));
 }
 
-/// Nobody has to say so.
+/// A lease lapses by itself: no node has to mark its holder dead.
 pub async fn a_lapsed_node_is_gone(world: &dyn World) {
     let lease = node(&[]);
     assert_eq!(presence(world, &lease).await, Presence::Gone);
@@ -199,7 +199,7 @@ pub async fn of_two_nodes_that_mark_each_other_the_first_wins(world: &dyn World)
     assert_eq!(presence(world, &one).await, Presence::Live(one));
 }
 
-/// Whoever may not act may not judge.
+/// A node that may not act may not mark another node dead.
 pub async fn a_node_without_a_lease_marks_nobody(world: &dyn World) {
     let (suspect, marker) = (live(world, &[]).await, node(&[]));
     let refused = mark(world, &suspect, &marker).await;

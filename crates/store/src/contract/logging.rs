@@ -118,7 +118,7 @@ pub async fn an_empty_batch_notices_a_lost_tail(world: &dyn World) {
     scene.holds(1, "a b").await;
 }
 
-/// A session that falls silent still gives back what nobody can ask for.
+/// A session without new events still trims the entries that no client can ask for.
 pub async fn an_empty_batch_trims_and_adds_nothing(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     through(scene.append(owner, 1, 1, "a b c").await, 3);

@@ -1,4 +1,4 @@
-//! How a session comes to be, and how it goes when nobody cares for it.
+//! How a session is created, and how it expires once no owner prolongs it.
 
 use super::*;
 
@@ -27,7 +27,7 @@ pub async fn making_a_session_again_with_the_same_token_is_yes_and_changes_nothi
     assert_eq!(scene.read().await.expect("there").state.version, 2);
 }
 
-/// An id belongs to whoever made it.
+/// A session id belongs to the owner that created the session.
 pub async fn making_a_session_with_another_token_is_refused(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     fenced_by(owner, scene.create(scene.record(first())).await);
@@ -65,7 +65,7 @@ pub async fn an_unknown_session_reads_as_none_and_takes_nothing(world: &dyn Worl
     scene.holds(0, "").await;
 }
 
-/// An abandoned session needs nobody to clean it up.
+/// An abandoned session expires by itself: no node has to remove it.
 pub async fn a_session_is_absent_after_its_time_to_live(world: &dyn World) {
     let (scene, owner) = (Scene::new(world), first());
     world.store().create(&scene.session, scene.record(owner), SHORT).await.expect("made");
@@ -80,7 +80,7 @@ pub async fn a_session_is_absent_after_its_time_to_live(world: &dyn World) {
     scene.holds(0, "").await;
 }
 
-/// Whoever acts for a session keeps it: record and log together.
+/// An owner that acts for a session prolongs it: record and log together.
 pub async fn claims_and_appends_prolong_a_session(world: &dyn World) {
     let (scene, owner) = (Scene::new(world), first());
     let store = world.store();
@@ -114,7 +114,7 @@ pub async fn an_append_that_is_not_to_prolong_a_session_does_not(world: &dyn Wor
     scene.holds(1, "a b c").await;
     world.pass(MOST_OF_SHORT).await;
     assert_eq!(scene.read().await, None);
-    // What outlived its record is nobody's.
+    // A log that outlived its record belongs to no session.
     scene.holds(0, "").await;
     scene.create(scene.record(owner)).await.expect("made anew");
     scene.holds(0, "").await;

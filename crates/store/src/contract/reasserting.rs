@@ -1,5 +1,4 @@
-//! How an owner puts its session back after a failover, and nobody else does
-//!.
+//! How an owner writes its session anew after a failover, and how any other owner is refused.
 
 use super::*;
 
@@ -83,7 +82,7 @@ pub async fn reasserting_again_is_yes_again(world: &dyn World) {
     assert_eq!(scene.read().await, Some(record));
 }
 
-/// Somebody who is not from before this owner has it: this owner stops.
+/// The session has an owner that is no predecessor of this one: this owner stops.
 pub async fn anothers_session_is_not_taken_by_reasserting(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     let stranger = Owner { token: Token { counter: 99, random: 1 }, ..first() };

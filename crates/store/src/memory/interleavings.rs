@@ -33,7 +33,7 @@ enum Step {
     Reassert(usize),
     /// A node gives the session up.
     Release(usize),
-    /// A node asks for the session, from whoever has it now.
+    /// A node reads the session's record and sends a claim against the owner in it.
     Claim(usize),
     /// Anything that was ever sent is executed, perhaps again; the answer may get lost.
     Execute(Index, bool),
@@ -209,7 +209,7 @@ impl Fight {
             }
             Sent::Claim(expected, new) => {
                 let answer = self.store.claim(&self.session, expected, new, None, TTL).await;
-                // An answer is heard once: nobody begins twice under one token.
+                // An answer is processed once: no node begins twice under one token.
                 if !heard || !self.asked.remove(&new.token) {
                     return;
                 }

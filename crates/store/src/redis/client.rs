@@ -1,8 +1,8 @@
-//! Sends calls to whoever keeps their slots, until they are answered or time is up.
+//! Sends each call to the primary of its slot, until the call is answered or its time is up.
 //!
-//! Everything sent is safe to be sent again, so whatever failed without an answer is; what
-//! is left when the time is up has an unknown outcome. Calls to one server go in one write,
-//! in order, and what becomes of one is nothing to the others.
+//! Every call is safe to repeat, so a call that failed without an answer is sent again. A call
+//! that has no answer when its time is up has an unknown outcome. Calls to one server go in one
+//! write, in order, and the outcome of one does not affect the others.
 
 use std::collections::HashSet;
 use std::io;
@@ -133,7 +133,7 @@ impl Client {
         let target = settings.target()?;
         metrics::show();
         if target.tls {
-            // Whoever embeds this may have chosen another provider before.
+            // A program that embeds this crate may have installed another provider before.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let dialer = Dialer::new(&settings, target.tls, target.login, target.db)?;

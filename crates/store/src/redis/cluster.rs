@@ -1,7 +1,7 @@
 //! Which primary of a cluster keeps which slot.
 //!
-//! A map of all slots is fetched at the start and whenever somebody was sent elsewhere or
-//! got no answer; never more often than the task rests between two fetches.
+//! A task fetches a map of all slots at the start, and again whenever a call was redirected or
+//! got no answer. The task rests between two fetches.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -64,7 +64,7 @@ impl Redis {
                 ?session,
                 bytes = bytes.len(),
                 "a session was ended: its record or log in redis is corrupt; \
-                 look for whoever else writes to this redis"
+                 look for another program that writes to this redis"
             );
         }
         Ok(tombstone)

@@ -1,4 +1,4 @@
-//! Makes connections, and asks whoever answers what it is.
+//! Makes connections, and finds out the role of the server at the other end.
 
 use std::io;
 use std::time::Duration;

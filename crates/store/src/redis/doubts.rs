@@ -1,5 +1,5 @@
-//! What a Redis says of itself that breaks a promise of ours. It is logged at each
-//! connection and stops nothing: whoever runs a trial may well know.
+//! Settings that a Redis reports and that break a promise of ours. They are logged at each
+//! connection and stop nothing: the operator of a trial may have accepted them.
 
 use redis::Value;
 

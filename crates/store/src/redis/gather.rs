@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// The most that an append waits, in milliseconds. Whoever sees events a few times a second
-/// does not notice; who sends thousands never waits.
+/// The longest time that an append waits, in milliseconds. A client that receives a few events a
+/// second does not notice it; a node that sends thousands of appends a second never waits.
 const WINDOW_MS: u64 = 5;
 
 /// So many windows are looked back on.

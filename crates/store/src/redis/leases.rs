@@ -121,7 +121,7 @@ impl Redis {
         Err(unavailable("nodes come faster than they can be looked at; try again"))
     }
 
-    /// Everybody who may hold a lease.
+    /// Every incarnation that may hold a lease.
     async fn members(&self) -> Result<Vec<Incarnation>, Error> {
         let key = self.keys.nodes();
         let mut range = redis::cmd("ZRANGE");

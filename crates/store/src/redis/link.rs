@@ -74,7 +74,7 @@ impl Link {
         self.since.elapsed() < Duration::from_secs(60)
     }
 
-    /// Is there a connection now that nobody found broken?
+    /// Is there a connection now that has not been found broken?
     pub(super) fn is_up(&self) -> bool {
         matches!(*self.state.borrow(), State::Up(_))
     }

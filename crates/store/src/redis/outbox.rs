@@ -59,7 +59,7 @@ impl End {
             self.batch.close().into_iter().map(|(call, asker)| (call, Some(asker))).unzip();
         let tell = |place: usize, answer| {
             if let Some(asker) = askers[place].take() {
-                // Whoever went away may ask again: everything sent is safe to be repeated.
+                // A caller that is gone may send its call again: every call is safe to repeat.
                 let _ = asker.send(answer);
             }
         };
@@ -68,7 +68,7 @@ impl End {
 }
 
 impl Drop for End {
-    /// Its runtime may end before the turn does: nobody is to wait for it then.
+    /// The runtime may end before the tick does. Drops the calls, so that no caller waits.
     fn drop(&mut self) {
         drop(self.batch.close());
     }

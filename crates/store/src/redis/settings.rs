@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::address::Target;
 
-/// How to reach Redis, and how long to wait for it. Where it is and what is secret is not
-/// part of what is read or written as a whole: whoever reads files sets it field by field.
+/// How to reach Redis, and how long to wait for it. The URL, the passwords and the certificates
+/// are not serialised: the code that reads the settings sets them field by field.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
