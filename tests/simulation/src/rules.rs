@@ -21,9 +21,9 @@ pub struct Rules {
     pub lease_generations: bool,
     /// A lost link makes a node renew at once.
     pub renews_on_loss: bool,
-    /// Whoever still has a link to a node keeps it from being marked dead.
+    /// A node to which another node still has a link is not marked dead.
     pub links_save: bool,
-    /// Whoever holds a lease takes back what it brought to a node whose lease is over.
+    /// A node that holds a lease takes back what it sent to a node whose lease is over.
     pub leaves_lapsed: bool,
     /// A node that the record names, and that has no such session, claims it from itself.
     pub self_claims: bool,
