@@ -258,21 +258,28 @@ fn no_file_is_too_long() -> Result<()> {
     Ok(())
 }
 
-/// A file of a test program that its `main.rs` does not name would never run.
+/// A file of a test program that neither its `main.rs` nor its manifest names would never run.
 #[test]
 fn every_file_of_a_test_program_is_a_module_of_it() -> Result<()> {
     let sources = sources()?;
     let mains = sources.iter().filter(|source| source.path.ends_with("/tests/main.rs"));
     for main in mains {
         let folder = main.path.trim_end_matches("main.rs");
+        let manifest = root()?.join(folder).with_file_name("Cargo.toml");
+        let manifest = fs::read_to_string(&manifest).with_context(|| folder.to_owned())?;
         for source in &sources {
             let Some(module) = source.path.strip_prefix(folder).filter(|path| *path != "main.rs")
             else {
                 continue;
             };
             let module = module.split('/').next().unwrap_or_default().trim_end_matches(".rs");
-            let is_named = main.text.lines().any(|line| line == format!("mod {module};"));
-            ensure!(is_named, "{} does not say `mod {module};`: its tests never run", main.path);
+            let is_module = main.text.lines().any(|line| line == format!("mod {module};"));
+            let is_program = manifest.contains(&format!("path = \"tests/{module}.rs\""));
+            ensure!(
+                is_module || is_program,
+                "{} does not say `mod {module};`: its tests never run",
+                main.path
+            );
         }
     }
     Ok(())

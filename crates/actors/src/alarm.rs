@@ -36,7 +36,7 @@ impl Alarm {
         let at = coarse(deadline.unwrap_or(now.plus(LONGEST_WAIT_MS)), now);
         if at < self.at {
             self.at = at;
-            // Whoever waits for the old time is woken at the new one.
+            // A task that waits for the old time is woken at the new one.
             self.sleep.as_mut().reset(clock::instant(at));
         }
     }

@@ -292,7 +292,8 @@ impl Handle {
                 return;
             }
             registry.for_each(&tell);
-            // Whoever was too busy, or was made meanwhile, is told in the next round.
+            // A session with a full mailbox, or created meanwhile, gets the message in the next
+            // round.
             let _ = timeout(STOP_AGAIN, empty).await;
         }
     }
@@ -411,7 +412,7 @@ impl Node {
         self.cluster.get().is_some() || self.settings.session.sleep_after_secs > 0
     }
 
-    /// Is there anybody whom this node could give its sessions to?
+    /// Is this node in a cluster, so that another node could take its sessions over?
     pub(crate) fn can_leave(&self) -> bool {
         self.cluster.get().is_some()
     }

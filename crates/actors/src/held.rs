@@ -58,7 +58,7 @@ impl Node {
     /// A node that leaves has another open it.
     async fn may_open(&self, cluster: &Cluster) {
         let (mut changes, mut departing) = (cluster.changes(), self.departing.subscribe());
-        // Neither can fail: whoever tells of them is here.
+        // Neither wait can fail: this node holds the sending ends of both channels.
         tokio::select! {
             _ = changes.wait_for(|_| self.valid_lease_generation().is_some()) => {}
             _ = departing.wait_for(|departs| *departs) => {}

@@ -1,7 +1,8 @@
-//! How a session goes: it is over, it is given up, or it is another node's.
+//! How a session leaves its owner: it has ended, it is released, or another node owns it.
 //!
-//! Nobody is left waiting, and the store is told. Until it knows, the session stays known
-//! here, so that nobody takes it up again that is over.
+//! Every waiting request gets an answer, and the end or the release is written to the store.
+//! Until the store acknowledges the write, the session stays in this node's registry, so that no
+//! request restores a session that has ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,15 +33,16 @@ pub(crate) struct Leaving {
 }
 
 impl Leaving {
-    /// What whoever comes now is told. Nothing is done for them.
+    /// The refusal for each request that arrives now. Such a request is not carried out.
     pub(crate) fn refusal(&self) -> Refusal {
         if self.moves { Refusal::Moved } else { Refusal::UnknownSession }
     }
 }
 
 impl SessionActor {
-    /// The session is over for this owner, and said so to everyone; the store is yet to
-    /// know. Giving it up is the last act under its token.
+    /// Ends the session at this owner: first answers waiting requests and closes the streams,
+    /// then begins to write the end or the release to the store. That write is the last
+    /// operation under the owner's token.
     pub(crate) fn leave(&mut self, end: End) {
         if self.over || self.leaving.is_some() {
             return;
@@ -178,7 +180,7 @@ impl SessionActor {
         self.registration = None;
     }
 
-    /// Lets everyone go who waits or listens.
+    /// Refuses waiting requests and closes streams. DELETEs that wait for the end stay.
     fn say_goodbye(&mut self, end: End) {
         metrics::ended(end);
         tracing::debug!(session = ?self.handle.session, ?end, "a session ended");

@@ -142,7 +142,7 @@ pub(crate) static STREAMS_REATTACHED: LazyLock<IntCounter> = LazyLock::new(|| {
 
 /// The label is looked up once, not per take-over.
 static TAKEOVERS: LazyLock<[IntCounter; 4]> = LazyLock::new(|| {
-    let help = "Sessions taken up that another owner, or nobody, had.";
+    let help = "Sessions that this node took over, from another owner or without one.";
     let vec = register::counters("roundhouse_takeovers_total", help, &["cause"]);
     ["released", "lapsed", "dead", "own"].map(|cause| vec.with_label_values(&[cause]))
 });
@@ -176,7 +176,7 @@ pub(crate) fn taken_over(cause: cluster::Cause) {
 /// Why a session could not be taken up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Somebody else has claimed it.
+    /// Another node has claimed it.
     Taken,
     /// The store or the node's lease does not allow it now.
     NotNow,

@@ -124,7 +124,7 @@ impl SessionActor {
         }
     }
 
-    /// Makes the record: before anyone learns that there is a session.
+    /// Creates the record in the store, before the client receives the session's id.
     pub(crate) fn record(&mut self) {
         let Some(pending_record) = &mut self.pending_record else { return };
         let record = pending_record.record(self.session.revision(), self.session.initialize());
@@ -150,7 +150,8 @@ impl SessionActor {
         }
         let Some(pending_record) = &mut self.pending_record else { return };
         if let Some(recorded) = pending_record.recorded.take() {
-            // Whoever does not wait any more has left the connection, too.
+            // The send fails only where the opener no longer waits; it has then dropped the
+            // connection, too.
             let _ = recorded.send(());
         }
         let settings = &self.node.settings;

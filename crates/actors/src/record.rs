@@ -36,7 +36,8 @@ pub(crate) struct PendingRecord {
     pub(crate) first: Option<Event>,
     /// It is being recorded.
     pub(crate) creation: Option<Creation>,
-    /// Who waits for the record before anyone is told of the session.
+    /// Signals that the store holds the record. The opener of a duplex session waits for this
+    /// before it returns the session.
     pub(crate) recorded: Option<oneshot::Sender<()>>,
 }
 

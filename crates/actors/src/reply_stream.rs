@@ -12,12 +12,12 @@ use crate::session_handle::SessionHandle;
 use crate::silence::Silence;
 use crate::sink::Queue;
 
-/// The receiving half of a sink, wherever its session lives. Bounded: a reader that falls
-/// behind finds the stream aborted. Dropping it tells the session that the client is gone.
+/// The receiving half of a sink, whichever node the session is on. Bounded: the stream is
+/// aborted if its reader falls behind. Dropping it notifies the session that the client is gone.
 ///
-/// On a stream on which nothing else happens it tells [`Frame::KeepAlive`] every
-/// `keepalive_secs`: wherever the session is, and whether it has an owner or not, it is this
-/// connection that nobody on the way is to take for dead (SSE-13).
+/// An idle stream yields [`Frame::KeepAlive`] every `keepalive_secs`, so that no proxy takes the
+/// client's connection for dead (SSE-13). The node that holds the connection does this, wherever
+/// the session is and whether or not it has an owner.
 #[derive(Debug)]
 pub struct ReplyStream {
     source: Source,

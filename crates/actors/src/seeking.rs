@@ -1,9 +1,9 @@
-//! Finding a session, wherever it is; and taking it up where it is nowhere.
+//! Finds the node that has a session, and claims a session that no node has.
 //!
-//! A session is claimed by whoever its client comes to, unless that node leaves or came a
-//! moment ago: then by another that it asks. On one node there is one claim of a session at
-//! a time: whoever else asks for it waits for that one, so that a session never begins twice
-//! here.
+//! The node that receives a request for the session claims it. A node that leaves, or that
+//! joined a moment ago, has another node claim it instead. On one node there is one claim of a
+//! session at a time: further requests for the session wait for that claim, so that the session
+//! is never restored twice here.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -27,7 +27,7 @@ use crate::registry::{Found, Slot};
 use crate::session_handle;
 use crate::session_start::{self, ClaimedSession};
 
-/// Most sessions that are claimed at once; whoever comes for a further one tries again.
+/// Most sessions that are claimed at once; a request for a further one is refused as unavailable.
 const CLAIMS_MAX: usize = 4_096;
 /// How long a claim may take: longer than the store's own patience.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
@@ -174,15 +174,15 @@ impl Node {
             Ok(SessionLocation::Ended(record)) => Ok(Located::Ended(record)),
             Ok(SessionLocation::Unknown) => Ok(Located::Unknown),
             Err(error) => {
-                tracing::warn!(?session, %error, "nobody can say where a session is");
+                tracing::warn!(?session, %error, "a session could not be located");
                 Err(Refusal::Unavailable)
             }
         }
     }
 
-    /// For a node on its own: sessions that sleep, or that it lost sight of. Those of other
-    /// nodes, or of its own former lives, are none of its business: without a lease nobody
-    /// can tell whether they live.
+    /// Locates a session for a node on its own: one that sleeps, or that the node owns and does
+    /// not hold in memory. A session of another node or of a former incarnation of this one is
+    /// unknown here: without leases this node cannot determine whether that owner is alive.
     async fn locate_alone(&self, session: &SessionId) -> Result<Located, Refusal> {
         let record = self.store.read(session).await.map_err(|error| {
             tracing::warn!(?session, %error, "a session could not be looked up");
@@ -234,7 +234,7 @@ impl Node {
                 Err(Refusal::Unavailable)
             });
             drop(under_way);
-            // Nobody may wait any more.
+            // The send fails where no request waits for the claim any more.
             let _ = tell.send(Some(outcome));
         });
         Ok(Some(waiting))
@@ -283,7 +283,8 @@ impl Node {
         let (tell, told) = oneshot::channel();
         let node = Arc::clone(self);
         let is_begun = self.arbiters.spawn(move || {
-            // Whoever gave up waiting finds the session all the same.
+            // The send fails where the claim has timed out. The session is restored all the
+            // same, and the next request finds it.
             let _ = tell.send(session_start::restore_session(&node, claim));
         });
         match told.await {
@@ -420,7 +421,7 @@ impl Drop for UnderWay {
 async fn wait(mut waiting: Waiting) -> ClaimOutcome {
     match waiting.wait_for(Option::is_some).await {
         Ok(outcome) => outcome.clone().unwrap_or(Err(Refusal::Unavailable)),
-        // Whoever claimed it is gone.
+        // The task that claimed the session was dropped without an outcome.
         Err(_) => Err(Refusal::Unavailable),
     }
 }

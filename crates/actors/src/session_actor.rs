@@ -1,12 +1,12 @@
-//! One live session: the only place that waits for it and acts on its behalf.
+//! The actor of one live session: the only place that waits and acts on the session's behalf.
 //!
-//! The actor decides nothing. It brings events to the [`Session`] and performs what the
-//! session asks for (`performing`), until it goes (`leaving`). It waits for nobody:
-//! connections are bounded queues, links and the store are polled. Whatever panics in here
-//! ends this session and no other.
+//! The actor decides nothing. It passes events to the [`Session`] and performs the effects that
+//! the session returns (`performing`), until the session leaves this owner (`leaving`). It never
+//! blocks: connections are bounded queues, and links and the store are polled. A panic in the
+//! actor ends this session and no other.
 //!
-//! It acts only while this node owns the session. What comes at other times is kept, and
-//! lived through when the node does so again.
+//! It acts only while this node owns the session. Messages that arrive at other times are
+//! deferred, and handled when the node owns the session again.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -289,8 +289,8 @@ impl SessionActor {
         Event::LinkDown { reason }
     }
 
-    /// Waits where nothing may be done: streams stay open, and whoever is due for something
-    /// has the session claimed.
+    /// Waits while the node may not act for the session. Streams stay open. When the timer
+    /// fires, the session is marked as due, so that `keep` has it claimed.
     fn poll_idly(&mut self, context: &mut Context<'_>) {
         self.give_up_waiting();
         while self.alarm.poll(context).is_ready() {
@@ -406,7 +406,8 @@ impl SessionActor {
     /// Brings an event to the session.
     fn admit(&mut self, event: Event, sink: Option<Sink>, now: Millis) {
         if let Some(mut sink) = sink {
-            // Whoever left on the way was not missed by any earlier look.
+            // A reader that left before its sink arrived here was not found by an earlier look
+            // for readers that have left.
             if sink.is_left() {
                 self.handle.note_left();
             }
@@ -432,9 +433,9 @@ impl SessionActor {
         });
     }
 
-    /// Does something come of asking the store now? A session that its node may have lost is
-    /// claimed anew where somebody waits for it, or the store may have forgotten it; else at
-    /// the next touch.
+    /// Is the log writer to be polled now? A session that its node may have lost is claimed anew
+    /// if a request, a stream or a timer waits for it, or if the store may have forgotten it;
+    /// else when the next message for it arrives.
     fn is_to_be_kept(&mut self) -> bool {
         match &self.log_writer {
             None => return false,
@@ -486,9 +487,10 @@ impl SessionActor {
         }
     }
 
-    /// As `keep`, where nobody waits. A store in this process needs no more than that.
+    /// As `keep`, but with a waker that does nothing. A store in this process answers at once, so
+    /// one poll is enough for it.
     pub(crate) fn keep_at_once(&mut self) {
-        // The pump asks again before anyone waits.
+        // The pump calls `keep` again, with its own waker, before it waits.
         self.keep(&mut Context::from_waker(Waker::noop()));
     }
 

@@ -35,7 +35,7 @@ pub(crate) struct SessionHandle {
 pub(crate) enum HandleState {
     /// It does.
     Open,
-    /// It is being given up: soon it is nobody's, or another node's.
+    /// It is being released: soon it has no owner, or another node owns it.
     Leaving,
     /// It is over, and stays here until the store knows.
     Over,

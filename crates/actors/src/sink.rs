@@ -48,8 +48,9 @@ impl Sink {
         (Self { id, queue: Arc::clone(&queue), taken: false }, queue)
     }
 
-    /// It has arrived: from now on nobody else knows how far the session got with what its
-    /// reader came for.
+    /// Marks the sink as received by the session, which may begin with the request now. If the
+    /// sink is dropped later, its reader gets [`ReplyEvent::Moved`] and not the refusal of a
+    /// request that was not begun.
     pub(crate) fn take(&mut self) {
         self.taken = true;
     }
@@ -131,7 +132,7 @@ struct State {
     open: bool,
     /// Nothing more will be written.
     finished: bool,
-    /// Nobody will read.
+    /// The reader has left.
     left: bool,
     reader: Option<Waker>,
 }

@@ -1,8 +1,8 @@
-//! Which node owns what, and how to reach it.
+//! Which node owns a session, and how to reach that node.
 //!
-//! A [`Cluster`] keeps this node's lease, knows the other nodes, and carries calls to
-//! them. What a call says is its callers' business: here it is bytes. It claims sessions
-//! for whoever asks, and decides nothing about what they say.
+//! A [`Cluster`] keeps this node's lease, keeps a list of the other nodes, and carries calls to
+//! them. The content of a call is opaque bytes here. A cluster claims a session when its caller
+//! requests that, and decides nothing about the messages of the session.
 
 mod claim;
 mod clock;
@@ -90,7 +90,7 @@ pub enum Error {
     /// could not renew it either.
     #[error("the store was out of reach; other nodes may still be renewing their leases")]
     OutOfReach,
-    /// Somebody else has claimed the session: ask again where it is.
+    /// Another node has claimed the session: locate it again.
     #[error("the session was claimed by another")]
     Taken,
     /// The store cannot be reached; the same may succeed later.
@@ -161,8 +161,8 @@ impl Cluster {
         settings.check()?;
         if settings.has_weak_secret() {
             tracing::warn!(
-                "cluster.secret has fewer than 32 bytes: whoever records a handshake can guess \
-                 it; use 32 random bytes, as from `openssl rand -hex 32`"
+                "cluster.secret has fewer than 32 bytes: an attacker that records a handshake \
+                 can guess it; use 32 random bytes, as from `openssl rand -hex 32`"
             );
         }
         let random = getrandom::u64()

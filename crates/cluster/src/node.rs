@@ -209,9 +209,9 @@ impl Node {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// Learns which nodes there are, and ends the links to those whose lease is over: what
-    /// waits for one of them on such a link, perhaps a node that cannot reach the store,
-    /// has to find somebody who may act.
+    /// Reads the leases of all nodes, and ends the links to nodes whose lease is over. Such a
+    /// node may be up and unable to reach the store: a call that waits for it on the link has to
+    /// find a node that may act.
     pub(crate) async fn look_around(&self) -> Result<(), store::Error> {
         let leases = self.store.nodes().await?;
         for link in self.members.refresh(leases) {
@@ -237,8 +237,8 @@ impl Node {
         self.lease.lapse_proof(outlasts)
     }
 
-    /// Sees to it that there is a link to every node, so that the death of one is noticed
-    /// when it happens, not when somebody wants something of it.
+    /// Connects to every node that this one has no link to, so that the death of a node is
+    /// noticed when it happens and not at the next call to it.
     fn link_to_all(self: &Arc<Self>) {
         if self.address.is_empty() {
             return;
@@ -323,7 +323,8 @@ pub(crate) async fn keep_looking(node: Arc<Node>, leaving: CancellationToken) {
     }
 }
 
-/// This node listens at its address, so whoever had it before is dead.
+/// Marks the former nodes at this node's address as dead: this node listens there now, so their
+/// processes have ended.
 pub(crate) async fn bury_former_lives(node: Arc<Node>) {
     if node.address.is_empty() {
         return;

@@ -28,8 +28,8 @@ impl NodeLease {
         millis((self.clock)())
     }
 
-    /// The lease generation, where the node may act. Whoever acts for a session compares it with
-    /// the lease generation that the session was claimed in.
+    /// The lease generation while the node may act, else `None`. A caller that acts for a session
+    /// compares it with the lease generation in which the session was claimed.
     pub(crate) fn generation_if_valid(&self) -> Option<u64> {
         self.lease.generation_if_valid(self.now())
     }

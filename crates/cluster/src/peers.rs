@@ -1,4 +1,4 @@
-//! Which incarnations this node has a live link to, whoever made it.
+//! Which incarnations this node has a live link to, whichever of the two nodes connected.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,8 +99,8 @@ impl Linked {
         links.live += 1;
         links.closed = false;
         drop(peers);
-        // The lease tells of it soon: whoever looks for this node later knows by that
-        // whether the lease was renewed since the link broke.
+        // The renewed lease lists this link. If the link breaks, the peer sees from that list
+        // whether this node has renewed its lease since, and so whether it is alive.
         node.renew_now.notify_one();
         if !node.members.knows(peer) {
             // It came a moment ago. A link back notices its death as well.

@@ -22,12 +22,14 @@ const SECRET_BYTES_STRONG: usize = 32;
 pub struct Settings {
     /// Where peers connect; empty for a node on its own.
     pub listen: String,
-    /// The address that peers are told; empty for `listen`. No two nodes may share one:
-    /// whoever answers at an address is taken for proof that its former node is dead.
+    /// The address that this node announces to its peers; empty for `listen`. No two nodes may
+    /// share one: a node that answers at an address is taken as proof that the former node at
+    /// that address is dead.
     pub advertise: String,
     /// A secret that only the nodes of the cluster know: 32 random bytes or more. Below
-    /// 32 bytes the node warns, below 16 it does not start. May be empty with mutual TLS. Peers prove to each other that they know it. It does not
-    /// encrypt what they say: without mutual TLS keep the link in a private network.
+    /// 32 bytes the node warns, below 16 it does not start. May be empty with mutual TLS. Peers
+    /// prove to each other that they know it. It does not encrypt what they send: without mutual
+    /// TLS keep the link in a private network.
     #[serde(serialize_with = "redacted")]
     pub secret: String,
     /// What mutual TLS takes; `None`: what peers say is not encrypted.
@@ -192,7 +194,7 @@ impl Settings {
     }
 
     /// How long owners have to write their sessions anew after a failover of the store
-    /// before anybody claims one of them.
+    /// before another node may claim one of them.
     pub(crate) fn stabilisation(&self) -> Duration {
         let renewals = self.renew_ms.saturating_mul(2);
         Duration::from_millis(renewals.saturating_add(self.margin_ms))

@@ -67,8 +67,8 @@ impl Session {
             .then(|| self.touched.plus(secs.saturating_mul(1_000)))
     }
 
-    /// When the link has been idle for so long that it is closed. While somebody listens
-    /// to what was subscribed to, it is not idle.
+    /// When the link has been idle for so long that it is closed. It is not idle while the client
+    /// has subscriptions and listens to a stream.
     fn link_idles_at(&self) -> Option<Millis> {
         let secs = self.idle_stop_secs?;
         let listens = !self.subscriptions().is_empty() && !self.attachments.is_empty();

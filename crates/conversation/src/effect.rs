@@ -47,7 +47,7 @@ pub enum Effect {
     CloseLink,
     /// Hand a message to the tenant's server.
     Send(Message),
-    /// Append entries to the session's log; tell with [`crate::Event::Appended`] when they are held.
+    /// Append entries to the session's log; bring [`crate::Event::Appended`] when they are held.
     Append {
         /// The number of the first entry; each further one is one more.
         first: u64,
@@ -95,8 +95,8 @@ pub enum Ending {
     Proper,
     /// So that the client sees a broken connection.
     Abort,
-    /// The session goes elsewhere, and the stream with it: whoever holds the client's
-    /// connection attaches it there.
+    /// The session moves to another owner, and the stream with it: the node that holds the
+    /// client's connection attaches the connection to the new owner.
     Moved,
 }
 
@@ -171,8 +171,9 @@ pub enum Frame {
         /// The message, on one line.
         data: Bytes,
     },
-    /// Nothing: the body of a response begins, or nobody on the way is to take the connection
-    /// for dead (SSE-13). For the latter whoever keeps the connection cares, not the session.
+    /// A frame without content. It begins the body of a response, or keeps a proxy from taking an
+    /// idle connection for dead (SSE-13). In the second case the node that holds the client's
+    /// connection sends it, not the session.
     KeepAlive,
 }
 

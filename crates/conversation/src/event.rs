@@ -32,7 +32,7 @@ pub enum Event {
         body: Body,
         /// The headers that mirror it, where any were sent.
         mirrored: Option<Box<Mirrored>>,
-        /// Nobody knows whether a former owner took it, too: a request is attached to its
+        /// A former owner may have received the message, too: a request is attached to its
         /// logged stream, run if running it twice does no harm, or ended with an error.
         again: bool,
         /// Another node carries the answer to the client, and may lose it on the way: then it
@@ -100,7 +100,7 @@ pub enum Event {
     },
     /// The time that [`crate::Session::deadline`] named has come, or seems to have.
     DeadlinePassed,
-    /// The node stops: say goodbye to everyone.
+    /// The node stops: the session ends, its open requests get an error, its streams are closed.
     Stopping,
     /// The store has answered the end of the session, or has not for too long. Brought once
     /// after [`crate::Effect::Over`], for every cause but those that leave the record.

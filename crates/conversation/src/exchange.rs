@@ -14,8 +14,8 @@ pub(crate) struct Exchange {
     /// What a successful `resources/subscribe` or `unsubscribe` is about.
     pub(crate) uri: Option<Box<str>>,
     pub(crate) progress: Option<Box<Pace>>,
-    /// The request itself, until the log has it or it is over: whoever comes after may
-    /// have to run it again.
+    /// The request itself, until the log holds it or it has its final response. It is written to
+    /// the log because the next owner may have to run it again.
     pub(crate) raw: Option<Bytes>,
     pub(crate) began: Millis,
     /// When it counts as hung, unless a sign of life comes first.

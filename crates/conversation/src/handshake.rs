@@ -404,7 +404,7 @@ impl Session {
         }
     }
 
-    /// There is no server to speak with: whoever waits for it gets `error`.
+    /// The handshake with the server failed: each request that waits for the server gets `error`.
     fn handshake_failed(
         &mut self,
         context: &mut StepContext<'_>,

@@ -1,8 +1,8 @@
-//! What should happen next in a session. Events and time in, effects out.
+//! Decides what happens next in a session: takes events and the time, returns effects.
 //!
 //! A [`Session`] is one client session of the handshake revisions as a pure state
-//! machine. It never waits, never reads a clock and never touches a socket: whoever
-//! holds it performs the [`Effect`]s and reports what comes of them as [`Event`]s.
+//! machine. It never waits, never reads a clock and never touches a socket: its caller
+//! performs the [`Effect`]s and reports their results as [`Event`]s.
 
 #[macro_use]
 mod mutants;

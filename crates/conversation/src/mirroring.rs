@@ -41,7 +41,7 @@ impl Mirroring {
         self.reading.is_some()
     }
 
-    /// Forgets that the list is being read, if nobody needs it for headers.
+    /// Forgets that the list is being read, unless a call waits for it to check its headers.
     pub(crate) fn give_up_unless_parked(&mut self) {
         if self.parked.is_empty() {
             self.reading = None;
@@ -157,7 +157,7 @@ impl Session {
         true
     }
 
-    /// The list will not come: whoever waits for it gets an error.
+    /// The list cannot be read: each call that waits for it gets an error.
     pub(crate) fn fail_parked(
         &mut self,
         context: &mut StepContext<'_>,

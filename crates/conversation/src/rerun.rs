@@ -21,7 +21,7 @@ use crate::{Answer, Effect, Ending, SinkId};
 /// Most tools remembered; calls of further ones are not run again.
 const TOOLS_MAX: usize = 1_000;
 
-/// What a request that nobody can answer any more gets.
+/// The error text for a request that no node can answer any more.
 const LOST: &str = "the node that worked on this was lost; whether it was done is not known";
 
 /// What a request gets that was ended here before its post came again.

@@ -201,7 +201,7 @@ impl Session {
         }
     }
 
-    /// A newer resume of a stream displaces whoever listened to it.
+    /// Ends the connection that listens to a stream, as when a newer resume replaces it.
     pub(crate) fn displace(&mut self, context: &mut StepContext<'_>, stream: u64) {
         let Some(attachment) = self.attachment(stream) else { return };
         let (sink, open) = (attachment.sink, attachment.open);

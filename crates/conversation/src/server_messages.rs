@@ -30,7 +30,7 @@ impl Session {
         let id = response.id.as_ref();
         let Some(index) = self.exchanges.iter().position(|e| Some(&e.id) == id) else {
             if !self.receive_own_response(context, response) {
-                // Answered twice, or to a request that was cancelled: nobody waits for it.
+                // A second response, or one to a cancelled request: no exchange waits for it.
                 self.unanswered.retain(|ended| Some(&ended.id) != id);
                 context.effects.push(Effect::Tell(Fact::Stray));
             }

@@ -227,7 +227,8 @@ impl Session {
         })
     }
 
-    /// Withdraws what a former owner's server asked: nobody would take the answer.
+    /// Withdraws a request of a former owner's server: that server is gone and cannot receive the
+    /// response.
     pub(crate) fn withdraw_lost(
         &mut self,
         context: &mut StepContext<'_>,
@@ -345,8 +346,8 @@ impl Session {
         self.deliver(context, server_request.route, withdrawal(server_request.id, reason), false);
     }
 
-    /// Pings the client on a standalone stream (PING-02). What it answers matters to nobody;
-    /// that the connection carries it does.
+    /// Pings the client on a standalone stream (PING-02). The response is not evaluated: the ping
+    /// serves to send data on the connection.
     pub(crate) fn ping_client(&mut self, context: &mut StepContext<'_>, stream: u64) {
         if self.server_requests.len() >= self.limits.server_requests_max || !self.is_live() {
             return;

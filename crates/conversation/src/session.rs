@@ -5,7 +5,7 @@
 //!
 //! The parts of the machine: the handshake and the link (`handshake`), what the
 //! client posts (`posting`), messages of the server (`server_messages`), its requests to the
-//! client (`server_requests`), the streams (`stream`), coming back to them (`resume`), and time (`deadlines`).
+//! client (`server_requests`), the streams (`stream`), resumes (`resume`), and time (`deadlines`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub struct SessionSetup {
     pub owner_tag: OwnerTag,
     /// Where its jitter comes from: any number.
     pub seed: u64,
-    /// Which tool calls may be run again when nobody knows whether they were.
+    /// Which tool calls may be run again when it is not known whether they were run before.
     pub rerun: Rerun,
     /// After how long without a request the link to the server is closed, in seconds;
     /// none to keep it. A session whose link is kept does not sleep.
@@ -88,8 +88,9 @@ pub struct Session {
     pub(crate) log: Log,
     pub(crate) server_requests: ThinVec<ServerRequest>,
     pub(crate) next_server_request: u64,
-    /// Messages for a standalone stream that nobody has opened; bounded by `waiting_max`.
-    /// They are in no log: nobody has seen them, and they are lost with this owner.
+    /// Messages for a standalone stream that the client has not opened; bounded by
+    /// `waiting_max`. They are in no log: no client has received them, and they are lost with
+    /// this owner.
     pub(crate) waiting: ThinVec<Waiting>,
     /// Requests that were ended without the server's answer, which may still come;
     /// bounded, the oldest goes.
@@ -163,7 +164,7 @@ pub(crate) struct StepContext<'a> {
 }
 
 impl Session {
-    /// A session that nobody has spoken in.
+    /// A session without any messages yet.
     pub fn new(setup: SessionSetup, now: Millis) -> Self {
         let SessionSetup { limits, owner_tag, seed, rerun, idle_stop_secs, duplex } = setup;
         Self {
@@ -379,7 +380,7 @@ impl Session {
         }
         let mut calls = self.calls.iter();
         if self.phase == Phase::Initializing && calls.any(|call| call.sink == Some(sink)) {
-            // Nobody will ever learn this session's id.
+            // The client left before it received the session's id, so no request can name it.
             self.end(context, Cause::NotBorn);
             return;
         }

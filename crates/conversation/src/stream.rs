@@ -236,7 +236,7 @@ impl Session {
         }
     }
 
-    /// Tells one held entry to whoever listens to its stream.
+    /// Writes one entry that the log holds to the connection that listens to its stream.
     pub(crate) fn reveal(
         &mut self,
         context: &mut StepContext<'_>,
@@ -332,8 +332,8 @@ impl Session {
         }
     }
 
-    /// The stream that a message to nobody in particular goes on: the newest one somebody listens
-    /// to (SSE-01).
+    /// The stream for a message that belongs to no request: the newest standalone stream that has
+    /// a connection (SSE-01).
     pub(crate) fn newest_standalone(&self) -> Option<u64> {
         let listened = self.attachments.iter().map(|attachment| attachment.stream);
         let standalone =

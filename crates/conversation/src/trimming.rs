@@ -19,7 +19,7 @@ const TOMBSTONES_MAX: usize = 256;
 /// So many go at once, so that the others do not move up for each.
 const TOMBSTONES_DROPPED: usize = 32;
 
-/// Most standalone streams kept that nobody listens to.
+/// Most standalone streams that are kept without a connection.
 const DESERTED_MAX: usize = 8;
 
 /// Why a request's final response is an error of ours.
@@ -111,8 +111,8 @@ impl Session {
         self.finished.push(Tombstone { stream: number, last, requests, ended_at });
     }
 
-    /// A client left its standalone stream. It may come back; beyond the bound the oldest
-    /// stream that nobody listens to is closed, and who comes back for it starts afresh.
+    /// A client left its standalone stream, and may resume it. Beyond the bound the oldest
+    /// stream without a connection is closed; a client that resumes that one gets a new stream.
     pub(crate) fn close_deserted(&mut self, context: &StepContext<'_>) {
         self.close_deserted_beyond(context, DESERTED_MAX);
     }

@@ -24,7 +24,7 @@ use crate::{Error, Settings, cors, http_sse, metrics, streamable_http};
 pub(crate) struct Front {
     pub(crate) handle: Handle,
     /// Who asks at an open endpoint: one for all of a worker's requests.
-    anyone: Principal,
+    anonymous: Principal,
     pub(crate) public_path: Arc<str>,
     tenants: Tenants,
     gate: Arc<Gate>,
@@ -65,7 +65,7 @@ impl Front {
     ) -> Result<Self, Error> {
         Ok(Self {
             handle,
-            anyone: Principal::anonymous(),
+            anonymous: Principal::anonymous(),
             tenants,
             drain,
             public_path: public_path(settings)?.into(),
@@ -82,7 +82,7 @@ impl Front {
 
     /// For another worker, which shares nothing with this one that every request changes.
     pub(crate) fn for_worker(&self) -> Self {
-        Self { anyone: Principal::anonymous(), ..self.clone() }
+        Self { anonymous: Principal::anonymous(), ..self.clone() }
     }
 
     /// Answers one request.
@@ -101,7 +101,7 @@ impl Front {
                     (Some((_, endpoint)), Some(tenant)) => {
                         let method = &head.method;
                         let query = head.uri.query().unwrap_or_default();
-                        let principal = self.anyone.clone();
+                        let principal = self.anonymous.clone();
                         let mut asked = Asked { tenant, principal, method, query, heads, payload };
                         self.serve(endpoint, &mut asked).await
                     }

@@ -7,6 +7,4 @@ mod edge;
 mod http_sse;
 mod kit;
 mod sessions;
-#[cfg(target_os = "linux")]
-mod slow_reader;
 mod stdio;

@@ -1,4 +1,9 @@
-//! A client that stops reading. Alone in its process, since it counts connections.
+//! A client that stops reading. A program of its own: it counts the connections of its process.
+#![cfg(target_os = "linux")]
+
+#[allow(dead_code, reason = "made for all tests of this crate")]
+mod kit;
+
 use std::time::Duration;
 
 use crate::kit::session::{Session, call};

@@ -10,8 +10,8 @@ use crate::{Record, Token};
 /// Consecutive entries for one session's log, under its owner's token.
 ///
 /// An empty batch may prolong the session's life, trims the log to the floor, and is
-/// refused with a hole where the log's end was lost. A session that falls silent sends
-/// one when its floor rises, or the log keeps what nobody can ask for.
+/// refused with a hole where the log's end was lost. The owner of an idle session sends one
+/// when the floor rises; otherwise the log would keep entries that no client can resume from.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// Whose log.
@@ -57,6 +57,6 @@ pub struct Claimed {
 pub enum Expected {
     /// It is this one (dead, or this very node).
     Token(Token),
-    /// Whoever it was has released the session.
+    /// That owner, whichever it was, has released the session.
     Released,
 }

@@ -11,8 +11,9 @@ pub enum Error {
     /// is unknown; sending the same again is safe.
     #[error("the store is unavailable; try again")]
     Unavailable(#[source] io::Error),
-    /// The store knows no such session: never made, expired, evicted, or forgotten by
-    /// a failover. Whoever owned it re-asserts it; everybody else has no session.
+    /// The store holds no such session: never made, expired, evicted, or forgotten by a
+    /// failover. The owner of the session re-asserts it; for any other caller the session does
+    /// not exist.
     #[error("the session is not in the store; its owner may re-assert it")]
     Missing,
     /// The session belongs to another token. Where that is one from before the
@@ -20,7 +21,7 @@ pub enum Error {
     /// Else the caller has been deposed, and stops.
     #[error("the session is owned by token {} of node {}; stop serving it", .0.token, .0.node)]
     Fenced(Owner),
-    /// The session was given up under the very token that asks. Nobody acts under it
+    /// The session was released under the caller's own token. No owner acts under that token
     /// again; claim the session with a new one.
     #[error("the session was released under this token; claim it with a new one")]
     Released,

@@ -63,8 +63,8 @@ pub enum Cause {
 pub enum Claimant {
     /// The node that looks for it, which goes on with it.
     This,
-    /// The node that looks for it, which gives it up at once: nobody else may claim what its
-    /// record says is here.
+    /// The node that looks for it, which releases it at once: the record names this node as the
+    /// owner, so no other node may claim the session.
     ThisForAnother,
     /// Another node, which this one asks.
     Another,

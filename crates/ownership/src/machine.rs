@@ -1,8 +1,8 @@
 //! One session's ownership at its owner: which store operation is next, and what an answer means.
 //!
-//! An [`Ownership`] never waits, never reads a clock and performs nothing. Whoever holds it
-//! asks [`Ownership::next`] what to do, does that one thing, and brings back its result.
-//! It decides nothing about what a session says.
+//! An [`Ownership`] never waits, never reads a clock and performs nothing. Its caller gets the
+//! next operation from [`Ownership::next`], performs it, and passes its result back.
+//! An ownership decides nothing about the messages of a session.
 
 mod acting;
 mod answers;
@@ -53,7 +53,7 @@ pub enum Outcome {
     Saved(u64),
     /// The session is owned under another token of this node.
     Reclaimed(Token),
-    /// The session is somebody else's, or over. Nothing may be done any more.
+    /// Another owner has the session, or it has ended. This owner may not act for it any more.
     Deposed,
     /// It is given up.
     Released,
@@ -172,9 +172,10 @@ impl Ownership {
         self.record.owner.token
     }
 
-    /// What says that the session is over. While the store may yet fail over to where that
-    /// is not known, whoever ended it keeps this, and re-asserts it
-    /// with each failover: an ended session, perhaps a stolen one, must not come back.
+    /// The record that marks the session as ended. The store may yet fail over to a primary that
+    /// has not received it. The node that ended the session therefore keeps this record and
+    /// writes it anew after each failover: an ended session, perhaps a stolen one, must not come
+    /// back.
     pub fn tombstone(&self) -> Record {
         Record { status: RecordStatus::Ended, ..self.record.clone() }
     }
@@ -274,9 +275,10 @@ impl Ownership {
             self.retry_at = snapshot.now + AWAY;
             return None;
         };
-        // After a failover also where the lease has lapsed since: it claims nothing, and
-        // whoever came after this owner replaces it. One that came after an owner before it does
-        // not, so where there may be one the store is asked first, when that one has written anew.
+        // After a failover the session is re-asserted even if the lease has lapsed since: a
+        // re-assertion claims nothing, and an owner that came after this one replaces it. An
+        // owner whose claim replaced a predecessor of this one does not. Where there may be such
+        // an owner, this one first asks the store, once that owner has re-asserted itself.
         let asks = self.asks_first(snapshot);
         if self.late.is_none() && self.is_to_write_anew(snapshot) && !asks {
             return Some(self.reassert(ring()));
@@ -285,7 +287,7 @@ impl Ownership {
             if snapshot.stabilisation == Stabilisation::First
                 && self.rules.claims_late_in_stabilisation
             {
-                // Whoever comes after this owner puts itself back first.
+                // An owner that came after this one re-asserts itself first.
                 self.retry_at = snapshot.now + STABILISATION_RETRY;
                 return None;
             }
@@ -354,8 +356,9 @@ impl Ownership {
         ring: impl FnOnce() -> (u64, Vec<Bytes>),
     ) -> Option<Op> {
         if self.is_to_write_anew(snapshot) && !self.asks_first(snapshot) {
-            // The store forgot it, and perhaps the release with it. Where it did not, it
-            // says so. Nobody may call the session unknown meanwhile, so at once.
+            // The store forgot the session, and perhaps the release with it; if it did not
+            // forget the release, it refuses the re-assertion. The session is written anew at
+            // once, so that no node takes it for unknown meanwhile.
             return Some(self.reassert(ring()));
         }
         if snapshot.stabilisation != Stabilisation::Done && self.rules.releases_when_stable {

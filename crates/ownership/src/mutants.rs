@@ -58,5 +58,8 @@ pub const MUTANTS: &[(&str, &str)] = &[
     ("ownership.an_unknown_outcome_is_a_success", "an append of unknown outcome counts as done"),
     ("ownership.ignore_a_hole", "a log with a hole is not written anew"),
     ("ownership.deposed_is_released", "an owner that was replaced takes itself for released"),
-    ("ownership.replace_a_newer_owner", "an owner overwrites the record of whoever replaced it"),
+    (
+        "ownership.replace_a_newer_owner",
+        "an owner overwrites the record of the owner that replaced it",
+    ),
 ];

@@ -19,15 +19,15 @@ pub struct Record {
     pub former: Vec<Token>,
     /// Whose endpoint it was opened at.
     pub tenant: Arc<str>,
-    /// Who opened it; it is an unknown session to everyone else (SES-04).
+    /// The principal that opened it; for any other principal the session is unknown (SES-04).
     pub principal: Digest,
     /// The revision agreed on, as it is called on the wire. A node that does not know
     /// it cannot serve the session.
     pub revision: Cow<'static, str>,
-    /// The params of the client's `initialize`, as they came. Whoever keeps the record keeps
-    /// them, so they are no part of a larger buffer, and shared.
+    /// The params of the client's `initialize`, as received. They are kept for as long as the
+    /// record is, so they are shared and are not a slice of a larger buffer.
     pub initialize: Arc<[u8]>,
-    /// What changed since, encoded by whoever keeps the session.
+    /// The changes since then, encoded by the session's owner.
     pub state: State,
     /// Whether the owner acts for the session.
     pub status: RecordStatus,
@@ -54,7 +54,7 @@ impl Record {
 pub enum RecordStatus {
     /// It does, as long as its node lives.
     Owned,
-    /// It has given the session up; anyone may claim it.
+    /// The owner has released the session; any node may claim it.
     Released,
     /// The session is over. The record stays for a while as a tombstone, so that
     /// nothing late brings the session back.

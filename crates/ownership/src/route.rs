@@ -97,7 +97,7 @@ pub enum Next {
     Nothing,
     /// Find out where the session is, and ask there.
     Seek,
-    /// As `Seek`, after a wait: whoever was asked has no room.
+    /// As `Seek`, after a wait: the node that was asked cannot take the request now.
     Wait,
     /// Tell the client this, and that is all.
     Last(VecDeque<ReplyEvent>),
@@ -146,13 +146,13 @@ impl RouteState {
         Self { is_new_session: true, ..Self::new(request) }
     }
 
-    /// The route of the one connection of a session: open from the start, and over with
-    /// whoever has the session.
+    /// The route of a session's one connection: open from the start, and ended with the owner of
+    /// the session.
     pub fn of_duplex() -> Self {
         Self { open: true, ..Self::new(SessionRequest::Listen { after: None }) }
     }
 
-    /// What to ask of whoever has the session.
+    /// The request to send to the owner of the session.
     pub fn request(&self) -> &SessionRequest {
         &self.request
     }
@@ -284,7 +284,8 @@ impl RouteState {
             return last([ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]);
         }
         if !self.open && self.batch && !self.owed.is_empty() {
-            // Some of it may have been done and some not, and nobody can tell which.
+            // The lost owner may have carried out some requests of the batch and not others; it
+            // is not known which.
             return last([ReplyEvent::Answer(self.errors(LOST))]);
         }
         if !self.open {
@@ -348,7 +349,7 @@ impl RouteState {
         })
     }
 
-    /// Whoever was called has not begun.
+    /// The node that was called has not begun with the request.
     pub fn not_started(&mut self) -> Next {
         self.no_room = false;
         Next::Seek
@@ -377,7 +378,7 @@ impl RouteState {
         }
     }
 
-    /// Nobody could be asked for too long.
+    /// For too long no node could take the request.
     pub fn gave_up(&mut self, secs: u64) -> VecDeque<ReplyEvent> {
         if self.open && (self.cursor.is_some() || self.owed.is_empty()) {
             // The client comes back by itself.

@@ -126,8 +126,8 @@ impl Tombstones {
         kept
     }
 
-    /// Is the newest due? A primary that was replaced may have answered late that a session has
-    /// ended: whoever looked for what is due after the failover has not found its tombstone yet.
+    /// Is the newest due? A primary that was replaced may have acknowledged the end of a session
+    /// late: then the search for due tombstones after the failover did not find this one yet.
     pub fn is_newest_due(&self, generation: impl FnOnce(&SessionId) -> u64) -> bool {
         let newest = self.oldest_first.back();
         newest.is_some_and(|newest| newest.is_due(generation(&newest.session)))

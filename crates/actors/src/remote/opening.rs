@@ -1,7 +1,8 @@
 //! Sessions that clients open at a node that leaves: another node makes them.
 //!
-//! Whoever comes to a leaving node came through a balancer that does not know yet. No client
-//! repeats an `initialize`, so it is not refused while there is a node that would take it.
+//! A client reaches a leaving node where the load balancer has not yet noticed that the node
+//! leaves. No client repeats an `initialize`, so the node forwards it instead of refusing it, as
+//! long as another node accepts sessions.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -79,7 +80,8 @@ impl Opening {
             node.until_it_may_open().await?;
             let (tell, told) = oneshot::channel();
             let arbiters = Arc::clone(&node);
-            // A session lives on a thread of its node's. Where none takes it, nobody tells.
+            // A session runs on one of its node's threads. If no thread accepts it, `tell` is
+            // dropped and `told` returns an error.
             arbiters.arbiters.spawn(move || {
                 let Self { tenant, principal, request, mirrored } = self;
                 let (recorded, is_recorded) = oneshot::channel();
@@ -154,7 +156,7 @@ pub(crate) async fn open(
 async fn opened(calling: &mut Calling) -> Result<SessionId, Refusal> {
     let reply = match poll_fn(|context| calling.poll_next(context)).await {
         Some(Ok(reply)) => reply,
-        // Whether it was made or not, nobody knows its name.
+        // The peer may have created the session, but its id did not arrive: no client can use it.
         Some(Err(_)) | None => return Err(Refusal::Unavailable),
     };
     if let Some(session) = name_in(reply.clone()) {

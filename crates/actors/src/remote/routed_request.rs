@@ -1,7 +1,7 @@
-//! One client's connection, for as long as the client holds it: whoever owns the session,
-//! and however often that changes.
+//! One client's connection, for as long as the client keeps it open: whichever node owns the
+//! session, and however often the owner changes.
 //!
-//! Here it is only waited and carried; what follows from what is decided in [`RouteState`].
+//! This file only waits and forwards; [`RouteState`] decides the next step.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -49,8 +49,8 @@ impl Serve for Serving {
                 Entry::Refused(Refusal::Moved) | Entry::Absent => return None,
                 Entry::Refused(refusal) => Box::new(Refused(Some(refusal))),
             },
-            // On the thread of the links: whoever writes to the peer asks what came of it, and
-            // that may be any thread.
+            // A task on the runtime of the peer links: the thread that writes to the peer polls
+            // for the result, and it may be any thread.
             None => Box::new(TakingUp(Some(spawn(async move {
                 match node.seek(&tenant, &principal, &session, true).await? {
                     Place::Here => Ok(()),

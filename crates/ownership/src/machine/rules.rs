@@ -22,7 +22,7 @@ pub struct Rules {
     pub knows_late_claims: bool,
     /// What was not acknowledged is sent again whole, in order.
     pub resends_whole: bool,
-    /// Whoever was deposed stops.
+    /// An owner that was deposed stops.
     pub stops_when_deposed: bool,
     /// Nothing is done after a release was sent.
     pub release_is_last: bool,

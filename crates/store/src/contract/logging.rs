@@ -155,13 +155,13 @@ pub async fn a_deposed_owner_appends_nothing_and_learns_who_owns(world: &dyn Wor
 pub async fn each_of_many_batches_is_answered_for_itself(world: &dyn World) {
     let (one, mine) = Scene::owned(world).await;
     let (other, old, new) = Scene::claimed(world).await;
-    let nobody = Scene::new(world);
+    let unknown = Scene::new(world);
     let mut answers = world
         .store()
         .append_many(vec![
             one.batch(mine, 1, 1, "a"),
             other.batch(old, 1, 1, "x"),
-            nobody.batch(mine, 1, 1, "y"),
+            unknown.batch(mine, 1, 1, "y"),
             one.batch(mine, 4, 1, "d"),
             one.batch(mine, 2, 1, "b"),
             other.batch(new, 1, 1, "z"),

@@ -38,9 +38,9 @@ impl Redis {
         session: &SessionId,
         bytes: &[u8],
     ) -> Result<Record, Error> {
-        let nobody = Owner { token: Token { counter: 0, random: 0 }, node: Incarnation(0) };
+        let no_owner = Owner { token: Token { counter: 0, random: 0 }, node: Incarnation(0) };
         let tombstone = Record {
-            owner: bytes.get(2..26).and_then(layout::decode_owner).unwrap_or(nobody),
+            owner: bytes.get(2..26).and_then(layout::decode_owner).unwrap_or(no_owner),
             former: Vec::new(),
             tenant: "".into(),
             principal: Digest([0; 32]),
