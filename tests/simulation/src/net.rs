@@ -23,7 +23,7 @@ pub(super) struct Call {
     pub(super) request: Option<SessionRequest>,
 }
 
-/// What nodes say to each other.
+/// A message from one node to another.
 #[derive(Clone, Debug)]
 pub(super) enum Peer {
     Call(Call),
@@ -32,8 +32,8 @@ pub(super) enum Peer {
         conn: ConnId,
         attachment: u64,
     },
-    /// What the owner says to a connection.
-    PeerReply {
+    /// The owner writes something to a connection.
+    Reply {
         conn: ConnId,
         attachment: u64,
         reply: PeerReply,
@@ -45,7 +45,7 @@ pub(super) enum Peer {
     },
 }
 
-/// What an owner says to a connection, wherever that is.
+/// What an owner writes to a connection, which may be at another node.
 #[derive(Clone, Debug)]
 pub(super) enum PeerReply {
     Answer(Answer),
@@ -186,7 +186,7 @@ impl World {
         match peer {
             Peer::Call(call) => self.receive_call(to, from, call),
             Peer::NotStarted { conn, attachment } => self.call_not_started(to, conn, attachment),
-            Peer::PeerReply { conn, attachment, reply } => {
+            Peer::Reply { conn, attachment, reply } => {
                 self.receive_reply(to, conn, attachment, reply)
             }
             Peer::Gone { conn, attachment } => self.receive_end(to, from, conn, attachment),

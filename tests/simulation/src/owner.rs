@@ -492,7 +492,7 @@ impl World {
         if from == at {
             self.after(0, Happening::Here { at, conn, attachment, reply });
         } else {
-            self.peer_send(at, from, Peer::PeerReply { conn, attachment, reply });
+            self.peer_send(at, from, Peer::Reply { conn, attachment, reply });
         }
     }
 }

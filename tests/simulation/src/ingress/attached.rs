@@ -197,7 +197,7 @@ impl World {
     fn answer_call(&mut self, at: Incarnation, from: Incarnation, call: &Call, answer: Answer) {
         let reply = PeerReply::Answer(answer);
         let (conn, attachment) = (call.conn, call.attachment);
-        self.peer_send(at, from, Peer::PeerReply { conn, attachment, reply });
+        self.peer_send(at, from, Peer::Reply { conn, attachment, reply });
     }
 
     fn drop_keeper(&mut self, at: Incarnation, conn: ConnId) {
