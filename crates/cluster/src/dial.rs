@@ -112,7 +112,8 @@ pub(crate) fn connect(node: &Arc<Node>, link: &Arc<Link>) {
 
 /// Makes the link, and makes it anew when it breaks.
 async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
-    // A link that the peer made and lost was one as well.
+    // From the start, not only when a link of this node breaks: the peer may have made a link that
+    // has broken already.
     let mut detector = detector(node);
     let found_dead = FoundDead { node, peer: link.incarnation };
     // For longer than a link: how the link ended may be known first.

@@ -305,12 +305,12 @@ impl Cluster {
         self.node.changes.subscribe()
     }
 
-    /// How many peers this node has found dead.
+    /// How many peers this node has found dead or without a lease.
     pub fn deaths(&self) -> u64 {
         self.node.members.forgotten()
     }
 
-    /// Returns when this node has found more than so many peers dead: a request that waits
+    /// Returns when this node has found more than so many peers gone: a request that waits
     /// for a session of one of them need not wait longer.
     pub fn another_death(&self, than: u64) -> impl Future<Output = ()> + Send + 'static {
         self.node.members.forgotten_more(than)

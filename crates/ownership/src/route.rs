@@ -93,11 +93,12 @@ pub fn is_progress(event: &ReplyEvent) -> bool {
 pub enum Next {
     /// Tell the client this.
     Tell(ReplyEvent),
-    /// Nothing to tell; go on as it was.
+    /// Nothing to tell: an owner has the request.
     Nothing,
-    /// Find out where the session is, and ask there.
+    /// Find out where the session is, and send the request there. [`crate::retry`] decides how long
+    /// to wait before that.
     Seek,
-    /// As `Seek`, after a wait: the node that was asked cannot take the request now.
+    /// As `Seek`; the node that was asked cannot take the request now.
     Wait,
     /// Tell the client this, and that is all.
     Last(VecDeque<ReplyEvent>),

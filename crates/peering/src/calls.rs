@@ -17,7 +17,7 @@ use crate::flush_queue::{self, Flush};
 use crate::frame::{self, Credit, Kind, Open, Piece, Reply, TooLarge};
 use crate::{CallError, metrics};
 
-/// What one node has to say to another.
+/// The calls of one node to another.
 pub struct Calls {
     limits: Limits,
     state: Mutex<State>,
@@ -250,7 +250,7 @@ impl Calls {
         self.state().unreachable
     }
 
-    /// Which link this is, for [`Calls::say`].
+    /// Which link this is, for [`Calls::write_frames`].
     pub(crate) fn link(&self) -> u64 {
         self.state().link
     }
@@ -289,7 +289,7 @@ impl Calls {
         None
     }
 
-    /// Takes what the peer said. False if no peer says such a thing.
+    /// Takes a frame of the peer. False for a frame that no node sends.
     pub(crate) fn take(&self, kind: Kind) -> bool {
         match kind {
             Kind::Reply(reply) => self.reply(reply),

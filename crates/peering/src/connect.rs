@@ -18,7 +18,8 @@ pub struct Local {
     pub incarnation: u64,
     /// Where peers reach it; empty where none does.
     pub address: Arc<str>,
-    /// How often it pings those that it calls, in milliseconds.
+    /// How often it says that it pings those it calls, in milliseconds: the same as the
+    /// [`Heartbeat::every`](crate::Heartbeat::every) of [`Established::carry`].
     pub ping_ms: u64,
     /// What only nodes of this cluster know.
     pub secret: String,
@@ -38,7 +39,8 @@ pub enum ConnectError {
 }
 
 impl Local {
-    /// Connects to an address, and finds out which node is there.
+    /// Connects to an address, and finds out which node is there. Waits for as long as the peer
+    /// takes: the caller bounds it.
     pub async fn connect(
         &self,
         address: &str,

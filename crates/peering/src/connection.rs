@@ -72,7 +72,7 @@ pub enum Ended {
     /// The other end sent what no node sends.
     #[error("the other end sent what no node sends")]
     Malformed,
-    /// It broke, or could not be written to.
+    /// It broke, could not be written to, or this end failed while it collected frames.
     #[error("{0}")]
     Broken(io::Error),
 }

@@ -51,8 +51,8 @@ impl Established {
         connection.run(&mut self.wire, &mut self.inbox, heartbeat).await
     }
 
-    /// Answers the peer's calls until the connection ends. When `closing` is cancelled, the peer
-    /// is told goodbye.
+    /// Answers the peer's calls until the connection ends. When `closing` is cancelled, goodbye is
+    /// sent, and the peer has 100 ms to close the connection. `None`: it did not.
     pub async fn answer(
         &mut self,
         answerer: Arc<dyn Answerer>,
@@ -78,7 +78,8 @@ impl Established {
     }
 
     /// Sends nothing and waits for the end of the connection. A peer that sends something on it
-    /// ends it too, and so does the system where the peer's machine has been gone for `idle`.
+    /// ends it too. After `idle` without traffic the system begins to ask whether the peer's machine
+    /// is there, and ends the connection when its own number of probes stays unanswered.
     pub async fn wait_for_end(&mut self, idle: Duration) {
         // Where the system cannot do that, the connections with calls notice it.
         let _ = self.wire.keep_alive(idle);

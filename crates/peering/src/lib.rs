@@ -3,9 +3,12 @@
 //! What a call says is bytes here. This crate knows no lease, no store and no session: it says
 //! how a connection ended, and its caller decides what follows for the peer.
 //!
-//! There is one connection each way of calling between two nodes. [`Local::connect`] makes one, and
-//! [`Listener::accept`] takes one; both give an [`Established`] connection. The caller's end
-//! carries the calls of a [`Calls`] over it, the other end answers them by an [`Answerer`].
+//! There is one connection each way of calling between two nodes. [`Local::connect`] makes one;
+//! [`Listener::accept`] takes one, and [`Arrival::meet`] finds out who made it. Both give an
+//! [`Established`] connection. The caller's end carries the calls of a [`Calls`] over it, the other
+//! end answers them by an [`Answerer`].
+//!
+//! Errors and log lines name the settings of `cluster`, under which operators find what is here.
 
 mod accept;
 mod answering;
@@ -27,7 +30,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-pub use accept::Listener;
+pub use accept::{Arrival, Listener};
 pub use calls::{Calls, Limits};
 pub use connect::{ConnectError, Local};
 pub use connection::{Ended, Heartbeat};
@@ -44,7 +47,7 @@ const FRAME_OVERHEAD_BYTES: usize = 64;
 /// Longest frame of a peer that has proven itself, in bytes. A longer frame ends the connection.
 const FRAME_BYTES_MAX: usize = frame::PIECE_BYTES_MAX + FRAME_OVERHEAD_BYTES;
 
-/// Longest time between two pings, in milliseconds: a minute.
+/// Longest time between two pings that a node should believe of a peer, in milliseconds: a minute.
 pub const PING_MS_MAX: u64 = 60_000;
 
 /// Answers the calls of peers.

@@ -7,7 +7,7 @@ use telemetry::register;
 
 use crate::CallError;
 
-/// Peers that did not know the secret.
+/// Peers that did not prove themselves: by the secret, by TLS, or in time before later ones.
 pub(crate) static LINKS_REFUSED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter("roundhouse_peer_links_refused_total", "Peers that did not prove themselves.")
 });

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_rustls::TlsStream;
 
-/// Whether a connection has ended in order, for who made it.
+/// Whether the peer's system closed a connection in order; known once its end was read.
 #[derive(Clone, Debug, Default)]
 pub struct OrderlyEnd(Arc<AtomicBool>);
 
@@ -116,7 +116,7 @@ impl Wire {
         Ok(sockopt::set_tcp_keepidle(socket, idle)?)
     }
 
-    /// How the connection ended, when it has.
+    /// Whether the peer's system closed the connection in order, once that is known.
     pub(crate) fn orderly_end(&self) -> &OrderlyEnd {
         &self.socket().orderly_end
     }

@@ -11,7 +11,7 @@ use super::VERSION;
 use super::wire::{Reader, Writer};
 use crate::Caller;
 
-/// How often a call was forwarded, when it arrives where it belongs.
+/// How often a call was forwarded when it arrives at the owner.
 const HOPS: u8 = 1;
 
 /// Older nodes write 1 here where the session is to be claimed before it gets the call. They
@@ -35,7 +35,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Writes a call that has not been forwarded yet.
+    /// Writes a call for the owner: counted as forwarded once.
     pub(crate) fn encode(caller: &Caller, request: Option<&SessionRequest>) -> Bytes {
         let mut writer = Writer::new(capacity(request));
         Self::write(&mut writer, caller, request);

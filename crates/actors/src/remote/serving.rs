@@ -110,7 +110,7 @@ pub(super) fn spawn<T: Send + 'static>(
 }
 
 /// A session that a peer asks this node to take up. The answer is [`Answer::Nothing`] once it is
-/// here. The claim goes on where the peer waits no longer.
+/// here. Dropping this ends the wait; the claim itself is a task of its own.
 struct TakingUp(Option<AbortOnDropHandle<Result<(), Refusal>>>);
 
 impl Replies for TakingUp {
