@@ -3,6 +3,9 @@
 use super::super::{Asked, Content, Entry, What};
 use super::{Silences, judge};
 
+#[path = "judge_link_tests.rs"]
+mod links;
+
 const COUNTED: Asked = Asked {
     count: 2,
     asks: false,
@@ -297,41 +300,6 @@ fn an_error_of_a_call_that_may_be_run_again_is_noticed_unless_it_has_asked() {
     let lines = [question, fault(0, "SIGKILL", 7), error("1.y-4"), ran("a", 7)];
     let begun = [fault(0, "starts", 7), What::Sent { key: "a".into(), asked: again }];
     check(begun.into_iter().chain(lines), &[]);
-}
-
-#[test]
-fn a_result_may_come_alone_where_the_link_broke_before_anything_was_written() {
-    let partition = What::Fault { node: None, what: "partition", process: 0 };
-    let alone = |id: Option<&str>| What::FinalResponse {
-        on: "a".into(),
-        id: id.map(Into::into),
-        of: "a".into(),
-        is_error: false,
-        text: String::new(),
-    };
-    check([sent("a"), partition.clone(), alone(None), ran("a", 7)], &[]);
-    // Not on a stream, whose events are in the log; nor where no link broke.
-    check([sent("a"), partition.clone(), alone(Some("1.x-2")), ran("a", 7)], &["lost"]);
-    check([sent("a"), alone(None), ran("a", 7)], &["lost"]);
-    // Nor in the middle.
-    let lines = [sent("a"), progress("1.x-2", 1), partition, alone(None), ran("a", 7)];
-    check(lines, &["lost"]);
-}
-
-#[test]
-fn an_error_may_come_where_a_link_broke_that_had_just_taken_a_call_and_answered_nothing() {
-    let partition = || What::Fault { node: None, what: "partition", process: 0 };
-    let (on, of, text) = ("a".to_owned(), "a".to_owned(), "lost".to_owned());
-    let failed = What::FinalResponse { on, id: None, of, is_error: true, text };
-    let lines = |asked| vec![What::Sent { key: "a".into(), asked }, failed.clone(), ran("a", 7)];
-    let cut = |asked| [vec![partition()], lines(asked)].concat();
-    check(cut(COUNTED), &[]);
-    check(cut(Asked { may_rerun: true, ..COUNTED }), &["error"]);
-    check(lines(COUNTED), &["error"]);
-    // Its silence was noticed before the call came.
-    let mut late = history(cut(COUNTED));
-    pass(&mut late, 1, 2_000);
-    check_entries(&late, &["error"]);
 }
 
 /// A call that came when its owner had just stopped may not have been begun.

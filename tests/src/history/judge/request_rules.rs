@@ -45,6 +45,7 @@ impl RequestRules<'_> {
     fn order(&self, found: &mut Vec<Violation>) {
         let (mut progress, mut logged) = (0, 0);
         let mut ended = false;
+        let mut has_event = false;
         let mut asked = BTreeSet::new();
         for entry in &self.request.lines {
             let content = match &entry.what {
@@ -74,10 +75,14 @@ impl RequestRules<'_> {
                 }
                 continue;
             }
+            // Progress that came while no connection waited, before there was a stream.
+            let begins_late = !has_event && self.faults.lost_link(self.request.sent, entry.at);
+            has_event = true;
             match content {
                 Content::Log { .. } if self.request.asked.is_quiet => {
                     found.push(self.violation("forgotten level", format!("{content:?}")));
                 }
+                Content::Progress { number, .. } if begins_late => progress = *number,
                 Content::Progress { number, .. } => self.next(&mut progress, *number, found),
                 // A second run logs anew; its progress only rises.
                 Content::Log { number, .. } if !self.request.asked.may_rerun => {

@@ -1,0 +1,53 @@
+//! What may be seen where the link between two living nodes broke.
+
+use super::*;
+
+#[test]
+fn a_result_may_come_alone_where_the_link_broke_before_anything_was_written() {
+    let partition = What::Fault { node: None, what: "partition", process: 0 };
+    let alone = |id: Option<&str>| What::FinalResponse {
+        on: "a".into(),
+        id: id.map(Into::into),
+        of: "a".into(),
+        is_error: false,
+        text: String::new(),
+    };
+    check([sent("a"), partition.clone(), alone(None), ran("a", 7)], &[]);
+    // Not on a stream, whose events are in the log; nor where no link broke.
+    check([sent("a"), partition.clone(), alone(Some("1.x-2")), ran("a", 7)], &["lost"]);
+    check([sent("a"), alone(None), ran("a", 7)], &["lost"]);
+    // Nor in the middle.
+    let lines = [sent("a"), progress("1.x-2", 1), partition, alone(None), ran("a", 7)];
+    check(lines, &["lost"]);
+}
+
+#[test]
+fn a_stream_may_begin_late_where_the_link_broke_before_anything_was_written() {
+    let partition = || What::Fault { node: None, what: "partition", process: 0 };
+    let late = [progress("1.x-2", 2), final_response("1.x-3"), ran("a", 7)];
+    check([sent("a"), partition()].into_iter().chain(late.clone()), &[]);
+    // Not where no link broke, nor in the middle, nor at the end.
+    check([sent("a")].into_iter().chain(late), &["lost"]);
+    let asked = Asked { count: 3, ..COUNTED };
+    let sent = || What::Sent { key: "a".into(), asked };
+    let middle = [progress("1.x-2", 1), partition(), progress("1.x-3", 3), final_response("1.x-4")];
+    check([sent()].into_iter().chain(middle).chain([ran("a", 7)]), &["lost"]);
+    let end = [partition(), progress("1.x-2", 2), final_response("1.x-3"), ran("a", 7)];
+    check([sent()].into_iter().chain(end), &["lost"]);
+}
+
+#[test]
+fn an_error_may_come_where_a_link_broke_that_had_just_taken_a_call_and_answered_nothing() {
+    let partition = || What::Fault { node: None, what: "partition", process: 0 };
+    let (on, of, text) = ("a".to_owned(), "a".to_owned(), "lost".to_owned());
+    let failed = What::FinalResponse { on, id: None, of, is_error: true, text };
+    let lines = |asked| vec![What::Sent { key: "a".into(), asked }, failed.clone(), ran("a", 7)];
+    let cut = |asked| [vec![partition()], lines(asked)].concat();
+    check(cut(COUNTED), &[]);
+    check(cut(Asked { may_rerun: true, ..COUNTED }), &["error"]);
+    check(lines(COUNTED), &["error"]);
+    // Its silence was noticed before the call came.
+    let mut late = history(cut(COUNTED));
+    pass(&mut late, 1, 2_000);
+    check_entries(&late, &["error"]);
+}
