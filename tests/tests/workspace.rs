@@ -258,6 +258,27 @@ fn no_file_is_too_long() -> Result<()> {
     Ok(())
 }
 
+/// Subjects that hide which part of the system acts: a node, a client, an owner, a caller.
+#[test]
+fn comments_and_texts_of_the_product_name_their_subjects() -> Result<()> {
+    let hidden = ["whoever", "nobody", "somebody", "anybody", "anyone", "everybody", "everyone"];
+    let is_product = |source: &&Source| {
+        let is_tests = source.path.ends_with("tests.rs") || source.path.contains("/tests/");
+        source.package().is_some() && source.path.contains("/src/") && !is_tests
+    };
+    let mut found = Vec::new();
+    for source in sources()?.iter().filter(is_product) {
+        let text = &source.text[..tests_begin(&source.text)];
+        for (number, line) in (1..).zip(text.lines()) {
+            if hidden.iter().any(|word| holds(&line.to_lowercase(), word)) {
+                found.push(format!("{}:{number}: {}", source.path, line.trim()));
+            }
+        }
+    }
+    ensure!(found.is_empty(), "name what acts, a node or a client:\n{}", found.join("\n"));
+    Ok(())
+}
+
 /// A file of a test program that neither its `main.rs` nor its manifest names would never run.
 #[test]
 fn every_file_of_a_test_program_is_a_module_of_it() -> Result<()> {

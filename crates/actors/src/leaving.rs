@@ -204,8 +204,8 @@ impl SessionActor {
             if moves { sink.finish(Ending::Moved) } else { sink.abandon(refusal.clone()) }
         }
         let refusal = if moves { Refusal::Moved } else { refusal };
-        for deferred_message in std::mem::take(&mut self.deferred_messages) {
-            deferred_message.sink.into_iter().for_each(|sink| sink.abandon(refusal.clone()));
+        for deferred in std::mem::take(&mut self.deferred_messages) {
+            deferred.sink.into_iter().for_each(|sink| sink.abandon(refusal.clone()));
         }
     }
 }

@@ -301,18 +301,14 @@ impl SessionActor {
             self.due = true;
             self.mark_dirty();
             // Dropped unread, it says itself that nothing was done.
-            self.deferred_messages.retain(|deferred_message| {
-                deferred_message.sink.is_none() || deferred_message.came.plus(DEFERRED_WAIT) > now
+            self.deferred_messages.retain(|deferred| {
+                deferred.sink.is_none() || deferred.came.plus(DEFERRED_WAIT) > now
             });
             let next = now.plus(self.node.limits.keepalive_secs.max(1) * 1_000);
             let wake_at = self.log_writer.as_ref().and_then(LogWriter::wake_at).map(Millis);
-            let oldest = self
-                .deferred_messages
-                .iter()
-                .find(|deferred_message| deferred_message.sink.is_some());
-            let wake_at = wake_at
-                .into_iter()
-                .chain(oldest.map(|deferred_message| deferred_message.came.plus(DEFERRED_WAIT)));
+            let oldest = self.deferred_messages.iter().find(|deferred| deferred.sink.is_some());
+            let wake_at =
+                wake_at.into_iter().chain(oldest.map(|deferred| deferred.came.plus(DEFERRED_WAIT)));
             let next = wake_at.min().map_or(next, |at| at.max(now.plus(STORE_WAIT_MIN)).min(next));
             self.alarm.ring_by(Some(next), now);
             self.give_up_waiting();

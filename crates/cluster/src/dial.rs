@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use peering::{Calls, ConnectError, Established, Heartbeat, PeerIdentity, Purpose};
+use peering::{Calls, ConnectError, Established, PeerIdentity, Purpose};
 use store::Marking;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -197,13 +197,10 @@ async fn run(node: &Arc<Node>, link: &Arc<Link>, mut established: Established) -
     let orderly_end = established.orderly_end();
     let linked = Linked::new(node, link.incarnation, orderly_end.clone());
     let counted = Counted::new();
-    let Settings { ping_ms, .. } = node.settings;
-    let every = Duration::from_millis(ping_ms);
-    let heartbeat = Heartbeat { every, pings: true, silence: node.settings.silence(ping_ms) };
     let mut lapsed = pin!(link.lapsed.notified());
     let ended = tokio::select! {
         biased;
-        ended = established.carry(&link.calls, heartbeat) => match ended {
+        ended = established.carry(&link.calls) => match ended {
             peering::Ended::Goodbye => Ended::Parted,
             why => {
                 let closed = orderly_end.was_seen();

@@ -181,13 +181,13 @@ impl Cluster {
             incarnation: random,
             address: address.clone(),
             ping_ms: settings.ping_ms,
+            pong_ms: settings.pong_ms,
             secret: settings.secret.clone(),
             trust: settings.tls.as_ref().map(Trust::of).transpose()?,
         };
         let node = Arc::new(Node {
             incarnation: Incarnation(random),
             name,
-            address,
             store,
             serve,
             local,
@@ -207,7 +207,7 @@ impl Cluster {
         batch_wakes();
         // What the system gave this process to listen at, it has taken from no other.
         let is_given =
-            listener.as_ref().is_none_or(|(_, bound)| *node.address == *bound.to_string());
+            listener.as_ref().is_none_or(|(_, bound)| *node.local.address == *bound.to_string());
         if !is_given {
             node.refuse_shared_address().await?;
         }
@@ -220,7 +220,7 @@ impl Cluster {
         tokio::spawn(node::keep_lease(node.clone(), leaving.clone(), left.clone().drop_guard()));
         tokio::spawn(node::keep_looking(node.clone(), leaving.clone()));
         tokio::spawn(node::bury_former_lives(node.clone()));
-        tracing::info!(incarnation = %node.incarnation, address = %node.address, "joined");
+        tracing::info!(incarnation = %node.incarnation, address = %node.local.address, "joined");
         Ok(Self { node, leaving, left })
     }
 
@@ -231,7 +231,7 @@ impl Cluster {
 
     /// Where peers reach this node; empty where none does.
     pub fn address(&self) -> &str {
-        &self.node.address
+        &self.node.local.address
     }
 
     /// May this node act as an owner now? No round trip.

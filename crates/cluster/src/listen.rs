@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use peering::{Answerer, Established, Heartbeat, Listener, PING_MS_MAX, Purpose};
+use peering::{Answerer, Established, Listener, Purpose};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
@@ -55,13 +55,9 @@ pub(crate) async fn listen(node: Arc<Node>, sockets: TcpListener) {
 /// Answers a peer's calls until the link ends.
 async fn answer(node: &Arc<Node>, mut established: Established) {
     let caller = Incarnation(established.peer().incarnation);
-    let ping_ms = established.peer().ping_ms;
     let linked = Linked::new(node, caller, established.orderly_end());
-    let every = Duration::from_millis(ping_ms.min(PING_MS_MAX));
-    let silence = node.settings.silence(ping_ms);
-    let heartbeat = Heartbeat { every, pings: false, silence };
-    let (answerer, limits) = (node.clone(), node.settings.limits());
-    let ended = established.answer(answerer, limits, heartbeat, &node.closing).await;
+    let limits = node.settings.limits();
+    let ended = established.answer(node.clone(), limits, &node.closing).await;
     if let Some(why) = ended {
         tracing::debug!(node = %caller, %why, "a link ended");
     }

@@ -49,8 +49,6 @@ pub(crate) struct Node {
     pub(crate) settings: Settings,
     pub(crate) incarnation: Incarnation,
     pub(crate) name: Arc<str>,
-    /// Where peers reach it; empty where none does.
-    pub(crate) address: Arc<str>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) serve: Arc<dyn Serve>,
     /// What connections to peers are made and taken with.
@@ -81,7 +79,7 @@ impl Node {
             renewal: renewal.number,
             acknowledged: renewal.acknowledged,
             name: self.name.clone(),
-            address: self.address.clone(),
+            address: self.local.address.clone(),
             draining: self.draining.load(Ordering::Relaxed),
             load: self.serve.load(),
             linked: self.peers.linked(),
@@ -146,15 +144,16 @@ impl Node {
             Some(lease) => Err(crate::Error::Settings(format!(
                 "another node lives that peers are told to reach at {}: {} ({}); give each node \
                  a cluster.advertise of its own, or stop that one first",
-                self.address, lease.name, lease.incarnation
+                self.local.address, lease.name, lease.incarnation
             ))),
         }
     }
 
     /// Another node at this node's address whose lease is renewed.
     async fn namesake(&self) -> Result<Option<Lease>, store::Error> {
-        let same =
-            |lease: &Lease| lease.address == self.address && lease.incarnation != self.incarnation;
+        let same = |lease: &Lease| {
+            lease.address == self.local.address && lease.incarnation != self.incarnation
+        };
         let mut seen = self.store.nodes().await?;
         seen.retain(same);
         let overdue = self.settings.renew_ms + self.settings.renew_ms / 4 + NAMESAKE_LATE_MS;
@@ -240,7 +239,7 @@ impl Node {
     /// Connects to every node that this one has no link to, so that the death of a node is
     /// noticed when it happens and not at the next call to it.
     fn link_to_all(self: &Arc<Self>) {
-        if self.address.is_empty() {
+        if self.local.address.is_empty() {
             return;
         }
         for link in self.members.links_to_others(self.incarnation) {
@@ -326,11 +325,12 @@ pub(crate) async fn keep_looking(node: Arc<Node>, leaving: CancellationToken) {
 /// Marks the former nodes at this node's address as dead: this node listens there now, so their
 /// processes have ended.
 pub(crate) async fn bury_former_lives(node: Arc<Node>) {
-    if node.address.is_empty() {
+    if node.local.address.is_empty() {
         return;
     }
-    let former =
-        |lease: &Lease| lease.address == node.address && lease.incarnation != node.incarnation;
+    let former = |lease: &Lease| {
+        lease.address == node.local.address && lease.incarnation != node.incarnation
+    };
     let mut former: Vec<_> =
         node.members.leases().iter().filter(|lease| former(lease)).map(|l| l.incarnation).collect();
     for _ in 0..TRIES_ON_FORMER_LIVES {

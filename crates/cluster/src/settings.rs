@@ -116,12 +116,6 @@ impl Settings {
         }
     }
 
-    /// How long a peer may be silent that says something every `ping_ms`.
-    pub(crate) fn silence(&self, ping_ms: u64) -> Duration {
-        let longest = self.ping_ms.max(ping_ms.min(PING_MS_MAX));
-        Duration::from_millis(longest.saturating_add(self.pong_ms))
-    }
-
     /// Says what is wrong, if something is.
     pub fn check(&self) -> Result<(), Error> {
         let wrong = |text: &str| Err(Error::Settings(text.to_owned()));

@@ -111,7 +111,7 @@ impl Session {
     }
 
     /// What came `after` an entry and before another owner went on was lost, and the client
-    /// saw some of it: whatever it is sent now has a hole.
+    /// saw some of it: everything that is sent to it now would have a hole before it.
     fn resume_lost(
         &mut self,
         context: &mut StepContext<'_>,

@@ -16,7 +16,7 @@ use crate::established::Established;
 use crate::handshake::{self, Purpose, Unmet};
 use crate::inbox::Inbox;
 use crate::wire::{Socket, Wire};
-use crate::{FRAME_BYTES_MAX, metrics, tls};
+use crate::{FRAME_BYTES_MAX, PING_MS_MAX, metrics, tls};
 
 /// Most connections of peers that have not proven themselves. One more closes the oldest of
 /// them, so that connections that prove nothing do not keep peers out.
@@ -120,7 +120,9 @@ async fn meet(
     match handshake::answer(&own, &local.secret, &mut wire, &mut inbox).await {
         Ok(peer) => {
             inbox.admit(FRAME_BYTES_MAX);
-            Some(Established::new(peer, wire, inbox))
+            // A peer may say anything; the settings of a node allow no more.
+            let heartbeat = local.heartbeat(peer.ping_ms.min(PING_MS_MAX), false);
+            Some(Established::new(peer, wire, inbox, heartbeat))
         }
         Err(Unmet::Unproven) => {
             metrics::LINKS_REFUSED.inc();

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 
+use crate::connection::Heartbeat;
 use crate::established::Established;
 use crate::handshake::{self, PeerIdentity, Purpose, Unmet};
 use crate::inbox::Inbox;
@@ -18,9 +20,10 @@ pub struct Local {
     pub incarnation: u64,
     /// Where peers reach it; empty where none does.
     pub address: Arc<str>,
-    /// How often it says that it pings those it calls, in milliseconds: the same as the
-    /// [`Heartbeat::every`](crate::Heartbeat::every) of [`Established::carry`].
+    /// How often it pings those that it calls, in milliseconds.
     pub ping_ms: u64,
+    /// How much longer than between two pings a peer may be silent, in milliseconds.
+    pub pong_ms: u64,
     /// What only nodes of this cluster know.
     pub secret: String,
     /// Where connections are encrypted.
@@ -57,12 +60,19 @@ impl Local {
         .await
         .map_err(unmet)?;
         inbox.admit(FRAME_BYTES_MAX);
-        Ok(Established::new(peer, wire, inbox))
+        Ok(Established::new(peer, wire, inbox, self.heartbeat(self.ping_ms, true)))
     }
 
     pub(crate) fn identity(&self, ping_ms: u64, purpose: Purpose) -> PeerIdentity {
         let address = self.address.clone();
         PeerIdentity { incarnation: self.incarnation, ping_ms, address, purpose }
+    }
+
+    /// Of a connection over which one end sends something each `every_ms`; `pings`: this end.
+    pub(crate) fn heartbeat(&self, every_ms: u64, pings: bool) -> Heartbeat {
+        let silence_ms = self.ping_ms.max(every_ms).saturating_add(self.pong_ms);
+        let (every, silence) = (Duration::from_millis(every_ms), Duration::from_millis(silence_ms));
+        Heartbeat { every, pings, silence }
     }
 
     async fn reach(&self, address: &str) -> io::Result<Wire> {

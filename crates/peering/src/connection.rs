@@ -47,14 +47,14 @@ pub(crate) trait FrameHandler: Send + Sync + 'static {
 
 /// How the two ends find out that the other is gone.
 #[derive(Clone, Copy)]
-pub struct Heartbeat {
+pub(crate) struct Heartbeat {
     /// The calling end sends a ping so often. The called end answers with a pong; and sends one
     /// as often while a long message arrives, since the next ping is behind that.
-    pub every: Duration,
+    pub(crate) every: Duration,
     /// This is the calling end.
-    pub pings: bool,
+    pub(crate) pings: bool,
     /// The other end is gone when nothing has arrived for so long.
-    pub silence: Duration,
+    pub(crate) silence: Duration,
 }
 
 /// Why a connection ended.
@@ -66,7 +66,7 @@ pub enum Ended {
     /// The other end closed it without saying goodbye.
     #[error("the other end closed it without saying goodbye")]
     Closed,
-    /// Nothing arrived for as long as [`Heartbeat::silence`].
+    /// Nothing arrived for too long.
     #[error("the other end was silent for too long")]
     Silent,
     /// The other end sent what no node sends.

@@ -25,11 +25,12 @@ pub struct Established {
     peer: PeerIdentity,
     wire: Wire,
     inbox: Inbox,
+    heartbeat: Heartbeat,
 }
 
 impl Established {
-    pub(crate) fn new(peer: PeerIdentity, wire: Wire, inbox: Inbox) -> Self {
-        Self { peer, wire, inbox }
+    pub(crate) fn new(peer: PeerIdentity, wire: Wire, inbox: Inbox, heartbeat: Heartbeat) -> Self {
+        Self { peer, wire, inbox, heartbeat }
     }
 
     /// Who is at the other end.
@@ -44,11 +45,11 @@ impl Established {
 
     /// Carries these calls until the connection ends, or this future is dropped; the connection
     /// is closed when the whole value is dropped. Say then [`Calls::broke`].
-    pub async fn carry(&mut self, calls: &Arc<Calls>, heartbeat: Heartbeat) -> Ended {
+    pub async fn carry(&mut self, calls: &Arc<Calls>) -> Ended {
         let handler = Calling { number: calls.link(), calls: calls.clone() };
         let connection = Arc::new(PeerConnection::new(handler, &self.wire));
         calls.up(connection.clone());
-        connection.run(&mut self.wire, &mut self.inbox, heartbeat).await
+        connection.run(&mut self.wire, &mut self.inbox, self.heartbeat).await
     }
 
     /// Answers the peer's calls until the connection ends. When `closing` is cancelled, goodbye is
@@ -57,7 +58,6 @@ impl Established {
         &mut self,
         answerer: Arc<dyn Answerer>,
         limits: Limits,
-        heartbeat: Heartbeat,
         closing: &CancellationToken,
     ) -> Option<Ended> {
         let connection = Arc::new_cyclic(|connection| {
@@ -65,16 +65,16 @@ impl Established {
             let flush = connection.clone() as Weak<dyn Flush>;
             PeerConnection::new(Answering::new(answerer, limits, flush), &self.wire)
         });
-        let mut running = connection.run(&mut self.wire, &mut self.inbox, heartbeat);
-        let ended = tokio::select! {
+        // Also where this future is dropped.
+        let _calls = AnsweredCalls(connection.handler());
+        let mut running = connection.run(&mut self.wire, &mut self.inbox, self.heartbeat);
+        tokio::select! {
             ended = &mut running => Some(ended),
             () = closing.cancelled() => {
                 connection.say_goodbye();
                 timeout(CLOSE_GRACE, running).await.ok()
             }
-        };
-        connection.handler().end();
-        ended
+        }
     }
 
     /// Sends nothing and waits for the end of the connection. A peer that sends something on it
@@ -85,6 +85,15 @@ impl Established {
         let _ = self.wire.keep_alive(idle);
         let (wire, inbox) = (&mut self.wire, &mut self.inbox);
         let _ = poll_fn(|context| inbox.poll_fill(wire, context)).await;
+    }
+}
+
+/// The calls that one connection answers. They end with this.
+struct AnsweredCalls<'a>(&'a Answering);
+
+impl Drop for AnsweredCalls<'_> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

@@ -26,8 +26,7 @@ pub const ADDRESS_BYTES_MAX: usize = 300;
 pub struct PeerIdentity {
     /// Its process.
     pub incarnation: u64,
-    /// How often the calling end says that it sends a ping, in milliseconds, at most
-    /// [`PING_MS_MAX`](crate::PING_MS_MAX) to be believed; 0 at the called end.
+    /// How often the calling end says that it sends a ping, in milliseconds; 0 at the called end.
     pub ping_ms: u64,
     /// The address at which peers reach it; empty where none does.
     pub address: Arc<str>,

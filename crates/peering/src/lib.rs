@@ -33,7 +33,7 @@ use bytes::Bytes;
 pub use accept::{Arrival, Listener};
 pub use calls::{Calls, Limits};
 pub use connect::{ConnectError, Local};
-pub use connection::{Ended, Heartbeat};
+pub use connection::Ended;
 pub use established::Established;
 pub use flush_queue::install as install_flush_queue;
 pub use frame::PIECE_BYTES_MAX;
@@ -47,7 +47,8 @@ const FRAME_OVERHEAD_BYTES: usize = 64;
 /// Longest frame of a peer that has proven itself, in bytes. A longer frame ends the connection.
 const FRAME_BYTES_MAX: usize = frame::PIECE_BYTES_MAX + FRAME_OVERHEAD_BYTES;
 
-/// Longest time between two pings that a node should believe of a peer, in milliseconds: a minute.
+/// Longest time between two pings, in milliseconds: a minute. A peer that says more is expected to
+/// send something as often.
 pub const PING_MS_MAX: u64 = 60_000;
 
 /// Answers the calls of peers.
@@ -69,8 +70,8 @@ pub trait Replies: Send {
     /// node that passes a call on to another has one.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>>;
 
-    /// Was the reply just given the last, as far as is known? It then says so itself, and
-    /// nothing is asked any more.
+    /// Was the reply that was just given the last, as far as is known? It is then sent as the last,
+    /// and this is not polled again.
     fn is_over(&self) -> bool {
         false
     }

@@ -41,7 +41,7 @@ static UP: LazyLock<IntGauge> = LazyLock::new(|| {
 static COMMANDS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     register::counters(
         "roundhouse_redis_commands_total",
-        "Commands to Redis, by operation and by what came of them at last.",
+        "Commands to Redis, by operation and by their final outcome.",
         &["operation", "outcome"],
     )
 });

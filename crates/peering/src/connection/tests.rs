@@ -393,7 +393,7 @@ async fn a_connection_that_was_reset_was_not_closed_although_a_writer_was_told_f
     assert!(closed);
 }
 
-/// What arrived before the end is taken, whatever became of what was said meanwhile.
+/// Frames that arrived before the end are handled, also where a write failed meanwhile.
 #[tokio::test]
 async fn who_can_say_nothing_any_more_still_hears_what_was_said() {
     for wires in

@@ -5,7 +5,7 @@ use super::super::plan::Plan;
 use super::{Checker, OVERHEAD};
 
 impl Checker {
-    /// All is calm: has everybody got what was promised?
+    /// At the end of a run, when all is calm: has this client got what was promised?
     pub(crate) fn check_client(&mut self, client: &Client, plan: &Plan) {
         let session = client.session.clone();
         if client.phase == Phase::New {
@@ -27,7 +27,7 @@ impl Checker {
                 CallState::Lost => self.tally.lost += 1,
                 CallState::Open | CallState::Cancelled | CallState::Gone => {}
             }
-            // No excuse covers a call that hangs, whatever became of its session.
+            // No excuse covers a call that hangs, also where its session was lost.
             let live = client.phase == Phase::Live;
             if call.state == CallState::Open && (live || call.is_connected()) {
                 self.breaks(format!("call {number} of {session:?} never got its final response"));

@@ -167,7 +167,7 @@ impl RequestRules<'_> {
         }
     }
 
-    /// Nothing of our tools takes long, so whatever comes late was held, which is bounded.
+    /// Our tools answer fast, so an event that is late was held, and that time is bounded.
     fn hangs(&self, found: &mut Vec<Violation>) {
         for pair in self.request.lines.windows(2) {
             let waited = pair[1].at - pair[0].at;

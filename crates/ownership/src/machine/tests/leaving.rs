@@ -19,7 +19,7 @@ fn a_session_is_released_when_all_is_held_saved_and_stable_and_then_nothing_is_d
     fixture.at(100).does("release 3");
     assert!(!fixture.may_act());
     fixture.completed(OpResult::Done(Err(unavailable())), []);
-    // Whatever happens, this alone is repeated.
+    // In each case this operation alone is repeated.
     fixture.say("b");
     fixture.snapshot.lease_generation = Some(1);
     fixture.at(100_000).does("release 3");
