@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+#[path = "workspace/structure.rs"]
+mod structure;
+
 /// Longest source file, in lines. A longer file has more than one job.
 const LINES_MAX: usize = 600;
 

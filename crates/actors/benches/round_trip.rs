@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use actors::{Answer, Caller, Handle, ReplyEvent, Settings};
+use actors::{Answer, Caller, Handle, Parts, ReplyEvent, Settings};
 use backends::native::{Call, Error, Handler, Info, NativeBackend};
 use backends::{Backend, Backends};
 use bytes::Bytes;
@@ -30,7 +30,8 @@ impl Handler for Echo {
 async fn session() -> (Handle, Caller) {
     let backend: Arc<dyn Backend> = Arc::new(NativeBackend::new(Echo));
     let backends = Backends::new([("acme".into(), backend)]);
-    let handle = Handle::new(Settings::default(), Arc::new(Memory::default()), backends);
+    let handle =
+        Handle::new(Parts::alone(Settings::default(), Arc::new(Memory::default()), backends));
     let tenant = Arc::new(Tenant {
         name: "acme".into(),
         allowed_origins: Vec::new(),
@@ -43,13 +44,13 @@ async fn session() -> (Handle, Caller) {
     assert!(matches!(opened.replies.next().await, Some(ReplyEvent::Answer(Answer::Welcome(_)))));
     let caller = Caller { tenant, principal, session: opened.session };
     let initialized = Notification::new(Method::Initialized, None);
-    let mut posted = handle.post(&caller, Body::One(initialized.into()), None).await.unwrap();
+    let mut posted = handle.post(&caller, Body::One(initialized.into()), None);
     assert!(posted.next().await.is_some());
     (handle, caller)
 }
 
 async fn call(handle: &Handle, caller: &Caller, body: Body) {
-    let mut replies = handle.post(caller, body, None).await.unwrap();
+    let mut replies = handle.post(caller, body, None);
     let Some(ReplyEvent::Answer(Answer::Json(_))) = replies.next().await else {
         panic!("the call was not answered with JSON");
     };
@@ -88,7 +89,7 @@ fn round_trip(criterion: &mut Criterion) {
                     let start = Instant::now();
                     let mut reply_streams = Vec::with_capacity(16);
                     for body in bodies {
-                        reply_streams.push(handle.post(&caller, body, None).await.unwrap());
+                        reply_streams.push(handle.post(&caller, body, None));
                     }
                     for replies in &mut reply_streams {
                         assert!(replies.next().await.is_some());
@@ -115,7 +116,7 @@ fn setup(criterion: &mut Criterion) {
                     .unwrap();
                 assert!(opened.replies.next().await.is_some());
                 let caller = Caller { session: opened.session, ..caller.clone() };
-                assert!(handle.delete(&caller).await.unwrap().next().await.is_some());
+                assert!(handle.delete(&caller).next().await.is_some());
             });
         });
     });

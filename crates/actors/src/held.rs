@@ -1,67 +1,76 @@
-//! Requests that wait until something can be done for them: bounded in number and time.
+//! Requests that wait until something can be done for them: bounded in number. Their callers
+//! bound the time.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cluster::Cluster;
 use conversation::Refusal;
 use tokio::time::timeout;
 
-use crate::handle::Node;
 use crate::metrics::{self, Hold};
+use crate::node::Node;
 
-/// A request that is held: until its session is found, or may be opened here.
-pub(crate) struct Held {
-    node: Arc<Node>,
+/// How many requests the node holds, and how many it may.
+pub(crate) struct HeldRequests {
+    count: Arc<AtomicUsize>,
+    max: usize,
 }
 
-impl Held {
-    /// `None` where the node holds as many as it may.
-    pub(crate) fn new(node: &Arc<Node>) -> Option<Self> {
-        if node.held.fetch_add(1, Ordering::Relaxed) >= node.settings.held_max {
-            node.held.fetch_sub(1, Ordering::Relaxed);
+impl HeldRequests {
+    /// At most `max` requests; one more is not held.
+    pub(crate) fn new(max: usize) -> Self {
+        Self { count: Arc::default(), max }
+    }
+
+    /// Holds one more request; `None` where the node holds as many as it may.
+    pub(crate) fn hold(&self) -> Option<HeldRequest> {
+        if self.count.fetch_add(1, Ordering::Relaxed) >= self.max {
+            self.count.fetch_sub(1, Ordering::Relaxed);
             metrics::held(Hold::Refused);
             return None;
         }
         metrics::HELD.inc();
-        Some(Self { node: Arc::clone(node) })
+        Some(HeldRequest { count: Arc::clone(&self.count) })
     }
 }
 
-impl Drop for Held {
+/// A request that is held: until its session is found, or may be created here.
+pub(crate) struct HeldRequest {
+    count: Arc<AtomicUsize>,
+}
+
+impl Drop for HeldRequest {
     fn drop(&mut self) {
-        self.node.held.fetch_sub(1, Ordering::Relaxed);
+        self.count.fetch_sub(1, Ordering::Relaxed);
         metrics::HELD.dec();
     }
 }
 
-impl Node {
-    /// Waits until sessions can be opened here: while this node may not act for a moment,
-    /// since it lost a peer or Redis, no new one could, and no client repeats an `initialize`.
-    /// What cannot be held, or not for longer (`store_wait_secs`), is [`Refusal::Unavailable`].
-    pub(crate) async fn until_it_may_open(self: &Arc<Self>) -> Result<(), Refusal> {
-        let Some(cluster) = self.cluster().filter(|_| self.valid_lease_generation().is_none())
-        else {
-            return Ok(());
-        };
-        let _held = Held::new(self).ok_or(Refusal::Unavailable)?;
-        let wait = Duration::from_secs(self.settings.store_wait_secs);
-        if timeout(wait, self.may_open(cluster)).await.is_err() {
-            metrics::held(Hold::Expired);
-            return Err(Refusal::Unavailable);
-        }
-        metrics::held(Hold::Reached);
-        Ok(())
+/// Waits until sessions can be created here: while this node may not act for a moment, since it
+/// lost a peer or Redis, no session can be created, and no client repeats an `initialize`. A
+/// request that cannot be held, or not for longer (`store_wait_secs`), is
+/// [`Refusal::Unavailable`].
+pub(crate) async fn until_sessions_can_be_created(node: &Node) -> Result<(), Refusal> {
+    if node.context.valid_lease_generation().is_some() {
+        return Ok(());
     }
+    let _held = node.held.hold().ok_or(Refusal::Unavailable)?;
+    let wait = Duration::from_secs(node.context.settings.store_wait_secs);
+    if timeout(wait, until_the_lease_is_valid(node)).await.is_err() {
+        metrics::held(Hold::Expired);
+        return Err(Refusal::Unavailable);
+    }
+    metrics::held(Hold::Reached);
+    Ok(())
+}
 
-    /// A node that leaves has another open it.
-    async fn may_open(&self, cluster: &Cluster) {
-        let (mut changes, mut departing) = (cluster.changes(), self.departing.subscribe());
-        // Neither wait can fail: this node holds the sending ends of both channels.
-        tokio::select! {
-            _ = changes.wait_for(|_| self.valid_lease_generation().is_some()) => {}
-            _ = departing.wait_for(|departs| *departs) => {}
-        }
+/// Returns as well when the node begins to drain: then another node creates the session.
+async fn until_the_lease_is_valid(node: &Node) {
+    let mut changes = node.context.cluster.changes();
+    // Neither wait can fail: this node holds the sending ends of both channels.
+    tokio::select! {
+        _ = changes.wait_for(|_| node.context.valid_lease_generation().is_some()) => {}
+        () = node.registry.departed() => {}
     }
 }

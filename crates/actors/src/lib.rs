@@ -1,39 +1,36 @@
 //! Keeps live sessions and performs their effects. The only crate with actix actors.
 //!
-//! [`Handle`] creates sessions, brings them what clients send, and gives each connection an
-//! [`ReplyStream`] with its reply. A session is one actor that holds the
-//! machine of `conversation`, the link to the tenant's server and the writer of its log.
+//! [`Handle`] creates sessions, brings them the requests of clients, and gives each request a
+//! [`ReplyStream`]. A session is one actor that holds the machine of `conversation`, the link to
+//! the tenant's server and the writer of its log.
 //!
-//! In a cluster a session may live on another node. Then its calls are carried there, and the
-//! user of the handle sees no difference.
+//! In a cluster a session may live on another node. Its requests are then forwarded there, and the
+//! user of the handle sees no difference. A node on its own is a cluster of one.
 
-mod alarm;
 mod arbiters;
+mod caller;
 mod care;
 mod clock;
 mod handle;
 mod held;
-mod leaving;
-mod log_writer;
+mod lifetimes;
 mod metrics;
-mod performing;
-mod pump;
-mod record;
+mod node;
+mod node_context;
 mod registry;
-mod remote;
+mod reply;
 mod reply_stream;
-mod seeking;
-mod session_actor;
-mod session_handle;
-mod session_start;
+mod routing;
+mod session;
 mod settings;
-mod silence;
-mod sink;
+mod takeover;
+mod timer;
 mod tombstones;
 
+pub use caller::Caller;
 pub use care::Care;
 pub use conversation::{Answer, Frame, Refusal, Rerun};
-pub use handle::{Caller, Handle, Opened};
+pub use handle::{Handle, Parts};
 pub use ownership::ReplyEvent;
-pub use reply_stream::ReplyStream;
+pub use reply_stream::{Opened, ReplyStream};
 pub use settings::Settings;

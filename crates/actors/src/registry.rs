@@ -8,13 +8,14 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cluster::Load;
 use conversation::Refusal;
 use protocol::SessionId;
 use tenants::{Principal, Tenant};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::metrics;
-use crate::session_handle::SessionHandle;
+use crate::session::SessionHandle;
 
 /// So many that threads seldom wait for each other.
 const SHARDS: usize = 16;
@@ -24,12 +25,26 @@ pub(crate) struct Registry {
     hasher: RandomState,
     shards: [Mutex<HashSet<ById>>; SHARDS],
     counts: Mutex<Counts>,
+    /// The number of sessions, as other nodes see it.
+    load: Load,
+    intake: watch::Sender<Intake>,
     empty: Notify,
     /// Some session is not known any more.
     gone: Notify,
 }
 
-/// What a caller finds.
+/// Whether this node takes sessions. It only goes on from one to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Intake {
+    /// It does.
+    Open,
+    /// It hands its sessions over to other nodes, and new ones as well.
+    Draining,
+    /// It refuses new sessions.
+    Closed,
+}
+
+/// The result of a look for a session.
 pub(crate) enum Found {
     /// The way in, though the session may be about to go.
     Here(Arc<SessionHandle>),
@@ -64,14 +79,16 @@ impl Eq for ById {}
 
 #[derive(Default)]
 struct Counts {
-    stopping: bool,
     sessions: usize,
     by_tenant: HashMap<Arc<str>, usize>,
 }
 
 impl Registry {
-    pub(crate) fn new() -> Self {
+    /// Notes the number of sessions in `load`.
+    pub(crate) fn new(load: Load) -> Self {
         Self {
+            load,
+            intake: watch::Sender::new(Intake::Open),
             hasher: RandomState::new(),
             shards: Default::default(),
             counts: Mutex::default(),
@@ -106,7 +123,7 @@ impl Registry {
         tenants_max: usize,
     ) -> Result<Slot, Refusal> {
         let mut counts = lock(&self.counts);
-        if counts.stopping {
+        if *self.intake.borrow() == Intake::Closed {
             return Err(Refusal::Stopping);
         }
         let held = counts.by_tenant.get(tenant).copied().unwrap_or(0);
@@ -115,6 +132,7 @@ impl Registry {
             return Err(Refusal::TooManySessions);
         }
         counts.sessions += 1;
+        self.load.set(counts.sessions as u64);
         *counts.by_tenant.entry(Arc::clone(tenant)).or_default() += 1;
         drop(counts);
         metrics::SESSIONS.inc();
@@ -156,14 +174,38 @@ impl Registry {
         lock(&self.counts).sessions
     }
 
-    /// Are slots given no more?
-    pub(crate) fn is_closed(&self) -> bool {
-        lock(&self.counts).stopping
+    /// Does this node hand its sessions over to others, or end them?
+    pub(crate) fn is_departing(&self) -> bool {
+        *self.intake.borrow() != Intake::Open
+    }
+
+    /// Returns when this node hands its sessions over to others, or ends them.
+    pub(crate) fn departed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut intake = self.intake.subscribe();
+        async move {
+            // The registry outlives its connections; should it not, they end anyway.
+            let _ = intake.wait_for(|intake| *intake != Intake::Open).await;
+        }
+    }
+
+    /// From now on sessions are handed over.
+    pub(crate) fn drain(&self) {
+        self.advance_intake(Intake::Draining);
     }
 
     /// From now on no slot is given.
     pub(crate) fn close(&self) {
-        lock(&self.counts).stopping = true;
+        // Under this lock, so that no slot is given after this returns.
+        let _counts = lock(&self.counts);
+        self.advance_intake(Intake::Closed);
+    }
+
+    fn advance_intake(&self, to: Intake) {
+        self.intake.send_if_modified(|intake| {
+            let is_news = *intake < to;
+            *intake = to.max(*intake);
+            is_news
+        });
     }
 
     /// Does something with every session that is known now.
@@ -187,6 +229,7 @@ impl Registry {
     fn vacate(&self, tenant: &str) {
         let mut counts = lock(&self.counts);
         counts.sessions -= 1;
+        self.load.set(counts.sessions as u64);
         if let Some(held) = counts.by_tenant.get_mut(tenant) {
             *held -= 1;
             if *held == 0 {

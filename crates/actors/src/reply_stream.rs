@@ -1,117 +1,97 @@
-//! What one connection of a client's is told.
+//! The reply to one request of a client.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use conversation::Frame;
-use ownership::ReplyEvent;
+use ownership::{ReplyEvent, SessionRequest};
+use protocol::SessionId;
 
-use crate::handle::Node;
-use crate::remote::RoutedRequest;
-use crate::session_handle::SessionHandle;
-use crate::silence::Silence;
-use crate::sink::Queue;
+use crate::Caller;
+use crate::node::Node;
+use crate::reply::KeepAliveTimer;
+use crate::routing::{Owner, RoutedRequest};
 
-/// The receiving half of a sink, whichever node the session is on. Bounded: the stream is
-/// aborted if its reader falls behind. Dropping it notifies the session that the client is gone.
+/// The reply to one request of a client, whichever node the session is on: one answer, or a stream
+/// of events. Bounded: the stream is aborted if its reader falls behind. Dropping it notifies the
+/// session that the client is gone.
 ///
 /// An idle stream yields [`Frame::KeepAlive`] every `keepalive_secs`, so that no proxy takes the
 /// client's connection for dead (SSE-13). The node that holds the connection does this, wherever
 /// the session is and whether or not it has an owner.
 #[derive(Debug)]
 pub struct ReplyStream {
-    source: Source,
+    routed: Box<RoutedRequest>,
     keepalive_secs: u64,
-    /// Once it is a stream.
-    silence: Option<Box<Silence>>,
+    /// Once the reply is a stream.
+    keep_alive: Option<Box<KeepAliveTimer>>,
 }
 
-#[derive(Debug)]
-pub(crate) enum Source {
-    /// To one session that ends with its node.
-    Local(Local),
-    /// To wherever the session is.
-    RoutedRequest(Box<RoutedRequest>),
+/// A session that was just created, and the reply to its first connection.
+pub struct Opened {
+    /// The new session's id.
+    pub session: SessionId,
+    /// The reply.
+    pub replies: ReplyStream,
 }
 
 impl ReplyStream {
-    /// The next thing; `None` after the last. Nothing is lost when the wait is given up.
+    /// The reply to a request for a session that was created before.
+    pub(crate) fn of_request(node: &Arc<Node>, caller: &Caller, request: SessionRequest) -> Self {
+        Self::new(node, RoutedRequest::begin(node, caller, request))
+    }
+
+    fn new(node: &Node, routed: RoutedRequest) -> Self {
+        let keepalive_secs = node.context.settings.session.keepalive_secs.max(1);
+        Self { routed: Box::new(routed), keepalive_secs, keep_alive: None }
+    }
+
+    /// The next event; `None` after the last. Nothing is lost when the wait is given up.
     pub async fn next(&mut self) -> Option<ReplyEvent> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
     /// As `next`, for hand-written streams.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
-        let event = match &mut self.source {
-            Source::Local(local) => local.poll_next(context),
-            Source::RoutedRequest(routed) => routed.poll_next(context),
-        };
-        if matches!(event, Poll::Ready(Some(ReplyEvent::Open { .. }))) && self.keepalive_secs > 0 {
-            self.silence = Some(Box::new(Silence::new(self.keepalive_secs)));
+        let event = self.routed.poll_next(context);
+        if matches!(event, Poll::Ready(Some(ReplyEvent::Open { .. }))) {
+            self.start_keep_alive();
         }
-        match (&mut self.silence, event) {
-            (Some(silence), Poll::Pending) => {
-                silence.poll(context).map(|()| Some(ReplyEvent::Frame(Frame::KeepAlive)))
+        match (&mut self.keep_alive, event) {
+            (Some(timer), Poll::Pending) => {
+                timer.poll(context).map(|()| Some(ReplyEvent::Frame(Frame::KeepAlive)))
             }
-            (Some(silence), event) => {
-                silence.broken();
+            (Some(timer), event) => {
+                timer.note_event();
                 event
             }
             (None, event) => event,
         }
     }
 
-    /// `open` from the start, or once it is told so.
-    pub(crate) fn new(source: impl Into<Source>, node: &Node, open: bool) -> Self {
-        let keepalive_secs = node.settings.session.keepalive_secs.max(1);
-        let silence = open.then(|| Box::new(Silence::new(keepalive_secs)));
-        Self { source: source.into(), keepalive_secs, silence }
-    }
-
-    /// For another node, which gives its client signs of life itself.
-    pub(crate) fn untimed(self) -> Self {
-        Self { keepalive_secs: 0, silence: None, ..self }
+    fn start_keep_alive(&mut self) {
+        self.keep_alive = Some(Box::new(KeepAliveTimer::new(self.keepalive_secs)));
     }
 }
 
-impl From<Local> for Source {
-    fn from(local: Local) -> Self {
-        Self::Local(local)
-    }
-}
-
-impl From<RoutedRequest> for Source {
-    fn from(routed: RoutedRequest) -> Self {
-        Self::RoutedRequest(Box::new(routed))
-    }
-}
-
-/// The receiving half of a sink whose session lives on this node.
-#[derive(Debug)]
-pub(crate) struct Local {
-    queue: Arc<Queue>,
-    handle: Arc<SessionHandle>,
-}
-
-impl Local {
-    pub(crate) fn new(queue: Arc<Queue>, handle: Arc<SessionHandle>) -> Self {
-        Self { queue, handle }
+impl Opened {
+    /// A session whose `initialize` has the `owner`.
+    pub(crate) fn of_initialize(
+        node: &Arc<Node>,
+        caller: Caller,
+        request: SessionRequest,
+        owner: Owner,
+    ) -> Self {
+        let session = caller.session.clone();
+        let routed = RoutedRequest::of_new_session(node, caller, request, owner);
+        Self { session, replies: ReplyStream::new(node, routed) }
     }
 
-    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
-        self.queue.poll_next(context)
-    }
-
-    /// Has the last thing been told?
-    pub(crate) fn is_over(&self) -> bool {
-        self.queue.is_over()
-    }
-}
-
-impl Drop for Local {
-    fn drop(&mut self) {
-        if self.queue.leave() {
-            self.handle.reader_left();
-        }
+    /// A duplex session at the `owner`. Its one stream is open from the start.
+    pub(crate) fn of_duplex(node: &Arc<Node>, caller: Caller, owner: Owner) -> Self {
+        let session = caller.session.clone();
+        let mut replies = ReplyStream::new(node, RoutedRequest::of_duplex(node, caller, owner));
+        replies.start_keep_alive();
+        Self { session, replies }
     }
 }

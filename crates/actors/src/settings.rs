@@ -5,8 +5,8 @@ use std::time::Duration;
 use conversation::Limits;
 use serde::{Deserialize, Serialize};
 
-use crate::log_writer::Lifetimes;
-use crate::sink::Bounds;
+use crate::lifetimes::Lifetimes;
+use crate::reply::Bounds;
 
 /// Bounds of the node's sessions, each with what happens at it.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -87,7 +87,7 @@ impl Settings {
         Duration::from_secs(self.session.idle_secs.max(30).saturating_mul(2))
     }
 
-    /// How long a session's record lives after each kind of writing.
+    /// How long a session's record lives after each kind of write.
     pub(crate) fn lifetimes(&self) -> Lifetimes {
         Lifetimes {
             owned: self.record_ttl().into(),

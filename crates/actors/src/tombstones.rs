@@ -1,7 +1,7 @@
 //! Writes the tombstones of sessions that ended at this node anew, each time that the store may
-//! have forgotten them. Which are due is decided by [`ownership::tombstones`].
+//! have forgotten them. [`ownership::tombstones`] decides which are due.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use conversation::Millis;
@@ -9,11 +9,11 @@ use futures_util::future::join_all;
 use ownership::tombstones::{self, Due, Kept, RETRY_MS, Tombstone};
 use protocol::SessionId;
 use store::Error;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use crate::clock;
-use crate::handle::Node;
+use crate::node_context::NodeContext;
 
 /// The tombstones of this node.
 #[derive(Default)]
@@ -49,13 +49,14 @@ impl Tombstones {
     }
 }
 
-/// Writes what is due each time that the store has failed over or a tombstone comes that it does
-/// not have, until the node is gone.
-pub(crate) async fn keep_written(
-    node: Weak<Node>,
-    tombstones: Arc<Tombstones>,
-    mut changes: watch::Receiver<u64>,
-) {
+/// Writes the tombstones that are due each time that the store has failed over or a tombstone is
+/// added that the store does not have, until the node is gone.
+pub(crate) async fn keep_tombstones_written(node: Weak<NodeContext>) {
+    let Some((tombstones, mut changes)) =
+        node.upgrade().map(|node| (node.tombstones.clone(), node.cluster.changes()))
+    else {
+        return;
+    };
     loop {
         let all_written = match node.upgrade() {
             Some(node) => write_due(&node).await,
@@ -69,8 +70,8 @@ pub(crate) async fn keep_written(
     }
 }
 
-/// Writes what is due. Returns whether nothing is left to be written.
-async fn write_due(node: &Node) -> bool {
+/// Writes the tombstones that are due. Returns whether none is left to be written.
+async fn write_due(node: &NodeContext) -> bool {
     let (mut from, mut all_written) = (0, true);
     loop {
         let now = clock::now();

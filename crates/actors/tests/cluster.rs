@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{FLOOD, Script, World, all, messages, next, text};
+use crate::support::{FLOOD, World, all, messages, next, refusal, text};
 use actors::{Answer, Caller, Refusal, ReplyEvent, ReplyStream, Settings};
 use backends::LinkEvent;
 use bytes::Bytes;
@@ -26,15 +26,13 @@ impl std::ops::Deref for Joined {
 }
 
 async fn node(settings: Settings, store: &Arc<dyn Store>) -> Joined {
-    let world = World::on(settings, Script::default(), Arc::clone(store));
-    let settings = cluster::Settings {
+    let peers = cluster::Settings {
         listen: "127.0.0.1:0".into(),
         secret: "no secret, only a test".into(),
         ..cluster::Settings::default()
     };
-    let serving = world.handle.serving();
-    let cluster = Cluster::join(settings, Arc::clone(store), serving).await.unwrap();
-    world.handle.join(cluster.clone());
+    let world = World::joined(settings, Arc::clone(store), peers).await;
+    let cluster = world.handle.cluster().clone();
     Joined { world, cluster }
 }
 
@@ -67,14 +65,14 @@ async fn old_session(node: &World) -> Caller {
 
 /// Posts what is only to be accepted.
 async fn accepted(node: &World, caller: &Caller, json: &str) {
-    let told = all(node.handle.post(caller, Body::One(parsed(json)), None).await.unwrap()).await;
+    let told = all(node.handle.post(caller, Body::One(parsed(json)), None)).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
 }
 
 /// Posts a call that tells of its progress and asks the client something.
 async fn ask(node: &World, caller: &Caller) -> ReplyStream {
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ask","_meta":{"progressToken":"t"}}}"#;
-    node.handle.post(caller, Body::One(parsed(call)), None).await.unwrap()
+    node.handle.post(caller, Body::One(parsed(call)), None)
 }
 
 /// Reads until there are so many messages.
@@ -90,18 +88,6 @@ async fn some(replies: &mut ReplyStream, count: usize) -> Vec<ReplyEvent> {
 async fn opened(replies: &mut ReplyStream) {
     let told = next(replies).await;
     assert!(matches!(told, Some(ReplyEvent::Open { welcome: false, .. })), "{told:?}");
-}
-
-/// What comes of a refusal, whichever way it comes.
-async fn refusal(entered: Result<ReplyStream, Refusal>) -> Refusal {
-    let told = match entered {
-        Err(refusal) => return refusal,
-        Ok(replies) => all(replies).await,
-    };
-    match &told[..] {
-        [ReplyEvent::Answer(Answer::Refused(refusal))] => refusal.clone(),
-        other => panic!("{other:?}"),
-    }
 }
 
 #[actix_rt::test]
@@ -156,7 +142,7 @@ async fn a_question_on_a_stream_of_one_node_may_be_answered_at_the_other() {
 async fn a_stream_at_another_node_is_told_what_the_server_says_to_nobody_in_particular() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
-    let mut replies = other.handle.listen(&caller, None).await.unwrap();
+    let mut replies = other.handle.listen(&caller, None);
     opened(&mut replies).await;
     let message = Notification::new(Method::ToolsListChanged, None).into();
     let sender = owner.script.senders.lock().unwrap()[0].clone();
@@ -170,12 +156,12 @@ async fn a_stream_that_began_at_one_node_goes_on_at_the_other() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
     for (from, to) in [(&owner, &other), (&other, &owner), (&other, &other)] {
-        let mut replies = from.call(&caller, 1, "flood").await.unwrap();
+        let mut replies = from.call(&caller, 1, "flood");
         let told = some(&mut replies, 10).await;
         drop(replies);
         let mut seen = messages(&told);
         let after = seen.last().unwrap().0.clone();
-        let rest = all(to.handle.listen(&caller, after).await.unwrap()).await;
+        let rest = all(to.handle.listen(&caller, after)).await;
         assert!(!matches!(rest.last(), Some(ReplyEvent::Abort)), "{rest:?}");
         seen.extend(messages(&rest));
         let mut ids: Vec<_> = seen.iter().map(|(id, _)| id.clone().unwrap()).collect();
@@ -192,7 +178,7 @@ async fn a_cursor_of_nowhere_is_refused_as_at_home() {
     let caller = owner.session().await;
     for node in [&owner, &other] {
         let after = Some("7.0123456789abcdef-9".to_owned());
-        let told = refusal(node.handle.listen(&caller, after).await).await;
+        let told = refusal(node.handle.listen(&caller, after)).await;
         assert_eq!(told, Refusal::UnknownEvent);
     }
 }
@@ -202,11 +188,11 @@ async fn a_session_that_is_ended_at_another_node_is_over_everywhere() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
     other.works(&caller, 1).await;
-    let told = all(other.handle.delete(&caller).await.unwrap()).await;
+    let told = all(other.handle.delete(&caller)).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     owner.is_empty().await;
     for node in [&owner, &other] {
-        assert_eq!(refusal(node.call(&caller, 2, "echo").await).await, Refusal::UnknownSession);
+        assert_eq!(refusal(node.call(&caller, 2, "echo")).await, Refusal::UnknownSession);
     }
 }
 
@@ -218,11 +204,11 @@ async fn a_session_is_unknown_to_every_other_principal_and_tenant_at_every_node(
     let tenant = Caller { tenant: crate::support::tenant("evil", 10), ..caller.clone() };
     for node in [&owner, &other] {
         for foreign in [&principal, &tenant] {
-            let refused = refusal(node.call(foreign, 1, "echo").await).await;
+            let refused = refusal(node.call(foreign, 1, "echo")).await;
             assert_eq!(refused, Refusal::UnknownSession);
-            let refused = refusal(node.handle.listen(foreign, None).await).await;
+            let refused = refusal(node.handle.listen(foreign, None)).await;
             assert_eq!(refused, Refusal::UnknownSession);
-            let refused = refusal(node.handle.delete(foreign).await).await;
+            let refused = refusal(node.handle.delete(foreign)).await;
             assert_eq!(refused, Refusal::UnknownSession);
         }
         node.works(&caller, 2).await;
@@ -234,7 +220,7 @@ async fn a_session_that_never_was_is_unknown_at_every_node() {
     let (owner, other) = two().await;
     let caller = owner.caller(&protocol::SessionId::parse("never-was").unwrap());
     for node in [&owner, &other] {
-        assert_eq!(refusal(node.call(&caller, 1, "echo").await).await, Refusal::UnknownSession);
+        assert_eq!(refusal(node.call(&caller, 1, "echo")).await, Refusal::UnknownSession);
     }
 }
 
@@ -244,7 +230,7 @@ async fn a_client_that_leaves_another_node_is_missed_at_the_owner() {
     settings.session.idle_secs = 1;
     let (owner, other) = two_with(settings).await;
     let caller = owner.session().await;
-    let mut replies = other.handle.listen(&caller, None).await.unwrap();
+    let mut replies = other.handle.listen(&caller, None);
     opened(&mut replies).await;
     // A session with a reader is not idle.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
@@ -258,7 +244,7 @@ async fn a_caller_that_leaves_another_node_at_once_has_called_all_the_same() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
     other.works(&caller, 1).await;
-    drop(other.call(&caller, 2, "later").await.unwrap());
+    drop(other.call(&caller, 2, "later"));
     owner.heard(2).await;
     owner.script.gate.notify_one();
     owner.works(&caller, 3).await;
@@ -268,9 +254,9 @@ async fn a_caller_that_leaves_another_node_at_once_has_called_all_the_same() {
 async fn a_node_that_stops_gives_clients_of_others_their_final_response() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
-    let call = actix_rt::spawn(all(other.call(&caller, 1, "hang").await.unwrap()));
+    let call = actix_rt::spawn(all(other.call(&caller, 1, "hang")));
     let stream = {
-        let mut replies = other.call(&caller, 2, "flood").await.unwrap();
+        let mut replies = other.call(&caller, 2, "flood");
         opened(&mut replies).await;
         replies
     };
@@ -296,7 +282,7 @@ async fn a_batch_is_answered_at_any_node() {
     let batch = protocol::parse(batch.as_bytes().into(), &protocol::Limits::default()).unwrap();
     let mut answers = Vec::new();
     for node in [&owner, &other] {
-        let told = all(node.handle.post(&caller, batch.clone(), None).await.unwrap()).await;
+        let told = all(node.handle.post(&caller, batch.clone(), None)).await;
         let [ReplyEvent::Answer(Answer::Array(array))] = &told[..] else { panic!("{told:?}") };
         answers.push(array.iter().map(text).collect::<Vec<_>>());
     }
@@ -336,7 +322,7 @@ async fn a_session_whose_node_has_left_is_taken_up_by_whoever_is_asked() {
 async fn a_stream_at_another_node_is_told_in_order_however_slowly_it_is_read() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
-    let mut replies = other.call(&caller, 1, "flood").await.unwrap();
+    let mut replies = other.call(&caller, 1, "flood");
     opened(&mut replies).await;
     owner.works(&caller, 2).await;
     let told = all(replies).await;

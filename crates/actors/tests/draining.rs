@@ -22,7 +22,7 @@ async fn drained(draining: tokio::task::JoinHandle<()>) {
 }
 
 async fn listening(node: &World, caller: &Caller, after: Option<String>) -> ReplyStream {
-    let mut replies = node.handle.listen(caller, after).await.unwrap();
+    let mut replies = node.handle.listen(caller, after);
     let told = next(&mut replies).await;
     assert!(matches!(told, Some(ReplyEvent::Open { welcome: false, .. })), "{told:?}");
     replies
@@ -30,7 +30,7 @@ async fn listening(node: &World, caller: &Caller, after: Option<String>) -> Repl
 
 /// A call that has said something, and what it said.
 async fn stepping(node: &World, caller: &Caller) -> (ReplyStream, Vec<(Option<String>, String)>) {
-    let mut replies = node.call(caller, 1, "steps").await.unwrap();
+    let mut replies = node.call(caller, 1, "steps");
     let mut told = Vec::new();
     while messages(&told).len() < STEPS {
         told.push(next(&mut replies).await.expect("the stream ended"));
@@ -142,7 +142,7 @@ async fn a_draining_node_has_its_sessions_taken_up_by_another_and_serves_on() {
     leaving.works(&caller, 2).await;
     leaving.works(&foreign, 3).await;
     assert_eq!((leaving.handle.sessions(), other.handle.sessions()), (0, 2));
-    let ended = all(leaving.handle.delete(&caller).await.unwrap()).await;
+    let ended = all(leaving.handle.delete(&caller)).await;
     assert!(matches!(&ended[..], [ReplyEvent::Answer(Answer::Ended)]), "{ended:?}");
 }
 
@@ -223,7 +223,7 @@ async fn what_does_not_finish_in_time_ends_with_one_error() {
         let caller = leaving.session_of(revision).await;
         let (stream, _) = stepping(&other, &caller).await;
         let silent = leaving.session_of(revision).await;
-        let mut held = other.call(&silent, 2, "hang").await.unwrap();
+        let mut held = other.call(&silent, 2, "hang");
         let heard = || leaving.script.calls.load(std::sync::atomic::Ordering::SeqCst) == 2;
         tokio::select! {
             told = held.next() => panic!("{told:?}"),
@@ -242,7 +242,7 @@ async fn what_does_not_finish_in_time_ends_with_one_error() {
 
 /// Posts what is accepted, and told on the one connection of its session.
 async fn posts(node: &World, caller: &Caller, message: protocol::Message) {
-    let told = all(node.handle.post(caller, Body::One(message), None).await.unwrap()).await;
+    let told = all(node.handle.post(caller, Body::One(message), None)).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
 }
 

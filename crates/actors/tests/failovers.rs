@@ -24,7 +24,7 @@ async fn an_owner_in_doubt_waits_and_goes_on_when_the_store_confirms_it() {
 
     forget(&store, &caller, &before).await;
     until(|| owner.cluster.is_stable()).await;
-    let waiting = actix_rt::spawn(all(owner.call(&caller, 2, "echo").await.unwrap()));
+    let waiting = actix_rt::spawn(all(owner.call(&caller, 2, "echo")));
     tokio::time::sleep(MOMENT).await;
     assert!(!waiting.is_finished());
     assert_eq!(owner.script.requests.load(Ordering::SeqCst), calls);

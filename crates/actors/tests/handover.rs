@@ -68,7 +68,7 @@ async fn a_draining_node_sends_others_to_claim_what_is_nobodys() {
 async fn a_call_in_flight_is_finished_before_its_session_goes() {
     let [owner, other] = Common::default().nodes().await;
     let caller = owner.session_of("2025-11-25").await;
-    let call = actix_rt::spawn(all(other.call(&caller, 1, "later").await.unwrap()));
+    let call = actix_rt::spawn(all(other.call(&caller, 1, "later")));
     until(|| other.script.requests.load(Ordering::SeqCst) == 1).await;
     let draining = drain(&owner, Duration::from_secs(30));
     tokio::time::sleep(crate::support::nodes::MOMENT).await;
@@ -89,7 +89,7 @@ async fn a_call_in_flight_is_finished_before_its_session_goes() {
 async fn a_call_that_outlasts_the_time_to_drain_ends_with_an_error_that_says_why() {
     let [owner, other] = Common::default().nodes().await;
     let caller = owner.session_of("2025-11-25").await;
-    let call = actix_rt::spawn(all(other.call(&caller, 1, "hang").await.unwrap()));
+    let call = actix_rt::spawn(all(other.call(&caller, 1, "hang")));
     until(|| other.script.requests.load(Ordering::SeqCst) == 1).await;
     let took = drain(&owner, Duration::from_millis(100)).await.unwrap();
     assert!(took < Duration::from_secs(2), "{took:?}");
@@ -105,7 +105,7 @@ async fn a_call_that_outlasts_the_time_to_drain_ends_with_an_error_that_says_why
 async fn a_stream_whose_owner_drains_goes_on_upon_the_connection_of_another_node() {
     let [owner, other] = Common::default().nodes().await;
     let caller = owner.session_of("2025-11-25").await;
-    let mut stream = other.call(&caller, 1, "steps").await.unwrap();
+    let mut stream = other.call(&caller, 1, "steps");
     let mut told = Vec::new();
     while messages(&told).len() < STEPS {
         told.push(next(&mut stream).await.expect("the stream ended"));
@@ -120,7 +120,7 @@ async fn a_stream_whose_owner_drains_goes_on_upon_the_connection_of_another_node
 
     // What was told is still told to whoever comes back for it.
     let after = messages[0].0.clone();
-    let again = all(other.handle.listen(&caller, after).await.unwrap()).await;
+    let again = all(other.handle.listen(&caller, after)).await;
     assert_eq!(crate::support::messages(&again), messages[1..]);
 }
 
@@ -132,14 +132,13 @@ async fn sessions_that_are_called_all_the_time_go_from_node_to_node_without_loss
     let mut floods = Vec::new();
     for _ in 0..5 {
         id += 1;
-        floods.push(actix_rt::spawn(all(other.call(&caller, id, "flood").await.unwrap())));
+        floods.push(actix_rt::spawn(all(other.call(&caller, id, "flood"))));
     }
     let draining = drain(&one, Duration::from_secs(30));
     let began = Instant::now();
     while !draining.is_finished() || began.elapsed() < crate::support::nodes::MOMENT {
         id += 2;
         let (here, there) = (one.call(&caller, id, "echo"), other.call(&caller, id + 1, "echo"));
-        let (here, there) = (here.await.unwrap(), there.await.unwrap());
         tokio::join!(ok(here), ok(there));
     }
     draining.await.unwrap();
@@ -172,31 +171,30 @@ fn stops() -> actors::Care {
 
 #[actix_rt::test]
 async fn a_node_on_its_own_lets_sessions_sleep_and_wakes_them() {
-    let world = World::with(sleepers(), crate::support::Script::default());
-    world.handle.look_after([("acme".into(), stops())]);
+    let world = World::caring(sleepers(), stops());
     let caller = world.session().await;
     let mut flood = Vec::new();
-    for told in all(world.call(&caller, 1, "flood").await.unwrap()).await {
+    for told in all(world.call(&caller, 1, "flood")).await {
         flood.push(told);
     }
     let flood = messages(&flood);
     world.is_empty().await;
     // What was told before is told again to whoever comes back for it.
     let after = flood[10].0.clone();
-    let told = all(world.handle.listen(&caller, after).await.unwrap()).await;
+    let told = all(world.handle.listen(&caller, after)).await;
     assert_eq!(messages(&told), flood[11..]);
     world.works(&caller, 2).await;
     assert_eq!(world.handle.sessions(), 1);
     world.is_empty().await;
     // Nobody else is let in while it sleeps, and nobody wakes it.
     let foreign = Caller { principal: tenants::Principal::named("mallory"), ..caller.clone() };
-    let told = all(world.call(&foreign, 3, "echo").await.unwrap()).await;
+    let told = all(world.call(&foreign, 3, "echo")).await;
     assert!(
         matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(Refusal::UnknownSession))]),
         "{told:?}"
     );
     assert_eq!(world.handle.sessions(), 0);
-    let told = all(world.handle.delete(&caller).await.unwrap()).await;
+    let told = all(world.handle.delete(&caller)).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     world.is_empty().await;
     assert_eq!(status(&world, &caller).await, RecordStatus::Ended);
@@ -204,14 +202,13 @@ async fn a_node_on_its_own_lets_sessions_sleep_and_wakes_them() {
 
 #[actix_rt::test]
 async fn many_who_touch_a_sleeping_session_wake_it_once() {
-    let world = World::with(sleepers(), crate::support::Script::default());
-    world.handle.look_after([("acme".into(), stops())]);
+    let world = World::caring(sleepers(), stops());
     let caller = world.session().await;
     world.is_empty().await;
     let before = world.store.read(&caller.session).await.unwrap().unwrap().owner.token;
     let mut calls = Vec::new();
     for id in 0..30 {
-        calls.push(actix_rt::spawn(ok(world.call(&caller, id, "echo").await.unwrap())));
+        calls.push(actix_rt::spawn(ok(world.call(&caller, id, "echo"))));
     }
     for call in calls {
         call.await.unwrap();
@@ -226,8 +223,7 @@ async fn a_session_sleeps_with_what_is_left_of_its_time_and_is_then_over() {
     let mut settings = sleepers();
     settings.session.idle_secs = 2;
     settings.tombstone_secs = 0;
-    let world = World::with(settings, crate::support::Script::default());
-    world.handle.look_after([("acme".into(), stops())]);
+    let world = World::caring(settings, stops());
     let caller = world.session().await;
     world.is_empty().await;
     assert_eq!(status(&world, &caller).await, RecordStatus::Released);
@@ -253,7 +249,7 @@ async fn an_owner_that_was_replaced_while_it_was_away_stops_at_its_next_word() {
     store.claim(&caller.session, expected, new, None, Duration::from_secs(60)).await.unwrap();
     // It says something that needs the log, and learns of it; the call goes to whoever takes
     // the session up from that claimant, which is no node at all.
-    let told = all(other.call(&caller, 2, "flood").await.unwrap()).await;
+    let told = all(other.call(&caller, 2, "flood")).await;
     let said: String = match &told[..] {
         [ReplyEvent::Answer(Answer::Json(json))] => text(json),
         told => messages(told).pop().unwrap().1,

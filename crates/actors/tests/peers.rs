@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::forgetful::Forgetful;
 use crate::support::nodes::{Common, Node};
-use crate::support::{FLOOD, MEDIUM_BYTES, Script, World, all, messages, next, text, until};
+use crate::support::{FLOOD, MEDIUM_BYTES, World, all, messages, next, text, until};
 use actors::{Answer, Caller, Care, ReplyEvent, ReplyStream, Settings};
 use bytes::Bytes;
 use cluster::{CallError, Cluster, Replies, Serve};
@@ -64,7 +64,7 @@ async fn a_call_reaches_its_session_through_a_third_node() {
 async fn a_stream_through_a_third_node_is_as_slow_as_its_reader_and_loses_nothing() {
     let [owner, ingress, _third] = two_apart_and_one_between(Settings::default()).await;
     let caller = owner.session_of("2025-11-25").await;
-    let mut slow = ingress.call(&caller, 1, "flood").await.unwrap();
+    let mut slow = ingress.call(&caller, 1, "flood");
     opened(&mut slow).await;
     ingress.works(&caller, 2).await;
     let told = messages(&all(slow).await);
@@ -72,7 +72,7 @@ async fn a_stream_through_a_third_node_is_as_slow_as_its_reader_and_loses_nothin
     ids.dedup();
     assert_eq!((told.len(), ids.len()), (FLOOD + 1, FLOOD + 1));
     assert!(told.last().unwrap().1.contains("done"));
-    let large = all(ingress.call(&caller, 3, "medium").await.unwrap()).await;
+    let large = all(ingress.call(&caller, 3, "medium")).await;
     let [ReplyEvent::Answer(Answer::Json(json))] = &large[..] else { panic!("{large:?}") };
     assert!(json.len() > MEDIUM_BYTES);
 }
@@ -83,7 +83,7 @@ async fn an_owner_learns_through_a_third_node_that_a_client_has_left() {
     settings.session.idle_secs = 1;
     let [owner, ingress, _third] = two_apart_and_one_between(settings).await;
     let caller = owner.session_of("2025-11-25").await;
-    let mut replies = ingress.handle.listen(&caller, None).await.unwrap();
+    let mut replies = ingress.handle.listen(&caller, None);
     opened(&mut replies).await;
     // A session with a reader is not idle.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
@@ -96,7 +96,7 @@ async fn an_owner_learns_through_a_third_node_that_a_client_has_left() {
 async fn a_stream_through_a_third_node_goes_on_when_its_owner_is_killed() {
     let [mut owner, ingress, third] = two_apart_and_one_between(Settings::default()).await;
     let caller = owner.session_of("2025-11-25").await;
-    let mut replies = ingress.call(&caller, 1, "flood").await.unwrap();
+    let mut replies = ingress.call(&caller, 1, "flood");
     let mut told = Vec::new();
     while messages(&told).len() < 10 {
         told.push(next(&mut replies).await.expect("the stream should go on"));
@@ -166,7 +166,7 @@ async fn where_no_node_has_room_the_error_says_so_after_the_time_to_hold() {
     }
     owner.kill();
     let began = Instant::now();
-    let error = error_of(&all(full.call(&caller, 1, "echo").await.unwrap()).await);
+    let error = error_of(&all(full.call(&caller, 1, "echo")).await);
     assert!(error.contains("sessions.sessions_max"), "{error}");
     let took = began.elapsed();
     assert!((Duration::from_secs(2)..Duration::from_secs(4)).contains(&took), "{took:?}");
@@ -179,7 +179,7 @@ async fn a_result_that_is_too_large_to_be_carried_is_one_error_and_the_tool_runs
     let common = Common { message_bytes_max: bound, ..Common::default() };
     let [owner, ingress] = common.nodes().await;
     let caller = owner.session_of("2025-11-25").await;
-    let error = error_of(&all(ingress.call(&caller, 1, "medium").await.unwrap()).await);
+    let error = error_of(&all(ingress.call(&caller, 1, "medium")).await);
     assert!(error.contains("cluster.message_bytes_max is 299999 bytes"), "{error}");
     assert_eq!(owner.script.calls.load(Ordering::SeqCst), 1);
     ingress.works(&caller, 2).await;
@@ -207,10 +207,6 @@ impl Serve for Unsteady {
         }
         self.asked.fetch_add(1, Ordering::SeqCst);
         Some(Box::new(OnceOpen(false)))
-    }
-
-    fn load(&self) -> u64 {
-        0
     }
 }
 
@@ -245,10 +241,6 @@ impl Serve for AlwaysLost {
         self.asked.fetch_add(1, Ordering::SeqCst);
         Some(Box::new(Once(Some(Err(CallError::Lost)))))
     }
-
-    fn load(&self) -> u64 {
-        0
-    }
 }
 
 /// The call may not be run twice, and had not begun there.
@@ -266,11 +258,11 @@ async fn a_call_outlives_the_node_that_was_asked_to_take_its_session_up() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let lost = Arc::new(AlwaysLost::default());
-    let _lost = Cluster::join(peers(), store, lost.clone()).await.unwrap();
-    let call = actix_rt::spawn(all(full.call(&caller, 1, "echo").await.unwrap()));
+    let _lost = Cluster::join(peers(), store).await.unwrap().serve(lost.clone());
+    let call = actix_rt::spawn(all(full.call(&caller, 1, "echo")));
     until(|| lost.asked.load(Ordering::SeqCst) >= 2).await;
     // Now there is room.
-    all(full.handle.delete(&own).await.unwrap()).await;
+    all(full.handle.delete(&own)).await;
     let told = call.await.unwrap();
     let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     assert!(text(json).contains(r#""ok":true"#), "{told:?}");
@@ -305,15 +297,12 @@ async fn recorded(store: &dyn Store, world: &World, owner: &Cluster) -> Caller {
 async fn an_owner_that_only_opens_streams_is_asked_less_and_less_often_and_then_no_more() {
     let store: Arc<dyn Store> = Arc::new(Memory::default());
     let unsteady = Arc::new(Unsteady::default());
-    let owner = Cluster::join(peers(), Arc::clone(&store), unsteady.clone()).await.unwrap();
+    let owner = Cluster::join(peers(), Arc::clone(&store)).await.unwrap().serve(unsteady.clone());
     let settings = Settings { hold_ms: 1_500, ..Settings::default() };
-    let world = World::on(settings, Script::default(), Arc::clone(&store));
-    let serving = world.handle.serving();
-    let cluster = Cluster::join(peers(), Arc::clone(&store), serving).await.unwrap();
-    world.handle.join(cluster);
+    let world = World::joined(settings, Arc::clone(&store), peers()).await;
     let caller = recorded(&*store, &world, &owner).await;
     let began = Instant::now();
-    let told = all(world.handle.listen(&caller, None).await.unwrap()).await;
+    let told = all(world.handle.listen(&caller, None)).await;
     assert!(matches!(told[..], [ReplyEvent::Open { .. }, ReplyEvent::Abort]), "{told:?}");
     let took = began.elapsed();
     assert!((Duration::from_millis(1_400)..Duration::from_secs(4)).contains(&took), "{took:?}");

@@ -58,14 +58,14 @@ async fn a_large_result_arrives_on_its_stream_and_again_where_that_broke() {
     for revision in ["2025-06-18", "2025-11-25"] {
         let world = World::new();
         let caller = world.session_in(revision).await;
-        let mut replies = world.call(&caller, 1, "large").await.unwrap();
+        let mut replies = world.call(&caller, 1, "large");
         let head = until_told(&mut replies, |told| matches!(told, ReplyEvent::Open { .. })).await;
         world.script.gate.notify_one();
         let told = all(replies).await;
         let sent = messages(&told);
         assert!(sent.len() == 1 && sent[0].1.len() > LARGE && sent[0].1.contains("result"));
         // The client was cut in the middle of it.
-        let again = all(world.handle.listen(&caller, position(&head)).await.unwrap()).await;
+        let again = all(world.handle.listen(&caller, position(&head))).await;
         assert_eq!(messages(&again), sent, "in {revision}");
         assert_eq!(world.script.calls.load(Ordering::SeqCst), 1);
     }
@@ -75,7 +75,7 @@ async fn a_large_result_arrives_on_its_stream_and_again_where_that_broke() {
 async fn a_result_above_the_bound_is_one_error_that_names_it() {
     let world = World::new();
     let caller = world.session().await;
-    let told = all(world.call(&caller, 1, "huge").await.unwrap()).await;
+    let told = all(world.call(&caller, 1, "huge")).await;
     let error = final_response(&told);
     assert!(error.contains("sessions.message_bytes_max"), "{error}");
     assert_eq!(world.script.calls.load(Ordering::SeqCst), 1);
@@ -94,8 +94,8 @@ async fn a_store_that_is_full_delays_a_head_by_seconds_and_a_result_by_no_more_t
     let caller = world.session().await;
     store.is_full.store(true, Ordering::SeqCst);
     let began = Instant::now();
-    let mut replies = world.call(&caller, 1, "later").await.unwrap();
-    let mut listening = world.handle.listen(&caller, None).await.unwrap();
+    let mut replies = world.call(&caller, 1, "later");
+    let mut listening = world.handle.listen(&caller, None);
     for replies in [&mut replies, &mut listening] {
         let head = until_told(replies, |told| matches!(told, ReplyEvent::Open { .. })).await;
         assert_eq!(position(&head), None, "the log holds nothing");
@@ -116,7 +116,7 @@ async fn a_store_that_is_full_delays_a_head_by_seconds_and_a_result_by_no_more_t
     store.is_full.store(false, Ordering::SeqCst);
     let is_cursor = |told: &ReplyEvent| matches!(told, ReplyEvent::Frame(Frame::Cursor { .. }));
     until_told(&mut listening, is_cursor).await;
-    let told = all(world.call(&caller, 2, "flood").await.unwrap()).await;
+    let told = all(world.call(&caller, 2, "flood")).await;
     assert!(messages(&told).iter().all(|(id, _)| id.is_some()));
 }
 
@@ -132,9 +132,7 @@ async fn an_owner_that_stalls_gives_what_was_answered_meanwhile_to_who_asks_agai
     for (id, calls) in [(1, 1), (2, 2)] {
         let calling = {
             let caller = caller.clone();
-            ingress.inside(move |world| async move {
-                all(world.call(&caller, id, "later").await.unwrap()).await
-            })
+            ingress.inside(move |world| async move { all(world.call(&caller, id, "later")).await })
         };
         let stalling = async {
             until(|| owner.script.calls.load(Ordering::SeqCst) == calls).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{Script, World, all, next, tenant, until};
+use crate::support::{Script, World, all, next, refusal, tenant, until};
 use actors::{Answer, Refusal, ReplyEvent, Settings};
 use protocol::{Body, Method, Request, SessionId};
 use store::RecordStatus;
@@ -65,10 +65,10 @@ async fn session_ids_end_with_the_nodes_tag() {
 async fn a_deleted_session_is_unknown_and_its_server_is_let_go() {
     let world = World::new();
     let caller = world.session().await;
-    let told = all(world.handle.delete(&caller).await.unwrap()).await;
+    let told = all(world.handle.delete(&caller)).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     world.is_empty().await;
-    assert!(matches!(world.call(&caller, 1, "echo").await, Err(Refusal::UnknownSession)));
+    assert_eq!(refusal(world.call(&caller, 1, "echo")).await, Refusal::UnknownSession);
     let record = world.store.read(&caller.session).await.unwrap().unwrap();
     assert_eq!(record.status, RecordStatus::Ended);
 }
@@ -79,14 +79,14 @@ async fn a_session_is_unknown_to_every_other_principal_and_tenant() {
     let caller = world.session().await;
     let mut foreign = caller.clone();
     foreign.principal = Principal::named("mallory");
-    assert!(matches!(world.call(&foreign, 1, "echo").await, Err(Refusal::UnknownSession)));
-    assert!(matches!(world.handle.listen(&foreign, None).await, Err(Refusal::UnknownSession)));
-    assert!(matches!(world.handle.delete(&foreign).await, Err(Refusal::UnknownSession)));
+    assert_eq!(refusal(world.call(&foreign, 1, "echo")).await, Refusal::UnknownSession);
+    assert_eq!(refusal(world.handle.listen(&foreign, None)).await, Refusal::UnknownSession);
+    assert_eq!(refusal(world.handle.delete(&foreign)).await, Refusal::UnknownSession);
     let mut elsewhere = caller.clone();
     elsewhere.tenant = tenant("other", 10);
-    assert!(matches!(world.call(&elsewhere, 1, "echo").await, Err(Refusal::UnknownSession)));
+    assert_eq!(refusal(world.call(&elsewhere, 1, "echo")).await, Refusal::UnknownSession);
     let nobodys = world.caller(&SessionId::parse("nobody").unwrap());
-    assert!(matches!(world.call(&nobodys, 1, "echo").await, Err(Refusal::UnknownSession)));
+    assert_eq!(refusal(world.call(&nobodys, 1, "echo")).await, Refusal::UnknownSession);
     world.works(&caller, 1).await;
 }
 
@@ -100,7 +100,7 @@ async fn a_tenant_at_its_bound_gets_no_further_session_and_others_do() {
     let other = tenant("other", 1);
     let connected = world.handle.connect(&other, &world.principal).await;
     assert!(connected.is_ok());
-    all(world.handle.delete(&first).await.unwrap()).await;
+    all(world.handle.delete(&first)).await;
     world.session().await;
 }
 
@@ -125,7 +125,7 @@ async fn a_thousand_sessions_that_are_abandoned_leave_nothing() {
         if round % 2 == 0 {
             assert!(next(&mut opened.replies).await.is_some());
             let caller = world.caller(&opened.session);
-            drop(world.handle.delete(&caller).await.unwrap());
+            drop(world.handle.delete(&caller));
         }
     }
     world.is_empty().await;
@@ -167,7 +167,7 @@ async fn a_session_that_nobody_uses_ends() {
     let world = World::with(settings, Script::default());
     let caller = world.session().await;
     tokio::time::sleep(Duration::from_secs(61)).await;
-    assert!(matches!(world.call(&caller, 1, "echo").await, Err(Refusal::UnknownSession)));
+    assert_eq!(refusal(world.call(&caller, 1, "echo")).await, Refusal::UnknownSession);
     world.is_empty().await;
 }
 
@@ -178,7 +178,7 @@ async fn stopping_ends_every_session_and_refuses_new_ones() {
     let mut calls = Vec::new();
     for _ in 0..20 {
         let caller = world.session().await;
-        calls.push(world.call(&caller, 1, "hang").await.unwrap());
+        calls.push(world.call(&caller, 1, "hang"));
     }
     let _still_shaking = world.begin().await.unwrap();
     world.handle.stop(Duration::from_secs(5)).await;
@@ -197,12 +197,12 @@ async fn a_call_in_flight_may_end_before_its_node_stops() {
     tokio::time::pause();
     let world = World::new();
     let (busy, quiet) = (world.session().await, world.session().await);
-    let call = world.call(&busy, 1, "later").await.unwrap();
+    let call = world.call(&busy, 1, "later");
     world.heard(1).await;
     let stopping = world.handle.clone();
     let stopped = actix_rt::spawn(async move { stopping.stop(Duration::from_secs(5)).await });
     until(|| world.handle.sessions() == 1).await;
-    assert!(matches!(world.call(&quiet, 1, "echo").await, Err(Refusal::UnknownSession)));
+    assert_eq!(refusal(world.call(&quiet, 1, "echo")).await, Refusal::UnknownSession);
     world.script.gate.notify_one();
     let told = all(call).await;
     let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
@@ -221,9 +221,9 @@ async fn a_session_that_panics_in_mid_life_is_unknown_from_then_on() {
         [ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]
     ));
     world.works(&caller, 1).await;
-    all(world.call(&caller, 2, "die").await.unwrap()).await;
+    all(world.call(&caller, 2, "die")).await;
     // The next call wants a new link, which the script does not survive.
-    let told = all(world.call(&caller, 3, "echo").await.unwrap()).await;
+    let told = all(world.call(&caller, 3, "echo")).await;
     let unknown = Refusal::UnknownSession;
     assert!(
         matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(r))] if *r == unknown),
@@ -266,7 +266,7 @@ async fn a_duplex_session_lives_as_long_as_its_connection() {
     let (caller, mut pipe) = (world.caller(&opened.session), opened.replies);
     let params = br#"{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
     let initialize = Request::new(0.into(), Method::Initialize, Some(params));
-    let posted = world.handle.post(&caller, Body::One(initialize.into()), None).await.unwrap();
+    let posted = world.handle.post(&caller, Body::One(initialize.into()), None);
     let told = all(posted).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
     let told = next(&mut pipe).await.unwrap();
@@ -274,22 +274,22 @@ async fn a_duplex_session_lives_as_long_as_its_connection() {
     assert!(world.store.read(&caller.session).await.unwrap().is_some());
     drop(pipe);
     world.is_empty().await;
-    assert!(matches!(world.call(&caller, 1, "echo").await, Err(Refusal::UnknownSession)));
+    assert_eq!(refusal(world.call(&caller, 1, "echo")).await, Refusal::UnknownSession);
 }
 
 #[actix_rt::test]
 async fn a_server_that_takes_nothing_any_more_is_down_and_replaced() {
     let world = World::new();
     let caller = world.session().await;
-    let first = world.call(&caller, 1, "deafen").await.unwrap();
+    let first = world.call(&caller, 1, "deafen");
     world.heard(1).await;
-    let second = world.call(&caller, 2, "echo").await.unwrap();
+    let second = world.call(&caller, 2, "echo");
     for replies in [first, second] {
         let told = all(replies).await;
         let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
         assert!(crate::support::text(json).contains("the server is gone"), "{told:?}");
     }
-    let told = all(world.call(&caller, 3, "echo").await.unwrap()).await;
+    let told = all(world.call(&caller, 3, "echo")).await;
     assert!(!told.is_empty());
     assert_eq!(world.script.opened.load(Ordering::SeqCst), 2);
 }
@@ -303,8 +303,8 @@ async fn what_a_link_says_after_it_was_closed_is_never_heard() {
     let world = World::with(settings, script);
     let caller = world.session().await;
     // The server dies under the call; the next one opens a link that never comes up.
-    all(world.call(&caller, 1, "die").await.unwrap()).await;
-    let waiting = world.call(&caller, 2, "echo").await.unwrap();
+    all(world.call(&caller, 1, "die")).await;
+    let waiting = world.call(&caller, 2, "echo");
     until(|| world.script.opened.load(Ordering::SeqCst) == 2).await;
     let voices: Vec<_> = world.script.senders.lock().unwrap().clone();
     assert!(voices[0].is_closed());

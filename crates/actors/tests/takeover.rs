@@ -36,7 +36,7 @@ fn links(node: &World) -> usize {
 
 /// A stream that is told what the server says to nobody in particular.
 async fn listening(node: &World, caller: &Caller) -> ReplyStream {
-    let mut replies = node.handle.listen(caller, None).await.unwrap();
+    let mut replies = node.handle.listen(caller, None);
     let told = next(&mut replies).await;
     assert!(matches!(told, Some(ReplyEvent::Open { welcome: false, .. })), "{told:?}");
     replies
@@ -102,7 +102,7 @@ fn post(json: &str) -> Body {
 
 async fn accepted(node: &World, caller: &Caller, method: Method) {
     let body = Body::One(Message::Notification(Notification::new(method, None)));
-    let told = all(node.handle.post(caller, body, None).await.unwrap()).await;
+    let told = all(node.handle.post(caller, body, None)).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
 }
 
@@ -133,7 +133,7 @@ async fn a_stream_goes_on_where_it_is_when_its_owner_is_killed() {
 
         // What was told is what is written, no more and no less.
         let after = seen[0].0.clone();
-        let mut resumed = other.handle.listen(&caller, after).await.unwrap();
+        let mut resumed = other.handle.listen(&caller, after);
         assert!(matches!(next(&mut resumed).await, Some(ReplyEvent::Open { .. })));
         assert_eq!(some(&mut resumed, 9).await, seen[1..]);
         // The newer one has displaced it, in order.
@@ -171,7 +171,7 @@ async fn a_call_that_may_be_made_twice_goes_on_upon_the_same_stream() {
         let common = Common { care: always(), ..Common::default() };
         let [mut owner, other] = common.nodes().await;
         let caller = owner.session_of(revision).await;
-        let mut replies = other.call(&caller, 1, "steps").await.unwrap();
+        let mut replies = other.call(&caller, 1, "steps");
         assert!(matches!(next(&mut replies).await, Some(ReplyEvent::Open { .. })));
         let mut seen = some(&mut replies, STEPS).await;
         owner.kill();
@@ -192,7 +192,7 @@ async fn a_call_that_may_not_be_made_twice_ends_with_one_error_on_its_stream() {
     for revision in REVISIONS {
         let [mut owner, other] = Common::default().nodes().await;
         let caller = owner.session_of(revision).await;
-        let mut replies = other.call(&caller, 1, "steps").await.unwrap();
+        let mut replies = other.call(&caller, 1, "steps");
         assert!(matches!(next(&mut replies).await, Some(ReplyEvent::Open { .. })));
         let mut seen = some(&mut replies, STEPS).await;
         owner.kill();
@@ -217,7 +217,7 @@ async fn a_call_that_nothing_was_said_of_is_made_again_or_ends_with_one_error() 
     for (care, made) in [(always(), 2), (Care::default(), 1)] {
         let [mut owner, other] = Common { care, ..Common::default() }.nodes().await;
         let caller = owner.session_of("2025-11-25").await;
-        let mut replies = other.call(&caller, 7, "later").await.unwrap();
+        let mut replies = other.call(&caller, 7, "later");
         meanwhile(&mut replies, || calls(&other) == 1).await;
         owner.kill();
         if made == 1 {
@@ -242,7 +242,7 @@ async fn a_batch_that_nothing_was_said_of_ends_with_an_error_for_each_request() 
     let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}},
         {"jsonrpc":"2.0","method":"notifications/roots/list_changed"},
         {"jsonrpc":"2.0","id":"two","method":"tools/call","params":{"name":"hang"}}]"#;
-    let mut replies = other.handle.post(&caller, post(batch), None).await.unwrap();
+    let mut replies = other.handle.post(&caller, post(batch), None);
     meanwhile(&mut replies, || calls(&other) == 2).await;
     owner.kill();
     let told = all(replies).await;
@@ -266,12 +266,12 @@ async fn whatever_comes_after_a_death_is_done_by_whoever_it_comes_to() {
     one.works(&callers[0], 2).await;
     accepted(&one, &callers[1], Method::RootsListChanged).await;
     listening(&one, &callers[2]).await;
-    let told = all(one.handle.delete(&callers[3]).await.unwrap()).await;
+    let told = all(one.handle.delete(&callers[3])).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     for caller in &callers[..3] {
         other.works(caller, 3).await;
     }
-    let told = all(other.call(&callers[3], 4, "echo").await.unwrap()).await;
+    let told = all(other.call(&callers[3], 4, "echo")).await;
     assert!(
         matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(Refusal::UnknownSession))]),
         "{told:?}"
@@ -288,7 +288,7 @@ async fn many_clients_at_two_nodes_take_a_session_over_once() {
     let mut calls = Vec::new();
     for id in 0..20 {
         let node = if id % 2 == 0 { &one } else { &other };
-        calls.push(node.call(&caller, 100 + id, "echo").await.unwrap());
+        calls.push(node.call(&caller, 100 + id, "echo"));
     }
     for call in calls {
         let told = all(call).await;
@@ -304,7 +304,7 @@ async fn what_a_client_posted_and_did_not_wait_for_outlives_the_owner() {
     let caller = owner.session_of("2025-11-25").await;
     other.works(&caller, 1).await;
     owner.kill();
-    drop(other.call(&caller, 2, "later").await.unwrap());
+    drop(other.call(&caller, 2, "later"));
     until(|| calls(&other) == 2).await;
 }
 
@@ -316,7 +316,7 @@ async fn who_leaves_a_killed_owner_gets_a_word_when_nobody_can_take_the_session(
     // It has no room for another.
     let _own = other.session_of("2025-11-25").await;
     let mut stream = listening(&other, &caller).await;
-    let mut call = other.call(&caller, 1, "hang").await.unwrap();
+    let mut call = other.call(&caller, 1, "hang");
     meanwhile(&mut call, || calls(&other) == 1).await;
     let died = Instant::now();
     owner.kill();
@@ -328,7 +328,7 @@ async fn who_leaves_a_killed_owner_gets_a_word_when_nobody_can_take_the_session(
     let told = told(&mut stream).await;
     assert!(matches!(told, Some(ReplyEvent::Abort)), "{told:?}");
     let body = Body::One(Message::Notification(Notification::new(Method::RootsListChanged, None)));
-    let told = all(other.handle.post(&caller, body, None).await.unwrap()).await;
+    let told = all(other.handle.post(&caller, body, None)).await;
     assert!(
         matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]),
         "{told:?}"
@@ -344,11 +344,11 @@ async fn a_request_is_held_until_somebody_has_room() {
     let own = other.session_of("2025-11-25").await;
     let mut stream = listening(&other, &caller).await;
     owner.kill();
-    let held = other.call(&caller, 1, "echo").await.unwrap();
+    let held = other.call(&caller, 1, "echo");
     let reading = actix_rt::spawn(all(held));
     tokio::time::sleep(crate::support::nodes::MOMENT).await;
     assert!(!reading.is_finished(), "it is held");
-    let told = all(other.handle.delete(&own).await.unwrap()).await;
+    let told = all(other.handle.delete(&own)).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     let told = reading.await.unwrap();
     let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
@@ -365,11 +365,11 @@ async fn no_more_are_held_than_may_be() {
     let caller = owner.session_of("2025-11-25").await;
     let _own = other.session_of("2025-11-25").await;
     owner.kill();
-    let mut held = other.call(&caller, 1, "echo").await.unwrap();
+    let mut held = other.call(&caller, 1, "echo");
     let holding = tokio::time::timeout(crate::support::nodes::MOMENT, held.next());
     assert!(holding.await.is_err(), "it is held");
     let began = Instant::now();
-    error_of(other.call(&caller, 2, "echo").await.unwrap(), 2).await;
+    error_of(other.call(&caller, 2, "echo"), 2).await;
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     drop(held);
 }

@@ -24,7 +24,7 @@ async fn ended() -> ([Node; 2], Arc<Forgetful>, Caller, Record) {
     let (nodes, store, caller) = live().await;
     let [owner, other] = &nodes;
     let record = store.read(&caller.session).await.unwrap().expect("a record");
-    let told = all(other.handle.delete(&caller).await.unwrap()).await;
+    let told = all(other.handle.delete(&caller)).await;
     assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
     owner.is_empty().await;
     (nodes, store, caller, record)
@@ -42,7 +42,7 @@ async fn is_over(store: &Forgetful, caller: &Caller) {
 
 async fn is_unknown(nodes: &[Node], caller: &Caller) {
     for node in nodes {
-        let told = all(node.call(caller, 1, "echo").await.unwrap()).await;
+        let told = all(node.call(caller, 1, "echo")).await;
         let unknown = Answer::Refused(Refusal::UnknownSession);
         assert!(
             matches!(&told[..], [ReplyEvent::Answer(answer)] if *answer == unknown),
@@ -100,9 +100,9 @@ async fn a_delete_is_answered_when_its_end_is_written_wherever_it_came_to() {
     let (nodes, store, caller) = live().await;
     let [owner, other] = &nodes;
     store.is_endless.store(true, Ordering::SeqCst);
-    let mut here = owner.handle.delete(&caller).await.unwrap();
+    let mut here = owner.handle.delete(&caller);
     is_silent(&mut here).await;
-    let mut there = other.handle.delete(&caller).await.unwrap();
+    let mut there = other.handle.delete(&caller);
     is_silent(&mut there).await;
     // Meanwhile the session takes nothing else.
     is_unknown(&nodes[..1], &caller).await;
@@ -119,7 +119,7 @@ async fn a_delete_whose_owner_dies_before_the_end_is_written_ends_the_session_at
     let (nodes, store, caller) = live().await;
     let [mut owner, other] = nodes;
     store.is_endless.store(true, Ordering::SeqCst);
-    let mut told = other.handle.delete(&caller).await.unwrap();
+    let mut told = other.handle.delete(&caller);
     is_silent(&mut told).await;
     owner.kill();
     store.is_endless.store(false, Ordering::SeqCst);
@@ -135,8 +135,8 @@ async fn a_delete_whose_end_is_not_written_in_time_is_refused_and_the_end_still_
     let [owner, other] = &nodes;
     store.is_endless.store(true, Ordering::SeqCst);
     store.is_away.store(true, Ordering::SeqCst);
-    let mut here = owner.handle.delete(&caller).await.unwrap();
-    let mut there = other.handle.delete(&caller).await.unwrap();
+    let mut here = owner.handle.delete(&caller);
+    let mut there = other.handle.delete(&caller);
     let unavailable = Answer::Refused(Refusal::Unavailable);
     for replies in [&mut here, &mut there] {
         // The owner waits 10 s.

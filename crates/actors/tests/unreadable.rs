@@ -50,19 +50,18 @@ async fn a_corrupt_session_is_ended_once_and_is_unknown_everywhere() {
     for written in [Written::State(b"{"), Written::Log(b"?")] {
         let (nodes, caller) = left_behind(written, Settings::default()).await;
         let [one, other] = &nodes;
-        let (first, second) =
-            tokio::join!(one.call(&caller, 1, "echo"), one.call(&caller, 2, "echo"));
+        let (first, second) = (one.call(&caller, 1, "echo"), one.call(&caller, 2, "echo"));
         let unknown = |told: &[ReplyEvent]| {
             matches!(told, [ReplyEvent::Answer(Answer::Refused(Refusal::UnknownSession))])
         };
         for replies in [first, second] {
-            let told = all(replies.unwrap()).await;
+            let told = all(replies).await;
             assert!(unknown(&told), "{written:?}: {told:?}");
         }
         let ended = record(one, &caller).await;
         assert_eq!(ended.status, RecordStatus::Ended, "{written:?}");
         for node in [other, one] {
-            let told = all(node.call(&caller, 3, "echo").await.unwrap()).await;
+            let told = all(node.call(&caller, 3, "echo")).await;
             assert!(unknown(&told), "{written:?}: {told:?}");
         }
         assert_eq!(record(one, &caller).await, ended, "it is not claimed again");
@@ -76,7 +75,7 @@ async fn a_session_of_a_newer_layout_is_held_and_never_ended() {
     let settings = Settings { hold_ms: 1_000, ..Settings::default() };
     let (nodes, caller) = left_behind(Written::State(newer), settings).await;
     for (node, id) in nodes.iter().zip(1..) {
-        let told = all(node.call(&caller, id, "echo").await.unwrap()).await;
+        let told = all(node.call(&caller, id, "echo")).await;
         let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
         assert!(text(json).contains("could not be reached for 1 s"), "{}", text(json));
     }

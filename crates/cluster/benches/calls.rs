@@ -23,10 +23,6 @@ impl Serve for Echo {
     fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>> {
         Some(Box::new(Once(Some(call))))
     }
-
-    fn load(&self) -> u64 {
-        0
-    }
 }
 
 struct Once(Option<Bytes>);
@@ -44,8 +40,8 @@ fn node(store: &Arc<Memory>) -> (Runtime, Cluster) {
         secret: "no secret, only a bench".to_owned(),
         ..Settings::default()
     };
-    let joining = Cluster::join(settings, store.clone(), Arc::new(Echo));
-    let cluster = runtime.block_on(joining).unwrap();
+    let membership = runtime.block_on(Cluster::join(settings, store.clone())).unwrap();
+    let cluster = membership.serve(Arc::new(Echo));
     (runtime, cluster)
 }
 

@@ -26,6 +26,13 @@ impl Failovers {
         Self { tracker: RwLock::new(tracker), newest: AtomicU64::new(0) }
     }
 
+    /// Of a node on its own, which does not look at the primaries.
+    pub(crate) fn never() -> Self {
+        let tracker = FailoverTracker::never();
+        let newest = AtomicU64::new(tracker.newest());
+        Self { tracker: RwLock::new(tracker), newest }
+    }
+
     /// Takes the primaries that answered. Returns whether any is new.
     pub(crate) fn observe(&self, primaries: Vec<Primary>, now: u64) -> bool {
         let mut tracker = self.tracker.write().unwrap_or_else(PoisonError::into_inner);

@@ -21,8 +21,9 @@ mod settings;
 mod tests;
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -59,9 +60,22 @@ pub trait Serve: Send + Sync + 'static {
     /// it is told by the replies. `None` means "not started": nothing was done, and the caller
     /// may send it elsewhere.
     fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>>;
+}
 
-    /// How many sessions this node keeps. The others learn it with each renewal of the lease.
-    fn load(&self) -> u64;
+/// How many sessions this node keeps. The others learn it with each renewal of the lease.
+/// Clones share the number.
+#[derive(Clone, Debug, Default)]
+pub struct Load(Arc<AtomicU64>);
+
+impl Load {
+    /// The node keeps so many sessions now.
+    pub fn set(&self, sessions: u64) {
+        self.0.store(sessions, Ordering::Relaxed);
+    }
+
+    fn sessions(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// Where a session is.
@@ -130,6 +144,31 @@ impl From<Undecided> for Error {
     }
 }
 
+/// A node that holds its lease and does not answer the calls of peers yet. Peers that connect
+/// meanwhile wait.
+#[must_use = "peers wait until their calls are served"]
+pub struct Membership {
+    cluster: Cluster,
+    /// Where peers connect; none where no peer does.
+    sockets: Option<TcpListener>,
+}
+
+impl Membership {
+    /// This node's place among the others.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Answers the calls of peers from now on.
+    pub fn serve(self, serve: Arc<dyn Serve>) -> Cluster {
+        if let Some(sockets) = self.sockets {
+            let node = self.cluster.node.clone();
+            self.cluster.node.runtime.spawn(listen(node, sockets, serve));
+        }
+        self.cluster
+    }
+}
+
 /// This node's place among the others. Cheap to clone.
 #[derive(Clone)]
 pub struct Cluster {
@@ -143,12 +182,50 @@ pub struct Cluster {
 impl Cluster {
     /// Takes up a lease, listens for peers, and keeps doing both until [`Cluster::leave`],
     /// on the runtime that this is called on.
-    pub async fn join(
-        settings: Settings,
-        store: Arc<dyn Store>,
-        serve: Arc<dyn Serve>,
-    ) -> Result<Self, Error> {
-        Self::join_by(clock::boottime(), settings, store, serve).await
+    pub async fn join(settings: Settings, store: Arc<dyn Store>) -> Result<Membership, Error> {
+        Self::join_by(clock::boottime(), settings, store).await
+    }
+
+    /// A cluster of one: its lease is always valid, and no peer ever connects. No other node may
+    /// use the store. Call it within the runtime that the node runs on.
+    pub fn alone(store: Arc<dyn Store>) -> Membership {
+        // It names this process and is no secret; where the system has no randomness, the
+        // hasher's will do.
+        let random = getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(0));
+        let settings = Settings::default();
+        let local = Local {
+            incarnation: random,
+            address: "".into(),
+            ping_ms: settings.ping_ms,
+            pong_ms: settings.pong_ms,
+            secret: String::new(),
+            trust: None,
+        };
+        let node = Node {
+            incarnation: Incarnation(random),
+            name: "".into(),
+            store,
+            load: Load::default(),
+            is_alone: true,
+            local,
+            lease: NodeLease::permanent(clock::boottime(), settings.timing()),
+            failovers: Failovers::never(),
+            changes: watch::Sender::new(0),
+            peers: peers::Peers::default(),
+            members: Members::new(settings.limits()),
+            location_cache: LocationCache::new(0),
+            draining: false.into(),
+            renew_now: tokio::sync::Notify::new(),
+            look_now: tokio::sync::Notify::new(),
+            closing: CancellationToken::new(),
+            runtime: Handle::current(),
+            settings,
+        };
+        // There is no lease in the store to give up.
+        let left = CancellationToken::new();
+        left.cancel();
+        let cluster = Self { node: Arc::new(node), leaving: CancellationToken::new(), left };
+        Membership { cluster, sockets: None }
     }
 
     /// Joins, and holds the lease by `clock`.
@@ -156,8 +233,7 @@ impl Cluster {
         clock: Clock,
         settings: Settings,
         store: Arc<dyn Store>,
-        serve: Arc<dyn Serve>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Membership, Error> {
         settings.check()?;
         if settings.has_weak_secret() {
             tracing::warn!(
@@ -189,7 +265,8 @@ impl Cluster {
             incarnation: Incarnation(random),
             name,
             store,
-            serve,
+            load: Load::default(),
+            is_alone: false,
             local,
             lease: NodeLease::new(clock, settings.timing()),
             failovers: Failovers::new(settings.stabilisation()),
@@ -214,14 +291,22 @@ impl Cluster {
         node.come_in().await.map_err(Error::Store)?;
 
         let (leaving, left) = (CancellationToken::new(), CancellationToken::new());
-        if let Some((listener, _)) = listener {
-            tokio::spawn(listen(node.clone(), listener));
-        }
         tokio::spawn(node::keep_lease(node.clone(), leaving.clone(), left.clone().drop_guard()));
         tokio::spawn(node::keep_looking(node.clone(), leaving.clone()));
         tokio::spawn(node::bury_former_lives(node.clone()));
         tracing::info!(incarnation = %node.incarnation, address = %node.local.address, "joined");
-        Ok(Self { node, leaving, left })
+        let sockets = listener.map(|(sockets, _)| sockets);
+        Ok(Membership { cluster: Self { node, leaving, left }, sockets })
+    }
+
+    /// Does no other node share this node's sessions? Then none can take one over.
+    pub fn is_alone(&self) -> bool {
+        self.node.is_alone
+    }
+
+    /// Where to note how many sessions this node keeps.
+    pub fn load(&self) -> Load {
+        self.node.load.clone()
     }
 
     /// This process.

@@ -10,14 +10,20 @@ use tokio::time::sleep;
 
 use crate::node::Node;
 use crate::peers::Linked;
-use crate::{Incarnation, Replies, peer_watch};
+use crate::{Incarnation, Replies, Serve, peer_watch};
 
 /// How long to wait after no connection could be taken: the process has too many files open.
 const PAUSE: Duration = Duration::from_millis(200);
 
-impl Answerer for Node {
+/// The calls of peers, as long as this node holds its lease.
+struct PeerService {
+    node: Arc<Node>,
+    serve: Arc<dyn Serve>,
+}
+
+impl Answerer for PeerService {
     fn takes_calls(&self) -> bool {
-        !self.lease.is_given_up()
+        !self.node.lease.is_given_up()
     }
 
     fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>> {
@@ -26,7 +32,8 @@ impl Answerer for Node {
 }
 
 /// Listens until the node closes its links.
-pub(crate) async fn listen(node: Arc<Node>, sockets: TcpListener) {
+pub(crate) async fn listen(node: Arc<Node>, sockets: TcpListener, serve: Arc<dyn Serve>) {
+    let service = Arc::new(PeerService { node: node.clone(), serve });
     let listener = Arc::new(Listener::default());
     let closing = node.closing.clone();
     while let Some(accepted) = closing.run_until_cancelled(sockets.accept()).await {
@@ -38,14 +45,15 @@ pub(crate) async fn listen(node: Arc<Node>, sockets: TcpListener) {
                 continue;
             }
         };
-        let (node, arrival) = (node.clone(), listener.accept(stream, from));
+        let (node, service) = (node.clone(), service.clone());
+        let arrival = listener.accept(stream, from);
         tokio::spawn(async move {
             let met = arrival.meet(&node.local, node.settings.connect());
             let Some(Some(established)) = node.closing.run_until_cancelled(met).await else {
                 return;
             };
             match established.peer().purpose {
-                Purpose::Calls => answer(&node, established).await,
+                Purpose::Calls => answer(&node, service, established).await,
                 Purpose::Watch => peer_watch::hold(&node, established).await,
             }
         });
@@ -53,11 +61,11 @@ pub(crate) async fn listen(node: Arc<Node>, sockets: TcpListener) {
 }
 
 /// Answers a peer's calls until the link ends.
-async fn answer(node: &Arc<Node>, mut established: Established) {
+async fn answer(node: &Arc<Node>, service: Arc<PeerService>, mut established: Established) {
     let caller = Incarnation(established.peer().incarnation);
     let linked = Linked::new(node, caller, established.orderly_end());
     let limits = node.settings.limits();
-    let ended = established.answer(node.clone(), limits, &node.closing).await;
+    let ended = established.answer(service, limits, &node.closing).await;
     if let Some(why) = ended {
         tracing::debug!(node = %caller, %why, "a link ended");
     }

@@ -108,6 +108,8 @@ async fn look_up(
         Location::Ended => return Ok(SessionLocation::Ended(record)),
         Location::Here => return Ok(SessionLocation::Here(record)),
         Location::Ownerless(cause) => return Ok(SessionLocation::Ownerless(record, cause)),
+        // Without leases it is not known whether that owner lives.
+        Location::At(_) if node.is_alone => return Ok(SessionLocation::Unknown),
         Location::At(owner) => owner,
     };
     let there = |link| SessionLocation::There(Peer { node: node.clone(), link });

@@ -19,7 +19,7 @@ use crate::locator::LocationCache;
 use crate::members::Members;
 use crate::node_lease::NodeLease;
 use crate::peers::Peers;
-use crate::{Incarnation, Serve, Settings, metrics};
+use crate::{Incarnation, Load, Settings, metrics};
 
 /// How long the store keeps that a node has left: longer than any renewal of its own may
 /// still be on its way. After that, a late renewal would bring the lease back.
@@ -50,7 +50,10 @@ pub(crate) struct Node {
     pub(crate) incarnation: Incarnation,
     pub(crate) name: Arc<str>,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) serve: Arc<dyn Serve>,
+    /// How many sessions this node keeps.
+    pub(crate) load: Load,
+    /// No other node shares its sessions.
+    pub(crate) is_alone: bool,
     /// What connections to peers are made and taken with.
     pub(crate) local: Local,
     pub(crate) lease: NodeLease,
@@ -81,7 +84,7 @@ impl Node {
             name: self.name.clone(),
             address: self.local.address.clone(),
             draining: self.draining.load(Ordering::Relaxed),
-            load: self.serve.load(),
+            load: self.load.sessions(),
             linked: self.peers.linked(),
         }
     }

@@ -24,6 +24,11 @@ impl NodeLease {
         Self { clock, lease: LeaseValidity::new(timing), dead: CancellationToken::new() }
     }
 
+    /// The lease of a node on its own, which is always valid.
+    pub(crate) fn permanent(clock: Clock, timing: Timing) -> Self {
+        Self { clock, lease: LeaseValidity::permanent(timing), dead: CancellationToken::new() }
+    }
+
     pub(crate) fn now(&self) -> u64 {
         millis((self.clock)())
     }

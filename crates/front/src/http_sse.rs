@@ -44,7 +44,7 @@ pub(crate) async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Respons
     let session = session_in(asked.query)?;
     let raw = front.collect(asked).await?;
     let body = protocol::parse(raw, &protocol::Limits::default())?;
-    let mut replies = front.handle.post(&asked.caller(session), body, None).await?;
+    let mut replies = front.handle.post(&asked.caller(session), body, None);
     match replies.next().await {
         Some(ReplyEvent::Answer(Answer::Refused(refusal))) => Err(refusal.into()),
         Some(ReplyEvent::Answer(_)) => Ok(Response::with_body(StatusCode::ACCEPTED, Body::Empty)),

@@ -88,11 +88,7 @@ async fn handle_line<W>(
         Err(rejection) => return output.write_line(&error(&rejection)),
     };
     let ids = waiting.posted(&body);
-    let first = match handle.post(caller, body, None).await {
-        Ok(mut replies) => replies.next().await,
-        Err(refusal) => Some(ReplyEvent::Answer(Answer::Refused(refusal))),
-    };
-    match first {
+    match handle.post(caller, body, None).next().await {
         Some(ReplyEvent::Answer(Answer::Accepted)) => {}
         // Each request gets its answer, also where all were refused together.
         Some(ReplyEvent::Answer(Answer::Refused(refusal))) => {

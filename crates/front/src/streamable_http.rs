@@ -57,10 +57,8 @@ async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Re
     let session = SessionId::parse(session).ok_or(Refusal::UnknownSession)?;
     let mirrored = mirrored(asked);
     let caller = asked.caller(session);
-    let told = match front.handle.post(&caller, body, mirrored).await {
-        Ok(replies) => tell(front, replies, Some(&caller.session)).await,
-        Err(refusal) => Err(refusal),
-    };
+    let replies = front.handle.post(&caller, body, mirrored);
+    let told = tell(front, replies, Some(&caller.session)).await;
     // Any status but 200 on a POST in a live session ends some clients, so what is not the
     // request's fault is said as its answer.
     told.or_else(|refusal| match Refused::from(refusal) {
@@ -93,14 +91,14 @@ async fn get(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Ref
     let session = session_of(asked)?;
     check_version(asked)?;
     let after = asked.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
-    let replies = front.handle.listen(&asked.caller(session), after).await?;
+    let replies = front.handle.listen(&asked.caller(session), after);
     Ok(tell(front, replies, None).await?)
 }
 
 async fn delete(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
     let session = session_of(asked)?;
     check_version(asked)?;
-    let replies = front.handle.delete(&asked.caller(session)).await?;
+    let replies = front.handle.delete(&asked.caller(session));
     Ok(tell(front, replies, None).await?)
 }
 

@@ -34,7 +34,8 @@ pub struct Generation {
     pub stabilisation: Stabilisation,
     /// In which generations a node other than the owner may have claimed the session.
     pub claimable: Claimable,
-    /// By which primary that is judged. `None`: it is not known which one keeps the session.
+    /// By which primary that is judged. `None`: it is not known which one keeps the session, or
+    /// the store never fails over.
     pub primary: Option<PrimaryId>,
 }
 
@@ -68,6 +69,13 @@ struct Known {
 }
 
 impl FailoverTracker {
+    /// Of a store that never fails over, as far as the node is concerned.
+    pub fn never() -> Self {
+        let mut tracker = Self::new(0, Rules::default());
+        tracker.observe(vec![Primary::of_everything(IN_PROCESS)], 0);
+        tracker
+    }
+
     /// No primary is known. Stabilisation takes `stabilisation_ms` milliseconds.
     pub fn new(stabilisation_ms: u64, rules: Rules) -> Self {
         Self { stabilisation_ms, rules, known: Vec::new(), newest: 0 }
@@ -128,7 +136,7 @@ impl FailoverTracker {
             number: holder.generation,
             stabilisation,
             claimable: self.claimable(holder, now_ms),
-            primary: Some(holder.primary.id),
+            primary: Some(holder.primary.id).filter(|id| *id != IN_PROCESS),
         }
     }
 

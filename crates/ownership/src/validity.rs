@@ -139,6 +139,12 @@ impl LeaseValidity {
         }
     }
 
+    /// A lease that is always held: of a node that shares its sessions with no other.
+    pub fn permanent(timing: Timing) -> Self {
+        let always = || AtomicU64::new(u64::MAX);
+        Self { until_ms: always(), heard_ms: always(), ..Self::new(timing) }
+    }
+
     /// By these rules.
     #[must_use]
     pub fn with_rules(self, rules: Rules) -> Self {

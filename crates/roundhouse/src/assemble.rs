@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actors::Handle;
+use cluster::Membership;
 use store::Store;
 use telemetry::Readiness;
 
-use crate::peers::Peers;
+use crate::peers::{self, LeaseWatch};
 use crate::plan::Plan;
 use crate::{Error, metrics, watch};
 
@@ -25,17 +26,20 @@ const CHILDREN: Duration = Duration::from_secs(15);
 const SWEEP: Duration = Duration::from_secs(10);
 
 impl Plan {
-    /// The node's sessions.
-    pub(crate) fn handle(&self) -> Handle {
-        let settings = self.settings.sessions.clone();
-        let handle = Handle::new(settings, Arc::clone(&self.store), self.backends.clone());
+    /// The node's sessions, in this cluster.
+    pub(crate) fn handle(&self, membership: Membership) -> Handle {
         let tenants = self.settings.tenants.iter();
-        handle.look_after(tenants.map(|(name, tenant)| (Arc::from(name.as_str()), tenant.care)));
-        handle
+        Handle::new(actors::Parts {
+            settings: self.settings.sessions.clone(),
+            store: Arc::clone(&self.store),
+            backends: self.backends.clone(),
+            cares: tenants.map(|(name, tenant)| (name.as_str().into(), tenant.care)).collect(),
+            membership,
+        })
     }
 
     /// Waits until no child process is left, or for as long as makes sense.
-    pub(crate) async fn bury(&self) {
+    pub(crate) async fn wait_for_children(&self) {
         if tokio::time::timeout(CHILDREN, self.children.stopped()).await.is_err() {
             tracing::warn!(left = self.children.count(), "child processes do not end");
         }
@@ -54,8 +58,10 @@ impl Plan {
         stop: impl Future<Output = ()>,
     ) -> Result<(), Error> {
         let readiness = Readiness::waiting_for("starting");
-        let handle = self.handle();
-        let peers = Peers::join(&self.cluster, &self.store, &handle, &readiness).await?;
+        let membership = peers::join(&self.cluster, &self.store).await?;
+        let cluster = membership.cluster().clone();
+        let handle = self.handle(membership);
+        let watching_lease = LeaseWatch::start(&cluster, &readiness);
         let running = front::serve(
             &self.settings.front,
             &self.settings.admin,
@@ -66,7 +72,7 @@ impl Plan {
         let running = match running {
             Ok(running) => running,
             Err(error) => {
-                peers.leave().await;
+                cluster.leave().await;
                 return Err(error.into());
             }
         };
@@ -77,7 +83,7 @@ impl Plan {
         started(&running);
         let dead = tokio::select! {
             () = stop => false,
-            () = peers.marked_dead() => true,
+            () = cluster.marked_dead() => true,
         };
         readiness.hold("stopping");
         running.drain();
@@ -86,7 +92,7 @@ impl Plan {
             running.stop(Duration::ZERO).await;
             return Err(Error::MarkedDead);
         }
-        if peers.is_alone() {
+        if cluster.is_alone() {
             handle.stop(self.drain()).await;
         } else {
             // Clients are served on until their balancer has sent them elsewhere.
@@ -96,9 +102,10 @@ impl Plan {
             handle.drain(Duration::ZERO).await;
         }
         running.stop(END_GRACE).await;
-        // Peers were told the final responses of their clients' streams by the link.
-        peers.leave().await;
-        self.bury().await;
+        // The final responses of peers' clients were sent over the links.
+        drop(watching_lease);
+        cluster.leave().await;
+        self.wait_for_children().await;
         sweeping.abort();
         watching.abort();
         Ok(())

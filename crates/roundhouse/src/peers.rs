@@ -1,73 +1,53 @@
-//! The node among others: joined where `[cluster]` says so, left in order.
+//! The node among others: joins the cluster of the settings, and makes readiness follow the lease.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::Handle;
-use cluster::Cluster;
+use actix_rt::task::JoinHandle;
+use cluster::{Cluster, Membership};
 use store::Store;
 use telemetry::Readiness;
 
 /// How often the lease is looked at. Readiness follows it by at most twice this; sessions
-/// ask for themselves, each time.
+/// look at the lease themselves, before each step.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// So many looks in a row must find the lease lost.
 const LOOKS_WITHOUT: u32 = 2;
 
-/// Why a node whose lease is lost should be sent nothing.
+/// Why no request should be sent to a node whose lease is lost.
 const REASON: &str = "the lease is lost";
 
-/// Why a node that has just started should be sent nothing yet: it does not know what its
-/// store has forgotten, and takes no session up.
+/// Why no request should be sent yet to a node that has just started: it does not know what its
+/// store has forgotten, and claims no session.
 const STABILISING: &str =
     "stabilising: the store has another primary than before, or the node has just started";
 
-/// The cluster as a running node has it; none for a node on its own.
-pub(crate) struct Peers(Option<Joined>);
-
-struct Joined {
-    cluster: Cluster,
-    watching: actix_rt::task::JoinHandle<()>,
+/// Joins the cluster of the settings; a node without one is a cluster of one.
+pub(crate) async fn join(
+    settings: &cluster::Settings,
+    store: &Arc<dyn Store>,
+) -> Result<Membership, cluster::Error> {
+    if settings.listen.is_empty() {
+        return Ok(Cluster::alone(Arc::clone(store)));
+    }
+    Cluster::join(settings.clone(), Arc::clone(store)).await
 }
 
-impl Peers {
-    /// Joins the cluster, and connects the node's sessions to it. Call this before the node
-    /// accepts clients.
-    pub(crate) async fn join(
-        settings: &cluster::Settings,
-        store: &Arc<dyn Store>,
-        handle: &Handle,
-        readiness: &Readiness,
-    ) -> Result<Self, cluster::Error> {
-        if settings.listen.is_empty() {
-            return Ok(Self(None));
-        }
-        let cluster = Cluster::join(settings.clone(), Arc::clone(store), handle.serving()).await?;
-        handle.join(cluster.clone());
-        let watching = actix_rt::spawn(watch(cluster.clone(), readiness.clone()));
-        Ok(Self(Some(Joined { cluster, watching })))
-    }
+/// Makes the node's readiness follow its lease, until it is dropped.
+pub(crate) struct LeaseWatch(Option<JoinHandle<()>>);
 
-    /// Is there no cluster, whose other nodes could take sessions over?
-    pub(crate) fn is_alone(&self) -> bool {
-        self.0.is_none()
+impl LeaseWatch {
+    /// The lease of a node on its own is always valid.
+    pub(crate) fn start(cluster: &Cluster, readiness: &Readiness) -> Self {
+        let watches = !cluster.is_alone();
+        Self(watches.then(|| actix_rt::spawn(watch(cluster.clone(), readiness.clone()))))
     }
+}
 
-    /// Returns when others have taken this process for dead, which they do only once.
-    pub(crate) async fn marked_dead(&self) {
-        match &self.0 {
-            Some(joined) => joined.cluster.marked_dead().await,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Gives the lease up. To be done when no session is left.
-    pub(crate) async fn leave(self) {
-        if let Some(joined) = self.0 {
-            joined.watching.abort();
-            joined.cluster.leave().await;
-        }
+impl Drop for LeaseWatch {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
     }
 }
 

@@ -4,7 +4,10 @@
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use std::sync::Arc;
+
 use anyhow::{Context as _, bail};
+use cluster::Cluster;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::cli::{Check, Command, Serve, Stdio};
@@ -76,7 +79,9 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     let Some(tenant) = plan.tenants.find(&stdio.tenant) else {
         bail!("there is no tenant `{}`; there is: {}", stdio.tenant, names(&plan.settings));
     };
-    let (handle, grace) = (plan.handle(), plan.drain());
+    // A client over standard streams has one node.
+    let membership = Cluster::alone(Arc::clone(&plan.store));
+    let (handle, grace) = (plan.handle(membership), plan.drain());
     let line_bytes_max = plan.settings.front.body_bytes_max;
     let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
     let serving = front::serve_stdio(&handle, tenant, line_bytes_max, grace, stdin, stdout);
@@ -86,7 +91,7 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     }
     let stopping = async {
         handle.stop(grace).await;
-        plan.bury().await;
+        plan.wait_for_children().await;
     };
     signals.unless_again(stopping).await;
     // A thread of the runtime may still be blocked in a read of standard input, and

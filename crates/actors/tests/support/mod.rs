@@ -7,9 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use actors::{Answer, Caller, Frame, Handle, Opened, Refusal, ReplyEvent, ReplyStream, Settings};
+use actors::{
+    Answer, Caller, Care, Frame, Handle, Opened, Parts, Refusal, ReplyEvent, ReplyStream, Settings,
+};
 use backends::{Backend, Backends, EventSender, Link, LinkEvent, LinkLimits, ServerEnd};
 use bytes::Bytes;
+use cluster::{Cluster, Membership};
 use protocol::{Body, Message, Method, Notification, Request, RequestId, Response, SessionId};
 use store::{Memory, Store};
 use tenants::{Principal, Tenant};
@@ -197,9 +200,40 @@ impl World {
 
     /// As `on`, with a script that other nodes follow, too.
     pub(crate) fn sharing(settings: Settings, script: Arc<Script>, store: Arc<dyn Store>) -> Self {
+        let membership = Cluster::alone(Arc::clone(&store));
+        Self::member(settings, Care::default(), script, store, membership)
+    }
+
+    /// A node on its own, with this care for its server.
+    pub(crate) fn caring(settings: Settings, care: Care) -> Self {
+        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        let membership = Cluster::alone(Arc::clone(&store));
+        Self::member(settings, care, Arc::default(), store, membership)
+    }
+
+    /// A node of the cluster that uses this store.
+    pub(crate) async fn joined(
+        settings: Settings,
+        store: Arc<dyn Store>,
+        peers: cluster::Settings,
+    ) -> Self {
+        let membership = Cluster::join(peers, Arc::clone(&store)).await.unwrap();
+        Self::member(settings, Care::default(), Arc::default(), store, membership)
+    }
+
+    pub(crate) fn member(
+        settings: Settings,
+        care: Care,
+        script: Arc<Script>,
+        store: Arc<dyn Store>,
+        membership: Membership,
+    ) -> Self {
         let backend: Arc<dyn Backend> = Arc::new(Scripted(Arc::clone(&script)));
         let backends = Backends::new([("acme".into(), backend)]);
-        let handle = Handle::new(settings, Arc::clone(&store), backends);
+        let cares = [("acme".into(), care)].into();
+        let store_of_node = Arc::clone(&store);
+        let handle =
+            Handle::new(Parts { settings, store: store_of_node, backends, cares, membership });
         Self {
             handle,
             script,
@@ -233,7 +267,7 @@ impl World {
         let told = all(opened.replies).await;
         assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{told:?}");
         let initialized = Notification::new(Method::Initialized, None);
-        let replies = self.handle.post(&caller, Body::One(initialized.into()), None).await.unwrap();
+        let replies = self.handle.post(&caller, Body::One(initialized.into()), None);
         let told = all(replies).await;
         assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
         caller
@@ -248,18 +282,13 @@ impl World {
     }
 
     /// Posts a call.
-    pub(crate) async fn call(
-        &self,
-        caller: &Caller,
-        id: i64,
-        tool: &str,
-    ) -> Result<ReplyStream, Refusal> {
-        self.handle.post(caller, call(id, tool), None).await
+    pub(crate) fn call(&self, caller: &Caller, id: i64, tool: &str) -> ReplyStream {
+        self.handle.post(caller, call(id, tool), None)
     }
 
     /// Is the tool's answer what the client is told?
     pub(crate) async fn works(&self, caller: &Caller, id: i64) {
-        let told = all(self.call(caller, id, "echo").await.unwrap()).await;
+        let told = all(self.call(caller, id, "echo")).await;
         let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
         assert_eq!(text(json), format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"ok":true}}}}"#));
     }
@@ -283,6 +312,15 @@ pub(crate) fn tenant(name: &str, sessions_max: usize) -> Arc<Tenant> {
 pub(crate) fn call(id: i64, tool: &str) -> Body {
     let params = format!(r#"{{"name":"{tool}"}}"#);
     Body::One(Request::new(id.into(), Method::ToolsCall, Some(params.as_bytes())).into())
+}
+
+/// The refusal that is the whole reply.
+pub(crate) async fn refusal(replies: ReplyStream) -> Refusal {
+    let events = all(replies).await;
+    match &events[..] {
+        [ReplyEvent::Answer(Answer::Refused(refusal))] => refusal.clone(),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Everything that a connection is told.

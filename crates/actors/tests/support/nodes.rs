@@ -86,13 +86,13 @@ impl Node {
             let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
             let system = actix_rt::System::with_tokio_rt(|| runtime().unwrap());
             system.block_on(async move {
-                let world = World::sharing(settings, script, store);
-                let cluster = join(&world, care, peers).await;
-                let _ = started.send((world.clone(), cluster));
+                let world = join(settings, care, script, store, peers).await;
+                let _ = started.send(world.clone());
                 live(&world, works).await;
             });
         });
-        let (world, cluster) = starting.await.expect("the node should start");
+        let world = starting.await.expect("the node should start");
+        let cluster = world.handle.cluster().clone();
         Self { world, cluster, between, work: Some(work), thread: Some(thread) }
     }
 
@@ -134,8 +134,14 @@ impl Drop for Node {
     }
 }
 
-async fn join(world: &World, care: Care, peers: cluster::Settings) -> Cluster {
-    let settings = cluster::Settings {
+async fn join(
+    settings: Settings,
+    care: Care,
+    script: Arc<Script>,
+    store: Arc<dyn Store>,
+    peers: cluster::Settings,
+) -> World {
+    let peers = cluster::Settings {
         secret: "no secret, only a test".into(),
         // Stabilisation is done soon after their start.
         renew_ms: 50,
@@ -146,12 +152,10 @@ async fn join(world: &World, care: Care, peers: cluster::Settings) -> Cluster {
         pong_ms: 300,
         ..peers
     };
-    let serving = world.handle.serving();
-    let cluster = Cluster::join(settings, Arc::clone(&world.store), serving).await.unwrap();
-    world.handle.look_after([("acme".into(), care)]);
+    let membership = Cluster::join(peers, Arc::clone(&store)).await.unwrap();
+    let world = World::member(settings, care, script, store, membership);
     world.handle.register();
-    world.handle.join(cluster.clone());
-    cluster
+    world
 }
 
 /// Until the node is killed.

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::between::Between;
 use super::leases::{Away, node};
-use super::support::{Answers, TestNode, call, own, settings, until};
+use super::support::{TestNode, call, own, settings, until};
 use crate::{Cluster, SessionLocation, Settings};
 
 /// Renews as often as nodes do by default.
@@ -207,14 +207,14 @@ async fn a_node_does_not_start_at_the_address_of_one_that_lives() {
     let store = Arc::new(Memory::default());
     let advertised = Settings { advertise: "a-node:7070".into(), ..settings() };
     let mut first = TestNode::start_with(advertised.clone(), store.clone()).await;
-    let join = || Cluster::join(advertised.clone(), store.clone(), Arc::new(Answers::default()));
+    let join = || Cluster::join(advertised.clone(), store.clone());
     let refused = join().await.err().expect("it should be refused").to_string();
     assert!(refused.contains("cluster.advertise") && refused.contains("a-node:7070"), "{refused}");
     assert_eq!(store.nodes().await.unwrap().len(), 1, "it took no lease");
     assert!(first.cluster.may_act());
     first.kill();
     let second = join().await.unwrap();
-    assert!(second.may_act());
+    assert!(second.cluster().may_act());
 }
 
 #[tokio::test]
@@ -242,8 +242,8 @@ async fn whoever_is_willing_takes_sessions_and_has_few() {
     let one = TestNode::start(&store).await;
     assert!(one.cluster.willing().is_none());
     let (busy, idle) = (TestNode::start(&store).await, TestNode::start(&store).await);
-    busy.answers.load.store(7, Ordering::SeqCst);
-    idle.answers.load.store(3, Ordering::SeqCst);
+    busy.cluster.load().set(7);
+    idle.cluster.load().set(3);
     let willing = || one.cluster.willing().map(|peer| peer.incarnation());
     until("the idle one", || willing() == Some(idle.cluster.incarnation())).await;
     idle.cluster.set_draining(true);

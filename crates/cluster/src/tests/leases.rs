@@ -132,8 +132,8 @@ pub(super) async fn node(store: &Arc<Away>, settings: Settings) -> (Cluster, Arc
     let read = millis.clone();
     let clock: Clock = Arc::new(move || Duration::from_millis(read.load(Ordering::SeqCst)));
     let serve = Arc::new(Answers::default());
-    let cluster = Cluster::join_by(clock, settings, store.clone(), serve).await.unwrap();
-    (cluster, millis)
+    let membership = Cluster::join_by(clock, settings, store.clone()).await.unwrap();
+    (membership.serve(serve), millis)
 }
 
 /// Renews ten times in the time of a blink, by a lease that lasts 6 s.
@@ -157,8 +157,7 @@ async fn a_node_that_starts_while_its_store_is_away_waits_for_it() {
 async fn a_node_whose_store_stays_away_says_so_instead_of_starting() {
     let store = Arc::new(Away::default());
     store.away.store(true, Ordering::SeqCst);
-    let serve = Arc::new(Answers::default());
-    let joined = Cluster::join(quick(), store.clone(), serve).await;
+    let joined = Cluster::join(quick(), store.clone()).await;
     assert!(matches!(joined, Err(crate::Error::Store(Error::Unavailable(_)))));
 }
 
@@ -281,11 +280,11 @@ async fn a_session_is_here_ownerless_ended_or_unknown_as_its_record_says() {
 #[tokio::test]
 async fn a_node_tells_the_others_what_it_is_up_to() {
     let store = Arc::new(Away::default());
-    let busy = Arc::new(Answers::default());
     let settings = Settings { name: "one".to_owned(), ..quick() };
-    let cluster = Cluster::join(settings, store.clone(), busy.clone()).await.unwrap();
+    let membership = Cluster::join(settings, store.clone()).await.unwrap();
+    let cluster = membership.serve(Arc::new(Answers::default()));
     let (other, _) = node(&store, quick()).await;
-    busy.load.store(3, Ordering::SeqCst);
+    cluster.load().set(3);
     cluster.set_draining(true);
     let told = || {
         let leases = other.nodes();

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -29,7 +29,6 @@ pub(super) struct Answers {
     pub(super) calls: AtomicUsize,
     pub(super) replies_made: Arc<AtomicUsize>,
     pub(super) dropped: Arc<AtomicUsize>,
-    pub(super) load: AtomicU64,
 }
 
 impl Serve for Answers {
@@ -55,10 +54,6 @@ impl Serve for Answers {
         let (made, dropped) = (self.replies_made.clone(), self.dropped.clone());
         let knows_the_last = what == "echo";
         Some(Box::new(Answer { replies, ends, knows_the_last, made, dropped }))
-    }
-
-    fn load(&self) -> u64 {
-        self.load.load(Ordering::SeqCst)
     }
 }
 
@@ -122,8 +117,8 @@ impl TestNode {
             .build()
             .unwrap();
         let answers = Arc::new(Answers::default());
-        let joining = Cluster::join(settings, store, answers.clone());
-        let cluster = runtime.spawn(joining).await.unwrap().unwrap();
+        let membership = runtime.spawn(Cluster::join(settings, store)).await.unwrap().unwrap();
+        let cluster = membership.serve(answers.clone());
         Self { runtime: Some(runtime), cluster, answers }
     }
 

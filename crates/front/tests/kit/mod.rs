@@ -46,7 +46,8 @@ pub(crate) fn node(backends: Backends, change: impl FnOnce(&mut Settings)) -> No
 }
 
 pub(crate) fn handle(backends: Backends) -> Handle {
-    Handle::new(actors::Settings::default(), Arc::new(store::Memory::default()), backends)
+    let store = Arc::new(store::Memory::default());
+    Handle::new(actors::Parts::alone(actors::Settings::default(), store, backends))
 }
 
 /// A front without `admin.token_file`.

@@ -1,5 +1,4 @@
-//! How a session comes to live here: a slot, a mailbox, and what it begins with. It is new,
-//! or was claimed.
+//! Starts a session on this node: a new one, or one that the node has claimed.
 
 use std::sync::Arc;
 
@@ -11,52 +10,51 @@ use store::{Claimed, Digest, Owner, Token};
 use tenants::{Principal, Tenant};
 use tokio::sync::oneshot;
 
-use crate::handle::Node;
-use crate::log_writer::LogWriter;
-use crate::record::PendingRecord;
-use crate::registry::Slot;
-use crate::reply_stream::Local;
-use crate::session_actor::{Beginning, Parts, SessionActor};
-use crate::session_handle::SessionHandle;
-use crate::{Opened, ReplyStream, clock, metrics};
+use super::actor::{Beginning, Parts, SessionActor};
+use super::log_writer::LogWriter;
+use super::record::PendingRecord;
+use super::{LocalReply, SessionHandle};
+use crate::node_context::NodeContext;
+use crate::registry::{Registry, Slot};
+use crate::{clock, metrics};
 
-/// What a new session begins with.
+/// How a new session begins.
 pub(crate) enum NewSession {
     /// An `initialize` was posted.
     Posted { body: Body, mirrored: Option<Box<Mirrored>> },
     /// A duplex connection was made.
     Connected {
-        /// Told when the session is recorded; dropped when it cannot be.
+        /// Receives a message when the store holds the session's record; dropped when it cannot.
         recorded: oneshot::Sender<()>,
     },
 }
 
-/// Starts a session on this thread. Nothing here waits; a session that cannot come to be
-/// says so to its connection, and leaves nothing behind.
+/// Creates a session on this thread. Nothing here waits. A session that cannot be created sends
+/// that to its connection, and leaves nothing behind.
 pub(crate) fn create_session(
-    node: &Arc<Node>,
+    node: &Arc<NodeContext>,
+    registry: &Arc<Registry>,
     tenant: &Arc<Tenant>,
     principal: &Principal,
     new_session: NewSession,
-) -> Result<Opened, Refusal> {
-    // Where the node may not act, or not any more when the session is recorded, that is found
-    // out before anything is done for it.
-    let lease_generation = node.lease_generation();
-    let slot = node.registry.take_slot(tenant, node.settings.sessions_max)?;
+) -> Result<(SessionId, LocalReply), Refusal> {
+    // Read first: if the lease is lost before the session is recorded, the generation shows it.
+    let lease_generation = node.cluster.lease_generation();
+    let slot = registry.take_slot(tenant, node.settings.sessions_max)?;
     let random = Random::new()?;
-    let session = random.session_id(&node.tag).ok_or(Refusal::Unavailable)?;
-    let owner = Owner { token: Token::first(random.token), node: node.incarnation() };
+    let session = random.session_id(node.tag()).ok_or(Refusal::Unavailable)?;
+    let owner = Owner { token: Token::first(random.token), node: node.cluster.incarnation() };
 
     let context = mailbox(node);
     let handle = SessionHandle::new(
         session.clone(),
         Arc::clone(&tenant.name),
         principal.clone(),
-        context.address(),
+        context.address().recipient(),
     );
     let handle = Arc::new(handle);
     let is_duplex = matches!(new_session, NewSession::Connected { .. });
-    let (sink, queue) = handle.sink(node.bounds, is_duplex);
+    let (sink, queue) = handle.new_sink(node.bounds, is_duplex);
     let setup = setup(node, &tenant.name, owner.token, random.seed, is_duplex.then_some(sink.id));
     let (first, recorded) = match new_session {
         NewSession::Connected { recorded } => (None, Some(recorded)),
@@ -78,10 +76,10 @@ pub(crate) fn create_session(
         creation: None,
         recorded,
     };
-    let registration = node.registry.register(&handle, slot).ok_or(Refusal::Unavailable)?;
+    let registration = registry.register(&handle, slot).ok_or(Refusal::Unavailable)?;
     let now = clock::now();
     let actor = SessionActor::new(Parts {
-        node: Arc::clone(node),
+        context: Arc::clone(node),
         handle: Arc::clone(&handle),
         session: Session::new(setup, now),
         beginning: Beginning::New { pending_record: Box::new(pending_record), sink },
@@ -90,10 +88,10 @@ pub(crate) fn create_session(
     });
     context.run(actor);
     metrics::SESSIONS_OPENED.inc();
-    Ok(Opened { session, replies: ReplyStream::new(Local::new(queue, handle), node, is_duplex) })
+    Ok((session, LocalReply::new(queue, handle)))
 }
 
-/// A session that this node has claimed, and for whom.
+/// A session that this node has claimed, and its principal.
 pub(crate) struct ClaimedSession {
     pub(crate) session: SessionId,
     pub(crate) principal: Principal,
@@ -103,8 +101,12 @@ pub(crate) struct ClaimedSession {
     pub(crate) slot: Slot,
 }
 
-/// Starts a claimed session on this thread, from what its former owner left.
-pub(crate) fn restore_session(node: &Arc<Node>, claim: ClaimedSession) -> Result<(), Unreadable> {
+/// Starts a claimed session on this thread, from the record and the log of its former owner.
+pub(crate) fn restore_session(
+    node: &Arc<NodeContext>,
+    registry: &Registry,
+    claim: ClaimedSession,
+) -> Result<(), Unreadable> {
     let ClaimedSession { session, principal, revision, claimed, acquired, slot } = claim;
     let Claimed { record, log } = claimed;
     let (token, tenant) = (record.owner.token, Arc::clone(&record.tenant));
@@ -130,14 +132,16 @@ pub(crate) fn restore_session(node: &Arc<Node>, claim: ClaimedSession) -> Result
     let log_writer = LogWriter::new(ownership, lifetimes, next_token);
 
     let context = mailbox(node);
-    let handle = Arc::new(SessionHandle::new(session, tenant, principal, context.address()));
-    // Should it be here all the same, that one claims it from this claim.
-    let Some(registration) = node.registry.register(&handle, slot) else { return Ok(()) };
+    let mailbox = context.address().recipient();
+    let handle = Arc::new(SessionHandle::new(session, tenant, principal, mailbox));
+    // If a concurrent claim registered the session first, this one is dropped; the registered actor
+    // claims the session from it.
+    let Some(registration) = registry.register(&handle, slot) else { return Ok(()) };
     let actor = SessionActor::new(Parts {
-        node: Arc::clone(node),
+        context: Arc::clone(node),
         handle,
         session: machine,
-        beginning: Beginning::Claimed { log_writer: Box::new(log_writer), effects },
+        beginning: Beginning::Claimed { log_writer, effects },
         registration,
         now,
     });
@@ -145,14 +149,14 @@ pub(crate) fn restore_session(node: &Arc<Node>, claim: ClaimedSession) -> Result
     Ok(())
 }
 
-fn mailbox(node: &Node) -> Context<SessionActor> {
+fn mailbox(node: &NodeContext) -> Context<SessionActor> {
     let mut context = Context::new();
     context.set_mailbox_capacity(node.settings.mailbox_max.max(1));
     context
 }
 
 fn setup(
-    node: &Node,
+    node: &NodeContext,
     tenant: &str,
     token: Token,
     seed: u64,
@@ -183,7 +187,7 @@ impl Random {
         let mut words = [0; 24];
         let read = getrandom::fill(&mut uuid).and_then(|()| getrandom::fill(&mut words));
         if let Err(error) = read {
-            tracing::error!(%error, "the system gives no randomness; no session can be made");
+            tracing::error!(%error, "the system gives no randomness; no session can be created");
             return Err(Refusal::Unavailable);
         }
         let mut words = words

@@ -1,7 +1,7 @@
 //! One client's connection, for as long as the client keeps it open: whichever node owns the
 //! session, and however often the owner changes.
 //!
-//! This file only waits and forwards; [`RouteState`] decides the next step.
+//! This file only waits, delivers and forwards; [`RouteState`] decides the next step.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,65 +11,88 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use cluster::{CallError, Calling, Cluster, Peer};
+use cluster::{CallError, Calling, Peer};
 use conversation::Refusal;
-
-use super::{Call, SessionRequest, reply_codec};
-use crate::clock;
-use crate::handle::{Entry, Node};
-use crate::held::Held;
-use crate::metrics::{self, Hold, Hop};
-use crate::reply_stream::Local;
-use crate::seeking::Place;
-use crate::{Caller, ReplyEvent};
+use ownership::SessionRequest;
 use ownership::retry::{Retry, Wait};
 use ownership::route::{Asked, Next, RouteState, is_progress};
 
-/// How long a call goes on by itself whose client left before the owner had said anything,
-/// so that it arrives although its owner may just be changing: longer than it takes to find
-/// out that a process was killed.
+use super::call::Call;
+use super::reply_codec;
+use crate::clock;
+use crate::held::HeldRequest;
+use crate::metrics::{self, Hold, Hop};
+use crate::node::{Entry, Node};
+use crate::session::LocalReply;
+use crate::takeover::{Found, Identity, find_session};
+use crate::{Caller, ReplyEvent};
+
+/// How long a request goes on by itself whose client left before the owner had replied, so that it
+/// arrives although its owner may just be changing: longer than it takes to detect that a process
+/// was killed.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// What a client is told to wait before it comes back to another node, in milliseconds.
+/// How long a client is told to wait before it reconnects to another node, in milliseconds.
 const RETRY_MS: std::ops::RangeInclusive<u32> = 500..=1_500;
 
-type Seeking = Pin<Box<dyn Future<Output = Result<Place, Refusal>> + Send>>;
-type Leaving = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Finding = Pin<Box<dyn Future<Output = Result<Found, Refusal>> + Send>>;
+type Departure = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Pause = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A client's connection on its way. Dropping it tells the owner that the client is gone;
-/// what the client had posted arrives all the same.
+/// A client's connection and the way of its request. Dropping it notifies the owner that the client
+/// is gone; a request that the client had posted arrives all the same.
 pub(crate) struct RoutedRequest {
     node: Arc<Node>,
     caller: Caller,
     route: RouteState,
     state: State,
-    /// What is left to tell; then it is over.
+    /// The last events of the reply; then it is over.
     rest: VecDeque<ReplyEvent>,
-    /// It holds its client's request.
-    held: Option<Held>,
+    /// The client's request is held.
+    held: Option<HeldRequest>,
     retry: Retry,
-    /// How many peers had been found dead when the session was last looked for.
+    /// How many peers had been marked dead when the session was last looked for.
     deaths: u64,
-    /// Ready when the node leaves. Made when the connection becomes a stream.
-    leaving: Option<Leaving>,
+    /// Ready when the node drains. Made when the connection becomes a stream.
+    departure: Option<Departure>,
     /// Its client has left; it goes on for a moment.
     lingers: bool,
 }
 
-enum State {
-    Seeking(Seeking),
-    Waiting(Pause),
-    Here(Local),
+/// The owner that has the request of a new session.
+pub(crate) enum Owner {
+    /// This node.
+    Here(LocalReply),
+    /// A peer.
     There(Calling),
-    /// A peer is asked to take the session up; then it gets the call.
-    Asking(Calling, Peer),
-    /// Only the rest is told.
+}
+
+enum State {
+    /// The session is looked for.
+    Finding(Finding),
+    /// The session is looked for again after a pause.
+    Pausing(Pause),
+    /// A session of this node has the request.
+    Here(LocalReply),
+    /// A peer has the request.
+    There(Calling),
+    /// A peer is asked to claim the session; then it gets the request.
+    Claiming(Calling, Peer),
+    /// Only the rest is left.
     Over,
 }
 
+impl From<Owner> for State {
+    fn from(owner: Owner) -> Self {
+        match owner {
+            Owner::Here(reply) => Self::Here(reply),
+            Owner::There(calling) => Self::There(calling),
+        }
+    }
+}
+
 impl RoutedRequest {
-    /// Asks the session, if it is here at once, or begins to look for it.
+    /// Brings the request to the session, if it is here, or begins to look for it.
     pub(crate) fn begin(node: &Arc<Node>, caller: &Caller, request: SessionRequest) -> Self {
         let route = RouteState::new(request);
         let mut routed = Self::new(node, caller.clone(), route, State::Over);
@@ -77,19 +100,19 @@ impl RoutedRequest {
         routed
     }
 
-    /// Goes on with a call that has opened the session.
-    pub(super) fn of_new_session(
+    /// Follows the request that has created its session.
+    pub(crate) fn of_new_session(
         node: &Arc<Node>,
         caller: Caller,
         request: SessionRequest,
-        calling: Calling,
+        owner: Owner,
     ) -> Self {
-        Self::new(node, caller, RouteState::of_new_session(request), State::There(calling))
+        Self::new(node, caller, RouteState::of_new_session(request), owner.into())
     }
 
-    /// Goes on with a call that has opened a session of one connection, this one.
-    pub(super) fn of_duplex(node: &Arc<Node>, caller: Caller, calling: Calling) -> Self {
-        Self::new(node, caller, RouteState::of_duplex(), State::There(calling))
+    /// Follows the one connection of a new duplex session.
+    pub(crate) fn of_duplex(node: &Arc<Node>, caller: Caller, owner: Owner) -> Self {
+        Self::new(node, caller, RouteState::of_duplex(), owner.into())
     }
 
     fn new(node: &Arc<Node>, caller: Caller, route: RouteState, state: State) -> Self {
@@ -102,7 +125,7 @@ impl RoutedRequest {
             held: None,
             retry: Retry::new(),
             deaths: 0,
-            leaving: None,
+            departure: None,
             lingers: false,
         }
     }
@@ -112,56 +135,56 @@ impl RoutedRequest {
             if let Some(event) = self.rest.pop_front() {
                 return Poll::Ready(Some(event));
             }
-            if self.is_leaving(context) {
+            if self.ends_by_departure(context) {
                 continue;
             }
             let next = match &mut self.state {
                 State::Over => return Poll::Ready(None),
-                State::Seeking(seeking) => match ready!(seeking.as_mut().poll(context)) {
-                    Ok(Place::Here) => {
+                State::Finding(finding) => match ready!(finding.as_mut().poll(context)) {
+                    Ok(Found::Here) => {
                         self.enter(true);
                         continue;
                     }
-                    Ok(Place::There(peer)) => {
-                        // Where the record names a node that said it lacks the session, that
+                    Ok(Found::At(peer)) => {
+                        // Where the record names a node that replied that it lacks the session, that
                         // node alone may claim it: the answer to a claim of its own was lost.
                         match self.retry.tries() {
-                            0 => self.call(&peer),
-                            _ => self.ask(peer),
+                            0 => self.forward(&peer),
+                            _ => self.request_claim(peer),
                         }
                         continue;
                     }
-                    Ok(Place::Nowhere) => match self.node.taker(self.retry.tries()) {
+                    Ok(Found::Ownerless) => match self.node.claimant_peer(self.retry.tries()) {
                         Some(peer) => {
-                            self.ask(peer);
+                            self.request_claim(peer);
                             continue;
                         }
                         None => Next::Wait,
                     },
-                    Ok(Place::Full) => match self.node.roomy_peer(self.retry.tries()) {
+                    Ok(Found::NoRoom) => match self.node.roomy_peer(self.retry.tries()) {
                         Some(peer) => {
-                            self.ask(peer);
+                            self.request_claim(peer);
                             continue;
                         }
                         None => self.route.found_no_room(),
                     },
-                    Ok(Place::Gone) => self.route.gone(),
+                    Ok(Found::Ended) => self.route.gone(),
                     Err(Refusal::UnknownSession) => self.route.unknown(),
                     Err(_) => Next::Wait,
                 },
-                State::Waiting(pause) => {
+                State::Pausing(pause) => {
                     ready!(pause.as_mut().poll(context));
-                    self.seek();
+                    self.find();
                     continue;
                 }
-                State::Here(local) => match ready!(local.poll_next(context)) {
+                State::Here(reply) => match ready!(reply.poll_next(context)) {
                     Some(event) => {
-                        note_going_on(&self.route, &event);
+                        count_reattached(&self.route, &event);
                         self.route.received(event)
                     }
                     None => self.route.ended(),
                 },
-                State::Asking(calling, peer) => {
+                State::Claiming(calling, peer) => {
                     let answer = ready!(calling.poll_next(context));
                     let peer = peer.clone();
                     let event = answer.and_then(Result::ok).and_then(reply_codec::decode);
@@ -171,7 +194,7 @@ impl RoutedRequest {
                     };
                     match self.route.asked(answer) {
                         Asked::IsThere => {
-                            self.call(&peer);
+                            self.forward(&peer);
                             continue;
                         }
                         Asked::Next(next) => next,
@@ -183,7 +206,7 @@ impl RoutedRequest {
                             if !self.route.is_open() {
                                 metrics::hop(Hop::Answered);
                             }
-                            note_going_on(&self.route, &event);
+                            count_reattached(&self.route, &event);
                             self.route.received(event)
                         }
                         None => {
@@ -206,25 +229,25 @@ impl RoutedRequest {
                     None => self.route.ended(),
                 },
             };
-            if let Some(event) = self.take(next) {
+            if let Some(event) = self.follow(next) {
                 return Poll::Ready(Some(event));
             }
         }
     }
 
-    /// Does what follows.
-    fn take(&mut self, next: Next) -> Option<ReplyEvent> {
+    /// Does what follows; returns the event for the client, if there is one.
+    fn follow(&mut self, next: Next) -> Option<ReplyEvent> {
         match next {
             Next::Tell(event) => {
                 if is_progress(&event) {
-                    self.arrived();
+                    self.note_progress();
                 }
                 return Some(event);
             }
-            Next::Nothing => self.attached(),
-            Next::Seek | Next::Wait => self.wait(),
+            Next::Nothing => self.note_attached(),
+            Next::Seek | Next::Wait => self.retry(),
             Next::Last(rest) => {
-                self.arrived();
+                self.note_progress();
                 self.state = State::Over;
                 self.rest = rest;
             }
@@ -232,61 +255,61 @@ impl RoutedRequest {
         None
     }
 
-    /// Something passed to the client: nothing is held any more.
-    fn arrived(&mut self) {
-        self.let_go();
+    /// The client received an event: nothing is held any more.
+    fn note_progress(&mut self) {
+        self.release_held();
         self.retry.progress();
-        if self.leaving.is_none() && self.route.is_open() && self.node.can_leave() {
-            self.leaving = Some(self.node.leaving());
+        if self.departure.is_none() && self.route.is_open() && self.node.has_peers() {
+            self.departure = Some(Box::pin(self.node.registry.departed()));
         }
     }
 
-    /// An owner has the connection. Whether that brings its client further is yet to be seen.
-    fn attached(&mut self) {
-        self.let_go();
+    /// An owner has the connection. Whether the client receives more by that is not known yet.
+    fn note_attached(&mut self) {
+        self.release_held();
         self.retry.attached(clock::now().0);
     }
 
-    /// An owner has answered: the request is not held any more.
-    fn let_go(&mut self) {
+    /// An owner has replied: the request is not held any more.
+    fn release_held(&mut self) {
         if self.held.take().is_some() {
             metrics::held(Hold::Reached);
         }
     }
 
-    /// Asks the session on this node.
-    fn enter(&mut self, sought: bool) {
+    /// Brings the request to the session on this node. `is_found`: it was there a moment ago.
+    fn enter(&mut self, is_found: bool) {
         let caller = &self.caller;
         let request = self.route.request().clone();
         let (tenant, principal, session) =
             (&caller.tenant.name, &caller.principal, &caller.session);
         match self.node.enter(tenant, principal, session, request, false) {
-            Entry::Entered(local) => self.state = State::Here(local),
+            Entry::Entered(reply) => self.state = State::Here(reply),
             Entry::Refused(
                 refusal @ (Refusal::Busy | Refusal::Moved | Refusal::UnknownSession),
             ) => {
                 let event = ReplyEvent::Answer(conversation::Answer::Refused(refusal));
                 let next = self.route.received(event);
-                self.take(next);
+                self.follow(next);
             }
             Entry::Refused(refusal) => {
                 self.state = State::Over;
                 self.rest = self.route.refused(refusal);
             }
-            Entry::Absent if sought => self.wait(),
-            Entry::Absent => self.seek(),
+            Entry::Absent if is_found => self.retry(),
+            Entry::Absent => self.find(),
         }
     }
 
-    /// Sends the request to another node.
-    fn call(&mut self, peer: &Peer) {
+    /// Forwards the request to another node.
+    fn forward(&mut self, peer: &Peer) {
         self.state = State::There(self.send(peer, Some(self.route.request())));
     }
 
-    /// Asks another node to take the session up. The request stays here meanwhile, so nothing is
+    /// Asks another node to claim the session. The request stays here meanwhile, so nothing is
     /// lost with that node.
-    fn ask(&mut self, peer: Peer) {
-        self.state = State::Asking(self.send(&peer, None), peer);
+    fn request_claim(&mut self, peer: Peer) {
+        self.state = State::Claiming(self.send(&peer, None), peer);
     }
 
     /// Sends to another node; through a third where that one cannot be reached.
@@ -300,33 +323,35 @@ impl RoutedRequest {
         }
     }
 
-    fn seek(&mut self) {
-        self.deaths = self.node.cluster().map_or(0, Cluster::deaths);
+    /// Looks for the session.
+    fn find(&mut self) {
+        self.deaths = self.node.context.cluster.deaths();
         let (node, caller) = (Arc::clone(&self.node), self.caller.clone());
         let fresh = self.retry.tries() > 0;
-        self.state = State::Seeking(Box::pin(async move {
-            node.seek(&caller.tenant.name, &caller.principal, &caller.session, fresh).await
+        self.state = State::Finding(Box::pin(async move {
+            let identity = Identity { tenant: &caller.tenant.name, principal: &caller.principal };
+            find_session(&node, identity, &caller.session, fresh).await
         }));
     }
 
-    /// Looks for the session again, in a moment; or not any more.
-    fn wait(&mut self) {
-        // What is left of the old owner's is never told.
+    /// Looks for the session again after a pause; or not any more.
+    fn retry(&mut self) {
+        // The events that are left of the former owner never reach the client.
         self.state = State::Over;
-        let hold = self.node.settings.hold();
+        let hold = self.node.context.settings.hold();
         let hold_ms = u64::try_from(hold.as_millis()).unwrap_or(u64::MAX);
         let wait = self.retry.next_wait(clock::now().0, hold_ms);
         if self.held.is_none() && self.retry.tries() > 1 {
-            self.held = Held::new(&self.node);
+            self.held = self.node.held.hold();
             if self.held.is_none() {
                 self.rest = self.route.gave_up(0);
                 return;
             }
         }
         match wait {
-            Wait::Now => self.seek(),
+            Wait::Now => self.find(),
             Wait::After(wait_ms) => {
-                self.state = State::Waiting(self.pause(Duration::from_millis(wait_ms)));
+                self.state = State::Pausing(self.pause(Duration::from_millis(wait_ms)));
             }
             Wait::GiveUp => {
                 metrics::held(Hold::Expired);
@@ -336,12 +361,11 @@ impl RoutedRequest {
         }
     }
 
-    /// Waits for so long, or until a peer is found dead, which may be the owner; not at all
+    /// Waits for so long, or until a peer is marked dead, which may be the owner; not at all
     /// where one was, while the session was looked for.
     fn pause(&self, wait: Duration) -> Pause {
         let sleep = tokio::time::sleep(wait);
-        let Some(cluster) = self.node.cluster() else { return Box::pin(sleep) };
-        let death = cluster.another_death(self.deaths);
+        let death = self.node.context.cluster.another_death(self.deaths);
         Box::pin(async move {
             tokio::select! {
                 () = sleep => {}
@@ -350,13 +374,13 @@ impl RoutedRequest {
         })
     }
 
-    /// Ends a stream that can be gone on with elsewhere, where this node leaves.
-    fn is_leaving(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(leaving) = &mut self.leaving else { return false };
-        if leaving.as_mut().poll(context).is_pending() {
+    /// Ends a stream that its client can resume at another node, where this node drains.
+    fn ends_by_departure(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(departure) = &mut self.departure else { return false };
+        if departure.as_mut().poll(context).is_pending() {
             return false;
         }
-        self.leaving = None;
+        self.departure = None;
         let retry = RETRY_MS.start() + jitter() % (RETRY_MS.end() - RETRY_MS.start() + 1);
         let Some(rest) = self.route.leave(retry) else { return false };
         self.state = State::Over;
@@ -366,7 +390,7 @@ impl RoutedRequest {
 }
 
 /// Counts a stream that was open before its present owner had it.
-fn note_going_on(route: &RouteState, event: &ReplyEvent) {
+fn count_reattached(route: &RouteState, event: &ReplyEvent) {
     if route.is_open() && matches!(event, ReplyEvent::Open { .. }) {
         metrics::STREAMS_REATTACHED.inc();
     }
@@ -398,7 +422,7 @@ impl Drop for RoutedRequest {
             held: self.held.take(),
             retry: self.retry,
             deaths: self.deaths,
-            leaving: None,
+            departure: None,
             lingers: true,
         };
         // At most as many as the links take calls, each for a moment.

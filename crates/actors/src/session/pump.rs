@@ -1,20 +1,20 @@
-//! What a session waits for beside its mailbox: its log, its one timer, its link.
+//! Polls what a session waits for beside its mailbox: its log writer, its one timer, its link.
 //!
-//! All three are fields of the actor, so what is replaced or dropped there is never heard
-//! of again, and a busy session makes no futures.
+//! All three are fields of the actor, so one that is replaced or dropped there wakes nothing any
+//! more, and a busy session makes no futures.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use actix::{ActorFuture, AsyncContext};
 
-use crate::session_actor::SessionActor;
+use super::actor::SessionActor;
 
 /// Most events of one poll; then other sessions of the thread have their turn.
 const EVENTS_MAX: usize = 64;
 
 /// Polls until the session is over.
-pub(crate) struct Pump;
+pub(super) struct Pump;
 
 impl ActorFuture<SessionActor> for Pump {
     type Output = ();
@@ -28,12 +28,12 @@ impl ActorFuture<SessionActor> for Pump {
         for _ in 0..EVENTS_MAX {
             // While the session waits for its record, nothing else happens; it is polled
             // again afterwards.
-            if actor.is_over() || context.waiting() {
+            if actor.life.is_over() || context.waiting() {
                 return Poll::Pending;
             }
             let mut idle = false;
-            actor.guarded(context, |actor| match actor.poll_event(task) {
-                Poll::Ready(event) => actor.turn(event),
+            actor.run_guarded(context, |actor| match actor.poll_event(task) {
+                Poll::Ready(event) => actor.handle_event(event),
                 Poll::Pending => idle = true,
             });
             if idle {

@@ -1,7 +1,7 @@
-//! Sessions that clients open at a node that leaves: another node makes them.
+//! Sessions that clients open at a node that drains: another node creates them.
 //!
-//! A client reaches a leaving node where the load balancer has not yet noticed that the node
-//! leaves. No client repeats an `initialize`, so the node forwards it instead of refusing it, as
+//! A client reaches a draining node where the load balancer has not yet noticed that the node
+//! drains. No client repeats an `initialize`, so the node forwards it instead of refusing it, as
 //! long as another node accepts sessions.
 
 use std::future::poll_fn;
@@ -18,19 +18,20 @@ use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::call::{put_mirrored, take_mirrored};
-use super::serving::{ended, spawn};
+use super::reply_codec;
+use super::serving::{EncodedReply, outcome, spawn};
 use super::wire::{Reader, Writer};
-use super::{RoutedRequest, SessionRequest, reply_codec};
-use crate::handle::Node;
-use crate::session_start::{self, NewSession};
-use crate::{Caller, Opened, ReplyEvent, ReplyStream};
+use crate::ReplyEvent;
+use crate::held::until_sessions_can_be_created;
+use crate::node::Node;
+use crate::session::{LocalReply, NewSession, create_session};
 
 /// Where a call to a session says how often it was forwarded.
 const OPENING: u8 = 0xFF;
-/// What the first reply begins with where there is a session. No reply of a session does.
+/// The first byte of the first reply where there is a session. No reply of a session begins so.
 const OPENED: u8 = 0xFF;
 
-/// Who opens a session, and how.
+/// The tenant and principal that open a session, and their `initialize`.
 #[derive(Debug)]
 pub(super) struct Opening {
     tenant: Arc<Tenant>,
@@ -73,30 +74,31 @@ impl Opening {
         reader.finish(Self { tenant, principal, request, mirrored })
     }
 
-    /// Makes the session on this node, for a peer's client.
+    /// Creates the session on this node, for a peer's client.
     pub(super) fn serve(self, node: &Arc<Node>) -> Box<dyn Replies> {
         let node = Arc::clone(node);
-        Box::new(Serving::Beginning(spawn(async move {
-            node.until_it_may_open().await?;
-            let (tell, told) = oneshot::channel();
-            let arbiters = Arc::clone(&node);
-            // A session runs on one of its node's threads. If no thread accepts it, `tell` is
-            // dropped and `told` returns an error.
-            arbiters.arbiters.spawn(move || {
+        Box::new(NewSessionReplies::Creating(spawn(async move {
+            until_sessions_can_be_created(&node).await?;
+            let (sender, created) = oneshot::channel();
+            let creating = Arc::clone(&node);
+            // A session runs on one of its node's threads. If no thread accepts it, `sender` is
+            // dropped and `created` returns an error.
+            node.arbiters.spawn(move || {
                 let Self { tenant, principal, request, mirrored } = self;
                 let (recorded, is_recorded) = oneshot::channel();
                 let (new_session, is_recorded) = match request {
                     Some(request) => (posted(request, mirrored), None),
                     None => (NewSession::Connected { recorded }, Some(is_recorded)),
                 };
-                let opened = session_start::create_session(&node, &tenant, &principal, new_session);
-                let _ = tell.send(opened.map(|opened| (opened, is_recorded)));
+                let (context, registry) = (&creating.context, &creating.registry);
+                let created = create_session(context, registry, &tenant, &principal, new_session);
+                let _ = sender.send(created.map(|created| (created, is_recorded)));
             });
-            let (opened, is_recorded) = told.await.unwrap_or(Err(Refusal::Unavailable))?;
+            let (created, is_recorded) = created.await.unwrap_or(Err(Refusal::Unavailable))?;
             if let Some(is_recorded) = is_recorded {
                 is_recorded.await.map_err(|_| Refusal::Unavailable)?;
             }
-            Ok(opened)
+            Ok(created)
         })))
     }
 }
@@ -105,61 +107,31 @@ fn posted(request: Request, mirrored: Option<Box<Mirrored>>) -> NewSession {
     NewSession::Posted { body: Body::One(request.into()), mirrored }
 }
 
-/// Opens a session through another node whose every message goes to one connection, here.
-/// It ends with that connection, and with either node.
-pub(crate) async fn connect(
-    node: &Arc<Node>,
+/// Creates a session at another node, from an `initialize`, or a duplex session without one. Its
+/// replies arrive by the call. A duplex session ends with the call, and with either node.
+pub(crate) async fn create_at_peer(
     peer: &Peer,
     tenant: &Arc<Tenant>,
     principal: &Principal,
-) -> Result<Opened, Refusal> {
+    initialize: Option<(Request, Option<Box<Mirrored>>)>,
+) -> Result<(SessionId, Calling), Refusal> {
     let (tenant, principal) = (Arc::clone(tenant), principal.clone());
-    let opening = Opening { tenant, principal, request: None, mirrored: None };
+    let (request, mirrored) =
+        initialize.map_or((None, None), |(request, mirrored)| (Some(request), mirrored));
+    let opening = Opening { tenant, principal, request, mirrored };
     let mut calling = peer.call(opening.encode());
-    let session = opened(&mut calling).await?;
-    let Opening { tenant, principal, .. } = opening;
-    let caller = Caller { tenant, principal, session: session.clone() };
-    Ok(Opened {
-        session,
-        replies: ReplyStream::new(RoutedRequest::of_duplex(node, caller, calling), node, true),
-    })
+    let session = new_session_id(&mut calling).await?;
+    Ok((session, calling))
 }
 
-/// Opens a session through another node.
-pub(crate) async fn open(
-    node: &Arc<Node>,
-    peer: &Peer,
-    tenant: &Arc<Tenant>,
-    principal: &Principal,
-    request: Request,
-    mirrored: Option<Box<Mirrored>>,
-) -> Result<Opened, Refusal> {
-    let (tenant, principal) = (Arc::clone(tenant), principal.clone());
-    let body = Body::One(request.clone().into());
-    let opening = Opening { tenant, principal, request: Some(request), mirrored };
-    let mut calling = peer.call(opening.encode());
-    let session = opened(&mut calling).await?;
-    let request = SessionRequest::Post { body, mirrored: opening.mirrored, again: false };
-    let caller =
-        Caller { tenant: opening.tenant, principal: opening.principal, session: session.clone() };
-    Ok(Opened {
-        session,
-        replies: ReplyStream::new(
-            RoutedRequest::of_new_session(node, caller, request, calling),
-            node,
-            false,
-        ),
-    })
-}
-
-/// The new session's name, which comes before what its client is told.
-async fn opened(calling: &mut Calling) -> Result<SessionId, Refusal> {
+/// The new session's id, which comes before the replies for its client.
+async fn new_session_id(calling: &mut Calling) -> Result<SessionId, Refusal> {
     let reply = match poll_fn(|context| calling.poll_next(context)).await {
         Some(Ok(reply)) => reply,
         // The peer may have created the session, but its id did not arrive: no client can use it.
         Some(Err(_)) | None => return Err(Refusal::Unavailable),
     };
-    if let Some(session) = name_in(reply.clone()) {
+    if let Some(session) = decode_id(reply.clone()) {
         return Ok(session);
     }
     match reply_codec::decode(reply) {
@@ -168,14 +140,14 @@ async fn opened(calling: &mut Calling) -> Result<SessionId, Refusal> {
     }
 }
 
-fn name(session: &SessionId) -> Bytes {
+fn encode_id(session: &SessionId) -> Bytes {
     let mut writer = Writer::new(session.as_str().len() + 8);
     writer.byte(OPENED);
     writer.text(session.as_str());
     writer.finish()
 }
 
-fn name_in(reply: Bytes) -> Option<SessionId> {
+fn decode_id(reply: Bytes) -> Option<SessionId> {
     let mut reader = Reader::new(reply)?;
     if reader.byte()? != OPENED {
         return None;
@@ -184,23 +156,23 @@ fn name_in(reply: Bytes) -> Option<SessionId> {
     reader.finish(session)
 }
 
-type Beginning = AbortOnDropHandle<Result<Opened, Refusal>>;
+type Creating = AbortOnDropHandle<Result<(SessionId, LocalReply), Refusal>>;
 
-/// What a peer's client is told that opens a session here.
-enum Serving {
-    Beginning(Beginning),
-    Telling(ReplyStream),
+/// The replies to a peer whose client opens a session here: the session's id first.
+enum NewSessionReplies {
+    Creating(Creating),
+    Replying(EncodedReply),
     Over,
 }
 
-impl Replies for Serving {
+impl Replies for NewSessionReplies {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>> {
         match self {
-            Self::Beginning(beginning) => {
-                let reply = match ended(ready!(Pin::new(beginning).poll(context))) {
-                    Ok(Opened { session, replies }) => {
-                        *self = Self::Telling(replies.untimed());
-                        name(&session)
+            Self::Creating(creating) => {
+                let reply = match outcome(ready!(Pin::new(creating).poll(context))) {
+                    Ok((session, reply)) => {
+                        *self = Self::Replying(EncodedReply(reply));
+                        encode_id(&session)
                     }
                     Err(refusal) => {
                         *self = Self::Over;
@@ -209,9 +181,7 @@ impl Replies for Serving {
                 };
                 Poll::Ready(Some(Ok(reply)))
             }
-            Self::Telling(replies) => Poll::Ready(
-                ready!(replies.poll_next(context)).as_ref().map(reply_codec::encode).map(Ok),
-            ),
+            Self::Replying(reply) => reply.poll_next(context),
             Self::Over => Poll::Ready(None),
         }
     }
@@ -219,7 +189,7 @@ impl Replies for Serving {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Call;
+    use super::super::call::Call;
     use super::*;
 
     fn opening() -> Opening {
@@ -256,10 +226,10 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_session_is_no_reply_of_one() {
+    fn the_id_of_a_new_session_is_no_reply_of_one() {
         let session = SessionId::parse("a-session").unwrap();
-        assert_eq!(name_in(name(&session)), Some(session.clone()));
-        assert!(reply_codec::decode(name(&session)).is_none());
-        assert!(name_in(reply_codec::encode(&ReplyEvent::Abort)).is_none());
+        assert_eq!(decode_id(encode_id(&session)), Some(session.clone()));
+        assert!(reply_codec::decode(encode_id(&session)).is_none());
+        assert!(decode_id(reply_codec::encode(&ReplyEvent::Abort)).is_none());
     }
 }

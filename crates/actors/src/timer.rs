@@ -1,9 +1,9 @@
-//! The one timer of a session, or of a stream's silence.
+//! The one timer of a session, or of an idle stream.
 //!
-//! It rings about when the deadline is, or before, and a ring means no more than "ask
-//! again": a deadline that moves away leaves the timer as it is, so a call that is answered
-//! at once costs no timer at all. What is seconds away may be a moment late, so
-//! that a thread wakes up once for many sessions on which nothing happens.
+//! The timer fires about when the deadline is, or before, and its owner then checks what is due: a
+//! deadline that moves away leaves the timer as it is, so a call that is answered at once costs no
+//! timer at all. A deadline that is seconds away may be kept late by less than a tick, so that a
+//! thread wakes up once for many idle sessions.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,26 +13,26 @@ use tokio::time::Sleep;
 
 use crate::clock;
 
-/// A session without a deadline is asked once a day.
+/// A session without a deadline is woken once a day.
 const LONGEST_WAIT_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// A deadline that is so far away may be kept late, by less than a tick.
 const FAR_MS: u64 = 1_000;
 const TICK_MS: u64 = 100;
 
-pub(crate) struct Alarm {
+pub(crate) struct Timer {
     sleep: Pin<Box<Sleep>>,
     at: Millis,
 }
 
-impl Alarm {
+impl Timer {
     pub(crate) fn new(now: Millis) -> Self {
         let at = now.plus(LONGEST_WAIT_MS);
         Self { sleep: Box::pin(tokio::time::sleep_until(clock::instant(at))), at }
     }
 
-    /// Sees to it that it rings no later than at the deadline, or the tick after it.
-    pub(crate) fn ring_by(&mut self, deadline: Option<Millis>, now: Millis) {
+    /// Makes the timer fire no later than at the deadline, or the tick after it.
+    pub(crate) fn fire_by(&mut self, deadline: Option<Millis>, now: Millis) {
         let at = coarse(deadline.unwrap_or(now.plus(LONGEST_WAIT_MS)), now);
         if at < self.at {
             self.at = at;
@@ -41,7 +41,7 @@ impl Alarm {
         }
     }
 
-    /// Ready when it rings. To be set again with `ring_by`, and then polled again.
+    /// Ready when it fires. To be set again with `fire_by`, and then polled again.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.at == Millis(u64::MAX) {
             return Poll::Pending;

@@ -1,9 +1,9 @@
-//! What this node does with the calls of its peers: as its own front would, for sessions
-//! that live here. A call that its sender asks it to pass on goes to the owner that the sender
-//! named, over a link that is there, and never further.
+//! Serves the calls of peers: requests for sessions of this node are handled as those of its own
+//! front. A call that its sender asks this node to relay goes to the owner that the sender named,
+//! over a link that is up, and never further.
 
 use std::pin::Pin;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -12,20 +12,25 @@ use conversation::{Answer, Refusal};
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Call;
-use super::call::Relayed;
+use super::call::{Call, Relayed};
 use super::opening::Opening;
 use super::reply_codec;
 use crate::ReplyEvent;
-use crate::handle::{Entry, Node};
 use crate::metrics;
-use crate::reply_stream::Local;
-use crate::seeking::Place;
+use crate::node::{Entry, Node};
+use crate::session::LocalReply;
+use crate::takeover::{Found, Identity, find_session};
 
-/// Serves peers for as long as the node's sessions are there.
-pub(crate) struct Serving(pub(crate) Weak<Node>);
+/// Serves the calls of peers for as long as the node's sessions are there.
+pub(crate) struct PeerService(Weak<Node>);
 
-impl Serve for Serving {
+impl PeerService {
+    pub(crate) fn new(node: &Arc<Node>) -> Self {
+        Self(Arc::downgrade(node))
+    }
+}
+
+impl Serve for PeerService {
     fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>> {
         let node = self.0.upgrade()?;
         if let Some(opening) = Opening::decode(call.clone()) {
@@ -33,9 +38,9 @@ impl Serve for Serving {
             return Some(opening.serve(&node));
         }
         if let Some(Relayed { owner, call }) = Relayed::decode(call.clone()) {
-            let peer = node.cluster()?.reachable(owner)?;
+            let peer = node.context.cluster.reachable(owner)?;
             metrics::RELAYED.inc();
-            return Some(Box::new(Relaying(peer.call(call))));
+            return Some(Box::new(RelayedReplies(peer.call(call))));
         }
         let Some(call) = Call::decode(call) else {
             tracing::error!("a peer called in a way that this version does not understand");
@@ -44,41 +49,38 @@ impl Serve for Serving {
         let Call { tenant, principal, session, request } = call;
         let replies: Box<dyn Replies> = match request {
             Some(request) => match node.enter(&tenant, &principal, &session, request, true) {
-                Entry::Entered(local) => Box::new(Telling(local)),
-                // Nothing was done; the caller looks again where it is.
+                Entry::Entered(reply) => Box::new(EncodedReply(reply)),
+                // Nothing was done; the caller looks for the session again.
                 Entry::Refused(Refusal::Moved) | Entry::Absent => return None,
                 Entry::Refused(refusal) => Box::new(Refused(Some(refusal))),
             },
             // A task on the runtime of the peer links: the thread that writes to the peer polls
             // for the result, and it may be any thread.
-            None => Box::new(TakingUp(Some(spawn(async move {
-                match node.seek(&tenant, &principal, &session, true).await? {
-                    Place::Here => Ok(()),
+            None => Box::new(RequestedClaim(Some(spawn(async move {
+                let identity = Identity { tenant: &tenant, principal: &principal };
+                match find_session(&node, identity, &session, true).await? {
+                    Found::Here => Ok(()),
                     // The caller finds it there itself.
-                    Place::There(_) | Place::Nowhere => Err(Refusal::Moved),
-                    // The caller asks another.
-                    Place::Full => Err(Refusal::TooManySessions),
-                    Place::Gone => Err(Refusal::UnknownSession),
+                    Found::At(_) | Found::Ownerless => Err(Refusal::Moved),
+                    // The caller asks another node.
+                    Found::NoRoom => Err(Refusal::TooManySessions),
+                    Found::Ended => Err(Refusal::UnknownSession),
                 }
             })))),
         };
         metrics::SERVED.inc();
         Some(replies)
     }
-
-    fn load(&self) -> u64 {
-        self.0.upgrade().map_or(0, |node| node.registry.sessions() as u64)
-    }
 }
 
 type Reply = Poll<Option<Result<Bytes, CallError>>>;
 
-/// A call that is passed on to the owner of its session. It is read only as fast as its caller
+/// A call that is relayed to the owner of its session. It is read only as fast as its caller
 /// takes replies, so that at most a window of them waits here; dropped, it cancels the call at
 /// the owner.
-struct Relaying(Calling);
+struct RelayedReplies(Calling);
 
-impl Replies for Relaying {
+impl Replies for RelayedReplies {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Reply {
         self.0.poll_next(context)
     }
@@ -88,10 +90,10 @@ impl Replies for Relaying {
     }
 }
 
-/// What a connection of a peer's is told.
-struct Telling(Local);
+/// The reply of a session of this node to a request that a peer forwarded.
+pub(super) struct EncodedReply(pub(super) LocalReply);
 
-impl Replies for Telling {
+impl Replies for EncodedReply {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Reply {
         let event = ready!(self.0.poll_next(context));
         Poll::Ready(event.as_ref().map(reply_codec::encode).map(Ok))
@@ -102,23 +104,23 @@ impl Replies for Telling {
     }
 }
 
-/// Goes on for as long as the peer waits for it.
+/// Runs work for as long as the peer waits for it.
 pub(super) fn spawn<T: Send + 'static>(
     work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
 ) -> AbortOnDropHandle<Result<T, Refusal>> {
     AbortOnDropHandle::new(tokio::spawn(work))
 }
 
-/// A session that a peer asks this node to take up. The answer is [`Answer::Nothing`] once it is
+/// A session that a peer asks this node to claim. The answer is [`Answer::Nothing`] once it is
 /// here. Dropping this ends the wait; the claim itself is a task of its own.
-struct TakingUp(Option<AbortOnDropHandle<Result<(), Refusal>>>);
+struct RequestedClaim(Option<AbortOnDropHandle<Result<(), Refusal>>>);
 
-impl Replies for TakingUp {
+impl Replies for RequestedClaim {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Reply {
-        let Some(seeking) = &mut self.0 else { return Poll::Ready(None) };
-        let answer = match ended(ready!(Pin::new(seeking).poll(context))) {
+        let Some(finding) = &mut self.0 else { return Poll::Ready(None) };
+        let answer = match outcome(ready!(Pin::new(finding).poll(context))) {
             Ok(()) => Answer::Nothing,
-            // What could not be found out now is asked for again.
+            // The caller asks again.
             Err(Refusal::Unavailable | Refusal::Stopping) => Answer::Refused(Refusal::Moved),
             Err(refusal) => Answer::Refused(refusal),
         };
@@ -131,12 +133,12 @@ impl Replies for TakingUp {
     }
 }
 
-/// What came of what a peer waits for. Where it panicked, that was told.
-pub(super) fn ended<T>(ended: Result<Result<T, Refusal>, JoinError>) -> Result<T, Refusal> {
-    ended.unwrap_or(Err(Refusal::Unavailable))
+/// The result of the spawned task; a panic was already logged and becomes `Unavailable`.
+pub(super) fn outcome<T>(joined: Result<Result<T, Refusal>, JoinError>) -> Result<T, Refusal> {
+    joined.unwrap_or(Err(Refusal::Unavailable))
 }
 
-/// Why it is told nothing.
+/// The refusal of a call.
 struct Refused(Option<Refusal>);
 
 impl Replies for Refused {

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
+use std::time::Duration;
 
 use ownership::machine::{Acquired, Claimable, Stabilisation};
 use store::{

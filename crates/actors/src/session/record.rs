@@ -1,4 +1,4 @@
-//! How the store learns of a session, and that it is over.
+//! Creates a session's record in the store, and writes the end of a session that was abandoned.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -17,10 +17,10 @@ use crate::registry::Registration;
 
 /// The wait between two attempts.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long a session that is over tries to say so.
+/// How long the end of an abandoned session is tried to be written.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The future of a record that is being made.
+/// The future of a record that is being created.
 pub(crate) type Creation = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
 
 /// A record that waits for the handshake: one that fails leaves nothing in the store.
@@ -28,11 +28,11 @@ pub(crate) struct PendingRecord {
     pub(crate) owner: Owner,
     pub(crate) tenant: Arc<str>,
     pub(crate) principal: Digest,
-    /// When it becomes this node's.
+    /// The generations in which it becomes this node's.
     pub(crate) acquired: Acquired,
     /// For the token that a further claim may need.
     pub(crate) random: u64,
-    /// What the session begins with.
+    /// The event that the session begins with.
     pub(crate) first: Option<Event>,
     /// It is being recorded.
     pub(crate) creation: Option<Creation>,
@@ -57,7 +57,7 @@ impl PendingRecord {
     }
 }
 
-/// Makes the record. A store that is away is asked again, until `patience` is over.
+/// Creates the record. Where the store is unavailable this is tried again, until `patience` is over.
 pub(crate) async fn create(
     store: Arc<dyn Store>,
     session: SessionId,
@@ -74,14 +74,14 @@ pub(crate) async fn create(
     }
 }
 
-/// Writes that the session is over, and then gives back what it was known by.
-/// What cannot be written expires by itself.
+/// Writes that the session is over, and then drops its registration. A record whose end cannot be
+/// written expires by itself.
 pub(crate) async fn end(
     store: Arc<dyn Store>,
     session: SessionId,
     token: Token,
     tombstone: Duration,
-    held: Option<Registration>,
+    registration: Registration,
 ) {
     let until = Instant::now() + END_PATIENCE;
     let written = timeout_at(until, async {
@@ -97,5 +97,5 @@ pub(crate) async fn end(
         Ok(Err(error)) => tracing::warn!(?session, %error, "the session's end was not written"),
         Err(_) => tracing::warn!(?session, "the session's end was not written in time"),
     }
-    drop(held);
+    drop(registration);
 }

@@ -1,9 +1,9 @@
-//! The bounded queue between a session and one connection of its client's.
+//! The bounded queue from a session to one connection of its client.
 //!
-//! The session never waits for a connection. A queue that is full is cut: what is in it
-//! is still told, then the stream breaks off, and the client resumes from the log. As a
-//! replay fits into an empty queue, each time it comes back it gets further. What waits
-//! here is mostly shared with the log, and an idle queue holds nothing.
+//! The session never waits for a connection. A queue that is full is cut: the events in it are still
+//! sent, then the stream breaks off, and the client resumes from the log. A replay fits into an
+//! empty queue, so the client gets further with each resume. The payloads that wait here are mostly
+//! shared with the log, and an idle queue holds nothing.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,11 +26,11 @@ pub(crate) struct Bounds {
 #[derive(Debug)]
 pub(crate) struct Sink {
     pub(crate) id: SinkId,
-    queue: Arc<Queue>,
+    queue: Arc<ReplyQueue>,
     taken: bool,
 }
 
-/// What came of writing.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrote {
     /// It is on its way.
@@ -41,9 +41,9 @@ pub(crate) enum Wrote {
 
 impl Sink {
     /// Both halves. An `open` one is a stream from the start, and is not told so.
-    pub(crate) fn new(id: SinkId, bounds: Bounds, open: bool) -> (Self, Arc<Queue>) {
+    pub(crate) fn new(id: SinkId, bounds: Bounds, open: bool) -> (Self, Arc<ReplyQueue>) {
         let queue =
-            Arc::new(Queue { bounds, state: Mutex::new(State { open, ..State::default() }) });
+            Arc::new(ReplyQueue { bounds, state: Mutex::new(State { open, ..State::default() }) });
         metrics::SINKS_OPEN.inc();
         (Self { id, queue: Arc::clone(&queue), taken: false }, queue)
     }
@@ -55,12 +55,12 @@ impl Sink {
         self.taken = true;
     }
 
-    /// Tells the whole answer.
+    /// Sends the whole answer.
     pub(crate) fn answer(self, answer: Answer) {
         self.queue.end(Some(ReplyEvent::Answer(answer)));
     }
 
-    /// Makes it a stream, which can be gone on with at `at`.
+    /// Makes the reply a stream, which a client can resume at `at`.
     pub(crate) fn open(&self, welcome: bool, at: Option<EventId>) -> Wrote {
         self.queue.write(ReplyEvent::Open { welcome, at }, 0)
     }
@@ -80,14 +80,14 @@ impl Sink {
         });
     }
 
-    /// Cuts a stream, or refuses what is not one yet. A stream of a session that moved
-    /// goes on elsewhere.
+    /// Cuts a stream, or refuses a request whose reply is no stream yet. A stream of a session that
+    /// moved goes on at the next owner.
     pub(crate) fn abandon(self, refusal: Refusal) {
         self.queue.abandon(refusal);
     }
 
-    /// Tells a reader that was told nothing yet that the owner lost its lease, and for how long
-    /// it was waited for.
+    /// Notifies a reader that has received nothing yet that the owner lost its lease, and for how
+    /// long the request waited for it.
     pub(crate) fn lose_lease(self, held_secs: u64) {
         self.queue.end(Some(ReplyEvent::LeaseLost { held_secs }));
     }
@@ -99,7 +99,7 @@ impl Sink {
 
     /// Has the reader gone?
     pub(crate) fn is_left(&self) -> bool {
-        self.queue.lock().left
+        self.queue.lock().phase == Phase::Left
     }
 }
 
@@ -114,30 +114,39 @@ impl Drop for Sink {
     }
 }
 
-/// What both halves share.
+/// The state that both halves share.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct ReplyQueue {
     bounds: Bounds,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The oldest thing, in place: most connections are told only one.
+    /// The oldest event, in place: most replies have only one.
     head: Option<ReplyEvent>,
-    /// What comes after it.
+    /// The events after it.
     rest: VecDeque<ReplyEvent>,
     bytes: usize,
-    /// The answer is a stream.
+    /// The reply is a stream.
     open: bool,
-    /// Nothing more will be written.
-    finished: bool,
-    /// The reader has left.
-    left: bool,
+    phase: Phase,
     reader: Option<Waker>,
 }
 
-impl Queue {
+/// How far a reply has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// More may be written.
+    #[default]
+    Writing,
+    /// Nothing more is written.
+    Finished,
+    /// The reader has left: nothing is read any more.
+    Left,
+}
+
+impl ReplyQueue {
     /// Nothing panics under the lock, so a poisoned one is as good as any.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -145,7 +154,7 @@ impl Queue {
 
     fn write(&self, event: ReplyEvent, size: usize) -> Wrote {
         let mut state = self.lock();
-        if state.finished || state.left {
+        if state.phase != Phase::Writing {
             return Wrote::Cut;
         }
         state.open = true;
@@ -155,7 +164,7 @@ impl Queue {
             Wrote::Taken
         } else {
             state.push(ReplyEvent::Abort);
-            state.finished = true;
+            state.phase = Phase::Finished;
             Wrote::Cut
         };
         wake(state);
@@ -167,19 +176,19 @@ impl Queue {
 
     fn end(&self, last: Option<ReplyEvent>) {
         let mut state = self.lock();
-        if state.finished {
+        if state.phase != Phase::Writing {
             return;
         }
         if let Some(event) = last {
             state.push(event);
         }
-        state.finished = true;
+        state.phase = Phase::Finished;
         wake(state);
     }
 
     fn abandon(&self, refusal: Refusal) {
         let mut state = self.lock();
-        if state.finished {
+        if state.phase != Phase::Writing {
             return;
         }
         let last = match refusal {
@@ -188,17 +197,17 @@ impl Queue {
             _ => ReplyEvent::Abort,
         };
         state.push(last);
-        state.finished = true;
+        state.phase = Phase::Finished;
         wake(state);
     }
 
-    /// The reader's next thing.
+    /// The reader's next event.
     pub(crate) fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
         let mut state = self.lock();
         if let Some(event) = state.pop() {
             return Poll::Ready(Some(event));
         }
-        if state.finished {
+        if state.phase != Phase::Writing {
             return Poll::Ready(None);
         }
         match &mut state.reader {
@@ -208,19 +217,19 @@ impl Queue {
         Poll::Pending
     }
 
-    /// Has the reader been told everything?
+    /// Has the reader taken the last event?
     pub(crate) fn is_over(&self) -> bool {
         let state = self.lock();
-        state.finished && state.head.is_none()
+        state.phase != Phase::Writing && state.head.is_none()
     }
 
-    /// The reader goes. Answers whether the session has yet to hear of it.
+    /// The reader goes. Returns whether the session is to be notified of that.
     pub(crate) fn leave(&self) -> bool {
         let mut state = self.lock();
-        state.left = true;
+        let former = std::mem::replace(&mut state.phase, Phase::Left);
         state.clear();
         state.reader = None;
-        !state.finished
+        former == Phase::Writing
     }
 }
 
@@ -294,7 +303,7 @@ mod tests {
         Frame::Message { id: None, data: Bytes::from(vec![b'x'; length]) }
     }
 
-    fn take(queue: &Queue) -> Poll<Option<String>> {
+    fn take(queue: &ReplyQueue) -> Poll<Option<String>> {
         let mut context = Context::from_waker(Waker::noop());
         queue.poll_next(&mut context).map(|event| {
             event.map(|event| match event {
@@ -420,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_early_is_missed_and_whoever_leaves_late_is_not() {
+    fn a_reader_that_leaves_early_is_noticed_and_one_that_leaves_late_is_not() {
         let (sink, queue) = Sink::new(SinkId(1), BOUNDS, false);
         assert!(queue.leave());
         assert!(sink.is_left());

@@ -1,10 +1,10 @@
-//! Keeps a session's record and log in the store, under this owner's right to them.
+//! Keeps a session's record and log in the store, under this owner's token.
 //!
-//! What is to be done, and what an answer means, the [`Ownership`] says; this performs it. At
-//! most one operation is under way. What comes meanwhile goes with the next one, so entries
-//! arrive in order and without a hole, and whatever happened to an operation, sending it
-//! again is safe. The session bounds what waits here: it raises the floor of its log when
-//! too much does.
+//! [`Ownership`] decides which operation is next and what an answer means; the log writer performs
+//! the operations. At most one operation is under way. Entries that arrive meanwhile go with the
+//! next one, so they reach the store in order and without a hole. Sending an operation again is
+//! always safe. The session bounds the entries that wait here: it raises the floor of its log when
+//! too many do.
 
 #[cfg(test)]
 mod tests;
@@ -13,43 +13,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use ownership::machine::{LeaseSnapshot, Op, OpResult, Outcome, Ownership};
 use protocol::SessionId;
 use store::{Record, State, Store, Token};
 
+use crate::lifetimes::Lifetimes;
 use crate::metrics;
-
-/// How long the record lives after each kind of writing.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lifetimes {
-    /// While it has an owner, who refreshes it well before.
-    pub(crate) owned: Seconds,
-    /// After its owner gave it up.
-    pub(crate) released: Seconds,
-    /// As a tombstone.
-    pub(crate) ended: Seconds,
-}
-
-/// A time in whole seconds, begun ones included; beyond 136 years, as much as that. Each
-/// session keeps three, so they are small.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Seconds(u32);
-
-impl From<Duration> for Seconds {
-    fn from(time: Duration) -> Self {
-        let begun = u64::from(time.subsec_nanos() > 0);
-        Self(u32::try_from(time.as_secs().saturating_add(begun)).unwrap_or(u32::MAX))
-    }
-}
-
-impl From<Seconds> for Duration {
-    fn from(Seconds(seconds): Seconds) -> Self {
-        Self::from_secs(seconds.into())
-    }
-}
 
 /// The one writer of a session's record and log.
 pub(crate) struct LogWriter {

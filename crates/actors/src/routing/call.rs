@@ -1,4 +1,4 @@
-//! What one node asks of another: who comes to which session, and what for.
+//! A forwarded request, as bytes: the caller, the session, and the request.
 
 use std::sync::Arc;
 

@@ -1,0 +1,17 @@
+//! The client of one request.
+
+use std::sync::Arc;
+
+use protocol::SessionId;
+use tenants::{Principal, Tenant};
+
+/// The client of one request, and the session that the request names.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// The tenant whose endpoint was used.
+    pub tenant: Arc<Tenant>,
+    /// The client's principal; another principal's session is an unknown one.
+    pub principal: Principal,
+    /// The session that the request names.
+    pub session: SessionId,
+}

@@ -1,0 +1,447 @@
+//! The actor of one live session: the only place that waits and acts on the session's behalf.
+//!
+//! The actor decides nothing. It passes events to the [`Session`] and performs the effects that
+//! the session returns (`effects`), until the session leaves this owner (`leaving`). It never
+//! blocks: connections are bounded queues, and links and the store are polled. A panic in the
+//! actor ends this session and no other.
+//!
+//! It acts only while this node owns the session. Messages that arrive at other times are
+//! deferred, and handled when the node owns the session again.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Handler, WrapFuture};
+use conversation::{Effect, Event, Millis, OwnerTag, Refusal, Session};
+use ownership::lapse::Lapse;
+use ownership::machine::Outcome;
+use thin_vec::ThinVec;
+
+use super::SessionHandle;
+use super::deferred::DeferredMessages;
+use super::life::{Life, Recorded};
+use super::log_writer::LogWriter;
+use super::message::SessionMessage;
+use super::pump::Pump;
+use super::record::PendingRecord;
+use super::server_link::ServerLink;
+use super::sinks::Sinks;
+use crate::clock;
+use crate::metrics::{self, End, Hold};
+use crate::node_context::NodeContext;
+use crate::registry::Registration;
+use crate::reply::Sink;
+use crate::timer::Timer;
+
+/// The shortest wait before the store is asked again, in milliseconds.
+const STORE_WAIT_MIN: u64 = 20;
+
+/// One live session.
+pub(crate) struct SessionActor {
+    pub(super) context: Arc<NodeContext>,
+    pub(super) handle: Arc<SessionHandle>,
+    /// Boxed separately so that both allocations fit their allocator size class.
+    pub(super) session: Box<Session>,
+    pub(super) life: Life,
+    pub(super) sinks: Sinks,
+    pub(super) link: ServerLink,
+    pub(super) timer: Timer,
+    /// Events that follow from the effects performed and from writing the log. Bounded by them.
+    pub(super) following: ThinVec<Event>,
+    /// Effects that wait until the record is created, or until the node owns the session;
+    /// meanwhile nothing else happens.
+    pub(super) parked_effects: ThinVec<Effect>,
+    pub(super) deferred: DeferredMessages,
+    /// When a client's request last arrived.
+    pub(super) touched: Millis,
+    /// The session ends as soon as no request is in flight.
+    is_draining: bool,
+    /// Since when the node may not act for the session.
+    lapse: Lapse,
+    /// The timer fired while the node did not own the session.
+    timer_fired: bool,
+    /// Requests in flight, as they were counted last.
+    exchanges: usize,
+}
+
+/// The parts of a session's actor.
+pub(crate) struct Parts {
+    pub(super) context: Arc<NodeContext>,
+    pub(super) handle: Arc<SessionHandle>,
+    pub(super) session: Session,
+    pub(super) beginning: Beginning,
+    pub(super) registration: Registration,
+    pub(super) now: Millis,
+}
+
+/// How a session begins here.
+pub(super) enum Beginning {
+    /// It is new; its first connection waits.
+    New { pending_record: Box<PendingRecord>, sink: Sink },
+    /// It was claimed. The effects concern what was in flight at its former owner.
+    Claimed { log_writer: LogWriter, effects: Vec<Effect> },
+}
+
+impl SessionActor {
+    pub(super) fn new(parts: Parts) -> Self {
+        let Parts { context, handle, session, beginning, registration, now } = parts;
+        let mut sinks = Sinks::default();
+        let mut parked_effects = ThinVec::new();
+        let life = match beginning {
+            Beginning::New { pending_record, sink } => {
+                sinks.push(sink);
+                Life::Unrecorded(pending_record, registration)
+            }
+            Beginning::Claimed { log_writer, effects } => {
+                parked_effects = effects.into();
+                Life::Recorded(Recorded { log_writer, registration })
+            }
+        };
+        Self {
+            context,
+            handle,
+            session: Box::new(session),
+            life,
+            sinks,
+            link: ServerLink::Down,
+            timer: Timer::new(now),
+            following: ThinVec::new(),
+            parked_effects,
+            deferred: DeferredMessages::default(),
+            touched: now,
+            is_draining: false,
+            lapse: Lapse::default(),
+            timer_fired: false,
+            exchanges: 0,
+        }
+    }
+
+    /// Runs one piece of the session's work. A panic is the end of the session, and of nothing
+    /// else: it must not reach actix, which would poll the actor again while unwinding.
+    pub(super) fn run_guarded(
+        &mut self,
+        context: &mut actix::Context<Self>,
+        work: impl FnOnce(&mut Self),
+    ) {
+        if self.life.is_over() {
+            return;
+        }
+        if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
+            tracing::error!(session = ?self.handle.session, "a session panicked and was ended");
+            self.abandon(End::Panicked);
+        }
+        if self.life.is_over() {
+            context.stop();
+        } else {
+            self.await_record(context);
+        }
+    }
+
+    /// Takes nothing further until the record is created, if one is being created.
+    fn await_record(&mut self, context: &mut actix::Context<Self>) {
+        let pending_record = self.life.pending_record();
+        let Some(creation) = pending_record.and_then(|record| record.creation.take()) else {
+            return;
+        };
+        let created = creation.into_actor(self).map(|outcome, actor, context| {
+            actor.run_guarded(context, |actor| {
+                actor.record_created(outcome);
+                actor.run_until_idle(clock::now());
+            });
+        });
+        context.wait(created);
+    }
+
+    /// May anything be done for the session now? No round trip.
+    fn may_act(&mut self) -> bool {
+        self.observe_failovers();
+        let lease_generation = self.context.valid_lease_generation();
+        let snapshot = || self.context.lease_snapshot(&self.handle.session);
+        self.life.log_writer().map_or(lease_generation.is_some(), |log_writer| {
+            log_writer.may_act(lease_generation, snapshot)
+        })
+    }
+
+    fn observe_failovers(&mut self) {
+        if let Some(log_writer) = self.life.log_writer_mut() {
+            log_writer.observe(self.context.cluster.newest_failover_generation(), || {
+                self.context.lease_snapshot(&self.handle.session)
+            });
+        }
+    }
+
+    /// Marks the log writer dirty so that the next poll checks for pending store operations.
+    fn mark_dirty(&mut self) {
+        self.life.log_writer_mut().into_iter().for_each(LogWriter::mark_dirty);
+    }
+
+    /// Brings one event to the session, and runs what follows from it.
+    pub(super) fn handle_event(&mut self, event: Event) {
+        let now = clock::now();
+        self.step(now, event);
+        self.run_until_idle(now);
+    }
+
+    /// The next event for the session, if one is there that it may handle now.
+    pub(super) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        self.observe_failovers();
+        self.poll_log_writer(context);
+        if self.life.is_over() {
+            return Poll::Pending;
+        }
+        if let Some(at) = self.life.log_writer().and_then(LogWriter::wake_at) {
+            let now = clock::now();
+            self.timer.fire_by(Some(Millis(at).max(now.plus(STORE_WAIT_MIN))), now);
+        }
+        let may_act = self.may_act();
+        if !self.life.stays() || !may_act {
+            if !may_act {
+                self.lapse.lasts(clock::now().0);
+            }
+            self.poll_while_not_acting(context);
+            return Poll::Pending;
+        }
+        if self.lapse.over() {
+            // What has waited until the owner may act comes first. That may have polled the store
+            // without this task's waker.
+            self.run_until_idle(clock::now());
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if let Some(event) = take_first(&mut self.following) {
+            return Poll::Ready(event);
+        }
+        if self.timer.poll(context).is_ready() {
+            self.mark_dirty();
+            return Poll::Ready(Event::DeadlinePassed);
+        }
+        self.link.poll_event(context)
+    }
+
+    /// Waits while the node may not act for the session. Streams stay open. When the timer
+    /// fires, that is noted, so that `poll_log_writer` has the session claimed.
+    fn poll_while_not_acting(&mut self, context: &mut Context<'_>) {
+        self.expire_waiting_requests();
+        while self.timer.poll(context).is_ready() {
+            let now = clock::now();
+            if self.leaves_too_long(now) {
+                return;
+            }
+            self.timer_fired = true;
+            self.mark_dirty();
+            self.deferred.expire(now);
+            let next = now.plus(self.context.limits.keepalive_secs.max(1) * 1_000);
+            let wake_at = self.life.log_writer().and_then(LogWriter::wake_at).map(Millis);
+            let wake_at = wake_at.into_iter().chain(self.deferred.next_expiry()).min();
+            let next = wake_at.map_or(next, |at| at.max(now.plus(STORE_WAIT_MIN)).min(next));
+            self.timer.fire_by(Some(next), now);
+            self.expire_waiting_requests();
+            self.poll_log_writer(context);
+        }
+    }
+
+    /// Gives up requests of which the client has received nothing, where the node has not been
+    /// allowed to act for as long as requests are held (`hold_ms`). What they began goes on once
+    /// the node may act again. Streams stay open: their clients can resume them elsewhere.
+    fn expire_waiting_requests(&mut self) {
+        let hold = self.context.settings.hold();
+        let hold_ms = u64::try_from(hold.as_millis()).unwrap_or(u64::MAX);
+        let Some(until) = self.lapse.waits_until(hold_ms).map(Millis) else { return };
+        if !self.life.stays() || !self.sinks.any(|sink| !sink.is_open()) {
+            return;
+        }
+        let now = clock::now();
+        if now < until {
+            self.timer.fire_by(Some(until), now);
+            return;
+        }
+        for sink in self.sinks.take_if(|sink| !sink.is_open()) {
+            metrics::held(Hold::Expired);
+            self.following.push(Event::SinkClosed { sink: sink.id });
+            sink.lose_lease(hold.as_secs());
+        }
+    }
+
+    /// Runs parked effects, following events and deferred messages until none are left or the node
+    /// may not act for the session.
+    pub(super) fn run_until_idle(&mut self, now: Millis) {
+        while self.life.stays() && !self.life.is_being_recorded() && self.may_act() {
+            self.timer_fired = false;
+            if !self.parked_effects.is_empty() {
+                let parked = std::mem::take(&mut self.parked_effects);
+                parked.into_iter().for_each(|effect| self.perform(effect));
+            } else if let Some(event) = take_first(&mut self.following) {
+                self.step(now, event);
+            } else if let Some((event, sink)) = self.deferred.take_first() {
+                self.deliver(event, sink, now);
+            } else if self.handle.take_reader_left() {
+                let following = &mut self.following;
+                self.sinks.drop_left(|sink| following.push(Event::SinkClosed { sink }));
+            } else if self.is_draining && self.session.exchanges() == 0 {
+                self.step(now, Event::Stopping);
+            } else {
+                break;
+            }
+        }
+        self.count_exchanges();
+        self.shrink();
+        self.timer.fire_by(self.session.deadline(), now);
+    }
+
+    /// Gives back the room that an idle session does not need.
+    fn shrink(&mut self) {
+        if self.following.is_empty() {
+            self.following = ThinVec::new();
+        }
+        self.deferred.shrink();
+        self.sinks.shrink();
+    }
+
+    pub(super) fn count_exchanges(&mut self) {
+        let exchanges = if self.life.stays() { self.session.exchanges() } else { 0 };
+        if exchanges != self.exchanges {
+            metrics::EXCHANGES.add(exchanges as i64 - self.exchanges as i64);
+            self.exchanges = exchanges;
+        }
+    }
+
+    /// Brings a message to the session.
+    fn deliver(&mut self, event: Event, sink: Option<Sink>, now: Millis) {
+        if let Some(sink) = sink {
+            // A reader that left before its sink arrived here was not found by an earlier look
+            // for readers that have left.
+            if sink.is_left() {
+                self.handle.note_reader_left();
+            }
+            self.sinks.push(sink);
+        }
+        self.step(now, event);
+    }
+
+    /// Is the log writer to be polled now? A session that its node may have lost is claimed anew
+    /// if a request, a stream or a timer waits for it, or if the store may have forgotten it;
+    /// else when the next message for it arrives.
+    fn is_log_writer_due(&mut self) -> bool {
+        match self.life.log_writer() {
+            None => return false,
+            Some(log_writer) if log_writer.is_busy() => return true,
+            Some(log_writer) if !log_writer.is_dirty() => return false,
+            Some(_) => {}
+        }
+        let is_waited_for = self.timer_fired
+            || !self.life.stays()
+            || !self.deferred.is_empty()
+            || !self.parked_effects.is_empty()
+            || !self.sinks.is_empty()
+            || self.session.exchanges() > 0;
+        if is_waited_for || self.may_act() {
+            return true;
+        }
+        self.timer_fired = self.life.log_writer().is_some_and(|log_writer| !log_writer.is_sure());
+        self.timer_fired
+    }
+
+    /// Continues to write what the session hands out, and handles the outcomes.
+    pub(super) fn poll_log_writer(&mut self, context: &mut Context<'_>) {
+        if !self.is_log_writer_due() {
+            return;
+        }
+        let Some(log_writer) = self.life.log_writer_mut() else { return };
+        let (node, handle, session) = (&self.context, &self.handle, &self.session);
+        let replay_buffer = || {
+            let buffer = session.ring();
+            (buffer.first, buffer.entries)
+        };
+        let mut outcomes = Vec::new();
+        let snapshot = || node.lease_snapshot(&handle.session);
+        log_writer.poll(context, &node.store, snapshot, replay_buffer, &mut outcomes);
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Through(through) => self.following.push(Event::Appended { through }),
+                Outcome::Saved(version) => self.following.push(Event::Saved { version }),
+                Outcome::Reclaimed(token) => {
+                    let owner_tag = OwnerTag(token.random);
+                    // Every event after the claim gets an id under the new token.
+                    self.following.retain(|event| !matches!(event, Event::Reclaimed { .. }));
+                    self.following.insert(0, Event::Reclaimed { owner_tag });
+                }
+                Outcome::Deposed => self.depose(),
+                Outcome::Released => self.set_over(),
+                Outcome::Ended => self.end_is_durable(),
+            }
+        }
+    }
+
+    /// As `poll_log_writer`, but with a waker that does nothing. A store in this process answers at
+    /// once, so one poll is enough for it.
+    pub(super) fn poll_log_writer_now(&mut self) {
+        // The pump polls the log writer again, with its own waker, before it waits.
+        self.poll_log_writer(&mut Context::from_waker(Waker::noop()));
+    }
+
+    fn receive(&mut self, event: Event, sink: Option<Sink>) {
+        let now = clock::now();
+        if sink.is_some() {
+            self.touched = now;
+        }
+        if let Some(leaving) = self.life.leaving() {
+            return self.receive_while_leaving(leaving, event, sink);
+        }
+        if self.deferred.is_empty() && self.parked_effects.is_empty() && self.may_act() {
+            self.deliver(event, sink, now);
+            return self.run_until_idle(now);
+        }
+        let deferred_max = self.context.settings.mailbox_max.max(1);
+        match self.deferred.push(event, sink, now, deferred_max) {
+            Ok(expires) => {
+                self.timer.fire_by(Some(expires), now);
+                self.mark_dirty();
+                self.run_until_idle(now);
+            }
+            Err(Some(sink)) => sink.abandon(Refusal::Moved),
+            Err(None) => {}
+        }
+    }
+}
+
+impl Actor for SessionActor {
+    type Context = actix::Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        context.spawn(Pump);
+        self.run_guarded(context, |actor| {
+            if let Some(pending_record) = actor.life.pending_record() {
+                match pending_record.first.take() {
+                    Some(event) => actor.step(clock::now(), event),
+                    // A duplex client receives the session's id before it sends anything.
+                    None => actor.create_record(),
+                }
+            }
+            actor.run_until_idle(clock::now());
+        });
+    }
+}
+
+impl Handler<SessionMessage> for SessionActor {
+    type Result = ();
+
+    fn handle(&mut self, message: SessionMessage, context: &mut Self::Context) {
+        self.run_guarded(context, |actor| match message {
+            SessionMessage::Event { event, sink } => actor.receive(event, sink),
+            SessionMessage::Wake => {
+                actor.mark_dirty();
+                actor.run_until_idle(clock::now());
+            }
+            SessionMessage::Drain => {
+                actor.is_draining = true;
+                actor.run_until_idle(clock::now());
+            }
+        });
+    }
+}
+
+/// The oldest of a few.
+fn take_first<T>(all: &mut ThinVec<T>) -> Option<T> {
+    (!all.is_empty()).then(|| all.remove(0))
+}

@@ -1,0 +1,180 @@
+//! Performs the effects of a session: writes replies, sends messages to the server, and hands
+//! entries and states to the log writer.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use conversation::{Effect, Event, Millis, SinkId};
+use ownership::machine::Ownership;
+use store::{Error, State};
+
+use super::actor::SessionActor;
+use super::life::{Life, Recorded};
+use super::log_writer::LogWriter;
+use super::record::{self, Creation};
+use super::server_link::ServerLink;
+use crate::clock;
+use crate::metrics::{self, End};
+use crate::reply::{Sink, Wrote};
+
+/// Most effects that a thread keeps room for.
+const EFFECTS_KEPT_MAX: usize = 64;
+
+thread_local! {
+    /// Room for the effects of one step, used by every session of the thread in turn.
+    static EFFECTS: Cell<Vec<Effect>> = const { Cell::new(Vec::new()) };
+}
+
+impl SessionActor {
+    /// Passes one event to the session and performs the effects.
+    pub(super) fn step(&mut self, now: Millis, event: Event) {
+        let mut effects = EFFECTS.take();
+        self.session.step(now, event, &mut effects);
+        let is_unrecorded = matches!(self.life, Life::Unrecorded(..));
+        if is_unrecorded && effects.iter().any(Effect::needs_record) {
+            self.create_record();
+            if self.life.is_being_recorded() {
+                self.parked_effects = effects.drain(..).collect();
+                EFFECTS.set(effects);
+                return;
+            }
+        }
+        for effect in effects.drain(..) {
+            self.perform(effect);
+        }
+        if effects.capacity() <= EFFECTS_KEPT_MAX {
+            EFFECTS.set(effects);
+        }
+    }
+
+    /// Passes an event to a session that leaves its owner: only its answers are still sent.
+    pub(super) fn step_for_answers(&mut self, event: Event) {
+        let mut effects = Vec::new();
+        self.session.step(clock::now(), event, &mut effects);
+        for effect in effects {
+            if let Effect::Answer { sink, answer } = effect
+                && let Some(sink) = self.sinks.take(sink)
+            {
+                sink.answer(answer);
+            }
+        }
+    }
+
+    pub(super) fn perform(&mut self, effect: Effect) {
+        // A session that leaves only answers.
+        if !self.life.stays() && (self.life.is_over() || !matches!(effect, Effect::Answer { .. })) {
+            return;
+        }
+        match effect {
+            Effect::Answer { sink, answer } => {
+                if let Some(sink) = self.sinks.take(sink) {
+                    sink.answer(answer);
+                }
+            }
+            Effect::Open { sink, welcome, at } => {
+                self.write_to(sink, |sink| sink.open(welcome, at));
+            }
+            Effect::Write { sink, frame } => self.write_to(sink, |sink| sink.write(frame)),
+            Effect::Finish { sink, ending } => {
+                if let Some(sink) = self.sinks.take(sink) {
+                    sink.finish(ending);
+                }
+            }
+            Effect::OpenLink => self.open_link(),
+            // The messages that the old link still holds are dropped with it.
+            Effect::CloseLink => self.link = ServerLink::Down,
+            Effect::Send(message) => self.following.extend(self.link.send(message)),
+            Effect::Append { first, floor, entries } => {
+                self.write_log(|log_writer| log_writer.push(first, floor, entries));
+            }
+            Effect::Save { version, state } => {
+                self.write_log(|log_writer| log_writer.save(State { version, bytes: state }));
+            }
+            Effect::Over { cause } => self.leave(End::Over(cause)),
+            Effect::Tell(fact) => metrics::tell(&fact),
+        }
+    }
+
+    fn write_to(&mut self, id: SinkId, write: impl FnOnce(&Sink) -> Wrote) {
+        let Some(sink) = self.sinks.get(id) else { return };
+        if write(sink) == Wrote::Cut {
+            self.sinks.take(id);
+            self.following.push(Event::SinkClosed { sink: id });
+        }
+    }
+
+    fn write_log(&mut self, write: impl FnOnce(&mut LogWriter)) {
+        if let Some(log_writer) = self.life.log_writer_mut() {
+            write(log_writer);
+            self.poll_log_writer_now();
+        }
+    }
+
+    fn open_link(&mut self) {
+        match self.context.backends.of(&self.handle.tenant) {
+            Some(backend) => self.link = ServerLink::Up(backend.open(&self.handle.session)),
+            None => {
+                let reason = "the tenant has no server; configure a backend for it".to_owned();
+                self.following.push(Event::LinkDown { reason });
+            }
+        }
+    }
+
+    /// Creates the record in the store, before the client receives the session's id.
+    pub(super) fn create_record(&mut self) {
+        let Some(pending_record) = self.life.pending_record() else { return };
+        let record = pending_record.record(self.session.revision(), self.session.initialize());
+        let settings = &self.context.settings;
+        let creation: Creation = Box::pin(record::create(
+            Arc::clone(&self.context.store),
+            self.handle.session.clone(),
+            record,
+            settings.record_ttl(),
+            Duration::from_secs(settings.store_wait_secs),
+        ));
+        match poll_once(creation) {
+            Ok(outcome) => self.record_created(outcome),
+            Err(creation) => pending_record.creation = Some(creation),
+        }
+    }
+
+    /// Handles the result of creating the record.
+    pub(super) fn record_created(&mut self, outcome: Result<(), Error>) {
+        if let Err(error) = outcome {
+            tracing::error!(session = ?self.handle.session, %error, "a session could not be recorded");
+            self.abandon(End::Unrecorded);
+            return;
+        }
+        let (mut pending_record, registration) = match self.life.end() {
+            Life::Unrecorded(pending_record, registration) => (pending_record, registration),
+            life => {
+                self.life = life;
+                return;
+            }
+        };
+        if let Some(recorded) = pending_record.recorded.take() {
+            // The send fails only where the opener no longer waits; it has then dropped the
+            // connection, too.
+            let _ = recorded.send(());
+        }
+        let settings = &self.context.settings;
+        let record = pending_record.record(self.session.revision(), self.session.initialize());
+        let (ttl, now) = (settings.record_ttl(), clock::now().0);
+        let session = self.handle.session.clone();
+        let ownership = Ownership::new(session, record, pending_record.acquired, ttl, now);
+        let log_writer = LogWriter::new(ownership, settings.lifetimes(), pending_record.random);
+        self.life = Life::Recorded(Recorded { log_writer, registration });
+    }
+}
+
+/// The output of a future that needs no waiting; else the future, to be polled again.
+pub(super) fn poll_once<F: Future + Unpin>(mut future: F) -> Result<F::Output, F> {
+    match Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Ok(output),
+        Poll::Pending => Err(future),
+    }
+}

@@ -1,0 +1,169 @@
+//! The way to one session from any thread.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use actix::Recipient;
+use actix::dev::SendError;
+use conversation::{Event, Refusal, SinkId};
+use protocol::SessionId;
+use tenants::Principal;
+
+use super::SessionMessage;
+use crate::reply::{Bounds, ReplyQueue, Sink};
+
+/// One session's mailbox, the principal that it belongs to, and what its connections share.
+pub(crate) struct SessionHandle {
+    pub(crate) session: SessionId,
+    pub(crate) tenant: Arc<str>,
+    principal: Principal,
+    mailbox: Recipient<SessionMessage>,
+    sinks: AtomicU64,
+    /// A [`HandleState`].
+    state: AtomicU8,
+    /// The latest [`StopRequest`] that was sent; 0 for none. It only rises.
+    stop_request: AtomicU8,
+    /// Some reader has left since the session last looked.
+    has_reader_left: AtomicBool,
+}
+
+/// Whether a session takes the requests that arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandleState {
+    /// It does.
+    Open,
+    /// It is being released: soon it has no owner, or another node owns it.
+    Leaving,
+    /// It is over, and stays here until the store has acknowledged that.
+    Over,
+}
+
+/// How a node that stops wants a session to go; each is more urgent than the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StopRequest {
+    /// End as soon as no request is in flight.
+    Drain = 1,
+    /// Be released as soon as no request is in flight.
+    HandOver,
+    /// Be released now: the requests in flight end with an error.
+    HandOverNow,
+    /// End now.
+    Stop,
+}
+
+impl StopRequest {
+    fn message(self) -> SessionMessage {
+        match self {
+            Self::Drain => SessionMessage::Drain,
+            Self::HandOver => SessionMessage::event(Event::HandOver { at_once: false }),
+            Self::HandOverNow => SessionMessage::event(Event::HandOver { at_once: true }),
+            Self::Stop => SessionMessage::event(Event::Stopping),
+        }
+    }
+}
+
+impl SessionHandle {
+    /// To a session that is open to this principal of its tenant.
+    pub(crate) fn new(
+        session: SessionId,
+        tenant: Arc<str>,
+        principal: Principal,
+        mailbox: Recipient<SessionMessage>,
+    ) -> Self {
+        Self {
+            session,
+            tenant,
+            principal,
+            mailbox,
+            sinks: AtomicU64::new(0),
+            state: AtomicU8::new(HandleState::Open as u8),
+            stop_request: AtomicU8::new(0),
+            has_reader_left: AtomicBool::new(false),
+        }
+    }
+
+    /// May this principal of a tenant use the session?
+    pub(crate) fn admits(&self, tenant: &str, principal: &Principal) -> bool {
+        *self.tenant == *tenant && self.principal == *principal
+    }
+
+    /// A new connection of the session's.
+    pub(crate) fn new_sink(&self, bounds: Bounds, open: bool) -> (Sink, Arc<ReplyQueue>) {
+        let id = SinkId(self.sinks.fetch_add(1, Ordering::Relaxed));
+        Sink::new(id, bounds, open)
+    }
+
+    /// Sends an event that a new connection waits for; the replies arrive in the queue. Does not
+    /// wait: where the mailbox is full, the session is busy.
+    pub(crate) fn send_request(
+        &self,
+        bounds: Bounds,
+        event: impl FnOnce(SinkId) -> Event,
+    ) -> Result<Arc<ReplyQueue>, Refusal> {
+        let (sink, queue) = self.new_sink(bounds, false);
+        let event = event(sink.id);
+        match self.mailbox.try_send(SessionMessage::Event { event, sink: Some(sink) }) {
+            Ok(()) => Ok(queue),
+            Err(SendError::Full(_)) => Err(Refusal::Busy),
+            Err(SendError::Closed(_)) if self.state() == HandleState::Over => {
+                Err(Refusal::UnknownSession)
+            }
+            Err(SendError::Closed(_)) => Err(Refusal::Moved),
+        }
+    }
+
+    pub(crate) fn state(&self) -> HandleState {
+        match self.state.load(Ordering::Acquire) {
+            0 => HandleState::Open,
+            1 => HandleState::Leaving,
+            _ => HandleState::Over,
+        }
+    }
+
+    /// From now on no request is taken. To be called before the mailbox closes.
+    pub(crate) fn close(&self, state: HandleState) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+
+    /// Makes the session look around: something that it depends on has changed. Where the
+    /// mailbox is full, what is in it makes the session look.
+    pub(crate) fn wake(&self) {
+        let _ = self.mailbox.try_send(SessionMessage::Wake);
+    }
+
+    /// A reader went away. The flag is set before the wake-up, so where the mailbox is
+    /// full, the actor finds the flag when it has emptied it.
+    pub(crate) fn reader_left(&self) {
+        self.has_reader_left.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Has any reader left since this was last called?
+    pub(crate) fn take_reader_left(&self) -> bool {
+        let has_left = &self.has_reader_left;
+        has_left.load(Ordering::SeqCst) && has_left.swap(false, Ordering::SeqCst)
+    }
+
+    /// Sets the flag without a wake-up: for the session itself.
+    pub(crate) fn note_reader_left(&self) {
+        self.has_reader_left.store(true, Ordering::SeqCst);
+    }
+
+    /// Sends a stop request once; not after a more urgent one. Where the mailbox is full, nothing
+    /// happens: call again.
+    pub(crate) fn send_stop_request(&self, request: StopRequest) {
+        if self.stop_request.load(Ordering::Relaxed) >= request as u8 {
+            return;
+        }
+        if !matches!(self.mailbox.try_send(request.message()), Err(SendError::Full(_))) {
+            self.stop_request.fetch_max(request as u8, Ordering::Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for SessionHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionHandle")
+    }
+}

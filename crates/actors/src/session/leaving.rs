@@ -1,0 +1,216 @@
+//! How a session leaves its owner: it has ended, it is released, or another node owns it.
+//!
+//! Every waiting request gets an answer, and the end or the release is written to the store.
+//! Until the store acknowledges the write, the session stays in this node's registry, so that no
+//! request restores a session that has ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use conversation::{Cause, Ending, Event, Millis, Refusal};
+use ownership::tombstones::Tombstone;
+
+use super::HandleState;
+use super::actor::SessionActor;
+use super::effects::poll_once;
+use super::life::{Leaving, Life};
+use super::log_writer::LogWriter;
+use super::record;
+use super::server_link::ServerLink;
+use crate::clock;
+use crate::metrics::{self, End};
+use crate::reply::Sink;
+
+/// How long a session tries to write its end or its release, in milliseconds. Then a session that
+/// was released is left to be claimed. Where it has ended, DELETEs are answered that this is not
+/// known (503), and the node goes on trying (`tombstones`).
+const PATIENCE_MS: u64 = 10_000;
+
+impl SessionActor {
+    /// Ends the session at this owner: first answers waiting requests and closes the streams,
+    /// then begins to write the end or the release to the store. That write is the last
+    /// operation under the owner's token.
+    pub(super) fn leave(&mut self, end: End) {
+        if !self.life.stays() {
+            return;
+        }
+        let now = clock::now();
+        let moves = matches!(end, End::Over(Cause::Asleep | Cause::Moved));
+        self.close_connections(end);
+        let idle_left = self.idle_left(end, now);
+        match self.life.end() {
+            Life::Recorded(mut recorded) => {
+                if moves {
+                    recorded.log_writer.lifetimes.released = idle_left.into();
+                    recorded.log_writer.release();
+                } else {
+                    recorded.log_writer.end();
+                }
+                let until = now.plus(PATIENCE_MS);
+                self.life = Life::Leaving(recorded, Leaving { moves, until });
+                self.count_exchanges();
+                self.timer.fire_by(Some(until), now);
+                self.poll_log_writer_now();
+            }
+            // The store has no record of it, so nothing can bring it back.
+            Life::Unrecorded(..) => {
+                self.answer_deletes(true);
+                self.count_exchanges();
+            }
+            life @ (Life::Leaving(..) | Life::Over) => self.life = life,
+        }
+    }
+
+    /// How much longer the record of a session that is released is kept.
+    fn idle_left(&self, end: End, now: Millis) -> Duration {
+        let settings = &self.context.settings;
+        let idle_max = Duration::from_secs(settings.session.idle_secs);
+        let idle_ms = match end {
+            End::Over(Cause::Asleep) => now.0.saturating_sub(self.touched.0),
+            _ => 0,
+        };
+        // A client that is on its way back finds it in any case.
+        idle_max.saturating_sub(Duration::from_millis(idle_ms)).max(settings.tombstone_ttl())
+    }
+
+    /// Has the store not acknowledged the end or the release for too long? Then nothing more is
+    /// written by this session.
+    pub(super) fn leaves_too_long(&mut self, now: Millis) -> bool {
+        let Some(leaving) = self.life.leaving().filter(|leaving| leaving.until <= now) else {
+            return false;
+        };
+        tracing::warn!(
+            session = ?self.handle.session,
+            released = leaving.moves,
+            "the end or the release of a session was not written in time"
+        );
+        if !leaving.moves {
+            self.keep_tombstone(false);
+            self.answer_deletes(false);
+        }
+        self.set_over();
+        true
+    }
+
+    /// The store holds the end of the session: the end is kept for later failovers, and
+    /// DELETEs are answered.
+    pub(super) fn end_is_durable(&mut self) {
+        self.keep_tombstone(true);
+        self.answer_deletes(true);
+        self.set_over();
+    }
+
+    /// Has the session answer the DELETEs that wait for its end.
+    fn answer_deletes(&mut self, durable: bool) {
+        self.step_for_answers(Event::Ended { durable });
+    }
+
+    /// A DELETE that arrives while the end is being written waits for the same outcome. All
+    /// other requests are refused: nothing is done for them.
+    pub(super) fn receive_while_leaving(
+        &mut self,
+        leaving: Leaving,
+        event: Event,
+        sink: Option<Sink>,
+    ) {
+        let Some(sink) = sink else { return };
+        if leaving.moves || !matches!(event, Event::Deleted { .. }) {
+            sink.abandon(leaving.refusal());
+            return;
+        }
+        self.sinks.push(sink);
+        self.step_for_answers(event);
+    }
+
+    /// Keeps the end of the session for later failovers. `is_written`: the store holds it.
+    fn keep_tombstone(&self, is_written: bool) {
+        if let Some(log_writer) = self.life.log_writer() {
+            self.keep_tombstone_of(log_writer, is_written);
+        }
+    }
+
+    fn keep_tombstone_of(&self, log_writer: &LogWriter, is_written: bool) {
+        // The store of a node on its own forgets nothing.
+        if self.context.cluster.is_alone() {
+            return;
+        }
+        let (now, (record, generation)) = (clock::now(), log_writer.tombstone());
+        let lasts = Duration::from(log_writer.lifetimes.ended).as_millis();
+        let lasts = u64::try_from(lasts).unwrap_or(u64::MAX);
+        let generation = is_written.then_some(generation);
+        let session = self.handle.session.clone();
+        let tombstone = Tombstone::new(session, record, generation, now.plus(lasts).0);
+        self.context.tombstones.keep(tombstone, now, |session| {
+            self.context.lease_snapshot(session).failover_generation
+        });
+    }
+
+    /// The session is another owner's, or over: nothing may be sent for it any more.
+    pub(super) fn depose(&mut self) {
+        if self.life.stays() {
+            self.close_connections(End::Deposed);
+        }
+        self.set_over();
+    }
+
+    /// The session cannot go on, in whatever state it is: it is ended.
+    pub(super) fn abandon(&mut self, end: End) {
+        if self.life.stays() {
+            self.close_connections(end);
+        }
+        let former = self.life.end();
+        self.count_exchanges();
+        let (token, registration) = match former {
+            Life::Over => return,
+            // A record that could not be created may be there all the same.
+            Life::Unrecorded(pending_record, registration) if end == End::Unrecorded => {
+                (pending_record.owner.token, registration)
+            }
+            Life::Unrecorded(..) => return,
+            Life::Recorded(recorded) | Life::Leaving(recorded, _) => {
+                self.keep_tombstone_of(&recorded.log_writer, false);
+                (recorded.log_writer.token(), recorded.registration)
+            }
+        };
+        let ended = Box::pin(record::end(
+            Arc::clone(&self.context.store),
+            self.handle.session.clone(),
+            token,
+            self.context.settings.tombstone_ttl(),
+            registration,
+        ));
+        if let Err(ended) = poll_once(ended) {
+            actix_rt::spawn(ended);
+        }
+    }
+
+    /// Nothing more is done, and nothing is left behind.
+    pub(super) fn set_over(&mut self) {
+        drop(self.life.end());
+        self.count_exchanges();
+    }
+
+    /// Refuses waiting requests and closes streams. DELETEs that wait for the end stay.
+    fn close_connections(&mut self, end: End) {
+        metrics::ended(end);
+        tracing::debug!(session = ?self.handle.session, ?end, "a session ended");
+        let moves = matches!(end, End::Deposed | End::Over(Cause::Asleep | Cause::Moved));
+        self.handle.close(if moves { HandleState::Leaving } else { HandleState::Over });
+        let pending_record = self.life.pending_record();
+        let is_known = pending_record.is_none() && end != End::Unrecorded;
+        if let Some(pending_record) = pending_record {
+            pending_record.recorded = None;
+        }
+        self.link = ServerLink::Down;
+        self.following.clear();
+        self.parked_effects.clear();
+        let refusal = if is_known { Refusal::UnknownSession } else { Refusal::Unavailable };
+        let session = &self.session;
+        for sink in self.sinks.take_if(|sink| !session.awaits_end(sink.id)) {
+            // Its request may have been carried out, and its outcome is to be asked for elsewhere.
+            if moves { sink.finish(Ending::Moved) } else { sink.abandon(refusal.clone()) }
+        }
+        let refusal = if moves { Refusal::Moved } else { refusal };
+        self.deferred.take_sinks().for_each(|sink| sink.abandon(refusal.clone()));
+    }
+}

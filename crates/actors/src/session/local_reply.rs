@@ -1,0 +1,39 @@
+//! The reading end of a reply whose session lives on this node.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::SessionHandle;
+use crate::ReplyEvent;
+use crate::reply::ReplyQueue;
+
+/// The reading end of a reply whose session lives on this node. Dropping it notifies the session
+/// that the client is gone.
+#[derive(Debug)]
+pub(crate) struct LocalReply {
+    queue: Arc<ReplyQueue>,
+    handle: Arc<SessionHandle>,
+}
+
+impl LocalReply {
+    pub(crate) fn new(queue: Arc<ReplyQueue>, handle: Arc<SessionHandle>) -> Self {
+        Self { queue, handle }
+    }
+
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
+        self.queue.poll_next(context)
+    }
+
+    /// Was the last event of the reply taken?
+    pub(crate) fn is_over(&self) -> bool {
+        self.queue.is_over()
+    }
+}
+
+impl Drop for LocalReply {
+    fn drop(&mut self) {
+        if self.queue.leave() {
+            self.handle.reader_left();
+        }
+    }
+}

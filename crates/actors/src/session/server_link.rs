@@ -1,0 +1,60 @@
+//! The session's link to its tenant's server.
+
+use std::task::{Context, Poll};
+
+use backends::{Link, LinkEvent, SendError};
+use conversation::Event;
+use protocol::Message;
+
+/// The session's link to its tenant's server.
+#[derive(Default)]
+pub(super) enum ServerLink {
+    /// There is none.
+    #[default]
+    Down,
+    /// It takes messages.
+    Up(Link),
+    /// It takes no message any more. The messages that the server sent before are still read.
+    Closing(Link),
+}
+
+impl ServerLink {
+    /// Sends a message. A message that the link has no room for comes back as an event. Where there
+    /// is no link, or the link is closing, the message is dropped: the session is told of the end
+    /// of the link.
+    pub(super) fn send(&mut self, message: Message) -> Option<Event> {
+        let Self::Up(link) = self else { return None };
+        match link.sender.send(message.clone()) {
+            Ok(()) => None,
+            Err(SendError::Full) => Some(Event::Unsent { message }),
+            Err(SendError::Down) => {
+                // The messages that the server sent before it ended come first, its final
+                // response included.
+                if let Self::Up(link) = std::mem::take(self) {
+                    *self = Self::Closing(link);
+                }
+                None
+            }
+        }
+    }
+
+    /// The next event of the link.
+    pub(super) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        let (link, is_closing) = match self {
+            Self::Down => return Poll::Pending,
+            Self::Up(link) => (link, false),
+            Self::Closing(link) => (link, true),
+        };
+        let reason = match link.events.poll_next(context) {
+            Poll::Ready(Some(LinkEvent::Up)) => return Poll::Ready(Event::LinkUp),
+            Poll::Ready(Some(LinkEvent::Message { message, about })) => {
+                return Poll::Ready(Event::ServerMessage { message, about });
+            }
+            Poll::Pending if !is_closing => return Poll::Pending,
+            Poll::Ready(Some(LinkEvent::Down { reason })) => reason,
+            Poll::Ready(None) | Poll::Pending => "the server is gone".to_owned(),
+        };
+        *self = Self::Down;
+        Poll::Ready(Event::LinkDown { reason })
+    }
+}

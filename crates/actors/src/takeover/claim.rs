@@ -1,0 +1,188 @@
+//! Claims a session that has no owner, and starts it on this node.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cluster::{Cause, Error};
+use conversation::{Refusal, Unreadable};
+use ownership::location::Claimant;
+use ownership::machine::Acquired;
+use protocol::{Revision, SessionId};
+use store::{Claimed, Record, Token};
+use tenants::Principal;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::find::claimant;
+use super::under_way::{Begin, ClaimOutcome, ClaimWaiter};
+use crate::clock::{self, Seldom};
+use crate::metrics::{self, Failure};
+use crate::node::Node;
+use crate::registry::Slot;
+use crate::session::{ClaimedSession, restore_session};
+
+/// How long a claim may take: longer than the store's own patience.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Begins to claim a session, or joins the claim that is under way. `None`: the session is here
+/// meanwhile.
+pub(super) fn begin_claim(
+    node: &Arc<Node>,
+    principal: &Principal,
+    session: &SessionId,
+    record: Record,
+    cause: Cause,
+) -> Result<Option<ClaimWaiter>, Refusal> {
+    let (under_way, waiter) = match node.claims.begin(session, || node.registry.knows(session)) {
+        Begin::Begun(under_way, waiter) => (under_way, waiter),
+        Begin::Joined(waiter) => return Ok(Some(waiter)),
+        Begin::IsHere => return Ok(None),
+        Begin::Full => {
+            metrics::not_taken_over(Failure::NoRoom);
+            return Err(Refusal::Unavailable);
+        }
+    };
+    let (node, principal, session) = (Arc::clone(node), principal.clone(), session.clone());
+    // In a task of its own: a caller that goes away leaves no claim half done.
+    tokio::spawn(async move {
+        let claim = take_over(&node, &session, principal, &record, cause);
+        let outcome = timeout(CLAIM_PATIENCE, claim).await.unwrap_or_else(|_| {
+            metrics::not_taken_over(Failure::NotNow);
+            Err(Refusal::Unavailable)
+        });
+        under_way.finish(outcome);
+    });
+    Ok(Some(waiter))
+}
+
+/// Claims a session and starts it here.
+async fn take_over(
+    node: &Arc<Node>,
+    session: &SessionId,
+    principal: Principal,
+    record: &Record,
+    cause: Cause,
+) -> ClaimOutcome {
+    let began = Instant::now();
+    // A session that this node could not serve is left to a node that can.
+    let revision = Revision::named(&record.revision);
+    let (Some(revision), Some(_)) = (revision, node.context.backends.of(&record.tenant)) else {
+        metrics::not_taken_over(Failure::Unreadable);
+        tracing::error!(
+            ?session, tenant = %record.tenant, revision = %record.revision,
+            "this node does not know a session's tenant or revision"
+        );
+        return Err(Refusal::Unavailable);
+    };
+    if claimant(node, session, cause) == Claimant::ThisForAnother && node.has_peers() {
+        return pass_on(node, session, record).await;
+    }
+    let slot = match take_slot(node, record) {
+        Ok(slot) => slot,
+        // No other node may claim it until this node has released it.
+        Err(Refusal::TooManySessions) if cause == Cause::Own && node.has_peers() => {
+            return pass_on(node, session, record).await;
+        }
+        Err(refusal) => return Err(refusal),
+    };
+    let (claimed, acquired) = claim(node, session, record).await?;
+    let token = claimed.record.owner.token;
+    let claim =
+        ClaimedSession { session: session.clone(), principal, revision, claimed, acquired, slot };
+    let (sender, restored) = oneshot::channel();
+    let restoring = Arc::clone(node);
+    let is_begun = node.arbiters.spawn(move || {
+        // The send fails where the claim has timed out. The session is restored all the
+        // same, and the next request finds it.
+        let _ = sender.send(restore_session(&restoring.context, &restoring.registry, claim));
+    });
+    match restored.await {
+        Ok(Ok(())) => {
+            metrics::taken_over(cause);
+            metrics::TAKEOVER_SECONDS.observe(began.elapsed().as_secs_f64());
+            tracing::info!(?session, ?cause, "a session was taken over");
+            return Ok(());
+        }
+        Ok(Err(error @ Unreadable::Corrupt(_))) => {
+            metrics::not_taken_over(Failure::Unreadable);
+            return Err(end_corrupt(node, session, token, error).await);
+        }
+        Ok(Err(error)) => tracing::error!(?session, %error, "a session cannot be restored"),
+        Err(_) => tracing::error!(?session, is_begun, "no thread takes a claimed session"),
+    }
+    metrics::not_taken_over(Failure::Unreadable);
+    // Another node may be able to restore it.
+    if let Err(error) = release(node, session, token).await {
+        tracing::warn!(?session, %error, "a session that cannot be served is not released");
+    }
+    Err(Refusal::Unavailable)
+}
+
+/// Ends a session that no node can go on with, so that its client opens another one. Where the
+/// end cannot be written, the session is claimed and ended again with the next request.
+async fn end_corrupt(node: &Node, session: &SessionId, token: Token, error: Unreadable) -> Refusal {
+    static LOGGED: Seldom = Seldom::new();
+    if LOGGED.may_log(clock::now()) {
+        tracing::error!(?session, %error, "a session was ended: it cannot be restored");
+    }
+    let tombstone = node.context.settings.lifetimes().ended.into();
+    match node.context.store.end(session, token, tombstone).await {
+        Ok(()) | Err(store::Error::Ended | store::Error::Missing) => Refusal::UnknownSession,
+        Err(_) => Refusal::Unavailable,
+    }
+}
+
+/// Claims a session whose record names this node, and releases it at once: this node drains or
+/// is full, and no other node may claim the session before. The next owner ends the pending
+/// requests with an error, or runs them again.
+async fn pass_on(node: &Node, session: &SessionId, record: &Record) -> ClaimOutcome {
+    let (claimed, _) = claim(node, session, record).await?;
+    if let Err(error) = release(node, session, claimed.record.owner.token).await {
+        tracing::warn!(?session, %error, "a session was not passed on; it is tried again");
+        return Err(Refusal::Unavailable);
+    }
+    metrics::RELEASED.inc();
+    tracing::info!(?session, "a session was passed on");
+    Err(Refusal::Moved)
+}
+
+async fn release(node: &Node, session: &SessionId, token: Token) -> Result<(), store::Error> {
+    let lasts = node.context.settings.lifetimes().released.into();
+    let at = node.context.lease_snapshot(session).primary;
+    node.context.store.release(session, token, at, lasts).await
+}
+
+fn take_slot(node: &Node, record: &Record) -> Result<Slot, Refusal> {
+    let sessions_max = node.context.settings.sessions_max;
+    let slot = node.registry.take_slot_for_restored(&record.tenant, sessions_max);
+    // A client that has a session is never told to come back later: another node is asked
+    // to claim it, and the request is held meanwhile.
+    slot.inspect_err(|_| metrics::not_taken_over(Failure::NoRoom))
+}
+
+/// Claims a session.
+async fn claim(
+    node: &Node,
+    session: &SessionId,
+    record: &Record,
+) -> Result<(Claimed, Acquired), Refusal> {
+    let context = &node.context;
+    let lease_generation = context.valid_lease_generation().ok_or(Refusal::Unavailable)?;
+    let acquired = Acquired {
+        lease_generation,
+        failover_generation: context.lease_snapshot(session).failover_generation,
+    };
+    let ttl = context.settings.record_ttl();
+    match context.cluster.claim(session, record, ttl).await {
+        Ok(claimed) => Ok((claimed, acquired)),
+        Err(Error::Taken) => {
+            metrics::not_taken_over(Failure::Taken);
+            Err(Refusal::Moved)
+        }
+        Err(error) => {
+            metrics::not_taken_over(Failure::NotNow);
+            tracing::warn!(?session, %error, "a session was not claimed");
+            Err(Refusal::Unavailable)
+        }
+    }
+}

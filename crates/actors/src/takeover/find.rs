@@ -1,0 +1,157 @@
+//! Finds the node that has a session.
+//!
+//! The node that receives a request for an ownerless session claims it. A node that drains, or that
+//! joined a moment ago, has another node claim it instead.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::{Cause, Peer, SessionLocation};
+use conversation::Refusal;
+use ownership::location::{self, Claimant};
+use ownership::machine::Stabilisation;
+use protocol::SessionId;
+use store::Record;
+use tenants::Principal;
+
+use super::claim::begin_claim;
+use crate::node::Node;
+use crate::registry;
+use crate::session::HandleState;
+
+/// How long a session that is leaving this node is waited for.
+const LEAVING_PATIENCE: Duration = Duration::from_secs(2);
+/// How often a session is looked for that changes its owner meanwhile.
+const LOOKS: usize = 3;
+
+/// Where a session is.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// On this node, in its registry.
+    Here,
+    /// On another.
+    At(Peer),
+    /// It has no owner, and this node must not claim it: any more, or for now. Another may.
+    Ownerless,
+    /// It has no owner, and this node has no room for it. Another may claim it.
+    NoRoom,
+    /// The store holds the end of the session, which was the caller's, or nothing of it.
+    Ended,
+}
+
+/// The tenant and the principal that a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity<'a> {
+    pub(crate) tenant: &'a str,
+    pub(crate) principal: &'a Principal,
+}
+
+/// Finds a session for a caller. One that has no owner is claimed and goes on here. A caller that
+/// does not own the session gets the same answer as for an unknown id, and nothing is done.
+///
+/// [`Refusal::Unavailable`]: a later try may succeed. `fresh`: the location cache is not used.
+pub(crate) async fn find_session(
+    node: &Arc<Node>,
+    identity: Identity<'_>,
+    session: &SessionId,
+    fresh: bool,
+) -> Result<Found, Refusal> {
+    let mut fresh = fresh;
+    for _ in 0..LOOKS {
+        if is_here(node, identity, session).await? {
+            return Ok(Found::Here);
+        }
+        let waiter = match node.claims.of(session) {
+            Some(waiter) => waiter,
+            None => match locate(node, session, fresh).await? {
+                Located::At(peer) => return Ok(Found::At(peer)),
+                Located::Ended(record) if is_theirs(identity, &record) => return Ok(Found::Ended),
+                Located::Unknown => return Ok(Found::Ended),
+                Located::Ended(_) => return Err(Refusal::UnknownSession),
+                Located::Ownerless(record, cause) => {
+                    // A duplex session ended with its connection; only its tombstone is missing.
+                    if !is_theirs(identity, &record) || record.initialize.is_empty() {
+                        return Err(Refusal::UnknownSession);
+                    }
+                    if claimant(node, session, cause) == Claimant::Another {
+                        return Ok(Found::Ownerless);
+                    }
+                    match begin_claim(node, identity.principal, session, *record, cause)? {
+                        Some(waiter) => waiter,
+                        None => continue,
+                    }
+                }
+            },
+        };
+        match waiter.outcome().await {
+            Ok(()) => {}
+            Err(Refusal::Moved) => fresh = true,
+            Err(Refusal::TooManySessions) => return Ok(Found::NoRoom),
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Err(Refusal::Unavailable)
+}
+
+/// The node that is to claim a session that has no owner.
+pub(super) fn claimant(node: &Node, session: &SessionId, cause: Cause) -> Claimant {
+    let is_stable = node.context.lease_snapshot(session).stabilisation == Stabilisation::Done;
+    let (is_leaving, has_taker) = (node.registry.is_departing(), node.claimant_peer(0).is_some());
+    location::claimant(cause, is_leaving, is_stable, has_taker, location::Rules::default())
+}
+
+/// Is the session here, for this caller? One that is leaving is waited for.
+async fn is_here(
+    node: &Node,
+    identity: Identity<'_>,
+    session: &SessionId,
+) -> Result<bool, Refusal> {
+    let until = tokio::time::Instant::now() + LEAVING_PATIENCE;
+    loop {
+        let gone = node.registry.gone();
+        tokio::pin!(gone);
+        gone.as_mut().enable();
+        let handle = match node.registry.find(identity.tenant, identity.principal, session) {
+            registry::Found::Here(handle) => handle,
+            registry::Found::Foreign => return Err(Refusal::UnknownSession),
+            registry::Found::Absent => return Ok(false),
+        };
+        match handle.state() {
+            HandleState::Open => return Ok(true),
+            HandleState::Over => return Err(Refusal::UnknownSession),
+            HandleState::Leaving => {}
+        }
+        drop(handle);
+        if tokio::time::timeout_at(until, gone).await.is_err() {
+            return Err(Refusal::Unavailable);
+        }
+    }
+}
+
+/// Where a session is that is not in the registry of this node.
+enum Located {
+    At(Peer),
+    Ownerless(Box<Record>, Cause),
+    /// It has ended: this is its tombstone.
+    Ended(Box<Record>),
+    /// The store holds nothing of it.
+    Unknown,
+}
+
+async fn locate(node: &Node, session: &SessionId, fresh: bool) -> Result<Located, Refusal> {
+    match node.context.cluster.locate(session, fresh).await {
+        Ok(SessionLocation::There(peer)) => Ok(Located::At(peer)),
+        Ok(SessionLocation::Here(record)) => Ok(Located::Ownerless(record, Cause::Own)),
+        Ok(SessionLocation::Ownerless(record, cause)) => Ok(Located::Ownerless(record, cause)),
+        Ok(SessionLocation::Ended(record)) => Ok(Located::Ended(record)),
+        Ok(SessionLocation::Unknown) => Ok(Located::Unknown),
+        Err(error) => {
+            tracing::warn!(?session, %error, "a session could not be located");
+            Err(Refusal::Unavailable)
+        }
+    }
+}
+
+fn is_theirs(identity: Identity<'_>, record: &Record) -> bool {
+    *record.tenant == *identity.tenant && record.principal.0 == identity.principal.digest()
+}

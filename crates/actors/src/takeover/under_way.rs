@@ -1,0 +1,109 @@
+//! The claims of this node that are under way. On one node there is one claim of a session at a
+//! time: further requests for the session wait for its outcome.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use conversation::Refusal;
+use protocol::SessionId;
+use tokio::sync::watch;
+
+/// Most sessions that are claimed at once; a request for a further one is refused as unavailable.
+const CLAIMS_MAX: usize = 4_096;
+
+/// The outcome of a claim. Cheap to clone: every waiter gets it.
+pub(super) type ClaimOutcome = Result<(), Refusal>;
+
+/// The claims that are under way. At most [`CLAIMS_MAX`].
+#[derive(Default)]
+pub(crate) struct ClaimsUnderWay(Arc<Mutex<Claims>>);
+
+type Claims = HashMap<SessionId, watch::Receiver<Option<ClaimOutcome>>>;
+
+/// The right to begin a claim, or a claim to wait for.
+pub(super) enum Begin {
+    /// No other claim of the session is under way.
+    Begun(UnderWay, ClaimWaiter),
+    /// A claim of the session was under way already.
+    Joined(ClaimWaiter),
+    /// The session came to this node meanwhile.
+    IsHere,
+    /// As many claims are under way as may be.
+    Full,
+}
+
+impl ClaimsUnderWay {
+    /// The claim of this session that is under way, if there is one.
+    pub(super) fn of(&self, session: &SessionId) -> Option<ClaimWaiter> {
+        lock(&self.0).get(session).cloned().map(ClaimWaiter)
+    }
+
+    /// Begins a claim of a session. `is_here`: whether the session is on this node.
+    pub(super) fn begin(&self, session: &SessionId, is_here: impl FnOnce() -> bool) -> Begin {
+        let mut claims = lock(&self.0);
+        let is_full = claims.len() >= CLAIMS_MAX;
+        let entry = match claims.entry(session.clone()) {
+            Entry::Occupied(under_way) => {
+                return Begin::Joined(ClaimWaiter(under_way.get().clone()));
+            }
+            Entry::Vacant(entry) => entry,
+        };
+        // A claim is removed only after its session is registered, so looking here, under the
+        // lock, misses none.
+        if is_here() {
+            return Begin::IsHere;
+        }
+        if is_full {
+            return Begin::Full;
+        }
+        let (outcome, waiter) = watch::channel(None);
+        entry.insert(waiter.clone());
+        let entry = RemoveOnDrop { claims: Arc::clone(&self.0), session: session.clone() };
+        Begin::Begun(UnderWay { outcome, entry }, ClaimWaiter(waiter))
+    }
+}
+
+/// A claim of this node that is under way. It is removed when this is dropped.
+pub(super) struct UnderWay {
+    outcome: watch::Sender<Option<ClaimOutcome>>,
+    entry: RemoveOnDrop,
+}
+
+impl UnderWay {
+    /// Removes the claim and gives its outcome to every waiter.
+    pub(super) fn finish(self, outcome: ClaimOutcome) {
+        drop(self.entry);
+        // The send fails where no request waits for the claim any more.
+        let _ = self.outcome.send(Some(outcome));
+    }
+}
+
+struct RemoveOnDrop {
+    claims: Arc<Mutex<Claims>>,
+    session: SessionId,
+}
+
+impl Drop for RemoveOnDrop {
+    fn drop(&mut self) {
+        lock(&self.claims).remove(&self.session);
+    }
+}
+
+/// Waits for the outcome of a claim.
+pub(super) struct ClaimWaiter(watch::Receiver<Option<ClaimOutcome>>);
+
+impl ClaimWaiter {
+    pub(super) async fn outcome(mut self) -> ClaimOutcome {
+        match self.0.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone().unwrap_or(Err(Refusal::Unavailable)),
+            // The task that claimed the session was dropped without an outcome.
+            Err(_) => Err(Refusal::Unavailable),
+        }
+    }
+}
+
+/// Nothing panics under the lock, so a poisoned one is as good as any.
+fn lock(claims: &Mutex<Claims>) -> MutexGuard<'_, Claims> {
+    claims.lock().unwrap_or_else(PoisonError::into_inner)
+}
