@@ -8,7 +8,6 @@
 
 mod child;
 mod children;
-mod lines;
 mod talk;
 
 use std::collections::BTreeMap;

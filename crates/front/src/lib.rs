@@ -15,7 +15,6 @@ mod front;
 mod head_timeout;
 mod heads;
 mod http_sse;
-mod lines;
 mod metrics;
 mod origin;
 mod refusal;

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use actors::{Answer, Caller, Frame, Handle, Opened, Refusal, ReplyEvent, ReplyStream};
 use bytes::{Bytes, BytesMut};
-use protocol::{Body, ErrorCode, Message, Method, Notification, Rejection, RequestId};
+use protocol::{
+    Body, ErrorCode, Line, LineSplitter, Message, Method, Notification, Rejection, RequestId,
+};
 use serde::Deserialize;
 use tenants::{Principal, Tenant};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt};
 
-use crate::lines::{Line, Lines};
 use crate::refusal::Refused;
 use crate::streamable_http::no_answer;
 
@@ -28,7 +29,7 @@ pub async fn serve_stdio(
     tenant: &Arc<Tenant>,
     line_bytes_max: usize,
     grace: Duration,
-    stdin: impl AsyncRead + Unpin,
+    mut stdin: impl AsyncRead + Unpin,
     stdout: impl AsyncWrite + Unpin,
 ) -> io::Result<()> {
     let principal = Principal::anonymous();
@@ -41,13 +42,13 @@ pub async fn serve_stdio(
         }
     };
     let caller = Caller { tenant: Arc::clone(tenant), principal, session };
-    let mut lines = Lines::new(stdin, line_bytes_max);
+    let mut lines = LineSplitter::new(line_bytes_max);
     let mut waiting = Waiting::default();
     loop {
         tokio::select! {
-            line = lines.next() => match line? {
+            line = next_line(&mut stdin, &mut lines) => match line? {
                 Some(Line::Whole(line)) => handle_line(handle, &caller, line, &mut waiting, &mut output).await,
-                Some(Line::TooLong) => output.write_line(&too_long(line_bytes_max)),
+                Some(Line::TooLong(_)) => output.write_line(&too_long(line_bytes_max)),
                 None => break,
             },
             event = replies.next() => match event {
@@ -59,6 +60,35 @@ pub async fn serve_stdio(
     }
     let _ = tokio::time::timeout(grace, finish(&mut replies, &mut waiting, &mut output)).await;
     output.flush().await
+}
+
+/// The next line that is not blank; `None` at the end. A last line without a line end
+/// counts: its sender closed the pipe, and meant it. May be dropped at any await and
+/// called again.
+async fn next_line(
+    stdin: &mut (impl AsyncRead + Unpin),
+    lines: &mut LineSplitter,
+) -> io::Result<Option<Line>> {
+    loop {
+        match lines.next_line() {
+            Some(Line::Whole(line)) => {
+                if let Some(line) = without_blanks(line) {
+                    return Ok(Some(Line::Whole(line)));
+                }
+            }
+            Some(too_long) => return Ok(Some(too_long)),
+            None if stdin.read_buf(lines.room()).await? == 0 => {
+                return Ok(lines.take_unended().and_then(without_blanks).map(Line::Whole));
+            }
+            None => {}
+        }
+    }
+}
+
+/// A line without what is blank at its end; `None` where nothing is left.
+fn without_blanks(mut line: Bytes) -> Option<Bytes> {
+    line.truncate(line.trim_ascii_end().len());
+    (!line.is_empty()).then_some(line)
 }
 
 /// Writes replies to the client until no request waits for an answer any more.
@@ -200,4 +230,45 @@ fn too_long(bytes_max: usize) -> Bytes {
 
 fn error(rejection: &Rejection) -> Bytes {
     protocol::Response::rejecting(rejection).raw().clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn read(text: &[u8], bytes_max: usize, piece: usize) -> Vec<Option<String>> {
+        let (mut write, mut pipe) = tokio::io::duplex(piece);
+        let text = text.to_vec();
+        let writer = async move {
+            write.write_all(&text).await.unwrap();
+        };
+        let reader = async {
+            let mut lines = LineSplitter::new(bytes_max);
+            let mut read = Vec::new();
+            while let Some(line) = next_line(&mut pipe, &mut lines).await.unwrap() {
+                read.push(match line {
+                    Line::Whole(line) => Some(String::from_utf8_lossy(&line).into_owned()),
+                    Line::TooLong(_) => None,
+                });
+            }
+            read
+        };
+        futures_util::future::join(writer, reader).await.1
+    }
+
+    #[actix_rt::test]
+    async fn lines_are_the_same_however_the_pipe_cuts_them() {
+        let text = b"{\"a\":1}\n\n  \r\n{\"b\":2}\r\n0123456789012345\n{\"c\":3}\nlast";
+        let expected = ["{\"a\":1}", "{\"b\":2}", "", "{\"c\":3}", "last"]
+            .map(|line| (!line.is_empty()).then(|| line.to_owned()));
+        for piece in 1..64 {
+            assert_eq!(read(text, 12, piece).await, expected, "pieces of {piece}");
+        }
+    }
+
+    #[actix_rt::test]
+    async fn a_line_without_end_is_told_once_and_not_kept() {
+        let endless = vec![b'x'; 1 << 20];
+        assert_eq!(read(&endless, 1_000, 64 << 10).await, [None]);
+    }
 }

@@ -10,6 +10,7 @@ mod error;
 pub mod header_params;
 mod id;
 mod initialize;
+mod lines;
 mod message;
 mod method;
 mod mirrored;
@@ -26,6 +27,7 @@ pub use initialize::{
     ClientCapabilities, InitializeParams, InitializeResult, ServerCapabilities,
     kept_initialize_params, with_protocol_version,
 };
+pub use lines::{Line, LineSplitter};
 pub use message::{Body, Limits, Message, Notification, Request, Response, parse};
 pub use method::Method;
 pub use mirrored::Mirrored;

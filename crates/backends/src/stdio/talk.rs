@@ -5,16 +5,15 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Buf as _;
-use protocol::{Body, Limits, Message, SessionId};
-use tokio::io::AsyncWriteExt as _;
+use bytes::{Buf as _, Bytes};
+use protocol::{Body, Limits, Line, LineSplitter, Message, SessionId};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::Program;
 use super::child::{Child, Streams};
-use super::lines::{Line, Lines};
 use crate::guard::{NOT_FOUND, NOT_RUNNABLE, SIGNALLED};
 use crate::metrics::{self, Cause};
 use crate::{EventSender, LinkEvent, ServerEnd};
@@ -228,6 +227,36 @@ fn describe(status: Option<ExitStatus>, is_guarded: bool) -> String {
     }
 }
 
+/// The lines of a pipe from the process.
+struct Lines<R> {
+    pipe: R,
+    splitter: LineSplitter,
+}
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    fn new(pipe: R, line_bytes_max: usize) -> Self {
+        Self { pipe, splitter: LineSplitter::new(line_bytes_max) }
+    }
+
+    /// The next line; `None` at the end of the pipe. A pipe that breaks has ended as well.
+    /// When the future is dropped, nothing is lost.
+    async fn next(&mut self) -> Option<Line> {
+        loop {
+            if let Some(line) = self.splitter.next_line() {
+                return Some(line);
+            }
+            if let Ok(0) | Err(_) = self.pipe.read_buf(self.splitter.room()).await {
+                return None;
+            }
+        }
+    }
+
+    /// The last line, where the pipe ended inside it.
+    fn take_unended(&mut self) -> Option<Bytes> {
+        self.splitter.take_unended()
+    }
+}
+
 /// Passes on what the process says, and throws it away when the session is gone: a
 /// process that is stopping must not hang in a write.
 async fn read(program: Arc<Program>, stdout: ChildStdout, sender: EventSender) -> Option<Lost> {
@@ -236,18 +265,19 @@ async fn read(program: Arc<Program>, stdout: ChildStdout, sender: EventSender) -
     let mut junk = Junk::default();
     loop {
         let line = match lines.next().await {
-            Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => continue,
-            Line::Whole(line) => line,
-            Line::Cut(_) => {
-                junk.found(&program, "the output ended inside a line");
-                continue;
-            }
-            Line::TooLong => {
+            Some(Line::Whole(line)) if line.iter().all(u8::is_ascii_whitespace) => continue,
+            Some(Line::Whole(line)) => line,
+            Some(Line::TooLong(_)) => {
                 return Some(Lost::Broke(format!(
                     "the server wrote a line of more than {line_bytes_max} bytes"
                 )));
             }
-            Line::End => return Some(Lost::Closed("the server closed its output")),
+            None => {
+                if lines.take_unended().is_some() {
+                    junk.found(&program, "the output ended inside a line");
+                }
+                return Some(Lost::Closed("the server closed its output"));
+            }
         };
         let body = match protocol::parse(line, &Limits::default()) {
             Ok(body) => body,
@@ -312,7 +342,11 @@ async fn log(program: Arc<Program>, stderr: ChildStderr, pid: u32) -> Option<Los
     let mut lines = Lines::new(stderr, STDERR_LINE_BYTES_MAX);
     let mut allowance = Allowance { lines: STDERR_BURST, counted: Instant::now(), dropped: 0 };
     loop {
-        match lines.next_shortened().await {
+        let line = match lines.next().await {
+            Some(Line::Whole(line) | Line::TooLong(line)) => Some(line),
+            None => lines.take_unended(),
+        };
+        match line {
             None => return None,
             Some(line) if line.is_empty() => {}
             Some(line) => {
