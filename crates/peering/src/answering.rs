@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::{Bytes, BytesMut};
+use tick::Deferred;
 
 use crate::assembly::{Assembly, First, Next};
 use crate::connection::FrameHandler;
-use crate::flush_queue::{self, Flush};
 use crate::frame::{self, Credit, Kind, Open, Piece, Reply, TooLarge};
 use crate::{Answerer, CallError, Limits, Replies};
 
@@ -67,7 +67,7 @@ struct Ready {
     /// Each call at most once, since [`Wakes::queued`] says so. None after the connection's end.
     calls: Mutex<Option<VecDeque<Arc<Wakes>>>>,
     /// What they tell goes over this.
-    connection: Weak<dyn Flush>,
+    connection: Weak<dyn Deferred>,
 }
 
 /// Wakes one call.
@@ -82,7 +82,7 @@ impl Answering {
     pub(crate) fn new(
         answerer: Arc<dyn Answerer>,
         limits: Limits,
-        connection: Weak<dyn Flush>,
+        connection: Weak<dyn Deferred>,
     ) -> Self {
         let ready = Arc::new(Ready { calls: Mutex::new(Some(VecDeque::new())), connection });
         Self { answerer, limits, state: Mutex::default(), ready }
@@ -305,7 +305,7 @@ impl Wake for Wakes {
     fn wake(self: Arc<Self>) {
         self.queue();
         if let Some(connection) = self.ready.connection.upgrade() {
-            flush_queue::flush_later(&connection);
+            tick::defer(&connection);
         }
     }
 }

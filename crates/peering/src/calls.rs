@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
+use tick::Deferred;
 
 use crate::assembly::{Assembly, First, Next};
-use crate::flush_queue::{self, Flush};
 use crate::frame::{self, Credit, Kind, Open, Piece, Reply, TooLarge};
 use crate::{CallError, metrics};
 
@@ -52,7 +52,7 @@ struct State {
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
     /// What is said goes over this while the link is up.
-    connection: Option<Arc<dyn Flush>>,
+    connection: Option<Arc<dyn Deferred>>,
 }
 
 /// How the link is.
@@ -256,7 +256,7 @@ impl Calls {
     }
 
     /// The two know each other: calls may be written.
-    pub(crate) fn up(&self, connection: Arc<dyn Flush>) {
+    pub(crate) fn up(&self, connection: Arc<dyn Deferred>) {
         let mut state = self.state();
         state.phase = Phase::Up;
         state.unreachable = false;
@@ -406,7 +406,7 @@ impl Calls {
         }
         drop(state);
         if let Some(waker) = waker {
-            flush_queue::wake_at_flush(waker);
+            tick::defer_wake(waker);
         }
         true
     }
@@ -511,7 +511,7 @@ impl State {
     /// There is something to say.
     fn flush_later(&self) {
         if let Some(connection) = &self.connection {
-            flush_queue::flush_later(connection);
+            tick::defer(connection);
         }
     }
 }
@@ -525,10 +525,10 @@ mod tests {
 
     struct Mute;
 
-    impl Flush for Mute {
-        fn flush(&self) {}
+    impl Deferred for Mute {
+        fn perform(&self) {}
 
-        fn flush_elsewhere(&self) {}
+        fn perform_elsewhere(&self) {}
     }
 
     fn calls() -> Calls {

@@ -1,7 +1,7 @@
 //! A connection between two nodes after their handshake: frames in, frames out, heartbeats.
 //!
 //! A task of its own reads from the socket. Frames are written by the thread that has them, at
-//! the end of its event-loop tick ([`crate::flush_queue`]), so that no other thread is woken for
+//! the end of its event-loop tick ([`tick`]), so that no other thread is woken for
 //! that. The task writes only where the socket's buffer is full or the connection is encrypted.
 //! One thread writes at a time, and none waits for it: a thread that finds another one writing
 //! marks the state, and the writer then collects frames once more.
@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use futures_util::task::AtomicWaker;
+use tick::Deferred;
 use tokio::io::AsyncWrite;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::flush_queue::Flush;
 use crate::frame::{Bye, Frame, Kind};
 use crate::inbox::Inbox;
 use crate::wire::{Outgoing, Wire};
@@ -150,7 +150,7 @@ impl<P: FrameHandler> PeerConnection<P> {
     /// Writes goodbye as the last frame. The other end then closes the connection.
     pub(crate) fn say_goodbye(&self) {
         self.out().bye = true;
-        self.flush();
+        self.perform();
     }
 
     fn handle_frame(&self, frame: Frame) -> Option<Ended> {
@@ -263,15 +263,15 @@ impl<P: FrameHandler> PeerConnection<P> {
     }
 }
 
-impl<P: FrameHandler> Flush for PeerConnection<P> {
-    fn flush(&self) {
+impl<P: FrameHandler> Deferred for PeerConnection<P> {
+    fn perform(&self) {
         let more = self.outgoing.as_ref().is_none_or(|outgoing| self.write(outgoing));
         if more {
             self.task.wake();
         }
     }
 
-    fn flush_elsewhere(&self) {
+    fn perform_elsewhere(&self) {
         self.task.wake();
     }
 }

@@ -5,12 +5,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use tick::Deferred;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::answering::Answering;
 use crate::connection::{Ended, FrameHandler, Heartbeat, PeerConnection};
-use crate::flush_queue::Flush;
 use crate::frame::Kind;
 use crate::handshake::PeerIdentity;
 use crate::inbox::Inbox;
@@ -62,7 +62,7 @@ impl Established {
     ) -> Option<Ended> {
         let connection = Arc::new_cyclic(|connection| {
             let connection: &Weak<PeerConnection<Answering>> = connection;
-            let flush = connection.clone() as Weak<dyn Flush>;
+            let flush = connection.clone() as Weak<dyn Deferred>;
             PeerConnection::new(Answering::new(answerer, limits, flush), &self.wire)
         });
         // Also where this future is dropped.

@@ -17,7 +17,6 @@ mod calls;
 mod connect;
 mod connection;
 mod established;
-mod flush_queue;
 mod frame;
 mod handshake;
 mod inbox;
@@ -35,9 +34,9 @@ pub use calls::{Calls, Limits};
 pub use connect::{ConnectError, Local};
 pub use connection::Ended;
 pub use established::Established;
-pub use flush_queue::install as install_flush_queue;
 pub use frame::PIECE_BYTES_MAX;
 pub use handshake::{ADDRESS_BYTES_MAX, PeerIdentity, Purpose};
+pub use tick::install as install_flush_queue;
 pub use tls::{Tls, TlsError, Trust};
 pub use wire::OrderlyEnd;
 

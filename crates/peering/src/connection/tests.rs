@@ -6,6 +6,7 @@ use std::thread;
 
 use bytes::Bytes;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use tick::Deferred;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
@@ -13,7 +14,6 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::Tls;
-use crate::flush_queue;
 use crate::frame::{Open, Reply};
 use crate::tls::{Trust, meet};
 use crate::wire::Socket;
@@ -120,17 +120,17 @@ async fn everybody_is_heard((mut near, mut far): (Wire, Wire)) {
         .map(|speaker| {
             let connection = near_connection.clone();
             thread::spawn(move || {
-                let flushes: Arc<dyn Flush> = connection.clone();
+                let writes: Arc<dyn Deferred> = connection.clone();
                 Builder::new_current_thread().build().unwrap().block_on(async {
-                    // One of them has no flush queue, and has another flush.
+                    // One of them has no ticks, and has another thread write.
                     if speaker > 0 {
-                        flush_queue::install();
+                        tick::install();
                     }
                     for number in 0..WORDS {
                         // Some are larger than a connection takes at once.
                         let bytes = if number % 500 == 499 { 5 << 20 } else { 100 };
                         connection.handler().word(speaker, number, bytes);
-                        flush_queue::flush_later(&flushes);
+                        tick::defer(&writes);
                         if number % 3 == 0 {
                             tokio::task::yield_now().await;
                         }
@@ -435,7 +435,7 @@ async fn a_line_whose_party_panics_ends() {
     let (mut near, _far) = plain(connection(BUFFER_BYTES).await);
     let connection = Arc::new(PeerConnection::new(Panics, &near));
     let another = connection.clone();
-    thread::spawn(move || another.flush()).join().unwrap_err();
+    thread::spawn(move || another.perform()).join().unwrap_err();
     let mut inbox = Inbox::new(100);
     let ended = timeout(PATIENCE, connection.run(&mut near, &mut inbox, LONG)).await.unwrap();
     assert!(matches!(ended, Ended::Broken(_)), "{ended}");

@@ -1,15 +1,15 @@
-//! Sends together what one thread asks for in one of its turns.
+//! Sends the calls of one event-loop tick of a thread together, as one pipeline.
 //!
-//! A thread that serves clients takes up what has arrived at all of its connections before
+//! A thread that serves clients handles what has arrived at all of its connections before
 //! it waits again, and each of their sessions may have something to be written. The
-//! connection to Redis is kept on another thread: told of each call, that thread would wake
-//! for each and write each by itself. So what is asked waits for the end of the turn, which
-//! is no time, and goes out as one pipeline.
+//! connection to Redis is kept on another thread: given each call by itself, that thread would
+//! wake for each and write each by itself. So calls wait for the end of the tick ([`tick`]).
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use tokio::runtime::{Handle, RuntimeFlavor};
+use tick::Deferred;
 use tokio::sync::oneshot;
 
 use super::answer::unavailable;
@@ -17,103 +17,88 @@ use super::client::{Answer, Call, Client};
 use crate::Error;
 
 thread_local! {
-    /// What is to be sent at the end of this thread's turn: one batch for each client that
-    /// it ever asked, the sent ones among them until the next call replaces them.
-    static OPEN: RefCell<Vec<(usize, Arc<Batch>)>> = const { RefCell::new(Vec::new()) };
+    /// The batches of this thread: one for each client that it calls.
+    static BATCHES: RefCell<Vec<Arc<Batch>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Who waits for an answer.
+/// Takes the answer to a call.
 type Asker = oneshot::Sender<Result<Answer, Error>>;
 
-/// The calls of one turn; none when it is over. Bounded by those who ask: none asks again
-/// before it was answered.
-struct Batch(Mutex<Option<Vec<(Call, Asker)>>>);
+/// The calls of one thread to one client that are sent at the end of its tick. Bounded by the
+/// callers: none makes another call before it was answered.
+struct Batch {
+    client: Weak<Client>,
+    calls: Mutex<Vec<(Call, Asker)>>,
+}
 
 impl Batch {
-    /// Gives the call back where the turn is over.
-    #[allow(clippy::result_large_err, reason = "a call that is not taken is given back as it came")]
-    fn add(&self, call: Call, asker: Asker) -> Result<(), (Call, Asker)> {
-        match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(calls) => {
-                calls.push((call, asker));
-                Ok(())
+    /// The calling thread's batch for `client`.
+    fn of(client: &Arc<Client>) -> Arc<Self> {
+        BATCHES.with_borrow_mut(|batches| {
+            let known = batches.iter().find(|batch| batch.client.as_ptr() == Arc::as_ptr(client));
+            if let Some(batch) = known {
+                return Arc::clone(batch);
             }
-            None => Err((call, asker)),
+            batches.retain(|batch| batch.client.strong_count() > 0);
+            let batch = Arc::new(Self { client: Arc::downgrade(client), calls: Mutex::default() });
+            batches.push(Arc::clone(&batch));
+            batch
+        })
+    }
+
+    fn add(&self, call: Call, asker: Asker) {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push((call, asker));
+    }
+
+    fn take(&self) -> Vec<(Call, Asker)> {
+        mem::take(&mut *self.calls.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Deferred for Batch {
+    fn perform(&self) {
+        let calls = self.take();
+        // A client without a caller left has no call that is waited for.
+        if let Some(client) = self.client.upgrade()
+            && !calls.is_empty()
+        {
+            // A runtime that is shutting down drops the future, and its callers get an error.
+            tokio::spawn(send(client, calls));
         }
     }
 
-    fn close(&self) -> Vec<(Call, Asker)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+    /// The runtime ended before the tick did. Drops the calls, so that no caller waits.
+    fn perform_elsewhere(&self) {
+        drop(self.take());
     }
 }
 
-/// The end of a turn.
-struct End {
-    client: Arc<Client>,
-    batch: Arc<Batch>,
-}
-
-impl End {
-    async fn send(self) {
-        let (calls, mut askers): (Vec<_>, Vec<_>) =
-            self.batch.close().into_iter().map(|(call, asker)| (call, Some(asker))).unzip();
-        let tell = |place: usize, answer| {
-            if let Some(asker) = askers[place].take() {
-                // A caller that is gone may send its call again: every call is safe to repeat.
-                let _ = asker.send(answer);
-            }
-        };
-        self.client.perform_each(calls, tell).await;
-    }
-}
-
-impl Drop for End {
-    /// The runtime may end before the tick does. Drops the calls, so that no caller waits.
-    fn drop(&mut self) {
-        drop(self.batch.close());
-    }
+async fn send(client: Arc<Client>, calls: Vec<(Call, Asker)>) {
+    let (calls, mut askers): (Vec<_>, Vec<_>) =
+        calls.into_iter().map(|(call, asker)| (call, Some(asker))).unzip();
+    let tell = |place: usize, answer| {
+        if let Some(asker) = askers[place].take() {
+            // A caller that is gone may send its call again: every call is safe to repeat.
+            let _ = asker.send(answer);
+        }
+    };
+    client.perform_each(calls, tell).await;
 }
 
 impl Client {
-    /// One call's answer. It goes out with all that the thread asks in this turn.
+    /// One call's answer. The call is sent with all that the thread calls in this tick; by
+    /// itself on a runtime of several threads, which has no ticks.
     pub(super) async fn call(self: &Arc<Self>, call: Call) -> Result<Answer, Error> {
-        match self.hand_in(call) {
-            Ok(answer) => answer
-                .await
-                .unwrap_or_else(|_| Err(unavailable("the runtime that asked redis has ended"))),
-            Err(call) => {
-                let mut answers = self.perform(vec![call]).await;
-                answers.pop().unwrap_or_else(|| Err(unavailable("redis gave no answer")))
-            }
+        if !tick::install() {
+            let mut answers = self.perform(vec![call]).await;
+            return answers.pop().unwrap_or_else(|| Err(unavailable("redis gave no answer")));
         }
-    }
-
-    /// Gives the call back where there are no turns: on a runtime of several threads.
-    #[allow(clippy::result_large_err, reason = "a call that is not taken is given back as it came")]
-    fn hand_in(
-        self: &Arc<Self>,
-        call: Call,
-    ) -> Result<oneshot::Receiver<Result<Answer, Error>>, Call> {
-        let runtime = match Handle::try_current() {
-            Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread => runtime,
-            _ => return Err(call),
-        };
         let (asker, answer) = oneshot::channel();
-        let client = Arc::as_ptr(self).addr();
-        OPEN.with_borrow_mut(|open| {
-            let (mut call, mut asker) = (call, asker);
-            if let Some(at) = open.iter().position(|(whose, _)| *whose == client) {
-                match open[at].1.add(call, asker) {
-                    Ok(()) => return,
-                    Err(back) => (call, asker) = back,
-                }
-                open.swap_remove(at);
-            }
-            let batch = Arc::new(Batch(Mutex::new(Some(vec![(call, asker)]))));
-            open.push((client, Arc::clone(&batch)));
-            // Behind everything that is ready to run now.
-            runtime.spawn(End { client: Arc::clone(self), batch }.send());
-        });
-        Ok(answer)
+        let batch = Batch::of(self);
+        batch.add(call, asker);
+        let batch: Arc<dyn Deferred> = batch;
+        tick::defer(&batch);
+        drop(batch);
+        answer.await.unwrap_or_else(|_| Err(unavailable("the runtime that asked redis has ended")))
     }
 }
