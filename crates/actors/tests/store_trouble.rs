@@ -7,17 +7,16 @@ use std::time::{Duration, Instant};
 
 use crate::support::{FLOOD, STEPS, Script, World, all, messages, next, text, until};
 use actors::{Answer, Refusal, ReplyEvent, Settings};
-use bytes::Bytes;
 use protocol::SessionId;
 use store::{
-    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
-    Presence, PrimaryId, Record, Renewed, State, Store, Token,
+    Appended, Batch, Error, Expected, Incarnation, Lease, Memory, Owner, Record, Renewed, Store,
+    StoreLayer, Token,
 };
 
 /// A store that fails, and takes its time.
 #[derive(Default)]
 struct Troubled {
-    memory: Memory,
+    memory: Arc<Memory>,
     /// So many creations fail.
     creations: AtomicUsize,
     /// So many appends are done, and then said to have failed.
@@ -37,7 +36,10 @@ fn take_one(count: &AtomicUsize) -> bool {
 }
 
 #[async_trait::async_trait]
-impl Store for Troubled {
+impl StoreLayer for Troubled {
+    fn inner(&self) -> Result<Arc<dyn Store>, Error> {
+        Ok(Arc::clone(&self.memory) as _)
+    }
     async fn create(&self, s: &SessionId, r: Record, t: Duration) -> Result<(), Error> {
         tokio::time::sleep(self.delay).await;
         if take_one(&self.creations) {
@@ -45,70 +47,20 @@ impl Store for Troubled {
         }
         self.memory.create(s, r, t).await
     }
-    async fn read(&self, s: &SessionId) -> Result<Option<Record>, Error> {
-        self.memory.read(s).await
-    }
-    async fn read_log(&self, s: &SessionId) -> Result<Vec<(u64, Bytes)>, Error> {
-        self.memory.read_log(s).await
-    }
-    async fn claim(
-        &self,
-        s: &SessionId,
-        e: Expected,
-        n: Owner,
-        at: Option<PrimaryId>,
-        t: Duration,
-    ) -> Result<Claimed, Error> {
-        self.memory.claim(s, e, n, at, t).await
-    }
     async fn append(&self, batch: Batch) -> Result<Appended, Error> {
         tokio::time::sleep(self.delay).await;
         let appended = self.memory.append(batch).await;
         if take_one(&self.appends) { Err(unavailable()) } else { appended }
     }
-    async fn reassert(&self, r: Record, b: Batch) -> Result<Appended, Error> {
-        self.memory.reassert(r, b).await
-    }
-    async fn save(&self, s: &SessionId, t: Token, st: State) -> Result<u64, Error> {
-        self.memory.save(s, t, st).await
-    }
-    async fn release(
-        &self,
-        s: &SessionId,
-        t: Token,
-        at: Option<PrimaryId>,
-        d: Duration,
-    ) -> Result<(), Error> {
-        self.memory.release(s, t, at, d).await
-    }
     async fn end(&self, s: &SessionId, t: Token, d: Duration) -> Result<(), Error> {
         tokio::time::sleep(self.delay).await;
         self.memory.end(s, t, d).await
-    }
-    async fn leave(&self, i: Incarnation, t: Duration) -> Result<(), Error> {
-        self.memory.leave(i, t).await
     }
     async fn renew(&self, l: Lease, t: Duration) -> Result<Renewed, Error> {
         if self.leaseless.load(Ordering::SeqCst) {
             return Err(unavailable());
         }
         self.memory.renew(l, t).await
-    }
-    async fn nodes(&self) -> Result<Vec<Lease>, Error> {
-        self.memory.nodes().await
-    }
-    async fn presence(&self, i: Incarnation) -> Result<Presence, Error> {
-        self.memory.presence(i).await
-    }
-    async fn mark_dead(
-        &self,
-        i: Incarnation,
-        by: Incarnation,
-        also_dead: &[Incarnation],
-        seen: Option<u64>,
-        t: Duration,
-    ) -> Result<Marking, Error> {
-        self.memory.mark_dead(i, by, also_dead, seen, t).await
     }
 }
 

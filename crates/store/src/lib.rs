@@ -9,6 +9,8 @@
 
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
+#[cfg(any(test, feature = "layer"))]
+mod layer;
 mod memory;
 #[cfg(feature = "redis")]
 mod metrics;
@@ -20,6 +22,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use protocol::SessionId;
 
+#[cfg(any(test, feature = "layer"))]
+pub use layer::StoreLayer;
 pub use memory::Memory;
 pub use ownership::{
     Appended, Batch, Claimed, Digest, Error, Expected, FORMER_MAX, Incarnation, Lease, Marking,

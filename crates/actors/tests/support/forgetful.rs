@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use bytes::Bytes;
 use protocol::SessionId;
 use store::{
-    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
-    Presence, Primary, PrimaryId, Record, Renewed, State, Store, Token,
+    Appended, Batch, Claimed, Error, Expected, Incarnation, Marking, Memory, Owner, Primary,
+    PrimaryId, Record, State, Store, StoreLayer, Token,
 };
 
 /// The store of a whole cluster.
@@ -61,15 +60,9 @@ fn unavailable() -> Error {
 }
 
 #[async_trait::async_trait]
-impl Store for Forgetful {
-    async fn create(&self, s: &SessionId, r: Record, t: Duration) -> Result<(), Error> {
-        self.memory().create(s, r, t).await
-    }
-    async fn read(&self, s: &SessionId) -> Result<Option<Record>, Error> {
-        self.memory().read(s).await
-    }
-    async fn read_log(&self, s: &SessionId) -> Result<Vec<(u64, Bytes)>, Error> {
-        self.memory().read_log(s).await
+impl StoreLayer for Forgetful {
+    fn inner(&self) -> Result<Arc<dyn Store>, Error> {
+        Ok(self.memory())
     }
     async fn claim(
         &self,
@@ -113,18 +106,6 @@ impl Store for Forgetful {
             return Err(unavailable());
         }
         self.memory().end(s, t, d).await
-    }
-    async fn leave(&self, i: Incarnation, t: Duration) -> Result<(), Error> {
-        self.memory().leave(i, t).await
-    }
-    async fn renew(&self, l: Lease, t: Duration) -> Result<Renewed, Error> {
-        self.memory().renew(l, t).await
-    }
-    async fn nodes(&self) -> Result<Vec<Lease>, Error> {
-        self.memory().nodes().await
-    }
-    async fn presence(&self, i: Incarnation) -> Result<Presence, Error> {
-        self.memory().presence(i).await
     }
     async fn mark_dead(
         &self,

@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use protocol::SessionId;
 use store::{
-    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
-    Presence, Primary, PrimaryId, Record, Renewed, State, Store, Token,
+    Claimed, Error, Expected, Incarnation, Lease, Memory, Owner, Primary, PrimaryId, Record,
+    Renewed, Store, StoreLayer, Token,
 };
 
 use super::support::{Answers, own, session, settings, until};
@@ -36,26 +35,19 @@ impl Away {
     pub(super) fn from(memory: &Arc<Memory>) -> Arc<Self> {
         Arc::new(Self { memory: memory.clone(), ..Self::default() })
     }
-
-    fn reach(&self) -> Result<&Memory, Error> {
-        if self.away.load(Ordering::SeqCst) {
-            return Err(Error::Unavailable(io::ErrorKind::TimedOut.into()));
-        }
-        Ok(&self.memory)
-    }
 }
 
 #[async_trait::async_trait]
-impl Store for Away {
-    async fn create(&self, id: &SessionId, record: Record, ttl: Duration) -> Result<(), Error> {
-        self.reach()?.create(id, record, ttl).await
+impl StoreLayer for Away {
+    fn inner(&self) -> Result<Arc<dyn Store>, Error> {
+        if self.away.load(Ordering::SeqCst) {
+            return Err(Error::Unavailable(io::ErrorKind::TimedOut.into()));
+        }
+        Ok(Arc::clone(&self.memory) as _)
     }
     async fn read(&self, id: &SessionId) -> Result<Option<Record>, Error> {
         self.reads.fetch_add(1, Ordering::SeqCst);
-        self.reach()?.read(id).await
-    }
-    async fn read_log(&self, id: &SessionId) -> Result<Vec<(u64, Bytes)>, Error> {
-        self.reach()?.read_log(id).await
+        self.inner()?.read(id).await
     }
     async fn claim(
         &self,
@@ -72,55 +64,15 @@ impl Store for Away {
         }
         // The memory's own primary is another.
         let at = at.filter(|_| self.primary.load(Ordering::SeqCst) == 0);
-        self.reach()?.claim(id, expected, new, at, ttl).await
-    }
-    async fn append(&self, batch: Batch) -> Result<Appended, Error> {
-        self.reach()?.append(batch).await
-    }
-    async fn reassert(&self, record: Record, ring: Batch) -> Result<Appended, Error> {
-        self.reach()?.reassert(record, ring).await
-    }
-    async fn save(&self, id: &SessionId, token: Token, state: State) -> Result<u64, Error> {
-        self.reach()?.save(id, token, state).await
-    }
-    async fn release(
-        &self,
-        id: &SessionId,
-        token: Token,
-        at: Option<PrimaryId>,
-        ttl: Duration,
-    ) -> Result<(), Error> {
-        self.reach()?.release(id, token, at, ttl).await
-    }
-    async fn end(&self, id: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
-        self.reach()?.end(id, token, ttl).await
-    }
-    async fn leave(&self, i: Incarnation, t: Duration) -> Result<(), Error> {
-        self.reach()?.leave(i, t).await
+        self.inner()?.claim(id, expected, new, at, ttl).await
     }
     async fn renew(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
-        let renewed = self.reach()?.renew(lease, ttl).await;
+        let renewed = self.inner()?.renew(lease, ttl).await;
         self.renewals.fetch_add(1, Ordering::SeqCst);
         renewed
     }
-    async fn nodes(&self) -> Result<Vec<Lease>, Error> {
-        self.reach()?.nodes().await
-    }
-    async fn presence(&self, incarnation: Incarnation) -> Result<Presence, Error> {
-        self.reach()?.presence(incarnation).await
-    }
-    async fn mark_dead(
-        &self,
-        incarnation: Incarnation,
-        by: Incarnation,
-        also_dead: &[Incarnation],
-        seen: Option<u64>,
-        ttl: Duration,
-    ) -> Result<Marking, Error> {
-        self.reach()?.mark_dead(incarnation, by, also_dead, seen, ttl).await
-    }
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {
-        self.reach()?;
+        self.inner()?;
         let id = PrimaryId(self.primary.load(Ordering::SeqCst).into());
         Ok(vec![Primary::of_everything(id)])
     }
@@ -200,7 +152,7 @@ async fn a_node_marked_dead_learns_it_and_never_acts_again() {
     let (cluster, _) = node(&store, quick()).await;
     let (other, _) = node(&store, quick()).await;
     let (dead, by) = (cluster.incarnation(), other.incarnation());
-    store.mark_dead(dead, by, &[], None, Duration::from_secs(60)).await.unwrap();
+    store.memory.mark_dead(dead, by, &[], None, Duration::from_secs(60)).await.unwrap();
     cluster.marked_dead().await;
     assert!(!cluster.may_act());
     assert!(other.may_act());
@@ -267,8 +219,8 @@ async fn a_session_is_here_ownerless_ended_or_unknown_as_its_record_says() {
     for name in ["here", "released", "ended"] {
         own(&store.memory, name, me).await;
     }
-    store.release(&session("released"), Token::first(me.0), None, ttl).await.unwrap();
-    store.end(&session("ended"), Token::first(me.0), ttl).await.unwrap();
+    store.memory.release(&session("released"), Token::first(me.0), None, ttl).await.unwrap();
+    store.memory.end(&session("ended"), Token::first(me.0), ttl).await.unwrap();
     let mut found = Vec::new();
     for name in ["here", "released", "ended", "never-made"] {
         found.push(cluster.locate(&session(name), false).await.unwrap());

@@ -6,14 +6,14 @@
 //! test of its own elsewhere.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use protocol::SessionId;
 use store::redis::{Redis, Settings};
 use store::{
-    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, Presence,
-    Primary, PrimaryId, Record, Renewed, State, Store, Token,
+    Appended, Batch, Claimed, Error, Expected, Incarnation, Lease, Marking, Owner, PrimaryId,
+    Record, Renewed, Store, StoreLayer, Token,
 };
 
 use crate::server::{connect, run};
@@ -34,7 +34,7 @@ if left >= 0 then redis.call('PEXPIRE', KEYS[1], math.max(left - by, 0)) end
 
 /// A store on some Redis, alone under its prefix.
 pub(crate) struct World {
-    store: Slow<Redis>,
+    store: Slow,
     prefix: String,
     /// Every server that keeps something.
     servers: Vec<String>,
@@ -44,7 +44,7 @@ impl World {
     pub(crate) fn new(url: String, servers: Vec<String>) -> Self {
         let prefix = format!("t{:x}", RandomState::new().hash_one(0));
         let settings = Settings { prefix: prefix.clone(), timeout_ms: 10_000, ..Settings::at(url) };
-        let store = Slow(Redis::open(settings).expect("the settings are right"));
+        let store = Slow(Arc::new(Redis::open(settings).expect("the settings are right")));
         Self { store, prefix, servers }
     }
 }
@@ -92,20 +92,16 @@ mod cluster {
 }
 
 /// A store whose time is slower.
-struct Slow<S>(S);
+struct Slow(Arc<dyn Store>);
 
 #[async_trait::async_trait]
-impl<S: Store> Store for Slow<S> {
+impl StoreLayer for Slow {
+    fn inner(&self) -> Result<Arc<dyn Store>, Error> {
+        Ok(Arc::clone(&self.0))
+    }
+
     async fn create(&self, id: &SessionId, record: Record, ttl: Duration) -> Result<(), Error> {
         self.0.create(id, record, ttl * SLOWNESS).await
-    }
-
-    async fn read(&self, session: &SessionId) -> Result<Option<Record>, Error> {
-        self.0.read(session).await
-    }
-
-    async fn read_log(&self, session: &SessionId) -> Result<Vec<(u64, Bytes)>, Error> {
-        self.0.read_log(session).await
     }
 
     async fn claim(
@@ -131,10 +127,6 @@ impl<S: Store> Store for Slow<S> {
         self.0.reassert(record, slower(ring)).await
     }
 
-    async fn save(&self, session: &SessionId, token: Token, state: State) -> Result<u64, Error> {
-        self.0.save(session, token, state).await
-    }
-
     async fn release(
         &self,
         session: &SessionId,
@@ -153,20 +145,8 @@ impl<S: Store> Store for Slow<S> {
         self.0.leave(incarnation, ttl * SLOWNESS).await
     }
 
-    async fn primaries(&self) -> Result<Vec<Primary>, Error> {
-        self.0.primaries().await
-    }
-
     async fn renew(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
         self.0.renew(lease, ttl * SLOWNESS).await
-    }
-
-    async fn nodes(&self) -> Result<Vec<Lease>, Error> {
-        self.0.nodes().await
-    }
-
-    async fn presence(&self, incarnation: Incarnation) -> Result<Presence, Error> {
-        self.0.presence(incarnation).await
     }
 
     async fn mark_dead(

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use ownership::machine::{Acquired, Claimable, Stabilisation};
 use store::{
-    Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Lease, Marking, Memory, Owner,
-    Presence, PrimaryId, Record, RecordStatus, Renewed,
+    Appended, Batch, Claimed, Digest, Error, Expected, Incarnation, Memory, Owner, PrimaryId,
+    Record, RecordStatus, StoreLayer,
 };
 use tokio::sync::Semaphore;
 
@@ -22,7 +22,7 @@ const ENDED: Duration = Duration::from_secs(60);
 
 /// Writes down what it is asked, and waits before it does that.
 struct Gated {
-    memory: Memory,
+    memory: Arc<Memory>,
     gate: Semaphore,
     asked: Mutex<Vec<String>>,
     /// So many operations are done, and then said to have failed.
@@ -45,15 +45,9 @@ impl Gated {
 }
 
 #[async_trait::async_trait]
-impl Store for Gated {
-    async fn create(&self, s: &SessionId, r: Record, t: Duration) -> Result<(), Error> {
-        self.memory.create(s, r, t).await
-    }
-    async fn read(&self, s: &SessionId) -> Result<Option<Record>, Error> {
-        self.memory.read(s).await
-    }
-    async fn read_log(&self, s: &SessionId) -> Result<Vec<(u64, Bytes)>, Error> {
-        self.memory.read_log(s).await
+impl StoreLayer for Gated {
+    fn inner(&self) -> Result<Arc<dyn Store>, Error> {
+        Ok(Arc::clone(&self.memory) as _)
     }
     async fn claim(
         &self,
@@ -93,28 +87,6 @@ impl Store for Gated {
         self.passes(format!("end for {} s", d.as_secs())).await;
         self.answer(self.memory.end(s, t, d).await)
     }
-    async fn leave(&self, i: Incarnation, t: Duration) -> Result<(), Error> {
-        self.memory.leave(i, t).await
-    }
-    async fn renew(&self, l: Lease, t: Duration) -> Result<Renewed, Error> {
-        self.memory.renew(l, t).await
-    }
-    async fn nodes(&self) -> Result<Vec<Lease>, Error> {
-        self.memory.nodes().await
-    }
-    async fn presence(&self, i: Incarnation) -> Result<Presence, Error> {
-        self.memory.presence(i).await
-    }
-    async fn mark_dead(
-        &self,
-        i: Incarnation,
-        by: Incarnation,
-        also_dead: &[Incarnation],
-        seen: Option<u64>,
-        t: Duration,
-    ) -> Result<Marking, Error> {
-        self.memory.mark_dead(i, by, also_dead, seen, t).await
-    }
 }
 
 /// A log writer of a session that its store knows.
@@ -139,7 +111,7 @@ impl Scene {
             status: RecordStatus::Owned,
         };
         let session = SessionId::parse("a-session").unwrap();
-        let memory = Memory::default();
+        let memory = Arc::new(Memory::default());
         memory.create(&session, record.clone(), OWNED).await.unwrap();
         let (gate, asked) = (Semaphore::new(0), Mutex::default());
         let store = Arc::new(Gated { memory, gate, asked, failing: AtomicUsize::new(0) });
