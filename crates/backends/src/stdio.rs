@@ -41,9 +41,6 @@ pub struct StdioSettings {
     /// Where it runs; the node's own directory by default.
     #[serde(default)]
     pub cwd: Option<PathBuf>,
-    /// Who shares a process.
-    #[serde(default)]
-    pub scope: Scope,
     /// How long it may take to go when its input is closed, and again after `SIGTERM`;
     /// then it is killed.
     #[serde(default = "default_stop_grace_ms")]
@@ -65,15 +62,6 @@ pub struct StdioSettings {
     pub cpu_secs_max: Option<u64>,
 }
 
-/// Which sessions share a process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scope {
-    /// None: each session has its own process.
-    #[default]
-    Session,
-}
-
 fn default_stop_grace_ms() -> u64 {
     2_000
 }
@@ -93,7 +81,6 @@ impl StdioSettings {
             args: args.into_iter().map(Into::into).collect(),
             env: BTreeMap::new(),
             cwd: None,
-            scope: Scope::default(),
             stop_grace_ms: default_stop_grace_ms(),
             line_bytes_max: default_line_bytes_max(),
             memory_bytes_max: None,

@@ -1,11 +1,13 @@
-//! Server-sent events, written and read (SSE-12).
+//! Server-sent events, written (SSE-12); what reads them is for tests.
 //!
 //! What is written here is what every client of today was seen to take: a field always
 //! with its colon, since one parser ends the stream at a line without; ids only where
 //! the client may come back; nothing that could end a line too early, whatever is passed in.
 
+#[cfg(any(test, feature = "sse-decoder"))]
 mod decode;
 
+#[cfg(any(test, feature = "sse-decoder"))]
 pub use decode::{Decoder, Event, TooLong};
 
 use bytes::{BufMut, BytesMut};

@@ -10,6 +10,7 @@ mod server;
 
 use std::time::Instant;
 
+use futures_util::future::join_all;
 use store::Store;
 
 use crate::fixture::{Session, open};
@@ -47,15 +48,15 @@ async fn main() {
     let () = run(&mut admin, &["CONFIG", "RESETSTAT"]).await;
     let start = Instant::now();
     for round in 1..=10 {
-        let batches = sessions.iter().map(|session| session.batch(round, &payload)).collect();
-        for answer in store.append_many(batches).await {
+        let appends = sessions.iter().map(|session| session.append(&store, round, &payload));
+        for answer in join_all(appends).await {
             answer.expect("taken");
         }
     }
     let each = start.elapsed() / (10 * SESSIONS as u32);
     let stats: String = run(&mut admin, &["INFO", "commandstats"]).await;
     let line = stats.lines().find(|line| line.contains("evalsha")).unwrap_or_default();
-    eprintln!("append_many of {SESSIONS}: {each:?} each; {line}");
+    eprintln!("appends of {SESSIONS} at once: {each:?} each; {line}");
 
     let start = Instant::now();
     for session in &sessions {

@@ -72,15 +72,6 @@ pub trait Store: Send + Sync + 'static {
     /// below the floor, takes only what begins at the floor, and is replaced by it.
     async fn append(&self, batch: Batch) -> Result<Appended, Error>;
 
-    /// Appends several batches, each for itself; the answers are in the same order.
-    async fn append_many(&self, batches: Vec<Batch>) -> Vec<Result<Appended, Error>> {
-        let mut answers = Vec::with_capacity(batches.len());
-        for batch in batches {
-            answers.push(self.append(batch).await);
-        }
-        answers
-    }
-
     /// Writes a session anew that a failover or an eviction made the store forget: `ring`
     /// is everything its owner can still replay, under the record's token.
     ///

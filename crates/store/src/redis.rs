@@ -218,16 +218,6 @@ impl Store for Redis {
         outcome(self.client.call(self.append_call(&batch)).await?.value).map(|_| taken(&batch))
     }
 
-    async fn append_many(&self, batches: Vec<Batch>) -> Vec<Result<Appended, Error>> {
-        let calls = batches.iter().map(|batch| self.append_call(batch)).collect();
-        let answers = self.client.perform(calls).await.into_iter();
-        let taken = answers.zip(&batches).map(|(answer, batch)| {
-            let words = outcome(answer?.value);
-            words.map(|_| taken(batch))
-        });
-        taken.collect()
-    }
-
     async fn reassert(&self, record: Record, ring: Batch) -> Result<Appended, Error> {
         let mut reassert = self
             .on_session(Name::Reassert, &ring.session)

@@ -12,6 +12,12 @@ pub(crate) const RENAMED: &[(&str, &str)] = &[
     ("sessions.asks_max", "sessions.server_requests_max"),
 ];
 
+/// Keys that are gone: each with what holds instead. A `*` is any one name.
+const REMOVED: &[(&str, &str)] = &[(
+    "tenants.*.backends.*.scope",
+    "each session has a process of its own, which was the only value; leave the key out",
+)];
+
 /// Why settings cannot be used: one line for each thing to mend. It never repeats a
 /// value, which may be a secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +67,10 @@ impl Problems {
             self.add(format!("`{path}`{} is now called `{new}`", from(origin)));
             return;
         }
+        if let Some((_, instead)) = REMOVED.iter().find(|(old, _)| matches(old, &path)) {
+            self.add(format!("`{path}`{} is no longer a key: {instead}", from(origin)));
+            return;
+        }
         let near = nearest(key, known.keys()).map(|near| join(at, near));
         let advice = match near.or_else(|| elsewhere(key)) {
             Some(near) => format!("did you mean `{near}`?"),
@@ -96,6 +106,15 @@ impl fmt::Display for Problems {
             }
         }
     }
+}
+
+/// Is this path one that `pattern` means?
+fn matches(pattern: &str, path: &str) -> bool {
+    let (mut names, mut wanted) = (path.split('.'), pattern.split('.'));
+    let is_meant = wanted
+        .by_ref()
+        .all(|wanted| names.next().is_some_and(|name| wanted == "*" || wanted == name));
+    is_meant && names.next().is_none()
 }
 
 fn from(origin: Option<&str>) -> String {

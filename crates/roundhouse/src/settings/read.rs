@@ -116,6 +116,14 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_is_gone_is_refused_with_what_holds_instead() {
+        let backend = "[tenants.acme.backends.files]\nkind = 'stdio'\ncommand = 'server'\n";
+        let refusal = refusal(&format!("{backend}scope = 'session'"), &[]);
+        assert!(refusal.contains("`tenants.acme.backends.files.scope` in "), "{refusal}");
+        assert!(refusal.contains("is no longer a key: each session has"), "{refusal}");
+    }
+
+    #[test]
     fn a_key_of_another_section_is_found_there() {
         let refusal = refusal("[admin]\nsse_after_ms = 3", &[]);
         assert!(refusal.contains("did you mean `sessions.sse_after_ms`?"), "{refusal}");

@@ -119,10 +119,6 @@ impl StoreLayer for Slow {
         self.0.append(slower(batch)).await
     }
 
-    async fn append_many(&self, batches: Vec<Batch>) -> Vec<Result<Appended, Error>> {
-        self.0.append_many(batches.into_iter().map(slower).collect()).await
-    }
-
     async fn reassert(&self, record: Record, ring: Batch) -> Result<Appended, Error> {
         self.0.reassert(record, slower(ring)).await
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use store::redis::Settings;
 use store::{Error, Expected, Lease, Marking, Presence, RecordStatus, State, Store};
 
@@ -17,8 +18,9 @@ async fn a_server_that_forgot_the_scripts_is_told_again() {
     let session = Session::made(&store).await;
     session.append(&store, 1, "a").await.expect("taken");
     let () = server.run(&["SCRIPT", "FLUSH"]).await;
-    let batches = vec![session.batch(2, "b"), session.batch(3, "c"), session.batch(5, "e")];
-    let answers = store.append_many(batches).await;
+    let appends =
+        [(2, "b"), (3, "c"), (5, "e")].map(|(first, word)| session.append(&store, first, word));
+    let answers = join_all(appends).await;
     assert!(answers[0].is_ok() && answers[1].is_ok(), "{answers:?}");
     assert!(matches!(answers[2], Err(Error::Hole { last: Some(3) })), "{answers:?}");
     assert_eq!(session.log(&store).await, "a b c");
@@ -409,7 +411,7 @@ async fn an_operation_is_one_round_trip() {
     costs!(1, Session::new().make(&store));
     costs!(1, store.read(&session.id));
     costs!(1, session.append(&store, 1, "a"));
-    costs!(1, store.append_many(others.iter().map(|other| other.batch(1, "a b")).collect()));
+    costs!(1, join_all(others.iter().map(|other| other.append(&store, 1, "a b"))));
     costs!(1, store.save(&session.id, token, state));
     costs!(1, store.read_log(&session.id));
     costs!(1, session.claimed_by(&heir, &store));

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use store::{
     Batch, Digest, Expected, Incarnation, Memory, Owner, Record, RecordStatus, State, Store, Token,
 };
@@ -86,7 +87,9 @@ impl Step {
                 format!("{:?}", store.claim(id, *expected, *new, None, LONG).await)
             }
             Self::Append(batch) => format!("{:?}", store.append(batch.clone()).await),
-            Self::Many(batches) => format!("{:?}", store.append_many(batches.clone()).await),
+            Self::Many(batches) => {
+                format!("{:?}", join_all(batches.iter().map(|b| store.append(b.clone()))).await)
+            }
             Self::Reassert(record, ring) => {
                 format!("{:?}", store.reassert(record.clone(), ring.clone()).await)
             }
