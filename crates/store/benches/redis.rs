@@ -8,12 +8,16 @@ mod fixture;
 #[path = "../tests/redis/server.rs"]
 mod server;
 
-use std::time::Instant;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use store::Store;
+use store::redis::Settings;
+use tokio::runtime::Builder;
+use tokio::time::{interval_at, sleep};
 
-use crate::fixture::{Session, open};
+use crate::fixture::{Session, open, open_with};
 use crate::server::{Server, run};
 
 #[tokio::main(flavor = "current_thread")]
@@ -63,4 +67,78 @@ async fn main() {
         session.claimed_by(&session.heir(), &store).await.expect("claimed");
     }
     eprintln!("claim with 10 entries: {:?} each", start.elapsed() / SESSIONS as u32);
+
+    for _ in 0..3 {
+        for window_ms in [0, 1, 5] {
+            measure_window(&server, window_ms).await;
+        }
+    }
+}
+
+/// Prints what an append costs Redis and this process where 64 streams have an event each 50 ms,
+/// with a connection that lives on another thread, as a node has it.
+async fn measure_window(server: &Server, append_window_ms: u64) {
+    const STREAMS: u32 = 64;
+    const EVERY: Duration = Duration::from_millis(50);
+    const EVENTS: u64 = 120;
+    let (stay, stays) = tokio::sync::oneshot::channel::<()>();
+    let (sender, receiver) = mpsc::channel();
+    let url = server.url();
+    let connection = std::thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let store = open_with(Settings { append_window_ms, ..Settings::at(url) });
+            sender.send(Arc::new(store)).expect("the store is waited for");
+            let _ = stays.await;
+        });
+    });
+    let store = receiver.recv().expect("a store");
+    let sessions = join_all((0..STREAMS).map(|_| Session::made(&store))).await;
+    // What was counted of the creations is forgotten.
+    sleep(Duration::from_millis(200)).await;
+    let mut admin = server.connect().await;
+    let (redis, own) = (redis_cpu(&mut admin).await, own_cpu());
+    let begin = tokio::time::Instant::now();
+    let streams = (0..).zip(&sessions).map(|(place, session)| {
+        let store = &store;
+        async move {
+            let mut ticks = interval_at(begin + EVERY * place / STREAMS, EVERY);
+            for number in 1..=EVENTS {
+                ticks.tick().await;
+                let floor = number.saturating_sub(32).max(1);
+                let batch = store::Batch { floor, ..session.batch(number, "event") };
+                store.append(batch).await.expect("taken");
+            }
+        }
+    });
+    join_all(streams).await;
+    let appends = f64::from(STREAMS) * EVENTS as f64;
+    let each = |seconds: f64| seconds * 1e6 / appends;
+    eprintln!(
+        "window of {append_window_ms} ms: {:.1} us of redis and {:.1} us of this process an append, \
+         in {:.1} s",
+        each(redis_cpu(&mut admin).await - redis),
+        each(own_cpu() - own),
+        begin.elapsed().as_secs_f64(),
+    );
+    drop((store, stay));
+    connection.join().expect("the connection's thread ends");
+}
+
+/// The processor time of the server, in seconds.
+async fn redis_cpu(admin: &mut redis::aio::MultiplexedConnection) -> f64 {
+    let info: String = run(admin, &["INFO", "cpu"]).await;
+    let times = info
+        .lines()
+        .filter(|line| line.starts_with("used_cpu_sys:") || line.starts_with("used_cpu_user:"));
+    times.filter_map(|line| line.split(':').nth(1)?.trim().parse::<f64>().ok()).sum()
+}
+
+/// The processor time of this process, in seconds.
+fn own_cpu() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
+    let fields: Vec<&str> =
+        stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks: u64 = [11, 12].iter().filter_map(|at| fields[*at].parse::<u64>().ok()).sum();
+    ticks as f64 / 100.0
 }

@@ -67,8 +67,9 @@ impl Redis {
     pub fn open(settings: Settings) -> Result<Self, Invalid> {
         let keys = Keys::new(&settings.prefix);
         let leases = Arc::new(Client::new(settings.clone(), &Handle::current())?);
+        let gather = Gather::new(settings.append_window_ms);
         let client = Arc::new(Client::new(settings, &Handle::current())?);
-        Ok(Self { client, leases, keys, gather: Gather::new() })
+        Ok(Self { client, leases, keys, gather })
     }
 
     /// A script on a session's record and log.

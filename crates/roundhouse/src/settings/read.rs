@@ -133,7 +133,7 @@ mod tests {
     fn an_unknown_key_that_is_near_to_nothing_is_told_what_is_known() {
         let refusal = refusal("[store]\ncolour = 'red'", &[]);
         assert!(refusal.contains("unknown key `store.colour`"), "{refusal}");
-        assert!(refusal.contains("known here: `batch_bytes_max`"), "{refusal}");
+        assert!(refusal.contains("known here: `append_window_ms`, `batch_bytes_max`"), "{refusal}");
     }
 
     #[test]

@@ -10,20 +10,23 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// The longest time that an append waits, in milliseconds. A client that receives a few events a
-/// second does not notice it; a node that sends thousands of appends a second never waits.
-const WINDOW_MS: u64 = 5;
-
 /// So many windows are looked back on.
 const WINDOWS: u64 = 16;
 
-/// Appends in that time from which on they wait, and up to which: 500 and 3,000 a second.
+/// Appends in that time from which on they wait. With fewer than 2.5 in a window, an append mostly
+/// has the connection to itself whether or not it waits.
 const FEW: u64 = 40;
+
+/// Appends in that time up to which they wait. With more than 15 in a window, several are on
+/// their way at any time and share a write without waiting.
 const MANY: u64 = 240;
 
-/// What has come lately. Approximate where threads meet, which costs a wait or saves one.
+/// Has appends wait for the end of a window, where some came lately. Approximate where threads
+/// meet, which costs a wait or saves one.
 pub(super) struct Gather {
     start: Instant,
+    /// How long a window is; zero for none.
+    window_ms: u64,
     /// Which sixteen windows are being counted, and how many came in them.
     period: AtomicU64,
     count: AtomicU64,
@@ -32,16 +35,19 @@ pub(super) struct Gather {
 }
 
 impl Gather {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(window_ms: u64) -> Self {
         let zero = AtomicU64::default;
-        Self { start: Instant::now(), period: zero(), count: zero(), before: zero() }
+        Self { start: Instant::now(), window_ms, period: zero(), count: zero(), before: zero() }
     }
 
-    /// Waits for the others, where there are some.
+    /// Waits for the end of the window, where other appends came lately.
     pub(super) async fn wait(&self) {
+        if self.window_ms == 0 {
+            return;
+        }
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        if self.is_worth_it(now / (WINDOW_MS * WINDOWS)) {
-            let end = (now / WINDOW_MS + 1) * WINDOW_MS;
+        if self.is_worth_it(now / (self.window_ms * WINDOWS)) {
+            let end = (now / self.window_ms + 1) * self.window_ms;
             sleep_until(self.start + Duration::from_millis(end)).await;
         }
     }
@@ -62,10 +68,12 @@ impl Gather {
 mod tests {
     use super::*;
 
+    const WINDOW_MS: u64 = 5;
+
     /// So many come in each of some periods; do those of the next one wait?
     #[track_caller]
     fn check(counts: &[u64], waits: bool) {
-        let gather = Gather::new();
+        let gather = Gather::new(WINDOW_MS);
         for (period, count) in counts.iter().enumerate() {
             for _ in 0..*count {
                 gather.is_worth_it(period as u64);
@@ -86,7 +94,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn whoever_waits_does_so_until_the_end_of_a_common_window() {
-        let gather = Gather::new();
+        let gather = Gather::new(WINDOW_MS);
         for _ in 0..FEW {
             gather.wait().await;
         }
@@ -104,5 +112,17 @@ mod tests {
         // Timers go by whole milliseconds.
         let end = Duration::from_millis(WINDOW_MS * (WINDOWS + 1));
         assert!((end..end + Duration::from_millis(1)).contains(&one), "{one:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_window_no_append_waits() {
+        let gather = Gather::new(0);
+        for _ in 0..20 {
+            tokio::time::advance(Duration::from_millis(4)).await;
+            for _ in 0..5 {
+                gather.wait().await;
+            }
+        }
+        assert_eq!(gather.start.elapsed(), Duration::from_millis(80));
     }
 }

@@ -170,7 +170,7 @@ async fn keep_up(
                 metrics::CONNECT_FAILURES.inc();
                 // Said once an outage, not at each attempt.
                 if !std::mem::replace(&mut is_told, true) {
-                    tracing::warn!(%error, "redis cannot be reached; trying on");
+                    tracing::warn!(%error, "cannot connect to redis; retrying until it answers");
                 }
                 state.send_replace(State::Down(error.to_string().into()));
             }
