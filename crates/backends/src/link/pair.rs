@@ -70,16 +70,24 @@ struct Queue<T> {
     waiting: VecDeque<T>,
     bytes: usize,
     reader: Option<Waker>,
-    /// Nothing more will be written.
-    ended: bool,
-    /// The reader was dropped.
-    unread: bool,
+    state: QueueState,
+}
+
+/// Whether a queue has both of its ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum QueueState {
+    /// It is written and read.
+    Open,
+    /// Nothing more will be written; what waits is still read.
+    Ended,
+    /// Nothing more is taken: the reader is gone, or will not need it.
+    Unread,
 }
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
         let waiting = VecDeque::new();
-        Self { waiting, bytes: 0, reader: None, ended: false, unread: false }
+        Self { waiting, bytes: 0, reader: None, state: QueueState::Open }
     }
 }
 
@@ -107,11 +115,26 @@ impl<T: Weigh> Queue<T> {
         Some(item)
     }
 
+    /// Nothing more is taken. What waits is still read, and so is the end.
+    fn refuse_more(&mut self) {
+        if self.state == QueueState::Open {
+            self.state = QueueState::Unread;
+        }
+    }
+
+    /// Ends reading. What waits is not read; the caller drops it after the lock.
+    #[must_use]
+    fn leave_unread(&mut self) -> VecDeque<T> {
+        self.state = QueueState::Unread;
+        self.bytes = 0;
+        std::mem::take(&mut self.waiting)
+    }
+
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<T>> {
         if let Some(item) = self.pop() {
             return Poll::Ready(Some(item));
         }
-        if self.ended {
+        if self.state == QueueState::Ended {
             return Poll::Ready(None);
         }
         match &mut self.reader {
@@ -153,7 +176,7 @@ pub(super) struct SessionSender(Arc<Shared>);
 impl SessionSender {
     pub(super) fn send(&self, message: Message) -> Result<(), SendError> {
         let mut queue = lock(&self.0.to_server);
-        if queue.unread {
+        if queue.state != QueueState::Open {
             return Err(SendError::Down);
         }
         if !queue.has_room(message.weight(), &self.0.limits) {
@@ -169,7 +192,8 @@ impl SessionSender {
 impl Drop for SessionSender {
     fn drop(&mut self) {
         let mut queue = lock(&self.0.to_server);
-        queue.ended = true;
+        // Also where the server is down: its end learns that the session is gone.
+        queue.state = QueueState::Ended;
         let reader = queue.reader.take();
         drop(queue);
         reader.inspect(Waker::wake_by_ref);
@@ -213,11 +237,9 @@ impl EventReceiver {
 impl Drop for EventReceiver {
     fn drop(&mut self) {
         let mut queue = lock(&self.0.to_session);
-        queue.unread = true;
-        let receiver_gone = std::mem::take(&mut queue.waiting);
-        queue.bytes = 0;
+        let unread = queue.leave_unread();
         drop(queue);
-        drop(receiver_gone);
+        drop(unread);
         self.0.room.notify();
         self.0.receiver_gone.notify();
     }
@@ -235,7 +257,7 @@ impl ServerEnd {
         std::future::poll_fn(|context| self.poll_receive(context)).await
     }
 
-    /// As `heard`, for hand-written futures.
+    /// As `receive`, for hand-written futures.
     pub fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Option<Message>> {
         lock(&self.sender.0.to_server).poll(context)
     }
@@ -259,11 +281,9 @@ impl ServerEnd {
 impl Drop for ServerEnd {
     fn drop(&mut self) {
         let mut queue = lock(&self.sender.0.to_server);
-        queue.unread = true;
-        let receiver_gone = std::mem::take(&mut queue.waiting);
-        queue.bytes = 0;
+        let unread = queue.leave_unread();
         drop(queue);
-        drop(receiver_gone);
+        drop(unread);
     }
 }
 
@@ -294,7 +314,7 @@ impl EventSender {
     /// As `send`, but returns the event where there is no room.
     pub fn try_send(&self, event: LinkEvent) -> Result<Option<LinkEvent>, Gone> {
         let mut queue = lock(&self.0.to_session);
-        if queue.unread || queue.ended {
+        if queue.state != QueueState::Open {
             return Err(Gone);
         }
         let is_down = matches!(event, LinkEvent::Down { .. });
@@ -302,11 +322,13 @@ impl EventSender {
             return Ok(Some(event));
         }
         let reader = queue.push(event);
-        queue.ended = is_down;
+        if is_down {
+            queue.state = QueueState::Ended;
+        }
         drop(queue);
         reader.inspect(Waker::wake_by_ref);
         if is_down {
-            lock(&self.0.to_server).unread = true;
+            lock(&self.0.to_server).refuse_more();
             // A sender that waits for room would wait for ever.
             self.0.room.notify();
         }
@@ -320,7 +342,7 @@ impl EventSender {
 
     /// Is the session gone?
     pub fn is_closed(&self) -> bool {
-        lock(&self.0.to_session).unread
+        lock(&self.0.to_session).state == QueueState::Unread
     }
 
     /// Returns when the session has dropped its receiver.
