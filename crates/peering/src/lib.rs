@@ -13,6 +13,7 @@
 mod accept;
 mod answering;
 mod assembly;
+mod call;
 mod calls;
 mod connect;
 mod connection;
