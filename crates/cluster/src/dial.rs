@@ -2,17 +2,17 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use peering::{Calls, ConnectError, Established, PeerIdentity, Purpose};
+use peering::{Established, Purpose};
 use store::Marking;
-use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
+use crate::link::Link;
+use crate::linked::Linked;
+use crate::meet::{Failure, meet};
 use crate::node::Node;
 use crate::peer_watch::Watch;
-use crate::peers::Linked;
 use crate::{Incarnation, Settings, metrics};
 use ownership::detector::{Attempt, FailureDetector, Found, LOOK_MS, Links, Next, Timing, Verdict};
 
@@ -21,29 +21,6 @@ const MARK: Duration = Duration::from_hours(24);
 
 /// How long the store may take to answer a look at a peer's lease.
 const LOOK: Duration = Duration::from_millis(LOOK_MS);
-
-/// One node's link to another.
-pub(crate) struct Link {
-    /// Whom it is meant for.
-    pub(crate) incarnation: Incarnation,
-    pub(crate) address: Arc<str>,
-    pub(crate) calls: Arc<Calls>,
-    /// The peer's lease is over: it does nothing of what it was asked.
-    pub(crate) lapsed: Notify,
-    /// The peer was about to leave when its lease was last seen, and ends the link itself.
-    pub(crate) parts: AtomicBool,
-}
-
-/// Why there is no link.
-pub(crate) enum Failure {
-    /// Nothing listens at the address.
-    Refused,
-    /// Another process of the cluster answers, which is told to be at this very address. So
-    /// the one meant is not there any more; unless its lease is still renewed.
-    Superseded(Incarnation),
-    /// Anything else.
-    Other(String),
-}
 
 /// How an established link ended.
 enum Ended {
@@ -98,7 +75,7 @@ impl Drop for FoundDead<'_> {
 }
 
 /// Connects, in the background, and keeps the link for as long as the peer is a member.
-/// The calls must have asked for it: [`Calls::open`], [`Calls::want`].
+/// The calls must have asked for it: `Calls::open`, `Calls::want`.
 pub(crate) fn connect(node: &Arc<Node>, link: &Arc<Link>) {
     let connecting = Connecting(link.clone());
     let node = node.clone();
@@ -219,47 +196,6 @@ async fn run(node: &Arc<Node>, link: &Arc<Link>, mut established: Established) -
     link.calls.broke(true);
     drop((linked, counted, established));
     ended
-}
-
-/// Connects, and finds out that the peer of the link is there.
-pub(crate) async fn meet(
-    node: &Node,
-    link: &Link,
-    purpose: Purpose,
-) -> Result<Established, Failure> {
-    let established = node.local.connect(&link.address, purpose).await?;
-    if established.peer().incarnation != link.incarnation.0 {
-        return Err(another(node, link, established.peer()));
-    }
-    Ok(established)
-}
-
-impl From<ConnectError> for Failure {
-    fn from(error: ConnectError) -> Self {
-        match error {
-            ConnectError::Refused => Self::Refused,
-            ConnectError::Other(why) => Self::Other(why),
-        }
-    }
-}
-
-/// What it means that another process answers than the one that was called. A connection may
-/// have been led elsewhere, also back to this node: that proves nothing of the one called.
-fn another(node: &Node, link: &Link, callee: &PeerIdentity) -> Failure {
-    if callee.incarnation == node.local.incarnation {
-        return Failure::Other(format!(
-            "this node itself answers at {}; see cluster.advertise of both nodes, and what \
-             leads there",
-            link.address
-        ));
-    }
-    if callee.address != link.address {
-        return Failure::Other(format!(
-            "the node that is to be reached at {} answers at {}; see what leads there",
-            callee.address, link.address
-        ));
-    }
-    Failure::Superseded(Incarnation(callee.incarnation))
 }
 
 /// Has the store note that an incarnation is dead, which was found so by the renewal `seen`. No

@@ -8,8 +8,12 @@ mod claim;
 mod clock;
 mod dial;
 mod failovers;
+mod link;
+mod linked;
 mod listen;
+mod location_cache;
 mod locator;
+mod meet;
 mod members;
 mod metrics;
 mod node;
@@ -19,6 +23,7 @@ mod peers;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -41,10 +46,10 @@ pub use peering::{CallError, Replies, Tls, install_flush_queue as batch_wakes};
 pub use settings::Settings;
 
 use self::clock::Clock;
-use self::dial::Link;
 use self::failovers::Failovers;
+use self::link::Link;
 use self::listen::listen;
-use self::locator::LocationCache;
+use self::location_cache::LocationCache;
 use self::members::Members;
 use self::node::Node;
 use self::node_lease::NodeLease;
@@ -291,9 +296,9 @@ impl Cluster {
         node.come_in().await.map_err(Error::Store)?;
 
         let (leaving, left) = (CancellationToken::new(), CancellationToken::new());
-        tokio::spawn(node::keep_lease(node.clone(), leaving.clone(), left.clone().drop_guard()));
-        tokio::spawn(node::keep_looking(node.clone(), leaving.clone()));
-        tokio::spawn(node::bury_former_lives(node.clone()));
+        tokio::spawn(upkeep::keep_lease(node.clone(), leaving.clone(), left.clone().drop_guard()));
+        tokio::spawn(upkeep::keep_looking(node.clone(), leaving.clone()));
+        tokio::spawn(upkeep::mark_former_nodes(node.clone()));
         tracing::info!(incarnation = %node.incarnation, address = %node.local.address, "joined");
         let sockets = listener.map(|(sockets, _)| sockets);
         Ok(Membership { cluster: Self { node, leaving, left }, sockets })

@@ -8,8 +8,8 @@ use peering::{Answerer, Established, Listener, Purpose};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
+use crate::linked::Linked;
 use crate::node::Node;
-use crate::peers::Linked;
 use crate::{Incarnation, Replies, Serve, peer_watch};
 
 /// How long to wait after no connection could be taken: the process has too many files open.

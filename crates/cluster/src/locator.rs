@@ -1,72 +1,14 @@
 //! Where a session is: what is known, and what the store has to be asked.
 
-use std::collections::HashMap;
-use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use protocol::SessionId;
 use store::Presence;
 
 use crate::node::Node;
-use crate::{Error, Incarnation, Peer, SessionLocation};
+use crate::{Error, Peer, SessionLocation};
 use ownership::location::{self, Location};
 use ownership::machine::Stabilisation;
-
-/// Which other node each session was found at. Believed until a call there says
-/// otherwise.
-///
-/// In two halves: when the younger is full, it becomes the older, and what was older
-/// and was not asked for since is forgotten.
-pub(crate) struct LocationCache {
-    half: usize,
-    halves: Mutex<Halves>,
-}
-
-#[derive(Default)]
-struct Halves {
-    younger: HashMap<SessionId, Incarnation>,
-    older: HashMap<SessionId, Incarnation>,
-}
-
-impl LocationCache {
-    /// Remembers at most `max` sessions.
-    pub(crate) fn new(max: usize) -> Self {
-        Self { half: (max / 2).max(1), halves: Mutex::default() }
-    }
-
-    fn get(&self, session: &SessionId) -> Option<Incarnation> {
-        let mut halves = self.halves();
-        if let Some(owner) = halves.younger.get(session) {
-            return Some(*owner);
-        }
-        let owner = halves.older.remove(session)?;
-        halves.insert(session.clone(), owner, self.half);
-        Some(owner)
-    }
-
-    fn insert(&self, session: &SessionId, owner: Incarnation) {
-        self.halves().insert(session.clone(), owner, self.half);
-    }
-
-    fn forget(&self, session: &SessionId) {
-        let mut halves = self.halves();
-        halves.younger.remove(session);
-        halves.older.remove(session);
-    }
-
-    fn halves(&self) -> MutexGuard<'_, Halves> {
-        self.halves.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Halves {
-    fn insert(&mut self, session: SessionId, owner: Incarnation, half: usize) {
-        if self.younger.len() >= half {
-            self.older = mem::take(&mut self.younger);
-        }
-        self.younger.insert(session, owner);
-    }
-}
 
 /// Where a session is. `fresh`: nothing that is known is believed.
 pub(crate) async fn locate(
@@ -129,27 +71,5 @@ async fn look_up(
             node.members.forget(owner);
             Ok(SessionLocation::Ownerless(record, cause))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn session(n: usize) -> SessionId {
-        SessionId::parse(&format!("session-{n}")).unwrap()
-    }
-
-    #[test]
-    fn what_is_asked_for_is_kept_and_the_rest_is_forgotten_in_time() {
-        let cache = LocationCache::new(8);
-        cache.insert(&session(0), Incarnation(7));
-        for n in 1..100 {
-            cache.insert(&session(n), Incarnation(1));
-            assert_eq!(cache.get(&session(0)), Some(Incarnation(7)), "after {n}");
-            let halves = cache.halves();
-            assert!(halves.younger.len() + halves.older.len() <= 8);
-        }
-        assert_eq!(cache.get(&session(50)), None);
     }
 }

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use peering::{Calls, Limits};
+use peering::Limits;
 use store::Lease;
 use tokio::sync::Notify;
 
-use crate::dial::Link;
+use crate::link::Link;
 use crate::{Incarnation, metrics};
 
 /// Most nodes that are known; more are looked up each time they are needed.
@@ -132,14 +132,8 @@ impl Members {
     }
 
     fn link(&self, state: &mut State, incarnation: Incarnation, address: Arc<str>) -> Arc<Link> {
-        let make = || Link {
-            incarnation,
-            address,
-            calls: Arc::new(Calls::new(self.limits)),
-            lapsed: Notify::new(),
-            parts: false.into(),
-        };
-        state.links.entry(incarnation).or_insert_with(|| Arc::new(make())).clone()
+        let make = || Arc::new(Link::new(incarnation, address, self.limits));
+        state.links.entry(incarnation).or_insert_with(make).clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

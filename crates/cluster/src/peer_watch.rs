@@ -15,7 +15,8 @@ use tokio::time::{sleep, timeout};
 
 use peering::{Established, Purpose};
 
-use crate::dial::{Link, meet};
+use crate::link::Link;
+use crate::meet::meet;
 use crate::node::Node;
 
 /// How long to wait before the connection is made anew, where it ended or could not be made.

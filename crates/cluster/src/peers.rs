@@ -1,12 +1,9 @@
 //! Which incarnations this node has a live link to, whichever of the two nodes connected.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use peering::OrderlyEnd;
-
-use crate::Incarnation;
-use crate::node::Node;
+use store::Incarnation;
 
 /// Most peers that are told in a lease; a cluster has fewer nodes.
 const TOLD_MAX: usize = 1_024;
@@ -57,6 +54,22 @@ impl Peers {
         }
     }
 
+    /// A link to the peer has begun.
+    pub(crate) fn begin_link(&self, peer: Incarnation) {
+        let mut peers = self.peers();
+        let links = peers.entry(peer).or_default();
+        links.live += 1;
+        links.closed = false;
+    }
+
+    /// A link to the peer has ended, `closed` in order or not.
+    pub(crate) fn end_link(&self, peer: Incarnation, closed: bool) {
+        if let Some(links) = self.peers().get_mut(&peer) {
+            links.live -= 1;
+            links.closed |= closed;
+        }
+    }
+
     /// Forgets whom there is no link to and who is not asked for any more.
     pub(crate) fn retain(&self, is_member: impl Fn(Incarnation) -> bool) {
         self.peers().retain(|peer, links| links.live > 0 || is_member(*peer));
@@ -80,43 +93,5 @@ impl Peers {
 
     fn peers(&self) -> MutexGuard<'_, HashMap<Incarnation, Links>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A live link. Dropped when it ends, whereupon the lease is renewed at once: a node that
-/// loses a link may be the one that is taken for dead.
-pub(crate) struct Linked {
-    node: Arc<Node>,
-    peer: Incarnation,
-    end: OrderlyEnd,
-}
-
-impl Linked {
-    /// `end` is that of the link's connection.
-    pub(crate) fn new(node: &Arc<Node>, peer: Incarnation, end: OrderlyEnd) -> Self {
-        let mut peers = node.peers.peers();
-        let links = peers.entry(peer).or_default();
-        links.live += 1;
-        links.closed = false;
-        drop(peers);
-        // The renewed lease lists this link. If the link breaks, the peer sees from that list
-        // whether this node has renewed its lease since, and so whether it is alive.
-        node.renew_now.notify_one();
-        if !node.members.knows(peer) {
-            // It came a moment ago. A link back notices its death as well.
-            node.look_now.notify_one();
-        }
-        Self { node: node.clone(), peer, end }
-    }
-}
-
-impl Drop for Linked {
-    fn drop(&mut self) {
-        if let Some(links) = self.node.peers.peers().get_mut(&self.peer) {
-            links.live -= 1;
-            links.closed |= self.end.was_seen();
-        }
-        self.node.lease.doubt();
-        self.node.renew_now.notify_one();
     }
 }

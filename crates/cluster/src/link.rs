@@ -1,0 +1,33 @@
+//! What is known of the link from this node to one other, whether it is up or not.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use peering::{Calls, Limits};
+use store::Incarnation;
+use tokio::sync::Notify;
+
+/// One node's link to another.
+pub(crate) struct Link {
+    /// Whom it is meant for.
+    pub(crate) incarnation: Incarnation,
+    pub(crate) address: Arc<str>,
+    pub(crate) calls: Arc<Calls>,
+    /// The peer's lease is over: it does nothing of what it was asked.
+    pub(crate) lapsed: Notify,
+    /// The peer was about to leave when its lease was last seen, and ends the link itself.
+    pub(crate) parts: AtomicBool,
+}
+
+impl Link {
+    /// A link that is down.
+    pub(crate) fn new(incarnation: Incarnation, address: Arc<str>, limits: Limits) -> Self {
+        Self {
+            incarnation,
+            address,
+            calls: Arc::new(Calls::new(limits)),
+            lapsed: Notify::new(),
+            parts: AtomicBool::new(false),
+        }
+    }
+}
