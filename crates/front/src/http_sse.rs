@@ -8,32 +8,39 @@ use actors::{Answer, Opened, Refusal, ReplyEvent};
 use protocol::SessionId;
 
 use crate::accept::is_json;
+use crate::asked::{Asked, Service};
 use crate::body::Body;
 use crate::drain::Present;
-use crate::front::{Asked, Front};
 use crate::refusal::Refused;
 use crate::sse_body::SseBody;
 use crate::streamable_http::{events, no_answer};
 
 /// Opens a session and its stream (OLD-01). Any other method is 405, which sends a client
 /// that probes with a POST back to the old transport (OLD-07).
-pub(crate) async fn open(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
+pub(crate) async fn open(
+    service: &Service,
+    asked: &mut Asked<'_>,
+) -> Result<Response<Body>, Refused> {
     if *asked.method != Method::GET {
         return Err(Refused::method("GET"));
     }
     if !asked.heads.accept.events() {
         return Err(Refused::accept("text/event-stream"));
     }
-    let Opened { session, replies } = front.handle.connect(asked.tenant, &asked.principal).await?;
+    let Opened { session, replies } =
+        service.handle.connect(asked.tenant, &asked.principal).await?;
     // OLD-02: on our own origin, since it names none. A session's id needs no escaping.
-    let (base, tenant) = (&front.public_path, &asked.tenant.name);
+    let (base, tenant) = (&service.public_path, &asked.tenant.name);
     let endpoint = format!("{base}/{tenant}/messages?session={}", session.as_str());
-    let body = SseBody::new(replies, Present::new(&front.drain));
+    let body = SseBody::new(replies, Present::new(&service.drain));
     Ok(events(body.with_endpoint(&endpoint), None))
 }
 
 /// Takes what a client says; 202 says no more than that (OLD-03).
-pub(crate) async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
+pub(crate) async fn post(
+    service: &Service,
+    asked: &mut Asked<'_>,
+) -> Result<Response<Body>, Refused> {
     if *asked.method != Method::POST {
         return Err(Refused::method("POST"));
     }
@@ -42,9 +49,9 @@ pub(crate) async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Respons
     }
     // Before the body is read: without a session there is nothing that it could be for.
     let session = session_in(asked.query)?;
-    let raw = front.collect(asked).await?;
+    let raw = service.collect(asked).await?;
     let body = protocol::parse(raw, &protocol::Limits::default())?;
-    let mut replies = front.handle.post(&asked.caller(session), body, None);
+    let mut replies = service.handle.post(&asked.caller(session), body, None);
     match replies.next().await {
         Some(ReplyEvent::Answer(Answer::Refused(refusal))) => Err(refusal.into()),
         Some(ReplyEvent::Answer(_)) => Ok(Response::with_body(StatusCode::ACCEPTED, Body::Empty)),

@@ -6,6 +6,7 @@
 
 mod accept;
 mod admin;
+mod asked;
 mod body;
 mod connection;
 mod cors;

@@ -103,7 +103,7 @@ fn client_server(
     let stopping = server.graceful_shutdown_signal();
     let service = move || {
         // Sessions that are taken up may be brought to this worker.
-        front.handle.register();
+        front.register_thread();
         let front = Rc::new(front.for_worker());
         let stopping = stopping.clone();
         let http = HttpService::build()

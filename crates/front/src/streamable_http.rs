@@ -14,9 +14,9 @@ use protocol::{
 };
 
 use crate::accept::is_json;
+use crate::asked::{Asked, Service};
 use crate::body::Body;
 use crate::drain::Present;
-use crate::front::{Asked, Front};
 use crate::refusal::Refused;
 use crate::sse_body::SseBody;
 
@@ -25,18 +25,18 @@ const ALLOW: &str = "GET, POST, DELETE";
 
 /// Answers one request.
 pub(crate) async fn answer(
-    front: &Front,
+    service: &Service,
     asked: &mut Asked<'_>,
 ) -> Result<Response<Body>, Refused> {
     match *asked.method {
-        Method::POST => post(front, asked).await,
-        Method::GET => get(front, asked).await,
-        Method::DELETE => delete(front, asked).await,
+        Method::POST => post(service, asked).await,
+        Method::GET => get(service, asked).await,
+        Method::DELETE => delete(service, asked).await,
         _ => Err(Refused::method(ALLOW)),
     }
 }
 
-async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
+async fn post(service: &Service, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
     if !asked.heads.content_type.is_some_and(is_json) {
         return Err(Refused::content_type());
     }
@@ -44,10 +44,10 @@ async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Re
         return Err(Refused::accept("both application/json and text/event-stream"));
     }
     let Some(session) = asked.heads.session else {
-        let raw = front.collect_initialize(asked).await?;
-        return begin(front, asked, raw).await;
+        let raw = service.collect_initialize(asked).await?;
+        return begin(service, asked, raw).await;
     };
-    let raw = front.collect(asked).await?;
+    let raw = service.collect(asked).await?;
     let again = raw.clone();
     let body = protocol::parse(raw, &protocol::Limits::default())?;
     if let Some(initialize) = initialize_in(&body) {
@@ -57,8 +57,8 @@ async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Re
     let session = SessionId::parse(session).ok_or(Refusal::UnknownSession)?;
     let mirrored = mirrored(asked);
     let caller = asked.caller(session);
-    let replies = front.handle.post(&caller, body, mirrored);
-    let told = tell(front, replies, Some(&caller.session)).await;
+    let replies = service.handle.post(&caller, body, mirrored);
+    let told = tell(service, replies, Some(&caller.session)).await;
     // Any status but 200 on a POST in a live session ends some clients, so what is not the
     // request's fault is said as its answer.
     told.or_else(|refusal| match Refused::from(refusal) {
@@ -68,7 +68,11 @@ async fn post(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Re
 }
 
 /// A POST without a session: `initialize`, or a mistake.
-async fn begin(front: &Front, asked: &Asked<'_>, raw: Bytes) -> Result<Response<Body>, Refused> {
+async fn begin(
+    service: &Service,
+    asked: &Asked<'_>,
+    raw: Bytes,
+) -> Result<Response<Body>, Refused> {
     let body = protocol::parse(raw, &protocol::Limits::default())?;
     check_version(asked).map_err(|refused| refused.of(only_id(&body)))?;
     let request = match body {
@@ -80,26 +84,26 @@ async fn begin(front: &Front, asked: &Asked<'_>, raw: Bytes) -> Result<Response<
         other => return Err(Refused::no_session().of(only_id(&other))),
     };
     let Opened { session, replies } =
-        front.handle.initialize(asked.tenant, &asked.principal, request, mirrored(asked)).await?;
-    Ok(tell(front, replies, Some(&session)).await?)
+        service.handle.initialize(asked.tenant, &asked.principal, request, mirrored(asked)).await?;
+    Ok(tell(service, replies, Some(&session)).await?)
 }
 
-async fn get(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
+async fn get(service: &Service, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
     if !asked.heads.accept.events() {
         return Err(Refused::accept("text/event-stream"));
     }
     let session = session_of(asked)?;
     check_version(asked)?;
     let after = asked.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
-    let replies = front.handle.listen(&asked.caller(session), after);
-    Ok(tell(front, replies, None).await?)
+    let replies = service.handle.listen(&asked.caller(session), after);
+    Ok(tell(service, replies, None).await?)
 }
 
-async fn delete(front: &Front, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
+async fn delete(service: &Service, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
     let session = session_of(asked)?;
     check_version(asked)?;
-    let replies = front.handle.delete(&asked.caller(session));
-    Ok(tell(front, replies, None).await?)
+    let replies = service.handle.delete(&asked.caller(session));
+    Ok(tell(service, replies, None).await?)
 }
 
 /// The session that a GET or a DELETE names (SES-05, GET-08).
@@ -145,14 +149,14 @@ fn only_id(body: &Posted) -> Option<RequestId> {
 
 /// Waits for the first word and makes the response of it.
 async fn tell(
-    front: &Front,
+    service: &Service,
     mut replies: ReplyStream,
     session: Option<&SessionId>,
 ) -> Result<Response<Body>, Refusal> {
     match replies.next().await {
         Some(ReplyEvent::Answer(answer)) => answered(answer, session),
         Some(ReplyEvent::Open { welcome, .. }) => {
-            let body = SseBody::new(replies, Present::new(&front.drain));
+            let body = SseBody::new(replies, Present::new(&service.drain));
             Ok(events(body, session.filter(|_| welcome)))
         }
         // Of a session that goes before it was ever answered.

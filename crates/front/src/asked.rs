@@ -1,0 +1,116 @@
+//! One request that passed the shared checks, and what every transport serves it with.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use actix_http::{Method, Payload};
+use actors::{Caller, Handle};
+use bytes::Bytes;
+use protocol::SessionId;
+use tenants::{Principal, Tenant};
+
+use crate::body::{Bound, Collecting, collect};
+use crate::drain::Drain;
+use crate::heads::Heads;
+use crate::origin::public_path;
+use crate::refusal::Refused;
+use crate::{Error, Settings};
+
+/// One request that passed the shared checks.
+pub(crate) struct Asked<'a> {
+    pub(crate) tenant: &'a Arc<Tenant>,
+    pub(crate) principal: Principal,
+    pub(crate) method: &'a Method,
+    pub(crate) query: &'a str,
+    pub(crate) heads: Heads<'a>,
+    /// The body, until it is collected.
+    payload: Payload,
+}
+
+impl<'a> Asked<'a> {
+    /// A request whose body is not collected.
+    pub(crate) fn new(
+        tenant: &'a Arc<Tenant>,
+        principal: Principal,
+        method: &'a Method,
+        query: &'a str,
+        heads: Heads<'a>,
+        payload: Payload,
+    ) -> Self {
+        Self { tenant, principal, method, query, heads, payload }
+    }
+
+    /// This caller, with a session.
+    pub(crate) fn caller(&self, session: SessionId) -> Caller {
+        Caller { tenant: Arc::clone(self.tenant), principal: self.principal.clone(), session }
+    }
+
+    /// The body, where it was not collected.
+    pub(crate) fn take_payload(&mut self) -> Payload {
+        std::mem::replace(&mut self.payload, Payload::None)
+    }
+}
+
+/// What the transports serve requests with.
+#[derive(Clone)]
+pub(crate) struct Service {
+    pub(crate) handle: Handle,
+    pub(crate) public_path: Arc<str>,
+    pub(crate) drain: Arc<Drain>,
+    collecting: Collecting,
+}
+
+impl Service {
+    /// What serves under these settings.
+    pub(crate) fn new(
+        settings: &Settings,
+        handle: Handle,
+        drain: Arc<Drain>,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            handle,
+            drain,
+            public_path: public_path(settings)?.into(),
+            collecting: Collecting {
+                of_session: of_session(settings),
+                of_none: of_none(settings),
+                wait: Duration::from_secs(settings.body_timeout_secs),
+                room: Arc::new(AtomicUsize::new(settings.bodies_bytes_max)),
+            },
+        })
+    }
+
+    /// Collects the body of a request for a session, bounded in size and time. One that names
+    /// it in its headers waits for room a moment: a refusal would end some clients.
+    pub(crate) async fn collect(&self, asked: &mut Asked<'_>) -> Result<Bytes, Refused> {
+        self.collect_within(asked, self.collecting.of_session).await
+    }
+
+    /// Collects the body of a POST that names no session. Only `initialize` is answered there,
+    /// so it is bounded by less.
+    pub(crate) async fn collect_initialize(&self, asked: &mut Asked<'_>) -> Result<Bytes, Refused> {
+        self.collect_within(asked, self.collecting.of_none).await
+    }
+
+    async fn collect_within(&self, asked: &mut Asked<'_>, bound: Bound) -> Result<Bytes, Refused> {
+        let announced = asked.heads.content_length;
+        let patient = asked.heads.session.is_some();
+        let body = collect(&mut asked.payload, announced, &self.collecting, bound, patient).await?;
+        asked.payload = Payload::None;
+        Ok(body)
+    }
+}
+
+fn of_session(settings: &Settings) -> Bound {
+    Bound { bytes_max: settings.body_bytes_max, setting: "front.body_bytes_max" }
+}
+
+fn of_none(settings: &Settings) -> Bound {
+    let bytes_max = settings.initialize_body_bytes_max;
+    if bytes_max < settings.body_bytes_max {
+        Bound { bytes_max, setting: "front.initialize_body_bytes_max" }
+    } else {
+        of_session(settings)
+    }
+}
