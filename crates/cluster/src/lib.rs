@@ -33,7 +33,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use peering::{Local, TlsError, Trust};
+use peering::{LocalNode, TlsError, Trust};
 use protocol::SessionId;
 use store::{Claimed, Incarnation, Lease, Record, Store};
 use tokio::net::TcpListener;
@@ -258,7 +258,7 @@ impl Cluster {
             "" => address.clone(),
             name => name.into(),
         };
-        let local = Local {
+        let local = LocalNode {
             incarnation: random,
             address: address.clone(),
             ping_ms: settings.ping_ms,
@@ -520,17 +520,17 @@ impl Peer {
     }
 
     /// Sends a call. Never waits; replies, and failure, are told by what is returned.
-    pub fn call(&self, call: Bytes) -> Calling {
+    pub fn call(&self, call: Bytes) -> ForwardedCall {
         if self.node.closing.is_cancelled() {
-            return Calling(Err(Some(CallError::NotStarted)));
+            return ForwardedCall(Err(Some(CallError::NotStarted)));
         }
         let (id, connect) = match self.link.calls.open(call) {
             Ok(opened) => opened,
             Err(error) => {
-                return Calling(Err(Some(error)));
+                return ForwardedCall(Err(Some(error)));
             }
         };
-        let calling = Calling(Ok(Underway { link: self.link.clone(), id }));
+        let calling = ForwardedCall(Ok(Underway { link: self.link.clone(), id }));
         if connect {
             dial::connect(&self.node, &self.link);
         }
@@ -545,9 +545,9 @@ impl fmt::Debug for Peer {
 }
 
 /// A call under way. Dropping it tells the callee that its caller is gone.
-pub struct Calling(Result<Underway, Option<CallError>>);
+pub struct ForwardedCall(Result<Underway, Option<CallError>>);
 
-impl Calling {
+impl ForwardedCall {
     /// The next reply; `None` after the last, or after an error.
     pub fn poll_next(
         &mut self,

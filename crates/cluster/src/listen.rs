@@ -26,8 +26,8 @@ impl Answerer for PeerService {
         !self.node.lease.is_given_up()
     }
 
-    fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>> {
-        self.serve.serve(call)
+    fn begin_call(&self, call: Bytes) -> Option<Box<dyn Replies>> {
+        self.service.serve(call)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ownership::location::Undecided;
 use ownership::validity::Renewal;
-use peering::Local;
+use peering::LocalNode;
 use store::{Lease, Presence, Store};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -51,7 +51,7 @@ pub(crate) struct Node {
     /// No other node shares its sessions.
     pub(crate) is_alone: bool,
     /// What connections to peers are made and taken with.
-    pub(crate) local: Local,
+    pub(crate) local: LocalNode,
     pub(crate) lease: NodeLease,
     pub(crate) failovers: Failovers,
     /// Rises when sessions have something to do: the lease generation or a primary changed,

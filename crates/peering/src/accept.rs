@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::connect::Local;
+use crate::connect::LocalNode;
 use crate::established::Established;
 use crate::handshake::{self, Purpose, Unmet};
 use crate::inbox::Inbox;
@@ -48,7 +48,7 @@ pub struct Arrival {
 impl Arrival {
     /// Finds out who has connected, within this time. `None`: no node of this cluster, or the
     /// connection had to make room for a later one.
-    pub async fn meet(self, local: &Local, within: Duration) -> Option<Established> {
+    pub async fn meet(self, local: &LocalNode, within: Duration) -> Option<Established> {
         let Self { stranger, stream, from } = self;
         let meeting = meet(local, &stranger.listener.refusals, stream, from);
         let met = stranger.place.run_until_cancelled(timeout(within, meeting)).await;
@@ -102,7 +102,7 @@ impl Drop for Stranger {
 }
 
 async fn meet(
-    local: &Local,
+    local: &LocalNode,
     refusals: &Refusals,
     stream: TcpStream,
     from: SocketAddr,
@@ -136,7 +136,7 @@ async fn meet(
     }
 }
 
-async fn welcome(local: &Local, stream: TcpStream) -> io::Result<Wire> {
+async fn welcome(local: &LocalNode, stream: TcpStream) -> io::Result<Wire> {
     let socket = Socket::new(stream)?;
     Ok(match &local.trust {
         Some(trust) => Wire::Tls(Box::new(trust.accept(socket).await?.into())),

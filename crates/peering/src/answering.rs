@@ -145,7 +145,7 @@ impl Answering {
 
     /// Begins a call that has arrived whole.
     fn begin(&self, id: u64, window: u32, body: Bytes) -> bool {
-        let replies = self.answerer.serve(body);
+        let replies = self.answerer.begin_call(body);
         let mut state = self.state();
         let Some(replies) = replies else { return state.refuse(Kind::NotStarted(id)) };
         let queued = AtomicBool::new(false);

@@ -15,7 +15,7 @@ use crate::wire::{Socket, Wire};
 use crate::{FRAME_BYTES_MAX, metrics};
 
 /// This node, as its peers see it, and what it proves itself with.
-pub struct Local {
+pub struct LocalNode {
     /// This process. A restarted node is another one.
     pub incarnation: u64,
     /// Where peers reach it; empty where none does.
@@ -41,7 +41,7 @@ pub enum ConnectError {
     Other(String),
 }
 
-impl Local {
+impl LocalNode {
     /// Connects to an address, and finds out which node is there. Waits for as long as the peer
     /// takes: the caller bounds it.
     pub async fn connect(

@@ -46,7 +46,7 @@ impl Established {
     /// Carries these calls until the connection ends, or this future is dropped; the connection
     /// is closed when the whole value is dropped. Say then [`Calls::broke`].
     pub async fn carry(&mut self, calls: &Arc<Calls>) -> Ended {
-        let handler = Calling { number: calls.link(), calls: calls.clone() };
+        let handler = CallFrames { link: calls.link(), calls: calls.clone() };
         let connection = Arc::new(PeerConnection::new(handler, &self.wire));
         calls.up(connection.clone());
         connection.run(&mut self.wire, &mut self.inbox, self.heartbeat).await
@@ -97,18 +97,19 @@ impl Drop for AnsweredCalls<'_> {
     }
 }
 
-/// The calls of one connection: those of an earlier one are not written.
-struct Calling {
-    number: u64,
+/// Reads and writes the frames of calls on one connection. Frames are written only while it is the
+/// newest link to the peer.
+struct CallFrames {
+    link: u64,
     calls: Arc<Calls>,
 }
 
-impl FrameHandler for Calling {
+impl FrameHandler for CallFrames {
     fn handle_frame(&self, kind: Kind) -> bool {
         self.calls.take(kind)
     }
 
     fn write_frames(&self, out: &mut BytesMut, enough_bytes: usize) {
-        self.calls.write_frames(self.number, out, enough_bytes);
+        self.calls.write_frames(self.link, out, enough_bytes);
     }
 }

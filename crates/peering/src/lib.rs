@@ -3,7 +3,7 @@
 //! What a call says is bytes here. This crate knows no lease, no store and no session: it says
 //! how a connection ended, and its caller decides what follows for the peer.
 //!
-//! There is one connection each way of calling between two nodes. [`Local::connect`] makes one;
+//! There is one connection each way of calling between two nodes. [`LocalNode::connect`] makes one;
 //! [`Listener::accept`] takes one, and [`Arrival::meet`] finds out who made it. Both give an
 //! [`Established`] connection. The caller's end carries the calls of a [`Calls`] over it, the other
 //! end answers them by an [`Answerer`].
@@ -32,7 +32,7 @@ use bytes::Bytes;
 
 pub use accept::{Arrival, Listener};
 pub use calls::{Calls, Limits};
-pub use connect::{ConnectError, Local};
+pub use connect::{ConnectError, LocalNode};
 pub use connection::Ended;
 pub use established::Established;
 pub use frame::PIECE_BYTES_MAX;
@@ -59,7 +59,7 @@ pub trait Answerer: Send + Sync + 'static {
     /// Takes a call, on the runtime that reads the connection. Never waits; what comes of it is
     /// told by the replies. `None` means "not started": nothing was done, and the caller may send
     /// the call elsewhere.
-    fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>>;
+    fn begin_call(&self, call: Bytes) -> Option<Box<dyn Replies>>;
 }
 
 /// What comes of a call. It is dropped when its caller is gone, or the connection to it. Any

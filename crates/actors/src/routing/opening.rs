@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use cluster::{CallError, Calling, Peer, Replies};
+use cluster::{CallError, ForwardedCall, Peer, Replies};
 use conversation::{Answer, Refusal};
 use protocol::{Body, Message, Mirrored, Request, SessionId};
 use tenants::{Principal, Tenant};
@@ -114,7 +114,7 @@ pub(crate) async fn create_at_peer(
     tenant: &Arc<Tenant>,
     principal: &Principal,
     initialize: Option<(Request, Option<Box<Mirrored>>)>,
-) -> Result<(SessionId, Calling), Refusal> {
+) -> Result<(SessionId, ForwardedCall), Refusal> {
     let (tenant, principal) = (Arc::clone(tenant), principal.clone());
     let (request, mirrored) =
         initialize.map_or((None, None), |(request, mirrored)| (Some(request), mirrored));
@@ -125,7 +125,7 @@ pub(crate) async fn create_at_peer(
 }
 
 /// The new session's id, which comes before the replies for its client.
-async fn new_session_id(calling: &mut Calling) -> Result<SessionId, Refusal> {
+async fn new_session_id(calling: &mut ForwardedCall) -> Result<SessionId, Refusal> {
     let reply = match poll_fn(|context| calling.poll_next(context)).await {
         Some(Ok(reply)) => reply,
         // The peer may have created the session, but its id did not arrive: no client can use it.

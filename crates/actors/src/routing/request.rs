@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use cluster::{CallError, Calling, Peer};
+use cluster::{CallError, ForwardedCall, Peer};
 use conversation::Refusal;
 use ownership::SessionRequest;
 use ownership::retry::{Retry, Wait};
@@ -64,7 +64,7 @@ pub(crate) enum Owner {
     /// This node.
     Here(LocalReply),
     /// A peer.
-    There(Calling),
+    There(ForwardedCall),
 }
 
 enum State {
@@ -75,9 +75,9 @@ enum State {
     /// A session of this node has the request.
     Here(LocalReply),
     /// A peer has the request.
-    There(Calling),
+    There(ForwardedCall),
     /// A peer is asked to claim the session; then it gets the request.
-    Claiming(Calling, Peer),
+    Claiming(ForwardedCall, Peer),
     /// Only the rest is left.
     Over,
 }
@@ -313,7 +313,7 @@ impl RoutedRequest {
     }
 
     /// Sends to another node; through a third where that one cannot be reached.
-    fn send(&self, peer: &Peer, request: Option<&SessionRequest>) -> Calling {
+    fn send(&self, peer: &Peer, request: Option<&SessionRequest>) -> ForwardedCall {
         match self.node.relay(peer, self.retry.tries()) {
             Some(relay) => {
                 metrics::RELAYS.inc();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use cluster::{CallError, Calling, Replies, Serve};
+use cluster::{CallError, ForwardedCall, Replies, Serve};
 use conversation::{Answer, Refusal};
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
@@ -78,7 +78,7 @@ type Reply = Poll<Option<Result<Bytes, CallError>>>;
 /// A call that is relayed to the owner of its session. It is read only as fast as its caller
 /// takes replies, so that at most a window of them waits here; dropped, it cancels the call at
 /// the owner.
-struct RelayedReplies(Calling);
+struct RelayedReplies(ForwardedCall);
 
 impl Replies for RelayedReplies {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Reply {

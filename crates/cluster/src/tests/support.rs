@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::between::Between;
 use crate::{
-    CallError, Calling, Cluster, Incarnation, Peer, Replies, Serve, SessionLocation, Settings,
+    CallError, Cluster, ForwardedCall, Incarnation, Peer, Replies, Serve, SessionLocation, Settings,
 };
 
 /// Longer than anything takes here that comes at all.
@@ -197,14 +197,14 @@ pub(super) async fn own(store: &Memory, name: &str, node: Incarnation) {
 }
 
 /// What comes next of a call.
-pub(super) async fn next(calling: &mut Calling) -> Option<Result<String, CallError>> {
+pub(super) async fn next(calling: &mut ForwardedCall) -> Option<Result<String, CallError>> {
     let reply = poll_fn(|context| calling.poll_next(context));
     let reply = timeout(PATIENCE, reply).await.expect("something should come of the call")?;
     Some(reply.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()))
 }
 
 /// Everything that comes of a call.
-pub(super) async fn all(calling: &mut Calling) -> Vec<Result<String, CallError>> {
+pub(super) async fn all(calling: &mut ForwardedCall) -> Vec<Result<String, CallError>> {
     let mut replies = Vec::new();
     while let Some(reply) = next(calling).await {
         replies.push(reply);
