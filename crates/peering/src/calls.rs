@@ -15,27 +15,12 @@ use tick::Deferred;
 
 use crate::call::{Call, Change, Left};
 use crate::frame::{Credit, Kind, TooLarge};
-use crate::{CallError, metrics};
+use crate::{CallError, Limits, metrics};
 
 /// The calls of one node to another.
 pub struct Calls {
     limits: Limits,
     state: Mutex<State>,
-}
-
-/// How much there may be of what.
-#[derive(Clone, Copy)]
-pub struct Limits {
-    /// Calls, those included that wait for the link or for their caller to look.
-    pub calls: usize,
-    /// Bytes of calls that wait for the link.
-    pub waiting_bytes: usize,
-    /// Bytes of one call, or of one reply.
-    pub message_bytes: usize,
-    /// Frames with replies of one call that its caller has not taken. Only where its caller
-    /// waits for a reply that arrives in pieces are the pieces not counted, so what one call
-    /// keeps here is at most a whole reply and so many frames.
-    pub window: u32,
 }
 
 #[derive(Default)]
