@@ -198,7 +198,7 @@ impl Cluster {
         // hasher's will do.
         let random = getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(0));
         let settings = Settings::default();
-        let local = Local {
+        let local = LocalNode {
             incarnation: random,
             address: "".into(),
             ping_ms: settings.ping_ms,

@@ -16,12 +16,12 @@ use crate::{Incarnation, Replies, Serve, peer_watch};
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The calls of peers, as long as this node holds its lease.
-struct PeerService {
+struct ServiceUnderLease {
     node: Arc<Node>,
-    serve: Arc<dyn Serve>,
+    service: Arc<dyn Serve>,
 }
 
-impl Answerer for PeerService {
+impl Answerer for ServiceUnderLease {
     fn takes_calls(&self) -> bool {
         !self.node.lease.is_given_up()
     }
@@ -33,7 +33,7 @@ impl Answerer for PeerService {
 
 /// Listens until the node closes its links.
 pub(crate) async fn listen(node: Arc<Node>, sockets: TcpListener, serve: Arc<dyn Serve>) {
-    let service = Arc::new(PeerService { node: node.clone(), serve });
+    let service = Arc::new(ServiceUnderLease { node: node.clone(), service: serve });
     let listener = Arc::new(Listener::default());
     let closing = node.closing.clone();
     while let Some(accepted) = closing.run_until_cancelled(sockets.accept()).await {
@@ -61,7 +61,7 @@ pub(crate) async fn listen(node: Arc<Node>, sockets: TcpListener, serve: Arc<dyn
 }
 
 /// Answers a peer's calls until the link ends.
-async fn answer(node: &Arc<Node>, service: Arc<PeerService>, mut established: Established) {
+async fn answer(node: &Arc<Node>, service: Arc<ServiceUnderLease>, mut established: Established) {
     let caller = Incarnation(established.peer().incarnation);
     let linked = Linked::new(node, caller, established.orderly_end());
     let limits = node.settings.limits();
