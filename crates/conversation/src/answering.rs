@@ -5,7 +5,7 @@ use bytes::Bytes;
 use protocol::RequestId;
 
 use crate::exchange::{Call, CallId, FinalResponse, Form};
-use crate::log::{Mark, Opening, What};
+use crate::entry::{EntryKind, Mark, Opening};
 use crate::session::{Session, StepContext};
 use crate::stream::duplex_message;
 use crate::{Answer, Effect, Ending, Frame, Millis, SinkId};
@@ -163,7 +163,7 @@ impl Session {
         call.open -= 1;
         if call.open > 0 {
             if let Form::Stream(number) = call.form {
-                let what = What::Cancelled { request: request.clone() };
+                let what = EntryKind::Cancelled { request: request.clone() };
                 let entry = self.log.push(number, what, context.now);
                 let stream = self.streams.get_mut(number);
                 stream.into_iter().for_each(|stream| stream.settle(request, entry));

@@ -6,7 +6,7 @@
 //! or the client would be asked twice. So its id is part of the state that is saved before the
 //! server request is sent.
 
-use crate::log::ServerRequestId;
+use crate::entry::ServerRequestId;
 use crate::session::Session;
 
 impl Session {

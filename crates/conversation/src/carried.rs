@@ -6,7 +6,7 @@ use protocol::RequestId;
 use serde::{Deserialize, Serialize, Serializer};
 use thin_vec::ThinVec;
 
-use crate::log::{Rerunnable, ServerRequestId};
+use crate::entry::{Rerunnable, ServerRequestId};
 use crate::owner_tags::OwnerTags;
 use crate::stream::{Owed, Stream, Tombstone};
 use crate::streams::Streams;

@@ -1,5 +1,5 @@
-//! How a log entry is written down: one line of JSON that says what it is, then the payload as it
-//! came.
+//! An entry of the log, and how it is encoded: one line of JSON that names its kind, then the
+//! payload unchanged.
 //!
 //! A kind never changes its meaning; what means something new gets a kind of its own. So
 //! a version that cannot read an entry knows that it cannot.
@@ -8,8 +8,107 @@ use bytes::{BufMut, Bytes, BytesMut};
 use protocol::RequestId;
 use serde::{Deserialize, Serialize};
 
-use crate::log::{Mark, Opening, Rerunnable, ServerRequestId, What};
+use crate::event_id::decimal;
 use crate::{OwnerTag, Unreadable};
+
+/// What an entry says of its stream.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum EntryKind {
+    /// It began. Its number is this entry's.
+    Opened {
+        /// The requests that it answers; none for a standalone stream.
+        requests: Vec<Opening>,
+    },
+    /// A message for the client.
+    Event {
+        /// The message.
+        data: Bytes,
+        /// What it means to the session.
+        mark: Mark,
+    },
+    /// A request that it answers, with others, needs no answer any more.
+    Cancelled {
+        /// Which one.
+        request: RequestId,
+    },
+    /// A question that went out on it is no longer open.
+    Answered {
+        /// Which one.
+        server_request: ServerRequestId,
+    },
+    /// Nothing more will come on it.
+    Closed,
+    /// What must outlive the entries before the floor, as `carried` writes it.
+    Checkpoint(Bytes),
+}
+
+/// What a message for the client means to the session.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Mark {
+    /// Nothing.
+    Plain,
+    /// It is the final response to this request.
+    FinalResponse(RequestId),
+    /// It is a server request to the client.
+    ServerRequest(ServerRequestId),
+}
+
+/// A request that a stream is opened for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Opening {
+    pub(crate) id: RequestId,
+    pub(crate) rerun: Option<Rerunnable>,
+}
+
+/// A request that another owner may run again.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rerunnable {
+    /// The request.
+    pub(crate) raw: Bytes,
+    /// Running it twice does no harm; otherwise that is to be found out first.
+    pub(crate) sure: bool,
+}
+
+/// The id of a request to the client: who asked, and which of its questions it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ServerRequestId {
+    pub(crate) owner_tag: OwnerTag,
+    pub(crate) number: u64,
+}
+
+impl EntryKind {
+    /// What the entry counts against the bound in bytes: its payload and about what surrounds it.
+    pub(crate) fn size(&self) -> usize {
+        64 + match self {
+            Self::Event { data, .. } => data.len(),
+            Self::Opened { requests } => {
+                requests.iter().filter_map(|o| o.rerun.as_ref()).map(|r| r.raw.len()).sum()
+            }
+            // Bounded by what it carries; it must never be what drives the events out.
+            Self::Checkpoint(_) => 0,
+            Self::Cancelled { .. } | Self::Answered { .. } | Self::Closed => 0,
+        }
+    }
+
+    /// Is it sent to the client?
+    pub(crate) fn is_told(&self) -> bool {
+        matches!(self, Self::Opened { .. } | Self::Event { .. })
+    }
+}
+
+impl ServerRequestId {
+    /// Reads an id; `None` for any text that [`std::fmt::Display`] does not write.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (owner_tag, number) = text.split_once('-')?;
+        Some(Self { owner_tag: OwnerTag::parse(owner_tag)?, number: decimal(number)? })
+    }
+}
+
+impl std::fmt::Display for ServerRequestId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.owner_tag, self.number)
+    }
+}
 
 /// The first line, as it is read.
 #[derive(Deserialize)]
@@ -45,12 +144,12 @@ struct Asked {
 
 /// Writes an entry down. By hand, since this is done for every event; nothing in the first
 /// line but ids needs escaping, and those write themselves.
-pub(crate) fn encode(stream: u64, owner_tag: OwnerTag, what: &What) -> Bytes {
+pub(crate) fn encode(stream: u64, owner_tag: OwnerTag, what: &EntryKind) -> Bytes {
     let payload = payload(what);
     let size = payload.clone().map(Bytes::len).sum::<usize>();
     // The streams of a node that are listened to have an entry each that opened them, and
     // hardly another: such a one takes no more than it needs.
-    let is_short = matches!(what, What::Opened { requests } if requests.is_empty());
+    let is_short = matches!(what, EntryKind::Opened { requests } if requests.is_empty());
     let mut entry = BytesMut::with_capacity(if is_short { 64 } else { 96 + size });
     entry.put_slice(b"{\"k\":\"");
     entry.put_slice(kind(what).as_bytes());
@@ -60,43 +159,43 @@ pub(crate) fn encode(stream: u64, owner_tag: OwnerTag, what: &What) -> Bytes {
     entry.put_slice(&hexadecimal(owner_tag.0));
     entry.put_u8(b'"');
     match what {
-        What::Opened { requests } => {
+        EntryKind::Opened { requests } => {
             let asked: Vec<Asked> = requests.iter().map(Asked::of).collect();
             // Writing numbers and strings to memory cannot fail.
             put_member(&mut entry, "r", &serde_json::to_vec(&asked).unwrap_or_default());
         }
-        What::Event { mark: Mark::FinalResponse(id), .. } | What::Cancelled { request: id } => {
+        EntryKind::Event { mark: Mark::FinalResponse(id), .. } | EntryKind::Cancelled { request: id } => {
             put_member(&mut entry, "w", id.to_json().as_bytes());
         }
-        What::Event { mark: Mark::ServerRequest(server_request), .. }
-        | What::Answered { server_request } => {
+        EntryKind::Event { mark: Mark::ServerRequest(server_request), .. }
+        | EntryKind::Answered { server_request } => {
             put_member(&mut entry, "a", format!("\"{server_request}\"").as_bytes());
         }
-        What::Event { mark: Mark::Plain, .. } | What::Closed | What::Checkpoint(_) => {}
+        EntryKind::Event { mark: Mark::Plain, .. } | EntryKind::Closed | EntryKind::Checkpoint(_) => {}
     }
     entry.put_slice(b"}\n");
     payload.for_each(|part| entry.put_slice(part));
     entry.freeze()
 }
 
-fn kind(what: &What) -> &'static str {
+fn kind(what: &EntryKind) -> &'static str {
     match what {
-        What::Opened { .. } => "opened",
-        What::Event { .. } => "event",
-        What::Cancelled { .. } => "cancelled",
-        What::Answered { .. } => "answered",
-        What::Closed => "closed",
-        What::Checkpoint(_) => "checkpoint",
+        EntryKind::Opened { .. } => "opened",
+        EntryKind::Event { .. } => "event",
+        EntryKind::Cancelled { .. } => "cancelled",
+        EntryKind::Answered { .. } => "answered",
+        EntryKind::Closed => "closed",
+        EntryKind::Checkpoint(_) => "checkpoint",
     }
 }
 
 /// What follows the first line, in pieces.
-fn payload(what: &What) -> impl Iterator<Item = &Bytes> + Clone {
+fn payload(what: &EntryKind) -> impl Iterator<Item = &Bytes> + Clone {
     let (requests, only) = match what {
-        What::Opened { requests } => (requests.as_slice(), None),
-        What::Event { data, .. } => (&[][..], Some(data)),
-        What::Checkpoint(carried) => (&[][..], Some(carried)),
-        What::Cancelled { .. } | What::Answered { .. } | What::Closed => (&[][..], None),
+        EntryKind::Opened { requests } => (requests.as_slice(), None),
+        EntryKind::Event { data, .. } => (&[][..], Some(data)),
+        EntryKind::Checkpoint(carried) => (&[][..], Some(carried)),
+        EntryKind::Cancelled { .. } | EntryKind::Answered { .. } | EntryKind::Closed => (&[][..], None),
     };
     requests.iter().filter_map(|opening| opening.rerun.as_ref().map(|r| &r.raw)).chain(only)
 }
@@ -128,7 +227,7 @@ fn hexadecimal(number: u64) -> [u8; 16] {
 }
 
 /// Reads an entry: its stream, the owner that wrote it, and what it says.
-pub(crate) fn decode(entry: &Bytes) -> Result<(u64, OwnerTag, What), Unreadable> {
+pub(crate) fn decode(entry: &Bytes) -> Result<(u64, OwnerTag, EntryKind), Unreadable> {
     let (head, payload) = split(entry).ok_or(Unreadable::LOG)?;
     if !KINDS.contains(&head.k.as_str()) {
         return Err(Unreadable::NEWER_LOG);
@@ -145,23 +244,23 @@ fn split(entry: &Bytes) -> Option<(Head, Bytes)> {
     Some((head, entry.slice(split + 1..)))
 }
 
-fn read(head: Head, payload: Bytes) -> Option<(u64, OwnerTag, What)> {
+fn read(head: Head, payload: Bytes) -> Option<(u64, OwnerTag, EntryKind)> {
     let server_request = |server_request: Option<String>| ServerRequestId::parse(&server_request?);
     let bare = payload.is_empty();
     let what = match (head.k.as_str(), head.w, head.a) {
-        ("opened", None, None) => What::Opened { requests: openings(head.r?, payload)? },
-        ("event", None, None) => What::Event { data: payload, mark: Mark::Plain },
-        ("event", Some(id), None) => What::Event { data: payload, mark: Mark::FinalResponse(id) },
-        ("event", None, server_requests) => What::Event {
+        ("opened", None, None) => EntryKind::Opened { requests: openings(head.r?, payload)? },
+        ("event", None, None) => EntryKind::Event { data: payload, mark: Mark::Plain },
+        ("event", Some(id), None) => EntryKind::Event { data: payload, mark: Mark::FinalResponse(id) },
+        ("event", None, server_requests) => EntryKind::Event {
             data: payload,
             mark: Mark::ServerRequest(server_request(server_requests)?),
         },
-        ("cancelled", Some(request), None) if bare => What::Cancelled { request },
+        ("cancelled", Some(request), None) if bare => EntryKind::Cancelled { request },
         ("answered", None, asked) if bare => {
-            What::Answered { server_request: server_request(asked)? }
+            EntryKind::Answered { server_request: server_request(asked)? }
         }
-        ("closed", None, None) if bare => What::Closed,
-        ("checkpoint", None, None) => What::Checkpoint(payload),
+        ("closed", None, None) if bare => EntryKind::Closed,
+        ("checkpoint", None, None) => EntryKind::Checkpoint(payload),
         _ => return None,
     };
     Some((head.s, OwnerTag::parse(&head.e)?, what))
@@ -211,7 +310,7 @@ mod tests {
         }
     }
 
-    fn all() -> Vec<What> {
+    fn all() -> Vec<EntryKind> {
         let data = Bytes::from_static(b"{\"jsonrpc\":\"2.0\"}");
         let server_request = ServerRequestId { owner_tag: OwnerTag(7), number: 9 };
         let rerun = |sure| Some(Rerunnable { raw: Bytes::from_static(b"{\"id\":\n 7}"), sure });
@@ -221,15 +320,15 @@ mod tests {
             Opening { id: RequestId::from("eight"), rerun: rerun(false) },
         ];
         vec![
-            What::Opened { requests: openings },
-            What::Opened { requests: vec![] },
-            What::Event { data: data.clone(), mark: Mark::Plain },
-            What::Event { data: data.clone(), mark: Mark::FinalResponse(RequestId::from("w")) },
-            What::Event { data: data.clone(), mark: Mark::ServerRequest(server_request) },
-            What::Cancelled { request: RequestId::from(3) },
-            What::Answered { server_request },
-            What::Checkpoint(data),
-            What::Closed,
+            EntryKind::Opened { requests: openings },
+            EntryKind::Opened { requests: vec![] },
+            EntryKind::Event { data: data.clone(), mark: Mark::Plain },
+            EntryKind::Event { data: data.clone(), mark: Mark::FinalResponse(RequestId::from("w")) },
+            EntryKind::Event { data: data.clone(), mark: Mark::ServerRequest(server_request) },
+            EntryKind::Cancelled { request: RequestId::from(3) },
+            EntryKind::Answered { server_request },
+            EntryKind::Checkpoint(data),
+            EntryKind::Closed,
         ]
     }
 
@@ -243,25 +342,25 @@ mod tests {
 
     #[test]
     fn the_first_line_is_json_that_names_stream_and_owner_tag() {
-        let closed = |stream, owner_tag| encode(stream, OwnerTag(owner_tag), &What::Closed);
+        let closed = |stream, owner_tag| encode(stream, OwnerTag(owner_tag), &EntryKind::Closed);
         assert_eq!(&closed(0, 10)[..], b"{\"k\":\"closed\",\"s\":0,\"e\":\"000000000000000a\"}\n");
         let most = b"{\"k\":\"closed\",\"s\":18446744073709551615,\"e\":\"ffffffffffffffff\"}\n";
         assert_eq!(&closed(u64::MAX, u64::MAX)[..], most);
         let response = RequestId::from("say \"so\"\n");
         let data = Bytes::from_static(b"{}");
         let entry =
-            encode(1, OwnerTag(1), &What::Event { data, mark: Mark::FinalResponse(response) });
+            encode(1, OwnerTag(1), &EntryKind::Event { data, mark: Mark::FinalResponse(response) });
         assert!(entry.ends_with(b",\"w\":\"say \\\"so\\\"\\n\"}\n{}"), "{entry:?}");
     }
 
     #[test]
     fn an_entry_cut_short_or_of_another_kind_is_unreadable() {
-        for what in all().into_iter().filter(|what| !matches!(what, What::Event { .. })) {
+        for what in all().into_iter().filter(|what| !matches!(what, EntryKind::Event { .. })) {
             let entry = encode(3, OwnerTag(1), &what);
             for length in 0..entry.len() {
                 let cut = decode(&entry.slice(..length));
                 assert!(
-                    cut.is_err() || matches!(what, What::Checkpoint(_)),
+                    cut.is_err() || matches!(what, EntryKind::Checkpoint(_)),
                     "{what:?} cut to {length}"
                 );
             }

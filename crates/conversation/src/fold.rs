@@ -7,7 +7,8 @@ use bytes::Bytes;
 use thin_vec::ThinVec;
 
 use crate::carried::{Carried, OpenServerRequest};
-use crate::log::{Log, Mark, What};
+use crate::entry::{EntryKind, Mark};
+use crate::log::Log;
 use crate::owner_tags::OwnerTags;
 use crate::session::Session;
 use crate::stream::{Owed, Stream, Tombstone};
@@ -112,10 +113,10 @@ impl Ring {
 /// The newest checkpoint and its number. It carries everything that older ones carried.
 fn last_checkpoint(
     first: u64,
-    entries: &[(u64, OwnerTag, What)],
+    entries: &[(u64, OwnerTag, EntryKind)],
 ) -> Result<(u64, Carried), Unreadable> {
     let newest = (first..).zip(entries).filter_map(|(number, (_, _, what))| match what {
-        What::Checkpoint(carried) => Some((number, carried)),
+        EntryKind::Checkpoint(carried) => Some((number, carried)),
         _ => None,
     });
     match newest.last() {
@@ -136,21 +137,21 @@ impl Folding {
         &mut self,
         number: u64,
         stream: u64,
-        what: &What,
+        what: &EntryKind,
         is_told: bool,
     ) -> Result<(), Unreadable> {
         match what {
-            What::Event { mark: Mark::ServerRequest(server_request), .. } => {
+            EntryKind::Event { mark: Mark::ServerRequest(server_request), .. } => {
                 self.server_requests.push((*server_request, stream, number))
             }
-            What::Answered { server_request } => {
+            EntryKind::Answered { server_request } => {
                 self.server_requests.retain(|(open, ..)| open != server_request)
             }
-            What::Opened { requests } => {
+            EntryKind::Opened { requests } => {
                 if number != stream {
                     return Err(Unreadable::LOG);
                 }
-                let owed = |opening: &crate::log::Opening| Owed {
+                let owed = |opening: &crate::entry::Opening| Owed {
                     rerun: opening.rerun.clone(),
                     ..Owed::new(opening.id.clone(), 0)
                 };
@@ -165,7 +166,7 @@ impl Folding {
         }
         let Some(stream) = self.streams.get_mut(stream) else { return Ok(()) };
         match what {
-            What::Event { mark, .. } => {
+            EntryKind::Event { mark, .. } => {
                 stream.last = number;
                 match mark {
                     Mark::FinalResponse(id) => stream.settle(id, number),
@@ -173,8 +174,8 @@ impl Folding {
                     Mark::Plain => {}
                 }
             }
-            What::Cancelled { request } => stream.settle(request, number),
-            What::Closed => stream.closed = !mutant!("read_no_end_of_a_stream"),
+            EntryKind::Cancelled { request } => stream.settle(request, number),
+            EntryKind::Closed => stream.closed = !mutant!("read_no_end_of_a_stream"),
             _ => {}
         }
         Ok(())

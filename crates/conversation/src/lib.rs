@@ -31,10 +31,12 @@ mod posting;
 mod rerun;
 mod restore;
 mod resume;
+mod saved;
 mod saved_ids;
 mod server_messages;
 mod server_requests;
 mod session;
+mod sparse;
 mod state;
 mod stream;
 mod streams;
@@ -47,7 +49,7 @@ pub use event_id::{EventId, OwnerTag};
 pub use limits::Limits;
 #[cfg(feature = "mutants")]
 pub use mutants::{MUTANTS, is_mutant_selected, select_mutant};
-pub use restore::{Ring, Saved, Unreadable};
+pub use saved::{Ring, Saved, Unreadable};
 pub use session::{Load, Rerun, Session, SessionSetup};
 
 /// The code of an error for a reason of ours, which its message names.

@@ -8,9 +8,8 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use protocol::RequestId;
 
-use crate::event_id::decimal;
+use crate::entry::{EntryKind, Mark};
 use crate::owner_tags::OwnerTags;
 use crate::{Effect, Limits, Millis, OwnerTag, entry};
 
@@ -37,73 +36,8 @@ pub(crate) struct Log {
 pub(crate) struct Logged {
     /// Its stream; 0 for a checkpoint, which belongs to none.
     pub(crate) stream: u64,
-    pub(crate) what: What,
+    pub(crate) what: EntryKind,
     at: Millis,
-}
-
-/// What an entry says of its stream.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum What {
-    /// It began. Its number is this entry's.
-    Opened {
-        /// The requests that it answers; none for a standalone stream.
-        requests: Vec<Opening>,
-    },
-    /// A message for the client.
-    Event {
-        /// The message.
-        data: Bytes,
-        /// What it means to the session.
-        mark: Mark,
-    },
-    /// A request that it answers, with others, needs no answer any more.
-    Cancelled {
-        /// Which one.
-        request: RequestId,
-    },
-    /// A question that went out on it is no longer open.
-    Answered {
-        /// Which one.
-        server_request: ServerRequestId,
-    },
-    /// Nothing more will come on it.
-    Closed,
-    /// What must outlive the entries before the floor, as `carried` writes it.
-    Checkpoint(Bytes),
-}
-
-/// What a message for the client means to the session.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Mark {
-    /// Nothing.
-    Plain,
-    /// It is the final response to this request.
-    FinalResponse(RequestId),
-    /// It is a server request to the client.
-    ServerRequest(ServerRequestId),
-}
-
-/// A request that a stream is opened for.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Opening {
-    pub(crate) id: RequestId,
-    pub(crate) rerun: Option<Rerunnable>,
-}
-
-/// A request that another owner may run again.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Rerunnable {
-    /// The request.
-    pub(crate) raw: Bytes,
-    /// Running it twice does no harm; otherwise that is to be found out first.
-    pub(crate) sure: bool,
-}
-
-/// The id of a request to the client: who asked, and which of its questions it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ServerRequestId {
-    pub(crate) owner_tag: OwnerTag,
-    pub(crate) number: u64,
 }
 
 impl Log {
@@ -123,7 +57,7 @@ impl Log {
     /// A log that was read: everything in it is held.
     pub(crate) fn restored(
         first: u64,
-        entries: Vec<(u64, What)>,
+        entries: Vec<(u64, EntryKind)>,
         owner_tags: OwnerTags,
         at: Millis,
     ) -> Self {
@@ -178,10 +112,10 @@ impl Log {
     }
 
     /// Writes an entry and returns its number. `stream` is its own number where it opens one.
-    pub(crate) fn push(&mut self, stream: u64, what: What, at: Millis) -> u64 {
+    pub(crate) fn push(&mut self, stream: u64, what: EntryKind, at: Millis) -> u64 {
         let number = self.next();
         self.bytes += what.size();
-        if matches!(&what, What::Event { mark: Mark::FinalResponse(_), .. }) {
+        if matches!(&what, EntryKind::Event { mark: Mark::FinalResponse(_), .. }) {
             self.newest_final = number;
         }
         // Of most streams that are listened to there is never another entry.
@@ -204,7 +138,7 @@ impl Log {
     }
 
     /// The entries of one stream after `number` that are held, oldest first.
-    pub(crate) fn replay(&self, stream: u64, after: u64) -> impl Iterator<Item = (u64, &What)> {
+    pub(crate) fn replay(&self, stream: u64, after: u64) -> impl Iterator<Item = (u64, &EntryKind)> {
         let from = (after + 1).max(self.first);
         (from..=self.acknowledged).filter_map(move |number| {
             let logged = self.get(number)?;
@@ -347,40 +281,6 @@ impl Logged {
     }
 
     fn is_checkpoint(&self) -> bool {
-        matches!(self.what, What::Checkpoint(_))
-    }
-}
-
-impl What {
-    /// What the entry counts against the bound in bytes: its payload and about what surrounds it.
-    fn size(&self) -> usize {
-        64 + match self {
-            Self::Event { data, .. } => data.len(),
-            Self::Opened { requests } => {
-                requests.iter().filter_map(|o| o.rerun.as_ref()).map(|r| r.raw.len()).sum()
-            }
-            // Bounded by what it carries; it must never be what drives the events out.
-            Self::Checkpoint(_) => 0,
-            Self::Cancelled { .. } | Self::Answered { .. } | Self::Closed => 0,
-        }
-    }
-
-    /// Is it sent to the client?
-    pub(crate) fn is_told(&self) -> bool {
-        matches!(self, Self::Opened { .. } | Self::Event { .. })
-    }
-}
-
-impl ServerRequestId {
-    /// Reads an id; `None` for any text that [`std::fmt::Display`] does not write.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (owner_tag, number) = text.split_once('-')?;
-        Some(Self { owner_tag: OwnerTag::parse(owner_tag)?, number: decimal(number)? })
-    }
-}
-
-impl std::fmt::Display for ServerRequestId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}-{}", self.owner_tag, self.number)
+        matches!(self.what, EntryKind::Checkpoint(_))
     }
 }

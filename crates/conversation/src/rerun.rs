@@ -13,7 +13,7 @@ use protocol::{Message, Method, Request, RequestId, Response, payload};
 use thin_vec::ThinVec;
 
 use crate::exchange::{Call, CallId, Exchange, Form};
-use crate::log::{Mark, Opening, Rerunnable, What};
+use crate::entry::{EntryKind, Mark, Opening, Rerunnable};
 use crate::session::{Rerun, Session, StepContext};
 use crate::stream::Owed;
 use crate::{Answer, Effect, Ending, SinkId};
@@ -237,7 +237,7 @@ impl Session {
     fn last_progress(&self, stream: u64, request: &Request) -> Option<f64> {
         let token = request.progress_token()?;
         let told = self.log.replay(stream, 0).filter_map(|(_, what)| {
-            let What::Event { data, mark: Mark::Plain } = what else { return None };
+            let EntryKind::Event { data, mark: Mark::Plain } = what else { return None };
             let Ok(Message::Notification(notification)) = Message::parse(data.clone()) else {
                 return None;
             };

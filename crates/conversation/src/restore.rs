@@ -1,9 +1,6 @@
 //! A session that another owner kept, from its record and its log.
 
-use std::sync::Arc;
-
-use bytes::Bytes;
-use protocol::{InitializeParams, RequestId, Revision};
+use protocol::{InitializeParams, RequestId};
 
 use crate::cancelled::Cancelled;
 use crate::carried::OpenServerRequest;
@@ -13,54 +10,7 @@ use crate::saved_ids::SavedIds;
 use crate::session::{Client, Phase, Session, StepContext};
 use crate::state::State;
 use crate::stream::Stream;
-use crate::{Effect, Millis, OwnerTag, SessionSetup};
-
-/// What is written of a session: its record and its log.
-#[derive(Clone, Debug)]
-pub struct Saved {
-    /// The revision agreed on.
-    pub revision: Revision,
-    /// The params of the client's `initialize`, as they came.
-    pub initialize: Arc<[u8]>,
-    /// The newest state; empty where none was saved yet.
-    pub state: Arc<[u8]>,
-    /// Its version.
-    pub version: u64,
-    /// The tags of former owners, newest first.
-    pub former: Vec<OwnerTag>,
-    /// The log, by number.
-    pub log: Vec<(u64, Bytes)>,
-}
-
-/// Everything of a session's log that can be replayed, written down.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ring {
-    /// The number of the first entry; where there is none, of the next one. It is the floor, too.
-    pub first: u64,
-    /// The entries, without a hole.
-    pub entries: Vec<Bytes>,
-}
-
-/// What is written of a session makes no sense to this version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
-    /// In a format that this version reads, but the bytes are corrupt. No version can read
-    /// them: the session is lost.
-    #[error("the session's {0} is corrupt; the session is lost")]
-    Corrupt(&'static str),
-    /// In a format that this version does not know. A node that runs the version that wrote
-    /// it can go on with the session.
-    #[error("the session's {0} is of a newer version; serve the session with that version")]
-    Newer(&'static str),
-}
-
-impl Unreadable {
-    pub(crate) const RECORD: Self = Self::Corrupt("record");
-    pub(crate) const STATE: Self = Self::Corrupt("state");
-    pub(crate) const NEWER_STATE: Self = Self::Newer("state");
-    pub(crate) const LOG: Self = Self::Corrupt("log");
-    pub(crate) const NEWER_LOG: Self = Self::Newer("log");
-}
+use crate::{Effect, Millis, Ring, Saved, SessionSetup, Unreadable};
 
 impl Session {
     /// Goes on with a session that another owner kept. What was in flight there is run

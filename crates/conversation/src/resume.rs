@@ -1,6 +1,6 @@
 //! GET: a new standalone stream, or one that goes on after an event.
 
-use crate::log::What;
+use crate::entry::EntryKind;
 use crate::session::{Session, StepContext};
 use crate::stream::{Stream, Tombstone};
 use crate::{Answer, Effect, Ending, EventId, Fact, Frame, Refusal, ResumeOutcome, SinkId};
@@ -185,10 +185,10 @@ impl Session {
         stream: u64,
         sink: SinkId,
         number: u64,
-        what: &What,
+        what: &EntryKind,
     ) {
         match what {
-            What::Event { data, .. } => {
+            EntryKind::Event { data, .. } => {
                 if let Some(attachment) = self.attachment(stream) {
                     attachment.sent = number;
                 }
@@ -196,7 +196,7 @@ impl Session {
                 let frame = Frame::Message { id, data: data.clone() };
                 context.effects.push(Effect::Write { sink, frame });
             }
-            What::Closed => self.finish(context, sink, Ending::Proper),
+            EntryKind::Closed => self.finish(context, sink, Ending::Proper),
             _ => {}
         }
     }

@@ -11,7 +11,7 @@ use protocol::{
 
 use crate::carried::OpenServerRequest;
 use crate::exchange::{CallId, Form};
-use crate::log::{ServerRequestId, What};
+use crate::entry::{EntryKind, ServerRequestId};
 use crate::session::{Session, StepContext};
 use crate::stream::{Route, Waiting};
 use crate::{Effect, Fact, Millis};
@@ -213,7 +213,7 @@ impl Session {
         if let Some((stream, _)) = server_request.logged {
             self.log.push(
                 stream,
-                What::Answered { server_request: server_request.id },
+                EntryKind::Answered { server_request: server_request.id },
                 context.now,
             );
         }
@@ -234,7 +234,7 @@ impl Session {
         context: &mut StepContext<'_>,
         (server_request, number, _): OpenServerRequest,
     ) {
-        self.log.push(number, What::Answered { server_request }, context.now);
+        self.log.push(number, EntryKind::Answered { server_request }, context.now);
         let data = withdrawal(server_request, "its asker was lost");
         if self.streams.get(number).is_some_and(|stream| !stream.closed) {
             self.write_event(context, number, data);

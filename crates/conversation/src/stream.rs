@@ -7,7 +7,7 @@ use protocol::RequestId;
 
 use crate::answering::Upgraded;
 use crate::exchange::CallId;
-use crate::log::{Mark, Opening, Rerunnable, ServerRequestId, What};
+use crate::entry::{EntryKind, Mark, Opening, Rerunnable, ServerRequestId};
 use crate::session::{Session, StepContext};
 use crate::{Effect, Ending, Fact, Frame, Millis, SinkId};
 
@@ -125,7 +125,7 @@ impl Session {
             ..Owed::new(opening.id.clone(), 0)
         };
         let requests = openings.iter().map(owed).collect();
-        self.log.push(number, What::Opened { requests: openings }, context.now);
+        self.log.push(number, EntryKind::Opened { requests: openings }, context.now);
         self.streams.insert(number, Stream::new(number, requests, call));
         if let Some(sink) = sink {
             self.attach(context, sink, number, number - 1);
@@ -177,7 +177,7 @@ impl Session {
         data: Bytes,
         mark: Mark,
     ) {
-        let event = What::Event { data, mark: mark.clone() };
+        let event = EntryKind::Event { data, mark: mark.clone() };
         let number = self.log.push(id, event, context.now);
         if mutant!("write_an_event_twice") && mark == Mark::Plain {
             self.log.push(
@@ -222,7 +222,7 @@ impl Session {
         if let Some(stream) = self.streams.get_mut(number).filter(|stream| !stream.closed) {
             stream.closed = true;
             stream.call = None;
-            self.log.push(number, What::Closed, context.now);
+            self.log.push(number, EntryKind::Closed, context.now);
         }
     }
 
@@ -242,21 +242,21 @@ impl Session {
         context: &mut StepContext<'_>,
         number: u64,
         entry: u64,
-        what: &What,
+        what: &EntryKind,
     ) {
         let id = self.log.owner_tags.id(number, entry);
         let Some(attachment) = self.attachment(number).filter(|a| a.sent < entry) else { return };
         let sink = attachment.sink;
         attachment.sent = entry;
         match what {
-            What::Opened { .. } => self.open_head(context, number, entry),
-            What::Event { data, .. } => {
+            EntryKind::Opened { .. } => self.open_head(context, number, entry),
+            EntryKind::Event { data, .. } => {
                 attachment.told_at = context.now;
                 attachment.resumable = true;
                 let frame = Frame::Message { id: Some(id), data: data.clone() };
                 context.effects.push(Effect::Write { sink, frame });
             }
-            What::Closed => self.finish(context, sink, Ending::Proper),
+            EntryKind::Closed => self.finish(context, sink, Ending::Proper),
             _ => {}
         }
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use protocol::{ErrorCode, Notification, Response};
 
 use crate::carried::Carrying;
-use crate::log::{Mark, What};
+use crate::entry::{EntryKind, Mark};
 use crate::session::{Session, StepContext};
 use crate::stream::{Owed, Stream, Tombstone};
 use crate::{Effect, Ending, Frame, Limits, Millis, SinkId};
@@ -61,7 +61,7 @@ impl Session {
             && !mutant!("trim_without_a_checkpoint")
             && let Some(carried) = self.carried()
         {
-            self.log.push(0, What::Checkpoint(carried), context.now);
+            self.log.push(0, EntryKind::Checkpoint(carried), context.now);
         }
     }
 
@@ -77,7 +77,7 @@ impl Session {
         if entry.what.is_told() {
             stream.trimmed = number;
         }
-        if entry.what == What::Closed {
+        if entry.what == EntryKind::Closed {
             self.end_stream(context, id);
         }
     }

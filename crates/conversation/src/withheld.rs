@@ -9,7 +9,7 @@
 use bytes::Bytes;
 
 use crate::gate::undone;
-use crate::log::{Mark, What};
+use crate::entry::{EntryKind, Mark};
 use crate::session::{Session, StepContext};
 use crate::{Effect, Ending, Frame, Millis};
 
@@ -36,7 +36,7 @@ impl Session {
         let mut unheld = self.log.acknowledged() + 1..self.log.next();
         unheld.find_map(|number| {
             let logged = self.log.get(number)?;
-            let is_final = matches!(&logged.what, What::Event { mark: Mark::FinalResponse(_), .. });
+            let is_final = matches!(&logged.what, EntryKind::Event { mark: Mark::FinalResponse(_), .. });
             (is_final && waits(logged.stream, number))
                 .then(|| (logged.stream, logged.at().plus(self.limits.hold_ms)))
         })
@@ -87,14 +87,14 @@ impl Session {
                 continue;
             };
             match &logged.what {
-                What::Event { data, mark } if wanted(mark) => {
+                EntryKind::Event { data, mark } if wanted(mark) => {
                     let data = self.without_promise(number, data);
                     let named = mutant!("name_what_is_not_held");
                     let id = named.then(|| self.log.owner_tags.id(stream, number));
                     let frame = Frame::Message { id, data };
                     context.effects.push(Effect::Write { sink, frame });
                 }
-                What::Closed => closes = true,
+                EntryKind::Closed => closes = true,
                 _ => {}
             }
         }
