@@ -2,25 +2,74 @@
 //! final response to each of its requests.
 
 use bytes::Bytes;
-use protocol::RequestId;
+use protocol::{RequestId, Response};
 
-use crate::exchange::{Call, CallId, FinalResponse, Form};
-use crate::entry::{EntryKind, Mark, Opening};
-use crate::session::{Session, StepContext};
-use crate::stream::duplex_message;
+use crate::ended_requests::EndedRequests;
+use crate::entry::{Mark, Opening};
+use crate::exchange::{FinalResponse, Form, Post, PostId};
+use crate::handshake::Handshake;
+use crate::kept_results::KeptResults;
+use crate::persisted::Persisted;
+use crate::posts::Posts;
+use crate::step_context::StepContext;
+use crate::streams::Streams;
+use crate::tools::Tools;
+use crate::write_barrier::{StorePosition, WriteBarrier};
 use crate::{Answer, Effect, Ending, Frame, Millis, SinkId};
 
-impl Session {
-    /// Where messages of a call go besides its answer; makes its answer a stream if it
-    /// is none yet. `None` when its client went away before there was anything to come back to.
-    pub(crate) fn upgraded(
+/// The parts of a session that answer POSTs.
+pub(crate) struct Answering<'a> {
+    pub(crate) handshake: &'a Handshake,
+    pub(crate) tools: &'a Tools,
+    pub(crate) posts: &'a mut Posts,
+    pub(crate) ended: &'a mut EndedRequests,
+    pub(crate) kept: &'a mut KeptResults,
+    pub(crate) streams: &'a mut Streams,
+    pub(crate) persisted: &'a mut Persisted,
+    pub(crate) barrier: &'a mut WriteBarrier,
+}
+
+/// Where the messages of a POST are written to.
+pub(crate) enum Upgraded {
+    Stream(u64),
+    Sink(SinkId),
+}
+
+impl Answering<'_> {
+    /// Opens a POST with `open` requests.
+    pub(crate) fn open_post(
         &mut self,
-        context: &mut StepContext<'_>,
-        id: CallId,
+        context: &StepContext<'_>,
+        sink: SinkId,
+        open: usize,
+        is_batch: bool,
+    ) -> PostId {
+        let limits = context.limits();
+        let wait = if self.handshake.revision().has_priming() {
+            limits.sse_after_ms
+        } else {
+            // A stream without priming cannot be resumed before its first message, so it is
+            // begun only to keep the connection alive.
+            limits.keepalive_secs * 1_000
+        };
+        let form = if context.is_duplex() {
+            Form::Duplex
+        } else {
+            Form::Held { upgrade_at: context.now.plus(wait), answers: Vec::new() }
+        };
+        self.posts.open(Some(sink), open, is_batch, form)
+    }
+
+    /// Where messages of a POST go besides its answer; makes its answer a stream if it
+    /// is none yet. `None` when its client went away before there was anything to come back to.
+    pub(crate) fn upgrade_for_message(
+        &mut self,
+        context: &StepContext<'_>,
+        id: PostId,
     ) -> Option<Upgraded> {
-        let call = self.calls.iter_mut().find(|call| call.id == id)?;
-        let sink = call.sink;
-        match &mut call.form {
+        let post = self.posts.post_mut(id)?;
+        let sink = post.sink;
+        match &mut post.form {
             Form::Stream(stream) => Some(Upgraded::Stream(*stream)),
             Form::Unlogged => sink.map(Upgraded::Sink),
             Form::Duplex => None,
@@ -35,20 +84,21 @@ impl Session {
     /// Makes a POST's answer a stream.
     fn upgrade(
         &mut self,
-        context: &mut StepContext<'_>,
-        id: CallId,
+        context: &StepContext<'_>,
+        id: PostId,
         sink: SinkId,
         answers: Vec<FinalResponse>,
     ) -> u64 {
-        let open = self.exchanges.iter().filter(|exchange| exchange.call == id);
-        let said = answers.iter().filter_map(|response| response.id.clone());
-        let said = said.map(|id| Opening { id, rerun: None });
-        let openings = said.chain(open.map(|exchange| self.opening(exchange))).collect();
-        let stream = self.open_stream(context, Some(sink), openings, Some(id));
-        // From now on the log has it.
-        self.exchanges.iter_mut().filter(|e| e.call == id).for_each(|e| e.raw = None);
-        if let Some(call) = self.calls.iter_mut().find(|call| call.id == id) {
-            call.form = Form::Stream(stream);
+        let settled = answers.iter().filter_map(|response| response.id.clone());
+        let settled = settled.map(|id| Opening { id, rerun: None });
+        let open = self.posts.exchanges().iter().filter(|exchange| exchange.post == id);
+        let open = open.map(|exchange| self.tools.opening(context, exchange));
+        let openings = settled.chain(open).collect();
+        let revision = self.handshake.revision();
+        let stream = self.streams.open_stream(context, revision, sink, openings, Some(id));
+        self.posts.forget_raw_requests(id);
+        if let Some(post) = self.posts.post_mut(id) {
+            post.form = Form::Stream(stream);
         }
         for response in answers {
             self.write_final_response(context, stream, response);
@@ -56,18 +106,18 @@ impl Session {
         stream
     }
 
-    /// A POST was silent for long: its answer becomes a stream.
-    pub(crate) fn upgrade_silent(&mut self, context: &mut StepContext<'_>, id: CallId) {
-        let starting = !self.is_initialized();
-        let Some(call) = self.calls.iter_mut().find(|call| call.id == id) else { return };
-        let (Some(sink), Form::Held { upgrade_at, answers }) = (call.sink, &mut call.form) else {
+    /// Nothing was sent for a POST for long: its answer becomes a stream.
+    pub(crate) fn upgrade_silent(&mut self, context: &mut StepContext<'_>, id: PostId) {
+        let is_starting = !self.handshake.is_initialized();
+        let Some(post) = self.posts.post_mut(id) else { return };
+        let (Some(sink), Form::Held { upgrade_at, answers }) = (post.sink, &mut post.form) else {
             return;
         };
-        if starting {
+        if is_starting {
             // There is nothing to resume before there is a session.
-            call.form = Form::Unlogged;
+            post.form = Form::Unlogged;
             context.effects.push(Effect::Open { sink, welcome: true, at: None });
-            context.effects.push(Effect::Write { sink, frame: Frame::KeepAlive });
+            context.write_frame(sink, Frame::KeepAlive);
             return;
         }
         *upgrade_at = Millis(u64::MAX);
@@ -75,112 +125,126 @@ impl Session {
         self.upgrade(context, id, sink, answers);
     }
 
-    /// Gives the final response to one request of a call.
+    /// Gives the final response to one request of a POST.
     pub(crate) fn final_response(
         &mut self,
         context: &mut StepContext<'_>,
-        id: CallId,
+        id: PostId,
         request: Option<&RequestId>,
         data: Bytes,
     ) {
-        let Some(index) = self.calls.iter().position(|call| call.id == id) else { return };
-        let call = &mut self.calls[index];
-        call.open -= 1;
-        let (done, sink, batch, gated) = (call.open == 0, call.sink, call.batch, call.gated);
-        let forwarded = call.forwarded;
+        let Some(post) = self.posts.post_mut(id) else { return };
+        post.open -= 1;
+        let (is_done, sink, changes_state) = (post.open == 0, post.sink, post.changes_state);
         // Where the answer may be lost on its way, the request may come again to another owner,
         // which must know of a cancellation that comes meanwhile.
-        let arrives = sink.is_some() && !forwarded;
-        match &mut call.form {
-            Form::Held { .. } if done && !batch => {
-                self.calls.swap_remove(index);
+        let arrives = sink.is_some() && !post.is_forwarded;
+        match &mut post.form {
+            Form::Held { .. } if is_done && !post.is_batch => {
+                self.posts.take_post(id);
                 // A connection of this node's own cannot lose its answer.
                 match request {
-                    Some(request) if arrives => self.cancelled.note_answered(request),
+                    Some(request) if arrives => self.ended.note_answered(request),
                     Some(request) => {
-                        self.keep_result(context, request, &data, (sink.is_some(), gated));
+                        let is_awaited = sink.is_some();
+                        self.kept.keep(context, request, &data, (is_awaited, changes_state));
                     }
                     None => {}
                 }
-                let gated = gated && !mutant!("answer_a_change_at_once");
-                self.answer(context, sink, Answer::Json(data), gated);
+                let waits = changes_state && !mutant!("answer_a_change_at_once");
+                self.answer_post(context, sink, Answer::Json(data), waits);
             }
             Form::Held { answers, .. } => {
                 if let Some(request) = request.filter(|_| arrives) {
-                    self.cancelled.note_answered(request);
+                    self.ended.note_answered(request);
                 }
                 answers.push(FinalResponse { id: request.cloned(), data });
-                if done {
-                    let answers = array(std::mem::take(answers));
-                    self.calls.swap_remove(index);
-                    self.answer(context, sink, answers, gated);
+                if is_done {
+                    let answer = array(std::mem::take(answers));
+                    self.posts.take_post(id);
+                    self.answer_post(context, sink, answer, changes_state);
                 }
             }
             Form::Stream(stream) => {
                 let stream = *stream;
-                self.write_final_response(
-                    context,
-                    stream,
-                    FinalResponse { id: request.cloned(), data },
-                );
-                if gated {
-                    self.hold_back();
+                let response = FinalResponse { id: request.cloned(), data };
+                self.write_final_response(context, stream, response);
+                if changes_state {
+                    self.hold_back_newest(context);
                 }
-                if done {
-                    self.calls.swap_remove(index);
+                if is_done {
+                    self.posts.take_post(id);
                     if mutant!("final_response_leaves_the_stream_open") {
                         return;
                     }
-                    self.close_stream(context, stream);
+                    self.streams.close_stream(context, stream);
                 }
             }
             Form::Unlogged => {
-                self.calls.swap_remove(index);
+                self.posts.take_post(id);
                 if let Some(sink) = sink {
-                    let frame = Frame::Message { id: None, data };
-                    context.effects.push(Effect::Write { sink, frame });
-                    context.effects.push(Effect::Finish { sink, ending: Ending::Proper });
+                    context.write_message(sink, None, data);
+                    context.finish(sink, Ending::Proper);
                 }
             }
             Form::Duplex => {
-                if done {
-                    self.calls.swap_remove(index);
+                if is_done {
+                    self.posts.take_post(id);
                 }
-                context.effects.extend(self.duplex.map(|pipe| duplex_message(pipe, data)));
+                context.write_duplex(data);
             }
         }
     }
 
-    /// Ends one request of a call without a final response: its client cancelled it (CAN-01).
+    /// Gives an error as the final response to one request of a POST.
+    pub(crate) fn final_error(
+        &mut self,
+        context: &mut StepContext<'_>,
+        id: PostId,
+        error: &Response,
+    ) {
+        self.final_response(context, id, error.id.as_ref(), error.raw().clone());
+    }
+
+    /// As [`Answering::final_response`], but past the log: the session ends here, and will not
+    /// be there to replay it.
+    pub(crate) fn final_error_at_the_end(
+        &mut self,
+        context: &mut StepContext<'_>,
+        id: PostId,
+        error: &Response,
+    ) {
+        match self.posts.post(id).and_then(Post::stream) {
+            Some(stream) => self.streams.write_past_the_log(context, stream, error.raw().clone()),
+            None => self.final_response(context, id, None, error.raw().clone()),
+        }
+    }
+
+    /// Ends one request of a POST without a final response: its client cancelled it (CAN-01).
     pub(crate) fn no_final_response(
         &mut self,
         context: &mut StepContext<'_>,
-        id: CallId,
+        id: PostId,
         request: &RequestId,
     ) {
-        let Some(index) = self.calls.iter().position(|call| call.id == id) else { return };
-        let call = &mut self.calls[index];
-        call.open -= 1;
-        if call.open > 0 {
-            if let Form::Stream(number) = call.form {
-                let what = EntryKind::Cancelled { request: request.clone() };
-                let entry = self.log.push(number, what, context.now);
-                let stream = self.streams.get_mut(number);
-                stream.into_iter().for_each(|stream| stream.settle(request, entry));
+        let Some(post) = self.posts.post_mut(id) else { return };
+        post.open -= 1;
+        if post.open > 0 {
+            if let Some(stream) = post.stream() {
+                self.streams.write_cancelled(context, stream, request);
             }
             return;
         }
-        let Call { sink, batch, form, gated, .. } = self.calls.swap_remove(index);
+        let Some(post) = self.posts.take_post(id) else { return };
+        let Post { sink, is_batch, form, changes_state, .. } = post;
         match form {
-            Form::Held { answers, .. } if batch && !answers.is_empty() => {
-                self.answer(context, sink, array(answers), gated);
+            Form::Held { answers, .. } if is_batch && !answers.is_empty() => {
+                self.answer_post(context, sink, array(answers), changes_state);
             }
-            Form::Held { .. } => self.answer(context, sink, Answer::Nothing, false),
-            Form::Stream(stream) => self.close_stream(context, stream),
+            Form::Held { .. } => self.answer_post(context, sink, Answer::Nothing, false),
+            Form::Stream(stream) => self.streams.close_stream(context, stream),
             Form::Unlogged => {
-                context
-                    .effects
-                    .extend(sink.map(|sink| Effect::Finish { sink, ending: Ending::Proper }));
+                sink.into_iter().for_each(|sink| context.finish(sink, Ending::Proper));
             }
             Form::Duplex => {}
         }
@@ -193,36 +257,55 @@ impl Session {
         number: u64,
         response: FinalResponse,
     ) {
-        self.write_event_marked(
-            context,
-            number,
-            response.data,
-            response.id.map_or(Mark::Plain, Mark::FinalResponse),
-        );
+        let mark = response.id.map_or(Mark::Plain, Mark::FinalResponse);
+        self.streams.write_event(context, number, response.data, mark);
     }
 
-    /// Answers a POST; one that changed what must survive, once that is held.
-    pub(crate) fn answer(
+    /// Answers a POST that may have lost its connection. Where its request changed the saved
+    /// state (`waits`), the answer waits until the store has acknowledged that.
+    pub(crate) fn answer_post(
         &mut self,
         context: &mut StepContext<'_>,
         sink: Option<SinkId>,
         answer: Answer,
-        gated: bool,
+        waits: bool,
     ) {
         match sink {
-            Some(sink) if gated => self.answer_when_held(context, sink, answer, 0),
-            Some(sink) => context.effects.push(Effect::Answer { sink, answer }),
+            Some(sink) if waits => self.answer_when_held(context, sink, answer, 0),
+            Some(sink) => context.answer(sink, answer),
             None => {}
+        }
+    }
+
+    /// Answers once the log holds everything up to `entry`, and the record the state as it is.
+    pub(crate) fn answer_when_held(
+        &mut self,
+        context: &mut StepContext<'_>,
+        sink: SinkId,
+        answer: Answer,
+        entry: u64,
+    ) {
+        let version = self.persisted.version(context, self.handshake);
+        let held = self.store_position();
+        let needed = StorePosition { entry, version };
+        self.barrier.answer_when_held(context, (sink, answer), needed, held);
+    }
+
+    /// What the store holds.
+    pub(crate) fn store_position(&self) -> StorePosition {
+        let entry = self.streams.log().acknowledged();
+        StorePosition { entry, version: self.persisted.held_version() }
+    }
+
+    /// The newest entry is sent only when the record holds the state as it is.
+    pub(crate) fn hold_back_newest(&mut self, context: &StepContext<'_>) {
+        let version = self.persisted.version(context, self.handshake);
+        if version > self.persisted.held_version() {
+            self.barrier.hold_back(self.streams.log().newest(), version);
         }
     }
 }
 
-/// What a call's messages are written to.
-pub(crate) enum Upgraded {
-    Stream(u64),
-    Sink(SinkId),
-}
-
-fn array(words: Vec<FinalResponse>) -> Answer {
-    Answer::Array(words.into_iter().map(|response| response.data).collect())
+fn array(responses: Vec<FinalResponse>) -> Answer {
+    Answer::Array(responses.into_iter().map(|response| response.data).collect())
 }

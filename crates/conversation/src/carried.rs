@@ -1,5 +1,5 @@
-//! What a checkpoint carries over the floor, and how it is written down: the streams that
-//! trimmed entries opened, the tombstones, the questions, and which owner wrote what.
+//! What a checkpoint carries over the floor, and its encoding: the streams that trimmed entries
+//! opened, the tombstones, the open server requests, and which owner wrote what.
 
 use bytes::Bytes;
 use protocol::RequestId;
@@ -9,16 +9,16 @@ use thin_vec::ThinVec;
 use crate::entry::{Rerunnable, ServerRequestId};
 use crate::owner_tags::OwnerTags;
 use crate::stream::{Owed, Stream, Tombstone};
-use crate::streams::Streams;
+use crate::stream_table::StreamTable;
 use crate::{Millis, OwnerTag, Unreadable};
 
 /// About how long a tombstone is, in bytes.
 const TOMBSTONE_BYTES: usize = 32;
 
-/// A question that went out: its id, the stream it went on, and the entry that holds it.
+/// A server request that was sent: its id, the stream it was sent on, and the entry that holds it.
 pub(crate) type OpenServerRequest = (ServerRequestId, u64, u64);
 
-/// What is carried, to be written.
+/// A checkpoint that is to be encoded.
 #[derive(Default, Serialize)]
 pub(crate) struct Carrying<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -31,7 +31,7 @@ pub(crate) struct Carrying<'a> {
     owner_tags: Vec<(String, u64)>,
 }
 
-/// What was carried, as it is read.
+/// A checkpoint that was read.
 #[derive(Default, Deserialize)]
 pub(crate) struct Carried {
     #[serde(default)]
@@ -182,12 +182,12 @@ impl Carried {
             .collect()
     }
 
-    pub(crate) fn streams(&mut self) -> Streams {
+    pub(crate) fn streams(&mut self) -> StreamTable {
         std::mem::take(&mut self.streams)
             .into_iter()
             .map(|CarriedStream { n, last, trimmed, closed, asked, requests }| {
                 let requests = requests.into_iter().map(CarriedOwed::owed).collect();
-                (n, Stream { requests, call: None, last, trimmed, closed, asked })
+                (n, Stream { requests, post: None, last, trimmed, closed, asked })
             })
             .collect()
     }

@@ -91,7 +91,7 @@ impl EntryKind {
     }
 
     /// Is it sent to the client?
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn is_sent_to_client(&self) -> bool {
         matches!(self, Self::Opened { .. } | Self::Event { .. })
     }
 }
@@ -164,14 +164,17 @@ pub(crate) fn encode(stream: u64, owner_tag: OwnerTag, what: &EntryKind) -> Byte
             // Writing numbers and strings to memory cannot fail.
             put_member(&mut entry, "r", &serde_json::to_vec(&asked).unwrap_or_default());
         }
-        EntryKind::Event { mark: Mark::FinalResponse(id), .. } | EntryKind::Cancelled { request: id } => {
+        EntryKind::Event { mark: Mark::FinalResponse(id), .. }
+        | EntryKind::Cancelled { request: id } => {
             put_member(&mut entry, "w", id.to_json().as_bytes());
         }
         EntryKind::Event { mark: Mark::ServerRequest(server_request), .. }
         | EntryKind::Answered { server_request } => {
             put_member(&mut entry, "a", format!("\"{server_request}\"").as_bytes());
         }
-        EntryKind::Event { mark: Mark::Plain, .. } | EntryKind::Closed | EntryKind::Checkpoint(_) => {}
+        EntryKind::Event { mark: Mark::Plain, .. }
+        | EntryKind::Closed
+        | EntryKind::Checkpoint(_) => {}
     }
     entry.put_slice(b"}\n");
     payload.for_each(|part| entry.put_slice(part));
@@ -195,7 +198,9 @@ fn payload(what: &EntryKind) -> impl Iterator<Item = &Bytes> + Clone {
         EntryKind::Opened { requests } => (requests.as_slice(), None),
         EntryKind::Event { data, .. } => (&[][..], Some(data)),
         EntryKind::Checkpoint(carried) => (&[][..], Some(carried)),
-        EntryKind::Cancelled { .. } | EntryKind::Answered { .. } | EntryKind::Closed => (&[][..], None),
+        EntryKind::Cancelled { .. } | EntryKind::Answered { .. } | EntryKind::Closed => {
+            (&[][..], None)
+        }
     };
     requests.iter().filter_map(|opening| opening.rerun.as_ref().map(|r| &r.raw)).chain(only)
 }
@@ -250,7 +255,9 @@ fn read(head: Head, payload: Bytes) -> Option<(u64, OwnerTag, EntryKind)> {
     let what = match (head.k.as_str(), head.w, head.a) {
         ("opened", None, None) => EntryKind::Opened { requests: openings(head.r?, payload)? },
         ("event", None, None) => EntryKind::Event { data: payload, mark: Mark::Plain },
-        ("event", Some(id), None) => EntryKind::Event { data: payload, mark: Mark::FinalResponse(id) },
+        ("event", Some(id), None) => {
+            EntryKind::Event { data: payload, mark: Mark::FinalResponse(id) }
+        }
         ("event", None, server_requests) => EntryKind::Event {
             data: payload,
             mark: Mark::ServerRequest(server_request(server_requests)?),
@@ -298,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_of_a_newer_version_is_told_from_a_corrupt_entry() {
+    fn a_kind_of_a_newer_version_is_sent_to_client_from_a_corrupt_entry() {
         let read = |entry: &'static [u8]| decode(&Bytes::from_static(entry)).err();
         let newer = br#"{"k":"moved","s":1,"e":"0000000000000007"}"#;
         let newer: &'static [u8] = [&newer[..], b"\n"].concat().leak();
@@ -323,7 +330,10 @@ mod tests {
             EntryKind::Opened { requests: openings },
             EntryKind::Opened { requests: vec![] },
             EntryKind::Event { data: data.clone(), mark: Mark::Plain },
-            EntryKind::Event { data: data.clone(), mark: Mark::FinalResponse(RequestId::from("w")) },
+            EntryKind::Event {
+                data: data.clone(),
+                mark: Mark::FinalResponse(RequestId::from("w")),
+            },
             EntryKind::Event { data: data.clone(), mark: Mark::ServerRequest(server_request) },
             EntryKind::Cancelled { request: RequestId::from(3) },
             EntryKind::Answered { server_request },

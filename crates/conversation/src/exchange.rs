@@ -1,16 +1,17 @@
-//! One request of the client's until its final response, and the POST that waits for it.
+//! A request of the client's until its final response, and the POST that waits for it.
 
 use bytes::Bytes;
-use protocol::{Method, ProgressToken, RequestId};
+use protocol::{Method, RequestId};
 
-use crate::{Limits, Millis, SinkId};
+use crate::pace::Pace;
+use crate::{Millis, SinkId};
 
 /// A request of the client's that has no final response yet.
 pub(crate) struct Exchange {
     pub(crate) id: RequestId,
     pub(crate) method: Method,
     /// The POST that waits for it.
-    pub(crate) call: CallId,
+    pub(crate) post: PostId,
     /// What a successful `resources/subscribe` or `unsubscribe` is about.
     pub(crate) uri: Option<Box<str>>,
     pub(crate) progress: Option<Box<Pace>>,
@@ -25,31 +26,65 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
+    /// The client's `initialize`. The deadline of the link to the server ends it.
+    pub(crate) fn initialize(id: RequestId, post: PostId, now: Millis) -> Self {
+        let never = Millis(u64::MAX);
+        Self {
+            id,
+            method: Method::Initialize,
+            post,
+            uri: None,
+            progress: None,
+            raw: None,
+            began: now,
+            silent_at: never,
+            ends_at: never,
+        }
+    }
+
     pub(crate) fn deadline(&self) -> Millis {
         self.silent_at.min(self.ends_at)
     }
 }
 
-/// One POST that holds requests.
+/// Names one POST that holds requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct CallId(pub(crate) u64);
+pub(crate) struct PostId(pub(crate) u64);
 
 /// A POST whose requests have not all got their final response.
-pub(crate) struct Call {
-    pub(crate) id: CallId,
+pub(crate) struct Post {
+    pub(crate) id: PostId,
     /// The POST's connection; none when the client went away, which cancels nothing (POST-16).
     pub(crate) sink: Option<SinkId>,
     /// Requests without a final response.
     pub(crate) open: usize,
-    pub(crate) batch: bool,
+    pub(crate) is_batch: bool,
     /// Does it change what must survive its owner?
-    pub(crate) gated: bool,
+    pub(crate) changes_state: bool,
     /// Does another node carry the answer to the client?
-    pub(crate) forwarded: bool,
+    pub(crate) is_forwarded: bool,
     pub(crate) form: Form,
 }
 
-/// The final response to a request, or on a batch member that was none.
+impl Post {
+    /// The stream that its answer has become.
+    pub(crate) fn stream(&self) -> Option<u64> {
+        match self.form {
+            Form::Stream(number) => Some(number),
+            Form::Held { .. } | Form::Unlogged | Form::Duplex => None,
+        }
+    }
+
+    /// When its answer becomes a stream because nothing was sent until then.
+    pub(crate) fn upgrade_at(&self) -> Option<Millis> {
+        match self.form {
+            Form::Held { upgrade_at, .. } => self.sink.map(|_| upgrade_at),
+            Form::Stream(_) | Form::Unlogged | Form::Duplex => None,
+        }
+    }
+}
+
+/// The final response to a request, or the error for a batch member that was none.
 pub(crate) struct FinalResponse {
     pub(crate) id: Option<RequestId>,
     pub(crate) data: Bytes,
@@ -67,117 +102,11 @@ pub(crate) enum Form {
     Duplex,
 }
 
-/// How fast one request's progress passes (PRG-05): `burst` at once, then a steady
-/// rate, of which always the latest.
-pub(crate) struct Pace {
-    pub(crate) token: ProgressToken,
-    /// The last progress that passed or waits; it must rise (PRG-02).
-    last: f64,
-    /// Thousandths of a notification that may pass now.
-    allowance: u64,
-    counted_at: Millis,
-    /// The latest one that had to wait.
-    held: Option<Bytes>,
-}
-
-impl Pace {
-    pub(crate) fn new(token: ProgressToken, limits: &Limits, now: Millis) -> Self {
-        let allowance = u64::from(limits.progress_burst) * 1_000;
-        Self { token, last: f64::NEG_INFINITY, allowance, counted_at: now, held: None }
-    }
-
-    /// What must rise.
-    pub(crate) fn last(&self) -> f64 {
-        self.last
-    }
-
-    /// Another owner has sent so much progress already.
-    pub(crate) fn go_on_from(&mut self, progress: f64) {
-        self.last = self.last.max(progress);
-    }
-
-    /// Takes one notification; returns it if it may pass now. One that does not rise is dropped.
-    pub(crate) fn admit(
-        &mut self,
-        progress: f64,
-        data: Bytes,
-        limits: &Limits,
-        now: Millis,
-    ) -> Option<Bytes> {
-        if progress <= self.last || progress.is_nan() {
-            return None;
-        }
-        self.last = progress;
-        self.refill(limits, now);
-        if self.allowance < 1_000 {
-            self.held = Some(data);
-            return None;
-        }
-        self.allowance -= 1_000;
-        self.held = None;
-        Some(data)
-    }
-
-    /// The one that waits, if its time has come.
-    pub(crate) fn due(&mut self, limits: &Limits, now: Millis) -> Option<Bytes> {
-        self.refill(limits, now);
-        if self.allowance < 1_000 {
-            return None;
-        }
-        let held = self.held.take()?;
-        self.allowance -= 1_000;
-        Some(held)
-    }
-
-    /// The one that waits, whatever its time: its request ends.
-    pub(crate) fn last_held(&mut self) -> Option<Bytes> {
-        self.held.take()
-    }
-
-    /// When the one that waits may pass.
-    pub(crate) fn deadline(&self, limits: &Limits) -> Option<Millis> {
-        self.held.as_ref()?;
-        let missing = 1_000_u64.saturating_sub(self.allowance);
-        Some(self.counted_at.plus(missing.div_ceil(u64::from(limits.progress_per_sec.max(1)))))
-    }
-
-    fn refill(&mut self, limits: &Limits, now: Millis) {
-        let elapsed = now.0.saturating_sub(self.counted_at.0);
-        let earned = elapsed.saturating_mul(u64::from(limits.progress_per_sec.max(1)));
-        let full = u64::from(limits.progress_burst.max(1)) * 1_000;
-        self.allowance = self.allowance.saturating_add(earned).min(full);
-        self.counted_at = self.counted_at.max(now);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_flood_of_progress_is_thinned_and_its_final_response_kept() {
-        let limits = Limits { progress_burst: 2, progress_per_sec: 10, ..Limits::default() };
-        let mut pace = Pace::new(1.into(), &limits, Millis(0));
-        let mut passed = Vec::new();
-        for progress in 0..1_000 {
-            let now = Millis(progress / 10);
-            let data = Bytes::from(progress.to_string());
-            passed.extend(pace.due(&limits, now));
-            passed.extend(pace.admit(progress as f64, data, &limits, now));
-        }
-        assert_eq!(passed.len(), 2);
-        assert_eq!(pace.deadline(&limits), Some(Millis(100)));
-        assert_eq!(pace.due(&limits, Millis(100)).unwrap(), "999");
-        assert_eq!(pace.deadline(&limits), None);
-    }
-
-    #[test]
-    fn progress_that_does_not_rise_is_dropped() {
-        let limits = Limits::default();
-        let mut pace = Pace::new(1.into(), &limits, Millis(0));
-        assert!(pace.admit(1.0, Bytes::new(), &limits, Millis(0)).is_some());
-        assert!(pace.admit(1.0, Bytes::new(), &limits, Millis(0)).is_none());
-        assert!(pace.admit(0.5, Bytes::new(), &limits, Millis(0)).is_none());
-        assert!(pace.admit(1.5, Bytes::new(), &limits, Millis(0)).is_some());
-    }
+/// Where a message of the server's goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Route {
+    /// With the answer to a POST.
+    Post(PostId),
+    /// On a standalone stream.
+    Standalone,
 }

@@ -10,16 +10,15 @@ use crate::carried::{Carried, OpenServerRequest};
 use crate::entry::{EntryKind, Mark};
 use crate::log::Log;
 use crate::owner_tags::OwnerTags;
-use crate::session::Session;
 use crate::stream::{Owed, Stream, Tombstone};
-use crate::streams::Streams;
+use crate::stream_table::StreamTable;
 use crate::{Millis, OwnerTag, Ring, Unreadable, entry};
 
-/// What a log comes to.
+/// What a log says of its session.
 pub(crate) struct Folded {
     pub(crate) log: Log,
-    pub(crate) streams: Streams,
-    pub(crate) finished: ThinVec<Tombstone>,
+    pub(crate) table: StreamTable,
+    pub(crate) tombstones: ThinVec<Tombstone>,
     pub(crate) server_requests: Vec<OpenServerRequest>,
 }
 
@@ -46,31 +45,31 @@ pub(crate) fn fold(
         }
     }
     let mut folding = Folding {
-        finished: carried.tombstones(now),
+        tombstones: carried.tombstones(now),
         server_requests: carried.server_requests().ok_or(Unreadable::LOG)?,
-        streams: carried.streams(),
+        table: carried.streams(),
     };
     // A checkpoint says how its streams stood when it was written.
-    let told: Vec<u64> = folding.streams.iter().map(|(number, _)| number).collect();
+    let carried: Vec<u64> = folding.table.iter().map(|(number, _)| number).collect();
     for (number, (stream, _, what)) in (first..).zip(&entries) {
-        let is_told = number < checkpoint && told.binary_search(stream).is_ok();
-        folding.take(number, *stream, what, is_told)?;
+        let is_carried = number < checkpoint && carried.binary_search(stream).is_ok();
+        folding.add_entry(number, *stream, what, is_carried)?;
     }
-    let Folding { streams, finished, server_requests } = folding;
+    let Folding { table, tombstones, server_requests } = folding;
     let owner_tags = OwnerTags::restored(seen, former, owner_tag, next);
     let entries = entries.into_iter().map(|(stream, _, what)| (stream, what)).collect();
     Ok(Folded {
         log: Log::restored(first, entries, owner_tags, now),
-        streams,
-        finished,
+        table,
+        tombstones,
         server_requests,
     })
 }
 
 /// What a session knows that its log says, too; for tests that hold the two together.
-fn outline(
-    streams: &Streams,
-    finished: &ThinVec<Tombstone>,
+pub(crate) fn outline(
+    table: &StreamTable,
+    tombstones: &[Tombstone],
     server_requests: impl Iterator<Item = OpenServerRequest>,
 ) -> String {
     let owed = |requests: &[Owed]| -> Vec<_> {
@@ -78,11 +77,11 @@ fn outline(
         requests.iter().map(|owed| (owed.id.to_json(), owed.final_response, rerun(owed))).collect()
     };
     let mut outline = String::new();
-    for (number, Stream { requests, last, trimmed, closed, asked, .. }) in streams.iter() {
+    for (number, Stream { requests, last, trimmed, closed, asked, .. }) in table.iter() {
         let requests = owed(requests);
         outline += &format!("{number}: {last} {trimmed} {closed} {asked} {requests:?}\n");
     }
-    for Tombstone { stream, last, requests, .. } in finished {
+    for Tombstone { stream, last, requests, .. } in tombstones {
         outline += &format!("{stream} was: {last} {:?}\n", owed(requests));
     }
     let mut server_requests: Vec<_> = server_requests
@@ -92,21 +91,13 @@ fn outline(
     outline + &format!("{server_requests:?}")
 }
 
-impl Session {
-    /// What it knows of its streams and questions that its log says, too.
-    #[doc(hidden)]
-    pub fn outline(&self) -> String {
-        outline(&self.streams, &self.finished, self.open_asks())
-    }
-}
-
 impl Ring {
     /// What the log alone says of the session's streams and questions.
     #[doc(hidden)]
     pub fn outline(&self) -> Result<String, Unreadable> {
         let log: Vec<_> = (self.first..).zip(self.entries.iter().cloned()).collect();
         let folded = fold(&log, &[], OwnerTag(0), Millis(0))?;
-        Ok(outline(&folded.streams, &folded.finished, folded.server_requests.into_iter()))
+        Ok(outline(&folded.table, &folded.tombstones, folded.server_requests.into_iter()))
     }
 }
 
@@ -125,20 +116,20 @@ fn last_checkpoint(
     }
 }
 
-/// What the entries so far come to.
+/// What the entries so far say.
 struct Folding {
-    streams: Streams,
-    finished: ThinVec<Tombstone>,
+    table: StreamTable,
+    tombstones: ThinVec<Tombstone>,
     server_requests: Vec<OpenServerRequest>,
 }
 
 impl Folding {
-    fn take(
+    fn add_entry(
         &mut self,
         number: u64,
         stream: u64,
         what: &EntryKind,
-        is_told: bool,
+        is_carried: bool,
     ) -> Result<(), Unreadable> {
         match what {
             EntryKind::Event { mark: Mark::ServerRequest(server_request), .. } => {
@@ -151,20 +142,15 @@ impl Folding {
                 if number != stream {
                     return Err(Unreadable::LOG);
                 }
-                let owed = |opening: &crate::entry::Opening| Owed {
-                    rerun: opening.rerun.clone(),
-                    ..Owed::new(opening.id.clone(), 0)
-                };
-                let requests = requests.iter().map(owed).collect();
-                self.streams.insert(number, Stream::new(number, requests, None));
+                self.table.insert(number, Stream::opened(number, requests, None));
                 return Ok(());
             }
             _ => {}
         }
-        if is_told {
+        if is_carried {
             return Ok(());
         }
-        let Some(stream) = self.streams.get_mut(stream) else { return Ok(()) };
+        let Some(stream) = self.table.get_mut(stream) else { return Ok(()) };
         match what {
             EntryKind::Event { mark, .. } => {
                 stream.last = number;

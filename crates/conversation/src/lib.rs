@@ -7,41 +7,47 @@
 #[macro_use]
 mod mutants;
 
+mod admission;
 mod answering;
-mod asking_calls;
-mod cancelled;
 mod carried;
-mod deadlines;
+mod delivery;
+mod earliest;
 mod effect;
-mod ending;
+mod ended_requests;
 mod entry;
 mod event;
 mod event_id;
 mod exchange;
 mod fold;
-mod gate;
 mod handshake;
-mod kept;
-mod leaving;
+mod idle;
+mod kept_results;
+mod lifecycle;
 mod limits;
 mod log;
 mod mirroring;
 mod owner_tags;
-mod posting;
-mod rerun;
+mod pace;
+mod parts;
+mod persisted;
+mod posts;
 mod restore;
-mod resume;
+mod resuming;
 mod saved;
 mod saved_ids;
-mod server_messages;
+mod server_link;
 mod server_requests;
 mod session;
+mod setup;
 mod sparse;
 mod state;
+mod step_context;
 mod stream;
+mod stream_table;
 mod streams;
-mod trimming;
-mod withheld;
+mod tools;
+mod waiting;
+mod write_barrier;
 
 pub use effect::{Answer, Cause, Effect, Ending, Fact, Frame, Refusal, ResumeOutcome};
 pub use event::{Event, Millis, SinkId};
@@ -50,7 +56,8 @@ pub use limits::Limits;
 #[cfg(feature = "mutants")]
 pub use mutants::{MUTANTS, is_mutant_selected, select_mutant};
 pub use saved::{Ring, Saved, Unreadable};
-pub use session::{Load, Rerun, Session, SessionSetup};
+pub use session::{Load, Session};
+pub use setup::{Rerun, SessionSetup};
 
 /// The code of an error for a reason of ours, which its message names.
 const REFUSED: i32 = protocol::ErrorCode::Refused.number();

@@ -11,13 +11,12 @@ use bytes::Bytes;
 
 use crate::entry::{EntryKind, Mark};
 use crate::owner_tags::OwnerTags;
-use crate::{Effect, Limits, Millis, OwnerTag, entry};
+use crate::sparse::Sparse;
+use crate::{Effect, EventId, Limits, Millis, OwnerTag, entry};
 
 /// The replayable tail of the log, as this owner holds it in memory.
 pub(crate) struct Log {
-    /// None while there are none.
-    #[allow(clippy::box_collection, reason = "a pointer while there is none")]
-    held: Option<Box<VecDeque<Logged>>>,
+    entries: Sparse<VecDeque<Logged>>,
     /// The number of the first of `entries`, or of the next one where there is none.
     first: u64,
     /// Everything up to this number is held.
@@ -27,9 +26,9 @@ pub(crate) struct Log {
     /// The number of the newest final response; 0 before there is one.
     newest_final: u64,
     /// The floor that was last given to the log.
-    floor_told: u64,
+    floor_sent: u64,
     bytes: usize,
-    pub(crate) owner_tags: OwnerTags,
+    owner_tags: OwnerTags,
 }
 
 /// One entry.
@@ -43,12 +42,12 @@ pub(crate) struct Logged {
 impl Log {
     pub(crate) fn new(owner_tag: OwnerTag) -> Self {
         Self {
-            held: None,
+            entries: Sparse::default(),
             first: 1,
             acknowledged: 0,
             handed_out: 0,
             newest_final: 0,
-            floor_told: 1,
+            floor_sent: 1,
             bytes: 0,
             owner_tags: OwnerTags::new(owner_tag),
         }
@@ -67,19 +66,37 @@ impl Log {
             acknowledged: last,
             handed_out: last,
             newest_final: 0,
-            floor_told: first,
+            floor_sent: first,
             bytes: entries.iter().map(|(_, what)| what.size()).sum(),
-            held: (!entries.is_empty()).then(|| {
+            entries: if entries.is_empty() {
+                Sparse::default()
+            } else {
                 let logged = |(stream, what)| Logged { stream, what, at };
-                Box::new(entries.into_iter().map(logged).collect())
-            }),
+                Sparse::new(entries.into_iter().map(logged).collect())
+            },
             owner_tags,
         }
     }
 
     fn entries(&self) -> &VecDeque<Logged> {
         static NONE: VecDeque<Logged> = VecDeque::new();
-        self.held.as_deref().unwrap_or(&NONE)
+        self.entries.get().unwrap_or(&NONE)
+    }
+
+    /// Which owner wrote which entries.
+    pub(crate) fn owner_tags(&self) -> &OwnerTags {
+        &self.owner_tags
+    }
+
+    /// From now on another owner writes.
+    pub(crate) fn succeed(&mut self, owner_tag: OwnerTag) {
+        let (next, floor) = (self.next(), self.first);
+        self.owner_tags.succeed(owner_tag, next, floor);
+    }
+
+    /// The id of one entry of a stream.
+    pub(crate) fn event_id(&self, stream: u64, number: u64) -> EventId {
+        self.owner_tags.id(stream, number)
     }
 
     /// The number of the oldest entry that can be replayed.
@@ -90,6 +107,11 @@ impl Log {
     /// The number that the next entry will get.
     pub(crate) fn next(&self) -> u64 {
         self.first + self.entries().len() as u64
+    }
+
+    /// The number of the newest entry; that below the first where there is none.
+    pub(crate) fn newest(&self) -> u64 {
+        self.next() - 1
     }
 
     /// How many entries can be replayed.
@@ -119,8 +141,8 @@ impl Log {
             self.newest_final = number;
         }
         // Of most streams that are listened to there is never another entry.
-        let held = self.held.get_or_insert_with(|| Box::new(VecDeque::with_capacity(1)));
-        held.push_back(Logged { stream, what, at });
+        let entries = self.entries.get_or_insert_with(|| VecDeque::with_capacity(1));
+        entries.push_back(Logged { stream, what, at });
         number
     }
 
@@ -138,7 +160,11 @@ impl Log {
     }
 
     /// The entries of one stream after `number` that are held, oldest first.
-    pub(crate) fn replay(&self, stream: u64, after: u64) -> impl Iterator<Item = (u64, &EntryKind)> {
+    pub(crate) fn replay(
+        &self,
+        stream: u64,
+        after: u64,
+    ) -> impl Iterator<Item = (u64, &EntryKind)> {
         let from = (after + 1).max(self.first);
         (from..=self.acknowledged).filter_map(move |number| {
             let logged = self.get(number)?;
@@ -162,10 +188,10 @@ impl Log {
     pub(crate) fn hand_out(&mut self) -> Option<Effect> {
         let next = self.next();
         let from = self.handed_out.max(self.first - 1) + 1;
-        if from >= next && self.floor_told == self.first {
+        if from >= next && self.floor_sent == self.first {
             return None;
         }
-        self.floor_told = self.first;
+        self.floor_sent = self.first;
         let entries = self.encoded(from);
         self.handed_out = next - 1;
         Some(Effect::Append { first: from, floor: self.first, entries })
@@ -174,7 +200,7 @@ impl Log {
     /// Is it over a bound, and would [`Log::floor`] free anything?
     pub(crate) fn is_full(&self, limits: &Limits, now: Millis) -> bool {
         // Asked after every step, and most sessions have no log.
-        if self.held.is_none() {
+        if self.entries.get().is_none() {
             return false;
         }
         let over = self.entries().len() > events_max(limits)
@@ -242,13 +268,13 @@ impl Log {
 
     /// Takes away the oldest entry.
     pub(crate) fn take_oldest(&mut self) -> Option<Logged> {
-        let held = self.held.as_mut()?;
-        let oldest = held.pop_front()?;
+        let entries = self.entries.get_mut()?;
+        let oldest = entries.pop_front()?;
         self.bytes -= oldest.what.size();
         self.first += 1;
-        if held.is_empty() {
+        if entries.is_empty() {
             // An idle session keeps no buffer.
-            self.held = None;
+            self.entries.clear();
         }
         Some(oldest)
     }

@@ -2,43 +2,49 @@
 //!
 //! The annotations stand in the tools' input schemas, so the tools are listed once the
 //! session's server is up, and again when it says that they changed. Calls that come
-//! before the list is known wait for it.
+//! before the list is known are parked.
 
 use std::collections::BTreeMap;
 
+use protocol::header_params::ToolsPage;
 use protocol::{HeaderParams, Method, Mirrored, Rejection, Request, RequestId, Response};
 use thin_vec::ThinVec;
 
-use crate::session::{Session, StepContext};
-use crate::{Answer, Effect, Refusal, SinkId};
+use crate::server_link::ServerLink;
+use crate::sparse::Sparse;
+use crate::step_context::StepContext;
+use crate::{Answer, SinkId};
 
 /// Most pages of tools that are read; tools on later ones are not checked.
 const PAGES_MAX: u32 = 32;
 
-/// What is known of the tools' annotations.
+/// What is known of the tools' annotations, and the calls that wait for it.
 #[derive(Default)]
 pub(crate) struct Mirroring {
-    /// None where nothing was listed.
-    #[allow(clippy::box_collection, reason = "a pointer while there is none")]
-    tools: Option<Box<BTreeMap<Box<str>, HeaderParams>>>,
+    tools: Sparse<BTreeMap<Box<str>, HeaderParams>>,
     /// How many pages were asked for, while the list is being read.
     reading: Option<u32>,
     /// Calls that wait for the list; bounded by `exchanges_max`.
     parked: ThinVec<Parked>,
 }
 
-struct Parked {
-    sink: SinkId,
-    request: Request,
-    mirrored: Option<Mirrored>,
+/// A call that waits for the list of tools.
+pub(crate) struct Parked {
+    pub(crate) sink: SinkId,
+    pub(crate) request: Request,
+    pub(crate) mirrored: Option<Mirrored>,
     /// May it have been run already?
-    again: bool,
+    pub(crate) again: bool,
 }
 
 impl Mirroring {
     /// Is the list being read?
-    pub(crate) fn is_busy(&self) -> bool {
+    pub(crate) fn is_reading(&self) -> bool {
         self.reading.is_some()
+    }
+
+    pub(crate) fn has_parked(&self) -> bool {
+        !self.parked.is_empty()
     }
 
     /// Forgets that the list is being read, unless a call waits for it to check its headers.
@@ -48,97 +54,82 @@ impl Mirroring {
         }
     }
 
-    pub(crate) fn has_parked(&self) -> bool {
-        !self.parked.is_empty()
-    }
-}
-
-impl Session {
-    /// Lists the server's tools, in revisions where that matters.
-    pub(crate) fn learn_tools(&mut self, context: &mut StepContext<'_>) {
-        let has_tools = self.client.as_ref().is_some_and(|client| client.server_has_tools);
-        if !self.revision().has_mirrored_headers() || self.duplex.is_some() || !has_tools {
-            return;
-        }
-        self.mirroring.tools = None;
-        self.read_tools(context);
+    /// Lists the server's tools anew.
+    pub(crate) fn reread_tools(&mut self, context: &mut StepContext<'_>, link: &mut ServerLink) {
+        self.tools.clear();
+        self.read_tools(context, link);
     }
 
     /// Lists the server's tools, unless that is being done.
-    pub(crate) fn read_tools(&mut self, context: &mut StepContext<'_>) {
-        if self.mirroring.reading.is_none() {
-            self.mirroring.reading = Some(1);
-            let list = self.own(Method::ToolsList, None);
-            self.send(context, list.into());
+    pub(crate) fn read_tools(&mut self, context: &mut StepContext<'_>, link: &mut ServerLink) {
+        if self.reading.is_none() {
+            self.reading = Some(1);
+            let list = link.own_request(Method::ToolsList, None);
+            link.send(context, list);
         }
     }
 
-    /// A page of tools came.
-    pub(crate) fn learned_tools(&mut self, context: &mut StepContext<'_>, response: &Response) {
-        let Some(pages) = self.mirroring.reading else { return };
-        let page = response.outcome().ok().map(|result| protocol::header_params::tools(&result));
-        let mirrors = self.revision().has_mirrored_headers();
-        let next = page.and_then(|page| {
-            self.learn_of_tools(&page);
-            for tool in page.tools.into_iter().filter(|_| mirrors) {
-                if let Ok(params) = tool.header_params {
-                    let tools = self.mirroring.tools.get_or_insert_default();
-                    tools.insert(tool.name.into(), params);
-                }
-            }
-            page.next_cursor
-        });
-        if let Some(cursor) = next.filter(|_| pages < PAGES_MAX) {
-            self.mirroring.reading = Some(pages + 1);
-            let params = serde_json::json!({ "cursor": cursor }).to_string();
-            self.send_own(context, Method::ToolsList, Some(params.as_bytes()));
-            return;
-        }
-        self.mirroring.reading = None;
-        self.decide(context);
-        for parked in std::mem::take(&mut self.mirroring.parked) {
-            let Parked { sink, request, mirrored, again } = parked;
-            match self.check_params(sink, &request, mirrored.as_ref(), again) {
-                Ok(_) => self.take_post(context, sink, request, again),
-                Err(rejection) => {
-                    let answer = Answer::Refused(Refusal::Rejected(rejection));
-                    context.effects.push(Effect::Answer { sink, answer });
-                }
+    /// Remembers which parameters of these tools are mirrored.
+    pub(crate) fn learn(&mut self, page: ToolsPage) {
+        for tool in page.tools {
+            if let Ok(params) = tool.header_params {
+                self.tools.get_or_insert_with(BTreeMap::default).insert(tool.name.into(), params);
             }
         }
+    }
+
+    /// Asks for the page at `cursor`. Returns false where the list ends there, since it has no
+    /// further page or too many.
+    pub(crate) fn read_next_page(
+        &mut self,
+        context: &mut StepContext<'_>,
+        link: &mut ServerLink,
+        cursor: Option<impl serde::Serialize>,
+    ) -> bool {
+        let pages = self.reading.unwrap_or(PAGES_MAX);
+        let Some(cursor) = cursor.filter(|_| pages < PAGES_MAX) else {
+            self.reading = None;
+            return false;
+        };
+        self.reading = Some(pages + 1);
+        let params = serde_json::json!({ "cursor": cursor }).to_string();
+        link.send_own(context, Method::ToolsList, Some(params.as_bytes()));
+        true
+    }
+
+    /// The calls that wait for the list, which is read as far as it can be.
+    pub(crate) fn take_parked(&mut self) -> ThinVec<Parked> {
+        std::mem::take(&mut self.parked)
     }
 
     /// Do the mirrored parameters of a tool call match its arguments? False when that is
     /// not known yet: the call waits.
     pub(crate) fn check_params(
         &mut self,
+        context: &StepContext<'_>,
         sink: SinkId,
         request: &Request,
         mirrored: Option<&Mirrored>,
         again: bool,
     ) -> Result<bool, Rejection> {
-        if self.mirroring.reading.is_some()
-            && self.mirroring.parked.len() < self.limits.exchanges_max
-        {
+        if self.reading.is_some() && self.parked.len() < context.limits().exchanges_max {
             let (request, mirrored) = (request.clone(), mirrored.cloned());
-            let parked = Parked { sink, request, mirrored, again };
-            self.mirroring.parked.push(parked);
+            self.parked.push(Parked { sink, request, mirrored, again });
             return Ok(false);
         }
         let tool = request.params().and_then(|params| protocol::payload::name_of(&params));
-        let annotations = tool.and_then(|tool| self.mirroring.tools.as_ref()?.get(&*tool));
+        let annotations = tool.and_then(|tool| self.tools.get()?.get(&*tool));
         let message = request.clone().into();
         Mirrored::check(mirrored, &message, annotations).map(|()| true)
     }
 
     /// The client cancels a call that waits for the list. False where none does.
-    pub(crate) fn unpark(&mut self, context: &mut StepContext<'_>, id: &RequestId) -> bool {
-        let parked = &mut self.mirroring.parked;
-        let Some(index) = parked.iter().position(|parked| parked.request.id == *id) else {
+    pub(crate) fn cancel_parked(&mut self, context: &mut StepContext<'_>, id: &RequestId) -> bool {
+        let Some(index) = self.parked.iter().position(|parked| parked.request.id == *id) else {
             return false;
         };
-        let sink = parked.swap_remove(index).sink;
-        context.effects.push(Effect::Answer { sink, answer: Answer::Nothing });
+        let sink = self.parked.swap_remove(index).sink;
+        context.answer(sink, Answer::Nothing);
         true
     }
 
@@ -150,10 +141,10 @@ impl Session {
         sink: SinkId,
         id: &RequestId,
     ) -> bool {
-        let mut parked = self.mirroring.parked.iter_mut();
+        let mut parked = self.parked.iter_mut();
         let Some(parked) = parked.find(|parked| parked.request.id == *id) else { return false };
         let older = std::mem::replace(&mut parked.sink, sink);
-        context.effects.push(Effect::Answer { sink: older, answer: Answer::Nothing });
+        context.answer(older, Answer::Nothing);
         true
     }
 
@@ -163,10 +154,9 @@ impl Session {
         context: &mut StepContext<'_>,
         error: &impl Fn(RequestId) -> Response,
     ) {
-        self.mirroring.reading = None;
-        for Parked { sink, request, .. } in std::mem::take(&mut self.mirroring.parked) {
-            let answer = Answer::Json(error(request.id).raw().clone());
-            context.effects.push(Effect::Answer { sink, answer });
+        self.reading = None;
+        for Parked { sink, request, .. } in self.take_parked() {
+            context.answer(sink, Answer::Json(error(request.id).raw().clone()));
         }
     }
 }

@@ -1,108 +1,170 @@
-//! Requests of the server's to the client: sampling, elicitation, roots.
+//! The requests of the server to the client that have no answer yet: sampling, elicitation,
+//! roots, and pings of our own.
 //!
 //! Each gets an id of ours that carries the tag of the owner, so that an answer can never reach
-//! another question, and exactly one answer reaches the server.
+//! another request, and exactly one answer reaches the server.
 
 use bytes::Bytes;
-use protocol::{
-    ErrorCode, Message, Method, Notification, Rejection, Request, RequestId, Response, downgrade,
-    payload,
-};
+use protocol::{ErrorCode, Method, Notification, Request, RequestId, payload};
+use thin_vec::ThinVec;
 
+use crate::Millis;
 use crate::carried::OpenServerRequest;
-use crate::exchange::{CallId, Form};
-use crate::entry::{EntryKind, ServerRequestId};
-use crate::session::{Session, StepContext};
-use crate::stream::{Route, Waiting};
-use crate::{Effect, Fact, Millis};
+use crate::earliest::Earliest;
+use crate::entry::ServerRequestId;
+use crate::exchange::{PostId, Route};
+use crate::handshake::Handshake;
+use crate::log::Log;
+use crate::step_context::StepContext;
+
+/// The open server requests of a session; bounded by `server_requests_max`.
+pub(crate) struct ServerRequests {
+    open: ThinVec<ServerRequest>,
+    /// The number of the next one.
+    next: u64,
+}
 
 /// A request to the client that has no answer yet.
 pub(crate) struct ServerRequest {
-    id: ServerRequestId,
-    method: Method,
+    pub(crate) id: ServerRequestId,
+    pub(crate) method: Method,
     /// The id that the server gave it; none for a ping of our own.
-    theirs: Option<RequestId>,
-    route: Route,
-    pub(crate) deadline: Millis,
+    pub(crate) id_of_server: Option<RequestId>,
+    pub(crate) route: Route,
+    deadline: Millis,
     /// Its stream and its entry, once it is in the log.
     logged: Option<(u64, u64)>,
 }
 
-impl Session {
-    /// Takes a request of the server for the client.
-    pub(crate) fn receive_request(
+impl ServerRequest {
+    /// The stream of the log that it was sent on.
+    pub(crate) fn stream(&self) -> Option<u64> {
+        self.logged.map(|(stream, _)| stream)
+    }
+}
+
+impl ServerRequests {
+    pub(crate) fn new() -> Self {
+        Self { open: ThinVec::new(), next: 1 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Are as many open as may be?
+    pub(crate) fn is_full(&self, context: &StepContext<'_>) -> bool {
+        self.open.len() >= context.limits().server_requests_max
+    }
+
+    /// Opens a request, and gives it its id.
+    pub(crate) fn add(
         &mut self,
-        context: &mut StepContext<'_>,
-        request: &Request,
-        about: Option<&RequestId>,
-    ) {
-        if request.method == Method::Ping {
-            context.effects.push(Effect::Send(Response::result(request.id.clone(), b"{}").into()));
-            return;
+        context: &StepContext<'_>,
+        log: &Log,
+        method: Method,
+        id_of_server: Option<RequestId>,
+        route: Route,
+    ) -> ServerRequestId {
+        let id = ServerRequestId { owner_tag: log.owner_tags().current(), number: self.next };
+        self.next += 1;
+        let deadline = context.in_secs(context.limits().ask_secs);
+        self.open.push(ServerRequest { id, method, id_of_server, route, deadline, logged: None });
+        id
+    }
+
+    /// Does the server wait for an answer?
+    pub(crate) fn has_any_of_server(&self) -> bool {
+        self.open.iter().any(|request| request.id_of_server.is_some())
+    }
+
+    pub(crate) fn is_open(&self, id: ServerRequestId) -> bool {
+        self.open.iter().any(|request| request.id == id)
+    }
+
+    /// The POST that a request is for, if that is known.
+    pub(crate) fn post_of(&self, id: ServerRequestId) -> Option<PostId> {
+        match self.open.iter().find(|request| request.id == id)?.route {
+            Route::Post(post) => Some(post),
+            Route::Standalone => None,
         }
-        if let Err((code, message)) = self.may_ask(request) {
-            self.refuse_server_request(context, request.id.clone(), code, &message);
-            return;
+    }
+
+    /// A request is in the log now.
+    pub(crate) fn note_logged(&mut self, id: ServerRequestId, stream: u64, number: u64) {
+        if let Some(request) = self.open.iter_mut().find(|request| request.id == id) {
+            request.logged = Some((stream, number));
         }
-        let (bytes, most) = (request.raw().len(), self.limits.message_bytes_max);
-        if bytes > most {
-            let message = format!(
-                "the request has {bytes} bytes, more than the {most} of sessions.message_bytes_max"
-            );
-            self.refuse_server_request(context, request.id.clone(), ErrorCode::Refused, &message);
-            return;
-        }
-        let route = self.route(about);
-        if !self.may_go(route) {
-            let message = "the client can be asked only while a request of its own is in flight";
-            self.refuse_server_request(context, request.id.clone(), ErrorCode::Refused, message);
-            return;
-        }
-        let deadline = context.now.plus(self.limits.ask_secs * 1_000);
-        self.hold_off_silence(route, deadline);
-        let params = request.params().unwrap_or_default();
-        let request = match downgrade::request_for_client(self.revision(), &request.method, &params)
-        {
-            Some(params) => request.with_params(&params),
-            None => request.clone(),
+    }
+
+    /// The open requests that are in the log.
+    pub(crate) fn logged(&self) -> impl Iterator<Item = OpenServerRequest> {
+        self.open.iter().filter_map(|request| {
+            let (stream, number) = request.logged?;
+            Some((request.id, stream, number))
+        })
+    }
+
+    /// The server request that an id of ours names, whether or not it is still open. Which
+    /// requests a former owner sent is not known any more, so any of its ids may be one.
+    pub(crate) fn named(&self, log: &Log, id: &RequestId) -> Option<ServerRequestId> {
+        let RequestId::String(text) = id else { return None };
+        let named = ServerRequestId::parse(text)?;
+        let run = log.owner_tags().run(named.owner_tag)?;
+        (run.end.is_some() || (1..self.next).contains(&named.number)).then_some(named)
+    }
+
+    /// Removes the request that the client has answered.
+    pub(crate) fn take(&mut self, id: ServerRequestId) -> Option<ServerRequest> {
+        let is_same = |other: ServerRequestId| {
+            mutant!("answer_another_question") && other.number == id.number
         };
-        let server_request = self.add_server_request(
-            request.method.clone(),
-            Some(request.id.clone()),
-            route,
-            deadline,
-        );
-        let data = Message::from(request.with_id(request_id(server_request))).line();
-        self.deliver_waiting(
-            context,
-            route,
-            Waiting { data, server_request: Some(server_request), early: false },
-        );
+        self.take_first(|request| request.id == id || is_same(request.id))
     }
 
-    fn refuse_server_request(
+    /// Removes the request that the server cancelled.
+    pub(crate) fn take_cancelled(&mut self, id_of_server: &RequestId) -> Option<ServerRequest> {
+        self.take_first(|request| request.id_of_server.as_ref() == Some(id_of_server))
+    }
+
+    /// Removes a request that the client did not answer in time.
+    pub(crate) fn take_late(&mut self, now: Millis) -> Option<ServerRequest> {
+        self.take_first(|request| request.deadline <= now)
+    }
+
+    fn take_first(&mut self, matches: impl Fn(&ServerRequest) -> bool) -> Option<ServerRequest> {
+        let index = self.open.iter().position(matches)?;
+        Some(self.open.swap_remove(index))
+    }
+
+    pub(crate) fn take_all(&mut self) -> ThinVec<ServerRequest> {
+        std::mem::take(&mut self.open)
+    }
+
+    pub(crate) fn note_deadlines(&self, earliest: &mut Earliest) {
+        for request in &self.open {
+            earliest.note(request.deadline);
+        }
+    }
+
+    /// May the server send this to the client? Where the client did not declare that it takes it,
+    /// it may not (RPC-12, ROOT-01, SMP-01, SMP-02, ELI-01).
+    pub(crate) fn check(
         &self,
-        context: &mut StepContext<'_>,
-        id: RequestId,
-        code: ErrorCode,
-        message: &str,
-    ) {
-        let error = Response::error(Some(id), code.number(), message, None);
-        context.effects.push(Effect::Send(error.into()));
-    }
-
-    /// Did the client declare that it can be asked this (RPC-12, ROOT-01, SMP-01, SMP-02, ELI-01)?
-    fn may_ask(&self, request: &Request) -> Result<(), (ErrorCode, String)> {
-        let Some(client) = &self.client else {
+        context: &StepContext<'_>,
+        handshake: &Handshake,
+        request: &Request,
+    ) -> Result<(), (ErrorCode, String)> {
+        let Some(client) = handshake.client() else {
             return Err((ErrorCode::Refused, "there is no client yet".to_owned()));
         };
-        if !self.is_initialized() {
+        if !handshake.is_initialized() {
             let message = "`initialize` is not answered yet; ask nothing before".to_owned();
             return Err((ErrorCode::InvalidRequest, message));
         }
         let (revision, capabilities) = (client.revision, &client.capabilities);
         let params = request.params().unwrap_or_default();
-        let declared = match request.method {
+        let is_declared = match request.method {
             // A program that echoes is no client.
             Method::Initialize => false,
             Method::RootsList => capabilities.roots(),
@@ -123,13 +185,13 @@ impl Session {
             },
             _ => true,
         };
-        if !declared {
+        if !is_declared {
             let message =
                 format!("the client did not declare that it takes this `{}`", request.method);
             return Err((ErrorCode::MethodNotFound, message));
         }
-        if self.server_requests.len() >= self.limits.server_requests_max {
-            let most = self.limits.server_requests_max;
+        if self.is_full(context) {
+            let most = context.limits().server_requests_max;
             return Err((
                 ErrorCode::Refused,
                 format!("the client has {most} questions open, its most"),
@@ -137,236 +199,41 @@ impl Session {
         }
         Ok(())
     }
-
-    /// Can a request to the client go this way (GET-06)?
-    fn may_go(&self, route: Route) -> bool {
-        if self.revision().has_standalone_requests() || self.duplex.is_some() {
-            return true;
-        }
-        let Route::Call(call) = route else { return false };
-        let call = self.calls.iter().find(|other| other.id == call);
-        call.is_some_and(|call| call.sink.is_some() || matches!(call.form, Form::Stream(_)))
-    }
-
-    /// While the client is asked something, the request that it is asked for is not hung.
-    fn hold_off_silence(&mut self, route: Route, deadline: Millis) {
-        let Route::Call(call) = route else { return };
-        let silent_at = deadline.plus(self.limits.request_secs * 1_000);
-        let ours = self.exchanges.iter_mut().filter(|exchange| exchange.call == call);
-        ours.for_each(|exchange| exchange.silent_at = exchange.silent_at.max(silent_at));
-    }
-
-    fn add_server_request(
-        &mut self,
-        method: Method,
-        theirs: Option<RequestId>,
-        route: Route,
-        deadline: Millis,
-    ) -> ServerRequestId {
-        let id = ServerRequestId {
-            owner_tag: self.log.owner_tags.current(),
-            number: self.next_server_request,
-        };
-        self.next_server_request += 1;
-        self.server_requests.push(ServerRequest {
-            id,
-            method,
-            theirs,
-            route,
-            deadline,
-            logged: None,
-        });
-        id
-    }
-
-    /// Does the server wait for an answer?
-    pub(crate) fn has_asks(&self) -> bool {
-        self.server_requests.iter().any(|server_request| server_request.theirs.is_some())
-    }
-
-    /// Is this question waiting for its answer?
-    pub(crate) fn is_open(&self, id: ServerRequestId) -> bool {
-        self.server_requests.iter().any(|server_request| server_request.id == id)
-    }
-
-    /// The call that a question is for, if that is known.
-    pub(crate) fn call_of_server_request(&self, id: ServerRequestId) -> Option<CallId> {
-        let server_request =
-            self.server_requests.iter().find(|server_request| server_request.id == id)?;
-        match server_request.route {
-            Route::Call(call) => Some(call),
-            Route::Standalone => None,
-        }
-    }
-
-    /// A question is in the log now.
-    pub(crate) fn note_logged(&mut self, id: ServerRequestId, stream: u64, number: u64) {
-        if let Some(server_request) =
-            self.server_requests.iter_mut().find(|server_request| server_request.id == id)
-        {
-            server_request.logged = Some((stream, number));
-        }
-    }
-
-    /// What the log must know when a question is no longer open.
-    fn note_closed(&mut self, context: &StepContext<'_>, server_request: &ServerRequest) {
-        if let Some((stream, _)) = server_request.logged {
-            self.log.push(
-                stream,
-                EntryKind::Answered { server_request: server_request.id },
-                context.now,
-            );
-        }
-    }
-
-    /// The questions that are in the log and open.
-    pub(crate) fn open_asks(&self) -> impl Iterator<Item = OpenServerRequest> {
-        self.server_requests.iter().filter_map(|server_request| {
-            let (stream, number) = server_request.logged?;
-            Some((server_request.id, stream, number))
-        })
-    }
-
-    /// Withdraws a request of a former owner's server: that server is gone and cannot receive the
-    /// response.
-    pub(crate) fn withdraw_lost(
-        &mut self,
-        context: &mut StepContext<'_>,
-        (server_request, number, _): OpenServerRequest,
-    ) {
-        self.log.push(number, EntryKind::Answered { server_request }, context.now);
-        let data = withdrawal(server_request, "its asker was lost");
-        if self.streams.get(number).is_some_and(|stream| !stream.closed) {
-            self.write_event(context, number, data);
-        } else {
-            self.deliver(context, Route::Standalone, data, false);
-        }
-    }
-
-    /// The server request that an id of ours names, whether or not it is still open. Which
-    /// requests a former owner sent is not known any more, so any of its ids may be one.
-    fn ask_named(&self, id: &RequestId) -> Option<ServerRequestId> {
-        let RequestId::String(text) = id else { return None };
-        let server_request = ServerRequestId::parse(text)?;
-        let run = self.log.owner_tags.run(server_request.owner_tag)?;
-        (run.end.is_some() || (1..self.next_server_request).contains(&server_request.number))
-            .then_some(server_request)
-    }
-
-    /// The client answered something (SMP-05, ELI-03). An answer to a question that is no
-    /// longer open is taken and dropped; one to a question never asked is refused (POST-09).
-    pub(crate) fn answered(
-        &mut self,
-        context: &mut StepContext<'_>,
-        response: &Response,
-    ) -> Result<(), Rejection> {
-        let Some(id) = &response.id else { return Ok(()) };
-        let named = self.ask_named(id).ok_or_else(|| {
-            let message = "the response answers no request of this session";
-            Rejection::new(ErrorCode::InvalidRequest, message)
-        })?;
-        let same =
-            |id: ServerRequestId| mutant!("answer_another_question") && id.number == named.number;
-        let asked =
-            |server_request: &ServerRequest| server_request.id == named || same(server_request.id);
-        let Some(index) = self.server_requests.iter().position(asked) else {
-            context.effects.push(Effect::Tell(Fact::Stray));
-            return Ok(());
-        };
-        let server_request = self.server_requests.swap_remove(index);
-        self.note_closed(context, &server_request);
-        if let Route::Call(call) = server_request.route {
-            let silent_at = context.now.plus(self.limits.request_secs * 1_000);
-            let ours = self.exchanges.iter_mut().filter(|exchange| exchange.call == call);
-            ours.for_each(|exchange| exchange.silent_at = silent_at);
-        }
-        if let Some(theirs) = server_request.theirs {
-            let for_server = response
-                .outcome()
-                .ok()
-                .and_then(|result| {
-                    downgrade::result_for_server(
-                        self.link.revision,
-                        &server_request.method,
-                        &result,
-                    )
-                })
-                .map(|result| response.with_result(&result));
-            let response = for_server.unwrap_or_else(|| response.clone()).with_id(theirs);
-            self.send(context, response.into());
-        }
-        Ok(())
-    }
-
-    /// The server no longer wants an answer (CAN-05).
-    pub(crate) fn ask_cancelled(&mut self, context: &mut StepContext<'_>, params: &[u8]) {
-        let Some(theirs) = payload::cancelled_request_id(params) else { return };
-        let named =
-            |server_request: &ServerRequest| server_request.theirs.as_ref() == Some(&theirs);
-        let Some(index) = self.server_requests.iter().position(named) else { return };
-        let server_request = self.server_requests.swap_remove(index);
-        self.withdraw(context, &server_request, "the server cancelled it");
-    }
-
-    /// The client took too long: the server gets an error, the client a cancellation.
-    pub(crate) fn server_request_deadlines(&mut self, context: &mut StepContext<'_>) {
-        while let Some(index) = self
-            .server_requests
-            .iter()
-            .position(|server_request| server_request.deadline <= context.now)
-        {
-            let server_request = self.server_requests.swap_remove(index);
-            self.withdraw(context, &server_request, "it took too long");
-            if let Some(theirs) = server_request.theirs {
-                let secs = self.limits.ask_secs;
-                let message = format!("the client did not answer within {secs} s");
-                self.refuse_server_request(context, theirs, ErrorCode::Refused, &message);
-            }
-        }
-    }
-
-    /// Withdraws every open server request: nothing here takes the answers any more.
-    pub(crate) fn drop_asks(&mut self, context: &mut StepContext<'_>, reason: &str) {
-        for server_request in std::mem::take(&mut self.server_requests) {
-            self.withdraw(context, &server_request, reason);
-        }
-    }
-
-    /// Tells the client that a server request is no longer open.
-    fn withdraw(
-        &mut self,
-        context: &mut StepContext<'_>,
-        server_request: &ServerRequest,
-        reason: &str,
-    ) {
-        if server_request.theirs.is_none() {
-            return;
-        }
-        self.note_closed(context, server_request);
-        self.deliver(context, server_request.route, withdrawal(server_request.id, reason), false);
-    }
-
-    /// Pings the client on a standalone stream (PING-02). The response is not evaluated: the ping
-    /// serves to send data on the connection.
-    pub(crate) fn ping_client(&mut self, context: &mut StepContext<'_>, stream: u64) {
-        if self.server_requests.len() >= self.limits.server_requests_max || !self.is_live() {
-            return;
-        }
-        let deadline = context.now.plus(self.limits.ask_secs * 1_000);
-        let server_request =
-            self.add_server_request(Method::Ping, None, Route::Standalone, deadline);
-        let ping = Request::new(request_id(server_request), Method::Ping, None);
-        self.write_event(context, stream, ping.raw().clone());
-    }
 }
 
 /// The notification that a server request is no longer open.
-fn withdrawal(server_request: ServerRequestId, reason: &str) -> Bytes {
-    let params = serde_json::json!({ "requestId": server_request.to_string(), "reason": reason });
+pub(crate) fn withdrawal(id: ServerRequestId, reason: &str) -> Bytes {
+    let params = serde_json::json!({ "requestId": id.to_string(), "reason": reason });
     let notification = Notification::new(Method::Cancelled, Some(params.to_string().as_bytes()));
     notification.raw().clone()
 }
 
-fn request_id(server_request: ServerRequestId) -> RequestId {
-    RequestId::from(server_request.to_string())
+/// The id that the client sees.
+pub(crate) fn request_id(id: ServerRequestId) -> RequestId {
+    RequestId::from(id.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::setup::{Rerun, Setup};
+    use crate::{Limits, OwnerTag};
+
+    #[test]
+    fn an_id_names_a_request_only_of_an_owner_and_a_number_that_were() {
+        let limits = Arc::new(Limits::default());
+        let setup = Setup { limits, rerun: Rerun::Never, idle_stop_secs: None, duplex: None };
+        let context = StepContext { now: Millis(0), setup: &setup, effects: &mut Vec::new() };
+        let (mut requests, log) = (ServerRequests::new(), Log::new(OwnerTag(7)));
+        let id = requests.add(&context, &log, Method::RootsList, None, Route::Standalone);
+        assert_eq!(requests.named(&log, &request_id(id)), Some(id));
+        let other_number = ServerRequestId { number: 2, ..id };
+        let other_owner = ServerRequestId { owner_tag: OwnerTag(8), ..id };
+        assert_eq!(requests.named(&log, &request_id(other_number)), None);
+        assert_eq!(requests.named(&log, &request_id(other_owner)), None);
+        assert!(requests.take(id).is_some());
+        assert_eq!(requests.named(&log, &request_id(id)), Some(id), "it was one");
+    }
 }

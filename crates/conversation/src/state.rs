@@ -1,4 +1,4 @@
-//! What must outlive the owner and is in no log: the versioned state in the session's record.
+//! The encoding of the state in the session's record: what must outlive the owner and is in no log.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,24 +8,12 @@ use protocol::{Method, RequestId};
 use serde::{Deserialize, Serialize};
 use thin_vec::ThinVec;
 
-use crate::session::{Session, StepContext};
-use crate::{Effect, Unreadable};
+use crate::Unreadable;
 
 /// The format that this version writes. It reads no later one.
 const FORMAT: u32 = 1;
 
-/// How far the state is written down, and held.
-#[derive(Default)]
-pub(crate) struct Versions {
-    /// The state changed since it was written down last.
-    pub(crate) changed: bool,
-    /// The version that was written down last.
-    pub(crate) newest: u64,
-    /// The newest version that the record holds.
-    pub(crate) held: u64,
-}
-
-/// The state as it is written down.
+/// The state as it is encoded.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct State {
     format: u32,
@@ -56,6 +44,20 @@ struct Format {
 }
 
 impl State {
+    pub(crate) fn new(level: Option<LogLevel>, lists: &[Method]) -> Self {
+        Self {
+            format: FORMAT,
+            level: level.map(|level| level.as_str().to_owned()),
+            lists: lists.iter().map(|method| method.as_str().to_owned()).collect(),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Arc<[u8]> {
+        // Writing strings and numbers to memory cannot fail.
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+
     /// Reads a state; none was written before the client sent `initialized`.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, Unreadable> {
         if bytes.is_empty() {
@@ -77,49 +79,6 @@ impl State {
 
     pub(crate) fn server_lists(&self) -> ThinVec<Method> {
         self.lists.iter().map(|name| Method::from(name.as_str())).collect()
-    }
-}
-
-impl Session {
-    /// The newest state and its version; [`crate::Effect::Save`] has saved it already,
-    /// unless it was never changed.
-    pub fn saved(&self) -> (u64, Arc<[u8]>) {
-        (self.versions.newest, self.state())
-    }
-
-    fn state(&self) -> Arc<[u8]> {
-        let state = State {
-            format: FORMAT,
-            initialized: self.is_live(),
-            level: self.level.map(|level| level.as_str().to_owned()),
-            subscriptions: self.subscriptions().clone(),
-            lists: self.server_lists().iter().map(|method| method.as_str().to_owned()).collect(),
-            tools: self.client.as_ref().is_some_and(|client| client.server_has_tools),
-            cancelled: self.cancelled.ids().to_vec(),
-            askers: self.askers.as_slice().to_vec(),
-        };
-        // Writing strings and numbers to memory cannot fail.
-        serde_json::to_vec(&state).unwrap_or_default().into()
-    }
-
-    /// The version that holds everything that has changed so far.
-    pub(crate) fn version(&self) -> u64 {
-        self.versions.newest + u64::from(self.is_to_be_saved())
-    }
-
-    /// Writes down what has changed, once for each step. A duplex session lives as long as
-    /// its connection, so nothing of it is kept.
-    pub(crate) fn save(&mut self, context: &mut StepContext<'_>) {
-        if self.is_to_be_saved() {
-            self.versions.changed = false;
-            self.versions.newest += 1;
-            let (version, state) = self.saved();
-            context.effects.push(Effect::Save { version, state });
-        }
-    }
-
-    fn is_to_be_saved(&self) -> bool {
-        self.versions.changed && self.is_initialized() && !self.is_over() && self.duplex.is_none()
     }
 }
 

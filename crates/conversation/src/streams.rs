@@ -1,64 +1,429 @@
-//! A session's streams, by number.
+//! The session's SSE streams: what is sent on each, over which connection, and in what order.
 //!
-//! Nearly every session has none, or the one that its client listens to. A tree would make
-//! room for eleven with the first.
+//! A message is written to a client only from here, and only when the log holds it. What
+//! waits for the store for too long is written without event ids (`unlogged`); what the log
+//! keeps no longer is trimmed (`trimming`).
 
-use std::collections::VecDeque;
+use bytes::Bytes;
+use protocol::{RequestId, Revision};
+use thin_vec::ThinVec;
 
-use crate::stream::Stream;
+use crate::carried::OpenServerRequest;
+use crate::earliest::Earliest;
+use crate::entry::{EntryKind, Mark, Opening, ServerRequestId};
+use crate::exchange::PostId;
+use crate::fold::{self, Folded};
+use crate::log::Log;
+use crate::step_context::StepContext;
+use crate::stream::{Stream, Tombstone};
+use crate::stream_table::StreamTable;
+use crate::{Effect, Ending, Frame, Limits, OwnerTag, SinkId};
 
-/// Streams in the order of their numbers, in which they are opened. The oldest go first.
-/// A pointer while there is none. Bounded by the entries of the log.
-#[derive(Default)]
-#[allow(clippy::box_collection, reason = "a pointer while there is none")]
-pub(crate) struct Streams(Option<Box<VecDeque<(u64, Stream)>>>);
+mod attachments;
+mod trimming;
+mod unlogged;
+
+use attachments::Attachments;
+
+/// The streams of a session, the log that they are written to, and the connections that
+/// listen to them.
+pub(crate) struct Streams {
+    table: StreamTable,
+    attachments: Attachments,
+    log: Log,
+    /// Streams of which nothing can be replayed any more, oldest first.
+    tombstones: ThinVec<Tombstone>,
+    /// Where the jitter of `retry` comes from.
+    seed: u64,
+}
 
 impl Streams {
+    pub(crate) fn new(owner_tag: OwnerTag, seed: u64) -> Self {
+        Self {
+            table: StreamTable::default(),
+            attachments: Attachments::default(),
+            log: Log::new(owner_tag),
+            tombstones: ThinVec::new(),
+            seed: seed | 1,
+        }
+    }
+
+    /// The streams of a log that was read, and the server requests that are open in it.
+    pub(crate) fn restored(folded: Folded, seed: u64) -> (Self, Vec<OpenServerRequest>) {
+        let Folded { log, table, tombstones, server_requests } = folded;
+        let attachments = Attachments::default();
+        (Self { table, attachments, log, tombstones, seed: seed | 1 }, server_requests)
+    }
+
+    /// What the log must know of the streams and of these open server requests, as text.
+    pub(crate) fn outline(&self, requests: impl Iterator<Item = OpenServerRequest>) -> String {
+        fold::outline(&self.table, &self.tombstones, requests)
+    }
+
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// From now on another owner writes.
+    pub(crate) fn succeed(&mut self, owner_tag: OwnerTag) {
+        self.log.succeed(owner_tag);
+    }
+
+    /// The entries that were written since they were last handed out.
+    pub(crate) fn hand_out(&mut self) -> Option<Effect> {
+        self.log.hand_out()
+    }
+
     pub(crate) fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |all| all.len())
+        self.table.len()
     }
 
     pub(crate) fn get(&self, number: u64) -> Option<&Stream> {
-        let all = self.0.as_ref()?;
-        let index = all.binary_search_by_key(&number, |(number, _)| *number).ok()?;
-        all.get(index).map(|(_, stream)| stream)
+        self.table.get(number)
     }
 
-    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut Stream> {
-        let all = self.0.as_mut()?;
-        let index = all.binary_search_by_key(&number, |(number, _)| *number).ok()?;
-        all.get_mut(index).map(|(_, stream)| stream)
+    pub(crate) fn is_standalone(&self, number: u64) -> bool {
+        self.table.get(number).is_some_and(Stream::is_standalone)
     }
 
-    /// Takes a stream, in the place of any that has its number.
-    pub(crate) fn insert(&mut self, number: u64, stream: Stream) {
-        let all = self.0.get_or_insert_with(|| Box::new(VecDeque::with_capacity(1)));
-        match all.binary_search_by_key(&number, |(number, _)| *number) {
-            Ok(index) => all[index].1 = stream,
-            Err(index) => all.insert(index, (number, stream)),
+    /// The number of the connections that listen to a stream.
+    pub(crate) fn listener_count(&self) -> usize {
+        self.attachments.len()
+    }
+
+    pub(crate) fn has_listeners(&self) -> bool {
+        !self.attachments.is_empty()
+    }
+
+    /// The streams of requests that are not closed, oldest first.
+    pub(crate) fn open_request_streams(&self) -> Vec<u64> {
+        let is_open = |stream: &Stream| !stream.closed && !stream.is_standalone();
+        let open = self.table.iter().filter(|(_, stream)| is_open(stream));
+        open.map(|(number, _)| number).collect()
+    }
+
+    /// The stream for a message that belongs to no request: the newest standalone stream that has
+    /// a connection (SSE-01).
+    pub(crate) fn newest_standalone(&self) -> Option<u64> {
+        self.attachments.streams().filter(|number| self.is_standalone(*number)).max()
+    }
+
+    /// The newest stream that answers, or has answered, this request.
+    pub(crate) fn stream_of(&self, id: &RequestId) -> Option<u64> {
+        let stream = self.table.iter().rev().find(|(_, stream)| stream.answers(id));
+        stream.map(|(number, _)| number)
+    }
+
+    /// What is remembered of the stream that has answered this request.
+    pub(crate) fn tombstone_of(&self, id: &RequestId) -> Option<&Tombstone> {
+        self.tombstones.iter().rev().find(|tombstone| tombstone.answers(id))
+    }
+
+    /// What is remembered of a stream.
+    pub(crate) fn tombstone(&self, number: u64) -> Option<&Tombstone> {
+        self.tombstones.iter().find(|tombstone| tombstone.stream == number)
+    }
+
+    /// Does a stream answer this request, or has one?
+    pub(crate) fn knows_request(&self, id: &RequestId) -> bool {
+        self.table.iter().any(|(_, stream)| stream.answers(id)) || self.tombstone_of(id).is_some()
+    }
+
+    /// Opens a stream in the log. Its head is written once the log holds it.
+    pub(crate) fn open_stream(
+        &mut self,
+        context: &StepContext<'_>,
+        revision: Revision,
+        sink: SinkId,
+        openings: Vec<Opening>,
+        post: Option<PostId>,
+    ) -> u64 {
+        let number = self.log.next();
+        let stream = Stream::opened(number, &openings, post);
+        self.log.push(number, EntryKind::Opened { requests: openings }, context.now);
+        self.table.insert(number, stream);
+        self.attach(context, revision, sink, number, number - 1);
+        number
+    }
+
+    /// Opens a standalone stream. At the bound the one that was sent nothing for longest is
+    /// closed (GET-09).
+    pub(crate) fn open_standalone(
+        &mut self,
+        context: &mut StepContext<'_>,
+        revision: Revision,
+        sink: SinkId,
+    ) -> u64 {
+        let is_standalone = |number| self.table.get(number).is_some_and(Stream::is_standalone);
+        let most = context.limits().standalone_max;
+        if let Some((idlest, is_open)) = self.attachments.idlest_beyond(most, is_standalone) {
+            self.end_connection(context, idlest, is_open);
+        }
+        self.open_stream(context, revision, sink, Vec::new(), None)
+    }
+
+    /// Attaches a connection to a stream, whose entries up to `sent` it has.
+    pub(crate) fn attach(
+        &mut self,
+        context: &StepContext<'_>,
+        revision: Revision,
+        sink: SinkId,
+        stream: u64,
+        sent: u64,
+    ) {
+        let is_standalone = self.is_standalone(stream);
+        self.attachments.attach(context, revision, (sink, stream, sent), is_standalone);
+    }
+
+    /// The connection that listens to a stream, and the number of the newest entry that was
+    /// written to it.
+    pub(crate) fn listener(&self, stream: u64) -> Option<(SinkId, u64)> {
+        self.attachments.of(stream).map(|attachment| (attachment.sink, attachment.sent))
+    }
+
+    /// A stream's connection needs no entry up to this one any more.
+    pub(crate) fn skip_to(&mut self, stream: u64, sent: u64) {
+        if let Some(attachment) = self.attachments.of_mut(stream) {
+            attachment.sent = sent;
         }
     }
 
-    pub(crate) fn remove(&mut self, number: u64) -> Option<Stream> {
-        let all = self.0.as_mut()?;
-        let index = all.binary_search_by_key(&number, |(number, _)| *number).ok()?;
-        let (_, stream) = all.remove(index)?;
-        if all.is_empty() {
-            self.0 = None;
+    /// Writes a message to a stream's log, and returns its number; it is sent once the log holds
+    /// it.
+    pub(crate) fn write_event(
+        &mut self,
+        context: &StepContext<'_>,
+        id: u64,
+        data: Bytes,
+        mark: Mark,
+    ) -> u64 {
+        let event = EntryKind::Event { data, mark: mark.clone() };
+        let number = self.log.push(id, event, context.now);
+        if mutant!("write_an_event_twice") && mark == Mark::Plain {
+            let twice = self.log.get(number).expect("just written").what.clone();
+            self.log.push(id, twice, context.now);
         }
-        Some(stream)
+        let Some(stream) = self.table.get_mut(id) else { return number };
+        stream.last = number;
+        match mark {
+            Mark::Plain => {}
+            Mark::FinalResponse(request) => stream.settle(&request, number),
+            Mark::ServerRequest(_) => stream.asked = true,
+        }
+        number
     }
 
-    /// All, oldest first.
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, &Stream)> {
-        self.0.iter().flat_map(|all| all.iter()).map(|(number, stream)| (*number, stream))
+    /// Writes to a stream's log that a request on it was cancelled.
+    pub(crate) fn write_cancelled(
+        &mut self,
+        context: &StepContext<'_>,
+        number: u64,
+        request: &RequestId,
+    ) {
+        let what = EntryKind::Cancelled { request: request.clone() };
+        let entry = self.log.push(number, what, context.now);
+        if let Some(stream) = self.table.get_mut(number) {
+            stream.settle(request, entry);
+        }
     }
-}
 
-impl FromIterator<(u64, Stream)> for Streams {
-    fn from_iter<I: IntoIterator<Item = (u64, Stream)>>(all: I) -> Self {
-        let mut streams = Self::default();
-        all.into_iter().for_each(|(number, stream)| streams.insert(number, stream));
-        streams
+    /// Writes to a stream's log that a server request on it is no longer open.
+    pub(crate) fn write_answered(
+        &mut self,
+        context: &StepContext<'_>,
+        number: u64,
+        server_request: ServerRequestId,
+    ) {
+        self.log.push(number, EntryKind::Answered { server_request }, context.now);
+    }
+
+    /// Ends a stream: nothing more will come on it.
+    pub(crate) fn close_stream(&mut self, context: &StepContext<'_>, number: u64) {
+        if let Some(stream) = self.table.get_mut(number).filter(|stream| !stream.closed) {
+            stream.closed = true;
+            stream.post = None;
+            self.log.push(number, EntryKind::Closed, context.now);
+        }
+    }
+
+    /// A POST that no client has a connection to answers this stream of a former owner.
+    pub(crate) fn set_post(&mut self, number: u64, post: PostId) {
+        if let Some(stream) = self.table.get_mut(number) {
+            stream.post = Some(post);
+        }
+    }
+
+    /// The log holds everything up to `through`: writes what waited for that.
+    pub(crate) fn acknowledge(
+        &mut self,
+        context: &mut StepContext<'_>,
+        revision: Revision,
+        through: u64,
+    ) {
+        for number in self.log.acknowledge(through) {
+            self.send_entry(context, revision, number);
+        }
+    }
+
+    /// Writes one entry that the log holds to the connection that listens to its stream.
+    fn send_entry(&mut self, context: &mut StepContext<'_>, revision: Revision, number: u64) {
+        let Some(logged) = self.log.get(number) else { return };
+        let stream = logged.stream;
+        let attachment = self.attachments.of_mut(stream).filter(|a| a.sent < number);
+        let Some(attachment) = attachment else { return };
+        let sink = attachment.sink;
+        attachment.sent = number;
+        match &logged.what {
+            EntryKind::Opened { .. } => self.open_head(context, revision, stream, number),
+            EntryKind::Event { data, .. } => {
+                attachment.sent_at = context.now;
+                attachment.resumable = true;
+                let id = self.log.event_id(stream, number);
+                context.write_message(sink, Some(id), data.clone());
+            }
+            EntryKind::Closed => self.finish(context, sink, Ending::Proper),
+            _ => {}
+        }
+    }
+
+    /// Writes the head of a stream's response: where to come back to, and when (SSE-04, SSE-05).
+    pub(crate) fn open_head(
+        &mut self,
+        context: &mut StepContext<'_>,
+        revision: Revision,
+        number: u64,
+        cursor: u64,
+    ) {
+        let retry = self.next_retry(context.limits());
+        let cursor = if mutant!("head_names_the_next_event") { cursor + 1 } else { cursor };
+        let id = self.log.event_id(number, cursor);
+        let Some(attachment) = self.attachments.of_mut(number) else { return };
+        let (sink, is_open) = (attachment.sink, std::mem::replace(&mut attachment.open, true));
+        attachment.resumable = true;
+        if !is_open {
+            context.effects.push(Effect::Open { sink, welcome: false, at: Some(id) });
+        }
+        if revision.has_priming() {
+            context.write_frame(sink, Frame::Cursor { id, retry });
+        } else if !is_open {
+            context.write_frame(sink, Frame::KeepAlive);
+        }
+    }
+
+    /// Writes the entries of a stream after `after` that the log holds to its connection.
+    pub(crate) fn replay(
+        &mut self,
+        context: &mut StepContext<'_>,
+        stream: u64,
+        sink: SinkId,
+        after: u64,
+    ) {
+        let after = if mutant!("replay_skips_an_event") { after + 1 } else { after };
+        let after = if mutant!("replay_repeats_an_event") { after - 1 } else { after };
+        let missed = self.log.replay(stream, after).map(|(at, what)| (at, what.clone()));
+        let missed: Vec<_> = missed.collect();
+        for (number, what) in missed {
+            match what {
+                EntryKind::Event { data, .. } => {
+                    self.skip_to(stream, number);
+                    let id = Some(self.log.event_id(stream, number));
+                    context.write_message(sink, id, data);
+                }
+                EntryKind::Closed => self.finish(context, sink, Ending::Proper),
+                _ => {}
+            }
+        }
+    }
+
+    /// Ends a connection that listens to a stream; the stream itself goes on.
+    pub(crate) fn finish(&mut self, context: &mut StepContext<'_>, sink: SinkId, ending: Ending) {
+        self.attachments.remove(sink);
+        context.finish(sink, ending);
+    }
+
+    /// Ends the connection that listens to a stream, as when a newer resume replaces it.
+    pub(crate) fn displace(&mut self, context: &mut StepContext<'_>, stream: u64) {
+        let Some(attachment) = self.attachments.of(stream) else { return };
+        let (sink, is_open) = (attachment.sink, attachment.open);
+        self.end_connection(context, sink, is_open);
+    }
+
+    fn end_connection(&mut self, context: &mut StepContext<'_>, sink: SinkId, is_open: bool) {
+        if !is_open {
+            context.open_without_id(sink);
+        }
+        self.finish(context, sink, Ending::Proper);
+    }
+
+    /// Ends all connections: the session is over here.
+    pub(crate) fn finish_all(&mut self, context: &mut StepContext<'_>, ending: Ending) {
+        for attachment in self.attachments.take_all() {
+            if ending != Ending::Moved && mutant!("end_leaves_streams_open") {
+                continue;
+            }
+            if !attachment.open {
+                context.open_without_id(attachment.sink);
+            }
+            context.finish(attachment.sink, ending);
+        }
+    }
+
+    /// A connection is gone. Returns whether it listened to a stream.
+    pub(crate) fn disconnect(&mut self, sink: SinkId) -> bool {
+        self.attachments.remove(sink)
+    }
+
+    /// Writes a message to a stream's connection, and not to the log: the session will not be
+    /// there to replay it.
+    pub(crate) fn write_past_the_log(
+        &mut self,
+        context: &mut StepContext<'_>,
+        stream: u64,
+        data: Bytes,
+    ) {
+        let Some(attachment) = self.attachments.of_mut(stream) else { return };
+        let sink = attachment.sink;
+        if !std::mem::replace(&mut attachment.open, true) {
+            context.open_without_id(sink);
+        }
+        context.write_message(sink, None, data);
+    }
+
+    /// Sends the clients of old connections away to resume (SSE-05). Returns the streams whose
+    /// clients are due for a ping.
+    pub(crate) fn poll_and_take_pings(&mut self, context: &mut StepContext<'_>) -> Vec<u64> {
+        let (polls, pings) = self.attachments.take_due(context);
+        for sink in polls {
+            let retry = self.next_retry(context.limits());
+            context.write_frame(sink, Frame::Retry(retry));
+            self.finish(context, sink, Ending::Proper);
+        }
+        pings
+    }
+
+    pub(crate) fn note_deadlines(&self, limits: &Limits, earliest: &mut Earliest) {
+        if self.has_listeners() {
+            self.attachments.note_deadlines(earliest);
+            let withheld = self.withheld_response(limits);
+            earliest.note_if_any(withheld.map(|(_, until)| until));
+        }
+        earliest.note_if_any(self.trims_at(limits));
+    }
+
+    /// How long a client is to wait before it comes back: `retry_ms`, up to a quarter
+    /// more or less, so that clients cut together do not come back together.
+    fn next_retry(&mut self, limits: &Limits) -> u32 {
+        // xorshift64: any spread will do.
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        let quarter = u64::from(limits.retry_ms / 4);
+        let around = self.seed % (quarter * 2 + 1);
+        u32::try_from(u64::from(limits.retry_ms) - quarter + around).unwrap_or(u32::MAX)
+    }
+
+    /// Frees the room of what is gone.
+    pub(crate) fn shrink(&mut self) {
+        self.attachments.shrink();
     }
 }

@@ -1,0 +1,28 @@
+//! The earliest of many deadlines.
+
+use crate::Millis;
+
+/// Collects the deadlines of a session's parts. This is done after every step, and so in plain
+/// loops: one iterator over all of them costs more than twice that.
+pub(crate) struct Earliest(Millis);
+
+impl Earliest {
+    pub(crate) fn new() -> Self {
+        Self(Millis(u64::MAX))
+    }
+
+    pub(crate) fn note(&mut self, at: Millis) {
+        self.0 = self.0.min(at);
+    }
+
+    pub(crate) fn note_if_any(&mut self, at: Option<Millis>) {
+        if let Some(at) = at {
+            self.note(at);
+        }
+    }
+
+    /// The earliest deadline; none where all are never.
+    pub(crate) fn get(&self) -> Option<Millis> {
+        (self.0.0 < u64::MAX).then_some(self.0)
+    }
+}

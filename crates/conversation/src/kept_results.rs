@@ -1,0 +1,89 @@
+//! Results whose way to their client may be lost: kept for a while, and given to the POST
+//! of the same request that comes again.
+//!
+//! Only single JSON answers are kept here: what a stream carries is in the log.
+
+use bytes::Bytes;
+use protocol::RequestId;
+use thin_vec::ThinVec;
+
+use crate::earliest::Earliest;
+use crate::step_context::StepContext;
+use crate::{Answer, Millis};
+
+/// How long a result is kept that was sent to another node, in milliseconds. A node
+/// whose link broke just then sends the request again well before.
+const ANSWERED_KEPT_MS: u64 = 5_000;
+
+/// Kept results, oldest first; bounded by `kept_results_max` and `kept_results_bytes_max`.
+#[derive(Default)]
+pub(crate) struct KeptResults(ThinVec<Kept>);
+
+/// A final response that is kept.
+struct Kept {
+    request: RequestId,
+    data: Bytes,
+    /// Does it acknowledge a change that must be held before it is given?
+    changes_state: bool,
+    until: Millis,
+}
+
+impl KeptResults {
+    /// Keeps a final response whose connection may be lost, or is. At a bound the oldest goes.
+    pub(crate) fn keep(
+        &mut self,
+        context: &StepContext<'_>,
+        request: &RequestId,
+        data: &Bytes,
+        (is_awaited, changes_state): (bool, bool),
+    ) {
+        if mutant!("keep_no_result") {
+            return;
+        }
+        let limits = context.limits();
+        let (most, bytes_max) = (limits.kept_results_max, limits.kept_results_bytes_max);
+        self.forget(request);
+        let mut bytes = data.len() + self.0.iter().map(|kept| kept.data.len()).sum::<usize>();
+        while !self.0.is_empty() && (self.0.len() >= most || bytes > bytes_max) {
+            bytes -= self.0.remove(0).data.len();
+        }
+        if most == 0 || bytes > bytes_max {
+            return;
+        }
+        // One that waits for the record may lose its connection meanwhile.
+        let is_answered = is_awaited && !changes_state;
+        let millis = if is_answered { ANSWERED_KEPT_MS } else { limits.hold_ms };
+        let (request, data, until) = (request.clone(), data.clone(), context.now.plus(millis));
+        self.0.push(Kept { request, data, changes_state, until });
+    }
+
+    /// The result of a request, and whether it acknowledges a change. It stays, since this
+    /// answer may be lost, too.
+    pub(crate) fn get(&self, id: &RequestId) -> Option<(Answer, bool)> {
+        let kept = self.0.iter().find(|kept| kept.request == *id)?;
+        Some((Answer::Json(kept.data.clone()), kept.changes_state))
+    }
+
+    /// Drops the result of a request: its client does not want it.
+    pub(crate) fn forget(&mut self, id: &RequestId) {
+        self.0.retain(|kept| kept.request != *id);
+    }
+
+    pub(crate) fn note_deadlines(&self, earliest: &mut Earliest) {
+        for kept in &self.0 {
+            earliest.note(kept.until);
+        }
+    }
+
+    /// Drops the results that were kept for long enough.
+    pub(crate) fn drop_old(&mut self, now: Millis) {
+        self.0.retain(|kept| kept.until > now);
+    }
+
+    /// Frees the room of what is gone.
+    pub(crate) fn shrink(&mut self) {
+        if self.0.is_empty() && self.0.capacity() > 0 {
+            self.0 = ThinVec::new();
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! How a session comes to its end here: idle, asleep, handed over, or deleted.
+//!
+//! Asleep and handed over it lives on: it finishes what is in flight, waits until everything is
+//! held, and only then leaves, so that the next owner reads all of it.
+//!
+//! A DELETE is answered once the store has acknowledged the end. An end that is answered before
+//! it is written is lost with its owner, and the session, which may be a stolen one, can be used
+//! again.
+
+use thin_vec::ThinVec;
+
+use crate::step_context::StepContext;
+use crate::{Answer, Cause, Event, Millis, Refusal, SinkId};
+
+/// Most DELETEs that wait for one end; a further one is refused as [`Refusal::Busy`].
+const DELETES_MAX: usize = 64;
+
+/// When something last happened in a session, whether it leaves its owner, and its end.
+pub(crate) struct Lifecycle {
+    /// When the client last did something.
+    touched: Millis,
+    /// Why the session is about to leave, or has left, its owner.
+    leaving: Option<Leaving>,
+    end: EndState,
+}
+
+/// Why a session is about to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// Another owner is to have it, once nothing is in flight.
+    Moving,
+    /// Likewise, and nothing in flight is waited for.
+    AtOnce,
+    /// Nothing happened in it for a while. Whatever happens keeps it.
+    FallingAsleep,
+}
+
+impl Leaving {
+    pub(crate) fn cause(self) -> Cause {
+        match self {
+            Self::Moving | Self::AtOnce => Cause::Moved,
+            Self::FallingAsleep => Cause::Asleep,
+        }
+    }
+}
+
+/// How far the end of a session has come in the store.
+enum EndState {
+    /// Not written yet, or not begun. DELETEs wait here.
+    Pending(ThinVec<SinkId>),
+    /// The store holds it.
+    Durable,
+    /// The store did not acknowledge it in time. The caller goes on trying.
+    Unknown,
+}
+
+impl Lifecycle {
+    pub(crate) fn new(now: Millis) -> Self {
+        Self { touched: now, leaving: None, end: EndState::Pending(ThinVec::new()) }
+    }
+
+    /// The client did something.
+    pub(crate) fn touch(&mut self, now: Millis) {
+        self.touched = now;
+    }
+
+    /// When the client last did something.
+    pub(crate) fn touched(&self) -> Millis {
+        self.touched
+    }
+
+    pub(crate) fn leaving(&self) -> Option<Leaving> {
+        self.leaving
+    }
+
+    /// The session is to be handed over.
+    pub(crate) fn hand_over(&mut self, at_once: bool) {
+        let at_once = at_once || self.leaving == Some(Leaving::AtOnce);
+        self.leaving = Some(if at_once { Leaving::AtOnce } else { Leaving::Moving });
+    }
+
+    /// Nothing happened for a while.
+    pub(crate) fn fall_asleep(&mut self) {
+        self.leaving = Some(Leaving::FallingAsleep);
+    }
+
+    /// Something happened: the session does not fall asleep.
+    pub(crate) fn stay_awake(&mut self) {
+        if self.leaving == Some(Leaving::FallingAsleep) {
+            self.leaving = None;
+        }
+    }
+
+    /// Is it too late for new work here?
+    pub(crate) fn takes_nothing(&self) -> bool {
+        self.leaving == Some(Leaving::AtOnce)
+    }
+
+    /// The session ends here, and is not handed over any more.
+    pub(crate) fn end_for_good(&mut self) {
+        self.leaving = None;
+    }
+
+    /// Answers a DELETE, now or as soon as the store has acknowledged the end.
+    pub(crate) fn answer_when_ended(&mut self, context: &mut StepContext<'_>, sink: SinkId) {
+        if mutant!("answer_a_delete_at_once") {
+            return context.answer(sink, Answer::Ended);
+        }
+        let refusal = match &mut self.end {
+            EndState::Pending(deletes) if deletes.len() < DELETES_MAX => {
+                deletes.push(sink);
+                return;
+            }
+            EndState::Pending(_) => Refusal::Busy,
+            EndState::Durable => Refusal::UnknownSession,
+            EndState::Unknown => Refusal::Unavailable,
+        };
+        context.refuse(sink, refusal);
+    }
+
+    /// The store holds the end of the session (`durable`), or has not acknowledged it in
+    /// time: answers all DELETEs that wait.
+    fn end_acknowledged(&mut self, context: &mut StepContext<'_>, durable: bool) {
+        let (state, answer) = if durable || mutant!("an_unknown_end_is_an_end") {
+            (EndState::Durable, Answer::Ended)
+        } else {
+            (EndState::Unknown, Answer::Refused(Refusal::Unavailable))
+        };
+        let EndState::Pending(deletes) = std::mem::replace(&mut self.end, state) else {
+            return;
+        };
+        for sink in deletes {
+            context.answer(sink, answer.clone());
+        }
+    }
+
+    /// Does this connection wait until the end of the session is written?
+    pub(crate) fn awaits_end(&self, sink: SinkId) -> bool {
+        matches!(&self.end, EndState::Pending(deletes) if deletes.contains(&sink))
+    }
+
+    /// Answers requests that come after the end. A DELETE waits for what becomes of the end
+    /// in the store; nothing else matters any more.
+    pub(crate) fn answer_after_the_end(&mut self, context: &mut StepContext<'_>, event: &Event) {
+        let lives_on = self.leaving.is_some();
+        match event {
+            Event::Ended { durable } => self.end_acknowledged(context, *durable),
+            Event::Deleted { sink } if !lives_on => self.answer_when_ended(context, *sink),
+            Event::Posted { sink, .. } | Event::Listened { sink, .. } | Event::Deleted { sink } => {
+                let refusal = if lives_on { Refusal::Moved } else { Refusal::UnknownSession };
+                context.refuse(*sink, refusal);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_leaves_at_once_does_not_wait_again_and_one_that_sleeps_is_kept() {
+        let mut lifecycle = Lifecycle::new(Millis(0));
+        lifecycle.fall_asleep();
+        lifecycle.stay_awake();
+        assert_eq!(lifecycle.leaving(), None);
+        lifecycle.hand_over(true);
+        lifecycle.hand_over(false);
+        lifecycle.stay_awake();
+        assert_eq!(lifecycle.leaving(), Some(Leaving::AtOnce));
+    }
+}

@@ -1,0 +1,402 @@
+//! The parts of a session, and the rules that span them: how a step ends, and how a session
+//! comes to its end.
+//!
+//! Each part keeps its own invariants, in a file of its own. Rules that span several parts and
+//! belong to one subject have a type that borrows these parts: [`Answering`], [`Delivery`],
+//! [`Resuming`], [`Admission`], [`IdleTimes`]. Here is what needs nearly all of them: what the
+//! client does (`client_events`), and what the server does (`server_events`).
+
+use protocol::{Method, Request, Response};
+
+use crate::admission::Admission;
+use crate::answering::Answering;
+use crate::carried::OpenServerRequest;
+use crate::delivery::Delivery;
+use crate::earliest::Earliest;
+use crate::ended_requests::EndedRequests;
+use crate::entry::Mark;
+use crate::exchange::{Exchange, Route};
+use crate::handshake::Handshake;
+use crate::idle::IdleTimes;
+use crate::kept_results::KeptResults;
+use crate::lifecycle::{Leaving, Lifecycle};
+use crate::mirroring::Mirroring;
+use crate::persisted::Persisted;
+use crate::posts::Posts;
+use crate::restore::Restored;
+use crate::resuming::Resuming;
+use crate::server_link::ServerLink;
+use crate::server_requests::{ServerRequests, request_id};
+use crate::setup::Setup;
+use crate::step_context::StepContext;
+use crate::streams::Streams;
+use crate::tools::Tools;
+use crate::waiting::WaitingMessages;
+use crate::write_barrier::{StorePosition, WriteBarrier, unacknowledged};
+use crate::{Cause, Effect, Ending, Event, Millis, OwnerTag, SinkId};
+
+mod client_events;
+mod server_events;
+
+/// The parts of a session. Nearly all sessions are quiet nearly always, so what is mostly
+/// empty takes no more than a pointer.
+pub(crate) struct Parts {
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) handshake: Handshake,
+    link: ServerLink,
+    pub(crate) posts: Posts,
+    ended: EndedRequests,
+    kept: KeptResults,
+    pub(crate) streams: Streams,
+    pub(crate) waiting: WaitingMessages,
+    pub(crate) server_requests: ServerRequests,
+    pub(crate) persisted: Persisted,
+    barrier: WriteBarrier,
+    tools: Tools,
+    mirroring: Mirroring,
+}
+
+impl Parts {
+    pub(crate) fn new(owner_tag: OwnerTag, seed: u64, now: Millis) -> Self {
+        Self::from_restored(
+            Restored {
+                handshake: Handshake::new(),
+                streams: Streams::new(owner_tag, seed),
+                persisted: Persisted::default(),
+                ended: EndedRequests::default(),
+            },
+            now,
+        )
+    }
+
+    /// The parts of a session that another owner kept, before what it had begun is settled.
+    pub(crate) fn from_restored(restored: Restored, now: Millis) -> Self {
+        let Restored { handshake, streams, persisted, ended } = restored;
+        Self {
+            lifecycle: Lifecycle::new(now),
+            handshake,
+            link: ServerLink::new(),
+            posts: Posts::new(),
+            ended,
+            kept: KeptResults::default(),
+            streams,
+            waiting: WaitingMessages::default(),
+            server_requests: ServerRequests::new(),
+            persisted,
+            barrier: WriteBarrier::default(),
+            tools: Tools::default(),
+            mirroring: Mirroring::default(),
+        }
+    }
+
+    /// Borrows the parts that bring messages to the client, and beside them the link to the
+    /// server and what is read of its tools.
+    fn split(&mut self) -> (Delivery<'_>, &mut ServerLink, &mut Mirroring) {
+        let answering = Answering {
+            handshake: &self.handshake,
+            tools: &self.tools,
+            posts: &mut self.posts,
+            ended: &mut self.ended,
+            kept: &mut self.kept,
+            streams: &mut self.streams,
+            persisted: &mut self.persisted,
+            barrier: &mut self.barrier,
+        };
+        let (server_requests, waiting) = (&mut self.server_requests, &mut self.waiting);
+        let delivery = Delivery { answering, server_requests, waiting };
+        (delivery, &mut self.link, &mut self.mirroring)
+    }
+
+    fn delivery(&mut self) -> Delivery<'_> {
+        self.split().0
+    }
+
+    fn answering(&mut self) -> Answering<'_> {
+        self.delivery().answering
+    }
+
+    fn resuming(&mut self) -> Resuming<'_> {
+        let (delivery, link, _) = self.split();
+        Resuming { delivery, link }
+    }
+
+    fn admission(&mut self) -> Admission<'_> {
+        let (delivery, link, mirroring) = self.split();
+        Admission { delivery, link, mirroring }
+    }
+
+    fn idle_times<'a>(&'a self, setup: &'a Setup) -> IdleTimes<'a> {
+        IdleTimes {
+            setup,
+            lifecycle: &self.lifecycle,
+            handshake: &self.handshake,
+            link: &self.link,
+            posts: &self.posts,
+            streams: &self.streams,
+            server_requests: &self.server_requests,
+            persisted: &self.persisted,
+            mirroring: &self.mirroring,
+        }
+    }
+
+    /// Ends what a lost owner had begun, or begins it anew. Standalone streams stay open:
+    /// their clients come back to them.
+    pub(crate) fn settle_restored(
+        &mut self,
+        context: &mut StepContext<'_>,
+        server_requests: Vec<OpenServerRequest>,
+    ) {
+        // A server request is withdrawn before the final response to what it was sent for.
+        if !mutant!("questions_are_not_withdrawn") {
+            for server_request in server_requests {
+                self.delivery().withdraw_of_former_owner(context, server_request);
+            }
+        }
+        if !mutant!("settle_no_stream") {
+            for stream in self.streams.open_request_streams() {
+                self.admission().settle_stream(context, stream);
+            }
+        }
+        self.streams.close_deserted_for_long(context);
+    }
+
+    /// What every step ends with: what it wrote is handed out.
+    pub(crate) fn finish_step(&mut self, context: &mut StepContext<'_>) {
+        if self.handshake.is_over() {
+            return;
+        }
+        self.prepare_to_leave(context);
+        self.streams.trim(context, &self.barrier, &self.posts, &self.server_requests);
+        // The state first: the owner saves it before it appends the entries that changed with it.
+        if mutant!("hand_out_entries_before_the_state") {
+            context.effects.extend(self.streams.hand_out());
+        }
+        self.persisted.save(context, &self.handshake);
+        context.effects.extend(self.streams.hand_out());
+        if mutant!("tell_before_the_append") {
+            self.acknowledge(context, self.streams.log().newest());
+        }
+        self.barrier.release_answers(context, self.store_position());
+        self.leave(context);
+        self.posts.shrink();
+        self.kept.shrink();
+        self.streams.shrink();
+    }
+
+    /// The log holds everything up to `entry`: writes what waited for that.
+    pub(crate) fn acknowledge(&mut self, context: &mut StepContext<'_>, entry: u64) {
+        let version = self.persisted.held_version();
+        let through = self.barrier.sendable_through(StorePosition { entry, version });
+        self.streams.acknowledge(context, self.handshake.revision(), through);
+    }
+
+    /// The record holds this version of the state.
+    pub(crate) fn note_saved(&mut self, context: &mut StepContext<'_>, version: u64) {
+        self.persisted.note_saved(version);
+        self.acknowledge(context, self.streams.log().acknowledged());
+    }
+
+    fn store_position(&self) -> StorePosition {
+        let entry = self.streams.log().acknowledged();
+        StorePosition { entry, version: self.persisted.held_version() }
+    }
+
+    /// Is no request without its final response, and no POST unanswered?
+    fn has_no_work(&self) -> bool {
+        self.posts.is_empty() && !self.mirroring.has_parked()
+    }
+
+    /// Is everything held that was written, and every answer given?
+    fn is_stored(&self, setup: &Setup) -> bool {
+        self.streams.log().is_held()
+            && self.persisted.is_held(setup.duplex.is_some(), &self.handshake)
+            && self.barrier.has_no_answers()
+    }
+
+    /// Is nothing in flight, and everything stored?
+    pub(crate) fn is_quiet(&self, setup: &Setup) -> bool {
+        self.has_no_work() && self.is_stored(setup)
+    }
+
+    /// When something is to be done although nothing happens.
+    pub(crate) fn deadline(&self, setup: &Setup) -> Option<Millis> {
+        let (limits, idle) = (&setup.limits, self.idle_times(setup));
+        let mut earliest = Earliest::new();
+        self.posts.note_deadlines(limits, &mut earliest);
+        self.streams.note_deadlines(limits, &mut earliest);
+        self.server_requests.note_deadlines(&mut earliest);
+        self.barrier.note_deadlines(&mut earliest);
+        self.kept.note_deadlines(&mut earliest);
+        self.link.note_deadline(&mut earliest);
+        earliest.note_if_any(idle.idle_at());
+        earliest.note_if_any(idle.sleeps_at());
+        earliest.note_if_any(idle.link_idles_at());
+        earliest.get()
+    }
+
+    /// Does what is due.
+    pub(crate) fn on_deadline(&mut self, context: &mut StepContext<'_>) {
+        let now = context.now;
+        let is_due = |at: Option<Millis>| at.is_some_and(|at| at <= now);
+        if is_due(self.idle_times(context.setup).idle_at()) {
+            self.end_session(context, Cause::Idle);
+            return;
+        }
+        if is_due(self.idle_times(context.setup).sleeps_at()) {
+            self.lifecycle.fall_asleep();
+        }
+        if is_due(self.idle_times(context.setup).link_idles_at()) {
+            self.link.close(context);
+        }
+        self.open_link_or_time_out(context);
+        self.refuse_late_server_requests(context);
+        self.time_out_exchanges(context);
+        for (post, data) in self.posts.take_due_progress(context.limits(), now) {
+            self.delivery().deliver(context, Route::Post(post), data, false);
+        }
+        for post in self.posts.silent_posts(now) {
+            self.answering().upgrade_silent(context, post);
+        }
+        self.streams.write_withheld(context, &self.barrier);
+        self.barrier.refuse_late_answers(context, &unacknowledged(context.limits()));
+        self.kept.drop_old(now);
+        for stream in self.streams.poll_and_take_pings(context) {
+            self.ping_client(context, stream);
+        }
+    }
+
+    /// A request got no sign of life for too long, or takes too long altogether (RPC-22).
+    fn time_out_exchanges(&mut self, context: &mut StepContext<'_>) {
+        let (now, limits) = (context.now, context.limits());
+        let had_undecided = self.link.has_undecided();
+        let is_due = |exchange: &Exchange| exchange.deadline() <= now;
+        while let Some(exchange) = self.posts.take_exchange(is_due) {
+            let message = if exchange.ends_at <= now {
+                let secs = limits.request_max_secs;
+                format!("the server took longer than {secs} s; the request was cancelled")
+            } else {
+                let secs = limits.request_secs;
+                format!("the server was silent for {secs} s; the request was cancelled")
+            };
+            let ended = &mut self.ended;
+            self.link.cancel_request(context, ended, &exchange.id, "it took too long");
+            let error = Response::error(Some(exchange.id.clone()), crate::REFUSED, &message, None);
+            self.delivery().settle_with_error(context, exchange, &error);
+        }
+        if had_undecided && !self.link.has_undecided() {
+            // The list that they waited for does not come; the next one asks again.
+            self.mirroring.give_up_unless_parked();
+        }
+    }
+
+    /// Pings the client on a standalone stream (PING-02). The response is not evaluated: the ping
+    /// serves to send data on the connection.
+    fn ping_client(&mut self, context: &StepContext<'_>, stream: u64) {
+        if self.server_requests.is_full(context) || !self.handshake.is_live() {
+            return;
+        }
+        let (log, route) = (self.streams.log(), Route::Standalone);
+        let id = self.server_requests.add(context, log, Method::Ping, None, route);
+        let ping = Request::new(request_id(id), Method::Ping, None);
+        self.streams.write_event(context, stream, ping.raw().clone(), Mark::Plain);
+    }
+
+    /// A connection is gone.
+    pub(crate) fn on_sink_closed(&mut self, context: &mut StepContext<'_>, sink: SinkId) {
+        if context.setup.duplex == Some(sink) {
+            self.end_session(context, Cause::Disconnected);
+            return;
+        }
+        if self.handshake.is_initializing() && self.posts.has_sink(sink) {
+            // The client left before it received the session's id, so no request can name it.
+            self.end_session(context, Cause::NotBorn);
+            return;
+        }
+        self.barrier.disconnect(sink);
+        self.posts.disconnect(sink);
+        if self.streams.disconnect(sink) {
+            self.lifecycle.touch(context.now);
+            self.streams.close_deserted(context);
+        }
+    }
+
+    /// Ends the session: open requests get an error, streams are closed (SES-08).
+    pub(crate) fn end_session(&mut self, context: &mut StepContext<'_>, cause: Cause) {
+        let aborts =
+            cause == Cause::Stopping && self.handshake.revision().reopens_only_after_abort();
+        let ending = if aborts { Ending::Abort } else { Ending::Proper };
+        let text = match cause {
+            Cause::Stopping => "the node is stopping; try again",
+            _ => "the session has ended",
+        };
+        let error = |id| Response::error(Some(id), crate::REFUSED, text, None);
+        self.barrier.refuse_all_answers(context, text);
+        self.streams.write_all_unlogged(context, &self.barrier);
+        self.mirroring.fail_parked(context, &error);
+        for exchange in self.posts.take_all_exchanges() {
+            let error = error(exchange.id);
+            self.answering().final_error_at_the_end(context, exchange.post, &error);
+        }
+        self.streams.finish_all(context, ending);
+        if let Some(sink) = context.setup.duplex.filter(|_| cause != Cause::Disconnected) {
+            context.finish(sink, Ending::Proper);
+        }
+        self.link.close(context);
+        self.handshake.end();
+        self.lifecycle.end_for_good();
+        context.effects.push(Effect::Over { cause });
+    }
+
+    /// Answers what comes after the end.
+    pub(crate) fn answer_after_the_end(&mut self, context: &mut StepContext<'_>, event: &Event) {
+        self.lifecycle.answer_after_the_end(context, event);
+    }
+
+    /// The node is to give the session up.
+    pub(crate) fn hand_over(&mut self, context: &mut StepContext<'_>, at_once: bool) {
+        let handshake = &self.handshake;
+        let can_move = handshake.is_initialized() || (handshake.is_initializing() && !at_once);
+        if context.is_duplex() || !can_move {
+            self.end_session(context, Cause::Stopping);
+        } else {
+            self.lifecycle.hand_over(at_once);
+        }
+    }
+
+    /// Why the session leaves its owner; none while it stays, or where it cannot leave yet.
+    fn leaving(&self) -> Option<Leaving> {
+        self.lifecycle.leaving().filter(|_| self.handshake.is_initialized())
+    }
+
+    /// Brings to an end what would keep the session here.
+    fn prepare_to_leave(&mut self, context: &mut StepContext<'_>) {
+        let Some(leaving) = self.leaving() else { return };
+        if leaving == Leaving::AtOnce {
+            // Before the final responses to the requests that they were sent for.
+            self.delivery().withdraw_all(context, "the node stopped");
+            let text =
+                "the node stopped before the server answered; whether it was done is not known";
+            let error = |id| Response::error(Some(id), crate::REFUSED, text, None);
+            self.mirroring.fail_parked(context, &error);
+            self.delivery().settle_all_with_error(context, &error);
+            // What the server would still send could never be done.
+            self.link.close(context);
+        }
+        if self.has_no_work() {
+            self.delivery().withdraw_all(context, "the node stopped");
+        }
+    }
+
+    /// Leaves, if nothing keeps the session here any more.
+    fn leave(&mut self, context: &mut StepContext<'_>) {
+        let Some(leaving) = self.leaving() else { return };
+        let has_no_work = self.has_no_work() || mutant!("leave_with_work_in_hand");
+        if !has_no_work || !self.is_stored(context.setup) {
+            return;
+        }
+        self.streams.finish_all(context, Ending::Moved);
+        self.link.close(context);
+        self.handshake.end();
+        context.effects.push(Effect::Over { cause: leaving.cause() });
+    }
+}

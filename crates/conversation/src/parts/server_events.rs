@@ -1,0 +1,429 @@
+//! What the tenant's server does: its link comes and goes, and it sends responses,
+//! notifications, and requests to the client.
+
+use bytes::Bytes;
+use protocol::{
+    ErrorCode, InitializeResult, Message, Method, Notification, Request, RequestId, Response,
+    Revision, downgrade, header_params, payload,
+};
+use thin_vec::ThinVec;
+
+use super::Parts;
+use crate::exchange::{Exchange, Form, Route};
+use crate::mirroring::Parked;
+use crate::server_link::OwnResponse;
+use crate::server_requests::request_id;
+use crate::step_context::StepContext;
+use crate::waiting::Waiting;
+use crate::{Answer, Cause, Fact, Refusal};
+
+impl Parts {
+    /// The link is there.
+    pub(crate) fn on_link_up(&mut self, context: &mut StepContext<'_>) {
+        self.link.begin_handshake(context, self.handshake.client());
+    }
+
+    /// The link is gone. What was in flight on it will not be answered, so it ends here (STD-05).
+    pub(crate) fn on_link_down(&mut self, context: &mut StepContext<'_>, reason: &str) {
+        let Some((message, was_up)) = self.link.lost(context.now, reason) else { return };
+        self.delivery().withdraw_all(context, "the server ended");
+        self.fail_link(context, &|id| internal_error(id, &message));
+        if was_up {
+            self.link.retry_at_once_after_first_failure(context.now);
+        }
+    }
+
+    /// The link is to be opened, or was not opened in time.
+    pub(super) fn open_link_or_time_out(&mut self, context: &mut StepContext<'_>) {
+        if self.link.open_or_time_out(context) {
+            let secs = context.limits().start_secs;
+            let message = format!("the server did not answer `initialize` within {secs} s");
+            self.fail_link(context, &|id| internal_error(id, &message));
+        }
+    }
+
+    /// The handshake with the server failed, or the link is gone: each request that waits for
+    /// the server gets `error`.
+    fn fail_link(&mut self, context: &mut StepContext<'_>, error: &impl Fn(RequestId) -> Response) {
+        self.link.note_failure(context.now);
+        self.mirroring.fail_parked(context, error);
+        self.delivery().settle_all_with_error(context, error);
+        if self.handshake.is_initializing() {
+            self.end_session(context, Cause::NotBorn);
+        }
+    }
+
+    /// The link could not take a message: its sender gets an error, where it waits for an answer.
+    pub(crate) fn on_unsent(&mut self, context: &mut StepContext<'_>, message: Message) {
+        let Message::Request(request) = message else {
+            context.count(Fact::Dropped);
+            return;
+        };
+        let Some(exchange) = self.posts.take_exchange(|exchange| exchange.id == request.id) else {
+            return;
+        };
+        let text = "the server does not keep up with its messages; try again later";
+        let error = Response::error(Some(request.id), crate::REFUSED, text, None);
+        self.delivery().settle_with_error(context, exchange, &error);
+    }
+
+    /// The server sent a message; `about` is the client's request it belongs to, where the link
+    /// knows.
+    pub(crate) fn on_server_message(
+        &mut self,
+        context: &mut StepContext<'_>,
+        message: Message,
+        about: Option<&RequestId>,
+    ) {
+        match message {
+            Message::Response(response) => self.receive_response(context, &response),
+            Message::Request(request) => self.receive_request(context, &request, about),
+            Message::Notification(notification) => {
+                self.receive_notification(context, &notification, about)
+            }
+        }
+    }
+
+    fn receive_response(&mut self, context: &mut StepContext<'_>, response: &Response) {
+        let id = response.id.as_ref();
+        let is_settled = |e: &Exchange| Some(&e.id) == id && e.method != Method::Initialize;
+        let Some(exchange) = self.posts.take_exchange(is_settled) else {
+            return self.receive_other_response(context, response);
+        };
+        if let Ok(result) = response.outcome() {
+            self.note_success(&exchange);
+            if exchange.method == Method::ToolsList {
+                self.tools.learn(context, &header_params::tools(&result));
+            }
+        }
+        let data = response_for_client(self.handshake.revision(), &exchange.method, response);
+        let most = context.limits().message_bytes_max;
+        if data.len() > most {
+            let error = too_large(&exchange.id, data.len(), most);
+            self.delivery().settle_with_error(context, exchange, &error);
+            return;
+        }
+        self.delivery().settle(context, exchange, data, response.is_result());
+    }
+
+    /// No exchange waits for this response: it answers a request of our own, it is a second one,
+    /// or its request was ended.
+    fn receive_other_response(&mut self, context: &mut StepContext<'_>, response: &Response) {
+        let id = response.id.as_ref();
+        if id.is_some_and(|id| self.posts.exchange(id).is_some()) {
+            // The client's `initialize` is answered by the link's own handshake.
+            return context.count(Fact::Stray);
+        }
+        match self.link.own_response(id) {
+            Some(OwnResponse::Initialize) => self.receive_initialize_response(context, response),
+            Some(OwnResponse::ToolsList) => self.receive_tools(context, response),
+            Some(OwnResponse::Other) => {}
+            None => {
+                self.ended.note_late_response(id);
+                context.count(Fact::Stray);
+            }
+        }
+    }
+
+    /// What a success changes in the session.
+    fn note_success(&mut self, exchange: &Exchange) {
+        match (&exchange.method, &exchange.uri) {
+            (Method::Subscribe, Some(uri)) => self.persisted.subscribe(uri.clone()),
+            (Method::Unsubscribe, Some(uri)) => self.persisted.unsubscribe(uri),
+            _ => {}
+        }
+    }
+
+    /// The server answered `initialize`.
+    fn receive_initialize_response(&mut self, context: &mut StepContext<'_>, response: &Response) {
+        let answered = match response.outcome() {
+            Ok(result) => {
+                InitializeResult::read(&result).map(|read| (result, read)).map_err(|_| {
+                    let message = "the server answered `initialize` with something else";
+                    Response::error(None, ErrorCode::InternalError.number(), message, None)
+                })
+            }
+            Err(_) => Err(response.clone()),
+        };
+        let (result, read) = match answered {
+            Ok(answered) => answered,
+            Err(error) => {
+                self.link.close(context);
+                self.fail_link(context, &|id| error.with_id(id));
+                return;
+            }
+        };
+        let revision = Revision::named(&read.protocol_version);
+        let revision = revision.unwrap_or(Revision::NEWEST_STABLE);
+        self.link.complete_handshake(context.now, revision);
+        let lists: ThinVec<_> = read.capabilities.list_changed_methods().into();
+        let is_changed = self.handshake.note_server(lists, read.capabilities.tools());
+        self.persisted.note_change(is_changed);
+        if self.handshake.is_initializing() {
+            let result = protocol::with_protocol_version(&result, self.handshake.revision());
+            self.answer_initialize(context, &result);
+        } else {
+            self.send_state(context);
+        }
+        self.link.send_queue(context);
+        self.reread_tools(context);
+    }
+
+    /// Answers the client's `initialize`: the session begins.
+    fn answer_initialize(&mut self, context: &mut StepContext<'_>, result: &Bytes) {
+        self.handshake.note_answered();
+        self.lifecycle.touch(context.now);
+        let exchange = self.posts.take_exchange(|e| e.method == Method::Initialize);
+        let Some(Exchange { id, post: post_id, .. }) = exchange else { return };
+        let response = Response::result(id, result);
+        let Some(post) = self.posts.post(post_id) else { return };
+        if let (Form::Held { .. }, Some(sink)) = (&post.form, post.sink) {
+            self.posts.take_post(post_id);
+            context.answer(sink, Answer::Welcome(response.raw().clone()));
+        } else {
+            self.answering().final_response(context, post_id, None, response.raw().clone());
+        }
+    }
+
+    /// Sends a new server the state that the old one had.
+    fn send_state(&mut self, context: &mut StepContext<'_>) {
+        if self.handshake.is_live() {
+            context.send_to_server(Notification::new(Method::Initialized, None));
+        }
+        if let Some(level) = self.persisted.level() {
+            let params = serde_json::json!({ "level": level.as_str() }).to_string();
+            self.link.send_own(context, Method::SetLevel, Some(params.as_bytes()));
+        }
+        for uri in self.persisted.subscriptions() {
+            let params = serde_json::json!({ "uri": uri }).to_string();
+            self.link.send_own(context, Method::Subscribe, Some(params.as_bytes()));
+        }
+    }
+
+    /// Lists the server's tools, in revisions where their parameters are mirrored.
+    fn reread_tools(&mut self, context: &mut StepContext<'_>) {
+        let mirrors = self.handshake.revision().has_mirrored_headers() && !context.is_duplex();
+        if mirrors && self.handshake.server_has_tools() {
+            self.mirroring.reread_tools(context, &mut self.link);
+        }
+    }
+
+    /// The server answered with a page of its tools.
+    fn receive_tools(&mut self, context: &mut StepContext<'_>, response: &Response) {
+        if !self.mirroring.is_reading() {
+            return;
+        }
+        let page = response.outcome().ok().map(|result| header_params::tools(&result));
+        let cursor = page.and_then(|mut page| {
+            self.tools.learn(context, &page);
+            let cursor = page.next_cursor.take();
+            if self.handshake.revision().has_mirrored_headers() {
+                self.mirroring.learn(page);
+            }
+            cursor
+        });
+        if self.mirroring.read_next_page(context, &mut self.link, cursor) {
+            return;
+        }
+        self.admission().decide_undecided(context);
+        for parked in self.mirroring.take_parked() {
+            let Parked { sink, request, mirrored, again } = parked;
+            let mirrored = mirrored.as_ref();
+            match self.mirroring.check_params(context, sink, &request, mirrored, again) {
+                Ok(_) => self.take_lone_request(context, sink, request, again),
+                Err(rejection) => context.refuse(sink, Refusal::Rejected(rejection)),
+            }
+        }
+    }
+
+    fn receive_notification(
+        &mut self,
+        context: &mut StepContext<'_>,
+        notification: &Notification,
+        about: Option<&RequestId>,
+    ) {
+        let params = notification.params().unwrap_or_default();
+        match notification.method {
+            Method::Progress => self.receive_progress(context, notification, &params),
+            Method::Cancelled => self.receive_cancellation(context, &params),
+            Method::LogMessage => {
+                // Only what the client asked for (LOG-02); before it asked, everything (LOG-03).
+                let level = payload::log_level_of(&params);
+                let least = self.persisted.level();
+                if least.is_none_or(|least| level.is_some_and(|level| level >= least)) {
+                    let mut delivery = self.delivery();
+                    let route = delivery.route(about);
+                    delivery.deliver(context, route, line(notification), true);
+                }
+            }
+            Method::ResourceUpdated => {
+                let uri = payload::resource_uri_of(&params);
+                if uri.is_some_and(|uri| self.persisted.is_subscribed(&uri)) {
+                    self.deliver_standalone(context, notification);
+                }
+            }
+            // These belong to no request (POST-14).
+            Method::ToolsListChanged => {
+                self.deliver_standalone(context, notification);
+                self.tools.forget();
+                self.reread_tools(context);
+            }
+            Method::PromptsListChanged | Method::ResourcesListChanged => {
+                self.deliver_standalone(context, notification);
+            }
+            _ => {
+                let mut delivery = self.delivery();
+                let route = delivery.route(about);
+                delivery.deliver(context, route, line(notification), false);
+            }
+        }
+    }
+
+    fn deliver_standalone(&mut self, context: &mut StepContext<'_>, notification: &Notification) {
+        self.delivery().deliver(context, Route::Standalone, line(notification), false);
+    }
+
+    /// Progress goes to the request whose token it names, and nowhere else (PRG-01, PRG-03).
+    fn receive_progress(
+        &mut self,
+        context: &mut StepContext<'_>,
+        notification: &Notification,
+        params: &[u8],
+    ) {
+        let (now, limits) = (context.now, context.limits());
+        let progress = payload::progress_of(params);
+        let exchange = progress
+            .and_then(|(token, progress)| Some((self.posts.exchange_of_token(&token)?, progress)));
+        let Some((exchange, progress)) = exchange else {
+            context.count(Fact::Stray);
+            return;
+        };
+        exchange.silent_at = now.plus(limits.request_secs * 1_000);
+        let post = exchange.post;
+        let Some(pace) = &mut exchange.progress else { return };
+        let passes = pace.admit(progress, line(notification), limits, now);
+        if let Some(data) = passes
+            && self.posts.is_reachable(post)
+        {
+            self.delivery().deliver(context, Route::Post(post), data, false);
+        }
+    }
+
+    /// The server sent a request to the client.
+    fn receive_request(
+        &mut self,
+        context: &mut StepContext<'_>,
+        request: &Request,
+        about: Option<&RequestId>,
+    ) {
+        if request.method == Method::Ping {
+            context.send_to_server(Response::result(request.id.clone(), b"{}"));
+            return;
+        }
+        let route = match self.check_server_request(context, request, about) {
+            Ok(route) => route,
+            Err((code, message)) => {
+                refuse_server_request(context, request.id.clone(), code, &message);
+                return;
+            }
+        };
+        if let Route::Post(post) = route {
+            // While the client is asked something, the request that it is asked for is not hung.
+            let limits = context.limits();
+            let answered_by = context.now.plus(limits.ask_secs * 1_000);
+            self.posts.hold_off_silence(post, answered_by.plus(limits.request_secs * 1_000));
+        }
+        let params = request.params().unwrap_or_default();
+        let revision = self.handshake.revision();
+        let request = match downgrade::request_for_client(revision, &request.method, &params) {
+            Some(params) => request.with_params(&params),
+            None => request.clone(),
+        };
+        let (method, id) = (request.method.clone(), Some(request.id.clone()));
+        let log = self.streams.log();
+        let server_request = self.server_requests.add(context, log, method, id, route);
+        let data = Message::from(request.with_id(request_id(server_request))).line();
+        let message = Waiting { data, server_request: Some(server_request), early: false };
+        self.delivery().deliver_waiting(context, route, message);
+    }
+
+    /// May the server send this request to the client, and on which way?
+    fn check_server_request(
+        &mut self,
+        context: &StepContext<'_>,
+        request: &Request,
+        about: Option<&RequestId>,
+    ) -> Result<Route, (ErrorCode, String)> {
+        self.server_requests.check(context, &self.handshake, request)?;
+        let (bytes, most) = (request.raw().len(), context.limits().message_bytes_max);
+        if bytes > most {
+            let message = format!(
+                "the request has {bytes} bytes, more than the {most} of sessions.message_bytes_max"
+            );
+            return Err((ErrorCode::Refused, message));
+        }
+        let delivery = self.delivery();
+        let route = delivery.route(about);
+        if !delivery.takes_server_requests(context, route) {
+            let message = "the client can be asked only while a request of its own is in flight";
+            return Err((ErrorCode::Refused, message.to_owned()));
+        }
+        Ok(route)
+    }
+
+    /// The server no longer wants an answer to its request (CAN-05).
+    fn receive_cancellation(&mut self, context: &mut StepContext<'_>, params: &[u8]) {
+        let Some(id) = payload::cancelled_request_id(params) else { return };
+        if let Some(request) = self.server_requests.take_cancelled(&id) {
+            self.delivery().withdraw(context, &request, "the server cancelled it");
+        }
+    }
+
+    /// The client took too long: the server gets an error, the client a cancellation.
+    pub(super) fn refuse_late_server_requests(&mut self, context: &mut StepContext<'_>) {
+        while let Some(request) = self.server_requests.take_late(context.now) {
+            self.delivery().withdraw(context, &request, "it took too long");
+            if let Some(id) = request.id_of_server {
+                let secs = context.limits().ask_secs;
+                let message = format!("the client did not answer within {secs} s");
+                refuse_server_request(context, id, ErrorCode::Refused, &message);
+            }
+        }
+    }
+}
+
+/// Answers a request of the server's with an error.
+fn refuse_server_request(
+    context: &mut StepContext<'_>,
+    id: RequestId,
+    code: ErrorCode,
+    message: &str,
+) {
+    context.send_to_server(Response::error(Some(id), code.number(), message, None));
+}
+
+/// The response as a client of this revision may see it, on one line.
+fn response_for_client(revision: Revision, method: &Method, response: &Response) -> Bytes {
+    let result = response.outcome().ok();
+    let downgraded =
+        result.and_then(|result| downgrade::result_for_client(revision, method, &result));
+    let downgraded = downgraded.map(|result| response.with_result(&result));
+    Message::from(downgraded.unwrap_or_else(|| response.clone())).line()
+}
+
+/// What a request gets whose response is larger than a message may be.
+fn too_large(id: &RequestId, bytes: usize, most: usize) -> Response {
+    let message = format!(
+        "the server's response has {bytes} bytes, more than the {most} of sessions.message_bytes_max; \
+         raise that bound, or have the server answer with less"
+    );
+    Response::error(Some(id.clone()), crate::REFUSED, &message, None)
+}
+
+fn line(notification: &Notification) -> Bytes {
+    Message::from(notification.clone()).line()
+}
+
+fn internal_error(id: RequestId, message: &str) -> Response {
+    Response::error(Some(id), ErrorCode::InternalError.number(), message, None)
+}

@@ -1,0 +1,246 @@
+//! What must outlive the owner and is in no log: the log level, the subscriptions, and ids of
+//! requests; and which version of it the store holds.
+//!
+//! A request that a node holds for an owner it cannot reach, or that is answered as JSON, is
+//! posted again to the next owner. Its cancellation must be there before it, so the ids of
+//! cancelled requests are saved before the notification is acknowledged.
+//!
+//! A server request goes on the stream of the call that it is for. Where that call has no
+//! stream, since its connection is lost and no event was sent, it goes on the client's GET
+//! stream, and no log says which call it was for. The next owner must not run that call again,
+//! or the client would be asked twice. So the ids of such calls are saved before the server
+//! request is sent.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use protocol::payload::LogLevel;
+use protocol::{ErrorCode, RequestId};
+
+use crate::handshake::Handshake;
+use crate::saved_ids::SavedIds;
+use crate::sparse::Sparse;
+use crate::state::State;
+use crate::step_context::StepContext;
+use crate::{Effect, Limits};
+
+/// The saved state of a session, and its versions.
+#[derive(Default)]
+pub(crate) struct Persisted {
+    /// The log level that the client asked for.
+    level: Option<LogLevel>,
+    /// The resources that the client has subscribed to; bounded by `subscriptions_max`.
+    subscriptions: Sparse<BTreeSet<Box<str>>>,
+    /// Requests that were cancelled, of which no log says so.
+    cancelled: SavedIds,
+    /// Requests for which the client was sent a server request elsewhere than on their own stream.
+    asking: SavedIds,
+    /// The state changed since it was saved last.
+    is_changed: bool,
+    /// The version that was saved last.
+    newest: u64,
+    /// The newest version that the record holds.
+    held: u64,
+}
+
+impl Persisted {
+    /// As another owner saved it.
+    pub(crate) fn restored(state: State, version: u64) -> Self {
+        let level = state.level().filter(|_| !mutant!("restore_no_level"));
+        let State { subscriptions, cancelled, askers, .. } = state;
+        Self {
+            level,
+            subscriptions: if subscriptions.is_empty() {
+                Sparse::default()
+            } else {
+                Sparse::new(subscriptions)
+            },
+            cancelled: SavedIds::restored(cancelled.into()),
+            asking: SavedIds::restored(askers.into()),
+            is_changed: false,
+            newest: version,
+            held: version,
+        }
+    }
+
+    /// Something that is saved with this state has changed.
+    pub(crate) fn note_change(&mut self, is_changed: bool) {
+        self.is_changed |= is_changed;
+    }
+
+    pub(crate) fn level(&self) -> Option<LogLevel> {
+        self.level
+    }
+
+    pub(crate) fn set_level(&mut self, level: LogLevel) {
+        self.is_changed |= self.level != Some(level);
+        self.level = Some(level);
+    }
+
+    pub(crate) fn subscriptions(&self) -> &BTreeSet<Box<str>> {
+        static NONE: BTreeSet<Box<str>> = BTreeSet::new();
+        self.subscriptions.get().unwrap_or(&NONE)
+    }
+
+    /// The server confirmed a subscription.
+    pub(crate) fn subscribe(&mut self, uri: Box<str>) {
+        let subscriptions = self.subscriptions.get_or_insert_with(BTreeSet::default);
+        self.is_changed |= subscriptions.insert(uri);
+    }
+
+    /// The server confirmed that a subscription has ended.
+    pub(crate) fn unsubscribe(&mut self, uri: &str) {
+        let Some(subscriptions) = self.subscriptions.get_mut() else { return };
+        self.is_changed |= subscriptions.remove(uri);
+        if subscriptions.is_empty() {
+            self.subscriptions.clear();
+        }
+    }
+
+    /// Did the client subscribe to this resource, or to one that it is part of (RES-06)?
+    pub(crate) fn is_subscribed(&self, uri: &str) -> bool {
+        self.subscriptions().iter().any(|subscribed| uri.starts_with(&**subscribed))
+    }
+
+    /// May the client subscribe to this resource? `pending` are the URIs of the subscriptions
+    /// that the server has yet to confirm; their bytes count.
+    pub(crate) fn check_subscription<'a>(
+        &self,
+        limits: &Limits,
+        uri: &str,
+        pending: impl Iterator<Item = &'a str>,
+    ) -> Result<(), (ErrorCode, String)> {
+        let most = limits.subscription_uri_bytes_max;
+        if uri.len() > most {
+            let message = format!(
+                "`uri` is longer than {most} bytes (sessions.subscription_uri_bytes_max); \
+                 subscribe to a shorter one"
+            );
+            return Err((ErrorCode::InvalidParams, message));
+        }
+        self.check_subscription_bytes(limits, uri, pending)?;
+        if self.subscriptions().len() >= limits.subscriptions_max {
+            let message = "the session has as many subscriptions as it may; unsubscribe some";
+            return Err((ErrorCode::Refused, message.to_owned()));
+        }
+        Ok(())
+    }
+
+    fn check_subscription_bytes<'a>(
+        &self,
+        limits: &Limits,
+        uri: &str,
+        pending: impl Iterator<Item = &'a str>,
+    ) -> Result<(), (ErrorCode, String)> {
+        if self.subscriptions().contains(uri) {
+            return Ok(());
+        }
+        let uris = self.subscriptions().iter().map(|uri| &**uri);
+        let bytes: usize = uris.map(str::len).sum::<usize>() + pending.map(str::len).sum::<usize>();
+        let most = limits.subscriptions_bytes_max;
+        if bytes + uri.len() > most {
+            let message = format!(
+                "the URIs that the session is subscribed to would be longer than {most} bytes \
+                 together (sessions.subscriptions_bytes_max); unsubscribe some"
+            );
+            return Err((ErrorCode::Refused, message));
+        }
+        Ok(())
+    }
+
+    /// Was this request cancelled, of which no log says so?
+    pub(crate) fn is_cancelled(&self, id: &RequestId) -> bool {
+        self.cancelled.contains(id)
+    }
+
+    /// Saves the id of a cancelled request for the next owner; the notification is acknowledged
+    /// once the record holds it. A duplex session has no next owner.
+    pub(crate) fn save_cancelled(&mut self, context: &StepContext<'_>, id: &RequestId) {
+        if !context.is_duplex() && !mutant!("forget_a_cancellation") {
+            self.is_changed |= self.cancelled.keep(id);
+        }
+    }
+
+    /// Was the client sent a server request for this request, elsewhere than on its own stream?
+    pub(crate) fn is_asking(&self, id: &RequestId) -> bool {
+        self.asking.contains(id)
+    }
+
+    /// Saves the id of a request for which the client is sent a server request on another stream.
+    pub(crate) fn save_asking(&mut self, id: &RequestId) {
+        self.is_changed |= self.asking.keep(id);
+    }
+
+    /// The version that holds everything that has changed so far.
+    pub(crate) fn version(&self, context: &StepContext<'_>, handshake: &Handshake) -> u64 {
+        self.newest + u64::from(self.is_to_be_saved(context.is_duplex(), handshake))
+    }
+
+    /// The newest version that the record holds.
+    pub(crate) fn held_version(&self) -> u64 {
+        self.held
+    }
+
+    /// The record holds this version.
+    pub(crate) fn note_saved(&mut self, version: u64) {
+        self.held = self.held.max(version);
+    }
+
+    /// Does the record hold everything that has changed so far?
+    pub(crate) fn is_held(&self, is_duplex: bool, handshake: &Handshake) -> bool {
+        self.held >= self.newest + u64::from(self.is_to_be_saved(is_duplex, handshake))
+    }
+
+    /// Saves what has changed, once for each step. A duplex session lives as long as its
+    /// connection, so nothing of it is saved.
+    pub(crate) fn save(&mut self, context: &mut StepContext<'_>, handshake: &Handshake) {
+        if self.is_to_be_saved(context.is_duplex(), handshake) {
+            self.is_changed = false;
+            self.newest += 1;
+            let (version, state) = self.saved(handshake);
+            context.effects.push(Effect::Save { version, state });
+        }
+    }
+
+    fn is_to_be_saved(&self, is_duplex: bool, handshake: &Handshake) -> bool {
+        self.is_changed && handshake.is_initialized() && !handshake.is_over() && !is_duplex
+    }
+
+    /// The newest state and its version.
+    pub(crate) fn saved(&self, handshake: &Handshake) -> (u64, Arc<[u8]>) {
+        let mut state = State::new(self.level, &handshake.server_lists());
+        state.initialized = handshake.is_live();
+        state.subscriptions = self.subscriptions().clone();
+        state.tools = handshake.server_has_tools();
+        state.cancelled = self.cancelled.as_slice().to_vec();
+        state.askers = self.asking.as_slice().to_vec();
+        (self.newest, state.encode())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resource_is_subscribed_to_with_what_it_is_part_of() {
+        let mut persisted = Persisted::default();
+        persisted.subscribe("file:///a/".into());
+        assert!(persisted.is_subscribed("file:///a/b"));
+        assert!(!persisted.is_subscribed("file:///b"));
+        persisted.unsubscribe("file:///a/");
+        assert!(persisted.subscriptions().is_empty());
+    }
+
+    #[test]
+    fn subscriptions_that_are_not_confirmed_count_against_the_bytes() {
+        let limits = Limits { subscriptions_bytes_max: 10, ..Limits::default() };
+        let mut persisted = Persisted::default();
+        persisted.subscribe("aaaa".into());
+        let check = |pending: &[&'static str]| {
+            persisted.check_subscription(&limits, "cccc", pending.iter().copied()).is_ok()
+        };
+        assert!(check(&[]));
+        assert!(!check(&["bbb"]));
+    }
+}

@@ -1,0 +1,326 @@
+//! The link to the tenant's server, as the session sees it: its state, and what waits for it.
+//!
+//! When a link is lost, the next request opens a new one, on which the handshake, the log
+//! level and the subscriptions are sent again.
+
+use protocol::{Message, Method, Notification, Request, RequestId, Revision};
+use thin_vec::ThinVec;
+
+use crate::earliest::Earliest;
+use crate::ended_requests::EndedRequests;
+use crate::handshake::Client;
+use crate::step_context::StepContext;
+use crate::{Effect, Fact, Millis};
+
+/// Shortest wait before a server that failed again is started again, in milliseconds; it doubles
+/// each time.
+const BACKOFF_MIN_MS: u64 = 500;
+/// Longest such wait, in milliseconds.
+const BACKOFF_MAX_MS: u64 = 30_000;
+/// A link that lasted this long, in milliseconds, makes up for earlier failures.
+const STEADY_MS: u64 = 30_000;
+/// Notifications kept for a server that is being started; the oldest go beyond it.
+/// Requests are bounded by `exchanges_max`.
+const QUEUE_MAX: usize = 256;
+
+/// How the id of a request of our own begins, whose answer no client ever sees.
+const OWN_PREFIX: &str = "roundhouse:";
+
+/// The link to the tenant's server.
+pub(crate) struct ServerLink {
+    state: State,
+    /// Revision that the server answered.
+    revision: Revision,
+    /// What waits until the link is up.
+    queue: ThinVec<Message>,
+    /// Requests that wait until it is known whether they may run a second time. Each is
+    /// an exchange, so they are bounded as those are.
+    undecided: ThinVec<Request>,
+    failures: u32,
+    /// The number of the next request of our own to the server.
+    next_own: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    /// There is none; one may be opened from `again_at` on.
+    Down { again_at: Millis },
+    /// Asked for.
+    Opening { until: Millis },
+    /// Up, and its `initialize` unanswered.
+    Initializing { until: Millis },
+    /// In use.
+    Up { since: Millis },
+}
+
+/// What a response to a request of our own is about.
+pub(crate) enum OwnResponse {
+    /// The server's `initialize`, which was waited for.
+    Initialize,
+    /// A page of its tools.
+    ToolsList,
+    /// Nothing that matters.
+    Other,
+}
+
+impl ServerLink {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: State::Down { again_at: Millis(0) },
+            revision: Revision::NEWEST_STABLE,
+            queue: ThinVec::new(),
+            undecided: ThinVec::new(),
+            failures: 0,
+            next_own: 1,
+        }
+    }
+
+    /// The revision that the server answered.
+    pub(crate) fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.state, State::Up { .. })
+    }
+
+    /// Is there none, and nothing that waits for one?
+    pub(crate) fn is_down(&self) -> bool {
+        matches!(self.state, State::Down { .. }) && self.queue.is_empty()
+    }
+
+    /// Since when the server was sent no request, while the link is up. `used_at` is when
+    /// the session last took, cancelled or settled a request.
+    pub(crate) fn idle_since(&self, used_at: Millis) -> Option<Millis> {
+        match self.state {
+            State::Up { since } => Some(since.max(used_at)),
+            _ => None,
+        }
+    }
+
+    /// When the link is to be opened, or was not opened in time.
+    fn deadline(&self) -> Option<Millis> {
+        match self.state {
+            State::Down { again_at } => (!self.queue.is_empty()).then_some(again_at),
+            State::Opening { until } | State::Initializing { until } => Some(until),
+            State::Up { .. } => None,
+        }
+    }
+
+    pub(crate) fn note_deadline(&self, earliest: &mut Earliest) {
+        earliest.note_if_any(self.deadline());
+    }
+
+    /// Sends a message to the server, or keeps it until there is one.
+    pub(crate) fn send(&mut self, context: &mut StepContext<'_>, message: impl Into<Message>) {
+        let message = message.into();
+        match self.state {
+            State::Up { .. } => context.send_to_server(message),
+            // A server that is not connected gets nothing now; the handshake will send what
+            // matters.
+            State::Down { .. } if !matches!(message, Message::Request(_)) => {}
+            _ => {
+                let is_request = matches!(message, Message::Request(_));
+                let most = QUEUE_MAX + context.limits().exchanges_max;
+                if self.queue.len() >= most && !is_request {
+                    context.count(Fact::Dropped);
+                    return;
+                }
+                self.queue.push(message);
+                self.open(context);
+            }
+        }
+    }
+
+    /// Asks for a link if there is none and its time has come.
+    pub(crate) fn open(&mut self, context: &mut StepContext<'_>) {
+        if let State::Down { again_at } = self.state
+            && again_at <= context.now
+        {
+            self.state = State::Opening { until: context.in_secs(context.limits().start_secs) };
+            context.effects.push(Effect::OpenLink);
+        }
+    }
+
+    /// Closes the link, and drops what waits for it.
+    pub(crate) fn close(&mut self, context: &mut StepContext<'_>) {
+        if !matches!(self.state, State::Down { .. }) {
+            self.state = State::Down { again_at: context.now };
+            context.effects.push(Effect::CloseLink);
+        }
+        self.drop_waiting();
+    }
+
+    fn drop_waiting(&mut self) {
+        self.queue.clear();
+        self.undecided.clear();
+    }
+
+    /// The link is there: the handshake comes first.
+    pub(crate) fn begin_handshake(
+        &mut self,
+        context: &mut StepContext<'_>,
+        client: Option<&Client>,
+    ) {
+        let (State::Opening { until }, Some(client)) = (self.state, client) else { return };
+        let asked = client.revision.asked_of_servers();
+        let params = protocol::with_protocol_version(&client.params, asked);
+        self.state = State::Initializing { until };
+        self.send_own(context, Method::Initialize, Some(&params));
+    }
+
+    /// The server answered `initialize` with this revision: the link is in use.
+    pub(crate) fn complete_handshake(&mut self, now: Millis, revision: Revision) {
+        self.state = State::Up { since: now };
+        self.revision = revision;
+    }
+
+    /// Sends what has waited for the link.
+    pub(crate) fn send_queue(&mut self, context: &mut StepContext<'_>) {
+        for message in std::mem::take(&mut self.queue) {
+            context.send_to_server(message);
+        }
+    }
+
+    /// Sends a request of our own.
+    pub(crate) fn send_own(
+        &mut self,
+        context: &mut StepContext<'_>,
+        method: Method,
+        params: Option<&[u8]>,
+    ) {
+        let request = self.own_request(method, params);
+        context.send_to_server(request);
+    }
+
+    /// A request of our own.
+    pub(crate) fn own_request(&mut self, method: Method, params: Option<&[u8]>) -> Request {
+        let id = RequestId::from(format!("{OWN_PREFIX}{}:{}", method.as_str(), self.next_own));
+        self.next_own += 1;
+        Request::new(id, method, params)
+    }
+
+    /// Which request of our own an id names; none for the id of any other request.
+    pub(crate) fn own_response(&self, id: Option<&RequestId>) -> Option<OwnResponse> {
+        let Some(RequestId::String(id)) = id else { return None };
+        let own = id.strip_prefix(OWN_PREFIX)?;
+        let awaits_initialize = matches!(self.state, State::Initializing { .. });
+        Some(if own.starts_with("initialize:") && awaits_initialize {
+            OwnResponse::Initialize
+        } else if own.starts_with("tools/list:") {
+            OwnResponse::ToolsList
+        } else {
+            OwnResponse::Other
+        })
+    }
+
+    /// Keeps a request until it is known whether it may run a second time.
+    pub(crate) fn add_undecided(&mut self, request: Request) {
+        self.undecided.push(request);
+    }
+
+    pub(crate) fn has_undecided(&self) -> bool {
+        !self.undecided.is_empty()
+    }
+
+    pub(crate) fn take_undecided(&mut self) -> ThinVec<Request> {
+        std::mem::take(&mut self.undecided)
+    }
+
+    /// Takes back a request that the server has not been sent yet.
+    pub(crate) fn unqueue(&mut self, id: &RequestId) -> bool {
+        let waiting = self.queue.len() + self.undecided.len();
+        self.queue.retain(|message| !matches!(message, Message::Request(r) if r.id == *id));
+        self.undecided.retain(|request| request.id != *id);
+        self.queue.len() + self.undecided.len() < waiting
+    }
+
+    /// Cancels a request at the server, which may have it.
+    pub(crate) fn cancel_request(
+        &mut self,
+        context: &mut StepContext<'_>,
+        ended: &mut EndedRequests,
+        id: &RequestId,
+        reason: &str,
+    ) {
+        if self.unqueue(id) {
+            return;
+        }
+        ended.expect_late_response(id, false);
+        let params = serde_json::json!({ "requestId": id, "reason": reason }).to_string();
+        self.send(context, Notification::new(Method::Cancelled, Some(params.as_bytes())));
+    }
+
+    /// The handshake failed, or the link is gone: the next one is opened after a wait.
+    pub(crate) fn note_failure(&mut self, now: Millis) {
+        self.failures += 1;
+        self.state = State::Down { again_at: now.plus(self.backoff()) };
+        self.drop_waiting();
+    }
+
+    /// A link was lost that had been up, for the first time: that costs no wait.
+    pub(crate) fn retry_at_once_after_first_failure(&mut self, now: Millis) {
+        if self.failures == 1 {
+            self.state = State::Down { again_at: now };
+        }
+    }
+
+    /// The link is gone. Returns the message for the requests that it had, and whether it was
+    /// up; none where that is known.
+    pub(crate) fn lost(&mut self, now: Millis, reason: &str) -> Option<(String, bool)> {
+        match self.state {
+            State::Down { .. } => None,
+            State::Up { since } => {
+                if now.0.saturating_sub(since.0) >= STEADY_MS {
+                    self.failures = 0;
+                }
+                Some((format!("the server ended while it worked on this: {reason}"), true))
+            }
+            State::Opening { .. } | State::Initializing { .. } => {
+                Some((format!("the server could not be started: {reason}"), false))
+            }
+        }
+    }
+
+    /// Opens the link if its time has come. Returns whether it was to be up by now, and is
+    /// closed because it is not.
+    pub(crate) fn open_or_time_out(&mut self, context: &mut StepContext<'_>) -> bool {
+        if self.deadline().is_none_or(|deadline| deadline > context.now) {
+            return false;
+        }
+        match self.state {
+            State::Down { .. } => {
+                self.open(context);
+                false
+            }
+            State::Opening { .. } | State::Initializing { .. } => {
+                self.close(context);
+                true
+            }
+            State::Up { .. } => false,
+        }
+    }
+
+    fn backoff(&self) -> u64 {
+        match self.failures {
+            0 => 0,
+            failures => (BACKOFF_MIN_MS << (failures - 1).min(16)).min(BACKOFF_MAX_MS),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failure_doubles_the_wait_up_to_a_bound() {
+        let mut link = ServerLink::new();
+        let mut waits = Vec::new();
+        for _ in 0..9 {
+            link.note_failure(Millis(0));
+            waits.push(link.backoff());
+        }
+        assert_eq!(waits, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000]);
+    }
+}

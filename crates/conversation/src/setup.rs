@@ -1,0 +1,56 @@
+//! What a session is set up with: its limits, its rules for running calls again, its transport.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Limits, OwnerTag, SinkId};
+
+/// What a session is made of.
+#[derive(Clone, Debug)]
+pub struct SessionSetup {
+    /// Its bounds.
+    pub limits: Arc<Limits>,
+    /// The tag of its owner's events: random, and never used before.
+    pub owner_tag: OwnerTag,
+    /// Where its jitter comes from: any number.
+    pub seed: u64,
+    /// Which tool calls may be run again when it is not known whether they were run before.
+    pub rerun: Rerun,
+    /// After how long without a request the link to the server is closed, in seconds;
+    /// none to keep it. A session whose link is kept does not sleep.
+    pub idle_stop_secs: Option<u64>,
+    /// The one pipe of a duplex transport (HTTP+SSE, stdio), open already; none for Streamable
+    /// HTTP.
+    pub duplex: Option<SinkId>,
+}
+
+/// Which tool calls may be run a second time. Requests that only read always may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rerun {
+    /// Those of tools that are annotated as read-only or idempotent.
+    #[default]
+    Annotated,
+    /// All.
+    Always,
+    /// None.
+    Never,
+}
+
+/// The part of the [`SessionSetup`] that every step of the session needs. It never changes.
+pub(crate) struct Setup {
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) rerun: Rerun,
+    /// In 32 bits, which are 136 years, since each session holds it.
+    pub(crate) idle_stop_secs: Option<u32>,
+    pub(crate) duplex: Option<SinkId>,
+}
+
+impl From<SessionSetup> for Setup {
+    fn from(setup: SessionSetup) -> Self {
+        let SessionSetup { limits, rerun, idle_stop_secs, duplex, .. } = setup;
+        let in_32_bits = |secs: u64| u32::try_from(secs).unwrap_or(u32::MAX);
+        Self { limits, rerun, idle_stop_secs: idle_stop_secs.map(in_32_bits), duplex }
+    }
+}

@@ -1,0 +1,78 @@
+//! The context of one step of a session: its time, what the session was set up with, and the
+//! effects so far.
+
+use bytes::Bytes;
+use protocol::Message;
+
+use crate::setup::Setup;
+use crate::{Answer, Effect, Ending, EventId, Fact, Frame, Limits, Millis, Refusal, SinkId};
+
+/// What every part of a session gets for one step.
+pub(crate) struct StepContext<'a> {
+    pub(crate) now: Millis,
+    pub(crate) setup: &'a Setup,
+    pub(crate) effects: &'a mut Vec<Effect>,
+}
+
+impl<'a> StepContext<'a> {
+    pub(crate) fn limits(&self) -> &'a Limits {
+        &self.setup.limits
+    }
+
+    /// Does the session live on one connection (HTTP+SSE, stdio)?
+    pub(crate) fn is_duplex(&self) -> bool {
+        self.setup.duplex.is_some()
+    }
+
+    /// The moment that is `secs` seconds from now.
+    pub(crate) fn in_secs(&self, secs: u64) -> Millis {
+        self.now.plus(secs.saturating_mul(1_000))
+    }
+
+    /// Gives a connection its whole answer.
+    pub(crate) fn answer(&mut self, sink: SinkId, answer: Answer) {
+        self.effects.push(Effect::Answer { sink, answer });
+    }
+
+    /// Gives a connection a refusal as its whole answer.
+    pub(crate) fn refuse(&mut self, sink: SinkId, refusal: Refusal) {
+        self.answer(sink, Answer::Refused(refusal));
+    }
+
+    /// Opens a connection's SSE stream without an event id.
+    pub(crate) fn open_without_id(&mut self, sink: SinkId) {
+        self.effects.push(Effect::Open { sink, welcome: false, at: None });
+    }
+
+    /// Writes one frame to an open connection.
+    pub(crate) fn write_frame(&mut self, sink: SinkId, frame: Frame) {
+        self.effects.push(Effect::Write { sink, frame });
+    }
+
+    /// Writes a message to an open connection.
+    pub(crate) fn write_message(&mut self, sink: SinkId, id: Option<EventId>, data: Bytes) {
+        self.write_frame(sink, Frame::Message { id, data });
+    }
+
+    /// Writes a message to the one connection of a duplex session.
+    pub(crate) fn write_duplex(&mut self, data: Bytes) {
+        if let Some(sink) = self.setup.duplex {
+            self.write_message(sink, None, data);
+        }
+    }
+
+    /// Ends an open connection.
+    pub(crate) fn finish(&mut self, sink: SinkId, ending: Ending) {
+        self.effects.push(Effect::Finish { sink, ending });
+    }
+
+    /// Sends a message to the server.
+    pub(crate) fn send_to_server(&mut self, message: impl Into<Message>) {
+        self.effects.push(Effect::Send(message.into()));
+    }
+
+    /// Reports something worth counting.
+    pub(crate) fn count(&mut self, fact: Fact) {
+        self.effects.push(Effect::Tell(fact));
+    }
+}

@@ -1,0 +1,139 @@
+//! What happens when the log is over a bound: its oldest entries go, and a checkpoint carries
+//! what is still needed of them.
+//!
+//! It is trimmed in chunks, so that neither a checkpoint nor a rising floor is written for
+//! every message.
+
+use bytes::Bytes;
+
+use super::Streams;
+use crate::carried::Carrying;
+use crate::entry::EntryKind;
+use crate::posts::Posts;
+use crate::server_requests::ServerRequests;
+use crate::step_context::StepContext;
+use crate::stream::{Stream, Tombstone};
+use crate::write_barrier::WriteBarrier;
+use crate::{Limits, Millis};
+
+/// Most tombstones kept; the oldest go, and their streams' ids are unknown then.
+const TOMBSTONES_MAX: usize = 256;
+
+/// So many go at once, so that the others do not move up for each.
+const TOMBSTONES_DROPPED: usize = 32;
+
+/// Most standalone streams that are kept without a connection.
+const DESERTED_MAX: usize = 8;
+
+impl Streams {
+    /// When entries are too old to be kept. A lone checkpoint is never too old itself, but
+    /// what it carries may be.
+    pub(super) fn trims_at(&self, limits: &Limits) -> Option<Millis> {
+        if !self.log.is_lone_checkpoint() {
+            return self.log.expires_at(limits);
+        }
+        let tombstone = self.tombstones.first()?;
+        self.log.is_held().then(|| tombstone.ended_at.plus(limits.replay_secs * 1_000))
+    }
+
+    /// Drops what is over a bound of the log, and remembers what is still needed of it.
+    pub(crate) fn trim(
+        &mut self,
+        context: &mut StepContext<'_>,
+        barrier: &WriteBarrier,
+        posts: &Posts,
+        server_requests: &ServerRequests,
+    ) {
+        let limits = context.limits();
+        let is_old = self.trims_at(limits).is_some_and(|at| at <= context.now);
+        if !is_old && !self.log.is_full(limits, context.now) {
+            return;
+        }
+        let replay = limits.replay_secs * 1_000;
+        self.tombstones.retain(|tombstone| tombstone.ended_at.plus(replay) > context.now);
+        let before = self.log.first();
+        if is_old && self.log.is_lone_checkpoint() {
+            self.log.take_oldest();
+        }
+        loop {
+            let floor = self.log.floor(limits, context.now);
+            if floor <= self.log.first() {
+                break;
+            }
+            while self.log.first() < floor {
+                self.trim_entry(context, barrier);
+            }
+        }
+        if self.log.first() > before
+            && !mutant!("trim_without_a_checkpoint")
+            && let Some(carried) = self.carried(posts, server_requests)
+        {
+            self.log.push(0, EntryKind::Checkpoint(carried), context.now);
+        }
+    }
+
+    /// Drops the oldest entry.
+    fn trim_entry(&mut self, context: &mut StepContext<'_>, barrier: &WriteBarrier) {
+        let number = self.log.first();
+        // A connection that waits for the entry gets it now: the log will not have it.
+        if let Some(stream) = self.log.get(number).map(|entry| entry.stream) {
+            self.write_unlogged(context, barrier, stream, number);
+        }
+        let Some(entry) = self.log.take_oldest() else { return };
+        let id = entry.stream;
+        let Some(stream) = self.table.get_mut(id) else { return };
+        if entry.what.is_sent_to_client() {
+            stream.trimmed = number;
+        }
+        if entry.what == EntryKind::Closed {
+            self.end_stream(context, id);
+        }
+    }
+
+    /// What must be known of entries below the floor; none where that is nothing.
+    fn carried(&self, posts: &Posts, server_requests: &ServerRequests) -> Option<Bytes> {
+        let floor = self.log.first();
+        let mut carried = Carrying::new(&self.tombstones);
+        for (number, stream) in self.table.iter().take_while(|(number, _)| *number < floor) {
+            carried.add_stream(number, stream);
+            for exchange in posts.exchanges().iter().filter(|e| Some(e.post) == stream.post) {
+                let progress = exchange.progress.as_ref().map(|pace| pace.last());
+                progress.into_iter().for_each(|p| carried.note_progress(&exchange.id, p));
+            }
+        }
+        let logged = server_requests.logged().filter(|(_, _, number)| *number < floor);
+        logged.for_each(|server_request| carried.add_server_request(server_request));
+        (!carried.is_empty()).then(|| carried.encode(self.log.owner_tags()))
+    }
+
+    /// Forgets a stream but for its tombstone.
+    fn end_stream(&mut self, context: &mut StepContext<'_>, number: u64) {
+        let Some(stream) = self.table.remove(number) else { return };
+        self.displace(context, number);
+        if self.tombstones.len() >= TOMBSTONES_MAX {
+            self.tombstones.drain(..TOMBSTONES_DROPPED);
+        }
+        self.tombstones.push(Tombstone::of(number, stream, context.now));
+    }
+
+    /// A client left its standalone stream, and may resume it. Beyond the bound the oldest
+    /// stream without a connection is closed; a client that resumes that one gets a new stream.
+    pub(crate) fn close_deserted(&mut self, context: &StepContext<'_>) {
+        self.close_deserted_beyond(context, DESERTED_MAX);
+    }
+
+    /// As [`Streams::close_deserted`], where the clients that listened have still to come.
+    pub(crate) fn close_deserted_for_long(&mut self, context: &StepContext<'_>) {
+        self.close_deserted_beyond(context, DESERTED_MAX + context.limits().standalone_max);
+    }
+
+    fn close_deserted_beyond(&mut self, context: &StepContext<'_>, most: usize) {
+        let is_deserted = |(number, stream): &(u64, &Stream)| {
+            stream.is_standalone() && !stream.closed && self.attachments.of(*number).is_none()
+        };
+        let deserted = self.table.iter().filter(is_deserted).map(|(number, _)| number);
+        let deserted: Vec<u64> = deserted.collect();
+        let beyond = deserted.len().saturating_sub(most);
+        deserted.into_iter().take(beyond).for_each(|oldest| self.close_stream(context, oldest));
+    }
+}

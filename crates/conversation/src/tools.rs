@@ -1,0 +1,128 @@
+//! Which requests may be run a second time.
+//!
+//! A request that only reads may. A call of a tool may where the tool's author says that a
+//! second call changes nothing, or where the backend is configured so. The annotations are
+//! learned from the lists that pass by; only where they are not known, the server is asked.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use bytes::Bytes;
+use protocol::header_params::ToolsPage;
+use protocol::{Message, Method, Request, payload};
+use thin_vec::ThinVec;
+
+use crate::entry::{Opening, Rerunnable};
+use crate::exchange::Exchange;
+use crate::setup::Rerun;
+use crate::step_context::StepContext;
+
+/// Most tools remembered; calls of further ones are not run again.
+const TOOLS_MAX: usize = 1_000;
+
+/// What is known of the tools that may be called twice.
+#[derive(Default)]
+pub(crate) struct Tools {
+    /// Hashes of their names, sorted: names would cost every session kilobytes.
+    twice: ThinVec<u64>,
+    /// Are these all?
+    is_complete: bool,
+}
+
+/// May a request be run a second time?
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Verdict {
+    Yes,
+    No,
+    /// The server has not annotated it.
+    Unknown,
+}
+
+impl Tools {
+    /// Learns from one page of the list, where that decides anything.
+    pub(crate) fn learn(&mut self, context: &StepContext<'_>, page: &ToolsPage) {
+        if context.setup.rerun == Rerun::Annotated && !context.is_duplex() {
+            self.learn_page(page);
+        }
+    }
+
+    fn learn_page(&mut self, page: &ToolsPage) {
+        for tool in &page.tools {
+            let (hash, harmless) = (hash(&tool.name), tool.is_read_only || tool.is_idempotent);
+            match self.twice.binary_search(&hash) {
+                Err(at) if harmless && self.twice.len() < TOOLS_MAX => self.twice.insert(at, hash),
+                Ok(at) if !harmless => {
+                    self.twice.remove(at);
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+        // A client reads a list from its beginning. If not, a call too few is run again.
+        self.is_complete |= page.next_cursor.is_none();
+    }
+
+    /// The list has changed.
+    pub(crate) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// May this request be run a second time?
+    pub(crate) fn verdict(&self, context: &StepContext<'_>, request: &Request) -> Verdict {
+        match (&request.method, context.setup.rerun) {
+            _ if mutant!("run_everything_again") => Verdict::Yes,
+            _ if mutant!("run_nothing_again") => Verdict::No,
+            (method, _) if method.only_reads() => Verdict::Yes,
+            (Method::ToolsCall, Rerun::Always) => Verdict::Yes,
+            (Method::ToolsCall, Rerun::Annotated) => self.call_verdict(request),
+            _ => Verdict::No,
+        }
+    }
+
+    /// May a call of a tool be run a second time?
+    fn call_verdict(&self, call: &Request) -> Verdict {
+        let of_others = if self.is_complete { Verdict::No } else { Verdict::Unknown };
+        // Then no name tells more, and it need not be read.
+        if self.twice.is_empty() {
+            return of_others;
+        }
+        let name = call.params().and_then(|params| payload::name_of(&params));
+        name.map_or(Verdict::No, |name| match self.twice.binary_search(&hash(&name)) {
+            Ok(_) => Verdict::Yes,
+            Err(_) => of_others,
+        })
+    }
+
+    /// The request itself, where it may come to be written into the log.
+    pub(crate) fn raw_to_keep(
+        &self,
+        context: &StepContext<'_>,
+        request: &Request,
+    ) -> Option<Bytes> {
+        let is_short = request.raw().len() <= (context.limits().log_bytes_max / 256).max(512);
+        let is_wanted =
+            !context.is_duplex() && is_short && self.verdict(context, request) != Verdict::No;
+        is_wanted.then(|| request.raw().clone())
+    }
+
+    /// What the log keeps of a request when its answer becomes a stream.
+    pub(crate) fn opening(&self, context: &StepContext<'_>, exchange: &Exchange) -> Opening {
+        let rerun = exchange.raw.clone().and_then(|raw| {
+            let verdict = self.verdict(context, &read_request(&raw)?);
+            (verdict != Verdict::No).then_some(Rerunnable { raw, sure: verdict == Verdict::Yes })
+        });
+        Opening { id: exchange.id.clone(), rerun }
+    }
+}
+
+fn hash(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The request that was kept to be run again.
+pub(crate) fn read_request(raw: &Bytes) -> Option<Request> {
+    match Message::parse(raw.clone()) {
+        Ok(Message::Request(request)) => Some(request),
+        _ => None,
+    }
+}

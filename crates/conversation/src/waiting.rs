@@ -1,0 +1,55 @@
+//! Messages of the server that wait until the client opens a standalone stream.
+//!
+//! They are in no log: no client has received them, and they are lost with this owner.
+
+use bytes::Bytes;
+use thin_vec::ThinVec;
+
+use crate::Fact;
+use crate::entry::ServerRequestId;
+use crate::step_context::StepContext;
+
+/// The messages that wait, oldest first; bounded by `waiting_max`.
+#[derive(Default)]
+pub(crate) struct WaitingMessages(ThinVec<Waiting>);
+
+/// A message that waits for a standalone stream.
+pub(crate) struct Waiting {
+    pub(crate) data: Bytes,
+    /// The server request that it is.
+    pub(crate) server_request: Option<ServerRequestId>,
+    /// May it be sent before the client sent `initialized` (RPC-11)?
+    pub(crate) early: bool,
+}
+
+impl WaitingMessages {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Keeps a message until there is a stream for it; at the bound the oldest goes.
+    pub(crate) fn push(&mut self, context: &mut StepContext<'_>, message: Waiting) {
+        if self.0.len() >= context.limits().waiting_max {
+            self.0.remove(0);
+            context.count(Fact::Dropped);
+        }
+        self.0.push(message);
+    }
+
+    /// Takes all messages, to send some of them and to put the others back.
+    pub(crate) fn take_all(&mut self) -> ThinVec<Waiting> {
+        std::mem::take(&mut self.0)
+    }
+
+    /// Puts back a message that still has to wait.
+    pub(crate) fn put_back(&mut self, message: Waiting) {
+        self.0.push(message);
+    }
+
+    /// Takes the messages that match, and leaves the others in their order.
+    pub(crate) fn take_matching(&mut self, matches: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+        let (matching, others): (Vec<_>, Vec<_>) = self.take_all().into_iter().partition(matches);
+        self.0 = others.into();
+        matching
+    }
+}
