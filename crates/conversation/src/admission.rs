@@ -1,7 +1,7 @@
 //! Takes requests of the client: new ones, and ones that may have been run already.
 //!
 //! A request that may have been run already runs again where that does no harm, and otherwise
-//! gets an error. Where only the server's list of tools says which, it waits for the list.
+//! gets an error. Where that depends on the server's list of tools, it waits for the list.
 
 use protocol::payload::{self, LogLevel};
 use protocol::{ErrorCode, Message, Method, ProgressToken, Request, RequestId, Response};
@@ -15,13 +15,13 @@ use crate::mirroring::Mirroring;
 use crate::pace::Pace;
 use crate::server_link::ServerLink;
 use crate::step_context::StepContext;
-use crate::stream::Owed;
+use crate::stream::StreamRequest;
 use crate::tools::{Verdict, read_request};
 
 /// The error text for a request that no node can answer any more.
 const LOST: &str = "the node that worked on this was lost; whether it was done is not known";
 
-/// What a request gets that was ended here before its post came again.
+/// The error text for a request that was ended here before its client posted it again.
 const TIMED_OUT: &str = "the server took too long; the request was cancelled";
 
 /// The parts of a session that a new request goes through.
@@ -51,7 +51,7 @@ impl Admission<'_> {
             return;
         }
         if let Some(request) = self.begin_exchange(context, post, request) {
-            self.link.send(context, request);
+            self.link.send_or_queue(context, request);
         }
     }
 
@@ -74,8 +74,8 @@ impl Admission<'_> {
             answering.final_error(context, post, &error);
             return;
         }
-        // What has asked the client something would ask it again.
-        let verdict = if persisted.is_asking(&request.id) {
+        // Run again, it would send its server request a second time.
+        let verdict = if persisted.has_sent_server_request(&request.id) {
             Verdict::No
         } else {
             answering.tools.verdict(context, &request)
@@ -97,7 +97,7 @@ impl Admission<'_> {
             Verdict::Yes => self.take_request(context, post, request),
             Verdict::Unknown => {
                 if let Some(request) = self.begin_exchange(context, post, request) {
-                    // The server is asked first; the request waits like one that it was not sent.
+                    // The list of tools is read first. The request waits like one that is not sent.
                     self.link.add_undecided(request);
                     self.mirroring.read_tools(context, self.link);
                 }
@@ -111,7 +111,7 @@ impl Admission<'_> {
         for request in self.link.take_undecided() {
             let Answering { tools, posts, .. } = &mut self.delivery.answering;
             if tools.verdict(context, &request) == Verdict::Yes {
-                self.link.send(context, request);
+                self.link.send_or_queue(context, request);
                 continue;
             }
             if let Some(exchange) = posts.take_exchange(|exchange| exchange.id == request.id) {
@@ -125,35 +125,36 @@ impl Admission<'_> {
     pub(crate) fn settle_stream(&mut self, context: &mut StepContext<'_>, number: u64) {
         let Answering { streams, posts, .. } = &mut self.delivery.answering;
         let Some(stream) = streams.get(number) else { return };
-        let (asked, is_batch) = (stream.asked, stream.requests.len() > 1);
-        let owed: Vec<Owed> =
-            stream.requests.iter().filter(|owed| !owed.is_settled()).cloned().collect();
-        if owed.is_empty() {
+        let (sent_server_request, is_batch) =
+            (stream.sent_server_request, stream.requests.len() > 1);
+        let open: Vec<StreamRequest> =
+            stream.requests.iter().filter(|request| !request.is_settled()).cloned().collect();
+        if open.is_empty() {
             streams.close_stream(context, number);
             return;
         }
-        let post = posts.open(None, owed.len(), is_batch, Form::Stream(number));
+        let post = posts.add_post(None, open.len(), is_batch, Form::Stream(number));
         streams.set_post(number, post);
-        for owed in owed {
-            self.settle_owed(context, number, post, owed, asked);
+        for request in open {
+            self.settle_restored_request(context, number, post, request, sent_server_request);
         }
     }
 
-    /// Settles one request of a stream whose owner is gone. `asked` is whether the client was
+    /// Settles one request of a stream whose owner is gone. `sent_server_request` is whether the client was
     /// sent a server request on the stream.
-    fn settle_owed(
+    fn settle_restored_request(
         &mut self,
         context: &mut StepContext<'_>,
         number: u64,
         post: PostId,
-        owed: Owed,
-        asked: bool,
+        request: StreamRequest,
+        sent_server_request: bool,
     ) {
-        let Owed { id, rerun, progress, .. } = owed;
+        let StreamRequest { id, rerun, progress, .. } = request;
         let Answering { persisted, streams, tools, .. } = &self.delivery.answering;
-        // What has asked the client something would ask it again.
-        let asked = asked || persisted.is_asking(&id);
-        let rerun = rerun.filter(|_| !asked || mutant!("ask_again"));
+        // Run again, it would send its server request a second time.
+        let sent_server_request = sent_server_request || persisted.has_sent_server_request(&id);
+        let rerun = rerun.filter(|_| !sent_server_request || mutant!("ask_again"));
         let rerun = rerun.and_then(|rerun| Some((read_request(&rerun.raw)?, rerun.sure)));
         let Some((request, sure)) = rerun else {
             if !mutant!("say_nothing_of_what_is_lost") {
@@ -190,7 +191,7 @@ impl Admission<'_> {
         post: PostId,
         request: Request,
     ) -> Option<Request> {
-        match self.admit(context, post, &request) {
+        match self.admit_request(context, post, &request) {
             Ok(exchange) => {
                 self.delivery.answering.posts.add_exchange(exchange);
                 self.delivery.answering.posts.note_use(context.now);
@@ -204,7 +205,7 @@ impl Admission<'_> {
         }
     }
 
-    fn admit(
+    fn admit_request(
         &mut self,
         context: &StepContext<'_>,
         post: PostId,

@@ -57,11 +57,11 @@ impl Answering<'_> {
         } else {
             Form::Held { upgrade_at: context.now.plus(wait), answers: Vec::new() }
         };
-        self.posts.open(Some(sink), open, is_batch, form)
+        self.posts.add_post(Some(sink), open, is_batch, form)
     }
 
     /// Where messages of a POST go besides its answer; makes its answer a stream if it
-    /// is none yet. `None` when its client went away before there was anything to come back to.
+    /// is none yet. `None` when its client went away before there was a stream to resume.
     pub(crate) fn upgrade_for_message(
         &mut self,
         context: &StepContext<'_>,
@@ -136,8 +136,8 @@ impl Answering<'_> {
         let Some(post) = self.posts.post_mut(id) else { return };
         post.open -= 1;
         let (is_done, sink, changes_state) = (post.open == 0, post.sink, post.changes_state);
-        // Where the answer may be lost on its way, the request may come again to another owner,
-        // which must know of a cancellation that comes meanwhile.
+        // Where the answer may be lost on its way, the client may post the request to another
+        // owner, which must know of a cancellation that this one receives meanwhile.
         let arrives = sink.is_some() && !post.is_forwarded;
         match &mut post.form {
             Form::Held { .. } if is_done && !post.is_batch => {
@@ -147,7 +147,7 @@ impl Answering<'_> {
                     Some(request) if arrives => self.ended.note_answered(request),
                     Some(request) => {
                         let is_awaited = sink.is_some();
-                        self.kept.keep(context, request, &data, (is_awaited, changes_state));
+                        self.kept.keep_result(context, request, &data, (is_awaited, changes_state));
                     }
                     None => {}
                 }
@@ -184,7 +184,7 @@ impl Answering<'_> {
                 self.posts.take_post(id);
                 if let Some(sink) = sink {
                     context.write_message(sink, None, data);
-                    context.finish(sink, Ending::Proper);
+                    context.finish_sink(sink, Ending::Proper);
                 }
             }
             Form::Duplex => {
@@ -244,7 +244,7 @@ impl Answering<'_> {
             Form::Held { .. } => self.answer_post(context, sink, Answer::Nothing, false),
             Form::Stream(stream) => self.streams.close_stream(context, stream),
             Form::Unlogged => {
-                sink.into_iter().for_each(|sink| context.finish(sink, Ending::Proper));
+                sink.into_iter().for_each(|sink| context.finish_sink(sink, Ending::Proper));
             }
             Form::Duplex => {}
         }
@@ -272,7 +272,7 @@ impl Answering<'_> {
     ) {
         match sink {
             Some(sink) if waits => self.answer_when_held(context, sink, answer, 0),
-            Some(sink) => context.answer(sink, answer),
+            Some(sink) => context.answer_sink(sink, answer),
             None => {}
         }
     }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use protocol::{RequestId, Response};
 
 use crate::answering::{Answering, Upgraded};
-use crate::carried::OpenServerRequest;
+use crate::checkpoint::OpenServerRequest;
 use crate::entry::{Mark, ServerRequestId};
 use crate::exchange::{Exchange, PostId, Route};
 use crate::server_requests::{ServerRequest, ServerRequests, withdrawal};
@@ -21,10 +21,10 @@ pub(crate) struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// Where a message goes that names no request: with the request the link says it
-    /// belongs to; else with the only one in flight; else on a standalone stream; else
+    /// Where a message goes that names no request: with the request that the link relates it
+    /// to; else with the only one in flight; else on a standalone stream; else
     /// with the newest request.
-    pub(crate) fn route(&self, about: Option<&RequestId>) -> Route {
+    pub(crate) fn route_of(&self, about: Option<&RequestId>) -> Route {
         let Answering { posts, streams, handshake, .. } = &self.answering;
         if let Some(id) = about {
             let named = posts.exchange(id);
@@ -58,7 +58,7 @@ impl Delivery<'_> {
 
     /// Delivers a message, now or when there is a way; one that is too large is dropped. `early`
     /// ones may be sent before the client sent `initialized` (RPC-11).
-    pub(crate) fn deliver(
+    pub(crate) fn deliver_message(
         &mut self,
         context: &mut StepContext<'_>,
         route: Route,
@@ -66,13 +66,13 @@ impl Delivery<'_> {
         early: bool,
     ) {
         if data.len() > context.limits().message_bytes_max {
-            context.count(Fact::Dropped);
+            context.count_fact(Fact::Dropped);
             return;
         }
         self.deliver_waiting(context, route, Waiting { data, server_request: None, early });
     }
 
-    /// As [`Delivery::deliver`], for a message of any size, which may be a server request.
+    /// As [`Delivery::deliver_message`], for a message of any size, which may be a server request.
     pub(crate) fn deliver_waiting(
         &mut self,
         context: &mut StepContext<'_>,
@@ -84,7 +84,7 @@ impl Delivery<'_> {
             if may_be_sent {
                 context.write_duplex(message.data);
             } else {
-                self.waiting.push(context, message);
+                self.waiting.push_message(context, message);
             }
             return;
         }
@@ -98,7 +98,7 @@ impl Delivery<'_> {
             },
             Route::Standalone => match self.answering.streams.newest_standalone() {
                 Some(stream) if may_be_sent => self.write_waiting(context, stream, message),
-                _ => self.waiting.push(context, message),
+                _ => self.waiting.push_message(context, message),
             },
         }
     }
@@ -119,18 +119,18 @@ impl Delivery<'_> {
             self.server_requests.note_logged(server_request, stream, number);
         }
         if streams.is_standalone(stream) {
-            self.save_asking_requests(context, server_request);
+            self.save_requests_of(context, server_request);
         }
     }
 
     /// A server request goes on the GET stream: notes for which requests. It is sent once the
-    /// record holds their ids, so that the next owner knows them before the client is asked.
+    /// record holds their ids, so that the next owner knows them before the client receives it.
     #[cold]
-    fn save_asking_requests(&mut self, context: &StepContext<'_>, server_request: ServerRequestId) {
+    fn save_requests_of(&mut self, context: &StepContext<'_>, server_request: ServerRequestId) {
         let Some(post) = self.server_requests.post_of(server_request) else { return };
         let Answering { posts, persisted, .. } = &mut self.answering;
         for exchange in posts.exchanges().iter().filter(|exchange| exchange.post == post) {
-            persisted.save_asking(&exchange.id);
+            persisted.save_sent_server_request(&exchange.id);
         }
         self.answering.hold_back_newest(context);
     }
@@ -145,7 +145,7 @@ impl Delivery<'_> {
             if is_live || message.early {
                 self.deliver_waiting(context, Route::Standalone, message);
             } else {
-                self.waiting.put_back(message);
+                self.waiting.put_message_back(message);
             }
         }
     }
@@ -163,7 +163,7 @@ impl Delivery<'_> {
     }
 
     /// Gives the final response to a request that was taken off the list.
-    pub(crate) fn settle(
+    pub(crate) fn settle_exchange(
         &mut self,
         context: &mut StepContext<'_>,
         mut exchange: Exchange,
@@ -172,12 +172,12 @@ impl Delivery<'_> {
     ) {
         if let Some(held) = exchange.progress.as_mut().and_then(|pace| pace.last_held()) {
             // The last progress is never dropped (PRG-05).
-            self.deliver(context, Route::Post(exchange.post), held, false);
+            self.deliver_message(context, Route::Post(exchange.post), held, false);
         }
         self.answering.posts.note_use(context.now);
         let millis = context.now.0.saturating_sub(exchange.began.0);
         self.answering.final_response(context, exchange.post, Some(&exchange.id), data);
-        context.count(Fact::Settled { id: exchange.id, result: is_result, millis });
+        context.count_fact(Fact::Settled { id: exchange.id, result: is_result, millis });
     }
 
     /// Gives an error as the final response to a request that was taken off the list.
@@ -187,7 +187,7 @@ impl Delivery<'_> {
         exchange: Exchange,
         error: &Response,
     ) {
-        self.settle(context, exchange, error.raw().clone(), false);
+        self.settle_exchange(context, exchange, error.raw().clone(), false);
     }
 
     /// Gives every request in flight an error as its final response.
@@ -210,7 +210,7 @@ impl Delivery<'_> {
     }
 
     /// Tells the client that a server request is no longer open.
-    pub(crate) fn withdraw(
+    pub(crate) fn withdraw_request(
         &mut self,
         context: &mut StepContext<'_>,
         request: &ServerRequest,
@@ -220,13 +220,13 @@ impl Delivery<'_> {
             return;
         }
         self.note_answered(context, request);
-        self.deliver(context, request.route, withdrawal(request.id, reason), false);
+        self.deliver_message(context, request.route, withdrawal(request.id, reason), false);
     }
 
     /// Withdraws every open server request: nothing here takes the answers any more.
-    pub(crate) fn withdraw_all(&mut self, context: &mut StepContext<'_>, reason: &str) {
+    pub(crate) fn withdraw_all_requests(&mut self, context: &mut StepContext<'_>, reason: &str) {
         for request in self.server_requests.take_all() {
-            self.withdraw(context, &request, reason);
+            self.withdraw_request(context, &request, reason);
         }
     }
 
@@ -243,7 +243,7 @@ impl Delivery<'_> {
         if streams.get(number).is_some_and(|stream| !stream.closed) {
             streams.write_event(context, number, data, Mark::Plain);
         } else {
-            self.deliver(context, Route::Standalone, data, false);
+            self.deliver_message(context, Route::Standalone, data, false);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Requests that are over, of which something may still come: a late response of the server,
-//! or a late cancellation of the client.
+//! Requests that are over, to which a message may still be late: a response of the server, or a
+//! cancellation of the client.
 //!
 //! Most cancellations are late: their request was just answered. Those cost no store write, as
 //! long as the request is among the newest [`ANSWERED_MAX`] that were answered as JSON to a
@@ -52,7 +52,7 @@ impl EndedRequests {
         self.unanswered.push(Unanswered { id: id.clone(), by_client });
     }
 
-    /// The late response has come.
+    /// The server sent its late response.
     pub(crate) fn note_late_response(&mut self, id: Option<&RequestId>) {
         self.unanswered.retain(|ended| Some(&ended.id) != id);
     }

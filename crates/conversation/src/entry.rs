@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::event_id::decimal;
 use crate::{OwnerTag, Unreadable};
 
-/// What an entry says of its stream.
+/// What an entry holds of its stream.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum EntryKind {
     /// It began. Its number is this entry's.
@@ -23,7 +23,7 @@ pub(crate) enum EntryKind {
     Event {
         /// The message.
         data: Bytes,
-        /// What it means to the session.
+        /// What the message means to the session.
         mark: Mark,
     },
     /// A request that it answers, with others, needs no answer any more.
@@ -31,14 +31,14 @@ pub(crate) enum EntryKind {
         /// Which one.
         request: RequestId,
     },
-    /// A question that went out on it is no longer open.
+    /// A server request that was sent on it is no longer open.
     Answered {
         /// Which one.
         server_request: ServerRequestId,
     },
     /// Nothing more will come on it.
     Closed,
-    /// What must outlive the entries before the floor, as `carried` writes it.
+    /// What must outlive the entries before the floor, as `checkpoint` writes it.
     Checkpoint(Bytes),
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Rerunnable {
     pub(crate) sure: bool,
 }
 
-/// The id of a request to the client: who asked, and which of its questions it is.
+/// The id of a server request: the owner that sent it, and which of its requests it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServerRequestId {
     pub(crate) owner_tag: OwnerTag,
@@ -121,7 +121,7 @@ struct Head {
     e: String,
     /// What an `opened` answers.
     #[serde(default)]
-    r: Option<Vec<Asked>>,
+    r: Option<Vec<OpenedRequest>>,
     /// Whose final response an `event` is; whom a `cancelled` is about.
     #[serde(default)]
     w: Option<RequestId>,
@@ -132,7 +132,7 @@ struct Head {
 
 /// A request that a stream answers.
 #[derive(Serialize, Deserialize)]
-struct Asked {
+struct OpenedRequest {
     i: RequestId,
     /// How many bytes of the payload are the request itself; it may be run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -160,9 +160,9 @@ pub(crate) fn encode(stream: u64, owner_tag: OwnerTag, what: &EntryKind) -> Byte
     entry.put_u8(b'"');
     match what {
         EntryKind::Opened { requests } => {
-            let asked: Vec<Asked> = requests.iter().map(Asked::of).collect();
+            let requests: Vec<OpenedRequest> = requests.iter().map(OpenedRequest::of).collect();
             // Writing numbers and strings to memory cannot fail.
-            put_member(&mut entry, "r", &serde_json::to_vec(&asked).unwrap_or_default());
+            put_member(&mut entry, "r", &serde_json::to_vec(&requests).unwrap_or_default());
         }
         EntryKind::Event { mark: Mark::FinalResponse(id), .. }
         | EntryKind::Cancelled { request: id } => {
@@ -231,7 +231,7 @@ fn hexadecimal(number: u64) -> [u8; 16] {
     std::array::from_fn(|place| b"0123456789abcdef"[(number >> (60 - 4 * place)) as usize & 0xF])
 }
 
-/// Reads an entry: its stream, the owner that wrote it, and what it says.
+/// Reads an entry: its stream, the owner that wrote it, and what it holds.
 pub(crate) fn decode(entry: &Bytes) -> Result<(u64, OwnerTag, EntryKind), Unreadable> {
     let (head, payload) = split(entry).ok_or(Unreadable::LOG)?;
     if !KINDS.contains(&head.k.as_str()) {
@@ -263,8 +263,8 @@ fn read(head: Head, payload: Bytes) -> Option<(u64, OwnerTag, EntryKind)> {
             mark: Mark::ServerRequest(server_request(server_requests)?),
         },
         ("cancelled", Some(request), None) if bare => EntryKind::Cancelled { request },
-        ("answered", None, asked) if bare => {
-            EntryKind::Answered { server_request: server_request(asked)? }
+        ("answered", None, requests) if bare => {
+            EntryKind::Answered { server_request: server_request(requests)? }
         }
         ("closed", None, None) if bare => EntryKind::Closed,
         ("checkpoint", None, None) => EntryKind::Checkpoint(payload),
@@ -274,9 +274,9 @@ fn read(head: Head, payload: Bytes) -> Option<(u64, OwnerTag, EntryKind)> {
 }
 
 /// Cuts the payload of an `opened` into its requests.
-fn openings(asked: Vec<Asked>, mut payload: Bytes) -> Option<Vec<Opening>> {
-    let mut openings = Vec::with_capacity(asked.len());
-    for Asked { i, l, u } in asked {
+fn openings(requests: Vec<OpenedRequest>, mut payload: Bytes) -> Option<Vec<Opening>> {
+    let mut openings = Vec::with_capacity(requests.len());
+    for OpenedRequest { i, l, u } in requests {
         let rerun = match l {
             Some(length) if length <= payload.len() => {
                 Some(Rerunnable { raw: payload.split_to(length), sure: !u })
@@ -289,7 +289,7 @@ fn openings(asked: Vec<Asked>, mut payload: Bytes) -> Option<Vec<Opening>> {
     payload.is_empty().then_some(openings)
 }
 
-impl Asked {
+impl OpenedRequest {
     fn of(opening: &Opening) -> Self {
         let rerun = opening.rerun.as_ref();
         Self {

@@ -1,20 +1,20 @@
 //! Reads a log back: its streams, which of their requests have no final response yet, the
 //! tombstones of streams that have ended, and the server requests that are open.
 //!
-//! The live session knows the same at every moment; a test holds the two together.
+//! The live session has the same state at every moment; a test compares the two.
 
 use bytes::Bytes;
 use thin_vec::ThinVec;
 
-use crate::carried::{Carried, OpenServerRequest};
+use crate::checkpoint::{Checkpoint, OpenServerRequest};
 use crate::entry::{EntryKind, Mark};
 use crate::log::Log;
 use crate::owner_tags::OwnerTags;
-use crate::stream::{Owed, Stream, Tombstone};
+use crate::stream::{Stream, StreamRequest, Tombstone};
 use crate::stream_table::StreamTable;
 use crate::{Millis, OwnerTag, Ring, Unreadable, entry};
 
-/// What a log says of its session.
+/// The state of a session that its log holds.
 pub(crate) struct Folded {
     pub(crate) log: Log,
     pub(crate) table: StreamTable,
@@ -49,7 +49,7 @@ pub(crate) fn fold(
         server_requests: carried.server_requests().ok_or(Unreadable::LOG)?,
         table: carried.streams(),
     };
-    // A checkpoint says how its streams stood when it was written.
+    // A checkpoint holds its streams as they were when it was written.
     let carried: Vec<u64> = folding.table.iter().map(|(number, _)| number).collect();
     for (number, (stream, _, what)) in (first..).zip(&entries) {
         let is_carried = number < checkpoint && carried.binary_search(stream).is_ok();
@@ -66,23 +66,29 @@ pub(crate) fn fold(
     })
 }
 
-/// What a session knows that its log says, too; for tests that hold the two together.
+/// The state of a session that its log holds, too, as text; for tests that compare the two.
 pub(crate) fn outline(
     table: &StreamTable,
     tombstones: &[Tombstone],
     server_requests: impl Iterator<Item = OpenServerRequest>,
 ) -> String {
-    let owed = |requests: &[Owed]| -> Vec<_> {
-        let rerun = |owed: &Owed| owed.rerun.as_ref().map(|rerun| rerun.sure);
-        requests.iter().map(|owed| (owed.id.to_json(), owed.final_response, rerun(owed))).collect()
+    let described = |requests: &[StreamRequest]| -> Vec<_> {
+        let rerun = |request: &StreamRequest| request.rerun.as_ref().map(|rerun| rerun.sure);
+        requests
+            .iter()
+            .map(|request| (request.id.to_json(), request.final_response, rerun(request)))
+            .collect()
     };
     let mut outline = String::new();
-    for (number, Stream { requests, last, trimmed, closed, asked, .. }) in table.iter() {
-        let requests = owed(requests);
-        outline += &format!("{number}: {last} {trimmed} {closed} {asked} {requests:?}\n");
+    for (number, Stream { requests, last, trimmed, closed, sent_server_request, .. }) in
+        table.iter()
+    {
+        let requests = described(requests);
+        outline +=
+            &format!("{number}: {last} {trimmed} {closed} {sent_server_request} {requests:?}\n");
     }
     for Tombstone { stream, last, requests, .. } in tombstones {
-        outline += &format!("{stream} was: {last} {:?}\n", owed(requests));
+        outline += &format!("{stream} was: {last} {:?}\n", described(requests));
     }
     let mut server_requests: Vec<_> = server_requests
         .map(|(server_request, stream, at)| (at, stream, server_request.to_string()))
@@ -92,7 +98,7 @@ pub(crate) fn outline(
 }
 
 impl Ring {
-    /// What the log alone says of the session's streams and questions.
+    /// The streams and server requests of the session as the log alone has them.
     #[doc(hidden)]
     pub fn outline(&self) -> Result<String, Unreadable> {
         let log: Vec<_> = (self.first..).zip(self.entries.iter().cloned()).collect();
@@ -105,18 +111,18 @@ impl Ring {
 fn last_checkpoint(
     first: u64,
     entries: &[(u64, OwnerTag, EntryKind)],
-) -> Result<(u64, Carried), Unreadable> {
+) -> Result<(u64, Checkpoint), Unreadable> {
     let newest = (first..).zip(entries).filter_map(|(number, (_, _, what))| match what {
         EntryKind::Checkpoint(carried) => Some((number, carried)),
         _ => None,
     });
     match newest.last() {
-        Some((number, carried)) => Ok((number, Carried::decode(carried)?)),
-        None => Ok((0, Carried::default())),
+        Some((number, carried)) => Ok((number, Checkpoint::decode(carried)?)),
+        None => Ok((0, Checkpoint::default())),
     }
 }
 
-/// What the entries so far say.
+/// The state that the entries so far hold.
 struct Folding {
     table: StreamTable,
     tombstones: ThinVec<Tombstone>,
@@ -156,7 +162,7 @@ impl Folding {
                 stream.last = number;
                 match mark {
                     Mark::FinalResponse(id) => stream.settle(id, number),
-                    Mark::ServerRequest(_) => stream.asked = true,
+                    Mark::ServerRequest(_) => stream.sent_server_request = true,
                     Mark::Plain => {}
                 }
             }

@@ -1,4 +1,4 @@
-//! The handshake with the client: how far it has come, and what it established.
+//! The handshake with the client: its phase, and what it established.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use thin_vec::ThinVec;
 
 use crate::step_context::StepContext;
 
-/// How far the session has come.
+/// The phase of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     /// Nothing was posted.
     New,
     /// `initialize` waits for its answer.
     Initializing,
-    /// `initialize` is answered, `initialized` has not come yet.
+    /// `initialize` is answered, and the client has not sent `initialized`.
     Answered,
     /// The handshake is done.
     Live,
-    /// Nothing more will come of it.
+    /// The session has ended, or left its owner.
     Over,
 }
 
@@ -52,7 +52,7 @@ impl Client {
     ) -> Result<Self, Rejection> {
         let id = Some(request.id.clone());
         let params = request.params().unwrap_or_default();
-        let asked = InitializeParams::read(&params).map_err(|r| r.of(id.clone()))?;
+        let params_read = InitializeParams::read(&params).map_err(|r| r.of(id.clone()))?;
         let most = context.limits().initialize_bytes_max;
         let kept = protocol::kept_initialize_params(&params, most).ok_or_else(|| {
             let message = format!(
@@ -61,13 +61,13 @@ impl Client {
             );
             Rejection::new(ErrorCode::InvalidParams, message).of(id)
         })?;
-        let revision = Revision::negotiate(&asked.protocol_version);
+        let revision = Revision::negotiate(&params_read.protocol_version);
         if revision.has_mirrored_headers() && !context.is_duplex() {
             Mirrored::check(mirrored, message, None)?;
         }
         Ok(Self {
             revision,
-            capabilities: asked.capabilities,
+            capabilities: params_read.capabilities,
             params: Arc::from(&kept[..]),
             server_lists: ThinVec::new(),
             server_has_tools: false,
@@ -87,7 +87,7 @@ impl Handshake {
     }
 
     /// `initialize` was read, and waits for the server.
-    pub(crate) fn begin(&mut self, client: Client) {
+    pub(crate) fn begin_initialize(&mut self, client: Client) {
         self.client = Some(Box::new(client));
         self.phase = Phase::Initializing;
     }
@@ -97,8 +97,8 @@ impl Handshake {
         self.phase = Phase::Answered;
     }
 
-    /// The client sent `initialized`. False where that is not what comes next.
-    pub(crate) fn complete(&mut self) -> bool {
+    /// The client sent `initialized`. False where that is not the next step.
+    pub(crate) fn note_initialized(&mut self) -> bool {
         let completes = self.phase == Phase::Answered;
         if completes {
             self.phase = Phase::Live;
@@ -107,7 +107,7 @@ impl Handshake {
     }
 
     /// The session is over.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn note_over(&mut self) {
         self.phase = Phase::Over;
     }
 
@@ -126,7 +126,7 @@ impl Handshake {
         self.phase >= Phase::Answered
     }
 
-    /// Is `initialize` answered, and `initialized` to come?
+    /// Is `initialize` answered, and has the client not sent `initialized`?
     pub(crate) fn awaits_initialized(&self) -> bool {
         self.phase == Phase::Answered
     }
@@ -159,7 +159,7 @@ impl Handshake {
         self.client.as_ref().is_some_and(|client| client.server_has_tools)
     }
 
-    /// The server said what it can. Returns whether that changes what is to be saved: what the
+    /// The server declared its capabilities. Returns whether that changes what is to be saved: what the
     /// first handshake established is saved when the client sends `initialized`.
     pub(crate) fn note_server(&mut self, lists: ThinVec<Method>, has_tools: bool) -> bool {
         let is_first = self.is_initializing();

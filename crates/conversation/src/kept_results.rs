@@ -1,5 +1,5 @@
-//! Results whose way to their client may be lost: kept for a while, and given to the POST
-//! of the same request that comes again.
+//! Results whose way to their client may be lost: kept for a while, and given to the client
+//! that posts the same request again.
 //!
 //! Only single JSON answers are kept here: what a stream carries is in the log.
 
@@ -30,7 +30,7 @@ struct Kept {
 
 impl KeptResults {
     /// Keeps a final response whose connection may be lost, or is. At a bound the oldest goes.
-    pub(crate) fn keep(
+    pub(crate) fn keep_result(
         &mut self,
         context: &StepContext<'_>,
         request: &RequestId,
@@ -42,7 +42,7 @@ impl KeptResults {
         }
         let limits = context.limits();
         let (most, bytes_max) = (limits.kept_results_max, limits.kept_results_bytes_max);
-        self.forget(request);
+        self.forget_result(request);
         let mut bytes = data.len() + self.0.iter().map(|kept| kept.data.len()).sum::<usize>();
         while !self.0.is_empty() && (self.0.len() >= most || bytes > bytes_max) {
             bytes -= self.0.remove(0).data.len();
@@ -59,13 +59,13 @@ impl KeptResults {
 
     /// The result of a request, and whether it acknowledges a change. It stays, since this
     /// answer may be lost, too.
-    pub(crate) fn get(&self, id: &RequestId) -> Option<(Answer, bool)> {
+    pub(crate) fn result_of(&self, id: &RequestId) -> Option<(Answer, bool)> {
         let kept = self.0.iter().find(|kept| kept.request == *id)?;
         Some((Answer::Json(kept.data.clone()), kept.changes_state))
     }
 
     /// Drops the result of a request: its client does not want it.
-    pub(crate) fn forget(&mut self, id: &RequestId) {
+    pub(crate) fn forget_result(&mut self, id: &RequestId) {
         self.0.retain(|kept| kept.request != *id);
     }
 

@@ -9,7 +9,7 @@ mod mutants;
 
 mod admission;
 mod answering;
-mod carried;
+mod checkpoint;
 mod delivery;
 mod earliest;
 mod effect;

@@ -1,4 +1,4 @@
-//! How a session comes to its end here: idle, asleep, handed over, or deleted.
+//! How a session ends here: idle, asleep, handed over, or deleted.
 //!
 //! Asleep and handed over it lives on: it finishes what is in flight, waits until everything is
 //! held, and only then leaves, so that the next owner reads all of it.
@@ -44,7 +44,7 @@ impl Leaving {
     }
 }
 
-/// How far the end of a session has come in the store.
+/// Whether the store holds the end of a session.
 enum EndState {
     /// Not written yet, or not begun. DELETEs wait here.
     Pending(ThinVec<SinkId>),
@@ -74,7 +74,7 @@ impl Lifecycle {
     }
 
     /// The session is to be handed over.
-    pub(crate) fn hand_over(&mut self, at_once: bool) {
+    pub(crate) fn begin_hand_over(&mut self, at_once: bool) {
         let at_once = at_once || self.leaving == Some(Leaving::AtOnce);
         self.leaving = Some(if at_once { Leaving::AtOnce } else { Leaving::Moving });
     }
@@ -104,7 +104,7 @@ impl Lifecycle {
     /// Answers a DELETE, now or as soon as the store has acknowledged the end.
     pub(crate) fn answer_when_ended(&mut self, context: &mut StepContext<'_>, sink: SinkId) {
         if mutant!("answer_a_delete_at_once") {
-            return context.answer(sink, Answer::Ended);
+            return context.answer_sink(sink, Answer::Ended);
         }
         let refusal = match &mut self.end {
             EndState::Pending(deletes) if deletes.len() < DELETES_MAX => {
@@ -115,7 +115,7 @@ impl Lifecycle {
             EndState::Durable => Refusal::UnknownSession,
             EndState::Unknown => Refusal::Unavailable,
         };
-        context.refuse(sink, refusal);
+        context.refuse_sink(sink, refusal);
     }
 
     /// The store holds the end of the session (`durable`), or has not acknowledged it in
@@ -130,7 +130,7 @@ impl Lifecycle {
             return;
         };
         for sink in deletes {
-            context.answer(sink, answer.clone());
+            context.answer_sink(sink, answer.clone());
         }
     }
 
@@ -139,8 +139,8 @@ impl Lifecycle {
         matches!(&self.end, EndState::Pending(deletes) if deletes.contains(&sink))
     }
 
-    /// Answers requests that come after the end. A DELETE waits for what becomes of the end
-    /// in the store; nothing else matters any more.
+    /// Answers a request after the end. A DELETE waits until the store has answered the end; no
+    /// other event matters any more.
     pub(crate) fn answer_after_the_end(&mut self, context: &mut StepContext<'_>, event: &Event) {
         let lives_on = self.leaving.is_some();
         match event {
@@ -148,7 +148,7 @@ impl Lifecycle {
             Event::Deleted { sink } if !lives_on => self.answer_when_ended(context, *sink),
             Event::Posted { sink, .. } | Event::Listened { sink, .. } | Event::Deleted { sink } => {
                 let refusal = if lives_on { Refusal::Moved } else { Refusal::UnknownSession };
-                context.refuse(*sink, refusal);
+                context.refuse_sink(*sink, refusal);
             }
             _ => {}
         }
@@ -165,8 +165,8 @@ mod tests {
         lifecycle.fall_asleep();
         lifecycle.stay_awake();
         assert_eq!(lifecycle.leaving(), None);
-        lifecycle.hand_over(true);
-        lifecycle.hand_over(false);
+        lifecycle.begin_hand_over(true);
+        lifecycle.begin_hand_over(false);
         lifecycle.stay_awake();
         assert_eq!(lifecycle.leaving(), Some(Leaving::AtOnce));
     }

@@ -1,8 +1,8 @@
 //! Which tool parameters are mirrored in headers (DRAFT-2026-v1, HDR-10).
 //!
 //! The annotations stand in the tools' input schemas, so the tools are listed once the
-//! session's server is up, and again when it says that they changed. Calls that come
-//! before the list is known are parked.
+//! session's server is up, and again when the server notifies that they changed. Calls that are
+//! posted before the list is known are parked.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const PAGES_MAX: u32 = 32;
 #[derive(Default)]
 pub(crate) struct Mirroring {
     tools: Sparse<BTreeMap<Box<str>, HeaderParams>>,
-    /// How many pages were asked for, while the list is being read.
+    /// How many pages were requested, while the list is being read.
     reading: Option<u32>,
     /// Calls that wait for the list; bounded by `exchanges_max`.
     parked: ThinVec<Parked>,
@@ -65,12 +65,12 @@ impl Mirroring {
         if self.reading.is_none() {
             self.reading = Some(1);
             let list = link.own_request(Method::ToolsList, None);
-            link.send(context, list);
+            link.send_or_queue(context, list);
         }
     }
 
     /// Remembers which parameters of these tools are mirrored.
-    pub(crate) fn learn(&mut self, page: ToolsPage) {
+    pub(crate) fn learn_page(&mut self, page: ToolsPage) {
         for tool in page.tools {
             if let Ok(params) = tool.header_params {
                 self.tools.get_or_insert_with(BTreeMap::default).insert(tool.name.into(), params);
@@ -129,7 +129,7 @@ impl Mirroring {
             return false;
         };
         let sink = self.parked.swap_remove(index).sink;
-        context.answer(sink, Answer::Nothing);
+        context.answer_sink(sink, Answer::Nothing);
         true
     }
 
@@ -144,7 +144,7 @@ impl Mirroring {
         let mut parked = self.parked.iter_mut();
         let Some(parked) = parked.find(|parked| parked.request.id == *id) else { return false };
         let older = std::mem::replace(&mut parked.sink, sink);
-        context.answer(older, Answer::Nothing);
+        context.answer_sink(older, Answer::Nothing);
         true
     }
 
@@ -156,7 +156,7 @@ impl Mirroring {
     ) {
         self.reading = None;
         for Parked { sink, request, .. } in self.take_parked() {
-            context.answer(sink, Answer::Json(error(request.id).raw().clone()));
+            context.answer_sink(sink, Answer::Json(error(request.id).raw().clone()));
         }
     }
 }

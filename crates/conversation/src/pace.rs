@@ -56,7 +56,7 @@ impl Pace {
         Some(data)
     }
 
-    /// The one that waits, if its time has come.
+    /// The one that waits, if it may pass now.
     pub(crate) fn due(&mut self, limits: &Limits, now: Millis) -> Option<Bytes> {
         self.refill(limits, now);
         if self.allowance < 1_000 {

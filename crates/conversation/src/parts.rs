@@ -1,5 +1,5 @@
 //! The parts of a session, and the rules that span them: how a step ends, and how a session
-//! comes to its end.
+//! ends.
 //!
 //! Each part keeps its own invariants, in a file of its own. Rules that span several parts and
 //! belong to one subject have a type that borrows these parts: [`Answering`], [`Delivery`],
@@ -10,7 +10,7 @@ use protocol::{Method, Request, Response};
 
 use crate::admission::Admission;
 use crate::answering::Answering;
-use crate::carried::OpenServerRequest;
+use crate::checkpoint::OpenServerRequest;
 use crate::delivery::Delivery;
 use crate::earliest::Earliest;
 use crate::ended_requests::EndedRequests;
@@ -91,7 +91,7 @@ impl Parts {
 
     /// Borrows the parts that bring messages to the client, and beside them the link to the
     /// server and what is read of its tools.
-    fn split(&mut self) -> (Delivery<'_>, &mut ServerLink, &mut Mirroring) {
+    fn split_parts(&mut self) -> (Delivery<'_>, &mut ServerLink, &mut Mirroring) {
         let answering = Answering {
             handshake: &self.handshake,
             tools: &self.tools,
@@ -108,7 +108,7 @@ impl Parts {
     }
 
     fn delivery(&mut self) -> Delivery<'_> {
-        self.split().0
+        self.split_parts().0
     }
 
     fn answering(&mut self) -> Answering<'_> {
@@ -116,12 +116,12 @@ impl Parts {
     }
 
     fn resuming(&mut self) -> Resuming<'_> {
-        let (delivery, link, _) = self.split();
+        let (delivery, link, _) = self.split_parts();
         Resuming { delivery, link }
     }
 
     fn admission(&mut self) -> Admission<'_> {
-        let (delivery, link, mirroring) = self.split();
+        let (delivery, link, mirroring) = self.split_parts();
         Admission { delivery, link, mirroring }
     }
 
@@ -140,7 +140,7 @@ impl Parts {
     }
 
     /// Ends what a lost owner had begun, or begins it anew. Standalone streams stay open:
-    /// their clients come back to them.
+    /// their clients resume them.
     pub(crate) fn settle_restored(
         &mut self,
         context: &mut StepContext<'_>,
@@ -166,7 +166,7 @@ impl Parts {
             return;
         }
         self.prepare_to_leave(context);
-        self.streams.trim(context, &self.barrier, &self.posts, &self.server_requests);
+        self.streams.trim_log(context, &self.barrier, &self.posts, &self.server_requests);
         // The state first: the owner saves it before it appends the entries that changed with it.
         if mutant!("hand_out_entries_before_the_state") {
             context.effects.extend(self.streams.hand_out());
@@ -174,26 +174,26 @@ impl Parts {
         self.persisted.save(context, &self.handshake);
         context.effects.extend(self.streams.hand_out());
         if mutant!("tell_before_the_append") {
-            self.acknowledge(context, self.streams.log().newest());
+            self.on_appended(context, self.streams.log().newest());
         }
         self.barrier.release_answers(context, self.store_position());
-        self.leave(context);
+        self.leave_owner(context);
         self.posts.shrink();
         self.kept.shrink();
         self.streams.shrink();
     }
 
     /// The log holds everything up to `entry`: writes what waited for that.
-    pub(crate) fn acknowledge(&mut self, context: &mut StepContext<'_>, entry: u64) {
+    pub(crate) fn on_appended(&mut self, context: &mut StepContext<'_>, entry: u64) {
         let version = self.persisted.held_version();
         let through = self.barrier.sendable_through(StorePosition { entry, version });
-        self.streams.acknowledge(context, self.handshake.revision(), through);
+        self.streams.acknowledge_entries(context, self.handshake.revision(), through);
     }
 
     /// The record holds this version of the state.
-    pub(crate) fn note_saved(&mut self, context: &mut StepContext<'_>, version: u64) {
+    pub(crate) fn on_saved(&mut self, context: &mut StepContext<'_>, version: u64) {
         self.persisted.note_saved(version);
-        self.acknowledge(context, self.streams.log().acknowledged());
+        self.on_appended(context, self.streams.log().acknowledged());
     }
 
     fn store_position(&self) -> StorePosition {
@@ -246,13 +246,13 @@ impl Parts {
             self.lifecycle.fall_asleep();
         }
         if is_due(self.idle_times(context.setup).link_idles_at()) {
-            self.link.close(context);
+            self.link.close_link(context);
         }
         self.open_link_or_time_out(context);
         self.refuse_late_server_requests(context);
         self.time_out_exchanges(context);
         for (post, data) in self.posts.take_due_progress(context.limits(), now) {
-            self.delivery().deliver(context, Route::Post(post), data, false);
+            self.delivery().deliver_message(context, Route::Post(post), data, false);
         }
         for post in self.posts.silent_posts(now) {
             self.answering().upgrade_silent(context, post);
@@ -284,7 +284,7 @@ impl Parts {
             self.delivery().settle_with_error(context, exchange, &error);
         }
         if had_undecided && !self.link.has_undecided() {
-            // The list that they waited for does not come; the next one asks again.
+            // The list that they waited for is not answered; the next such request reads it again.
             self.mirroring.give_up_unless_parked();
         }
     }
@@ -296,7 +296,7 @@ impl Parts {
             return;
         }
         let (log, route) = (self.streams.log(), Route::Standalone);
-        let id = self.server_requests.add(context, log, Method::Ping, None, route);
+        let id = self.server_requests.add_request(context, log, Method::Ping, None, route);
         let ping = Request::new(request_id(id), Method::Ping, None);
         self.streams.write_event(context, stream, ping.raw().clone(), Mark::Plain);
     }
@@ -337,29 +337,29 @@ impl Parts {
             let error = error(exchange.id);
             self.answering().final_error_at_the_end(context, exchange.post, &error);
         }
-        self.streams.finish_all(context, ending);
+        self.streams.finish_all_sinks(context, ending);
         if let Some(sink) = context.setup.duplex.filter(|_| cause != Cause::Disconnected) {
-            context.finish(sink, Ending::Proper);
+            context.finish_sink(sink, Ending::Proper);
         }
-        self.link.close(context);
-        self.handshake.end();
+        self.link.close_link(context);
+        self.handshake.note_over();
         self.lifecycle.end_for_good();
         context.effects.push(Effect::Over { cause });
     }
 
-    /// Answers what comes after the end.
+    /// Answers an event after the end.
     pub(crate) fn answer_after_the_end(&mut self, context: &mut StepContext<'_>, event: &Event) {
         self.lifecycle.answer_after_the_end(context, event);
     }
 
     /// The node is to give the session up.
-    pub(crate) fn hand_over(&mut self, context: &mut StepContext<'_>, at_once: bool) {
+    pub(crate) fn on_hand_over(&mut self, context: &mut StepContext<'_>, at_once: bool) {
         let handshake = &self.handshake;
         let can_move = handshake.is_initialized() || (handshake.is_initializing() && !at_once);
         if context.is_duplex() || !can_move {
             self.end_session(context, Cause::Stopping);
         } else {
-            self.lifecycle.hand_over(at_once);
+            self.lifecycle.begin_hand_over(at_once);
         }
     }
 
@@ -373,30 +373,30 @@ impl Parts {
         let Some(leaving) = self.leaving() else { return };
         if leaving == Leaving::AtOnce {
             // Before the final responses to the requests that they were sent for.
-            self.delivery().withdraw_all(context, "the node stopped");
+            self.delivery().withdraw_all_requests(context, "the node stopped");
             let text =
                 "the node stopped before the server answered; whether it was done is not known";
             let error = |id| Response::error(Some(id), crate::REFUSED, text, None);
             self.mirroring.fail_parked(context, &error);
             self.delivery().settle_all_with_error(context, &error);
             // What the server would still send could never be done.
-            self.link.close(context);
+            self.link.close_link(context);
         }
         if self.has_no_work() {
-            self.delivery().withdraw_all(context, "the node stopped");
+            self.delivery().withdraw_all_requests(context, "the node stopped");
         }
     }
 
     /// Leaves, if nothing keeps the session here any more.
-    fn leave(&mut self, context: &mut StepContext<'_>) {
+    fn leave_owner(&mut self, context: &mut StepContext<'_>) {
         let Some(leaving) = self.leaving() else { return };
         let has_no_work = self.has_no_work() || mutant!("leave_with_work_in_hand");
         if !has_no_work || !self.is_stored(context.setup) {
             return;
         }
-        self.streams.finish_all(context, Ending::Moved);
-        self.link.close(context);
-        self.handshake.end();
+        self.streams.finish_all_sinks(context, Ending::Moved);
+        self.link.close_link(context);
+        self.handshake.note_over();
         context.effects.push(Effect::Over { cause: leaving.cause() });
     }
 }

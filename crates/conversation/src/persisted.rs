@@ -7,9 +7,9 @@
 //!
 //! A server request goes on the stream of the call that it is for. Where that call has no
 //! stream, since its connection is lost and no event was sent, it goes on the client's GET
-//! stream, and no log says which call it was for. The next owner must not run that call again,
-//! or the client would be asked twice. So the ids of such calls are saved before the server
-//! request is sent.
+//! stream, and no log has which call it was for. The next owner must not run that call again,
+//! or the client would get the server request twice. So the ids of such calls are saved before the
+//! server request is sent.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,10 +31,10 @@ pub(crate) struct Persisted {
     level: Option<LogLevel>,
     /// The resources that the client has subscribed to; bounded by `subscriptions_max`.
     subscriptions: Sparse<BTreeSet<Box<str>>>,
-    /// Requests that were cancelled, of which no log says so.
+    /// Requests that were cancelled, and whose cancellation is in no log.
     cancelled: SavedIds,
     /// Requests for which the client was sent a server request elsewhere than on their own stream.
-    asking: SavedIds,
+    with_server_requests: SavedIds,
     /// The state changed since it was saved last.
     is_changed: bool,
     /// The version that was saved last.
@@ -47,7 +47,7 @@ impl Persisted {
     /// As another owner saved it.
     pub(crate) fn restored(state: State, version: u64) -> Self {
         let level = state.level().filter(|_| !mutant!("restore_no_level"));
-        let State { subscriptions, cancelled, askers, .. } = state;
+        let State { subscriptions, cancelled, with_server_requests, .. } = state;
         Self {
             level,
             subscriptions: if subscriptions.is_empty() {
@@ -56,7 +56,7 @@ impl Persisted {
                 Sparse::new(subscriptions)
             },
             cancelled: SavedIds::restored(cancelled.into()),
-            asking: SavedIds::restored(askers.into()),
+            with_server_requests: SavedIds::restored(with_server_requests.into()),
             is_changed: false,
             newest: version,
             held: version,
@@ -148,7 +148,7 @@ impl Persisted {
         Ok(())
     }
 
-    /// Was this request cancelled, of which no log says so?
+    /// Was this request cancelled, as far as no log holds it?
     pub(crate) fn is_cancelled(&self, id: &RequestId) -> bool {
         self.cancelled.contains(id)
     }
@@ -162,13 +162,13 @@ impl Persisted {
     }
 
     /// Was the client sent a server request for this request, elsewhere than on its own stream?
-    pub(crate) fn is_asking(&self, id: &RequestId) -> bool {
-        self.asking.contains(id)
+    pub(crate) fn has_sent_server_request(&self, id: &RequestId) -> bool {
+        self.with_server_requests.contains(id)
     }
 
     /// Saves the id of a request for which the client is sent a server request on another stream.
-    pub(crate) fn save_asking(&mut self, id: &RequestId) {
-        self.is_changed |= self.asking.keep(id);
+    pub(crate) fn save_sent_server_request(&mut self, id: &RequestId) {
+        self.is_changed |= self.with_server_requests.keep(id);
     }
 
     /// The version that holds everything that has changed so far.
@@ -213,7 +213,7 @@ impl Persisted {
         state.subscriptions = self.subscriptions().clone();
         state.tools = handshake.server_has_tools();
         state.cancelled = self.cancelled.as_slice().to_vec();
-        state.askers = self.asking.as_slice().to_vec();
+        state.with_server_requests = self.with_server_requests.as_slice().to_vec();
         (self.newest, state.encode())
     }
 }

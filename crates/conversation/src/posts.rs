@@ -27,7 +27,7 @@ impl Posts {
     }
 
     /// Opens a POST with `open` requests.
-    pub(crate) fn open(
+    pub(crate) fn add_post(
         &mut self,
         sink: Option<SinkId>,
         open: usize,
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_disconnect_removes_no_post_and_no_request() {
         let mut posts = Posts::new();
-        let post = posts.open(Some(SinkId(7)), 1, false, held());
+        let post = posts.add_post(Some(SinkId(7)), 1, false, held());
         posts.add_exchange(Exchange::initialize(1.into(), post, Millis(0)));
         posts.disconnect(SinkId(7));
         assert!(!posts.has_sink(SinkId(7)));
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_post_without_a_connection_never_becomes_a_stream() {
         let mut posts = Posts::new();
-        let post = posts.open(Some(SinkId(7)), 1, false, held());
+        let post = posts.add_post(Some(SinkId(7)), 1, false, held());
         assert_eq!(posts.silent_posts(Millis(250)), [post]);
         posts.disconnect(SinkId(7));
         assert!(posts.silent_posts(Millis(250)).is_empty());

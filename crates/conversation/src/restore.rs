@@ -2,7 +2,7 @@
 
 use protocol::InitializeParams;
 
-use crate::carried::OpenServerRequest;
+use crate::checkpoint::OpenServerRequest;
 use crate::ended_requests::EndedRequests;
 use crate::fold::fold;
 use crate::handshake::{Client, Handshake};
@@ -28,7 +28,7 @@ impl Restored {
         now: Millis,
     ) -> Result<(Self, Vec<OpenServerRequest>), Unreadable> {
         let Saved { revision, initialize, state, version, former, log } = saved;
-        let asked = InitializeParams::read(&initialize).map_err(|_| Unreadable::RECORD)?;
+        let params = InitializeParams::read(&initialize).map_err(|_| Unreadable::RECORD)?;
         let mut state = State::read(&state)?;
         if mutant!("restore_no_cancellation") {
             state.cancelled.clear();
@@ -37,7 +37,7 @@ impl Restored {
         let (streams, server_requests) = Streams::restored(folded, seed);
         let client = Client {
             revision,
-            capabilities: asked.capabilities,
+            capabilities: params.capabilities,
             params: initialize,
             server_lists: state.server_lists(),
             server_has_tools: state.tools,

@@ -1,5 +1,5 @@
-//! A client that comes back: with a GET, for a new standalone stream or one that goes on after
-//! an event, or with a POST that it has sent before.
+//! A client that listens or resumes: with a GET, for a new standalone stream or one that goes on
+//! after an event, or with a POST that it has sent before.
 
 use bytes::Bytes;
 use protocol::{ErrorCode, Notification, RequestId, Response};
@@ -9,7 +9,7 @@ use crate::delivery::Delivery;
 use crate::entry::Mark;
 use crate::server_link::ServerLink;
 use crate::step_context::StepContext;
-use crate::stream::{Owed, Tombstone};
+use crate::stream::{StreamRequest, Tombstone};
 use crate::{Answer, Ending, EventId, Fact, Limits, Refusal, ResumeOutcome, SinkId};
 
 /// The error text for a request whose messages no log holds.
@@ -23,7 +23,7 @@ pub(crate) struct Resuming<'a> {
 
 impl Resuming<'_> {
     /// The client opened a GET stream, perhaps to go on after an event.
-    pub(crate) fn listen(
+    pub(crate) fn open_or_resume(
         &mut self,
         context: &mut StepContext<'_>,
         sink: SinkId,
@@ -34,15 +34,15 @@ impl Resuming<'_> {
             return;
         };
         let outcome = match EventId::parse(after) {
-            Some(id) => self.resume(context, sink, id),
+            Some(id) => self.resume_after(context, sink, id),
             None => ResumeOutcome::Unknown,
         };
         match outcome {
-            ResumeOutcome::Unknown => context.refuse(sink, Refusal::UnknownEvent),
-            ResumeOutcome::Finished => context.refuse(sink, Refusal::NothingMore),
+            ResumeOutcome::Unknown => context.refuse_sink(sink, Refusal::UnknownEvent),
+            ResumeOutcome::Finished => context.refuse_sink(sink, Refusal::NothingMore),
             ResumeOutcome::Replayed | ResumeOutcome::Trimmed => {}
         }
-        context.count(Fact::Resumed(outcome));
+        context.count_fact(Fact::Resumed(outcome));
     }
 
     /// A new standalone stream, with the messages that wait for one.
@@ -72,7 +72,7 @@ impl Resuming<'_> {
 
     /// Goes on after an event (SSE-07): on its own stream only (SSE-08), whatever the
     /// stream began as (SSE-09).
-    fn resume(
+    fn resume_after(
         &mut self,
         context: &mut StepContext<'_>,
         sink: SinkId,
@@ -133,13 +133,13 @@ impl Resuming<'_> {
         }
         let requests = stream.requests.clone();
         self.end_requests(context, number, LOST);
-        context.open_without_id(sink);
+        context.open_sink_without_id(sink);
         write_undelivered(context, sink, &requests, after, LOST);
-        context.finish(sink, Ending::Proper);
+        context.finish_sink(sink, Ending::Proper);
         ResumeOutcome::Trimmed
     }
 
-    /// Attaches a connection to a stream, to send what comes after an entry.
+    /// Attaches a connection to a stream, to send the entries after one.
     fn attach_and_replay(
         &mut self,
         context: &mut StepContext<'_>,
@@ -149,8 +149,8 @@ impl Resuming<'_> {
     ) -> ResumeOutcome {
         let Answering { streams, handshake, .. } = &mut self.delivery.answering;
         let (revision, trimmed) = (handshake.revision(), trimmed_through(streams.get(number)));
-        streams.displace(context, number);
-        streams.attach(context, revision, sink, number, after);
+        streams.displace_listener(context, number);
+        streams.attach_sink(context, revision, sink, number, after);
         streams.open_head(context, revision, number, after);
         let has_hole = after < trimmed && !mutant!("resume_over_a_hole");
         if has_hole {
@@ -162,7 +162,7 @@ impl Resuming<'_> {
             // The withdrawal of what is lost was sent on it.
             self.delivery.answering.streams.skip_to(number, after.max(trimmed));
         }
-        self.delivery.answering.streams.replay(context, number, sink, after);
+        self.delivery.answering.streams.replay_entries(context, number, sink, after);
         self.delivery.send_waiting(context);
         if has_hole { ResumeOutcome::Trimmed } else { ResumeOutcome::Replayed }
     }
@@ -185,9 +185,9 @@ impl Resuming<'_> {
         if after >= *last {
             return ResumeOutcome::Finished;
         }
-        context.open_without_id(sink);
+        context.open_sink_without_id(sink);
         write_undelivered(context, sink, requests, after, &trimmed_text(context.limits()));
-        context.finish(sink, Ending::Proper);
+        context.finish_sink(sink, Ending::Proper);
         ResumeOutcome::Trimmed
     }
 
@@ -201,7 +201,8 @@ impl Resuming<'_> {
         }
         let (requests, is_closed) = (stream.requests.clone(), stream.closed);
         if !is_closed {
-            for Owed { id, .. } in requests.iter().filter(|owed| !owed.is_settled()) {
+            for StreamRequest { id, .. } in requests.iter().filter(|request| !request.is_settled())
+            {
                 self.abandon_request(context, id);
                 // Another connection that resumes the stream finds the same final response.
                 let (data, mark) = (error(id, why), Mark::FinalResponse(id.clone()));
@@ -212,7 +213,7 @@ impl Resuming<'_> {
         let streams = &mut *self.delivery.answering.streams;
         if let Some((sink, sent)) = streams.listener(number) {
             write_undelivered(context, sink, &requests, sent, why);
-            streams.finish(context, sink, Ending::Proper);
+            streams.finish_sink(context, sink, Ending::Proper);
         }
         false
     }
@@ -226,16 +227,16 @@ impl Resuming<'_> {
         self.link.cancel_request(context, ended, id, "its messages were dropped");
     }
 
-    /// Attaches a POST that came again to what answers its request already. False where
+    /// Attaches a POST that was sent again to what answers its request already. False where
     /// nothing does.
-    pub(crate) fn rejoin(
+    pub(crate) fn rejoin_request(
         &mut self,
         context: &mut StepContext<'_>,
         sink: SinkId,
         id: &RequestId,
     ) -> bool {
         let answering = &mut self.delivery.answering;
-        if let Some((answer, waits)) = answering.kept.get(id) {
+        if let Some((answer, waits)) = answering.kept.result_of(id) {
             answering.answer_post(context, Some(sink), answer, waits);
             return true;
         }
@@ -244,10 +245,10 @@ impl Resuming<'_> {
             return true;
         }
         if let Some(tombstone) = answering.streams.tombstone_of(id) {
-            context.open_without_id(sink);
+            context.open_sink_without_id(sink);
             let why = trimmed_text(context.limits());
             write_undelivered(context, sink, &tombstone.requests, 0, &why);
-            answering.streams.finish(context, sink, Ending::Proper);
+            answering.streams.finish_sink(context, sink, Ending::Proper);
             return true;
         }
         self.take_over_post(context, sink, id)
@@ -267,11 +268,11 @@ impl Resuming<'_> {
             return;
         }
         // Its head is written when the log holds it.
-        streams.displace(context, number);
-        streams.attach(context, handshake.revision(), sink, number, number - 1);
+        streams.displace_listener(context, number);
+        streams.attach_sink(context, handshake.revision(), sink, number, number - 1);
     }
 
-    /// Makes a POST that came again the one that waits for a request in flight.
+    /// Makes a POST that was sent again the one that waits for a request in flight.
     fn take_over_post(
         &mut self,
         context: &mut StepContext<'_>,
@@ -281,7 +282,7 @@ impl Resuming<'_> {
         let Some(post) = self.delivery.answering.posts.held_post_of(id) else { return false };
         let number = post.id;
         if let Some(older) = post.sink.replace(sink) {
-            context.answer(older, Answer::Nothing);
+            context.answer_sink(older, Answer::Nothing);
         }
         self.delivery.send_waiting_to_post(context, number);
         true
@@ -298,12 +299,13 @@ fn trimmed_through(stream: Option<&crate::stream::Stream>) -> u64 {
 fn write_undelivered(
     context: &mut StepContext<'_>,
     sink: SinkId,
-    requests: &[Owed],
+    requests: &[StreamRequest],
     sent: u64,
     why: &str,
 ) {
-    let is_undelivered = |owed: &&Owed| !owed.is_settled() || owed.final_response > sent;
-    for Owed { id, .. } in requests.iter().filter(is_undelivered) {
+    let is_undelivered =
+        |request: &&StreamRequest| !request.is_settled() || request.final_response > sent;
+    for StreamRequest { id, .. } in requests.iter().filter(is_undelivered) {
         context.write_message(sink, None, error(id, why));
     }
 }

@@ -112,7 +112,11 @@ impl ServerLink {
     }
 
     /// Sends a message to the server, or keeps it until there is one.
-    pub(crate) fn send(&mut self, context: &mut StepContext<'_>, message: impl Into<Message>) {
+    pub(crate) fn send_or_queue(
+        &mut self,
+        context: &mut StepContext<'_>,
+        message: impl Into<Message>,
+    ) {
         let message = message.into();
         match self.state {
             State::Up { .. } => context.send_to_server(message),
@@ -123,17 +127,17 @@ impl ServerLink {
                 let is_request = matches!(message, Message::Request(_));
                 let most = QUEUE_MAX + context.limits().exchanges_max;
                 if self.queue.len() >= most && !is_request {
-                    context.count(Fact::Dropped);
+                    context.count_fact(Fact::Dropped);
                     return;
                 }
                 self.queue.push(message);
-                self.open(context);
+                self.open_link(context);
             }
         }
     }
 
     /// Asks for a link if there is none and its time has come.
-    pub(crate) fn open(&mut self, context: &mut StepContext<'_>) {
+    pub(crate) fn open_link(&mut self, context: &mut StepContext<'_>) {
         if let State::Down { again_at } = self.state
             && again_at <= context.now
         {
@@ -143,7 +147,7 @@ impl ServerLink {
     }
 
     /// Closes the link, and drops what waits for it.
-    pub(crate) fn close(&mut self, context: &mut StepContext<'_>) {
+    pub(crate) fn close_link(&mut self, context: &mut StepContext<'_>) {
         if !matches!(self.state, State::Down { .. }) {
             self.state = State::Down { again_at: context.now };
             context.effects.push(Effect::CloseLink);
@@ -248,7 +252,7 @@ impl ServerLink {
         }
         ended.expect_late_response(id, false);
         let params = serde_json::json!({ "requestId": id, "reason": reason }).to_string();
-        self.send(context, Notification::new(Method::Cancelled, Some(params.as_bytes())));
+        self.send_or_queue(context, Notification::new(Method::Cancelled, Some(params.as_bytes())));
     }
 
     /// The handshake failed, or the link is gone: the next one is opened after a wait.
@@ -267,7 +271,7 @@ impl ServerLink {
 
     /// The link is gone. Returns the message for the requests that it had, and whether it was
     /// up; none where that is known.
-    pub(crate) fn lost(&mut self, now: Millis, reason: &str) -> Option<(String, bool)> {
+    pub(crate) fn note_lost(&mut self, now: Millis, reason: &str) -> Option<(String, bool)> {
         match self.state {
             State::Down { .. } => None,
             State::Up { since } => {
@@ -290,11 +294,11 @@ impl ServerLink {
         }
         match self.state {
             State::Down { .. } => {
-                self.open(context);
+                self.open_link(context);
                 false
             }
             State::Opening { .. } | State::Initializing { .. } => {
-                self.close(context);
+                self.close_link(context);
                 true
             }
             State::Up { .. } => false,

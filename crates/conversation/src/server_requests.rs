@@ -9,7 +9,7 @@ use protocol::{ErrorCode, Method, Notification, Request, RequestId, payload};
 use thin_vec::ThinVec;
 
 use crate::Millis;
-use crate::carried::OpenServerRequest;
+use crate::checkpoint::OpenServerRequest;
 use crate::earliest::Earliest;
 use crate::entry::ServerRequestId;
 use crate::exchange::{PostId, Route};
@@ -58,7 +58,7 @@ impl ServerRequests {
     }
 
     /// Opens a request, and gives it its id.
-    pub(crate) fn add(
+    pub(crate) fn add_request(
         &mut self,
         context: &StepContext<'_>,
         log: &Log,
@@ -98,7 +98,7 @@ impl ServerRequests {
     }
 
     /// The open requests that are in the log.
-    pub(crate) fn logged(&self) -> impl Iterator<Item = OpenServerRequest> {
+    pub(crate) fn logged_requests(&self) -> impl Iterator<Item = OpenServerRequest> {
         self.open.iter().filter_map(|request| {
             let (stream, number) = request.logged?;
             Some((request.id, stream, number))
@@ -107,7 +107,7 @@ impl ServerRequests {
 
     /// The server request that an id of ours names, whether or not it is still open. Which
     /// requests a former owner sent is not known any more, so any of its ids may be one.
-    pub(crate) fn named(&self, log: &Log, id: &RequestId) -> Option<ServerRequestId> {
+    pub(crate) fn id_named_by(&self, log: &Log, id: &RequestId) -> Option<ServerRequestId> {
         let RequestId::String(text) = id else { return None };
         let named = ServerRequestId::parse(text)?;
         let run = log.owner_tags().run(named.owner_tag)?;
@@ -115,7 +115,7 @@ impl ServerRequests {
     }
 
     /// Removes the request that the client has answered.
-    pub(crate) fn take(&mut self, id: ServerRequestId) -> Option<ServerRequest> {
+    pub(crate) fn take_answered(&mut self, id: ServerRequestId) -> Option<ServerRequest> {
         let is_same = |other: ServerRequestId| {
             mutant!("answer_another_question") && other.number == id.number
         };
@@ -149,7 +149,7 @@ impl ServerRequests {
 
     /// May the server send this to the client? Where the client did not declare that it takes it,
     /// it may not (RPC-12, ROOT-01, SMP-01, SMP-02, ELI-01).
-    pub(crate) fn check(
+    pub(crate) fn check_request(
         &self,
         context: &StepContext<'_>,
         handshake: &Handshake,
@@ -227,13 +227,13 @@ mod tests {
         let setup = Setup { limits, rerun: Rerun::Never, idle_stop_secs: None, duplex: None };
         let context = StepContext { now: Millis(0), setup: &setup, effects: &mut Vec::new() };
         let (mut requests, log) = (ServerRequests::new(), Log::new(OwnerTag(7)));
-        let id = requests.add(&context, &log, Method::RootsList, None, Route::Standalone);
-        assert_eq!(requests.named(&log, &request_id(id)), Some(id));
+        let id = requests.add_request(&context, &log, Method::RootsList, None, Route::Standalone);
+        assert_eq!(requests.id_named_by(&log, &request_id(id)), Some(id));
         let other_number = ServerRequestId { number: 2, ..id };
         let other_owner = ServerRequestId { owner_tag: OwnerTag(8), ..id };
-        assert_eq!(requests.named(&log, &request_id(other_number)), None);
-        assert_eq!(requests.named(&log, &request_id(other_owner)), None);
-        assert!(requests.take(id).is_some());
-        assert_eq!(requests.named(&log, &request_id(id)), Some(id), "it was one");
+        assert_eq!(requests.id_named_by(&log, &request_id(other_number)), None);
+        assert_eq!(requests.id_named_by(&log, &request_id(other_owner)), None);
+        assert!(requests.take_answered(id).is_some());
+        assert_eq!(requests.id_named_by(&log, &request_id(id)), Some(id), "it was one");
     }
 }

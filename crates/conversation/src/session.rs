@@ -92,10 +92,10 @@ impl Session {
             Event::Unsent { message } => parts.on_unsent(context, message),
             Event::LinkDown { reason } => parts.on_link_down(context, &reason),
             Event::Appended { .. } if mutant!("append_wakes_nobody") => {}
-            Event::Appended { through } => parts.acknowledge(context, through),
-            Event::Saved { version } => parts.note_saved(context, version),
-            Event::Reclaimed { owner_tag } => parts.streams.succeed(owner_tag),
-            Event::HandOver { at_once } => parts.hand_over(context, at_once),
+            Event::Appended { through } => parts.on_appended(context, through),
+            Event::Saved { version } => parts.on_saved(context, version),
+            Event::Reclaimed { owner_tag } => parts.streams.succeed_owner(owner_tag),
+            Event::HandOver { at_once } => parts.on_hand_over(context, at_once),
             Event::DeadlinePassed => parts.on_deadline(context),
             Event::Stopping => parts.end_session(context, Cause::Stopping),
             // It has not ended, so no DELETE waits.
@@ -176,7 +176,7 @@ impl Session {
     /// What it knows of its streams and server requests that its log says, too.
     #[doc(hidden)]
     pub fn outline(&self) -> String {
-        self.parts.streams.outline(self.parts.server_requests.logged())
+        self.parts.streams.outline(self.parts.server_requests.logged_requests())
     }
 }
 

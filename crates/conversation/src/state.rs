@@ -28,13 +28,13 @@ pub(crate) struct State {
     lists: Vec<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) tools: bool,
-    /// The ids of requests that were cancelled, of which no log says so, oldest first.
+    /// The ids of requests that were cancelled, and whose cancellation is in no log, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) cancelled: Vec<RequestId>,
-    /// The ids of requests for which the client was asked something on another stream than
+    /// The ids of requests for which the client was sent a server request on another stream than
     /// their own, oldest first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) askers: Vec<RequestId>,
+    #[serde(default, rename = "askers", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) with_server_requests: Vec<RequestId>,
 }
 
 /// What every format of the state has.

@@ -30,17 +30,17 @@ impl<'a> StepContext<'a> {
     }
 
     /// Gives a connection its whole answer.
-    pub(crate) fn answer(&mut self, sink: SinkId, answer: Answer) {
+    pub(crate) fn answer_sink(&mut self, sink: SinkId, answer: Answer) {
         self.effects.push(Effect::Answer { sink, answer });
     }
 
     /// Gives a connection a refusal as its whole answer.
-    pub(crate) fn refuse(&mut self, sink: SinkId, refusal: Refusal) {
-        self.answer(sink, Answer::Refused(refusal));
+    pub(crate) fn refuse_sink(&mut self, sink: SinkId, refusal: Refusal) {
+        self.answer_sink(sink, Answer::Refused(refusal));
     }
 
     /// Opens a connection's SSE stream without an event id.
-    pub(crate) fn open_without_id(&mut self, sink: SinkId) {
+    pub(crate) fn open_sink_without_id(&mut self, sink: SinkId) {
         self.effects.push(Effect::Open { sink, welcome: false, at: None });
     }
 
@@ -62,7 +62,7 @@ impl<'a> StepContext<'a> {
     }
 
     /// Ends an open connection.
-    pub(crate) fn finish(&mut self, sink: SinkId, ending: Ending) {
+    pub(crate) fn finish_sink(&mut self, sink: SinkId, ending: Ending) {
         self.effects.push(Effect::Finish { sink, ending });
     }
 
@@ -72,7 +72,7 @@ impl<'a> StepContext<'a> {
     }
 
     /// Reports something worth counting.
-    pub(crate) fn count(&mut self, fact: Fact) {
+    pub(crate) fn count_fact(&mut self, fact: Fact) {
         self.effects.push(Effect::Tell(fact));
     }
 }

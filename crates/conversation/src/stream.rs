@@ -9,7 +9,7 @@ use crate::exchange::PostId;
 /// A stream of the log.
 pub(crate) struct Stream {
     /// The requests it answers; none for a standalone stream.
-    pub(crate) requests: Vec<Owed>,
+    pub(crate) requests: Vec<StreamRequest>,
     /// The POST it belongs to, while that has open requests.
     pub(crate) post: Option<PostId>,
     /// The number of its newest entry that can be sent.
@@ -17,28 +17,28 @@ pub(crate) struct Stream {
     /// The number of its newest entry that was trimmed; 0 for none.
     pub(crate) trimmed: u64,
     pub(crate) closed: bool,
-    /// Was a server request of any of its requests sent on it?
-    pub(crate) asked: bool,
+    /// Was a server request sent on it, for any of its requests?
+    pub(crate) sent_server_request: bool,
 }
 
 impl Stream {
-    pub(crate) fn new(number: u64, requests: Vec<Owed>, post: Option<PostId>) -> Self {
-        Self { requests, post, last: number, trimmed: 0, closed: false, asked: false }
+    pub(crate) fn new(number: u64, requests: Vec<StreamRequest>, post: Option<PostId>) -> Self {
+        Self { requests, post, last: number, trimmed: 0, closed: false, sent_server_request: false }
     }
 
     /// A stream as its first entry opens it.
     pub(crate) fn opened(number: u64, openings: &[Opening], post: Option<PostId>) -> Self {
-        let owed = |opening: &Opening| Owed {
+        let request = |opening: &Opening| StreamRequest {
             rerun: opening.rerun.clone(),
-            ..Owed::new(opening.id.clone(), 0)
+            ..StreamRequest::new(opening.id.clone(), 0)
         };
-        Self::new(number, openings.iter().map(owed).collect(), post)
+        Self::new(number, openings.iter().map(request).collect(), post)
     }
 
     /// Notes that a request has its final response, or needs none.
     pub(crate) fn settle(&mut self, id: &RequestId, number: u64) {
-        if let Some(owed) = self.requests.iter_mut().find(|owed| owed.id == *id) {
-            *owed = Owed::new(id.clone(), number);
+        if let Some(request) = self.requests.iter_mut().find(|request| request.id == *id) {
+            *request = StreamRequest::new(id.clone(), number);
         }
     }
 
@@ -47,7 +47,7 @@ impl Stream {
     }
 
     pub(crate) fn answers(&self, id: &RequestId) -> bool {
-        self.requests.iter().any(|owed| owed.id == *id)
+        self.requests.iter().any(|request| request.id == *id)
     }
 }
 
@@ -55,7 +55,7 @@ impl Stream {
 pub(crate) struct Tombstone {
     pub(crate) stream: u64,
     pub(crate) last: u64,
-    pub(crate) requests: Vec<Owed>,
+    pub(crate) requests: Vec<StreamRequest>,
     /// Since when: it is forgotten after `replay_secs`.
     pub(crate) ended_at: Millis,
 }
@@ -64,18 +64,18 @@ impl Tombstone {
     /// Forgets a stream but for what its client may still ask for.
     pub(crate) fn of(number: u64, stream: Stream, now: Millis) -> Self {
         let Stream { last, mut requests, .. } = stream;
-        requests.iter_mut().for_each(|owed| (owed.rerun, owed.progress) = (None, None));
+        requests.iter_mut().for_each(|request| (request.rerun, request.progress) = (None, None));
         Self { stream: number, last, requests, ended_at: now }
     }
 
     pub(crate) fn answers(&self, id: &RequestId) -> bool {
-        self.requests.iter().any(|owed| owed.id == *id)
+        self.requests.iter().any(|request| request.id == *id)
     }
 }
 
 /// A request that a stream answers.
 #[derive(Clone)]
-pub(crate) struct Owed {
+pub(crate) struct StreamRequest {
     pub(crate) id: RequestId,
     /// The number of its final response, or of its cancellation; 0 before there is one.
     pub(crate) final_response: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Owed {
     pub(crate) progress: Option<f64>,
 }
 
-impl Owed {
+impl StreamRequest {
     pub(crate) fn new(id: RequestId, final_response: u64) -> Self {
         Self { id, final_response, rerun: None, progress: None }
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use protocol::{RequestId, Revision};
 use thin_vec::ThinVec;
 
-use crate::carried::OpenServerRequest;
+use crate::checkpoint::OpenServerRequest;
 use crate::earliest::Earliest;
 use crate::entry::{EntryKind, Mark, Opening, ServerRequestId};
 use crate::exchange::PostId;
@@ -65,7 +65,7 @@ impl Streams {
     }
 
     /// From now on another owner writes.
-    pub(crate) fn succeed(&mut self, owner_tag: OwnerTag) {
+    pub(crate) fn succeed_owner(&mut self, owner_tag: OwnerTag) {
         self.log.succeed(owner_tag);
     }
 
@@ -142,7 +142,7 @@ impl Streams {
         let stream = Stream::opened(number, &openings, post);
         self.log.push(number, EntryKind::Opened { requests: openings }, context.now);
         self.table.insert(number, stream);
-        self.attach(context, revision, sink, number, number - 1);
+        self.attach_sink(context, revision, sink, number, number - 1);
         number
     }
 
@@ -163,7 +163,7 @@ impl Streams {
     }
 
     /// Attaches a connection to a stream, whose entries up to `sent` it has.
-    pub(crate) fn attach(
+    pub(crate) fn attach_sink(
         &mut self,
         context: &StepContext<'_>,
         revision: Revision,
@@ -208,7 +208,7 @@ impl Streams {
         match mark {
             Mark::Plain => {}
             Mark::FinalResponse(request) => stream.settle(&request, number),
-            Mark::ServerRequest(_) => stream.asked = true,
+            Mark::ServerRequest(_) => stream.sent_server_request = true,
         }
         number
     }
@@ -254,7 +254,7 @@ impl Streams {
     }
 
     /// The log holds everything up to `through`: writes what waited for that.
-    pub(crate) fn acknowledge(
+    pub(crate) fn acknowledge_entries(
         &mut self,
         context: &mut StepContext<'_>,
         revision: Revision,
@@ -281,7 +281,7 @@ impl Streams {
                 let id = self.log.event_id(stream, number);
                 context.write_message(sink, Some(id), data.clone());
             }
-            EntryKind::Closed => self.finish(context, sink, Ending::Proper),
+            EntryKind::Closed => self.finish_sink(context, sink, Ending::Proper),
             _ => {}
         }
     }
@@ -311,7 +311,7 @@ impl Streams {
     }
 
     /// Writes the entries of a stream after `after` that the log holds to its connection.
-    pub(crate) fn replay(
+    pub(crate) fn replay_entries(
         &mut self,
         context: &mut StepContext<'_>,
         stream: u64,
@@ -329,20 +329,25 @@ impl Streams {
                     let id = Some(self.log.event_id(stream, number));
                     context.write_message(sink, id, data);
                 }
-                EntryKind::Closed => self.finish(context, sink, Ending::Proper),
+                EntryKind::Closed => self.finish_sink(context, sink, Ending::Proper),
                 _ => {}
             }
         }
     }
 
     /// Ends a connection that listens to a stream; the stream itself goes on.
-    pub(crate) fn finish(&mut self, context: &mut StepContext<'_>, sink: SinkId, ending: Ending) {
+    pub(crate) fn finish_sink(
+        &mut self,
+        context: &mut StepContext<'_>,
+        sink: SinkId,
+        ending: Ending,
+    ) {
         self.attachments.remove(sink);
-        context.finish(sink, ending);
+        context.finish_sink(sink, ending);
     }
 
     /// Ends the connection that listens to a stream, as when a newer resume replaces it.
-    pub(crate) fn displace(&mut self, context: &mut StepContext<'_>, stream: u64) {
+    pub(crate) fn displace_listener(&mut self, context: &mut StepContext<'_>, stream: u64) {
         let Some(attachment) = self.attachments.of(stream) else { return };
         let (sink, is_open) = (attachment.sink, attachment.open);
         self.end_connection(context, sink, is_open);
@@ -350,21 +355,21 @@ impl Streams {
 
     fn end_connection(&mut self, context: &mut StepContext<'_>, sink: SinkId, is_open: bool) {
         if !is_open {
-            context.open_without_id(sink);
+            context.open_sink_without_id(sink);
         }
-        self.finish(context, sink, Ending::Proper);
+        self.finish_sink(context, sink, Ending::Proper);
     }
 
     /// Ends all connections: the session is over here.
-    pub(crate) fn finish_all(&mut self, context: &mut StepContext<'_>, ending: Ending) {
+    pub(crate) fn finish_all_sinks(&mut self, context: &mut StepContext<'_>, ending: Ending) {
         for attachment in self.attachments.take_all() {
             if ending != Ending::Moved && mutant!("end_leaves_streams_open") {
                 continue;
             }
             if !attachment.open {
-                context.open_without_id(attachment.sink);
+                context.open_sink_without_id(attachment.sink);
             }
-            context.finish(attachment.sink, ending);
+            context.finish_sink(attachment.sink, ending);
         }
     }
 
@@ -384,7 +389,7 @@ impl Streams {
         let Some(attachment) = self.attachments.of_mut(stream) else { return };
         let sink = attachment.sink;
         if !std::mem::replace(&mut attachment.open, true) {
-            context.open_without_id(sink);
+            context.open_sink_without_id(sink);
         }
         context.write_message(sink, None, data);
     }
@@ -396,7 +401,7 @@ impl Streams {
         for sink in polls {
             let retry = self.next_retry(context.limits());
             context.write_frame(sink, Frame::Retry(retry));
-            self.finish(context, sink, Ending::Proper);
+            self.finish_sink(context, sink, Ending::Proper);
         }
         pings
     }

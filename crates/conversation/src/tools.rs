@@ -39,13 +39,13 @@ pub(crate) enum Verdict {
 
 impl Tools {
     /// Learns from one page of the list, where that decides anything.
-    pub(crate) fn learn(&mut self, context: &StepContext<'_>, page: &ToolsPage) {
+    pub(crate) fn learn_page(&mut self, context: &StepContext<'_>, page: &ToolsPage) {
         if context.setup.rerun == Rerun::Annotated && !context.is_duplex() {
-            self.learn_page(page);
+            self.add_page(page);
         }
     }
 
-    fn learn_page(&mut self, page: &ToolsPage) {
+    fn add_page(&mut self, page: &ToolsPage) {
         for tool in &page.tools {
             let (hash, harmless) = (hash(&tool.name), tool.is_read_only || tool.is_idempotent);
             match self.twice.binary_search(&hash) {
@@ -61,7 +61,7 @@ impl Tools {
     }
 
     /// The list has changed.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn forget_tools(&mut self) {
         *self = Self::default();
     }
 

@@ -28,10 +28,10 @@ impl WaitingMessages {
     }
 
     /// Keeps a message until there is a stream for it; at the bound the oldest goes.
-    pub(crate) fn push(&mut self, context: &mut StepContext<'_>, message: Waiting) {
+    pub(crate) fn push_message(&mut self, context: &mut StepContext<'_>, message: Waiting) {
         if self.0.len() >= context.limits().waiting_max {
             self.0.remove(0);
-            context.count(Fact::Dropped);
+            context.count_fact(Fact::Dropped);
         }
         self.0.push(message);
     }
@@ -42,7 +42,7 @@ impl WaitingMessages {
     }
 
     /// Puts back a message that still has to wait.
-    pub(crate) fn put_back(&mut self, message: Waiting) {
+    pub(crate) fn put_message_back(&mut self, message: Waiting) {
         self.0.push(message);
     }
 

@@ -82,9 +82,9 @@ impl WriteBarrier {
         held: StorePosition,
     ) {
         if context.is_duplex() || held.includes(needed) {
-            context.answer(sink, answer);
+            context.answer_sink(sink, answer);
         } else if self.answers.len() >= ANSWERS_MAX {
-            context.refuse(sink, Refusal::Busy);
+            context.refuse_sink(sink, Refusal::Busy);
         } else {
             let until = context.now.plus(context.limits().hold_ms);
             self.answers.push(WaitingAnswer { sink, answer, needed, until });
@@ -98,7 +98,7 @@ impl WriteBarrier {
         }
         for waiting in std::mem::take(&mut self.answers) {
             if held.includes(waiting.needed) {
-                context.answer(waiting.sink, waiting.answer);
+                context.answer_sink(waiting.sink, waiting.answer);
             } else {
                 self.answers.push(waiting);
             }
@@ -118,7 +118,7 @@ impl WriteBarrier {
             } else {
                 refused(waiting.answer, text, Refusal::Unavailable)
             };
-            context.answer(waiting.sink, answer);
+            context.answer_sink(waiting.sink, answer);
         }
     }
 
@@ -126,7 +126,7 @@ impl WriteBarrier {
     /// change is not in the store, and where the end of the session is lost, too, it was not made.
     pub(crate) fn refuse_all_answers(&mut self, context: &mut StepContext<'_>, text: &str) {
         for WaitingAnswer { sink, answer, .. } in std::mem::take(&mut self.answers) {
-            context.answer(sink, refused(answer, text, Refusal::UnknownSession));
+            context.answer_sink(sink, refused(answer, text, Refusal::UnknownSession));
         }
     }
 

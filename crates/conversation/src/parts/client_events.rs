@@ -41,17 +41,17 @@ impl Parts {
         self.lifecycle.stay_awake();
         self.lifecycle.touch(context.now);
         if self.lifecycle.takes_nothing() {
-            context.refuse(sink, Refusal::Moved);
+            context.refuse_sink(sink, Refusal::Moved);
             return;
         }
-        self.resuming().listen(context, sink, after);
+        self.resuming().open_or_resume(context, sink, after);
         // A client that listens wants messages of the server. So the link is opened where it is
         // kept open anyway, or where the server has something to notify of.
         let is_kept =
             context.setup.idle_stop_secs.is_none() || !self.persisted.subscriptions().is_empty();
         let stays = self.handshake.is_live() && self.lifecycle.leaving().is_none();
         if is_kept && stays && self.streams.has_listeners() {
-            self.link.open(context);
+            self.link.open_link(context);
         }
     }
 
@@ -67,11 +67,11 @@ impl Parts {
         self.lifecycle.stay_awake();
         self.lifecycle.touch(context.now);
         if self.handshake.is_new() {
-            self.begin(context, sink, body, mirrored);
+            self.take_first_message(context, sink, body, mirrored);
             return;
         }
         if self.lifecycle.takes_nothing() {
-            context.refuse(sink, Refusal::Moved);
+            context.refuse_sink(sink, Refusal::Moved);
             return;
         }
         let before = self.streams.log().newest();
@@ -87,14 +87,16 @@ impl Parts {
                 let through = if mutant!("accept_before_the_append") { 0 } else { through };
                 self.answering().answer_when_held(context, sink, Answer::Accepted, through);
             }
-            Ok(Posted::Called) if context.is_duplex() => context.answer(sink, Answer::Accepted),
+            Ok(Posted::Called) if context.is_duplex() => {
+                context.answer_sink(sink, Answer::Accepted)
+            }
             Ok(Posted::Called) => {}
-            Err(rejection) => context.refuse(sink, Refusal::Rejected(rejection)),
+            Err(rejection) => context.refuse_sink(sink, Refusal::Rejected(rejection)),
         }
     }
 
     /// The first message: it must be `initialize` (RPC-07).
-    fn begin(
+    fn take_first_message(
         &mut self,
         context: &mut StepContext<'_>,
         sink: SinkId,
@@ -102,10 +104,10 @@ impl Parts {
         mirrored: Option<&Mirrored>,
     ) {
         match self.begin_handshake(context, sink, body, mirrored) {
-            Ok(()) if context.is_duplex() => context.answer(sink, Answer::Accepted),
+            Ok(()) if context.is_duplex() => context.answer_sink(sink, Answer::Accepted),
             Ok(()) => {}
             Err(rejection) => {
-                context.refuse(sink, Refusal::Rejected(rejection));
+                context.refuse_sink(sink, Refusal::Rejected(rejection));
                 if !context.is_duplex() {
                     self.end_session(context, Cause::NotBorn);
                 }
@@ -137,7 +139,7 @@ impl Parts {
             return Err(invalid("the first request of a session is `initialize`").of(id));
         }
         let client = Client::read(context, &message, request, mirrored)?;
-        self.handshake.begin(client);
+        self.handshake.begin_initialize(client);
         let post = self.answering().open_post(context, sink, 1, false);
         if let Some(post) = self.posts.post_mut(post)
             && let Form::Held { upgrade_at, .. } = &mut post.form
@@ -145,7 +147,7 @@ impl Parts {
             *upgrade_at = context.now.plus(context.limits().keepalive_secs * 1_000);
         }
         self.posts.add_exchange(Exchange::initialize(request.id.clone(), post, context.now));
-        self.link.open(context);
+        self.link.open_link(context);
         Ok(())
     }
 
@@ -161,7 +163,7 @@ impl Parts {
             Mirrored::check(mirrored, &message, None)?;
             if let Message::Request(request) = &message
                 && request.method == Method::ToolsCall
-                && ((again && self.rejoin(context, sink, &request.id))
+                && ((again && self.rejoin_request(context, sink, &request.id))
                     || !self.mirroring.check_params(context, sink, request, mirrored, again)?)
             {
                 return Ok(Posted::Called);
@@ -192,7 +194,7 @@ impl Parts {
         request: Request,
         again: bool,
     ) {
-        if again && !mutant!("never_rejoin") && self.rejoin(context, sink, &request.id) {
+        if again && !mutant!("never_rejoin") && self.rejoin_request(context, sink, &request.id) {
             return;
         }
         let post = self.answering().open_post(context, sink, 1, false);
@@ -203,10 +205,15 @@ impl Parts {
         }
     }
 
-    /// Attaches a POST that came again to what answers its request already. False where
+    /// Attaches a POST that was sent again to what answers its request already. False where
     /// nothing does.
-    fn rejoin(&mut self, context: &mut StepContext<'_>, sink: SinkId, id: &RequestId) -> bool {
-        self.resuming().rejoin(context, sink, id)
+    fn rejoin_request(
+        &mut self,
+        context: &mut StepContext<'_>,
+        sink: SinkId,
+        id: &RequestId,
+    ) -> bool {
+        self.resuming().rejoin_request(context, sink, id)
             || self.mirroring.take_over_parked(context, sink, id)
     }
 
@@ -235,7 +242,7 @@ impl Parts {
         let open = members.iter().filter(|member| wants_answer(member)).count();
         // A batch is answered as one, so any of its requests tells where.
         let rejoins = |member: &Result<Message, Rejection>| match member {
-            Ok(Message::Request(request)) => self.rejoin(context, sink, &request.id),
+            Ok(Message::Request(request)) => self.rejoin_request(context, sink, &request.id),
             _ => false,
         };
         let is_joined = again && members.iter().any(rejoins);
@@ -286,19 +293,19 @@ impl Parts {
                     return self.streams.log().newest();
                 }
             }
-            _ => self.link.send(context, notification),
+            _ => self.link.send_or_queue(context, notification),
         }
         0
     }
 
     /// The client sent `initialized`: what waited for that may be sent.
     fn take_initialized(&mut self, context: &mut StepContext<'_>, notification: Notification) {
-        if self.handshake.complete() {
+        if self.handshake.note_initialized() {
             self.persisted.note_change(true);
             self.delivery().send_waiting(context);
             if self.link.is_up() {
                 // Otherwise the server's own handshake will say so.
-                self.link.send(context, notification);
+                self.link.send_or_queue(context, notification);
             }
         }
     }
@@ -311,7 +318,7 @@ impl Parts {
         id: &RequestId,
         notification: Notification,
     ) {
-        self.kept.forget(id);
+        self.kept.forget_result(id);
         if self.mirroring.cancel_parked(context, id) {
             self.persisted.save_cancelled(context, id);
             return;
@@ -326,7 +333,7 @@ impl Parts {
             Some(_) => {}
         }
         if mutant!("cancel_only_at_the_server") {
-            return self.link.send(context, notification);
+            return self.link.send_or_queue(context, notification);
         }
         let Some(exchange) = self.posts.take_exchange(|exchange| exchange.id == *id) else {
             return;
@@ -338,7 +345,7 @@ impl Parts {
         }
         if !self.link.unqueue(id) {
             self.ended.expect_late_response(id, true);
-            self.link.send(context, notification);
+            self.link.send_or_queue(context, notification);
         }
         self.posts.note_use(context.now);
         self.answering().no_final_response(context, exchange.post, id);
@@ -364,11 +371,11 @@ impl Parts {
         response: &Response,
     ) -> Result<(), Rejection> {
         let Some(id) = &response.id else { return Ok(()) };
-        let named = self.server_requests.named(self.streams.log(), id);
+        let named = self.server_requests.id_named_by(self.streams.log(), id);
         let named =
             named.ok_or_else(|| invalid("the response answers no request of this session"))?;
-        let Some(request) = self.server_requests.take(named) else {
-            context.count(Fact::Stray);
+        let Some(request) = self.server_requests.take_answered(named) else {
+            context.count_fact(Fact::Stray);
             return Ok(());
         };
         self.delivery().note_answered(context, &request);
@@ -383,7 +390,7 @@ impl Parts {
                 .and_then(|result| downgrade::result_for_server(revision, &request.method, &result))
                 .map(|result| response.with_result(&result));
             let response = for_server.unwrap_or_else(|| response.clone()).with_id(id_of_server);
-            self.link.send(context, response);
+            self.link.send_or_queue(context, response);
         }
         Ok(())
     }

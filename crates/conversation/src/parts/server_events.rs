@@ -25,8 +25,8 @@ impl Parts {
 
     /// The link is gone. What was in flight on it will not be answered, so it ends here (STD-05).
     pub(crate) fn on_link_down(&mut self, context: &mut StepContext<'_>, reason: &str) {
-        let Some((message, was_up)) = self.link.lost(context.now, reason) else { return };
-        self.delivery().withdraw_all(context, "the server ended");
+        let Some((message, was_up)) = self.link.note_lost(context.now, reason) else { return };
+        self.delivery().withdraw_all_requests(context, "the server ended");
         self.fail_link(context, &|id| internal_error(id, &message));
         if was_up {
             self.link.retry_at_once_after_first_failure(context.now);
@@ -56,7 +56,7 @@ impl Parts {
     /// The link could not take a message: its sender gets an error, where it waits for an answer.
     pub(crate) fn on_unsent(&mut self, context: &mut StepContext<'_>, message: Message) {
         let Message::Request(request) = message else {
-            context.count(Fact::Dropped);
+            context.count_fact(Fact::Dropped);
             return;
         };
         let Some(exchange) = self.posts.take_exchange(|exchange| exchange.id == request.id) else {
@@ -93,7 +93,7 @@ impl Parts {
         if let Ok(result) = response.outcome() {
             self.note_success(&exchange);
             if exchange.method == Method::ToolsList {
-                self.tools.learn(context, &header_params::tools(&result));
+                self.tools.learn_page(context, &header_params::tools(&result));
             }
         }
         let data = response_for_client(self.handshake.revision(), &exchange.method, response);
@@ -103,7 +103,7 @@ impl Parts {
             self.delivery().settle_with_error(context, exchange, &error);
             return;
         }
-        self.delivery().settle(context, exchange, data, response.is_result());
+        self.delivery().settle_exchange(context, exchange, data, response.is_result());
     }
 
     /// No exchange waits for this response: it answers a request of our own, it is a second one,
@@ -112,7 +112,7 @@ impl Parts {
         let id = response.id.as_ref();
         if id.is_some_and(|id| self.posts.exchange(id).is_some()) {
             // The client's `initialize` is answered by the link's own handshake.
-            return context.count(Fact::Stray);
+            return context.count_fact(Fact::Stray);
         }
         match self.link.own_response(id) {
             Some(OwnResponse::Initialize) => self.receive_initialize_response(context, response),
@@ -120,7 +120,7 @@ impl Parts {
             Some(OwnResponse::Other) => {}
             None => {
                 self.ended.note_late_response(id);
-                context.count(Fact::Stray);
+                context.count_fact(Fact::Stray);
             }
         }
     }
@@ -148,7 +148,7 @@ impl Parts {
         let (result, read) = match answered {
             Ok(answered) => answered,
             Err(error) => {
-                self.link.close(context);
+                self.link.close_link(context);
                 self.fail_link(context, &|id| error.with_id(id));
                 return;
             }
@@ -179,7 +179,7 @@ impl Parts {
         let Some(post) = self.posts.post(post_id) else { return };
         if let (Form::Held { .. }, Some(sink)) = (&post.form, post.sink) {
             self.posts.take_post(post_id);
-            context.answer(sink, Answer::Welcome(response.raw().clone()));
+            context.answer_sink(sink, Answer::Welcome(response.raw().clone()));
         } else {
             self.answering().final_response(context, post_id, None, response.raw().clone());
         }
@@ -215,10 +215,10 @@ impl Parts {
         }
         let page = response.outcome().ok().map(|result| header_params::tools(&result));
         let cursor = page.and_then(|mut page| {
-            self.tools.learn(context, &page);
+            self.tools.learn_page(context, &page);
             let cursor = page.next_cursor.take();
             if self.handshake.revision().has_mirrored_headers() {
-                self.mirroring.learn(page);
+                self.mirroring.learn_page(page);
             }
             cursor
         });
@@ -231,7 +231,7 @@ impl Parts {
             let mirrored = mirrored.as_ref();
             match self.mirroring.check_params(context, sink, &request, mirrored, again) {
                 Ok(_) => self.take_lone_request(context, sink, request, again),
-                Err(rejection) => context.refuse(sink, Refusal::Rejected(rejection)),
+                Err(rejection) => context.refuse_sink(sink, Refusal::Rejected(rejection)),
             }
         }
     }
@@ -252,8 +252,8 @@ impl Parts {
                 let least = self.persisted.level();
                 if least.is_none_or(|least| level.is_some_and(|level| level >= least)) {
                     let mut delivery = self.delivery();
-                    let route = delivery.route(about);
-                    delivery.deliver(context, route, line(notification), true);
+                    let route = delivery.route_of(about);
+                    delivery.deliver_message(context, route, line(notification), true);
                 }
             }
             Method::ResourceUpdated => {
@@ -265,7 +265,7 @@ impl Parts {
             // These belong to no request (POST-14).
             Method::ToolsListChanged => {
                 self.deliver_standalone(context, notification);
-                self.tools.forget();
+                self.tools.forget_tools();
                 self.reread_tools(context);
             }
             Method::PromptsListChanged | Method::ResourcesListChanged => {
@@ -273,14 +273,14 @@ impl Parts {
             }
             _ => {
                 let mut delivery = self.delivery();
-                let route = delivery.route(about);
-                delivery.deliver(context, route, line(notification), false);
+                let route = delivery.route_of(about);
+                delivery.deliver_message(context, route, line(notification), false);
             }
         }
     }
 
     fn deliver_standalone(&mut self, context: &mut StepContext<'_>, notification: &Notification) {
-        self.delivery().deliver(context, Route::Standalone, line(notification), false);
+        self.delivery().deliver_message(context, Route::Standalone, line(notification), false);
     }
 
     /// Progress goes to the request whose token it names, and nowhere else (PRG-01, PRG-03).
@@ -295,7 +295,7 @@ impl Parts {
         let exchange = progress
             .and_then(|(token, progress)| Some((self.posts.exchange_of_token(&token)?, progress)));
         let Some((exchange, progress)) = exchange else {
-            context.count(Fact::Stray);
+            context.count_fact(Fact::Stray);
             return;
         };
         exchange.silent_at = now.plus(limits.request_secs * 1_000);
@@ -305,7 +305,7 @@ impl Parts {
         if let Some(data) = passes
             && self.posts.is_reachable(post)
         {
-            self.delivery().deliver(context, Route::Post(post), data, false);
+            self.delivery().deliver_message(context, Route::Post(post), data, false);
         }
     }
 
@@ -341,7 +341,7 @@ impl Parts {
         };
         let (method, id) = (request.method.clone(), Some(request.id.clone()));
         let log = self.streams.log();
-        let server_request = self.server_requests.add(context, log, method, id, route);
+        let server_request = self.server_requests.add_request(context, log, method, id, route);
         let data = Message::from(request.with_id(request_id(server_request))).line();
         let message = Waiting { data, server_request: Some(server_request), early: false };
         self.delivery().deliver_waiting(context, route, message);
@@ -354,7 +354,7 @@ impl Parts {
         request: &Request,
         about: Option<&RequestId>,
     ) -> Result<Route, (ErrorCode, String)> {
-        self.server_requests.check(context, &self.handshake, request)?;
+        self.server_requests.check_request(context, &self.handshake, request)?;
         let (bytes, most) = (request.raw().len(), context.limits().message_bytes_max);
         if bytes > most {
             let message = format!(
@@ -363,7 +363,7 @@ impl Parts {
             return Err((ErrorCode::Refused, message));
         }
         let delivery = self.delivery();
-        let route = delivery.route(about);
+        let route = delivery.route_of(about);
         if !delivery.takes_server_requests(context, route) {
             let message = "the client can be asked only while a request of its own is in flight";
             return Err((ErrorCode::Refused, message.to_owned()));
@@ -375,14 +375,14 @@ impl Parts {
     fn receive_cancellation(&mut self, context: &mut StepContext<'_>, params: &[u8]) {
         let Some(id) = payload::cancelled_request_id(params) else { return };
         if let Some(request) = self.server_requests.take_cancelled(&id) {
-            self.delivery().withdraw(context, &request, "the server cancelled it");
+            self.delivery().withdraw_request(context, &request, "the server cancelled it");
         }
     }
 
     /// The client took too long: the server gets an error, the client a cancellation.
     pub(super) fn refuse_late_server_requests(&mut self, context: &mut StepContext<'_>) {
         while let Some(request) = self.server_requests.take_late(context.now) {
-            self.delivery().withdraw(context, &request, "it took too long");
+            self.delivery().withdraw_request(context, &request, "it took too long");
             if let Some(id) = request.id_of_server {
                 let secs = context.limits().ask_secs;
                 let message = format!("the client did not answer within {secs} s");

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 
 use super::Streams;
-use crate::carried::Carrying;
+use crate::checkpoint::CheckpointBuilder;
 use crate::entry::EntryKind;
 use crate::posts::Posts;
 use crate::server_requests::ServerRequests;
@@ -37,7 +37,7 @@ impl Streams {
     }
 
     /// Drops what is over a bound of the log, and remembers what is still needed of it.
-    pub(crate) fn trim(
+    pub(crate) fn trim_log(
         &mut self,
         context: &mut StepContext<'_>,
         barrier: &WriteBarrier,
@@ -93,7 +93,7 @@ impl Streams {
     /// What must be known of entries below the floor; none where that is nothing.
     fn carried(&self, posts: &Posts, server_requests: &ServerRequests) -> Option<Bytes> {
         let floor = self.log.first();
-        let mut carried = Carrying::new(&self.tombstones);
+        let mut carried = CheckpointBuilder::new(&self.tombstones);
         for (number, stream) in self.table.iter().take_while(|(number, _)| *number < floor) {
             carried.add_stream(number, stream);
             for exchange in posts.exchanges().iter().filter(|e| Some(e.post) == stream.post) {
@@ -101,7 +101,7 @@ impl Streams {
                 progress.into_iter().for_each(|p| carried.note_progress(&exchange.id, p));
             }
         }
-        let logged = server_requests.logged().filter(|(_, _, number)| *number < floor);
+        let logged = server_requests.logged_requests().filter(|(_, _, number)| *number < floor);
         logged.for_each(|server_request| carried.add_server_request(server_request));
         (!carried.is_empty()).then(|| carried.encode(self.log.owner_tags()))
     }
@@ -109,7 +109,7 @@ impl Streams {
     /// Forgets a stream but for its tombstone.
     fn end_stream(&mut self, context: &mut StepContext<'_>, number: u64) {
         let Some(stream) = self.table.remove(number) else { return };
-        self.displace(context, number);
+        self.displace_listener(context, number);
         if self.tombstones.len() >= TOMBSTONES_MAX {
             self.tombstones.drain(..TOMBSTONES_DROPPED);
         }

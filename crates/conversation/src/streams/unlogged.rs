@@ -106,7 +106,7 @@ impl Streams {
             }
         }
         if closes {
-            self.finish(context, sink, Ending::Proper);
+            self.finish_sink(context, sink, Ending::Proper);
         }
     }
 }
@@ -127,6 +127,6 @@ fn without_promise(
 
 /// Begins a response's body without an event id.
 fn write_head(context: &mut StepContext<'_>, sink: SinkId) {
-    context.open_without_id(sink);
+    context.open_sink_without_id(sink);
     context.write_frame(sink, Frame::KeepAlive);
 }

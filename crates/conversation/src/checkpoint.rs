@@ -8,7 +8,7 @@ use thin_vec::ThinVec;
 
 use crate::entry::{Rerunnable, ServerRequestId};
 use crate::owner_tags::OwnerTags;
-use crate::stream::{Owed, Stream, Tombstone};
+use crate::stream::{Stream, StreamRequest, Tombstone};
 use crate::stream_table::StreamTable;
 use crate::{Millis, OwnerTag, Unreadable};
 
@@ -20,9 +20,9 @@ pub(crate) type OpenServerRequest = (ServerRequestId, u64, u64);
 
 /// A checkpoint that is to be encoded.
 #[derive(Default, Serialize)]
-pub(crate) struct Carrying<'a> {
+pub(crate) struct CheckpointBuilder<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    streams: Vec<CarriedStream>,
+    streams: Vec<CheckpointStream>,
     /// Most of it, many times as long as all the rest: written from where they are.
     #[serde(rename = "graves", skip_serializing_if = "Tombstones::is_empty")]
     tombstones: Tombstones<'a>,
@@ -33,31 +33,31 @@ pub(crate) struct Carrying<'a> {
 
 /// A checkpoint that was read.
 #[derive(Default, Deserialize)]
-pub(crate) struct Carried {
+pub(crate) struct Checkpoint {
     #[serde(default)]
-    streams: Vec<CarriedStream>,
+    streams: Vec<CheckpointStream>,
     #[serde(default, rename = "graves")]
-    tombstones: Vec<CarriedTombstone>,
+    tombstones: Vec<CheckpointTombstone>,
     #[serde(default, rename = "asks")]
     server_requests: Vec<(String, u64, u64)>,
     owner_tags: Vec<(String, u64)>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct CarriedStream {
+struct CheckpointStream {
     n: u64,
     last: u64,
     trimmed: u64,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     closed: bool,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    asked: bool,
+    #[serde(default, rename = "asked", skip_serializing_if = "std::ops::Not::not")]
+    sent_server_request: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    requests: Vec<CarriedOwed>,
+    requests: Vec<CheckpointRequest>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct CarriedOwed {
+struct CheckpointRequest {
     id: RequestId,
     /// The number of its final response in the log; 0 where there is none yet.
     #[serde(default, rename = "word", skip_serializing_if = "is_zero")]
@@ -73,7 +73,7 @@ struct CarriedOwed {
 
 /// A stream, its last event, and each of its requests with its final response.
 #[derive(Deserialize)]
-struct CarriedTombstone(u64, u64, Vec<(RequestId, u64)>);
+struct CheckpointTombstone(u64, u64, Vec<(RequestId, u64)>);
 
 #[derive(Default)]
 struct Tombstones<'a>(&'a [Tombstone]);
@@ -93,11 +93,11 @@ impl<'a> Serialize for Tombstones<'a> {
     }
 }
 
-struct FinalResponses<'a>(&'a [Owed]);
+struct FinalResponses<'a>(&'a [StreamRequest]);
 
 impl Serialize for FinalResponses<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|owed| (&owed.id, owed.final_response)))
+        serializer.collect_seq(self.0.iter().map(|request| (&request.id, request.final_response)))
     }
 }
 
@@ -106,27 +106,27 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-impl<'a> Carrying<'a> {
+impl<'a> CheckpointBuilder<'a> {
     pub(crate) fn new(tombstones: &'a [Tombstone]) -> Self {
         Self { tombstones: Tombstones(tombstones), ..Self::default() }
     }
 
     pub(crate) fn add_stream(&mut self, n: u64, stream: &Stream) {
-        self.streams.push(CarriedStream {
+        self.streams.push(CheckpointStream {
             n,
             last: stream.last,
             trimmed: stream.trimmed,
             closed: stream.closed,
-            asked: stream.asked,
-            requests: stream.requests.iter().map(CarriedOwed::of).collect(),
+            sent_server_request: stream.sent_server_request,
+            requests: stream.requests.iter().map(CheckpointRequest::of).collect(),
         });
     }
 
-    /// How far the progress of a request of the stream added last has come.
+    /// Notes the newest progress of a request of the stream added last.
     pub(crate) fn note_progress(&mut self, id: &RequestId, progress: f64) {
         let requests = self.streams.last_mut().into_iter().flat_map(|s| &mut s.requests);
-        for owed in requests.filter(|owed| owed.id == *id && progress.is_finite()) {
-            owed.progress = Some(progress);
+        for request in requests.filter(|request| request.id == *id && progress.is_finite()) {
+            request.progress = Some(progress);
         }
     }
 
@@ -151,7 +151,7 @@ impl<'a> Carrying<'a> {
     }
 }
 
-impl Carried {
+impl Checkpoint {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
         serde_json::from_slice(bytes).map_err(|_| Unreadable::LOG)
     }
@@ -170,12 +170,12 @@ impl Carried {
     pub(crate) fn tombstones(&mut self, now: Millis) -> ThinVec<Tombstone> {
         std::mem::take(&mut self.tombstones)
             .into_iter()
-            .map(|CarriedTombstone(n, last, requests)| Tombstone {
+            .map(|CheckpointTombstone(n, last, requests)| Tombstone {
                 stream: n,
                 last,
                 requests: requests
                     .into_iter()
-                    .map(|(id, final_response)| Owed::new(id, final_response))
+                    .map(|(id, final_response)| StreamRequest::new(id, final_response))
                     .collect(),
                 ended_at: now,
             })
@@ -185,29 +185,29 @@ impl Carried {
     pub(crate) fn streams(&mut self) -> StreamTable {
         std::mem::take(&mut self.streams)
             .into_iter()
-            .map(|CarriedStream { n, last, trimmed, closed, asked, requests }| {
-                let requests = requests.into_iter().map(CarriedOwed::owed).collect();
-                (n, Stream { requests, post: None, last, trimmed, closed, asked })
+            .map(|CheckpointStream { n, last, trimmed, closed, sent_server_request, requests }| {
+                let requests = requests.into_iter().map(CheckpointRequest::into_request).collect();
+                (n, Stream { requests, post: None, last, trimmed, closed, sent_server_request })
             })
             .collect()
     }
 }
 
-impl CarriedOwed {
-    fn of(owed: &Owed) -> Self {
+impl CheckpointRequest {
+    fn of(request: &StreamRequest) -> Self {
         let text = |rerun: &Rerunnable| String::from_utf8(rerun.raw.to_vec()).ok();
         Self {
-            id: owed.id.clone(),
-            final_response: owed.final_response,
-            raw: owed.rerun.as_ref().and_then(text),
-            unsure: owed.rerun.as_ref().is_some_and(|rerun| !rerun.sure),
-            progress: owed.progress,
+            id: request.id.clone(),
+            final_response: request.final_response,
+            raw: request.rerun.as_ref().and_then(text),
+            unsure: request.rerun.as_ref().is_some_and(|rerun| !rerun.sure),
+            progress: request.progress,
         }
     }
 
-    fn owed(self) -> Owed {
+    fn into_request(self) -> StreamRequest {
         let Self { id, final_response, raw, unsure, progress } = self;
         let rerun = raw.map(|raw| Rerunnable { raw: raw.into(), sure: !unsure });
-        Owed { id, final_response, rerun, progress }
+        StreamRequest { id, final_response, rerun, progress }
     }
 }
