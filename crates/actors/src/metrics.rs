@@ -297,7 +297,7 @@ impl End {
     fn label(self) -> &'static str {
         match self {
             Self::Over(Cause::Deleted) => "deleted",
-            Self::Over(Cause::NotBorn) => "not_born",
+            Self::Over(Cause::HandshakeFailed) => "not_born",
             Self::Over(Cause::Idle) => "idle",
             Self::Over(Cause::Disconnected) => "disconnected",
             Self::Over(Cause::Stopping) => "stopping",

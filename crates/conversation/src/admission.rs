@@ -120,7 +120,7 @@ impl Admission<'_> {
         }
     }
 
-    /// Settles a stream of the log whose owner is gone: every request without a final
+    /// Settles a stream of the log whose owner was lost: every request without a final
     /// response runs again, or gets one.
     pub(crate) fn settle_stream(&mut self, context: &mut StepContext<'_>, number: u64) {
         let Answering { streams, posts, .. } = &mut self.delivery.answering;
@@ -140,8 +140,8 @@ impl Admission<'_> {
         }
     }
 
-    /// Settles one request of a stream whose owner is gone. `sent_server_request` is whether the client was
-    /// sent a server request on the stream.
+    /// Settles one request of a stream whose owner was lost. `sent_server_request` is whether the
+    /// client was sent a server request on the stream.
     fn settle_restored_request(
         &mut self,
         context: &mut StepContext<'_>,

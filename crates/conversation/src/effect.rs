@@ -1,4 +1,4 @@
-//! What a session may have its caller do.
+//! The effects that a session asks its caller to perform.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ pub enum Effect {
         /// With what.
         answer: Answer,
     },
-    /// Make the sink an SSE stream.
+    /// Open the sink as an SSE stream.
     Open {
         /// Which sink.
         sink: SinkId,
         /// Does the head name the new session (SES-01)?
         welcome: bool,
-        /// Where the stream can be gone on with if nothing more of it arrives; none for a
-        /// stream that is in no log.
+        /// The event after which the stream can be resumed if nothing more of it arrives; none for
+        /// a stream that is in no log.
         at: Option<EventId>,
     },
     /// Write one frame to an open sink.
@@ -43,9 +43,9 @@ pub enum Effect {
     },
     /// Open a link to the tenant's server.
     OpenLink,
-    /// Close the link; nothing it still says is wanted.
+    /// Close the link; no message that it still carries is wanted.
     CloseLink,
-    /// Hand a message to the tenant's server.
+    /// Send a message to the tenant's server.
     Send(Message),
     /// Append entries to the session's log; bring [`crate::Event::Appended`] when they are held.
     Append {
@@ -56,7 +56,7 @@ pub enum Effect {
         /// The entries, encoded.
         entries: Vec<Bytes>,
     },
-    /// Write what must outlive this owner into the session's record; tell with
+    /// Write what must outlive this owner into the session's record; bring
     /// [`crate::Event::Saved`] when it is held. A newer version makes an older one needless.
     Save {
         /// Rises with every change.
@@ -64,14 +64,14 @@ pub enum Effect {
         /// The state, encoded; [`crate::Session::restore`] reads it.
         state: Arc<[u8]>,
     },
-    /// The session is over: nothing more will come of it, and its id is answered "unknown" from
-    /// now on. Only the answers to DELETEs come after it, on [`crate::Event::Ended`].
+    /// The session is over: it has no further effects, and its id is answered "unknown" from
+    /// now on. Only the answers to DELETEs follow, on [`crate::Event::Ended`].
     Over {
         /// Why.
         cause: Cause,
     },
-    /// Something worth counting.
-    Tell(Fact),
+    /// Count a fact in the metrics.
+    Count(Fact),
 }
 
 impl Effect {
@@ -91,7 +91,7 @@ impl Effect {
 /// How a connection that listens to a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// In order: nothing more comes on this connection.
+    /// In order: nothing more is sent on this connection.
     Proper,
     /// So that the client sees a broken connection.
     Abort,
@@ -113,13 +113,13 @@ pub enum Answer {
     Array(Vec<Bytes>),
     /// The request was cancelled by its own client: nothing more is sent for it (CAN-01).
     Nothing,
-    /// The session has ended as asked (SES-07), and the store holds that.
+    /// The client deleted the session (SES-07), and the store holds that.
     Ended,
     /// It was not taken.
     Refused(Refusal),
 }
 
-/// Why something was not taken, for the edge to put into a status.
+/// Why a request was not taken, for the front to put into a status.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Refusal {
     /// The message breaks a rule of the protocol.
@@ -154,7 +154,7 @@ pub enum Refusal {
 /// One piece of an SSE stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frame {
-    /// An id and no data, so that the client can come back to this point (SSE-04), and
+    /// An id and no data, so that the client can resume from this point (SSE-04), and
     /// how long to wait before it does, in milliseconds (SSE-05).
     Cursor {
         /// The point.
@@ -183,10 +183,10 @@ pub enum Cause {
     /// Its client ended it.
     Deleted,
     /// The handshake failed.
-    NotBorn,
+    HandshakeFailed,
     /// Nothing happened in it for too long.
     Idle,
-    /// The connection it lived on is gone (duplex transports).
+    /// Its one connection is closed (duplex transports).
     Disconnected,
     /// The node stopped.
     Stopping,
@@ -196,7 +196,7 @@ pub enum Cause {
     Moved,
 }
 
-/// Something worth counting.
+/// A fact that is counted in the metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
     /// A request got its final response.
@@ -208,23 +208,23 @@ pub enum Fact {
         /// How long it took, in milliseconds.
         millis: u64,
     },
-    /// A client came back to a stream.
+    /// A client resumed a stream.
     Resumed(ResumeOutcome),
-    /// The tenant's server sent a message that belongs nowhere.
+    /// The tenant's server, or the client, sent a message that belongs to no request.
     Stray,
     /// A message was dropped at a bound.
     Dropped,
 }
 
-/// What came of a client's coming back.
+/// The outcome of a resume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumeOutcome {
-    /// Everything it missed is replayed.
+    /// Everything that the client missed is replayed.
     Replayed,
-    /// Some of what it missed was trimmed; its request ended with an error.
+    /// Some of what the client missed was trimmed; its request ended with an error.
     Trimmed,
-    /// Its stream was finished, and it had everything.
+    /// The stream was finished, and the client had everything.
     Finished,
-    /// It named no event of this session.
+    /// The id names no event of this session.
     Unknown,
 }

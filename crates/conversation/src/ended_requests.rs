@@ -26,7 +26,7 @@ pub(crate) struct EndedRequests {
     next: u8,
 }
 
-/// A request that was ended without the server's answer, which may still come.
+/// A request that was ended without the server's answer, which may be late.
 struct Unanswered {
     id: RequestId,
     /// Its client cancelled it, and wants no answer; otherwise it took too long.

@@ -36,7 +36,7 @@ pub(crate) enum EntryKind {
         /// Which one.
         server_request: ServerRequestId,
     },
-    /// Nothing more will come on it.
+    /// No further message is written to it.
     Closed,
     /// What must outlive the entries before the floor, as `checkpoint` writes it.
     Checkpoint(Bytes),
@@ -125,7 +125,7 @@ struct Head {
     /// Whose final response an `event` is; whom a `cancelled` is about.
     #[serde(default)]
     w: Option<RequestId>,
-    /// What an `event` asks the client, or an `answered` settles.
+    /// The server request that an `event` is, or that an `answered` settles.
     #[serde(default)]
     a: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Everything that can happen to a session.
+//! The events that a session is stepped with.
 
 use protocol::{Body, Message, Mirrored, RequestId};
 
@@ -20,7 +20,7 @@ impl Millis {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SinkId(pub u64);
 
-/// What happened.
+/// Something that happened to a session.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The client posted a message; `sink` takes what answers it.
@@ -39,24 +39,24 @@ pub enum Event {
         /// posts this again.
         forwarded: bool,
     },
-    /// The client opened a GET stream, perhaps to go on after an event.
+    /// The client opened a GET stream, perhaps to resume one after an event.
     Listened {
         /// Where the stream goes.
         sink: SinkId,
-        /// `Last-Event-ID`, as it came.
+        /// `Last-Event-ID`, unparsed.
         after: Option<String>,
     },
-    /// The client asked for the session's end. It is answered on [`Event::Ended`].
+    /// The client deleted the session. It is answered on [`Event::Ended`].
     Deleted {
         /// Where the answer goes.
         sink: SinkId,
     },
     /// The client has closed that connection, or reads it too slowly.
     SinkClosed {
-        /// The connection that is no more.
+        /// The closed connection.
         sink: SinkId,
     },
-    /// The link that [`crate::Effect::OpenLink`] asked for is there.
+    /// The link that [`crate::Effect::OpenLink`] requested is open.
     LinkUp,
     /// The tenant's server sent a message.
     ServerMessage {
@@ -70,7 +70,7 @@ pub enum Event {
         /// What was not sent.
         message: Message,
     },
-    /// The link is gone; what was in flight on it will not be answered.
+    /// The link is closed; what was in flight on it will not be answered.
     LinkDown {
         /// Why, fit for the client to read: no secret, no path, no payload.
         reason: String,
@@ -98,7 +98,7 @@ pub enum Event {
         /// Do not wait for requests in flight.
         at_once: bool,
     },
-    /// The time that [`crate::Session::deadline`] named has come, or seems to have.
+    /// The time that [`crate::Session::deadline`] named has passed, or seems to have.
     DeadlinePassed,
     /// The node stops: the session ends, its open requests get an error, its streams are closed.
     Stopping,

@@ -92,7 +92,7 @@ pub(crate) struct FinalResponse {
 
 /// What the POST's answer has become.
 pub(crate) enum Form {
-    /// Nothing was sent yet: it is JSON if the final responses come first.
+    /// Nothing was sent yet: it is JSON if no other message is to be sent before the final responses.
     Held { upgrade_at: Millis, answers: Vec<FinalResponse> },
     /// A stream of the log, by its number.
     Stream(u64),

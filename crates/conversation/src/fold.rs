@@ -12,7 +12,7 @@ use crate::log::Log;
 use crate::owner_tags::OwnerTags;
 use crate::stream::{Stream, StreamRequest, Tombstone};
 use crate::stream_table::StreamTable;
-use crate::{Millis, OwnerTag, Ring, Unreadable, entry};
+use crate::{Millis, OwnerTag, ReplayBuffer, Unreadable, entry};
 
 /// The state of a session that its log holds.
 pub(crate) struct Folded {
@@ -22,7 +22,7 @@ pub(crate) struct Folded {
     pub(crate) server_requests: Vec<OpenServerRequest>,
 }
 
-/// Reads a log that `owner_tag` goes on with, after the `former` ones, newest first.
+/// Reads a log that `owner_tag` continues, after the `former` owners, newest first.
 pub(crate) fn fold(
     log: &[(u64, Bytes)],
     former: &[OwnerTag],
@@ -97,7 +97,7 @@ pub(crate) fn outline(
     outline + &format!("{server_requests:?}")
 }
 
-impl Ring {
+impl ReplayBuffer {
     /// The streams and server requests of the session as the log alone has them.
     #[doc(hidden)]
     pub fn outline(&self) -> Result<String, Unreadable> {

@@ -169,3 +169,19 @@ impl Handshake {
         changes && !is_first
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn initialized_completes_the_handshake_only_after_the_answer() {
+        let mut handshake = Handshake::new();
+        assert!(!handshake.note_initialized());
+        handshake.note_answered();
+        assert!(handshake.is_initialized() && !handshake.is_live());
+        assert!(handshake.note_initialized());
+        assert!(handshake.is_live());
+        assert!(!handshake.note_initialized());
+    }
+}

@@ -80,10 +80,47 @@ impl KeptResults {
         self.0.retain(|kept| kept.until > now);
     }
 
-    /// Frees the room of what is gone.
+    /// Frees memory that is not in use.
     pub(crate) fn shrink(&mut self) {
         if self.0.is_empty() && self.0.capacity() > 0 {
             self.0 = ThinVec::new();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Limits;
+    use crate::step_context::step_of_part;
+
+    #[test]
+    fn at_a_bound_the_oldest_result_goes() {
+        let limits =
+            Limits { kept_results_max: 2, kept_results_bytes_max: 10, ..Limits::default() };
+        let mut kept = KeptResults::default();
+        let mut kept_after = |id: i64, data: &'static str| {
+            step_of_part(limits.clone(), Millis(0), |context| {
+                let data = Bytes::from_static(data.as_bytes());
+                kept.keep_result(context, &id.into(), &data, (false, false));
+            });
+            [1_i64, 2, 3, 4].map(|id| kept.result_of(&id.into()).is_some())
+        };
+        assert_eq!(kept_after(1, "1234"), [true, false, false, false]);
+        assert_eq!(kept_after(2, "1234"), [true, true, false, false]);
+        assert_eq!(kept_after(3, "1234"), [false, true, true, false], "two are the most");
+        assert_eq!(kept_after(4, "1234567"), [false, false, false, true], "ten bytes are the most");
+    }
+
+    #[test]
+    fn a_result_that_was_sent_is_kept_for_a_shorter_time() {
+        let mut kept = KeptResults::default();
+        step_of_part(Limits::default(), Millis(0), |context| {
+            kept.keep_result(context, &1.into(), &Bytes::new(), (true, false));
+            kept.keep_result(context, &2.into(), &Bytes::new(), (false, false));
+        });
+        kept.drop_old(Millis(ANSWERED_KEPT_MS));
+        assert!(kept.result_of(&1.into()).is_none());
+        assert!(kept.result_of(&2.into()).is_some());
     }
 }

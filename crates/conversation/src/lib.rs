@@ -55,7 +55,7 @@ pub use event_id::{EventId, OwnerTag};
 pub use limits::Limits;
 #[cfg(feature = "mutants")]
 pub use mutants::{MUTANTS, is_mutant_selected, select_mutant};
-pub use saved::{Ring, Saved, Unreadable};
+pub use saved::{ReplayBuffer, Saved, Unreadable};
 pub use session::{Load, Session};
 pub use setup::{Rerun, SessionSetup};
 

@@ -1,6 +1,6 @@
 //! How a session ends here: idle, asleep, handed over, or deleted.
 //!
-//! Asleep and handed over it lives on: it finishes what is in flight, waits until everything is
+//! Asleep or handed over, it does not end for good: it finishes what is in flight, waits until everything is
 //! held, and only then leaves, so that the next owner reads all of it.
 //!
 //! A DELETE is answered once the store has acknowledged the end. An end that is answered before
@@ -50,7 +50,7 @@ enum EndState {
     Pending(ThinVec<SinkId>),
     /// The store holds it.
     Durable,
-    /// The store did not acknowledge it in time. The caller goes on trying.
+    /// The store did not acknowledge it in time. The caller keeps trying.
     Unknown,
 }
 

@@ -211,7 +211,7 @@ impl Log {
 
     /// When the oldest entry may go because the log is above `log_bytes_max`. The entry stays
     /// until the store has acknowledged it, so that its stream does not lose it, and until it
-    /// is `hold_ms` old, so that a client whose connection broke can come back for it.
+    /// is `hold_ms` old, so that a client whose connection broke can resume before it.
     fn settles_at(&self, limits: &Limits) -> Option<Millis> {
         let oldest = self.entries().front()?;
         let over = self.bytes > limits.log_bytes_max && self.first <= self.acknowledged;

@@ -1,6 +1,6 @@
 //! Which owner wrote which entries of the log.
 //!
-//! Each owner writes a run of numbers without a hole, and the next one goes on where what
+//! Each owner writes a run of numbers without a hole, and the next one continues where what
 //! was held of it ends. After a double fault a number may be another owner's than a
 //! client remembers, so an event is known by owner tag *and* number, never by one alone.
 

@@ -301,7 +301,7 @@ impl Parts {
         self.streams.write_event(context, stream, ping.raw().clone(), Mark::Plain);
     }
 
-    /// A connection is gone.
+    /// A connection to the client is closed.
     pub(crate) fn on_sink_closed(&mut self, context: &mut StepContext<'_>, sink: SinkId) {
         if context.setup.duplex == Some(sink) {
             self.end_session(context, Cause::Disconnected);
@@ -309,7 +309,7 @@ impl Parts {
         }
         if self.handshake.is_initializing() && self.posts.has_sink(sink) {
             // The client left before it received the session's id, so no request can name it.
-            self.end_session(context, Cause::NotBorn);
+            self.end_session(context, Cause::HandshakeFailed);
             return;
         }
         self.barrier.disconnect(sink);

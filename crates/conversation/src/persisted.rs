@@ -27,7 +27,7 @@ use crate::{Effect, Limits};
 /// The saved state of a session, and its versions.
 #[derive(Default)]
 pub(crate) struct Persisted {
-    /// The log level that the client asked for.
+    /// The log level that the client set.
     level: Option<LogLevel>,
     /// The resources that the client has subscribed to; bounded by `subscriptions_max`.
     subscriptions: Sparse<BTreeSet<Box<str>>>,
@@ -191,7 +191,7 @@ impl Persisted {
         self.held >= self.newest + u64::from(self.is_to_be_saved(is_duplex, handshake))
     }
 
-    /// Saves what has changed, once for each step. A duplex session lives as long as its
+    /// Saves what has changed, once for each step. A duplex session lasts as long as its
     /// connection, so nothing of it is saved.
     pub(crate) fn save(&mut self, context: &mut StepContext<'_>, handshake: &Handshake) {
         if self.is_to_be_saved(context.is_duplex(), handshake) {

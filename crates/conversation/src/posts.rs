@@ -137,7 +137,7 @@ impl Posts {
         posts.for_each(|post| post.is_forwarded = true);
     }
 
-    /// A connection is gone. That cancels nothing (POST-16): its requests go on.
+    /// A connection is closed. That cancels nothing (POST-16): its requests stay in flight.
     pub(crate) fn disconnect(&mut self, sink: SinkId) {
         if mutant!("disconnect_drops_the_call") {
             self.posts.retain(|post| post.sink != Some(sink));
@@ -204,7 +204,7 @@ impl Posts {
         }
     }
 
-    /// Frees the room of what is gone. Nearly all sessions are quiet nearly always, and room
+    /// Frees memory that is not in use. Nearly all sessions are quiet nearly always, and room
     /// for four exchanges and their POSTs is as much as a quarter of a session.
     pub(crate) fn shrink(&mut self) {
         if self.exchanges.is_empty() {

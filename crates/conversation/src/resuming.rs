@@ -1,5 +1,5 @@
-//! A client that listens or resumes: with a GET, for a new standalone stream or one that goes on
-//! after an event, or with a POST that it has sent before.
+//! A client that listens or resumes: with a GET, for a new standalone stream or for what
+//! follows an event, or with a POST that it has sent before.
 
 use bytes::Bytes;
 use protocol::{ErrorCode, Notification, RequestId, Response};
@@ -22,7 +22,7 @@ pub(crate) struct Resuming<'a> {
 }
 
 impl Resuming<'_> {
-    /// The client opened a GET stream, perhaps to go on after an event.
+    /// The client opened a GET stream, perhaps to resume one after an event.
     pub(crate) fn open_or_resume(
         &mut self,
         context: &mut StepContext<'_>,
@@ -116,7 +116,7 @@ impl Resuming<'_> {
         self.attach_and_replay(context, sink, id.stream, after)
     }
 
-    /// What came `after` an entry and before another owner went on was lost, and the client
+    /// The entries `after` this one were lost with their owner, and the client
     /// saw some of it: everything that is sent to it now would have a hole before it.
     fn resume_lost(
         &mut self,
@@ -154,7 +154,7 @@ impl Resuming<'_> {
         streams.open_head(context, revision, number, after);
         let has_hole = after < trimmed && !mutant!("resume_over_a_hole");
         if has_hole {
-            // Never a silent hole. A standalone stream goes on with what is left.
+            // Never a silent hole. A standalone stream continues with what is left.
             let why = trimmed_text(context.limits());
             if !self.end_requests(context, number, &why) {
                 return ResumeOutcome::Trimmed;
@@ -192,7 +192,7 @@ impl Resuming<'_> {
     }
 
     /// Some of a stream is out of reach, and its client still wants it: its requests end with an
-    /// error. Returns whether the stream goes on, as a standalone one does.
+    /// error. Returns whether the stream continues, as a standalone one does.
     fn end_requests(&mut self, context: &mut StepContext<'_>, number: u64, why: &str) -> bool {
         let Some(stream) = self.delivery.answering.streams.get(number) else { return false };
         if stream.is_standalone() {
@@ -294,8 +294,8 @@ fn trimmed_through(stream: Option<&crate::stream::Stream>) -> u64 {
     stream.map_or(0, |stream| stream.trimmed)
 }
 
-/// Writes the error that ends the requests of an ended stream whose final response did not
-/// come before `sent`.
+/// Writes the error that ends the requests of an ended stream whose final response was not
+/// among the entries up to `sent`.
 fn write_undelivered(
     context: &mut StepContext<'_>,
     sink: SinkId,

@@ -12,7 +12,7 @@ use crate::OwnerTag;
 pub struct Saved {
     /// The revision agreed on.
     pub revision: Revision,
-    /// The params of the client's `initialize`, as they came.
+    /// The params of the client's `initialize`, unchanged.
     pub initialize: Arc<[u8]>,
     /// The newest state; empty where none was saved yet.
     pub state: Arc<[u8]>,
@@ -26,7 +26,7 @@ pub struct Saved {
 
 /// Everything of a session's log that can be replayed, written down.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ring {
+pub struct ReplayBuffer {
     /// The number of the first entry; where there is none, of the next one. It is the floor, too.
     pub first: u64,
     /// The entries, without a hole.
@@ -41,7 +41,7 @@ pub enum Unreadable {
     #[error("the session's {0} is corrupt; the session is lost")]
     Corrupt(&'static str),
     /// In a format that this version does not know. A node that runs the version that wrote
-    /// it can go on with the session.
+    /// it can restore the session.
     #[error("the session's {0} is of a newer version; serve the session with that version")]
     Newer(&'static str),
 }

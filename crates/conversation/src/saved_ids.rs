@@ -7,7 +7,7 @@ use thin_vec::ThinVec;
 /// (`protocol`: 1,024 bytes), so a list adds at most 64 KiB to the saved state.
 const IDS_MAX: usize = 64;
 
-/// Each id once, oldest first. Ids are kept for as long as the session lives, up to
+/// Each id once, oldest first. Ids are kept for as long as the session lasts, up to
 /// [`IDS_MAX`]: a client does not use an id twice.
 #[derive(Default)]
 pub(crate) struct SavedIds(ThinVec<RequestId>);

@@ -45,7 +45,7 @@ pub(crate) struct ServerLink {
 enum State {
     /// There is none; one may be opened from `again_at` on.
     Down { again_at: Millis },
-    /// Asked for.
+    /// Requested.
     Opening { until: Millis },
     /// Up, and its `initialize` unanswered.
     Initializing { until: Millis },
@@ -136,7 +136,7 @@ impl ServerLink {
         }
     }
 
-    /// Asks for a link if there is none and its time has come.
+    /// Requests a link if there is none and the wait is over.
     pub(crate) fn open_link(&mut self, context: &mut StepContext<'_>) {
         if let State::Down { again_at } = self.state
             && again_at <= context.now
@@ -160,7 +160,7 @@ impl ServerLink {
         self.undecided.clear();
     }
 
-    /// The link is there: the handshake comes first.
+    /// The link is open: sends `initialize`.
     pub(crate) fn begin_handshake(
         &mut self,
         context: &mut StepContext<'_>,
@@ -255,7 +255,7 @@ impl ServerLink {
         self.send_or_queue(context, Notification::new(Method::Cancelled, Some(params.as_bytes())));
     }
 
-    /// The handshake failed, or the link is gone: the next one is opened after a wait.
+    /// The handshake failed, or the link is closed: the next one is opened after a wait.
     pub(crate) fn note_failure(&mut self, now: Millis) {
         self.failures += 1;
         self.state = State::Down { again_at: now.plus(self.backoff()) };
@@ -269,7 +269,7 @@ impl ServerLink {
         }
     }
 
-    /// The link is gone. Returns the message for the requests that it had, and whether it was
+    /// The link is closed. Returns the message for the requests that it had, and whether it was
     /// up; none where that is known.
     pub(crate) fn note_lost(&mut self, now: Millis, reason: &str) -> Option<(String, bool)> {
         match self.state {
@@ -286,8 +286,8 @@ impl ServerLink {
         }
     }
 
-    /// Opens the link if its time has come. Returns whether it was to be up by now, and is
-    /// closed because it is not.
+    /// Opens the link if the wait is over. Returns whether it was not up in time, and is therefore
+    /// closed.
     pub(crate) fn open_or_time_out(&mut self, context: &mut StepContext<'_>) -> bool {
         if self.deadline().is_none_or(|deadline| deadline > context.now) {
             return false;

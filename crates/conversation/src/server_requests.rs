@@ -215,25 +215,23 @@ pub(crate) fn request_id(id: ServerRequestId) -> RequestId {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::setup::{Rerun, Setup};
+    use crate::step_context::step_of_part;
     use crate::{Limits, OwnerTag};
 
     #[test]
     fn an_id_names_a_request_only_of_an_owner_and_a_number_that_were() {
-        let limits = Arc::new(Limits::default());
-        let setup = Setup { limits, rerun: Rerun::Never, idle_stop_secs: None, duplex: None };
-        let context = StepContext { now: Millis(0), setup: &setup, effects: &mut Vec::new() };
         let (mut requests, log) = (ServerRequests::new(), Log::new(OwnerTag(7)));
-        let id = requests.add_request(&context, &log, Method::RootsList, None, Route::Standalone);
-        assert_eq!(requests.id_named_by(&log, &request_id(id)), Some(id));
-        let other_number = ServerRequestId { number: 2, ..id };
-        let other_owner = ServerRequestId { owner_tag: OwnerTag(8), ..id };
-        assert_eq!(requests.id_named_by(&log, &request_id(other_number)), None);
-        assert_eq!(requests.id_named_by(&log, &request_id(other_owner)), None);
-        assert!(requests.take_answered(id).is_some());
-        assert_eq!(requests.id_named_by(&log, &request_id(id)), Some(id), "it was one");
+        step_of_part(Limits::default(), Millis(0), |context| {
+            let route = Route::Standalone;
+            let id = requests.add_request(context, &log, Method::RootsList, None, route);
+            assert_eq!(requests.id_named_by(&log, &request_id(id)), Some(id));
+            let other_number = ServerRequestId { number: 2, ..id };
+            let other_owner = ServerRequestId { owner_tag: OwnerTag(8), ..id };
+            assert_eq!(requests.id_named_by(&log, &request_id(other_number)), None);
+            assert_eq!(requests.id_named_by(&log, &request_id(other_owner)), None);
+            assert!(requests.take_answered(id).is_some());
+            assert_eq!(requests.id_named_by(&log, &request_id(id)), Some(id), "it was one");
+        });
     }
 }

@@ -14,7 +14,7 @@ use crate::parts::Parts;
 use crate::restore::Restored;
 use crate::setup::Setup;
 use crate::step_context::StepContext;
-use crate::{Cause, Effect, Event, Millis, Ring, Saved, SessionSetup, SinkId, Unreadable};
+use crate::{Cause, Effect, Event, Millis, ReplayBuffer, Saved, SessionSetup, SinkId, Unreadable};
 
 /// One client session.
 pub struct Session {
@@ -46,7 +46,7 @@ impl Session {
         Self { setup: setup.into(), parts }
     }
 
-    /// Goes on with a session that another owner kept. What was in flight there is run
+    /// Restores a session of another owner. What was in flight there is run
     /// again where that does no harm, and otherwise ends with an error.
     ///
     /// `setup.owner_tag` must be new, and is not among the former ones. A duplex session
@@ -147,7 +147,7 @@ impl Session {
         self.parts.handshake.revision()
     }
 
-    /// The params of its `initialize`, for the record: what another owner needs to go on.
+    /// The params of its `initialize`, for the record: what another owner needs to restore it.
     /// Empty where there was none yet, and for a duplex session, which ends with its
     /// connection and is never taken over.
     pub fn initialize(&self) -> Arc<[u8]> {
@@ -162,10 +162,10 @@ impl Session {
     }
 
     /// Everything of the log that can be replayed, for writing it anew.
-    pub fn ring(&self) -> Ring {
+    pub fn replay_buffer(&self) -> ReplayBuffer {
         let log = self.parts.streams.log();
         let first = log.first();
-        Ring { first, entries: log.encoded(first) }
+        ReplayBuffer { first, entries: log.encoded(first) }
     }
 
     /// Does this connection wait until the end of the session is written?
@@ -173,7 +173,7 @@ impl Session {
         self.parts.lifecycle.awaits_end(sink)
     }
 
-    /// What it knows of its streams and server requests that its log says, too.
+    /// Its streams and server requests as far as its log holds them, too.
     #[doc(hidden)]
     pub fn outline(&self) -> String {
         self.parts.streams.outline(self.parts.server_requests.logged_requests())

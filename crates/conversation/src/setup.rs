@@ -13,7 +13,7 @@ pub struct SessionSetup {
     pub limits: Arc<Limits>,
     /// The tag of its owner's events: random, and never used before.
     pub owner_tag: OwnerTag,
-    /// Where its jitter comes from: any number.
+    /// The seed of its jitter: any number.
     pub seed: u64,
     /// Which tool calls may be run again when it is not known whether they were run before.
     pub rerun: Rerun,

@@ -19,7 +19,7 @@ impl<'a> StepContext<'a> {
         &self.setup.limits
     }
 
-    /// Does the session live on one connection (HTTP+SSE, stdio)?
+    /// Does the session last as long as one connection (HTTP+SSE, stdio)?
     pub(crate) fn is_duplex(&self) -> bool {
         self.setup.duplex.is_some()
     }
@@ -73,6 +73,20 @@ impl<'a> StepContext<'a> {
 
     /// Reports something worth counting.
     pub(crate) fn count_fact(&mut self, fact: Fact) {
-        self.effects.push(Effect::Tell(fact));
+        self.effects.push(Effect::Count(fact));
     }
+}
+
+/// Runs one step of a part, and returns its effects; for the tests of the parts.
+#[cfg(test)]
+pub(crate) fn step_of_part(
+    limits: Limits,
+    now: Millis,
+    step: impl FnOnce(&mut StepContext<'_>),
+) -> Vec<Effect> {
+    let (limits, rerun) = (limits.into(), crate::Rerun::Annotated);
+    let setup = Setup { limits, rerun, idle_stop_secs: None, duplex: None };
+    let mut effects = Vec::new();
+    step(&mut StepContext { now, setup: &setup, effects: &mut effects });
+    effects
 }

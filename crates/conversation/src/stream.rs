@@ -61,7 +61,7 @@ pub(crate) struct Tombstone {
 }
 
 impl Tombstone {
-    /// Forgets a stream but for what its client may still ask for.
+    /// Forgets a stream but for what its client may still resume.
     pub(crate) fn of(number: u64, stream: Stream, now: Millis) -> Self {
         let Stream { last, mut requests, .. } = stream;
         requests.iter_mut().for_each(|request| (request.rerun, request.progress) = (None, None));
@@ -81,7 +81,7 @@ pub(crate) struct StreamRequest {
     pub(crate) final_response: u64,
     /// The request itself, while another owner might have to run it again.
     pub(crate) rerun: Option<Rerunnable>,
-    /// How far its progress had come at a former owner, where the log does not say any more.
+    /// Its newest progress at a former owner, where the log does not hold it any more.
     pub(crate) progress: Option<f64>,
 }
 

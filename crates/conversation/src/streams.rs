@@ -33,7 +33,7 @@ pub(crate) struct Streams {
     log: Log,
     /// Streams of which nothing can be replayed any more, oldest first.
     tombstones: ThinVec<Tombstone>,
-    /// Where the jitter of `retry` comes from.
+    /// The seed of the jitter of `retry`.
     seed: u64,
 }
 
@@ -237,7 +237,7 @@ impl Streams {
         self.log.push(number, EntryKind::Answered { server_request }, context.now);
     }
 
-    /// Ends a stream: nothing more will come on it.
+    /// Closes a stream: no further message is written to it.
     pub(crate) fn close_stream(&mut self, context: &StepContext<'_>, number: u64) {
         if let Some(stream) = self.table.get_mut(number).filter(|stream| !stream.closed) {
             stream.closed = true;
@@ -286,7 +286,7 @@ impl Streams {
         }
     }
 
-    /// Writes the head of a stream's response: where to come back to, and when (SSE-04, SSE-05).
+    /// Writes the head of a stream's response: the event to resume from, and when (SSE-04, SSE-05).
     pub(crate) fn open_head(
         &mut self,
         context: &mut StepContext<'_>,
@@ -335,7 +335,7 @@ impl Streams {
         }
     }
 
-    /// Ends a connection that listens to a stream; the stream itself goes on.
+    /// Ends a connection that listens to a stream; the stream itself stays open.
     pub(crate) fn finish_sink(
         &mut self,
         context: &mut StepContext<'_>,
@@ -373,7 +373,7 @@ impl Streams {
         }
     }
 
-    /// A connection is gone. Returns whether it listened to a stream.
+    /// A connection is closed. Returns whether it listened to a stream.
     pub(crate) fn disconnect(&mut self, sink: SinkId) -> bool {
         self.attachments.remove(sink)
     }
@@ -415,8 +415,8 @@ impl Streams {
         earliest.note_if_any(self.trims_at(limits));
     }
 
-    /// How long a client is to wait before it comes back: `retry_ms`, up to a quarter
-    /// more or less, so that clients cut together do not come back together.
+    /// How long a client is to wait before it resumes: `retry_ms`, up to a quarter
+    /// more or less, so that clients cut together do not resume together.
     fn next_retry(&mut self, limits: &Limits) -> u32 {
         // xorshift64: any spread will do.
         self.seed ^= self.seed << 13;
@@ -427,8 +427,52 @@ impl Streams {
         u32::try_from(u64::from(limits.retry_ms) - quarter + around).unwrap_or(u32::MAX)
     }
 
-    /// Frees the room of what is gone.
+    /// Frees memory that is not in use.
     pub(crate) fn shrink(&mut self) {
         self.attachments.shrink();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step_context::step_of_part;
+    use crate::{EventId, Millis};
+
+    const PRIMING: Revision = Revision::NEWEST_STABLE;
+
+    fn step(step: impl FnOnce(&mut StepContext<'_>)) -> Vec<Effect> {
+        step_of_part(Limits::default(), Millis(0), step)
+    }
+
+    #[test]
+    fn an_event_is_written_to_its_connection_once_the_log_holds_it() {
+        let (owner_tag, sink) = (OwnerTag(7), SinkId(1));
+        let mut streams = Streams::new(owner_tag, 1);
+        let data = Bytes::from_static(b"{}");
+        let written = step(|context| {
+            let stream = streams.open_standalone(context, PRIMING, sink);
+            streams.write_event(context, stream, data.clone(), Mark::Plain);
+            context.effects.extend(streams.hand_out());
+        });
+        assert!(matches!(written[..], [Effect::Append { first: 1, floor: 1, .. }]), "{written:?}");
+        let acknowledged = step(|context| streams.acknowledge_entries(context, PRIMING, 2));
+        let id = EventId { stream: 1, owner_tag, number: 2 };
+        let frame = Frame::Message { id: Some(id), data };
+        assert_eq!(acknowledged.last(), Some(&Effect::Write { sink, frame }));
+        assert!(step(|context| streams.acknowledge_entries(context, PRIMING, 2)).is_empty());
+    }
+
+    #[test]
+    fn the_newest_standalone_stream_is_one_that_has_a_connection() {
+        let mut streams = Streams::new(OwnerTag(7), 1);
+        step(|context| {
+            streams.open_standalone(context, PRIMING, SinkId(1));
+            streams.open_standalone(context, PRIMING, SinkId(2));
+        });
+        assert_eq!(streams.newest_standalone(), Some(2));
+        assert!(streams.disconnect(SinkId(2)));
+        assert_eq!(streams.newest_standalone(), Some(1));
+        assert!(!streams.disconnect(SinkId(2)));
     }
 }

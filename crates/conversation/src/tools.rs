@@ -2,7 +2,7 @@
 //!
 //! A request that only reads may. A call of a tool may where the tool's author says that a
 //! second call changes nothing, or where the backend is configured so. The annotations are
-//! learned from the lists that pass by; only where they are not known, the server is asked.
+//! learned from the lists that clients request; only where they are not known, the list is read.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -80,7 +80,7 @@ impl Tools {
     /// May a call of a tool be run a second time?
     fn call_verdict(&self, call: &Request) -> Verdict {
         let of_others = if self.is_complete { Verdict::No } else { Verdict::Unknown };
-        // Then no name tells more, and it need not be read.
+        // Then the name decides nothing, and need not be read.
         if self.twice.is_empty() {
             return of_others;
         }
@@ -91,7 +91,7 @@ impl Tools {
         })
     }
 
-    /// The request itself, where it may come to be written into the log.
+    /// The request itself, where it may have to be written into the log.
     pub(crate) fn raw_to_keep(
         &self,
         context: &StepContext<'_>,
@@ -124,5 +124,32 @@ pub(crate) fn read_request(raw: &Bytes) -> Option<Request> {
     match Message::parse(raw.clone()) {
         Ok(Message::Request(request)) => Some(request),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step_context::step_of_part;
+    use crate::{Limits, Millis};
+
+    #[test]
+    fn a_tool_that_is_not_annotated_is_unknown_until_the_list_is_complete() {
+        let params = br#"{"name":"add"}"#;
+        let call = Request::new(1.into(), Method::ToolsCall, Some(params));
+        let page = |result: &str| protocol::header_params::tools(result.as_bytes());
+        let mut tools = Tools::default();
+        step_of_part(Limits::default(), Millis(0), |context| {
+            assert_eq!(tools.verdict(context, &call), Verdict::Unknown);
+            tools.learn_page(context, &page(r#"{"tools":[],"nextCursor":"2"}"#));
+            assert_eq!(tools.verdict(context, &call), Verdict::Unknown);
+            let last = r#"{"tools":[{"name":"add","inputSchema":{},
+                "annotations":{"idempotentHint":true}}]}"#;
+            tools.learn_page(context, &page(last));
+            assert_eq!(tools.verdict(context, &call), Verdict::Yes);
+            tools.forget_tools();
+            tools.learn_page(context, &page(r#"{"tools":[]}"#));
+            assert_eq!(tools.verdict(context, &call), Verdict::No);
+        });
     }
 }

@@ -53,3 +53,25 @@ impl WaitingMessages {
         matching
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step_context::step_of_part;
+    use crate::{Effect, Limits, Millis};
+
+    #[test]
+    fn at_the_bound_the_oldest_message_is_dropped_and_counted() {
+        let limits = Limits { waiting_max: 1, ..Limits::default() };
+        let mut waiting = WaitingMessages::default();
+        let effects = step_of_part(limits, Millis(0), |context| {
+            for data in ["1", "2"] {
+                let data = Bytes::from_static(data.as_bytes());
+                let message = Waiting { data, server_request: None, early: false };
+                waiting.push_message(context, message);
+            }
+        });
+        assert_eq!(effects, [Effect::Count(Fact::Dropped)]);
+        assert_eq!(waiting.take_all()[0].data, "2");
+    }
+}

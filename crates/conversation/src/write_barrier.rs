@@ -130,7 +130,7 @@ impl WriteBarrier {
         }
     }
 
-    /// A connection is gone, and needs no answer.
+    /// A connection is closed, and needs no answer.
     pub(crate) fn disconnect(&mut self, sink: SinkId) {
         self.answers.retain(|waiting| waiting.sink != sink);
     }

@@ -104,7 +104,7 @@ fn a_server_that_cannot_be_started_leaves_no_session() {
     world.link_open = false;
     world.step(Event::LinkDown { reason: "no such program".to_owned() });
     assert_eq!(world.gist(sink), ["0 error -32603"]);
-    assert_eq!(world.over, Some(Cause::NotBorn));
+    assert_eq!(world.over, Some(Cause::HandshakeFailed));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_client_that_leaves_before_the_answer_to_initialize_leaves_no_session() {
     let mut world = World::new(Limits::default());
     let sink = world.post(r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}"#);
     world.hang_up(sink);
-    assert_eq!(world.over, Some(Cause::NotBorn));
+    assert_eq!(world.over, Some(Cause::HandshakeFailed));
     assert!(!world.link_open);
 }
 
@@ -273,5 +273,5 @@ fn an_initialize_of_which_too_much_would_be_kept_is_refused_by_the_name_of_its_b
     let Refusal::Rejected(rejection) = world.refusal(sink) else { panic!("not rejected") };
     assert_eq!(rejection.code, ErrorCode::InvalidParams);
     assert!(rejection.message.contains("16384 bytes (sessions.initialize_bytes_max)"));
-    assert_eq!(world.over, Some(Cause::NotBorn));
+    assert_eq!(world.over, Some(Cause::HandshakeFailed));
 }

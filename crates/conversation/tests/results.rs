@@ -161,14 +161,15 @@ fn the_log_is_never_above_its_bound_and_one_message() {
             world.hang_up(sink);
         }
         world.answer(id, &large((id as usize * 997) % (15 << 10)));
-        let bytes: usize = world.session.ring().entries.iter().map(|entry| entry.len()).sum();
+        let bytes: usize =
+            world.session.replay_buffer().entries.iter().map(|entry| entry.len()).sum();
         assert!(bytes < (4 << 10) + (16 << 10) + (4 << 10), "{bytes} after {id}");
     }
     // Down to what it keeps for long.
     world.acknowledge();
     world.wait(30_000);
     world.acknowledge();
-    let bytes: usize = world.session.ring().entries.iter().map(|entry| entry.len()).sum();
+    let bytes: usize = world.session.replay_buffer().entries.iter().map(|entry| entry.len()).sum();
     assert!(bytes < (4 << 10) + (4 << 10), "{bytes}");
 }
 

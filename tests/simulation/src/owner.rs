@@ -456,7 +456,7 @@ impl World {
                     }
                 }
             }
-            Effect::Tell(_) => {}
+            Effect::Count(_) => {}
         }
     }
 

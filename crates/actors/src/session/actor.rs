@@ -350,7 +350,7 @@ impl SessionActor {
         let Some(log_writer) = self.life.log_writer_mut() else { return };
         let (node, handle, session) = (&self.context, &self.handle, &self.session);
         let replay_buffer = || {
-            let buffer = session.ring();
+            let buffer = session.replay_buffer();
             (buffer.first, buffer.entries)
         };
         let mut outcomes = Vec::new();

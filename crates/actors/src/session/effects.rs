@@ -95,7 +95,7 @@ impl SessionActor {
                 self.write_log(|log_writer| log_writer.save(State { version, bytes: state }));
             }
             Effect::Over { cause } => self.leave(End::Over(cause)),
-            Effect::Tell(fact) => metrics::tell(&fact),
+            Effect::Count(fact) => metrics::tell(&fact),
         }
     }
 

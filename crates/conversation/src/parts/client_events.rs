@@ -31,7 +31,7 @@ impl Parts {
         self.end_session(context, Cause::Deleted);
     }
 
-    /// The client opened a GET stream, perhaps to go on after an event.
+    /// The client opened a GET stream, perhaps to resume one after an event.
     pub(crate) fn on_listened(
         &mut self,
         context: &mut StepContext<'_>,
@@ -109,7 +109,7 @@ impl Parts {
             Err(rejection) => {
                 context.refuse_sink(sink, Refusal::Rejected(rejection));
                 if !context.is_duplex() {
-                    self.end_session(context, Cause::NotBorn);
+                    self.end_session(context, Cause::HandshakeFailed);
                 }
             }
         }
@@ -240,7 +240,7 @@ impl Parts {
             matches!(member, Ok(Message::Request(_)) | Err(_))
         };
         let open = members.iter().filter(|member| wants_answer(member)).count();
-        // A batch is answered as one, so any of its requests tells where.
+        // A batch is answered as one, so any of its requests decides.
         let rejoins = |member: &Result<Message, Rejection>| match member {
             Ok(Message::Request(request)) => self.rejoin_request(context, sink, &request.id),
             _ => false,
@@ -288,7 +288,7 @@ impl Parts {
                 if let Some(id) = id {
                     self.cancel_request(context, &id, notification);
                     // Were the cancellation lost with this owner, the next one would run the
-                    // request again. It may come twice, and the entry that holds it may stem
+                    // request again. It may be sent twice, and the entry that holds it may stem
                     // from the first time, so everything in the log is waited for.
                     return self.streams.log().newest();
                 }
@@ -304,7 +304,7 @@ impl Parts {
             self.persisted.note_change(true);
             self.delivery().send_waiting(context);
             if self.link.is_up() {
-                // Otherwise the server's own handshake will say so.
+                // Otherwise it is sent at the end of the handshake with the server.
                 self.link.send_or_queue(context, notification);
             }
         }
@@ -340,7 +340,7 @@ impl Parts {
         };
         let stream = self.posts.post(exchange.post).and_then(|post| post.stream());
         if stream.is_none() {
-            // No log says that it was cancelled.
+            // No log holds the cancellation.
             self.persisted.save_cancelled(context, id);
         }
         if !self.link.unqueue(id) {

@@ -1,4 +1,4 @@
-//! What the tenant's server does: its link comes and goes, and it sends responses,
+//! What the tenant's server does: its link opens and closes, and it sends responses,
 //! notifications, and requests to the client.
 
 use bytes::Bytes;
@@ -23,7 +23,7 @@ impl Parts {
         self.link.begin_handshake(context, self.handshake.client());
     }
 
-    /// The link is gone. What was in flight on it will not be answered, so it ends here (STD-05).
+    /// The link is closed. What was in flight on it will not be answered, so it ends here (STD-05).
     pub(crate) fn on_link_down(&mut self, context: &mut StepContext<'_>, reason: &str) {
         let Some((message, was_up)) = self.link.note_lost(context.now, reason) else { return };
         self.delivery().withdraw_all_requests(context, "the server ended");
@@ -42,14 +42,14 @@ impl Parts {
         }
     }
 
-    /// The handshake with the server failed, or the link is gone: each request that waits for
+    /// The handshake with the server failed, or the link is closed: each request that waits for
     /// the server gets `error`.
     fn fail_link(&mut self, context: &mut StepContext<'_>, error: &impl Fn(RequestId) -> Response) {
         self.link.note_failure(context.now);
         self.mirroring.fail_parked(context, error);
         self.delivery().settle_all_with_error(context, error);
         if self.handshake.is_initializing() {
-            self.end_session(context, Cause::NotBorn);
+            self.end_session(context, Cause::HandshakeFailed);
         }
     }
 
@@ -247,7 +247,7 @@ impl Parts {
             Method::Progress => self.receive_progress(context, notification, &params),
             Method::Cancelled => self.receive_cancellation(context, &params),
             Method::LogMessage => {
-                // Only what the client asked for (LOG-02); before it asked, everything (LOG-03).
+                // Only the level that the client set (LOG-02); before it set one, everything (LOG-03).
                 let level = payload::log_level_of(&params);
                 let least = self.persisted.level();
                 if least.is_none_or(|least| level.is_some_and(|level| level >= least)) {
@@ -328,7 +328,7 @@ impl Parts {
             }
         };
         if let Route::Post(post) = route {
-            // While the client is asked something, the request that it is asked for is not hung.
+            // While the client has a server request to answer, the request that it is for is not hung.
             let limits = context.limits();
             let answered_by = context.now.plus(limits.ask_secs * 1_000);
             self.posts.hold_off_silence(post, answered_by.plus(limits.request_secs * 1_000));

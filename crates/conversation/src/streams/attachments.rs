@@ -154,7 +154,7 @@ impl Attachments {
         self.0.iter().any(|a| a.stream == stream && a.sent < number)
     }
 
-    /// Frees the room of what is gone.
+    /// Frees memory that is not in use.
     pub(super) fn shrink(&mut self) {
         if self.0.is_empty() {
             self.0 = ThinVec::new();

@@ -122,7 +122,7 @@ impl Streams {
         self.close_deserted_beyond(context, DESERTED_MAX);
     }
 
-    /// As [`Streams::close_deserted`], where the clients that listened have still to come.
+    /// As [`Streams::close_deserted`], where the clients that listened have not resumed yet.
     pub(crate) fn close_deserted_for_long(&mut self, context: &StepContext<'_>) {
         self.close_deserted_beyond(context, DESERTED_MAX + context.limits().standalone_max);
     }

@@ -58,7 +58,7 @@ impl Streams {
 
     /// Writes everything that waits for the store, because the session ends here: all but server
     /// requests. No answer to them is taken any more; and where the end is lost with this owner,
-    /// the next one, which may run the call again, would not know that its client was asked.
+    /// the next one, which may run the call again, would not know that its client has the server request.
     pub(crate) fn write_all_unlogged(
         &mut self,
         context: &mut StepContext<'_>,

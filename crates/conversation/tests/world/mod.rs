@@ -436,7 +436,8 @@ impl World {
         // Reading the whole log each time would take most of the time.
         self.steps += 1;
         if self.steps.is_multiple_of(8) && !self.session.is_over() {
-            let (known, said) = (self.session.outline(), self.session.ring().outline().unwrap());
+            let (known, said) =
+                (self.session.outline(), self.session.replay_buffer().outline().unwrap());
             // A grave that was forgotten for its age is still in the log until that is trimmed.
             let forgotten = |line: &&str| line.contains(" was: ") && !known.contains(*line);
             let said: Vec<_> = said.lines().filter(|line| !forgotten(line)).collect();
@@ -493,7 +494,7 @@ impl World {
                 self.pending.push_back(Batch::Append { first, floor, entries });
             }
             Effect::Over { cause } => self.over = Some(cause),
-            Effect::Tell(_) => {}
+            Effect::Count(_) => {}
         }
     }
 

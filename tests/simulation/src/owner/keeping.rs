@@ -33,7 +33,7 @@ impl World {
         let Some(ownership) = &mut owned.ownership else { return };
         let session = &owned.session;
         let ring = || {
-            let ring = session.ring();
+            let ring = session.replay_buffer();
             (ring.first, ring.entries)
         };
         let Some(op) = ownership.next(&snapshot, ring, random) else { return };
