@@ -111,9 +111,8 @@ impl fmt::Display for Problems {
 /// Is this path one that `pattern` means?
 fn matches(pattern: &str, path: &str) -> bool {
     let (mut names, mut wanted) = (path.split('.'), pattern.split('.'));
-    let is_meant = wanted
-        .by_ref()
-        .all(|wanted| names.next().is_some_and(|name| wanted == "*" || wanted == name));
+    let is_meant =
+        wanted.all(|wanted| names.next().is_some_and(|name| wanted == "*" || wanted == name));
     is_meant && names.next().is_none()
 }
 
