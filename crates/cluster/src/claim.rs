@@ -29,18 +29,17 @@ pub(crate) async fn claim(
     let owner = record.owner.token;
     let new = Owner { token: owner.next(random), node: node.incarnation };
     let expected = location::expected(record);
-    let rules = location::Rules::default();
     let mut tries = 1;
     loop {
         let generation = node.failovers.generation(session, node.lease.now());
         let is_stable = generation.stabilisation == Stabilisation::Done;
         let lease_generation = if is_stable { node.valid_lease_generation().await } else { None };
-        location::may_claim(is_stable, lease_generation.is_some(), rules)?;
+        location::may_claim(is_stable, lease_generation.is_some())?;
         let answer = node.store.claim(session, expected, new, generation.primary, ttl).await;
         // A node that was away cannot say who is gone. Its own lease must hold when it
         // claims and when it is answered; what it claimed otherwise, it claims from itself.
         let lease_held = answer.is_ok() && node.holds_on(lease_generation).await;
-        match (location::claim_outcome(&answer, lease_held, rules), answer) {
+        match (location::claim_outcome(&answer, lease_held), answer) {
             (Outcome::Claimed, Ok(claimed)) => {
                 metrics::CLAIMS.inc();
                 return Ok(claimed);

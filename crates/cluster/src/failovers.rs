@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use ownership::failover::{FailoverTracker, Generation, Rules};
+use ownership::failover::{FailoverTracker, Generation};
 use protocol::SessionId;
 use store::redis::{slot_of, slot_of_leases};
 use store::{Primary, PrimaryId};
@@ -22,7 +22,7 @@ pub(crate) struct Failovers {
 impl Failovers {
     /// Stabilisation takes so much time.
     pub(crate) fn new(stabilisation: Duration) -> Self {
-        let tracker = FailoverTracker::new(millis(stabilisation), Rules::default());
+        let tracker = FailoverTracker::new(millis(stabilisation));
         Self { tracker: RwLock::new(tracker), newest: AtomicU64::new(0) }
     }
 

@@ -37,12 +37,11 @@ async fn look_up(
     fresh: bool,
 ) -> Result<SessionLocation, Error> {
     let lease_generation = node.valid_lease_generation().await;
-    let rules = location::Rules::default();
     let Some(record) = node.store.read(session).await.map_err(Error::Store)? else {
         let stabilisation = node.failovers.generation(session, node.lease.now()).stabilisation;
         let is_stable = stabilisation == Stabilisation::Done;
         let lease_held = is_stable && node.holds_on(lease_generation).await;
-        location::is_unknown(is_stable, lease_held, rules)?;
+        location::is_unknown(is_stable, lease_held)?;
         return Ok(SessionLocation::Unknown);
     };
     let record = Box::new(record);
@@ -64,7 +63,7 @@ async fn look_up(
     // Asked only where it decides: a node that doubts its lease waits for the next renewal.
     let decides = presence == Presence::Gone && proves.is_ok();
     let lease_held = decides && node.holds_on(lease_generation).await;
-    match (location::claimable(&presence, proves, lease_held, rules)?, presence) {
+    match (location::claimable(&presence, proves, lease_held)?, presence) {
         (None, Presence::Live(lease)) => Ok(there(node.members.link_by(lease))),
         (None, _) => Err(Error::NoLease),
         (Some(cause), _) => {

@@ -6,23 +6,11 @@
 //! generation it is and how far stabilisation is. It reads no clock and asks no store.
 
 use crate::machine::{Claimable, Stabilisation};
+use crate::rules::rule;
 use crate::{Primary, PrimaryId};
 
 /// The id of a store that keeps everything in the node's own process, and so never fails over.
 const IN_PROCESS: PrimaryId = PrimaryId(0);
-
-/// Which rules hold. Tests switch one off to show that it is missed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// A lease that is gone proves nothing before a lease has passed since a failover.
-    pub waits_out_leases: bool,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Self { waits_out_leases: true }
-    }
-}
 
 /// What this node knows of the primary that keeps a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +41,6 @@ pub struct Observed {
 pub struct FailoverTracker {
     /// How long stabilisation takes, in milliseconds.
     stabilisation_ms: u64,
-    rules: Rules,
     known: Vec<Known>,
     newest: u64,
 }
@@ -71,14 +58,14 @@ struct Known {
 impl FailoverTracker {
     /// Of a store that never fails over, as far as the node is concerned.
     pub fn never() -> Self {
-        let mut tracker = Self::new(0, Rules::default());
+        let mut tracker = Self::new(0);
         tracker.observe(vec![Primary::of_everything(IN_PROCESS)], 0);
         tracker
     }
 
     /// No primary is known. Stabilisation takes `stabilisation_ms` milliseconds.
-    pub fn new(stabilisation_ms: u64, rules: Rules) -> Self {
-        Self { stabilisation_ms, rules, known: Vec::new(), newest: 0 }
+    pub fn new(stabilisation_ms: u64) -> Self {
+        Self { stabilisation_ms, known: Vec::new(), newest: 0 }
     }
 
     /// Takes the primaries that answered. Those that are not among them stay as they were
@@ -163,7 +150,7 @@ impl FailoverTracker {
             holder.primary.id == IN_PROCESS
                 || conversation::mutant!("failover.a_lapse_proves_at_once")
                 || now_ms.saturating_sub(holder.since) >= lease_ms
-                || !self.rules.waits_out_leases
+                || !rule!(WaitsOutLeases)
         })
     }
 
@@ -224,7 +211,7 @@ mod tests {
     }
 
     fn tracker() -> FailoverTracker {
-        FailoverTracker::new(3_000, Rules::default())
+        FailoverTracker::new(3_000)
     }
 
     const FIRST: Observed = Observed { any_new: true, failed_over: false };

@@ -23,6 +23,7 @@ mod record;
 mod reply_event;
 pub mod retry;
 pub mod route;
+mod rules;
 mod session_request;
 mod token;
 pub mod tombstones;
@@ -36,5 +37,7 @@ pub use mutants::MUTANTS;
 pub use primary::{Primary, PrimaryId};
 pub use record::{Digest, FORMER_MAX, Record, RecordStatus, State};
 pub use reply_event::ReplyEvent;
+#[cfg(feature = "mutants")]
+pub use rules::{Rule, RuleSet};
 pub use session_request::SessionRequest;
 pub use token::{Incarnation, Owner, Token};

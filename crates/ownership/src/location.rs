@@ -4,33 +4,9 @@
 //! own lease was held from before the question until after the answer: a node that was away
 //! cannot say who is gone, because it may be itself that is.
 
+use crate::rules::rule;
 use crate::validity::LeaseValidity;
 use crate::{Claimed, Error, Expected, Incarnation, Presence, Record, RecordStatus};
-
-/// Which rules hold. Tests switch one off to show that it is missed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// After a failover, and after its start, a node claims nothing for a while, and says of no
-    /// session that it is unknown.
-    pub waits_out_stabilisation: bool,
-    /// A node says that a session is unknown only while its own lease holds.
-    pub unknown_by_lease: bool,
-    /// A node claims only while its own lease holds, when it asks and when it is answered.
-    pub claims_by_lease: bool,
-    /// A node that leaves claims what its record says is here, and gives it up again.
-    pub claims_own_draining: bool,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Self {
-            waits_out_stabilisation: true,
-            unknown_by_lease: true,
-            claims_by_lease: true,
-            claims_own_draining: true,
-        }
-    }
-}
 
 /// What a session's record says of where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,8 +70,8 @@ pub fn of_record(record: &Record, own: Incarnation) -> Location {
 
 /// There is no record: is the session unknown? Its owner may be about to put it back, and a
 /// node that was away may have asked a primary that was replaced.
-pub fn is_unknown(is_stable: bool, lease_held: bool, rules: Rules) -> Result<(), Undecided> {
-    match (is_stable || !rules.waits_out_stabilisation, lease_held || !rules.unknown_by_lease) {
+pub fn is_unknown(is_stable: bool, lease_held: bool) -> Result<(), Undecided> {
+    match (is_stable || !rule!(WaitsOutStabilisation), lease_held || !rule!(UnknownByLease)) {
         (false, _) => Err(Undecided::Stabilisation),
         (true, false) => Err(Undecided::NoLease),
         (true, true) => Ok(()),
@@ -128,14 +104,13 @@ pub fn claimable(
     presence: &Presence,
     lapse_proves: Result<(), Undecided>,
     lease_held: bool,
-    rules: Rules,
 ) -> Result<Option<Cause>, Undecided> {
     match presence {
         Presence::Live(_) => Ok(None),
         Presence::Dead { .. } => Ok(Some(Cause::Dead)),
         Presence::Gone => {
             lapse_proves?;
-            let is_known = lease_held || !rules.claims_by_lease;
+            let is_known = lease_held || !rule!(ClaimsByLease);
             if is_known { Ok(Some(Cause::Lapsed)) } else { Err(Undecided::NoLease) }
         }
     }
@@ -146,18 +121,12 @@ pub fn claimable(
 /// `is_leaving`: this node takes no sessions any more. `is_stable`: it can say what the store
 /// may have forgotten; one that came a moment ago cannot, where others may have seen more.
 /// `has_taker`: another node is known that takes sessions and can be asked.
-pub fn claimant(
-    cause: Cause,
-    is_leaving: bool,
-    is_stable: bool,
-    has_taker: bool,
-    rules: Rules,
-) -> Claimant {
-    let is_new = !is_stable && rules.waits_out_stabilisation;
+pub fn claimant(cause: Cause, is_leaving: bool, is_stable: bool, has_taker: bool) -> Claimant {
+    let is_new = !is_stable && rule!(WaitsOutStabilisation);
     match cause {
         _ if conversation::mutant!("location.leaves_its_own") => Claimant::Another,
         Cause::Own if !is_leaving => Claimant::This,
-        Cause::Own if rules.claims_own_draining => Claimant::ThisForAnother,
+        Cause::Own if rule!(ClaimsOwnDraining) => Claimant::ThisForAnother,
         _ if is_leaving || (is_new && has_taker) => Claimant::Another,
         _ => Claimant::This,
     }
@@ -172,8 +141,8 @@ pub fn expected(record: &Record) -> Expected {
 }
 
 /// May a claim be sent now?
-pub fn may_claim(is_stable: bool, lease_held: bool, rules: Rules) -> Result<(), Undecided> {
-    match (is_stable || !rules.waits_out_stabilisation, lease_held || !rules.claims_by_lease) {
+pub fn may_claim(is_stable: bool, lease_held: bool) -> Result<(), Undecided> {
+    match (is_stable || !rule!(WaitsOutStabilisation), lease_held || !rule!(ClaimsByLease)) {
         (false, _) => Err(Undecided::Stabilisation),
         (true, false) => Err(Undecided::NoLease),
         (true, true) => Ok(()),
@@ -197,9 +166,9 @@ pub enum Outcome {
 }
 
 /// What became of a claim. `lease_held`: from before it was sent until it was answered.
-pub fn claim_outcome(answer: &Result<Claimed, Error>, lease_held: bool, rules: Rules) -> Outcome {
+pub fn claim_outcome(answer: &Result<Claimed, Error>, lease_held: bool) -> Outcome {
     match answer {
-        Ok(_) if lease_held || !rules.claims_by_lease => Outcome::Claimed,
+        Ok(_) if lease_held || !rule!(ClaimsByLease) => Outcome::Claimed,
         Ok(_) => Outcome::NoLease,
         // A session that was released a moment ago is claimed as released after another look.
         Err(Error::Fenced(_) | Error::Missing | Error::Ended | Error::Released) => Outcome::Taken,
@@ -212,23 +181,16 @@ pub fn claim_outcome(answer: &Result<Claimed, Error>, lease_held: bool, rules: R
 mod tests {
     use super::*;
 
-    const RULES: Rules = Rules {
-        waits_out_stabilisation: true,
-        unknown_by_lease: true,
-        claims_by_lease: true,
-        claims_own_draining: true,
-    };
-
     #[test]
     fn a_missing_session_is_unknown_only_to_a_stable_node_with_a_lease() {
-        assert_eq!(is_unknown(true, true, RULES), Ok(()));
-        assert_eq!(is_unknown(true, false, RULES), Err(Undecided::NoLease));
-        assert_eq!(is_unknown(false, true, RULES), Err(Undecided::Stabilisation));
+        assert_eq!(is_unknown(true, true), Ok(()));
+        assert_eq!(is_unknown(true, false), Err(Undecided::NoLease));
+        assert_eq!(is_unknown(false, true), Err(Undecided::Stabilisation));
     }
 
     #[test]
     fn a_lease_that_is_gone_proves_only_what_it_can() {
-        let gone = |proves, held| claimable(&Presence::Gone, proves, held, RULES);
+        let gone = |proves, held| claimable(&Presence::Gone, proves, held);
         assert_eq!(gone(Ok(()), true), Ok(Some(Cause::Lapsed)));
         assert_eq!(gone(Ok(()), false), Err(Undecided::NoLease));
         for undecided in [Undecided::Stabilisation, Undecided::OutOfReach] {
@@ -236,13 +198,11 @@ mod tests {
         }
         let dead = Presence::Dead { by: Incarnation(1) };
         let stabilisation = Err(Undecided::Stabilisation);
-        assert_eq!(claimable(&dead, stabilisation, false, RULES), Ok(Some(Cause::Dead)));
+        assert_eq!(claimable(&dead, stabilisation, false), Ok(Some(Cause::Dead)));
     }
 
     #[test]
     fn what_has_no_owner_is_left_to_another_where_this_node_leaves_or_is_new() {
-        let claimant =
-            |cause, leaving, stable, taker| claimant(cause, leaving, stable, taker, RULES);
         assert_eq!(claimant(Cause::Dead, false, true, true), Claimant::This);
         assert_eq!(claimant(Cause::Dead, false, false, true), Claimant::Another);
         assert_eq!(claimant(Cause::Dead, false, false, false), Claimant::This);
@@ -254,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_claim_whose_answer_was_lost_may_be_sent_again_and_a_lost_one_not() {
-        let outcome = |error| claim_outcome(&Err(error), true, RULES);
+        let outcome = |error| claim_outcome(&Err(error), true);
         assert_eq!(
             outcome(Error::Unavailable(std::io::Error::other("no answer"))),
             Outcome::NotKnown

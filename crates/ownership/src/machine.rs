@@ -7,7 +7,6 @@
 mod acting;
 mod answers;
 mod op;
-mod rules;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -21,9 +20,9 @@ use protocol::SessionId;
 use thin_vec::ThinVec;
 
 pub use self::op::Op;
-pub use self::rules::Rules;
 pub use self::snapshot::{Acquired, Claimable, LeaseSnapshot, Stabilisation};
 use self::under::{Anew, Claiming, Reasserting, Under};
+use crate::rules::rule;
 use crate::{Appended, Batch, Claimed, Error, Expected, Owner, Record, RecordStatus, State, Token};
 
 /// The wait until the next look during stabilisation, in milliseconds.
@@ -68,7 +67,6 @@ pub struct Ownership {
     session: SessionId,
     record: Record,
     ttl: Duration,
-    rules: Rules,
     /// The generation of the lease under which it was claimed.
     lease_generation: u64,
     /// The newest failover generation in which it is known to be whole in the store.
@@ -129,7 +127,6 @@ impl Ownership {
             covered: 0,
             record,
             ttl,
-            rules: Rules::default(),
             lease_generation,
             failover_generation,
             sure: failover_generation,
@@ -155,11 +152,6 @@ impl Ownership {
             ending: false,
             over: false,
         }
-    }
-
-    /// By other rules than the protocol's. For tests.
-    pub fn with_rules(self, rules: Rules) -> Self {
-        Self { rules, ..self }
     }
 
     /// Whose ownership it is.
@@ -265,7 +257,7 @@ impl Ownership {
         if snapshot.now < self.retry_at {
             return None;
         }
-        if self.released && self.late.is_none() && self.rules.release_is_last {
+        if self.released && self.late.is_none() && rule!(ReleaseIsLast) {
             // It may have been done, and then nothing is this owner's to do any more.
             return self.give_up(snapshot, ring);
         }
@@ -284,20 +276,18 @@ impl Ownership {
             return Some(self.reassert(ring()));
         }
         if !self.is_claimed(lease_generation) || self.late.is_some() || asks {
-            if snapshot.stabilisation == Stabilisation::First
-                && self.rules.claims_late_in_stabilisation
-            {
+            if snapshot.stabilisation == Stabilisation::First && rule!(ClaimsLateInStabilisation) {
                 // An owner that came after this one re-asserts itself first.
                 self.retry_at = snapshot.now + STABILISATION_RETRY;
                 return None;
             }
             return Some(self.claim(lease_generation, snapshot, random));
         }
-        if self.releasing && !self.rules.release_waits {
+        if self.releasing && !rule!(ReleaseWaits) {
             return self.give_up(snapshot, ring);
         }
         if snapshot.now >= self.refresh_at {
-            self.refresh |= self.rules.refreshes;
+            self.refresh |= rule!(Refreshes);
             self.refresh_at = refresh_at(snapshot.now, self.ttl);
         }
         if !self.ending && (self.appendable() > 0 || self.refresh) {
@@ -322,7 +312,7 @@ impl Ownership {
     /// Has the store failed over since it was last known to hold everything?
     fn is_forgotten(&self, snapshot: &LeaseSnapshot) -> bool {
         self.failover_generation < self.seen.max(snapshot.failover_generation)
-            && self.rules.reasserts_after_failover
+            && rule!(ReassertsAfterFailover)
     }
 
     fn is_to_write_anew(&self, snapshot: &LeaseSnapshot) -> bool {
@@ -337,15 +327,14 @@ impl Ownership {
 
     /// Was the lease lost since the session was claimed?
     fn has_lapsed(&self, snapshot: &LeaseSnapshot) -> bool {
-        snapshot.lease_generation != Some(self.lease_generation)
-            && self.rules.ends_missing_where_claimable
+        snapshot.lease_generation != Some(self.lease_generation) && rule!(EndsMissingWhereClaimable)
     }
 
     /// Could another node have claimed the session before this was sent?
     fn may_have_been_claimed(&self, under: &Under, snapshot: &LeaseSnapshot) -> bool {
         match under {
             Under::Claim { .. } => self.has_lapsed(snapshot),
-            Under::Release { again } => *again && self.rules.ends_missing_where_claimable,
+            Under::Release { again } => *again && rule!(EndsMissingWhereClaimable),
             Under::Append { .. } | Under::Reassert(_) | Under::Save { .. } | Under::End => false,
         }
     }
@@ -361,7 +350,7 @@ impl Ownership {
             // once, so that no node takes it for unknown meanwhile.
             return Some(self.reassert(ring()));
         }
-        if snapshot.stabilisation != Stabilisation::Done && self.rules.releases_when_stable {
+        if snapshot.stabilisation != Stabilisation::Done && rule!(ReleasesWhenStable) {
             self.retry_at = snapshot.now + STABILISATION_RETRY;
             return None;
         }
@@ -412,7 +401,7 @@ impl Ownership {
     /// record as well: an entry follows the state that changed with it or before it.
     fn appendable(&self) -> usize {
         let is_saved = self.record.state.version <= self.saved;
-        if is_saved || !self.rules.saves_before_it_appends {
+        if is_saved || !rule!(SavesBeforeItAppends) {
             return self.unheld.len();
         }
         let covered = usize::try_from(self.covered.saturating_sub(self.first));

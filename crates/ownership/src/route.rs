@@ -10,23 +10,11 @@ use bytes::Bytes;
 use conversation::{Answer, EventId, Frame, Refusal};
 use protocol::{Body, ErrorCode, Message, Rejection, RequestId, Response};
 
+use crate::rules::rule;
 use crate::{ReplyEvent, SessionRequest};
 
 /// The final response to what a lost node may or may not have done.
 const LOST: &str = "the node that worked on this was lost; whether it was done is not known";
-
-/// Which rules hold. Tests switch one off to show that it is missed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// A request that a lost owner may have begun is sent to the next owner marked so.
-    pub marks_again: bool,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Self { marks_again: true }
-    }
-}
 
 /// One connection's way through the owners of its session.
 pub struct RouteState {
@@ -60,7 +48,6 @@ pub struct RouteState {
     no_room: bool,
     /// Whether a lost owner ended the session.
     lost_end: LostEnd,
-    rules: Rules,
 }
 
 /// What a connection knows of a DELETE that its owner did not answer.
@@ -132,14 +119,7 @@ impl RouteState {
             last: None,
             no_room: false,
             lost_end: LostEnd::No,
-            rules: Rules::default(),
         }
-    }
-
-    /// For tests: with only these rules.
-    #[must_use]
-    pub fn with_rules(self, rules: Rules) -> Self {
-        Self { rules, ..self }
     }
 
     /// The route of a connection that opened its session.
@@ -334,7 +314,7 @@ impl RouteState {
     /// carries no request is harmless when it is taken twice.
     fn mark_again(&mut self) {
         if let SessionRequest::Post { again, .. } = &mut self.request {
-            *again |= self.rules.marks_again;
+            *again |= rule!(MarksAgain);
         }
     }
 

@@ -7,18 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Which rules hold. Tests switch one off to show that it is missed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// Each loss of the lease begins a generation, in which every session is claimed anew.
-    pub counts_losses: bool,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Self { counts_losses: true }
-    }
-}
+use crate::rules::rule;
 
 /// How leases are kept, in milliseconds; the same at every node.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +74,6 @@ pub struct LeaseValidity {
     acknowledged: AtomicU64,
     given_up: AtomicBool,
     dead: AtomicBool,
-    rules: Rules,
 }
 
 /// A renewal under way.
@@ -135,7 +123,6 @@ impl LeaseValidity {
             acknowledged: AtomicU64::new(0),
             given_up: AtomicBool::new(false),
             dead: AtomicBool::new(false),
-            rules: Rules::default(),
         }
     }
 
@@ -143,12 +130,6 @@ impl LeaseValidity {
     pub fn permanent(timing: Timing) -> Self {
         let always = || AtomicU64::new(u64::MAX);
         Self { until_ms: always(), heard_ms: always(), ..Self::new(timing) }
-    }
-
-    /// By these rules.
-    #[must_use]
-    pub fn with_rules(self, rules: Rules) -> Self {
-        Self { rules, ..self }
     }
 
     /// The generation of the lease, while the node may act. What was claimed in an earlier
@@ -191,7 +172,7 @@ impl LeaseValidity {
             self.returned_ms.store(now_ms, Ordering::Release);
         }
         self.heard_ms.store(now_ms, Ordering::Release);
-        if is_lost && self.rules.counts_losses {
+        if is_lost && rule!(LeaseGenerations) {
             // Another node may have seen this one without a lease.
             self.generation.fetch_add(1, Ordering::AcqRel);
         }

@@ -9,7 +9,7 @@ use conversation::{Answer, Ending, Refusal};
 use ownership::location::{self, Cause, Claimant, Location, Outcome};
 use ownership::machine::Acquired;
 use ownership::retry::{Retry, Wait};
-use ownership::route::{self, Asked, Next, RouteState, is_progress};
+use ownership::route::{Asked, Next, RouteState, is_progress};
 use ownership::{Error, Incarnation, Owner, Presence, Record};
 use protocol::{Body, Message, Request, SessionId};
 
@@ -17,7 +17,6 @@ use super::client::{self, ConnId};
 use super::net::{Call, Peer, PeerReply};
 use super::process::{Claiming, Purpose};
 use super::redis::{Command, short};
-use super::rules::Rules;
 use super::world::{Happening, Timer, World};
 
 /// From here on, numbers of connections are those of no client here: a peer's call waits.
@@ -81,13 +80,12 @@ impl World {
     }
 
     fn keep(&mut self, at: Incarnation, conn: ConnId, session: SessionId, route: RouteState) {
-        let rules = route::Rules { marks_again: self.rules.marks_again };
         let Some(process) = self.processes.get_mut(&at) else { return };
         let connection = RoutedConnection {
             session,
             for_peer: None,
             asks: false,
-            route: route.with_rules(rules),
+            route,
             retry: Retry::new(),
             attachment: 0,
             owner: None,
@@ -210,7 +208,7 @@ impl World {
                 let held =
                     lease_generation.is_some() && lease_generation == self.lease_generation_of(at);
                 let is_stable = self.is_stable(at);
-                return match location::is_unknown(is_stable, held, self.location_rules()) {
+                return match location::is_unknown(is_stable, held) {
                     Ok(()) => {
                         self.found_no_record(at, conn);
                         self.gone(at, conn);
@@ -257,22 +255,6 @@ impl World {
         }
     }
 
-    fn location_rules(&self) -> location::Rules {
-        let Rules {
-            waits_out_stabilisation,
-            unknown_by_lease,
-            claims_by_lease,
-            claims_own_draining,
-            ..
-        } = self.rules;
-        location::Rules {
-            waits_out_stabilisation,
-            unknown_by_lease,
-            claims_by_lease,
-            claims_own_draining,
-        }
-    }
-
     pub(super) fn lease_generation_of(&self, at: Incarnation) -> Option<u64> {
         self.processes.get(&at).and_then(|process| process.lease_generation(self.now))
     }
@@ -287,7 +269,7 @@ impl World {
         came: Result<Presence, Error>,
     ) {
         let holds = lease_generation.is_some() && lease_generation == self.lease_generation_of(at);
-        let (proves, rules) = (self.lapse_proves(at), self.location_rules());
+        let proves = self.lapse_proves(at);
         let Some(process) = self.processes.get_mut(&at) else { return };
         let Some(connection) = process.connections.get_mut(&conn) else { return };
         if connection.attempt != attempt {
@@ -295,7 +277,7 @@ impl World {
         }
         let owner = record.owner.node;
         let Ok(presence) = came else { return self.wait(at, conn) };
-        let claimable = location::claimable(&presence, proves, holds, rules);
+        let claimable = location::claimable(&presence, proves, holds);
         match (claimable, presence) {
             (Ok(Some(cause)), _) => {
                 process.members.remove(&owner);
@@ -316,11 +298,11 @@ impl World {
 
     /// A session has no owner: it is claimed, here or by another node.
     fn take_up(&mut self, at: Incarnation, conn: ConnId, record: &Record, cause: Cause) {
-        let (is_stable, rules) = (self.is_stable(at), self.location_rules());
+        let is_stable = self.is_stable(at);
         let taker = self.taker(at, conn);
         let Some(process) = self.processes.get(&at) else { return };
         let is_leaving = process.draining;
-        match location::claimant(cause, is_leaving, is_stable, taker.is_some(), rules) {
+        match location::claimant(cause, is_leaving, is_stable, taker.is_some()) {
             Claimant::This => self.claim(at, conn, record, false),
             Claimant::ThisForAnother => self.claim(at, conn, record, true),
             Claimant::Another => match taker {
@@ -348,7 +330,7 @@ impl World {
     /// Claims a session; `passes_on`: and gives it up at once.
     fn claim(&mut self, at: Incarnation, conn: ConnId, record: &Record, passes_on: bool) {
         let (is_stable, lease_generation) = (self.is_stable(at), self.lease_generation_of(at));
-        let may = location::may_claim(is_stable, lease_generation.is_some(), self.location_rules());
+        let may = location::may_claim(is_stable, lease_generation.is_some());
         let expected = location::expected(record);
         let Some(process) = self.processes.get(&at) else { return };
         let Some(connection) = process.connections.get(&conn) else { return };
@@ -380,7 +362,6 @@ impl World {
         came: Result<ownership::Claimed, Error>,
     ) {
         let lease_generation = self.lease_generation_of(at);
-        let rules = self.location_rules();
         let Some(process) = self.processes.get_mut(&at) else { return };
         let Some(claiming) = process.claims.get(session) else { return };
         let (token, asked, passes_on) =
@@ -390,7 +371,7 @@ impl World {
             failover_generation: claiming.failover_generation,
         };
         let held = lease_generation.is_some() && lease_generation == asked;
-        match (location::claim_outcome(&came, held, rules), came) {
+        match (location::claim_outcome(&came, held), came) {
             (Outcome::Claimed, Ok(_)) if passes_on => {
                 let release = Command::Release(session.clone(), token);
                 self.send_for(at, release, Purpose::PassOn(session.clone()));

@@ -184,7 +184,7 @@ impl World {
                 let now = self.clock_of(at).0;
                 let ttl = Duration::from_millis(self.plan.ttl);
                 let ownership = Ownership::new(id.clone(), record, owned.acquired, ttl, now);
-                owned.ownership = Some(self.by_rules(ownership));
+                owned.ownership = Some(ownership);
                 for effect in std::mem::take(&mut owned.held) {
                     self.perform(at, id, &mut owned, effect);
                 }
@@ -202,10 +202,6 @@ impl World {
                 }
             }
         }
-    }
-
-    fn by_rules(&self, ownership: Ownership) -> Ownership {
-        ownership.with_rules(self.rules.ownership)
     }
 
     /// A session that was claimed.
@@ -243,7 +239,7 @@ impl World {
         let ownership = Ownership::new(id.clone(), record, acquired, ttl, now.0);
         let mut owned = Owned {
             session,
-            ownership: Some(self.by_rules(ownership)),
+            ownership: Some(ownership),
             owner,
             sinks: Vec::new(),
             instance: None,

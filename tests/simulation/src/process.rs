@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ownership::failover::{self, FailoverTracker, Generation};
+use ownership::failover::{FailoverTracker, Generation};
 use ownership::location::{self, Undecided};
 use ownership::machine::Stabilisation;
 use ownership::tombstones::{self, Tombstones};
@@ -185,8 +185,6 @@ impl World {
         let shows = self.rng.between(1_000, 100_000);
         let drift = self.plan.drift;
         let rate = self.rng.between(1_000_000 - drift, 1_000_000 + drift);
-        let rules = validity::Rules { counts_losses: self.rules.lease_generations };
-        let failover_rules = failover::Rules { waits_out_leases: self.rules.waits_out_leases };
         let timing = self.timing();
         let process = Process {
             slot,
@@ -196,12 +194,12 @@ impl World {
             rate,
             paused: false,
             backlog: VecDeque::new(),
-            lease: LeaseValidity::new(timing).with_rules(rules),
+            lease: LeaseValidity::new(timing),
             renews: false,
             renew_again: false,
             renew_timer: 0,
             look_timer: 0,
-            failovers: FailoverTracker::new(self.plan.stabilisation, failover_rules),
+            failovers: FailoverTracker::new(self.plan.stabilisation),
             connected: None,
             split: false,
             members: BTreeMap::new(),

@@ -178,6 +178,8 @@ const PLANNED_MAX: u64 = 1_000_000;
 
 impl World {
     pub(super) fn new(seed: u64, plan: Plan, rules: Rules, tracing: bool) -> Self {
+        #[cfg(feature = "mutants")]
+        rules.ownership.select();
         let mut rng = Rng::new(seed);
         let clients = (0..plan.clients)
             .map(|n| Client::new(n, !plan.script.is_empty(), rng.fork()))

@@ -170,7 +170,7 @@ fn explore_rules() {
     let chosen = env::var("RULES").unwrap_or_default();
     let mut sets: Vec<Vec<&str>> = Vec::new();
     if chosen.is_empty() {
-        sets.extend(Rules::EACH.iter().map(|(name, _)| vec![*name]));
+        sets.extend(Rules::names().into_iter().map(|name| vec![name]));
     } else {
         sets.extend(chosen.split(',').map(|set| set.split('+').collect()));
     }

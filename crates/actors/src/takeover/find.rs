@@ -97,7 +97,7 @@ pub(crate) async fn find_session(
 pub(super) fn claimant(node: &Node, session: &SessionId, cause: Cause) -> Claimant {
     let is_stable = node.context.lease_snapshot(session).stabilisation == Stabilisation::Done;
     let (is_leaving, has_taker) = (node.registry.is_departing(), node.claimant_peer(0).is_some());
-    location::claimant(cause, is_leaving, is_stable, has_taker, location::Rules::default())
+    location::claimant(cause, is_leaving, is_stable, has_taker)
 }
 
 /// Is the session here, for this caller? One that is leaving is waited for.

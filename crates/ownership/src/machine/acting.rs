@@ -4,6 +4,7 @@
 use conversation::mutant;
 
 use super::{LeaseSnapshot, Ownership, Stabilisation};
+use crate::rules::rule;
 
 impl Ownership {
     /// May anything be done for the session now, given the generation of the node's lease?
@@ -16,7 +17,7 @@ impl Ownership {
         let mine = lease_generation.is_some_and(|generation| self.is_claimed(generation))
             || (lease_generation.is_none() && mutant!("ownership.act_without_a_lease"))
             || (lease_generation.is_some() && mutant!("ownership.act_before_the_claim"));
-        let gone = self.over || (self.released && self.rules.release_is_last);
+        let gone = self.over || (self.released && rule!(ReleaseIsLast));
         if !mine || gone || self.late.is_some() {
             return false;
         }
@@ -49,7 +50,7 @@ impl Ownership {
 
     /// Is the store known to name this owner since it failed over last, as far as was seen?
     pub fn is_sure(&self) -> bool {
-        self.seen <= self.sure || !self.rules.acts_when_sure
+        self.seen <= self.sure || !rule!(ActsWhenSure)
     }
 
     /// Is the store to be asked whether it names this owner, before the session is written anew?
@@ -61,13 +62,13 @@ impl Ownership {
         // forgotten now.
         let is_rivalled = snapshot.claimable.former > self.sure
             && self.answered < self.seen
-            && self.rules.asks_where_rivalled;
+            && rule!(AsksWhereRivalled);
         (refused || is_rivalled) && !self.ending && !self.is_sure()
     }
 
     pub(super) fn is_claimed(&self, lease_generation: u64) -> bool {
         // A claim that was sent may yet be done: then this is the owner under another token.
         let is_claimed = lease_generation == self.lease_generation && self.claiming.is_none();
-        is_claimed || !self.rules.claims_after_lapse
+        is_claimed || !rule!(ClaimsAfterLapse)
     }
 }

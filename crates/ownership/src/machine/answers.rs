@@ -5,6 +5,7 @@ use thin_vec::ThinVec;
 
 use super::under::{Anew, Reasserting, Under};
 use super::{LeaseSnapshot, OpResult, Outcome, Ownership};
+use crate::rules::rule;
 use crate::{Claimed, Error, Incarnation, Owner, RecordStatus};
 
 /// The wait after a first failure, in milliseconds; it doubles with each further one.
@@ -148,7 +149,7 @@ impl Ownership {
     }
 
     fn failed(&mut self, snapshot: &LeaseSnapshot, under: &Under, error: Error) -> Option<Outcome> {
-        if let (Under::Append { end }, false) = (under, self.rules.resends_whole) {
+        if let (Under::Append { end }, false) = (under, rule!(ResendsWhole)) {
             self.held(*end);
         }
         // The store was asked, and has said whom it names.
@@ -165,7 +166,7 @@ impl Ownership {
                 self.unwritten |= matches!(under, Under::Reassert(_));
                 None
             }
-            Error::Missing if self.ending && !self.rules.reasserts_end => self.gone(Outcome::Ended),
+            Error::Missing if self.ending && !rule!(ReassertsEnd) => self.gone(Outcome::Ended),
             // Nothing was forgotten since the session was last whole in the store: so it was
             // ended, or it expired, under another owner.
             Error::Missing
@@ -175,7 +176,7 @@ impl Ownership {
             {
                 self.gone(Outcome::Deposed)
             }
-            Error::Missing if self.rules.reasserts_missing => {
+            Error::Missing if rule!(ReassertsMissing) => {
                 // A late claim was forgotten with the record, and so what was claimed from it.
                 if self.late.take().is_some() {
                     self.claiming = None;
@@ -203,21 +204,19 @@ impl Ownership {
 
     fn fenced(&mut self, owner: Owner) -> Option<Outcome> {
         let is_older = self.record.came_after(owner.token);
-        if (is_older || mutant!("ownership.replace_a_newer_owner"))
-            && self.rules.reasserts_fallen_back
-        {
+        if (is_older || mutant!("ownership.replace_a_newer_owner")) && rule!(ReassertsFallenBack) {
             self.late = None;
             self.anew = Anew::Yes;
             return None;
         }
         let mine: Incarnation = self.record.owner.node;
-        if owner.node == mine && self.rules.knows_late_claims {
+        if owner.node == mine && rule!(KnowsLateClaims) {
             // A claim of its own that was given up for lost, or whose outcome was not known.
             self.late = Some(Box::new(owner.token));
             self.claiming = None;
             return None;
         }
-        if !self.rules.stops_when_deposed {
+        if !rule!(StopsWhenDeposed) {
             return None;
         }
         self.gone(Outcome::Deposed)

@@ -10,7 +10,7 @@ use protocol::SessionId;
 use store::{Memory, Store};
 
 use ownership::machine::{
-    Acquired, Claimable, LeaseSnapshot, Op, OpResult, Outcome, Ownership, Rules, Stabilisation,
+    Acquired, Claimable, LeaseSnapshot, Op, OpResult, Outcome, Ownership, Stabilisation,
 };
 use ownership::*;
 
@@ -47,7 +47,6 @@ struct Owned {
 }
 
 pub(crate) struct World {
-    rules: Rules,
     now: Arc<AtomicU64>,
     store: Memory,
     /// What changed the store, in order.
@@ -86,14 +85,13 @@ fn nothing(op: &Op) -> OpResult {
 }
 
 impl World {
-    pub(crate) fn new(rules: Rules) -> Self {
+    pub(crate) fn new() -> Self {
         let now = Arc::new(AtomicU64::new(1));
         let mut nodes: [Node; NODES] = Default::default();
         for node in &mut nodes {
             node.lease_generation = Some(0);
         }
         let mut world = Self {
-            rules,
             store: memory(&now),
             now,
             history: Vec::new(),
@@ -190,7 +188,6 @@ impl World {
             TTL,
             now,
         );
-        let ownership = ownership.with_rules(self.rules);
         let owned =
             Owned { ownership, first, ring, held, version, released: false, release_sent: false };
         self.nodes[node].owner = Some(owned);
