@@ -6,29 +6,37 @@
 
 mod acting;
 mod answers;
+mod attempts;
+mod decision;
+mod generations;
+mod goal;
+mod in_flight;
+mod log_tail;
 mod op;
 mod snapshot;
 #[cfg(test)]
 mod tests;
-mod under;
+mod token_doubt;
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use conversation::mutant;
 use protocol::SessionId;
-use thin_vec::ThinVec;
 
+use self::attempts::Attempts;
+use self::decision::{
+    Decision, LeaseStatus, Readiness, Situation, TokenStatus, Unwritten, Wholeness,
+};
+use self::generations::Generations;
+use self::goal::Goal;
+use self::in_flight::{InFlight, Phase, Reassertion, Rewrite};
+use self::log_tail::{LogSlice, LogTail};
 pub use self::op::Op;
 pub use self::snapshot::{Acquired, Claimable, LeaseSnapshot, Stabilisation};
-use self::under::{Anew, Claiming, Reasserting, Under};
+use self::token_doubt::{SentClaim, TokenDoubt};
 use crate::rules::rule;
 use crate::{Appended, Batch, Claimed, Error, Expected, Owner, Record, RecordStatus, State, Token};
-
-/// The wait until the next look during stabilisation, in milliseconds.
-const STABILISATION_RETRY: u64 = 100;
-/// The wait while the node holds no lease, in milliseconds. It ends when there is one.
-const AWAY: u64 = 500;
 
 /// The result of an operation.
 #[derive(Debug)]
@@ -54,9 +62,9 @@ pub enum Outcome {
     Reclaimed(Token),
     /// Another owner has the session, or it has ended. This owner may not act for it any more.
     Deposed,
-    /// It is given up.
+    /// The session is released.
     Released,
-    /// It is over.
+    /// The session has ended.
     Ended,
 }
 
@@ -67,49 +75,46 @@ pub struct Ownership {
     session: SessionId,
     record: Record,
     ttl: Duration,
-    /// The generation of the lease under which it was claimed.
-    lease_generation: u64,
-    /// The newest failover generation in which it is known to be whole in the store.
-    failover_generation: u64,
-    /// The newest failover generation in which the store is known to name this owner.
-    sure: u64,
-    /// When the newest failover generation began, the store was not known to name this owner.
-    doubted: bool,
-    /// The newest failover generation in which the store said whom it names.
-    answered: u64,
-    /// The store could not be made to hold it since it was last asked whom it names.
-    unwritten: bool,
-    /// What the log does not hold yet, oldest first, and the number of the first.
-    unheld: ThinVec<Bytes>,
-    first: u64,
-    /// Up to which number it was told that all is held, or is not to be any more.
-    told: u64,
-    floor: u64,
-    /// The version of the state that the record holds.
+    /// The version of the state that the store's record holds.
     saved: u64,
-    /// Entries below this number may be appended before a newer state is saved: they were there
-    /// before it.
-    covered: u64,
-    under: Option<Under>,
-    failures: u32,
-    retry_at: u64,
-    /// That is only because the node held no lease.
-    away: bool,
-    /// The newest failover generation that it was told of.
-    seen: u64,
-    /// When the record's time to live is to begin anew, and that it is time now.
-    refresh_at: u64,
-    refresh: bool,
-    anew: Anew,
-    /// A claim whose outcome is not known.
-    claiming: Option<Box<Claiming>>,
-    /// The record names this node under this token.
-    late: Option<Box<Token>>,
-    releasing: bool,
-    /// A release was sent.
-    released: bool,
-    ending: bool,
-    over: bool,
+    log_tail: LogTail,
+    /// The generation of the lease under which the session was claimed.
+    lease_generation: u64,
+    generations: Generations,
+    token_doubt: TokenDoubt,
+    rewrite: Rewrite,
+    goal: Goal,
+    phase: Phase,
+    attempts: Attempts,
+    refresh: Refresh,
+}
+
+/// The refresh of the record's time to live.
+#[derive(Debug)]
+struct Refresh {
+    /// When the next one is due.
+    at: u64,
+    /// The next append refreshes, whatever the time, also where there is no entry to append.
+    is_forced: bool,
+}
+
+impl Refresh {
+    /// A time to live begins now.
+    fn new(now: u64, ttl: Duration) -> Self {
+        Self { at: Self::next_at(now, ttl), is_forced: false }
+    }
+
+    fn is_due(&self, now: u64) -> bool {
+        self.is_forced || now >= self.at
+    }
+
+    /// Often enough that the record never expires while the session has an owner.
+    fn next_at(now: u64, ttl: Duration) -> u64 {
+        if !rule!(Refreshes) {
+            return u64::MAX;
+        }
+        now.saturating_add(u64::try_from(ttl.as_millis() / 4).unwrap_or(u64::MAX))
+    }
 }
 
 impl Ownership {
@@ -124,37 +129,21 @@ impl Ownership {
         Self {
             session,
             saved: record.state.version,
-            covered: 0,
             record,
             ttl,
+            log_tail: LogTail::new(),
             lease_generation,
-            failover_generation,
-            sure: failover_generation,
-            doubted: false,
-            answered: 0,
-            unwritten: false,
-            unheld: ThinVec::new(),
-            first: 1,
-            told: 0,
-            floor: 1,
-            under: None,
-            failures: 0,
-            retry_at: 0,
-            away: false,
-            seen: failover_generation,
-            refresh_at: refresh_at(now, ttl),
-            refresh: false,
-            anew: Anew::No,
-            claiming: None,
-            late: None,
-            releasing: false,
-            released: false,
-            ending: false,
-            over: false,
+            generations: Generations::new(failover_generation),
+            token_doubt: TokenDoubt::None,
+            rewrite: Rewrite::No,
+            goal: Goal::Keep,
+            phase: Phase::Idle,
+            attempts: Attempts::new(),
+            refresh: Refresh::new(now, ttl),
         }
     }
 
-    /// Whose ownership it is.
+    /// The session that is owned.
     pub fn session(&self) -> &SessionId {
         &self.session
     }
@@ -166,7 +155,7 @@ impl Ownership {
 
     /// The record that marks the session as ended. The store may yet fail over to a primary that
     /// has not received it. The node that ended the session therefore keeps this record and
-    /// writes it anew after each failover: an ended session, perhaps a stolen one, must not come
+    /// writes it again after each failover: an ended session, perhaps a stolen one, must not come
     /// back.
     pub fn tombstone(&self) -> Record {
         Record { status: RecordStatus::Ended, ..self.record.clone() }
@@ -177,39 +166,17 @@ impl Ownership {
         self.lease_generation
     }
 
-    /// The newest failover generation in which the store is known to hold what it was told of the
-    /// session.
+    /// The newest failover generation in which the store is known to hold the whole session.
     pub fn failover_generation(&self) -> u64 {
-        self.failover_generation
+        self.generations.whole()
     }
 
     /// Takes entries for the log.
     pub fn push(&mut self, first: u64, floor: u64, entries: Vec<Bytes>) {
-        if self.over {
+        if matches!(self.phase, Phase::Over) {
             return;
         }
-        if self.unheld.is_empty() || mutant!("ownership.number_from_the_newest") {
-            self.first = first;
-        }
-        // Nothing but a raised floor is news as well.
-        self.refresh |= entries.is_empty();
-        self.unheld.extend(entries);
-        self.floor = self.floor.max(floor);
-        self.drop_below_the_floor();
-    }
-
-    /// Drops the entries below the floor, which cannot be replayed: they are not kept while the
-    /// store refuses what comes before them.
-    fn drop_below_the_floor(&mut self) {
-        let below = usize::try_from(self.floor.saturating_sub(self.first)).unwrap_or(usize::MAX);
-        let below = below.min(self.unheld.len());
-        self.unheld.drain(..below);
-        self.first += below as u64;
-        if self.unheld.is_empty() {
-            self.first = self.first.max(self.floor);
-            // Nothing but a raised floor is news as well.
-            self.refresh |= below > 0;
-        }
+        self.refresh.is_forced |= self.log_tail.push(first, floor, entries);
     }
 
     /// Takes a state for the record.
@@ -219,110 +186,128 @@ impl Ownership {
         }
     }
 
-    /// Gives the session up, once everything is held.
+    /// Releases the session once the store holds everything.
     pub fn release(&mut self) {
-        self.releasing = true;
+        self.goal.release();
     }
 
     /// Ends the session.
     pub fn end(&mut self) {
-        self.ending = !mutant!("ownership.release_instead_of_an_end");
-        self.releasing |= !self.ending;
+        if mutant!("ownership.release_instead_of_an_end") {
+            self.goal.release();
+        } else {
+            self.goal.end();
+        }
         self.record.status = RecordStatus::Ended;
     }
 
-    /// When to ask again what is next, if nothing happens before.
+    /// When to call [`Ownership::next`] again, if nothing happens before.
     pub fn wake_at(&self) -> Option<u64> {
-        if self.over || self.under.is_some() {
-            return None;
+        match self.phase {
+            Phase::Idle => Some(self.attempts.paused_until().unwrap_or(self.refresh.at)),
+            Phase::InFlight(_) | Phase::Over => None,
         }
-        Some(if self.retry_at > 0 { self.retry_at } else { self.refresh_at })
     }
 
-    /// What to do next, if anything is to be done now; then it is under way. `ring` is
-    /// everything that can be replayed, and the number of its first entry.
+    /// The operation to perform next, if there is one now; it is in flight from then on.
+    /// `replay_buffer` returns everything that can be replayed, and the number of its first entry.
     pub fn next(
         &mut self,
         snapshot: &LeaseSnapshot,
-        ring: impl FnOnce() -> (u64, Vec<Bytes>),
+        replay_buffer: impl FnOnce() -> (u64, Vec<Bytes>),
         random: u64,
     ) -> Option<Op> {
         self.observe(snapshot.failover_generation);
-        if self.over || self.under.is_some() {
-            return None;
+        if snapshot.lease_generation.is_some() {
+            self.attempts.lease_is_held();
         }
-        if self.away && snapshot.lease_generation.is_some() {
-            (self.away, self.retry_at) = (false, 0);
-        }
-        if snapshot.now < self.retry_at {
-            return None;
-        }
-        if self.released && self.late.is_none() && rule!(ReleaseIsLast) {
-            // It may have been done, and then nothing is this owner's to do any more.
-            return self.give_up(snapshot, ring);
-        }
-        let Some(lease_generation) = snapshot.lease_generation else {
-            // Nothing is due while nothing may be done.
-            self.away = true;
-            self.retry_at = snapshot.now + AWAY;
-            return None;
-        };
-        // After a failover the session is re-asserted even if the lease has lapsed since: a
-        // re-assertion claims nothing, and an owner that came after this one replaces it. An
-        // owner whose claim replaced a predecessor of this one does not. Where there may be such
-        // an owner, this one first asks the store, once that owner has re-asserted itself.
-        let asks = self.asks_first(snapshot);
-        if self.late.is_none() && self.is_to_write_anew(snapshot) && !asks {
-            return Some(self.reassert(ring()));
-        }
-        if !self.is_claimed(lease_generation) || self.late.is_some() || asks {
-            if snapshot.stabilisation == Stabilisation::First && rule!(ClaimsLateInStabilisation) {
-                // An owner that came after this one re-asserts itself first.
-                self.retry_at = snapshot.now + STABILISATION_RETRY;
-                return None;
+        match decision::decide(&self.situation(snapshot)) {
+            Decision::Nothing => None,
+            Decision::AwaitLease => {
+                self.attempts.await_lease(snapshot.now);
+                None
             }
-            return Some(self.claim(lease_generation, snapshot, random));
+            Decision::AwaitStabilisation => {
+                self.attempts.await_stabilisation(snapshot.now);
+                None
+            }
+            Decision::Reassert => Some(self.send_reassertion(replay_buffer())),
+            Decision::Claim => {
+                let lease_generation = snapshot.lease_generation?;
+                Some(self.send_claim(lease_generation, snapshot, random))
+            }
+            Decision::Append => Some(self.send_append(snapshot.now)),
+            Decision::Save => Some(self.send_save()),
+            Decision::End if mutant!("ownership.never_write_the_end") => {
+                self.attempts.stop();
+                None
+            }
+            Decision::End => {
+                self.phase = Phase::InFlight(InFlight::End);
+                Some(Op::End { token: self.token() })
+            }
+            Decision::Release => {
+                let again = self.goal.send_release();
+                self.phase = Phase::InFlight(InFlight::Release { again });
+                Some(Op::Release { token: self.token(), at: snapshot.primary })
+            }
         }
-        if self.releasing && !rule!(ReleaseWaits) {
-            return self.give_up(snapshot, ring);
-        }
-        if snapshot.now >= self.refresh_at {
-            self.refresh |= rule!(Refreshes);
-            self.refresh_at = refresh_at(snapshot.now, self.ttl);
-        }
-        if !self.ending && (self.appendable() > 0 || self.refresh) {
-            return Some(self.append(snapshot.now));
-        }
-        if !self.ending && self.record.state.version > self.saved {
-            let end = self.first + self.unheld.len() as u64;
-            self.under = Some(Under::Save { end });
-            let state = self.record.state.clone();
-            return Some(Op::Save { token: self.token(), state });
-        }
-        if self.ending && !mutant!("ownership.never_write_the_end") {
-            self.under = Some(Under::End);
-            return Some(Op::End { token: self.token() });
-        }
-        if self.releasing {
-            return self.give_up(snapshot, ring);
-        }
-        None
     }
 
-    /// Has the store failed over since it was last known to hold everything?
-    fn is_forgotten(&self, snapshot: &LeaseSnapshot) -> bool {
-        self.failover_generation < self.seen.max(snapshot.failover_generation)
-            && rule!(ReassertsAfterFailover)
+    fn situation(&self, snapshot: &LeaseSnapshot) -> Situation {
+        Situation {
+            readiness: match self.phase {
+                Phase::Over => Readiness::Over,
+                Phase::InFlight(_) => Readiness::InFlight,
+                Phase::Idle if self.attempts.is_paused(snapshot.now) => Readiness::Paused,
+                Phase::Idle => Readiness::Ready,
+            },
+            goal: self.goal,
+            lease: match snapshot.lease_generation {
+                None => LeaseStatus::None,
+                Some(generation) if generation == self.lease_generation => LeaseStatus::OfTheClaim,
+                Some(_) => LeaseStatus::OfAnotherGeneration,
+            },
+            token: match self.token_doubt {
+                TokenDoubt::None => TokenStatus::OwnersToken,
+                TokenDoubt::ClaimSent(_) => TokenStatus::ClaimSent,
+                TokenDoubt::LateClaim(_) | TokenDoubt::LateClaimAndSent(_) => {
+                    TokenStatus::LateClaim
+                }
+            },
+            wholeness: if !self.goal.is_end() && self.generations.asks_first(snapshot) {
+                Wholeness::Rivalled
+            } else if self.is_to_reassert(snapshot) {
+                Wholeness::Lost
+            } else {
+                Wholeness::Whole
+            },
+            stabilisation: snapshot.stabilisation,
+            unwritten: if self.log_tail.appendable(self.is_saved()) > 0
+                || self.refresh.is_due(snapshot.now)
+            {
+                Unwritten::Log
+            } else if self.is_saved() {
+                Unwritten::Nothing
+            } else {
+                Unwritten::State
+            },
+        }
     }
 
-    fn is_to_write_anew(&self, snapshot: &LeaseSnapshot) -> bool {
-        let by_answer = match self.anew {
-            Anew::No => false,
-            // A tombstone may be written at any time: nothing comes back by it.
-            Anew::UnderLease => self.ending || !self.has_lapsed(snapshot),
-            Anew::Yes => true,
+    /// Does the store's record hold the newest state?
+    fn is_saved(&self) -> bool {
+        self.record.state.version <= self.saved
+    }
+
+    fn is_to_reassert(&self, snapshot: &LeaseSnapshot) -> bool {
+        let by_answer = match self.rewrite {
+            Rewrite::No => false,
+            // A tombstone may be written at any time: no session comes back by it.
+            Rewrite::UnderLease => self.goal.is_end() || !self.has_lapsed(snapshot),
+            Rewrite::FellBack => true,
         };
-        by_answer || self.is_forgotten(snapshot)
+        by_answer || self.generations.is_forgotten(snapshot)
     }
 
     /// Was the lease lost since the session was claimed?
@@ -330,100 +315,62 @@ impl Ownership {
         snapshot.lease_generation != Some(self.lease_generation) && rule!(EndsMissingWhereClaimable)
     }
 
-    /// Could another node have claimed the session before this was sent?
-    fn may_have_been_claimed(&self, under: &Under, snapshot: &LeaseSnapshot) -> bool {
-        match under {
-            Under::Claim { .. } => self.has_lapsed(snapshot),
-            Under::Release { again } => *again && rule!(EndsMissingWhereClaimable),
-            Under::Append { .. } | Under::Reassert(_) | Under::Save { .. } | Under::End => false,
-        }
-    }
-
-    fn give_up(
-        &mut self,
-        snapshot: &LeaseSnapshot,
-        ring: impl FnOnce() -> (u64, Vec<Bytes>),
-    ) -> Option<Op> {
-        if self.is_to_write_anew(snapshot) && !self.asks_first(snapshot) {
-            // The store forgot the session, and perhaps the release with it; if it did not
-            // forget the release, it refuses the re-assertion. The session is written anew at
-            // once, so that no node takes it for unknown meanwhile.
-            return Some(self.reassert(ring()));
-        }
-        if snapshot.stabilisation != Stabilisation::Done && rule!(ReleasesWhenStable) {
-            self.retry_at = snapshot.now + STABILISATION_RETRY;
-            return None;
-        }
-        let again = std::mem::replace(&mut self.released, true);
-        self.under = Some(Under::Release { again });
-        Some(Op::Release { token: self.token(), at: snapshot.primary })
-    }
-
-    fn claim(&mut self, lease_generation: u64, snapshot: &LeaseSnapshot, random: u64) -> Op {
-        self.unwritten = false;
+    fn send_claim(&mut self, lease_generation: u64, snapshot: &LeaseSnapshot, random: u64) -> Op {
+        self.generations.claim_sent();
         let mine = self.record.owner;
-        let from = self.late.as_deref().copied().unwrap_or(mine.token);
-        // One of unknown outcome is sent again as it was; but not after a failover, which may have
-        // forgotten it with what others claimed from it: they take its token for one before theirs.
-        let (expected, failover_generation) = (Expected::Token(from), self.seen);
-        let again = self.claiming.as_deref().copied();
-        let again = again.filter(|claim| {
+        let from = self.token_doubt.late_claim().unwrap_or(mine.token);
+        // A claim of unknown outcome is sent again as it was; but not after a failover, which may
+        // have lost it with the claims that other nodes made from it: those nodes would take its
+        // token for an earlier one than theirs.
+        let (expected, failover_generation) = (Expected::Token(from), self.generations.seen());
+        let again = self.token_doubt.sent_claim().filter(|claim| {
             claim.expected == expected && claim.failover_generation == failover_generation
         });
-        let claiming = again.unwrap_or_else(|| {
+        let claim = again.unwrap_or_else(|| {
             let newest = if from.counter > mine.token.counter { from } else { mine.token };
             let new = Owner { token: newest.next(random), node: mine.node };
-            Claiming { failover_generation, expected, new }
+            SentClaim { failover_generation, expected, new }
         });
-        self.claiming = Some(Box::new(claiming));
-        self.under = Some(Under::Claim { lease_generation, failover_generation });
-        Op::Claim { expected, new: claiming.new, at: snapshot.primary }
+        self.token_doubt.set_sent(claim);
+        self.phase = Phase::InFlight(InFlight::Claim { lease_generation, failover_generation });
+        Op::Claim { expected, new: claim.new, at: snapshot.primary }
     }
 
-    fn reassert(&mut self, (first, mut entries): (u64, Vec<Bytes>)) -> Op {
+    fn send_reassertion(&mut self, (first, mut entries): (u64, Vec<Bytes>)) -> Op {
         if mutant!("ownership.reassert_without_the_oldest_entry") && !entries.is_empty() {
             entries.remove(0);
         }
         if mutant!("ownership.reassert_without_the_log") {
             entries.clear();
         }
-        let version = self.record.state.version;
-        let end = first + entries.len() as u64;
-        let reasserting =
-            Reasserting { failover_generation: self.seen, version, end, ends: self.ending };
-        self.under = Some(Under::Reassert(Box::new(reasserting)));
-        self.refresh = false;
-        let batch = self.batch(first, first, entries);
-        Op::Reassert(self.record.clone(), batch)
+        let slice = LogSlice { first, floor: first, entries };
+        let reassertion = Reassertion {
+            failover_generation: self.generations.seen(),
+            version: self.record.state.version,
+            end: slice.end(),
+            ends: self.goal.is_end(),
+        };
+        self.phase = Phase::InFlight(InFlight::Reassert(Box::new(reassertion)));
+        self.refresh.is_forced = false;
+        Op::Reassert(self.record.clone(), self.batch(slice, true))
     }
 
-    /// How many entries may be appended. What the next owner reads in the log it must find in the
-    /// record as well: an entry follows the state that changed with it or before it.
-    fn appendable(&self) -> usize {
-        let is_saved = self.record.state.version <= self.saved;
-        if is_saved || !rule!(SavesBeforeItAppends) {
-            return self.unheld.len();
-        }
-        let covered = usize::try_from(self.covered.saturating_sub(self.first));
-        covered.unwrap_or(usize::MAX).min(self.unheld.len())
-    }
-
-    fn append(&mut self, now: u64) -> Op {
-        if mutant!("ownership.append_without_the_oldest_entry") && self.unheld.len() > 1 {
-            self.unheld.remove(0);
-        }
-        let prolongs = std::mem::take(&mut self.refresh);
+    fn send_append(&mut self, now: u64) -> Op {
+        let prolongs = self.refresh.is_due(now);
         if prolongs {
-            self.refresh_at = refresh_at(now, self.ttl);
+            self.refresh = Refresh::new(now, self.ttl);
         }
-        let count = self.appendable();
-        let end = self.first + count as u64;
-        self.under = Some(Under::Append { end });
-        let entries = self.unheld.iter().take(count).cloned().collect();
-        Op::Append(Batch { prolongs, ..self.batch(self.first, self.floor, entries) })
+        let slice = self.log_tail.to_append(self.is_saved());
+        self.phase = Phase::InFlight(InFlight::Append { end: slice.end() });
+        Op::Append(self.batch(slice, prolongs))
     }
 
-    fn batch(&self, first: u64, floor: u64, entries: Vec<Bytes>) -> Batch {
+    fn send_save(&mut self) -> Op {
+        self.phase = Phase::InFlight(InFlight::Save { end: self.log_tail.end() });
+        Op::Save { token: self.token(), state: self.record.state.clone() }
+    }
+
+    fn batch(&self, LogSlice { first, floor, entries }: LogSlice, prolongs: bool) -> Batch {
         Batch {
             session: self.session.clone(),
             token: self.token(),
@@ -431,12 +378,7 @@ impl Ownership {
             floor,
             entries,
             ttl: self.ttl,
-            prolongs: true,
+            prolongs,
         }
     }
-}
-
-/// Often enough that the record never expires under a session that lives.
-fn refresh_at(now: u64, ttl: Duration) -> u64 {
-    now.saturating_add(u64::try_from(ttl.as_millis() / 4).unwrap_or(u64::MAX))
 }

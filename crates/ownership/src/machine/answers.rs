@@ -1,38 +1,31 @@
 //! What the answer to an operation means for the ownership.
 
 use conversation::mutant;
-use thin_vec::ThinVec;
 
-use super::under::{Anew, Reasserting, Under};
+use super::in_flight::{InFlight, Phase, Reassertion, Rewrite};
+use super::token_doubt::TokenDoubt;
 use super::{LeaseSnapshot, OpResult, Outcome, Ownership};
 use crate::rules::rule;
 use crate::{Claimed, Error, Incarnation, Owner, RecordStatus};
 
-/// The wait after a first failure, in milliseconds; it doubles with each further one.
-const BACKOFF_MIN: u64 = 50;
-/// The longest wait between two attempts, in milliseconds.
-const BACKOFF_MAX: u64 = 2_000;
-
 impl Ownership {
-    /// Takes what came of the operation that was under way.
+    /// Takes the result of the operation that was in flight.
     pub fn completed(&mut self, snapshot: &LeaseSnapshot, result: OpResult) -> Vec<Outcome> {
-        let Some(under) = self.under.take() else { return Vec::new() };
-        let result = match result {
-            OpResult::Appended(Ok(_)) => Ok(self.appended(&under)),
-            OpResult::Saved(Ok(version)) => {
-                let newest = mutant!("ownership.take_a_save_for_the_newest");
-                let version = if newest { self.record.state.version } else { version };
-                self.saved = self.saved.max(version);
-                if let Under::Save { end } = under {
-                    self.covered = self.covered.max(end);
-                }
-                Ok(vec![Outcome::Saved(version)])
+        let in_flight = match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::InFlight(in_flight) => in_flight,
+            other => {
+                self.phase = other;
+                return Vec::new();
             }
-            OpResult::Claimed(Ok(claimed)) => Ok(self.claimed(&under, &claimed)),
+        };
+        let result = match result {
+            OpResult::Appended(Ok(_)) => Ok(self.appended(&in_flight)),
+            OpResult::Saved(Ok(version)) => Ok(self.saved(&in_flight, version)),
+            OpResult::Claimed(Ok(claimed)) => Ok(self.claimed(&in_flight, &claimed)),
             OpResult::Done(Ok(())) => {
-                self.over = true;
-                let end = under == Under::End;
-                Ok(vec![if end { Outcome::Ended } else { Outcome::Released }])
+                self.phase = Phase::Over;
+                let is_end = in_flight == InFlight::End;
+                Ok(vec![if is_end { Outcome::Ended } else { Outcome::Released }])
             }
             OpResult::Appended(Err(error)) => Err(error),
             OpResult::Saved(Err(error)) => Err(error),
@@ -41,8 +34,7 @@ impl Ownership {
         };
         match result {
             Ok(outcomes) => {
-                let is_retry = std::mem::take(&mut self.failures) > 0;
-                self.retry_at = 0;
+                let is_retry = self.attempts.succeeded();
                 if is_retry && mutant!("ownership.report_nothing_after_a_retry") {
                     return Vec::new();
                 }
@@ -50,80 +42,67 @@ impl Ownership {
             }
             Err(error) => {
                 let is_known = is_known(&error);
-                let outcome = self.failed(snapshot, &under, error);
+                let outcome = self.failed(snapshot, &in_flight, error);
                 if outcome.is_none() {
-                    self.wait(snapshot.now, is_known);
+                    self.attempts.failed(snapshot.now, is_known);
                 }
                 outcome.into_iter().collect()
             }
         }
     }
 
-    /// Waits before the next attempt; not where the store has said what is to be done, and
-    /// said so for the first time.
-    fn wait(&mut self, now: u64, is_known: bool) {
-        let wait = (BACKOFF_MIN << self.failures.min(10)).min(BACKOFF_MAX);
-        self.retry_at = if is_known && self.failures == 0 { 0 } else { now + wait };
-        if mutant!("ownership.never_retry") {
-            self.retry_at = u64::MAX;
-        }
-        self.failures = self.failures.saturating_add(1);
-    }
-
-    fn appended(&mut self, under: &Under) -> Vec<Outcome> {
+    fn appended(&mut self, in_flight: &InFlight) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
-        match under {
-            Under::Reassert(reasserting) if reasserting.ends => {
-                self.failover_generation = reasserting.failover_generation;
-                self.over = true;
+        match in_flight {
+            InFlight::Reassert(reassertion) if reassertion.ends => {
+                self.generations.end_reasserted(reassertion.failover_generation);
+                self.phase = Phase::Over;
                 outcomes.push(Outcome::Ended);
             }
-            Under::Reassert(reasserting) => {
-                let Reasserting { failover_generation, version, end, .. } = **reasserting;
-                (self.failover_generation, self.sure) =
-                    (failover_generation, self.sure.max(failover_generation));
-                self.anew = Anew::No;
+            InFlight::Reassert(reassertion) => {
+                let Reassertion { failover_generation, version, end, .. } = **reassertion;
+                self.generations.reasserted(failover_generation);
+                self.rewrite = Rewrite::No;
                 if version > self.saved {
                     self.saved = version;
                     outcomes.push(Outcome::Saved(version));
                 }
-                outcomes.extend(self.held(end));
+                outcomes.extend(self.acknowledged(end));
             }
-            Under::Append { .. } if mutant!("ownership.acknowledge_what_came_since") => {
-                outcomes.extend(self.held(u64::MAX));
+            InFlight::Append { .. } if mutant!("ownership.acknowledge_what_came_since") => {
+                outcomes.extend(self.acknowledged(u64::MAX));
             }
-            Under::Append { end } => outcomes.extend(self.held(*end)),
-            Under::Save { .. } | Under::Claim { .. } | Under::Release { .. } | Under::End => {}
+            InFlight::Append { end } => outcomes.extend(self.acknowledged(*end)),
+            InFlight::Save { .. }
+            | InFlight::Claim { .. }
+            | InFlight::Release { .. }
+            | InFlight::End => {}
         }
         outcomes
     }
 
     /// Everything below `end` is in the log, or below its floor.
-    fn held(&mut self, end: u64) -> Option<Outcome> {
-        let held = usize::try_from(end.saturating_sub(self.first)).unwrap_or(usize::MAX);
-        let held = held.min(self.unheld.len());
-        self.unheld.drain(..held);
-        if self.unheld.is_empty() {
-            // An idle session keeps no buffer.
-            self.unheld = ThinVec::new();
-        }
-        self.first += held as u64;
-        // What was dropped meanwhile is below a floor that the log does not have yet.
-        let through = self.first.min(end).saturating_sub(1);
-        let is_news = through > self.told;
-        self.told = self.told.max(through);
-        is_news.then_some(Outcome::Through(through))
+    fn acknowledged(&mut self, end: u64) -> Option<Outcome> {
+        self.log_tail.acknowledge(end).map(Outcome::Through)
     }
 
-    fn claimed(&mut self, under: &Under, claimed: &Claimed) -> Vec<Outcome> {
-        let Under::Claim { lease_generation, failover_generation } = under else {
+    fn saved(&mut self, in_flight: &InFlight, version: u64) -> Vec<Outcome> {
+        let newest = mutant!("ownership.take_a_save_for_the_newest");
+        let version = if newest { self.record.state.version } else { version };
+        self.saved = self.saved.max(version);
+        if let InFlight::Save { end } = in_flight {
+            self.log_tail.cover(*end);
+        }
+        vec![Outcome::Saved(version)]
+    }
+
+    fn claimed(&mut self, in_flight: &InFlight, claimed: &Claimed) -> Vec<Outcome> {
+        let InFlight::Claim { lease_generation, failover_generation } = in_flight else {
             return Vec::new();
         };
-        self.sure = self.sure.max(*failover_generation);
-        self.claiming = None;
-        self.late = None;
-        // Not under this token.
-        self.released = false;
+        self.generations.claimed(*failover_generation);
+        self.token_doubt = TokenDoubt::None;
+        self.goal.token_changed();
         self.lease_generation = *lease_generation;
         if mutant!("ownership.act_on_under_the_older_token") {
             return Vec::new();
@@ -135,11 +114,11 @@ impl Ownership {
         if mutant!("ownership.claim_trusts_its_own_state") {
             self.saved = self.record.state.version;
         }
-        if !self.ending {
+        if !self.goal.is_end() {
             self.record.status = RecordStatus::Owned;
         }
-        // The log may have lost its end while others saw this node gone.
-        self.anew = Anew::UnderLease;
+        // The log may have lost its end while this node held no lease.
+        self.rewrite = Rewrite::UnderLease;
         let mut outcomes = vec![Outcome::Reclaimed(self.token())];
         // The answer to the save that the record holds may have been lost.
         if self.saved > reported && !mutant!("ownership.claim_reports_no_state") {
@@ -148,83 +127,101 @@ impl Ownership {
         outcomes
     }
 
-    fn failed(&mut self, snapshot: &LeaseSnapshot, under: &Under, error: Error) -> Option<Outcome> {
-        if let (Under::Append { end }, false) = (under, rule!(ResendsWhole)) {
-            self.held(*end);
+    fn failed(
+        &mut self,
+        snapshot: &LeaseSnapshot,
+        in_flight: &InFlight,
+        error: Error,
+    ) -> Option<Outcome> {
+        if let (InFlight::Append { end }, false) = (in_flight, rule!(ResendsWhole)) {
+            self.acknowledged(*end);
         }
-        // The store was asked, and has said whom it names.
-        if matches!(under, Under::Claim { .. } | Under::Release { .. }) && is_known(&error) {
-            self.answered = self.seen;
+        let is_question = matches!(in_flight, InFlight::Claim { .. } | InFlight::Release { .. });
+        if is_question && is_known(&error) {
+            self.generations.answered();
         }
+        let ends = self.goal.is_end();
         match error {
             Error::Unavailable(_) if mutant!("ownership.an_unknown_outcome_is_a_success") => {
-                self.appended(under).into_iter().next()
+                self.appended(in_flight).into_iter().next()
             }
             Error::Unavailable(_) | Error::MarkedDead { .. } | Error::LeaseGone => {
-                // It may have been the one that prolongs.
-                self.refresh |= matches!(under, Under::Append { .. });
-                self.unwritten |= matches!(under, Under::Reassert(_));
+                match in_flight {
+                    // The append may have been the one that refreshes the time to live.
+                    InFlight::Append { .. } => self.refresh.is_forced = true,
+                    InFlight::Reassert(_) => self.generations.reassertion_failed(),
+                    _ => {}
+                }
                 None
             }
-            Error::Missing if self.ending && !rule!(ReassertsEnd) => self.gone(Outcome::Ended),
-            // Nothing was forgotten since the session was last whole in the store: so it was
-            // ended, or it expired, under another owner.
+            Error::Missing if ends && !rule!(ReassertsEnd) => self.over(Outcome::Ended),
+            // The store has lost nothing since it was known to hold the whole session. The session
+            // was therefore ended, or it expired, under another owner.
             Error::Missing
-                if self.may_have_been_claimed(under, snapshot)
-                    && !self.ending
-                    && !self.is_forgotten(snapshot) =>
+                if self.may_have_been_claimed(in_flight, snapshot)
+                    && !ends
+                    && !self.generations.is_forgotten(snapshot) =>
             {
-                self.gone(Outcome::Deposed)
+                self.over(Outcome::Deposed)
             }
             Error::Missing if rule!(ReassertsMissing) => {
-                // A late claim was forgotten with the record, and so what was claimed from it.
-                if self.late.take().is_some() {
-                    self.claiming = None;
-                }
-                self.anew = Anew::UnderLease;
+                self.token_doubt.forget_late_claim_and_its_successor();
+                self.rewrite = Rewrite::UnderLease;
                 None
             }
-            Error::Missing => self.gone(Outcome::Deposed),
+            Error::Missing => self.over(Outcome::Deposed),
             Error::Hole { .. } if mutant!("ownership.ignore_a_hole") => None,
             Error::Hole { .. } => {
-                self.anew = Anew::UnderLease;
+                self.rewrite = Rewrite::UnderLease;
                 None
             }
             Error::Fenced(_) if mutant!("ownership.deposed_is_released") => {
-                self.gone(Outcome::Released)
+                self.over(Outcome::Released)
             }
             Error::Fenced(owner) => self.fenced(owner),
-            Error::Released if self.released => self.gone(Outcome::Released),
+            Error::Released if self.goal.is_release_sent() => self.over(Outcome::Released),
             // A release under this token, which an earlier ownership of this session sent.
-            Error::Released => self.gone(Outcome::Deposed),
-            Error::Ended if self.ending => self.gone(Outcome::Ended),
-            Error::Ended => self.gone(Outcome::Deposed),
+            Error::Released => self.over(Outcome::Deposed),
+            Error::Ended if ends => self.over(Outcome::Ended),
+            Error::Ended => self.over(Outcome::Deposed),
         }
     }
 
+    /// Could another node have claimed the session before this was sent?
+    fn may_have_been_claimed(&self, in_flight: &InFlight, snapshot: &LeaseSnapshot) -> bool {
+        match in_flight {
+            InFlight::Claim { .. } => self.has_lapsed(snapshot),
+            InFlight::Release { again } => *again && rule!(EndsMissingWhereClaimable),
+            InFlight::Append { .. }
+            | InFlight::Reassert(_)
+            | InFlight::Save { .. }
+            | InFlight::End => false,
+        }
+    }
+
+    /// The record names this owner under another token.
     fn fenced(&mut self, owner: Owner) -> Option<Outcome> {
         let is_older = self.record.came_after(owner.token);
         if (is_older || mutant!("ownership.replace_a_newer_owner")) && rule!(ReassertsFallenBack) {
-            self.late = None;
-            self.anew = Anew::Yes;
+            self.token_doubt.forget_late_claim();
+            self.rewrite = Rewrite::FellBack;
             return None;
         }
         let mine: Incarnation = self.record.owner.node;
         if owner.node == mine && rule!(KnowsLateClaims) {
-            // A claim of its own that was given up for lost, or whose outcome was not known.
-            self.late = Some(Box::new(owner.token));
-            self.claiming = None;
+            // A claim of its own that was taken for lost, or whose outcome was not known.
+            self.token_doubt = TokenDoubt::LateClaim(Box::new(owner.token));
             return None;
         }
         if !rule!(StopsWhenDeposed) {
             return None;
         }
-        self.gone(Outcome::Deposed)
+        self.over(Outcome::Deposed)
     }
 
-    fn gone(&mut self, outcome: Outcome) -> Option<Outcome> {
-        self.over = true;
-        self.unheld = ThinVec::new();
+    fn over(&mut self, outcome: Outcome) -> Option<Outcome> {
+        self.phase = Phase::Over;
+        self.log_tail.clear();
         Some(outcome)
     }
 }

@@ -120,7 +120,7 @@ impl Fixture {
     /// The claim that is under way succeeds.
     #[track_caller]
     fn claimed(&mut self) {
-        let new = self.ownership.claiming.as_ref().expect("a claim is under way").new;
+        let new = self.ownership.token_doubt.sent_claim().expect("a claim is in flight").new;
         let mut record = record();
         record.former.insert(0, self.ownership.token());
         record.owner = new;
@@ -245,7 +245,7 @@ fn a_state_that_a_claim_finds_in_the_record_is_reported_as_saved() {
     fixture.completed(OpResult::Saved(Err(unavailable())), []);
     fixture.snapshot = LeaseSnapshot { now: 9_000, lease_generation: Some(1), ..fixture.snapshot };
     fixture.does("claim 4 from 3");
-    let owner = fixture.ownership.claiming.as_ref().expect("a claim is under way").new;
+    let owner = fixture.ownership.token_doubt.sent_claim().expect("a claim is in flight").new;
     let claimed = Claimed { record: Record { owner, state, ..record() }, log: Vec::new() };
     let outcomes = [Outcome::Reclaimed(owner.token), Outcome::Saved(7)];
     fixture.completed(OpResult::Claimed(Ok(claimed)), outcomes);
@@ -270,10 +270,10 @@ fn a_claim_of_unknown_outcome_is_the_same_claim_again() {
     let mut fixture = fixture();
     fixture.snapshot.lease_generation = Some(1);
     fixture.does("claim 4 from 3");
-    let first = fixture.ownership.claiming.as_ref().unwrap().new;
+    let first = fixture.ownership.token_doubt.sent_claim().unwrap().new;
     fixture.completed(OpResult::Claimed(Err(unavailable())), []);
     fixture.at(50).does("claim 4 from 3");
-    assert_eq!(fixture.ownership.claiming.as_ref().unwrap().new, first);
+    assert_eq!(fixture.ownership.token_doubt.sent_claim().unwrap().new, first);
     // The first had succeeded, and is found by the second as its own.
     fixture.claimed();
     assert!(fixture.may_act());
@@ -518,4 +518,10 @@ fn a_node_without_a_lease_is_not_asked_over_and_over() {
     // But at once when there is one.
     fixture.snapshot.lease_generation = Some(0);
     fixture.at(200_001).does("append 1a");
+}
+
+/// Every session of a node keeps one.
+#[test]
+fn an_ownership_stays_small() {
+    assert!(size_of::<Ownership>() <= 376, "{} bytes", size_of::<Ownership>());
 }

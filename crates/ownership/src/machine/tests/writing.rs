@@ -59,9 +59,9 @@ fn what_falls_below_the_floor_while_a_save_is_refused_is_not_kept() {
     for number in 1..=100 {
         fixture.ownership.push(number, number, vec![Bytes::from_static(b"x")]);
     }
-    assert_eq!(fixture.ownership.unheld.len(), 1);
+    assert_eq!(fixture.ownership.log_tail.len(), 1);
     fixture.ownership.push(101, 101, Vec::new());
-    assert_eq!(fixture.ownership.unheld.len(), 0);
+    assert_eq!(fixture.ownership.log_tail.len(), 0);
     fixture.at(50).does("append 101");
     fixture.completed(OpResult::Appended(Ok(Appended { through: None })), [Outcome::Through(100)]);
     fixture.does("save 1");

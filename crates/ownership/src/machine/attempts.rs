@@ -1,0 +1,112 @@
+//! When the next operation may be sent.
+
+use conversation::mutant;
+
+/// The wait after a first failure, in milliseconds; it doubles with each further one.
+const BACKOFF_MIN: u64 = 50;
+/// The longest wait between two attempts, in milliseconds.
+const BACKOFF_MAX: u64 = 2_000;
+/// The wait until the next look during stabilisation, in milliseconds.
+const STABILISATION_MS: u64 = 100;
+/// The wait while the node holds no lease, in milliseconds. It ends when there is one.
+const NO_LEASE_MS: u64 = 500;
+
+/// Why nothing is sent for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// An operation failed.
+    Failure,
+    /// Other owners have not had the time to re-assert their sessions.
+    Stabilisation,
+    /// The node holds no lease.
+    NoLease,
+}
+
+/// The operations that failed in a row, and the wait before the next attempt.
+#[derive(Debug)]
+pub(super) enum Attempts {
+    /// The next operation may be sent now.
+    Ready { failures: u32 },
+    /// Nothing is sent before `until`.
+    Paused { until: u64, reason: Reason, failures: u32 },
+}
+
+impl Attempts {
+    /// No operation has failed yet.
+    pub(super) fn new() -> Self {
+        Self::Ready { failures: 0 }
+    }
+
+    /// Until when nothing is sent, if that is so.
+    pub(super) fn paused_until(&self) -> Option<u64> {
+        match self {
+            Self::Ready { .. } => None,
+            Self::Paused { until, .. } => Some(*until),
+        }
+    }
+
+    /// Is nothing sent yet?
+    pub(super) fn is_paused(&self, now: u64) -> bool {
+        self.paused_until().is_some_and(|until| now < until)
+    }
+
+    /// The node holds a lease: what only waited for one waits no longer.
+    pub(super) fn lease_is_held(&mut self) {
+        if let Self::Paused { reason: Reason::NoLease, failures, .. } = *self {
+            *self = Self::Ready { failures };
+        }
+    }
+
+    /// Looks again during stabilisation.
+    pub(super) fn await_stabilisation(&mut self, now: u64) {
+        self.pause(now + STABILISATION_MS, Reason::Stabilisation);
+    }
+
+    /// Looks again for a lease.
+    pub(super) fn await_lease(&mut self, now: u64) {
+        self.pause(now + NO_LEASE_MS, Reason::NoLease);
+    }
+
+    /// Sends nothing more, for a fault of the tests.
+    pub(super) fn stop(&mut self) {
+        self.pause(u64::MAX, Reason::Failure);
+    }
+
+    fn pause(&mut self, until: u64, reason: Reason) {
+        *self = Self::Paused { until, reason, failures: self.failures() };
+    }
+
+    fn failures(&self) -> u32 {
+        match self {
+            Self::Ready { failures } | Self::Paused { failures, .. } => *failures,
+        }
+    }
+
+    /// An operation succeeded. Returns whether attempts before it failed.
+    pub(super) fn succeeded(&mut self) -> bool {
+        let has_failed = self.failures() > 0;
+        *self = Self::new();
+        has_failed
+    }
+
+    /// An operation failed and is tried again, or another in its place. `is_known`: the store has
+    /// said what is the case; the first such answer is followed at once.
+    pub(super) fn failed(&mut self, now: u64, is_known: bool) {
+        let before = self.failures();
+        let failures = before.saturating_add(1);
+        let wait = (BACKOFF_MIN << before.min(10)).min(BACKOFF_MAX);
+        *self = if is_known && before == 0 {
+            Self::Ready { failures }
+        } else {
+            Self::Paused { until: now + wait, reason: Reason::Failure, failures }
+        };
+        if mutant!("ownership.never_retry") {
+            self.stop();
+        }
+    }
+
+    /// The store failed over: why operations failed before says nothing any more.
+    pub(super) fn reset(&mut self) {
+        *self = Self::new();
+    }
+}
