@@ -9,7 +9,7 @@ use conversation::{Answer, Ending, Refusal};
 use ownership::location::{self, Cause, Claimant, Location, Outcome};
 use ownership::machine::Acquired;
 use ownership::retry::{Retry, Wait};
-use ownership::route::{Asked, Next, RouteState, is_progress};
+use ownership::route::{RouteState, RouteStep, TakeOverAnswer, is_progress};
 use ownership::{Error, Incarnation, Owner, Presence, Record};
 use protocol::{Body, Message, Request, SessionId};
 

@@ -15,7 +15,7 @@ use cluster::{CallError, ForwardedCall, Peer};
 use conversation::Refusal;
 use ownership::SessionRequest;
 use ownership::retry::{Retry, Wait};
-use ownership::route::{Asked, Next, RouteState, is_progress};
+use ownership::route::{RouteState, RouteStep, TakeOverAnswer, is_progress};
 
 use super::call::Call;
 use super::reply_codec;
@@ -159,18 +159,18 @@ impl RoutedRequest {
                             self.request_claim(peer);
                             continue;
                         }
-                        None => Next::Wait,
+                        None => RouteStep::LocateLater,
                     },
                     Ok(Found::NoRoom) => match self.node.roomy_peer(self.retry.tries()) {
                         Some(peer) => {
                             self.request_claim(peer);
                             continue;
                         }
-                        None => self.route.found_no_room(),
+                        None => self.route.no_room_found(),
                     },
-                    Ok(Found::Ended) => self.route.gone(),
-                    Err(Refusal::UnknownSession) => self.route.unknown(),
-                    Err(_) => Next::Wait,
+                    Ok(Found::Ended) => self.route.session_gone(),
+                    Err(Refusal::UnknownSession) => self.route.session_unknown(),
+                    Err(_) => RouteStep::LocateLater,
                 },
                 State::Pausing(pause) => {
                     ready!(pause.as_mut().poll(context));
@@ -180,9 +180,9 @@ impl RoutedRequest {
                 State::Here(reply) => match ready!(reply.poll_next(context)) {
                     Some(event) => {
                         count_reattached(&self.route, &event);
-                        self.route.received(event)
+                        self.route.reply_received(event)
                     }
-                    None => self.route.ended(),
+                    None => self.route.stream_ended(),
                 },
                 State::Claiming(calling, peer) => {
                     let answer = ready!(calling.poll_next(context));
@@ -192,12 +192,12 @@ impl RoutedRequest {
                         Some(ReplyEvent::Answer(answer)) => Some(answer),
                         _ => None,
                     };
-                    match self.route.asked(answer) {
-                        Asked::IsThere => {
+                    match self.route.take_over_answered(answer) {
+                        TakeOverAnswer::IsOwner => {
                             self.forward(&peer);
                             continue;
                         }
-                        Asked::Next(next) => next,
+                        TakeOverAnswer::Step(next) => next,
                     }
                 }
                 State::There(calling) => match ready!(calling.poll_next(context)) {
@@ -207,11 +207,11 @@ impl RoutedRequest {
                                 metrics::hop(Hop::Answered);
                             }
                             count_reattached(&self.route, &event);
-                            self.route.received(event)
+                            self.route.reply_received(event)
                         }
                         None => {
                             tracing::error!("a peer replied what this version does not understand");
-                            self.route.lost()
+                            self.route.owner_lost()
                         }
                     },
                     Some(Err(CallError::NotStarted)) => {
@@ -220,13 +220,13 @@ impl RoutedRequest {
                     }
                     Some(Err(CallError::Lost)) => {
                         metrics::hop(Hop::Lost);
-                        self.route.lost()
+                        self.route.owner_lost()
                     }
                     Some(Err(CallError::TooLarge { bytes_max })) => {
                         metrics::hop(Hop::TooLarge);
-                        self.route.too_large(bytes_max)
+                        self.route.message_too_large(bytes_max)
                     }
-                    None => self.route.ended(),
+                    None => self.route.stream_ended(),
                 },
             };
             if let Some(event) = self.follow(next) {
@@ -236,17 +236,17 @@ impl RoutedRequest {
     }
 
     /// Does what follows; returns the event for the client, if there is one.
-    fn follow(&mut self, next: Next) -> Option<ReplyEvent> {
+    fn follow(&mut self, next: RouteStep) -> Option<ReplyEvent> {
         match next {
-            Next::Tell(event) => {
+            RouteStep::Forward(event) => {
                 if is_progress(&event) {
                     self.note_progress();
                 }
                 return Some(event);
             }
-            Next::Nothing => self.note_attached(),
-            Next::Seek | Next::Wait => self.retry(),
-            Next::Last(rest) => {
+            RouteStep::AwaitOwner => self.note_attached(),
+            RouteStep::Locate | RouteStep::LocateLater => self.retry(),
+            RouteStep::Finish(rest) => {
                 self.note_progress();
                 self.state = State::Over;
                 self.rest = rest;
@@ -289,12 +289,12 @@ impl RoutedRequest {
                 refusal @ (Refusal::Busy | Refusal::Moved | Refusal::UnknownSession),
             ) => {
                 let event = ReplyEvent::Answer(conversation::Answer::Refused(refusal));
-                let next = self.route.received(event);
+                let next = self.route.reply_received(event);
                 self.follow(next);
             }
             Entry::Refused(refusal) => {
                 self.state = State::Over;
-                self.rest = self.route.refused(refusal);
+                self.rest = self.route.session_refused(refusal);
             }
             Entry::Absent if is_found => self.retry(),
             Entry::Absent => self.find(),
@@ -344,7 +344,7 @@ impl RoutedRequest {
         if self.held.is_none() && self.retry.tries() > 1 {
             self.held = self.node.held.hold();
             if self.held.is_none() {
-                self.rest = self.route.gave_up(0);
+                self.rest = self.route.hold_time_over(0);
                 return;
             }
         }
@@ -356,7 +356,7 @@ impl RoutedRequest {
             Wait::GiveUp => {
                 metrics::held(Hold::Expired);
                 self.held = None;
-                self.rest = self.route.gave_up(hold.as_secs());
+                self.rest = self.route.hold_time_over(hold.as_secs());
             }
         }
     }
@@ -382,7 +382,7 @@ impl RoutedRequest {
         }
         self.departure = None;
         let retry = RETRY_MS.start() + jitter() % (RETRY_MS.end() - RETRY_MS.start() + 1);
-        let Some(rest) = self.route.leave(retry) else { return false };
+        let Some(rest) = self.route.node_leaves(retry) else { return false };
         self.state = State::Over;
         self.rest = rest;
         true

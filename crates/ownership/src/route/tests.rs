@@ -4,7 +4,7 @@ use bytes::Bytes;
 use conversation::{Answer, EventId, Frame, OwnerTag, Refusal};
 use protocol::Limits;
 
-use super::{Asked, Next, RouteState};
+use super::{RouteState, RouteStep, TakeOverAnswer};
 use crate::{ReplyEvent, SessionRequest};
 
 /// What happens to a connection.
@@ -81,7 +81,7 @@ fn moved() -> Happens {
 }
 
 /// What follows, in a few words; for what is sought also what for.
-fn words(route: &RouteState, next: Next) -> String {
+fn words(route: &RouteState, next: RouteStep) -> String {
     let told = |told: &ReplyEvent| match told {
         ReplyEvent::Answer(Answer::Json(json)) => format!("json {}", error_of(json)),
         ReplyEvent::Answer(Answer::Array(array)) => {
@@ -101,11 +101,11 @@ fn words(route: &RouteState, next: Next) -> String {
         }
     };
     match next {
-        Next::Tell(one) => told(&one),
-        Next::Nothing => "nothing".into(),
-        Next::Seek => format!("seek {}", request(route)),
-        Next::Wait => "wait".into(),
-        Next::Last(rest) => {
+        RouteStep::Forward(one) => told(&one),
+        RouteStep::AwaitOwner => "nothing".into(),
+        RouteStep::Locate => format!("seek {}", request(route)),
+        RouteStep::LocateLater => "wait".into(),
+        RouteStep::Finish(rest) => {
             let all: Vec<_> = rest.iter().map(told).chain(["end".into()]).collect();
             all.join(", ")
         }
@@ -139,14 +139,14 @@ fn check(request: SessionRequest, scenario: impl IntoIterator<Item = (Happens, &
     let mut route = RouteState::new(request);
     for (at, (happens, expected)) in scenario.into_iter().enumerate() {
         let next = match happens {
-            Happens::Received(told) => route.received(told),
-            Ends => route.ended(),
-            Lost => route.lost(),
+            Happens::Received(told) => route.reply_received(told),
+            Ends => route.stream_ended(),
+            Lost => route.owner_lost(),
             NotStarted => route.not_started(),
-            TooLarge => route.too_large(1_000),
-            GaveUp => Next::Last(route.gave_up(25)),
-            Gone => route.gone(),
-            Leaves => route.leave(700).map_or(Next::Nothing, Next::Last),
+            TooLarge => route.message_too_large(1_000),
+            GaveUp => RouteStep::Finish(route.hold_time_over(25)),
+            Gone => route.session_gone(),
+            Leaves => route.node_leaves(700).map_or(RouteStep::AwaitOwner, RouteStep::Finish),
         };
         assert_eq!(words(&route, next), expected, "at {at}");
     }
@@ -403,7 +403,9 @@ fn what_is_too_large_to_be_carried_ends_with_an_error_and_is_not_asked_again() {
     );
     check(listen(), [(open(Some(4)), "open"), (TooLarge, "abort, end")]);
     let mut route = RouteState::new(notification());
-    let Next::Last(told) = route.too_large(1_000) else { panic!("it should be over") };
+    let RouteStep::Finish(told) = route.message_too_large(1_000) else {
+        panic!("it should be over")
+    };
     let [ReplyEvent::Answer(Answer::Refused(Refusal::Rejected(rejection)))] = &Vec::from(told)[..]
     else {
         panic!("it should be refused")
@@ -415,9 +417,9 @@ fn what_is_too_large_to_be_carried_ends_with_an_error_and_is_not_asked_again() {
 fn a_node_that_was_asked_to_take_the_session_up_had_not_the_request() {
     let asked = |answer: Option<Answer>| {
         let mut route = RouteState::new(call());
-        match route.asked(answer) {
-            Asked::IsThere => "there".into(),
-            Asked::Next(next) => words(&route, next),
+        match route.take_over_answered(answer) {
+            TakeOverAnswer::IsOwner => "there".into(),
+            TakeOverAnswer::Step(next) => words(&route, next),
         }
     };
     assert_eq!(asked(Some(Answer::Nothing)), "there");
@@ -432,8 +434,11 @@ fn a_node_that_was_asked_to_take_the_session_up_had_not_the_request() {
 fn a_node_without_room_is_not_the_last_one_that_is_asked() {
     let full = Answer::Refused(Refusal::TooManySessions);
     let mut route = RouteState::new(call());
-    assert!(matches!(route.asked(Some(full)), Asked::Next(Next::Wait)));
-    let told = Vec::from(route.gave_up(25));
+    assert!(matches!(
+        route.take_over_answered(Some(full)),
+        TakeOverAnswer::Step(RouteStep::LocateLater)
+    ));
+    let told = Vec::from(route.hold_time_over(25));
     let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
     assert!(String::from_utf8_lossy(json).contains("sessions.sessions_max"));
 }

@@ -62,10 +62,10 @@ impl World {
     /// A node that was asked to take the session up answers, or was lost.
     fn receive_take_up_answer(&mut self, at: Incarnation, conn: ConnId, answer: Option<Answer>) {
         let Some(connection) = self.connection(at, conn) else { return };
-        match (connection.route.asked(answer), connection.owner) {
-            (Asked::IsThere, Some(owner)) => self.reach(at, conn, owner, false),
-            (Asked::IsThere, None) => self.wait(at, conn),
-            (Asked::Next(next), _) => self.proceed(at, conn, next),
+        match (connection.route.take_over_answered(answer), connection.owner) {
+            (TakeOverAnswer::IsOwner, Some(owner)) => self.reach(at, conn, owner, false),
+            (TakeOverAnswer::IsOwner, None) => self.wait(at, conn),
+            (TakeOverAnswer::Step(next), _) => self.proceed(at, conn, next),
         }
     }
 
@@ -99,32 +99,34 @@ impl World {
         }
         let route = &mut connection.route;
         let next = match reply {
-            PeerReply::Answer(answer) => route.received(ReplyEvent::Answer(answer)),
-            PeerReply::Open { welcome, at } => route.received(ReplyEvent::Open { welcome, at }),
-            PeerReply::Frame(frame) => route.received(ReplyEvent::Frame(frame)),
-            PeerReply::Finish(Ending::Abort) => route.received(ReplyEvent::Abort),
-            PeerReply::Finish(Ending::Moved) => route.received(ReplyEvent::Moved),
-            PeerReply::Finish(_) => route.ended(),
-            PeerReply::Lost => route.lost(),
+            PeerReply::Answer(answer) => route.reply_received(ReplyEvent::Answer(answer)),
+            PeerReply::Open { welcome, at } => {
+                route.reply_received(ReplyEvent::Open { welcome, at })
+            }
+            PeerReply::Frame(frame) => route.reply_received(ReplyEvent::Frame(frame)),
+            PeerReply::Finish(Ending::Abort) => route.reply_received(ReplyEvent::Abort),
+            PeerReply::Finish(Ending::Moved) => route.reply_received(ReplyEvent::Moved),
+            PeerReply::Finish(_) => route.stream_ended(),
+            PeerReply::Lost => route.owner_lost(),
         };
         self.proceed(at, conn, next);
     }
 
     /// Does what follows.
-    pub(super) fn proceed(&mut self, at: Incarnation, conn: ConnId, next: Next) {
+    pub(super) fn proceed(&mut self, at: Incarnation, conn: ConnId, next: RouteStep) {
         let Some(process) = self.processes.get_mut(&at) else { return };
         let now = process.clock(self.now);
         let Some(connection) = process.connections.get_mut(&conn) else { return };
         match next {
-            Next::Tell(sent) => {
+            RouteStep::Forward(sent) => {
                 if is_progress(&sent) {
                     connection.retry.progress();
                 }
                 self.send_to_client(at, conn, sent);
             }
-            Next::Nothing => connection.retry.attached(now),
-            Next::Seek | Next::Wait => self.wait(at, conn),
-            Next::Last(rest) => self.finish(at, conn, rest),
+            RouteStep::AwaitOwner => connection.retry.attached(now),
+            RouteStep::Locate | RouteStep::LocateLater => self.wait(at, conn),
+            RouteStep::Finish(rest) => self.finish(at, conn, rest),
         }
     }
 
@@ -156,7 +158,7 @@ impl World {
             return self.answer_call(at, from, &call, unknown);
         }
         let Some(connection) = self.connection(at, conn) else { return };
-        let next = connection.route.gone();
+        let next = connection.route.session_gone();
         self.proceed(at, conn, next);
     }
 
@@ -212,7 +214,7 @@ impl World {
         if connection.asks {
             return self.receive_take_up_answer(at, conn, None);
         }
-        let next = connection.route.lost();
+        let next = connection.route.owner_lost();
         self.proceed(at, conn, next);
     }
 
@@ -255,7 +257,7 @@ impl World {
             return self.answer_call(at, from, &call, Answer::Refused(Refusal::Moved));
         }
         let Some(connection) = self.connection(at, conn) else { return };
-        let rest = connection.route.gave_up(secs);
+        let rest = connection.route.hold_time_over(secs);
         let name = connection.session.as_str().to_owned();
         self.note(|| format!("{conn:x} for {name} is given up"));
         self.checker.gave_up += 1;
@@ -276,7 +278,7 @@ impl World {
         let Some(process) = self.processes.get_mut(&at) else { return };
         let mut ending = Vec::new();
         for (conn, connection) in &mut process.connections {
-            if let Some(rest) = connection.route.leave(RETRY) {
+            if let Some(rest) = connection.route.node_leaves(RETRY) {
                 ending.push((*conn, connection.attachment, connection.owner, rest));
             }
         }
