@@ -33,4 +33,5 @@ pub use conversation::{Answer, Frame, Refusal, Rerun};
 pub use handle::{Handle, Parts};
 pub use ownership::ReplyEvent;
 pub use reply_stream::{Opened, ReplyStream};
+pub use routing::PAYLOAD_VERSIONS;
 pub use settings::Settings;

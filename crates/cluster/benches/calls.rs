@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cluster::{CallError, Cluster, Peer, Replies, Serve, SessionLocation, Settings};
+use cluster::{CallError, Cluster, Peer, Replies, Serve, SessionLocation, Settings, Versions};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use protocol::SessionId;
 use store::{Digest, Memory, Owner, Record, RecordStatus, State, Store, Token};
@@ -40,7 +40,7 @@ fn node(store: &Arc<Memory>) -> (Runtime, Cluster) {
         secret: "no secret, only a bench".to_owned(),
         ..Settings::default()
     };
-    let membership = runtime.block_on(Cluster::join(settings, store.clone())).unwrap();
+    let membership = runtime.block_on(Cluster::join(settings, store.clone(), Versions::UNANNOUNCED)).unwrap();
     let cluster = membership.serve(Arc::new(Echo));
     (runtime, cluster)
 }

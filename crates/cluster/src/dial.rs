@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use peering::{Established, Purpose};
@@ -21,6 +22,10 @@ const MARK: Duration = Duration::from_hours(24);
 
 /// How long the store may take to answer a look at a peer's lease.
 const LOOK: Duration = Duration::from_millis(LOOK_MS);
+
+/// A peer of an incompatible program is logged once in so many attempts to connect: about once a
+/// minute, at a pause of 250 ms.
+const ATTEMPTS_A_LOG_LINE: u32 = 240;
 
 /// How an established link ended.
 enum Ended {
@@ -100,6 +105,7 @@ async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
         let failure = match timeout(node.settings.connect(), meeting).await {
             Ok(Ok(established)) => {
                 found_dead.set(false);
+                note_version(node, link, &established);
                 match run(node, link, established).await {
                     Ended::Parted | Ended::Lapsed => return,
                     Ended::Broken => {}
@@ -110,6 +116,8 @@ async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
             Ok(Err(failure)) => failure,
             Err(_) => Failure::Other("it did not answer in time".to_owned()),
         };
+        let is_incompatible = matches!(failure, Failure::Incompatible(_));
+        link.is_incompatible.store(is_incompatible, Ordering::Relaxed);
         let goes_on = node.members.keeps(link);
         link.calls.broke(goes_on);
         if !goes_on {
@@ -118,7 +126,7 @@ async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
         let attempt = match failure {
             Failure::Refused => Attempt::Refused,
             Failure::Superseded(_) => Attempt::Superseded,
-            Failure::Other(_) => Attempt::Unreachable,
+            Failure::Incompatible(_) | Failure::Other(_) => Attempt::Unreachable,
         };
         let peer = link.incarnation;
         let links =
@@ -138,6 +146,15 @@ async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
             Failure::Superseded(by) if gone => {
                 tracing::info!(node = %peer, %by, "a peer's process was replaced");
             }
+            Failure::Incompatible(why) if detector.attempts() % ATTEMPTS_A_LOG_LINE == 1 => {
+                tracing::warn!(
+                    node = %peer,
+                    address = %link.address,
+                    why,
+                    "no link to a peer: the two programs read no common version of what nodes send \
+                     each other"
+                );
+            }
             Failure::Other(why) if detector.attempts() == 1 => {
                 tracing::warn!(node = %peer, why, "no link to a peer");
             }
@@ -148,6 +165,14 @@ async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
             return;
         }
         sleep(Duration::from_millis(detector.pause_ms())).await;
+    }
+}
+
+/// The peer's process stays the same, so what it reads does too.
+fn note_version(node: &Node, link: &Link, established: &Established) {
+    link.is_incompatible.store(false, Ordering::Relaxed);
+    if let Some(version) = node.local.versions.common(established.peer().versions) {
+        link.payload_version.get_or_init(|| version);
     }
 }
 

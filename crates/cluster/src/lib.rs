@@ -42,7 +42,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use ownership::location::Cause;
-pub use peering::{CallError, Replies, Tls, install_flush_queue as batch_wakes};
+pub use peering::{CallError, Replies, Tls, Versions, install_flush_queue as batch_wakes};
 pub use settings::Settings;
 
 use self::clock::Clock;
@@ -187,8 +187,15 @@ pub struct Cluster {
 impl Cluster {
     /// Takes up a lease, listens for peers, and keeps doing both until [`Cluster::leave`],
     /// on the runtime that this is called on.
-    pub async fn join(settings: Settings, store: Arc<dyn Store>) -> Result<Membership, Error> {
-        Self::join_by(clock::boottime(), settings, store).await
+    ///
+    /// `versions`: of the calls and replies that this node reads. A link to a node comes about only
+    /// where both read one.
+    pub async fn join(
+        settings: Settings,
+        store: Arc<dyn Store>,
+        versions: Versions,
+    ) -> Result<Membership, Error> {
+        Self::join_by(clock::boottime(), settings, store, versions).await
     }
 
     /// A cluster of one: its lease is always valid, and no peer ever connects. No other node may
@@ -203,6 +210,7 @@ impl Cluster {
             address: "".into(),
             ping_ms: settings.ping_ms,
             pong_ms: settings.pong_ms,
+            versions: Versions::UNANNOUNCED,
             secret: String::new(),
             trust: None,
         };
@@ -238,6 +246,7 @@ impl Cluster {
         clock: Clock,
         settings: Settings,
         store: Arc<dyn Store>,
+        versions: Versions,
     ) -> Result<Membership, Error> {
         settings.check()?;
         if settings.has_weak_secret() {
@@ -263,6 +272,7 @@ impl Cluster {
             address: address.clone(),
             ping_ms: settings.ping_ms,
             pong_ms: settings.pong_ms,
+            versions,
             secret: settings.secret.clone(),
             trust: settings.tls.as_ref().map(Trust::of).transpose()?,
         };
@@ -439,7 +449,8 @@ impl Cluster {
     /// another one. `None` where that one can be reached, as far as is known, or no node is
     /// linked to both.
     pub fn relay(&self, owner: &Peer, turn: usize) -> Option<Peer> {
-        if !owner.link.calls.is_unreachable() {
+        let is_incompatible = owner.link.is_incompatible.load(Ordering::Relaxed);
+        if !owner.link.calls.is_unreachable() || is_incompatible {
             return None;
         }
         let (own, owner) = (self.node.incarnation, owner.incarnation());
@@ -517,6 +528,12 @@ impl Peer {
     /// Which process it is.
     pub fn incarnation(&self) -> Incarnation {
         self.link.incarnation
+    }
+
+    /// The newest version of payloads that this node and the peer read; `None` where there was
+    /// never a link to the peer.
+    pub fn payload_version(&self) -> Option<u32> {
+        self.link.payload_version.get().copied()
     }
 
     /// Sends a call. Never waits; replies, and failure, are told by what is returned.

@@ -13,6 +13,8 @@ pub(crate) enum Failure {
     /// Another process of the cluster answers, which is told to be at this very address. So
     /// the one meant is not there any more; unless its lease is still renewed.
     Superseded(Incarnation),
+    /// The peer is there, and reads no version of payloads that this node reads.
+    Incompatible(String),
     /// Anything else.
     Other(String),
 }
@@ -34,6 +36,7 @@ impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
         match error {
             ConnectError::Refused => Self::Refused,
+            ConnectError::Incompatible { .. } => Self::Incompatible(error.to_string()),
             ConnectError::Other(why) => Self::Other(why),
         }
     }

@@ -129,6 +129,11 @@ async fn meet(
             tracing::warn!(%from, "refused a peer that does not know the cluster's secret");
             None
         }
+        Err(Unmet::Incompatible(theirs)) => {
+            // The link the other way logs the same once for each peer.
+            tracing::debug!(%from, %theirs, own = %local.versions, "a peer reads other versions");
+            None
+        }
         Err(error) => {
             tracing::debug!(%from, ?error, "closed a connection that is not a peer's");
             None

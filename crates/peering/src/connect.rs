@@ -11,6 +11,7 @@ use crate::established::Established;
 use crate::handshake::{self, PeerIdentity, Purpose, Unmet};
 use crate::inbox::Inbox;
 use crate::tls::{self, Trust};
+use crate::versions::Versions;
 use crate::wire::{Socket, Wire};
 use crate::{FRAME_BYTES_MAX, metrics};
 
@@ -24,6 +25,8 @@ pub struct LocalNode {
     pub ping_ms: u64,
     /// How much longer than between two pings a peer may be silent, in milliseconds.
     pub pong_ms: u64,
+    /// The versions of payloads that it reads.
+    pub versions: Versions,
     /// What only nodes of this cluster know.
     pub secret: String,
     /// Where connections are encrypted.
@@ -36,6 +39,19 @@ pub enum ConnectError {
     /// Nothing listens at the address.
     #[error("nothing listens there")]
     Refused,
+    /// The peer reads no version of payloads that this node reads. It is there, and may well know
+    /// the secret.
+    #[error(
+        "it reads version {theirs} of what nodes send each other, this node {own}; replace the node \
+         with the older program, as docs/deploying.md says under \"An upgrade that changes what nodes \
+         send each other\""
+    )]
+    Incompatible {
+        /// What this node reads.
+        own: Versions,
+        /// What the peer reads.
+        theirs: Versions,
+    },
     /// Anything else; the text says what, and what to do.
     #[error("{0}")]
     Other(String),
@@ -58,14 +74,20 @@ impl LocalNode {
             &mut inbox,
         )
         .await
-        .map_err(unmet)?;
+        .map_err(|error| self.unmet(error))?;
         inbox.admit(FRAME_BYTES_MAX);
         Ok(Established::new(peer, wire, inbox, self.heartbeat(self.ping_ms, true)))
     }
 
     pub(crate) fn identity(&self, ping_ms: u64, purpose: Purpose) -> PeerIdentity {
         let address = self.address.clone();
-        PeerIdentity { incarnation: self.incarnation, ping_ms, address, purpose }
+        PeerIdentity {
+            incarnation: self.incarnation,
+            ping_ms,
+            address,
+            purpose,
+            versions: self.versions,
+        }
     }
 
     /// Of a connection over which one end sends something each `every_ms`; `pings`: this end.
@@ -81,6 +103,26 @@ impl LocalNode {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         Ok(Wire::Tls(Box::new(tls::meet(&trust.connector(), host, socket).await?)))
     }
+
+    fn unmet(&self, unmet: Unmet) -> ConnectError {
+        let why = match unmet {
+            Unmet::Ended(error) => return unreached(tls::unheard(error)),
+            Unmet::Incompatible(theirs) => {
+                return ConnectError::Incompatible { own: self.versions, theirs };
+            }
+            Unmet::Malformed => "what answers there is not a peer",
+            Unmet::Random => "the system has no random bits",
+            Unmet::Unproven => {
+                metrics::LINKS_REFUSED.inc();
+                "it does not know the cluster's secret"
+            }
+            Unmet::Refused => {
+                metrics::LINKS_REFUSED.inc();
+                "it does not accept this node; give all nodes the same cluster.secret"
+            }
+        };
+        ConnectError::Other(why.to_owned())
+    }
 }
 
 fn unreached(error: io::Error) -> ConnectError {
@@ -92,21 +134,4 @@ fn unreached(error: io::Error) -> ConnectError {
         }
         _ => ConnectError::Other(error.to_string()),
     }
-}
-
-fn unmet(unmet: Unmet) -> ConnectError {
-    let why = match unmet {
-        Unmet::Ended(error) => return unreached(tls::unheard(error)),
-        Unmet::Malformed => "what answers there is not a peer",
-        Unmet::Random => "the system has no random bits",
-        Unmet::Unproven => {
-            metrics::LINKS_REFUSED.inc();
-            "it does not know the cluster's secret"
-        }
-        Unmet::Refused => {
-            metrics::LINKS_REFUSED.inc();
-            "it does not accept this node; give all nodes the same cluster.secret"
-        }
-    };
-    ConnectError::Other(why.to_owned())
 }

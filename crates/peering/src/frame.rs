@@ -118,6 +118,12 @@ pub(crate) struct Greeting {
     /// Caller: nothing follows on this connection, whose end is all that the caller waits for.
     #[prost(bool, tag = "5")]
     pub(crate) watches: bool,
+    /// The oldest version of payloads that the speaker reads.
+    #[prost(uint32, tag = "6")]
+    pub(crate) oldest_version: u32,
+    /// The newest one; 0 where the speaker's program announces none.
+    #[prost(uint32, tag = "7")]
+    pub(crate) newest_version: u32,
 }
 
 /// A new call. Its id is used once in a link's life.

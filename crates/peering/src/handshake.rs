@@ -11,9 +11,10 @@ use tokio::io::AsyncWriteExt as _;
 use crate::frame::{Bye, Greeting, Kind};
 use crate::inbox::{Inbox, Malformed};
 use crate::proof::{self, Role};
+use crate::versions::Versions;
 use crate::wire::Wire;
 
-/// Longest frame before the handshake is done, in bytes: a greeting takes up to 46,
+/// Longest frame before the handshake is done, in bytes: a greeting takes up to 58,
 /// and an address up to [`ADDRESS_BYTES_MAX`].
 pub(crate) const FRAME_BYTES_MAX: usize = 512;
 
@@ -32,6 +33,8 @@ pub struct PeerIdentity {
     pub address: Arc<str>,
     /// What the connection is for. The calling end chooses.
     pub purpose: Purpose,
+    /// The versions of payloads that it reads.
+    pub versions: Versions,
 }
 
 /// What a connection between two nodes is for.
@@ -49,6 +52,8 @@ pub enum Purpose {
 pub(crate) enum Unmet {
     /// The other end sends what no node sends.
     Malformed,
+    /// The other end reads no version of payloads that this node reads, but these.
+    Incompatible(Versions),
     /// The other end does not know the cluster's secret.
     Unproven,
     /// The other end says that this node does not know it.
@@ -72,11 +77,16 @@ pub(crate) async fn call(
         Kind::Challenge(callee) => callee,
         _ => return Err(Unmet::Malformed),
     };
+    // Before the proof, which may differ as well.
+    let versions = Versions::of(&callee);
+    if own.versions.common(versions).is_none() {
+        return Err(Unmet::Incompatible(versions));
+    }
     send(wire, Kind::Proof(proof::prove(secret, Role::Caller, &caller, &callee))).await?;
     match receive(wire, inbox).await? {
         Kind::Welcome(proof) if proof::holds(&proof, secret, Role::Callee, &caller, &callee) => {
             // Only one that proved itself is believed.
-            Ok(callee.into())
+            Ok(PeerIdentity::new(callee, versions))
         }
         Kind::Welcome(_) => Err(Unmet::Unproven),
         Kind::Bye(Bye { unproven: true }) => Err(Unmet::Refused),
@@ -94,13 +104,19 @@ pub(crate) async fn answer(
     let Kind::Hello(caller) = receive(wire, inbox).await? else { return Err(Unmet::Malformed) };
     let callee = greeting(own)?;
     send(wire, Kind::Challenge(callee.clone())).await?;
+    let versions = Versions::of(&caller);
+    if own.versions.common(versions).is_none() {
+        // The caller has read the versions of this node, and ends the connection itself.
+        let _ = receive(wire, inbox).await;
+        return Err(Unmet::Incompatible(versions));
+    }
     let Kind::Proof(proof) = receive(wire, inbox).await? else { return Err(Unmet::Malformed) };
     if !proof::holds(&proof, secret, Role::Caller, &caller, &callee) {
         send(wire, Kind::Bye(Bye { unproven: true })).await?;
         return Err(Unmet::Unproven);
     }
     send(wire, Kind::Welcome(proof::prove(secret, Role::Callee, &caller, &callee))).await?;
-    Ok(caller.into())
+    Ok(PeerIdentity::new(caller, versions))
 }
 
 /// What this node says of itself, with a random number that is used once.
@@ -113,14 +129,16 @@ fn greeting(own: &PeerIdentity) -> Result<Greeting, Unmet> {
         ping_ms: own.ping_ms,
         address: own.address.to_string(),
         watches: own.purpose == Purpose::Watch,
+        oldest_version: own.versions.oldest,
+        newest_version: own.versions.newest,
     })
 }
 
-impl From<Greeting> for PeerIdentity {
-    fn from(greeting: Greeting) -> Self {
+impl PeerIdentity {
+    fn new(greeting: Greeting, versions: Versions) -> Self {
         let Greeting { incarnation, ping_ms, address, watches, .. } = greeting;
         let purpose = if watches { Purpose::Watch } else { Purpose::Calls };
-        Self { incarnation, ping_ms, address: address.into(), purpose }
+        Self { incarnation, ping_ms, address: address.into(), purpose, versions }
     }
 }
 

@@ -25,6 +25,7 @@ mod limits;
 pub mod metrics;
 mod proof;
 mod tls;
+mod versions;
 mod wire;
 
 use std::task::{Context, Poll};
@@ -41,6 +42,7 @@ pub use handshake::{ADDRESS_BYTES_MAX, PeerIdentity, Purpose};
 pub use limits::Limits;
 pub use tick::install as install_flush_queue;
 pub use tls::{Tls, TlsError, Trust};
+pub use versions::Versions;
 pub use wire::OrderlyEnd;
 
 /// Room in a frame beside its piece of a message, in bytes.

@@ -45,6 +45,9 @@ fn digest(secret: &str, role: Role, caller: &Greeting, callee: &Greeting) -> Hma
         Role::Caller => b"roundhouse peer link 4, caller",
         Role::Callee => b"roundhouse peer link 4, callee",
     });
+    // A program that announces none does not know the fields of the other. An attacker who removes
+    // them from both greetings gains no more than the older of two versions that both read.
+    let announce_versions = caller.newest_version > 0 && callee.newest_version > 0;
     for greeting in [caller, callee] {
         digest.update(&greeting.incarnation.to_be_bytes());
         digest.update(&greeting.nonce);
@@ -53,6 +56,10 @@ fn digest(secret: &str, role: Role, caller: &Greeting, callee: &Greeting) -> Hma
         digest.update(&(greeting.address.len() as u64).to_be_bytes());
         digest.update(greeting.address.as_bytes());
         digest.update(&[u8::from(greeting.watches)]);
+        if announce_versions {
+            digest.update(&greeting.oldest_version.to_be_bytes());
+            digest.update(&greeting.newest_version.to_be_bytes());
+        }
     }
     digest
 }
@@ -64,7 +71,15 @@ mod tests {
     fn greeting(incarnation: u64, nonce: u8) -> Greeting {
         let nonce = Bytes::from(vec![nonce; NONCE_BYTES]);
         let address = "a-node:7070".into();
-        Greeting { incarnation, nonce, ping_ms: 300, address, watches: false }
+        Greeting {
+            incarnation,
+            nonce,
+            ping_ms: 300,
+            address,
+            watches: false,
+            oldest_version: 2,
+            newest_version: 3,
+        }
     }
 
     #[test]
@@ -82,6 +97,10 @@ mod tests {
         assert!(!holds(&proof, "secret", Role::Caller, &slower, &callee));
         let elsewhere = Greeting { address: "b-node:7070".into(), ..callee.clone() };
         assert!(!holds(&proof, "secret", Role::Caller, &caller, &elsewhere));
+        let newer = Greeting { newest_version: 4, ..caller.clone() };
+        assert!(!holds(&proof, "secret", Role::Caller, &newer, &callee));
+        let silent = Greeting { newest_version: 0, ..caller.clone() };
+        assert!(!holds(&proof, "secret", Role::Caller, &silent, &callee));
         let watches = Greeting { watches: true, ..caller.clone() };
         assert!(!holds(&proof, "secret", Role::Caller, &watches, &callee));
         assert!(!holds(&proof[..31], "secret", Role::Caller, &caller, &callee));

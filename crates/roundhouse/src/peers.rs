@@ -31,7 +31,7 @@ pub(crate) async fn join(
     if settings.listen.is_empty() {
         return Ok(Cluster::alone(Arc::clone(store)));
     }
-    Cluster::join(settings.clone(), Arc::clone(store)).await
+    Cluster::join(settings.clone(), Arc::clone(store), actors::PAYLOAD_VERSIONS).await
 }
 
 /// Makes the node's readiness follow its lease, until it is dropped.

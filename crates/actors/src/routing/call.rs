@@ -4,22 +4,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ownership::{Incarnation, SessionRequest};
-use protocol::{Body, Message, Mirrored, SessionId};
+use protocol::{Body, Message, SessionId};
 use tenants::Principal;
 
-use super::VERSION;
-use super::wire::{Reader, Writer};
+use super::messages::{
+    self, Batch, CallKind, Listen, Member, MemberKind, Post, PostBody, RelayOut, RelayRequest,
+    Request, RequestKind,
+};
+use super::opening::Opening;
+use super::{Format, legacy};
 use crate::Caller;
-
-/// How often a call was forwarded when it arrives at the owner.
-const HOPS: u8 = 1;
-
-/// Older nodes write 1 here where the session is to be claimed before it gets the call. They
-/// are told that the call was not started, and call again.
-const CALLS: u8 = 0;
-
-/// What stands there instead in a call that its receiver passes on to the owner.
-const RELAYED: u8 = 2;
 
 /// One call, as its receiver reads it. The caller's tenant and principal are what the
 /// sender's front found out; the receiver compares them with the session's own.
@@ -34,74 +28,15 @@ pub(crate) struct Call {
     pub(crate) request: Option<SessionRequest>,
 }
 
-impl Call {
-    /// Writes a call for the owner: counted as forwarded once.
-    pub(crate) fn encode(caller: &Caller, request: Option<&SessionRequest>) -> Bytes {
-        let mut writer = Writer::new(capacity(request));
-        Self::write(&mut writer, caller, request);
-        writer.finish()
-    }
-
-    /// Writes a call that its receiver is to pass on to `owner`, which its sender cannot reach.
-    pub(crate) fn encode_relayed(
-        caller: &Caller,
-        request: Option<&SessionRequest>,
-        owner: Incarnation,
-    ) -> Bytes {
-        let mut writer = Writer::new(capacity(request));
-        writer.byte(RELAYED);
-        writer.word(owner.0);
-        writer.byte(VERSION);
-        Self::write(&mut writer, caller, request);
-        writer.finish()
-    }
-
-    fn write(writer: &mut Writer, caller: &Caller, request: Option<&SessionRequest>) {
-        writer.byte(HOPS);
-        writer.byte(CALLS);
-        writer.text(&caller.tenant.name);
-        writer.text(caller.principal.name());
-        writer.text(caller.session.as_str());
-        match request {
-            Some(SessionRequest::Post { body, mirrored, again }) => {
-                writer.byte(0);
-                writer.byte(u8::from(*again));
-                put_mirrored(writer, mirrored.as_deref());
-                put_body(writer, body);
-            }
-            Some(SessionRequest::Listen { after }) => {
-                writer.byte(1);
-                writer.perhaps(after.as_deref(), Writer::text);
-            }
-            Some(SessionRequest::Delete) => writer.byte(2),
-            None => writer.byte(3),
-        }
-    }
-
-    /// Reads what a peer sent; `None` where it is no call, or one that has been forwarded
-    /// more often than it may.
-    pub(crate) fn decode(bytes: Bytes) -> Option<Self> {
-        let mut reader = Reader::new(bytes)?;
-        if reader.byte()? != HOPS {
-            return None;
-        }
-        reader.truth()?;
-        let tenant = reader.text()?.into();
-        let principal = Principal::named(&reader.text()?);
-        let session = SessionId::parse(&reader.text()?)?;
-        let request = match reader.byte()? {
-            0 => {
-                let again = reader.truth()?;
-                let mirrored = take_mirrored(&mut reader)?;
-                Some(SessionRequest::Post { mirrored, body: take_body(&mut reader)?, again })
-            }
-            1 => Some(SessionRequest::Listen { after: reader.perhaps(Reader::text)? }),
-            2 => Some(SessionRequest::Delete),
-            3 => None,
-            _ => return None,
-        };
-        reader.finish(Self { tenant, principal, session, request })
-    }
+/// What a peer sent.
+#[derive(Debug)]
+pub(super) enum Received {
+    /// A call for a session here. An owner never forwards it.
+    Call(Call),
+    /// Another node's client opens a session here.
+    Opening(Opening),
+    /// A call for a session elsewhere.
+    Relayed(Relayed),
 }
 
 /// A call that its receiver passes on, unread.
@@ -113,93 +48,159 @@ pub(super) struct Relayed {
     pub(super) call: Bytes,
 }
 
-impl Relayed {
-    /// Reads what a peer sent; `None` where it is nothing to be passed on. What is passed on is
-    /// never passed on again.
-    pub(super) fn decode(bytes: Bytes) -> Option<Self> {
-        let mut reader = Reader::new(bytes)?;
-        if reader.byte()? != RELAYED {
-            return None;
+impl Call {
+    /// Writes a call for the owner.
+    pub(crate) fn encode(
+        caller: &Caller,
+        request: Option<&SessionRequest>,
+        format: Format,
+    ) -> Bytes {
+        match format {
+            Format::Legacy => legacy::encode_call(caller, request),
+            Format::Protobuf => messages::encode(&message(caller, request)),
         }
-        let owner = Incarnation(reader.word()?);
-        let call = reader.rest();
-        call.starts_with(&[VERSION, HOPS]).then_some(Self { owner, call })
     }
-}
 
-/// About as much as a call takes, so that a large payload is copied once.
-fn capacity(request: Option<&SessionRequest>) -> usize {
-    let payload = match request {
-        Some(SessionRequest::Post { body: Body::One(message), .. }) => message.raw().len(),
-        Some(SessionRequest::Post { body: Body::Batch(members), .. }) => {
-            members.iter().flatten().map(|message| message.raw().len() + 8).sum()
-        }
-        Some(SessionRequest::Listen { .. } | SessionRequest::Delete) | None => 0,
-    };
-    payload + 256
-}
-
-pub(super) fn put_mirrored(writer: &mut Writer, mirrored: Option<&Mirrored>) {
-    let headers = || mirrored.into_iter().flat_map(Mirrored::headers);
-    writer.number(headers().count() as u64);
-    for (name, value) in headers() {
-        writer.text(name);
-        writer.bytes(value);
-    }
-}
-
-pub(super) fn take_mirrored(reader: &mut Reader) -> Option<Option<Box<Mirrored>>> {
-    let headers = reader.several(|reader| Some((reader.text()?, reader.bytes()?)))?;
-    Some(Mirrored::from_headers(headers.iter().map(|(name, value)| (&**name, &**value))))
-}
-
-/// A batch's members go one by one: what the sender refused in it stays refused.
-fn put_body(writer: &mut Writer, body: &Body) {
-    match body {
-        Body::One(message) => {
-            writer.byte(0);
-            writer.bytes(message.raw());
-        }
-        Body::Batch(members) => {
-            writer.byte(1);
-            writer.number(members.len() as u64);
-            for member in members {
-                match member {
-                    Ok(message) => {
-                        writer.byte(0);
-                        writer.bytes(message.raw());
-                    }
-                    Err(rejection) => {
-                        writer.byte(1);
-                        writer.rejection(rejection);
-                    }
-                }
+    /// Writes a call that its receiver is to pass on to `owner`, which its sender cannot reach.
+    /// Both read the format.
+    pub(crate) fn encode_relayed(
+        caller: &Caller,
+        request: Option<&SessionRequest>,
+        owner: Incarnation,
+        format: Format,
+    ) -> Bytes {
+        match format {
+            Format::Legacy => legacy::encode_relayed(caller, request, owner),
+            Format::Protobuf => {
+                let request = Some(message(caller, request));
+                messages::encode(&RelayRequest {
+                    relay: Some(RelayOut { owner: owner.0, request }),
+                })
             }
         }
     }
+
+    fn read(call: messages::Call) -> Option<Self> {
+        let request = match call.kind? {
+            CallKind::Post(post) => Some(SessionRequest::Post {
+                mirrored: messages::mirrored(&post.headers),
+                body: read_body(post.body?)?,
+                again: post.again,
+            }),
+            CallKind::Listen(Listen { after }) => Some(SessionRequest::Listen { after }),
+            CallKind::Delete(()) => Some(SessionRequest::Delete),
+            CallKind::TakeUp(()) => None,
+        };
+        Some(Self {
+            tenant: call.tenant.into(),
+            principal: Principal::named(&call.principal),
+            session: SessionId::parse(&call.session)?,
+            request,
+        })
+    }
 }
 
-fn take_body(reader: &mut Reader) -> Option<Body> {
-    let message = |reader: &mut Reader| Message::parse(reader.bytes()?).ok();
-    let member = |reader: &mut Reader| match reader.byte()? {
-        0 => message(reader).map(Ok),
-        1 => reader.rejection().map(Err),
-        _ => None,
+impl Received {
+    /// Reads what a peer sent, in whatever format; `None` where no node sends it.
+    pub(super) fn decode(bytes: Bytes) -> Option<Self> {
+        if Format::of(&bytes) == Format::Legacy {
+            return legacy::decode_call(bytes.clone())
+                .map(Self::Call)
+                .or_else(|| legacy::decode_opening(bytes.clone()).map(Self::Opening))
+                .or_else(|| legacy::decode_relayed(bytes).map(Self::Relayed));
+        }
+        match Request::read(bytes)? {
+            RequestKind::Call(call) => Call::read(call).map(Self::Call),
+            RequestKind::Opening(opening) => Opening::read(opening).map(Self::Opening),
+            RequestKind::Relay(relay) => Relayed::read(relay).map(Self::Relayed),
+        }
+    }
+}
+
+impl Relayed {
+    /// What is passed on is a call, and so is never passed on again.
+    fn read(relay: messages::Relay) -> Option<Self> {
+        let RequestKind::Call(_) = Request::read(relay.request.clone())? else { return None };
+        Some(Self { owner: Incarnation(relay.owner), call: relay.request })
+    }
+}
+
+fn message(caller: &Caller, request: Option<&SessionRequest>) -> Request {
+    let kind = match request {
+        Some(SessionRequest::Post { body, mirrored, again }) => CallKind::Post(Post {
+            again: *again,
+            headers: messages::headers(mirrored.as_deref()),
+            body: Some(write_body(body)),
+        }),
+        Some(SessionRequest::Listen { after }) => CallKind::Listen(Listen { after: after.clone() }),
+        Some(SessionRequest::Delete) => CallKind::Delete(()),
+        None => CallKind::TakeUp(()),
     };
-    match reader.byte()? {
-        0 => message(reader).map(Body::One),
-        1 => reader.several(member).filter(|members| !members.is_empty()).map(Body::Batch),
-        _ => None,
+    RequestKind::Call(messages::Call {
+        tenant: caller.tenant.name.to_string(),
+        principal: caller.principal.name().to_owned(),
+        session: caller.session.as_str().to_owned(),
+        kind: Some(kind),
+    })
+    .into()
+}
+
+/// A batch's members go one by one: what the sender refused in it stays refused.
+fn write_body(body: &Body) -> PostBody {
+    match body {
+        Body::One(message) => PostBody::Message(message.raw().clone()),
+        Body::Batch(members) => {
+            let kind = |member: &Result<Message, protocol::Rejection>| match member {
+                Ok(message) => MemberKind::Message(message.raw().clone()),
+                Err(rejection) => MemberKind::Rejection(Box::new(rejection.into())),
+            };
+            let members = members.iter().map(|member| Member { kind: Some(kind(member)) });
+            PostBody::Batch(Batch { members: members.collect() })
+        }
+    }
+}
+
+fn read_body(body: PostBody) -> Option<Body> {
+    let member = |member: Member| match member.kind? {
+        MemberKind::Message(raw) => Message::parse(raw).ok().map(Ok),
+        MemberKind::Rejection(rejection) => rejection.read().map(Err),
+    };
+    match body {
+        PostBody::Message(raw) => Message::parse(raw).ok().map(Body::One),
+        PostBody::Batch(Batch { members }) => {
+            let members: Option<Vec<_>> = members.into_iter().map(member).collect();
+            members.filter(|members| !members.is_empty()).map(Body::Batch)
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use protocol::{ErrorCode, Limits, Rejection};
+    use protocol::{ErrorCode, Limits, Mirrored, Rejection};
     use tenants::Tenant;
 
     use super::*;
+    use crate::remote::legacy::VERSION;
+
+    fn decode(bytes: Bytes) -> Option<Call> {
+        match Received::decode(bytes) {
+            Some(Received::Call(call)) => Some(call),
+            _ => None,
+        }
+    }
+
+    fn decode_relayed(bytes: Bytes) -> Option<Relayed> {
+        match Received::decode(bytes) {
+            Some(Received::Relayed(relayed)) => Some(relayed),
+            _ => None,
+        }
+    }
+
+    /// Each request, in each format.
+    fn sent() -> impl Iterator<Item = (Format, Option<SessionRequest>)> {
+        Format::ALL.into_iter().flat_map(|format| requests().into_iter().map(move |r| (format, r)))
+    }
 
     fn caller() -> Caller {
         let tenant = Tenant { name: "acme".into(), allowed_origins: vec![], sessions_max: 1 };
@@ -246,8 +247,8 @@ mod tests {
 
     #[test]
     fn a_call_arrives_as_it_was_sent() {
-        for request in requests() {
-            let call = Call::decode(Call::encode(&caller(), request.as_ref())).unwrap();
+        for (format, request) in sent() {
+            let call = decode(Call::encode(&caller(), request.as_ref(), format)).unwrap();
             assert_eq!(&*call.tenant, "acme");
             assert_eq!(call.principal, Principal::named("ada"));
             assert_eq!(call.session, caller().session);
@@ -258,68 +259,136 @@ mod tests {
     #[test]
     fn everybody_stays_everybody() {
         let caller = Caller { principal: Principal::anonymous(), ..caller() };
-        let call = Call::decode(Call::encode(&caller, Some(&SessionRequest::Delete))).unwrap();
-        assert!(call.principal.is_anonymous());
+        for format in Format::ALL {
+            let bytes = Call::encode(&caller, Some(&SessionRequest::Delete), format);
+            assert!(decode(bytes).unwrap().principal.is_anonymous());
+        }
     }
 
     #[test]
     fn what_was_refused_in_a_batch_stays_refused() {
-        let call = Call::decode(Call::encode(&caller(), Some(&post(BATCH)))).unwrap();
-        let Body::Batch(members) = body_of(call.request) else { panic!("no batch") };
-        let refused: Vec<&Rejection> = members.iter().filter_map(|m| m.as_ref().err()).collect();
-        assert!(matches!(refused[..], [Rejection { code: ErrorCode::InvalidRequest, .. }]));
+        for format in Format::ALL {
+            let call = decode(Call::encode(&caller(), Some(&post(BATCH)), format)).unwrap();
+            let Body::Batch(members) = body_of(call.request) else { panic!("no batch") };
+            let refused: Vec<_> = members.iter().filter_map(|m| m.as_ref().err()).collect();
+            assert!(matches!(refused[..], [Rejection { code: ErrorCode::InvalidRequest, .. }]));
+        }
     }
 
     #[test]
     fn a_payload_is_a_slice_of_what_was_received() {
-        let bytes = Call::encode(&caller(), requests()[0].as_ref());
-        let call = Call::decode(bytes.clone()).unwrap();
-        let Body::One(message) = body_of(call.request) else { panic!("a batch") };
-        assert!(bytes.as_ptr_range().contains(&message.raw().as_ptr()));
+        for format in Format::ALL {
+            let bytes = Call::encode(&caller(), requests()[0].as_ref(), format);
+            let call = decode(bytes.clone()).unwrap();
+            let Body::One(message) = body_of(call.request) else { panic!("a batch") };
+            assert!(bytes.as_ptr_range().contains(&message.raw().as_ptr()));
+            let bytes = Call::encode(&caller(), requests()[1].as_ref(), format);
+            let call = decode(bytes.clone()).unwrap();
+            let Body::Batch(members) = body_of(call.request) else { panic!("no batch") };
+            for message in members.iter().flatten() {
+                assert!(bytes.as_ptr_range().contains(&message.raw().as_ptr()));
+            }
+        }
     }
 
     #[test]
     fn a_relayed_call_is_passed_on_as_it_was_written_and_only_once() {
-        for request in requests() {
-            let relayed = Call::encode_relayed(&caller(), request.as_ref(), Incarnation(7));
-            assert!(Call::decode(relayed.clone()).is_none());
-            let passed_on = Relayed::decode(relayed.clone()).unwrap();
+        for (format, request) in sent() {
+            let relayed = Call::encode_relayed(&caller(), request.as_ref(), Incarnation(7), format);
+            assert!(decode(relayed.clone()).is_none());
+            let passed_on = decode_relayed(relayed.clone()).unwrap();
             assert_eq!(passed_on.owner, Incarnation(7));
-            assert_eq!(passed_on.call, Call::encode(&caller(), request.as_ref()));
+            assert_eq!(passed_on.call, Call::encode(&caller(), request.as_ref(), format));
             assert!(relayed.as_ptr_range().contains(&passed_on.call.as_ptr()));
-            assert!(Relayed::decode(passed_on.call).is_none());
-            let twice = [&relayed[..10], &relayed[..]].concat();
-            assert!(Relayed::decode(twice.into()).is_none());
+            assert!(decode_relayed(passed_on.call).is_none());
+            let twice = match format {
+                Format::Legacy => [&relayed[..10], &relayed[..]].concat().into(),
+                Format::Protobuf => {
+                    let relay = messages::Relay { owner: 8, request: relayed };
+                    messages::encode(&Request::from(RequestKind::Relay(relay)))
+                }
+            };
+            assert!(Received::decode(twice).is_none());
         }
     }
 
     #[test]
     fn a_second_hop_is_no_call() {
-        let mut bytes = Call::encode(&caller(), Some(&SessionRequest::Delete)).to_vec();
+        let delete = Some(&SessionRequest::Delete);
+        let mut bytes = Call::encode(&caller(), delete, Format::Legacy).to_vec();
         bytes[1] += 1;
-        assert!(Call::decode(bytes.into()).is_none());
+        assert!(Received::decode(bytes.into()).is_none());
     }
 
     #[test]
     fn a_call_that_is_cut_or_goes_on_is_no_call() {
-        for request in requests() {
-            let bytes = Call::encode(&caller(), request.as_ref());
+        for (format, request) in sent() {
+            let bytes = Call::encode(&caller(), request.as_ref(), format);
             for length in 0..bytes.len() {
-                assert!(Call::decode(bytes.slice(..length)).is_none(), "{request:?} at {length}");
+                assert!(
+                    Received::decode(bytes.slice(..length)).is_none(),
+                    "{format:?} {request:?} at {length}"
+                );
             }
-            assert!(Call::decode([&bytes[..], b"\0"].concat().into()).is_none());
+            assert!(Received::decode([&bytes[..], b"\0"].concat().into()).is_none());
         }
+    }
+
+    #[test]
+    fn a_field_that_a_later_program_adds_is_ignored() {
+        for request in requests() {
+            let mut call = message(&caller(), request.as_ref());
+            let bytes = [&messages::encode(&call)[..], b"\xFA\x01\x03new"].concat();
+            assert!(decode(bytes.into()).is_some());
+            // Fields are merged: what follows in the call itself is added to it.
+            let added = [10, 6, 0xFA, 1, 3, b'n', b'e', b'w'];
+            let bytes = [&messages::encode(&call)[..], &added].concat();
+            assert!(decode(bytes.into()).is_some());
+            call.kind = None;
+            assert!(decode(messages::encode(&call)).is_none());
+        }
+    }
+
+    #[test]
+    fn a_session_id_that_no_session_has_is_no_call() {
+        let Some(RequestKind::Call(mut call)) = message(&caller(), None).kind else {
+            panic!("no call")
+        };
+        for session in ["", "a b", "\u{e9}", &"x".repeat(10_000)] {
+            call.session = session.to_owned();
+            let bytes = messages::encode(&Request::from(RequestKind::Call(call.clone())));
+            assert!(decode(bytes).is_none(), "{session}");
+        }
+    }
+
+    #[test]
+    fn an_empty_batch_is_no_call() {
+        let Some(RequestKind::Call(mut call)) = message(&caller(), None).kind else {
+            panic!("no call")
+        };
+        let body = Some(PostBody::Batch(Batch { members: Vec::new() }));
+        call.kind = Some(CallKind::Post(Post { again: false, headers: Vec::new(), body }));
+        assert!(decode(messages::encode(&Request::from(RequestKind::Call(call)))).is_none());
     }
 
     proptest! {
         #[test]
         fn whatever_a_peer_sends_is_read_or_refused(bytes: Vec<u8>, which in 0..7_usize, at: usize) {
-            let mut spoilt = Call::encode(&caller(), requests()[which].as_ref()).to_vec();
-            let at = at % spoilt.len();
-            spoilt.splice(at..(at + bytes.len()).min(spoilt.len()), bytes.iter().copied());
-            let _ = Call::decode(spoilt.into());
-            let _ = Call::decode([&[super::super::VERSION, HOPS], &bytes[..]].concat().into());
-            let _ = Call::decode(bytes.into());
+            for format in Format::ALL {
+                let request = &requests()[which];
+                let relayed = Call::encode_relayed(&caller(), request.as_ref(), Incarnation(7), format);
+                for whole in [Call::encode(&caller(), request.as_ref(), format), relayed] {
+                    let mut spoilt = whole.to_vec();
+                    let at = at % spoilt.len();
+                    spoilt.splice(at..(at + bytes.len()).min(spoilt.len()), bytes.iter().copied());
+                    let _ = Received::decode(spoilt.into());
+                }
+            }
+            let _ = Received::decode([&[VERSION, 1], &bytes[..]].concat().into());
+            for kind in [10, 18, 26] {
+                let _ = Received::decode([&[kind, bytes.len() as u8], &bytes[..]].concat().into());
+            }
+            let _ = Received::decode(bytes.into());
         }
     }
 }

@@ -17,67 +17,61 @@ use tenants::{Principal, Tenant};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::call::{put_mirrored, take_mirrored};
-use super::reply_codec;
+use super::messages::{self, RequestKind};
 use super::serving::{EncodedReply, outcome, spawn};
-use super::wire::{Reader, Writer};
+use super::{Format, legacy, reply_codec};
 use crate::ReplyEvent;
 use crate::held::until_sessions_can_be_created;
 use crate::node::Node;
 use crate::session::{LocalReply, NewSession, create_session};
 
-/// Where a call to a session says how often it was forwarded.
-const OPENING: u8 = 0xFF;
-/// The first byte of the first reply where there is a session. No reply of a session begins so.
-const OPENED: u8 = 0xFF;
-
 /// The tenant and principal that open a session, and their `initialize`.
 #[derive(Debug)]
 pub(super) struct Opening {
-    tenant: Arc<Tenant>,
-    principal: Principal,
+    pub(super) tenant: Arc<Tenant>,
+    pub(super) principal: Principal,
     /// The `initialize`; none where every message of the session goes to one connection.
-    request: Option<Request>,
-    mirrored: Option<Box<Mirrored>>,
+    pub(super) request: Option<Request>,
+    pub(super) mirrored: Option<Box<Mirrored>>,
 }
 
 impl Opening {
-    fn encode(&self) -> Bytes {
-        let raw = self.request.as_ref().map_or(&[][..], |request| request.raw());
-        let mut writer = Writer::new(raw.len() + 256);
-        writer.byte(OPENING);
-        writer.text(&self.tenant.name);
-        writer.number(self.tenant.sessions_max as u64);
-        writer.text(self.principal.name());
-        put_mirrored(&mut writer, self.mirrored.as_deref());
-        writer.bytes(raw);
-        writer.finish()
+    fn encode(&self, format: Format) -> Bytes {
+        if format == Format::Legacy {
+            return legacy::encode_opening(self);
+        }
+        messages::encode(&messages::Request::from(RequestKind::Opening(messages::Opening {
+            tenant: self.tenant.name.to_string(),
+            sessions_max: self.tenant.sessions_max as u64,
+            principal: self.principal.name().to_owned(),
+            headers: messages::headers(self.mirrored.as_deref()),
+            request: self.request.as_ref().map(|request| request.raw().clone()),
+        })))
     }
 
-    /// Reads what a peer sent; `None` where it is something else.
-    pub(super) fn decode(bytes: Bytes) -> Option<Self> {
-        let mut reader = Reader::new(bytes)?;
-        if reader.byte()? != OPENING {
-            return None;
-        }
-        let name = reader.text()?.into();
-        let sessions_max = usize::try_from(reader.number()?).ok()?;
-        let tenant = Arc::new(Tenant { name, allowed_origins: Vec::new(), sessions_max });
-        let principal = Principal::named(&reader.text()?);
-        let mirrored = take_mirrored(&mut reader)?;
-        let raw = reader.bytes()?;
-        let request = match Message::parse(raw.clone()) {
-            _ if raw.is_empty() => None,
-            Ok(Message::Request(request)) => Some(request),
-            _ => return None,
+    /// `None` where no node sends it.
+    pub(super) fn read(opening: messages::Opening) -> Option<Self> {
+        let name = opening.tenant.into();
+        let sessions_max = usize::try_from(opening.sessions_max).ok()?;
+        let request = match opening.request {
+            Some(raw) => match Message::parse(raw) {
+                Ok(Message::Request(request)) => Some(request),
+                _ => return None,
+            },
+            None => None,
         };
-        reader.finish(Self { tenant, principal, request, mirrored })
+        Some(Self {
+            tenant: Arc::new(Tenant { name, allowed_origins: Vec::new(), sessions_max }),
+            principal: Principal::named(&opening.principal),
+            request,
+            mirrored: messages::mirrored(&opening.headers),
+        })
     }
 
     /// Creates the session on this node, for a peer's client.
-    pub(super) fn serve(self, node: &Arc<Node>) -> Box<dyn Replies> {
+    pub(super) fn serve(self, node: &Arc<Node>, format: Format) -> Box<dyn Replies> {
         let node = Arc::clone(node);
-        Box::new(NewSessionReplies::Creating(spawn(async move {
+        let stage = Stage::Creating(spawn(async move {
             until_sessions_can_be_created(&node).await?;
             let (sender, created) = oneshot::channel();
             let creating = Arc::clone(&node);
@@ -99,7 +93,8 @@ impl Opening {
                 is_recorded.await.map_err(|_| Refusal::Unavailable)?;
             }
             Ok(created)
-        })))
+        }));
+        Box::new(NewSessionReplies { stage, format })
     }
 }
 
@@ -119,7 +114,7 @@ pub(crate) async fn create_at_peer(
     let (request, mirrored) =
         initialize.map_or((None, None), |(request, mirrored)| (Some(request), mirrored));
     let opening = Opening { tenant, principal, request, mirrored };
-    let mut calling = peer.call(opening.encode());
+    let mut calling = peer.call(opening.encode(Format::read_by(peer)));
     let session = new_session_id(&mut calling).await?;
     Ok((session, calling))
 }
@@ -131,7 +126,7 @@ async fn new_session_id(calling: &mut ForwardedCall) -> Result<SessionId, Refusa
         // The peer may have created the session, but its id did not arrive: no client can use it.
         Some(Err(_)) | None => return Err(Refusal::Unavailable),
     };
-    if let Some(session) = decode_id(reply.clone()) {
+    if let Some(session) = reply_codec::decode_opened(reply.clone()) {
         return Ok(session);
     }
     match reply_codec::decode(reply) {
@@ -140,26 +135,16 @@ async fn new_session_id(calling: &mut ForwardedCall) -> Result<SessionId, Refusa
     }
 }
 
-fn encode_id(session: &SessionId) -> Bytes {
-    let mut writer = Writer::new(session.as_str().len() + 8);
-    writer.byte(OPENED);
-    writer.text(session.as_str());
-    writer.finish()
-}
-
-fn decode_id(reply: Bytes) -> Option<SessionId> {
-    let mut reader = Reader::new(reply)?;
-    if reader.byte()? != OPENED {
-        return None;
-    }
-    let session = SessionId::parse(&reader.text()?)?;
-    reader.finish(session)
-}
-
 type Creating = AbortOnDropHandle<Result<(SessionId, LocalReply), Refusal>>;
 
 /// The replies to a peer whose client opens a session here: the session's id first.
-enum NewSessionReplies {
+struct NewSessionReplies {
+    stage: Stage,
+    /// The format of the call.
+    format: Format,
+}
+
+enum Stage {
     Creating(Creating),
     Replying(EncodedReply),
     Over,
@@ -167,30 +152,39 @@ enum NewSessionReplies {
 
 impl Replies for NewSessionReplies {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>> {
-        match self {
-            Self::Creating(creating) => {
-                let reply = match outcome(ready!(Pin::new(creating).poll(context))) {
-                    Ok((session, reply)) => {
-                        *self = Self::Replying(EncodedReply(reply));
-                        encode_id(&session)
-                    }
-                    Err(refusal) => {
-                        *self = Self::Over;
-                        reply_codec::encode(&ReplyEvent::Answer(Answer::Refused(refusal)))
-                    }
-                };
-                Poll::Ready(Some(Ok(reply)))
-            }
-            Self::Replying(reply) => reply.poll_next(context),
-            Self::Over => Poll::Ready(None),
-        }
+        let format = self.format;
+        let reply = match &mut self.stage {
+            Stage::Creating(creating) => match outcome(ready!(Pin::new(creating).poll(context))) {
+                Ok((session, reply)) => {
+                    self.stage = Stage::Replying(EncodedReply::new(reply, format));
+                    reply_codec::encode_opened(&session, format)
+                }
+                Err(refusal) => {
+                    self.stage = Stage::Over;
+                    let refused = ReplyEvent::Answer(Answer::Refused(refusal));
+                    reply_codec::encode(&refused, format)
+                }
+            },
+            Stage::Replying(reply) => return reply.poll_next(context),
+            Stage::Over => return Poll::Ready(None),
+        };
+        Poll::Ready(Some(Ok(reply)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::call::Call;
+    use proptest::prelude::*;
+
+    use super::super::call::Received;
     use super::*;
+
+    fn decode(bytes: Bytes) -> Option<Opening> {
+        match Received::decode(bytes) {
+            Some(Received::Opening(opening)) => Some(opening),
+            _ => None,
+        }
+    }
 
     fn opening() -> Opening {
         let request = br#"{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"a":1}}"#;
@@ -209,27 +203,46 @@ mod tests {
 
     #[test]
     fn an_opening_arrives_as_it_was_sent_and_is_no_call() {
-        for sent in [opening(), duplex()] {
-            let arrived = Opening::decode(sent.encode()).unwrap();
-            assert_eq!(format!("{arrived:?}"), format!("{sent:?}"));
-            assert!(Call::decode(sent.encode()).is_none());
+        for format in Format::ALL {
+            for sent in [opening(), duplex()] {
+                let arrived = decode(sent.encode(format)).unwrap();
+                assert_eq!(format!("{arrived:?}"), format!("{sent:?}"));
+            }
         }
     }
 
     #[test]
     fn an_opening_that_is_cut_or_goes_on_is_none() {
-        let bytes = opening().encode();
-        for length in 0..bytes.len() {
-            assert!(Opening::decode(bytes.slice(..length)).is_none(), "at {length}");
+        for format in Format::ALL {
+            let bytes = opening().encode(format);
+            for length in 0..bytes.len() {
+                assert!(decode(bytes.slice(..length)).is_none(), "{format:?} at {length}");
+            }
+            assert!(decode([&bytes[..], b"\0"].concat().into()).is_none());
         }
-        assert!(Opening::decode([&bytes[..], b"\0"].concat().into()).is_none());
     }
 
     #[test]
     fn the_id_of_a_new_session_is_no_reply_of_one() {
         let session = SessionId::parse("a-session").unwrap();
-        assert_eq!(decode_id(encode_id(&session)), Some(session.clone()));
-        assert!(reply_codec::decode(encode_id(&session)).is_none());
-        assert!(decode_id(reply_codec::encode(&ReplyEvent::Abort)).is_none());
+        for format in Format::ALL {
+            let opened = reply_codec::encode_opened(&session, format);
+            assert_eq!(reply_codec::decode_opened(opened.clone()), Some(session.clone()));
+            assert!(reply_codec::decode(opened).is_none());
+            let abort = reply_codec::encode(&ReplyEvent::Abort, format);
+            assert!(reply_codec::decode_opened(abort).is_none());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_peer_opens_is_read_or_refused(bytes: Vec<u8>, at: usize) {
+            for format in Format::ALL {
+                let mut spoilt = opening().encode(format).to_vec();
+                let at = at % spoilt.len();
+                spoilt.splice(at..(at + bytes.len()).min(spoilt.len()), bytes.iter().copied());
+                let _ = Received::decode(spoilt.into());
+            }
+        }
     }
 }

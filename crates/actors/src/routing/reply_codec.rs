@@ -1,175 +1,131 @@
 //! Events of a reply, as bytes between the owner and the node that has the connection.
 
 use bytes::Bytes;
-use conversation::{Answer, EventId, Frame, OwnerTag, Refusal};
+use conversation::{Answer, Frame, Refusal};
+use protocol::SessionId;
 
-use super::wire::{Reader, Writer};
+use super::messages::{self, Array, Cursor, Event, Open, Reply, ReplyKind};
+use super::{Format, legacy};
 use crate::ReplyEvent;
 
+/// Every refusal without content, at the position that is its number.
+const REFUSALS: [Refusal; 8] = [
+    Refusal::UnknownSession,
+    Refusal::UnknownEvent,
+    Refusal::NothingMore,
+    Refusal::TooManySessions,
+    Refusal::Busy,
+    Refusal::Stopping,
+    Refusal::Unavailable,
+    Refusal::Moved,
+];
+
 /// Writes one reply.
-pub(super) fn encode(event: &ReplyEvent) -> Bytes {
-    let mut writer = Writer::new(capacity(event));
-    match event {
-        ReplyEvent::Answer(answer) => {
-            writer.byte(0);
-            put_answer(&mut writer, answer);
-        }
-        ReplyEvent::Open { welcome, at } => {
-            writer.byte(1);
-            writer.byte(u8::from(*welcome));
-            writer.perhaps(*at, put_id);
-        }
-        ReplyEvent::Frame(frame) => {
-            writer.byte(2);
-            put_frame(&mut writer, frame);
-        }
-        ReplyEvent::Abort => writer.byte(3),
-        ReplyEvent::Moved => writer.byte(4),
-        ReplyEvent::LeaseLost { held_secs } => {
-            writer.byte(5);
-            writer.number(*held_secs);
-        }
+pub(super) fn encode(event: &ReplyEvent, format: Format) -> Bytes {
+    match format {
+        Format::Legacy => legacy::encode_reply(event),
+        Format::Protobuf => encode_kind(match event {
+            ReplyEvent::Answer(answer) => answer_kind(answer),
+            ReplyEvent::Open { welcome, at } => {
+                ReplyKind::Open(Open { welcome: *welcome, at: at.map(Into::into) })
+            }
+            ReplyEvent::Frame(frame) => frame_kind(frame),
+            ReplyEvent::Abort => ReplyKind::Abort(()),
+            ReplyEvent::Moved => ReplyKind::Moved(()),
+            ReplyEvent::LeaseLost { held_secs } => ReplyKind::LeaseLost(*held_secs),
+        }),
     }
-    writer.finish()
 }
 
-/// Reads one reply; `None` where it is none.
+/// Writes the id of a session that was opened, which comes before the replies.
+pub(super) fn encode_opened(session: &SessionId, format: Format) -> Bytes {
+    match format {
+        Format::Legacy => legacy::encode_opened(session),
+        Format::Protobuf => encode_kind(ReplyKind::Opened(session.as_str().to_owned())),
+    }
+}
+
+/// Reads one reply, in whatever format; `None` where it is none.
 pub(super) fn decode(bytes: Bytes) -> Option<ReplyEvent> {
-    let mut reader = Reader::new(bytes)?;
-    let event = match reader.byte()? {
-        0 => ReplyEvent::Answer(take_answer(&mut reader)?),
-        1 => ReplyEvent::Open { welcome: reader.truth()?, at: reader.perhaps(take_id)? },
-        2 => ReplyEvent::Frame(take_frame(&mut reader)?),
-        3 => ReplyEvent::Abort,
-        4 => ReplyEvent::Moved,
-        5 => ReplyEvent::LeaseLost { held_secs: reader.number()? },
-        _ => return None,
+    if Format::of(&bytes) == Format::Legacy {
+        return legacy::decode_reply(bytes);
+    }
+    let answer = match decode_kind(bytes)? {
+        ReplyKind::Json(json) => Answer::Json(json),
+        ReplyKind::Welcome(json) => Answer::Welcome(json),
+        ReplyKind::Array(Array { messages }) => Answer::Array(messages),
+        ReplyKind::Accepted(()) => Answer::Accepted,
+        ReplyKind::Nothing(()) => Answer::Nothing,
+        ReplyKind::Ended(()) => Answer::Ended,
+        ReplyKind::Refused(number) => {
+            Answer::Refused(REFUSALS.get(usize::try_from(number).ok()?)?.clone())
+        }
+        ReplyKind::Rejected(rejection) => Answer::Refused(Refusal::Rejected(rejection.read()?)),
+        ReplyKind::Message(Event { id, data }) => {
+            return Some(ReplyEvent::Frame(Frame::Message { id: id.map(Into::into), data }));
+        }
+        ReplyKind::Cursor(Cursor { id, retry }) => {
+            return Some(ReplyEvent::Frame(Frame::Cursor { id: id?.into(), retry }));
+        }
+        ReplyKind::Retry(retry) => return Some(ReplyEvent::Frame(Frame::Retry(retry))),
+        ReplyKind::KeepAlive(()) => return Some(ReplyEvent::Frame(Frame::KeepAlive)),
+        ReplyKind::Open(Open { welcome, at }) => {
+            return Some(ReplyEvent::Open { welcome, at: at.map(Into::into) });
+        }
+        ReplyKind::Abort(()) => return Some(ReplyEvent::Abort),
+        ReplyKind::Moved(()) => return Some(ReplyEvent::Moved),
+        ReplyKind::LeaseLost(held_secs) => return Some(ReplyEvent::LeaseLost { held_secs }),
+        ReplyKind::Opened(_) => return None,
     };
-    reader.finish(event)
+    Some(ReplyEvent::Answer(answer))
 }
 
-/// At least as much as the reply takes, so that a large payload is copied once.
-fn capacity(event: &ReplyEvent) -> usize {
-    let payload = match event {
-        ReplyEvent::Answer(Answer::Json(json) | Answer::Welcome(json)) => json.len(),
-        ReplyEvent::Answer(Answer::Array(all)) => all.iter().map(|json| json.len() + 10).sum(),
-        ReplyEvent::Frame(Frame::Message { data, .. }) => data.len(),
-        _ => 0,
-    };
-    payload + 48
+/// Reads the id of a session that was opened; `None` where it is something else.
+pub(super) fn decode_opened(bytes: Bytes) -> Option<SessionId> {
+    if Format::of(&bytes) == Format::Legacy {
+        return legacy::decode_opened(bytes);
+    }
+    match decode_kind(bytes)? {
+        ReplyKind::Opened(session) => SessionId::parse(&session),
+        _ => None,
+    }
 }
 
-fn put_answer(writer: &mut Writer, answer: &Answer) {
+fn encode_kind(kind: ReplyKind) -> Bytes {
+    messages::encode(&Reply { kind: Some(kind) })
+}
+
+fn decode_kind(bytes: Bytes) -> Option<ReplyKind> {
+    <Reply as prost::Message>::decode(bytes).ok()?.kind
+}
+
+fn answer_kind(answer: &Answer) -> ReplyKind {
     match answer {
-        Answer::Accepted => writer.byte(0),
-        Answer::Json(json) => {
-            writer.byte(1);
-            writer.bytes(json);
-        }
-        Answer::Welcome(json) => {
-            writer.byte(2);
-            writer.bytes(json);
-        }
-        Answer::Array(all) => {
-            writer.byte(3);
-            writer.number(all.len() as u64);
-            all.iter().for_each(|json| writer.bytes(json));
-        }
-        Answer::Nothing => writer.byte(4),
-        Answer::Ended => writer.byte(5),
+        Answer::Accepted => ReplyKind::Accepted(()),
+        Answer::Json(json) => ReplyKind::Json(json.clone()),
+        Answer::Welcome(json) => ReplyKind::Welcome(json.clone()),
+        Answer::Array(all) => ReplyKind::Array(Array { messages: all.clone() }),
+        Answer::Nothing => ReplyKind::Nothing(()),
+        Answer::Ended => ReplyKind::Ended(()),
+        Answer::Refused(Refusal::Rejected(rejection)) => ReplyKind::Rejected(rejection.into()),
         Answer::Refused(refusal) => {
-            writer.byte(6);
-            put_refusal(writer, refusal);
+            let number = REFUSALS.iter().position(|known| known == refusal);
+            ReplyKind::Refused(number.unwrap_or(REFUSALS.len()) as u32)
         }
     }
 }
 
-fn take_answer(reader: &mut Reader) -> Option<Answer> {
-    Some(match reader.byte()? {
-        0 => Answer::Accepted,
-        1 => Answer::Json(reader.bytes()?),
-        2 => Answer::Welcome(reader.bytes()?),
-        3 => Answer::Array(reader.several(Reader::bytes)?),
-        4 => Answer::Nothing,
-        5 => Answer::Ended,
-        6 => Answer::Refused(take_refusal(reader)?),
-        _ => return None,
-    })
-}
-
-fn put_refusal(writer: &mut Writer, refusal: &Refusal) {
-    match refusal {
-        Refusal::Rejected(rejection) => {
-            writer.byte(0);
-            writer.rejection(rejection);
-        }
-        Refusal::UnknownSession => writer.byte(1),
-        Refusal::UnknownEvent => writer.byte(2),
-        Refusal::NothingMore => writer.byte(3),
-        Refusal::TooManySessions => writer.byte(4),
-        Refusal::Busy => writer.byte(5),
-        Refusal::Stopping => writer.byte(6),
-        Refusal::Unavailable => writer.byte(7),
-        Refusal::Moved => writer.byte(8),
-    }
-}
-
-fn take_refusal(reader: &mut Reader) -> Option<Refusal> {
-    Some(match reader.byte()? {
-        0 => Refusal::Rejected(reader.rejection()?),
-        1 => Refusal::UnknownSession,
-        2 => Refusal::UnknownEvent,
-        3 => Refusal::NothingMore,
-        4 => Refusal::TooManySessions,
-        5 => Refusal::Busy,
-        6 => Refusal::Stopping,
-        7 => Refusal::Unavailable,
-        8 => Refusal::Moved,
-        _ => return None,
-    })
-}
-
-fn put_frame(writer: &mut Writer, frame: &Frame) {
+fn frame_kind(frame: &Frame) -> ReplyKind {
     match frame {
         Frame::Cursor { id, retry } => {
-            writer.byte(0);
-            put_id(writer, *id);
-            writer.number(u64::from(*retry));
+            ReplyKind::Cursor(Cursor { id: Some((*id).into()), retry: *retry })
         }
-        Frame::Retry(retry) => {
-            writer.byte(1);
-            writer.number(u64::from(*retry));
-        }
+        Frame::Retry(retry) => ReplyKind::Retry(*retry),
         Frame::Message { id, data } => {
-            writer.byte(2);
-            writer.perhaps(*id, put_id);
-            writer.bytes(data);
+            ReplyKind::Message(Event { id: id.map(Into::into), data: data.clone() })
         }
-        Frame::KeepAlive => writer.byte(3),
+        Frame::KeepAlive => ReplyKind::KeepAlive(()),
     }
-}
-
-fn take_frame(reader: &mut Reader) -> Option<Frame> {
-    let retry = |reader: &mut Reader| u32::try_from(reader.number()?).ok();
-    Some(match reader.byte()? {
-        0 => Frame::Cursor { id: take_id(reader)?, retry: retry(reader)? },
-        1 => Frame::Retry(retry(reader)?),
-        2 => Frame::Message { id: reader.perhaps(take_id)?, data: reader.bytes()? },
-        3 => Frame::KeepAlive,
-        _ => return None,
-    })
-}
-
-fn put_id(writer: &mut Writer, id: EventId) {
-    writer.number(id.stream);
-    writer.word(id.owner_tag.0);
-    writer.number(id.number);
-}
-
-fn take_id(reader: &mut Reader) -> Option<EventId> {
-    let stream = reader.number()?;
-    let owner_tag = OwnerTag(reader.word()?);
-    Some(EventId { stream, owner_tag, number: reader.number()? })
 }
 
 #[cfg(test)]
@@ -178,6 +134,9 @@ mod tests {
     use protocol::{ErrorCode, Rejection, RequestId};
 
     use super::*;
+    use crate::remote::legacy::VERSION;
+
+    use conversation::{EventId, OwnerTag};
 
     const ID: EventId = EventId { stream: 300, owner_tag: OwnerTag(u64::MAX), number: 7 };
 
@@ -227,9 +186,11 @@ mod tests {
 
     #[test]
     fn whatever_is_told_arrives_as_it_was_told() {
-        for event in each() {
-            let decoded = decode(encode(&event)).unwrap();
-            assert_eq!(format!("{decoded:?}"), format!("{event:?}"));
+        for format in Format::ALL {
+            for event in each() {
+                let decoded = decode(encode(&event, format)).unwrap();
+                assert_eq!(format!("{decoded:?}"), format!("{event:?}"));
+            }
         }
     }
 
@@ -248,7 +209,10 @@ mod tests {
         for code in codes {
             let refusal = Refusal::Rejected(Rejection::new(code, "why"));
             let event = ReplyEvent::Answer(Answer::Refused(refusal));
-            assert_eq!(format!("{:?}", decode(encode(&event)).unwrap()), format!("{event:?}"));
+            for format in Format::ALL {
+                let decoded = decode(encode(&event, format)).unwrap();
+                assert_eq!(format!("{decoded:?}"), format!("{event:?}"));
+            }
         }
     }
 
@@ -256,17 +220,55 @@ mod tests {
     fn a_frame_costs_a_few_bytes_beside_its_payload() {
         let data = Bytes::from(vec![b'x'; 1_000]);
         let frame = ReplyEvent::Frame(Frame::Message { id: Some(ID), data });
-        assert!(encode(&frame).len() <= 1_020);
+        assert!(encode(&frame, Format::Legacy).len() <= 1_020);
+        assert!(encode(&frame, Format::Protobuf).len() <= 1_024);
+    }
+
+    #[test]
+    fn a_payload_is_a_slice_of_what_was_received() {
+        let data = Bytes::from(vec![b'x'; 1_000]);
+        for format in Format::ALL {
+            for event in [
+                ReplyEvent::Answer(Answer::Json(data.clone())),
+                ReplyEvent::Answer(Answer::Array(vec![data.clone(), data.clone()])),
+                ReplyEvent::Frame(Frame::Message { id: Some(ID), data: data.clone() }),
+            ] {
+                let bytes = encode(&event, format);
+                let payload = match decode(bytes.clone()) {
+                    Some(ReplyEvent::Answer(Answer::Json(payload))) => payload,
+                    Some(ReplyEvent::Answer(Answer::Array(all))) => all[1].clone(),
+                    Some(ReplyEvent::Frame(Frame::Message { data, .. })) => data,
+                    other => panic!("{other:?}"),
+                };
+                assert!(bytes.as_ptr_range().contains(&payload.as_ptr()));
+                assert_eq!(payload, data);
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_that_stands_for_nothing_is_no_reply() {
+        for kind in [
+            ReplyKind::Refused(REFUSALS.len() as u32),
+            ReplyKind::Refused(u32::MAX),
+            ReplyKind::Rejected(messages::Rejection::default()),
+            ReplyKind::Cursor(Cursor { retry: 1, id: None }),
+        ] {
+            assert!(decode(encode_kind(kind.clone())).is_none(), "{kind:?}");
+        }
     }
 
     #[test]
     fn a_reply_that_is_cut_or_goes_on_is_none() {
-        for event in each() {
-            let bytes = encode(&event);
-            for length in 0..bytes.len() {
-                assert!(decode(bytes.slice(..length)).is_none(), "{event:?} at {length}");
+        for format in Format::ALL {
+            for event in each() {
+                let bytes = encode(&event, format);
+                for length in 0..bytes.len() {
+                    let cut = bytes.slice(..length);
+                    assert!(decode(cut).is_none(), "{format:?} {event:?} at {length}");
+                }
+                assert!(decode([&bytes[..], b"\0"].concat().into()).is_none());
             }
-            assert!(decode([&bytes[..], b"\0"].concat().into()).is_none());
         }
     }
 
@@ -274,12 +276,15 @@ mod tests {
         #[test]
         fn whatever_a_peer_replies_is_read_or_refused(bytes: Vec<u8>, which: usize, at: usize) {
             let each = each();
-            let mut spoilt = encode(&each[which % each.len()]).to_vec();
-            let at = at % spoilt.len();
-            spoilt.splice(at..(at + bytes.len()).min(spoilt.len()), bytes.iter().copied());
-            let _ = decode(spoilt.into());
-            let _ = decode([&[super::super::VERSION], &bytes[..]].concat().into());
-            let _ = decode(bytes.into());
+            for format in Format::ALL {
+                let mut spoilt = encode(&each[which % each.len()], format).to_vec();
+                let at = at % spoilt.len();
+                spoilt.splice(at..(at + bytes.len()).min(spoilt.len()), bytes.iter().copied());
+                let _ = decode(spoilt.into());
+            }
+            let _ = decode([&[VERSION], &bytes[..]].concat().into());
+            let _ = decode(bytes.clone().into());
+            let _ = decode_opened(bytes.into());
         }
     }
 }

@@ -18,7 +18,7 @@ use ownership::retry::{Retry, Wait};
 use ownership::route::{RouteState, RouteStep, TakeOverAnswer, is_progress};
 
 use super::call::Call;
-use super::reply_codec;
+use super::{Format, reply_codec};
 use crate::clock;
 use crate::held::HeldRequest;
 use crate::metrics::{self, Hold, Hop};
@@ -317,9 +317,11 @@ impl RoutedRequest {
         match self.node.relay(peer, self.retry.tries()) {
             Some(relay) => {
                 metrics::RELAYS.inc();
-                relay.call(Call::encode_relayed(&self.caller, request, peer.incarnation()))
+                let format = Format::read_by(peer).min(Format::read_by(&relay));
+                let owner = peer.incarnation();
+                relay.call(Call::encode_relayed(&self.caller, request, owner, format))
             }
-            None => peer.call(Call::encode(&self.caller, request)),
+            None => peer.call(Call::encode(&self.caller, request, Format::read_by(peer))),
         }
     }
 

@@ -12,9 +12,8 @@ use conversation::{Answer, Refusal};
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::call::{Call, Relayed};
-use super::opening::Opening;
-use super::reply_codec;
+use super::call::{Call, Received, Relayed};
+use super::{Format, reply_codec};
 use crate::ReplyEvent;
 use crate::metrics;
 use crate::node::{Entry, Node};
@@ -33,30 +32,35 @@ impl PeerService {
 impl Serve for PeerService {
     fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>> {
         let node = self.0.upgrade()?;
-        if let Some(opening) = Opening::decode(call.clone()) {
-            metrics::SERVED.inc();
-            return Some(opening.serve(&node));
-        }
-        if let Some(Relayed { owner, call }) = Relayed::decode(call.clone()) {
-            let peer = node.context.cluster.reachable(owner)?;
-            metrics::RELAYED.inc();
-            return Some(Box::new(RelayedReplies(peer.call(call))));
-        }
-        let Some(call) = Call::decode(call) else {
-            tracing::error!("a peer called in a way that this version does not understand");
-            return Some(Box::new(Refused(Some(Refusal::Unavailable))));
+        let format = Format::of(&call);
+        let call = match Received::decode(call) {
+            Some(Received::Call(call)) => call,
+            Some(Received::Opening(opening)) => {
+                metrics::SERVED.inc();
+                return Some(opening.serve(&node, format));
+            }
+            Some(Received::Relayed(Relayed { owner, call })) => {
+                let peer = node.context.cluster.reachable(owner)?;
+                metrics::RELAYED.inc();
+                return Some(Box::new(RelayedReplies(peer.call(call))));
+            }
+            None => {
+                tracing::error!("a peer called in a way that this version does not understand");
+                return Some(Box::new(Refused(Some(Refusal::Unavailable), format)));
+            }
         };
         let Call { tenant, principal, session, request } = call;
         let replies: Box<dyn Replies> = match request {
             Some(request) => match node.enter(&tenant, &principal, &session, request, true) {
-                Entry::Entered(reply) => Box::new(EncodedReply(reply)),
+                Entry::Entered(reply) => Box::new(EncodedReply::new(reply, format)),
                 // Nothing was done; the caller looks for the session again.
                 Entry::Refused(Refusal::Moved) | Entry::Absent => return None,
-                Entry::Refused(refusal) => Box::new(Refused(Some(refusal))),
+                Entry::Refused(refusal) => Box::new(Refused(Some(refusal), format)),
             },
             // A task on the runtime of the peer links: the thread that writes to the peer polls
             // for the result, and it may be any thread.
-            None => Box::new(RequestedClaim(Some(spawn(async move {
+            None => Box::new(RequestedClaim(
+                Some(spawn(async move {
                 let identity = Identity { tenant: &tenant, principal: &principal };
                 match find_session(&node, identity, &session, true).await? {
                     Found::Here => Ok(()),
@@ -66,7 +70,9 @@ impl Serve for PeerService {
                     Found::NoRoom => Err(Refusal::TooManySessions),
                     Found::Ended => Err(Refusal::UnknownSession),
                 }
-            })))),
+            })),
+                format,
+            )),
         };
         metrics::SERVED.inc();
         Some(replies)
@@ -91,16 +97,26 @@ impl Replies for RelayedReplies {
 }
 
 /// The reply of a session of this node to a request that a peer forwarded.
-pub(super) struct EncodedReply(pub(super) LocalReply);
+pub(super) struct EncodedReply {
+    reply: LocalReply,
+    /// The format of the call.
+    format: Format,
+}
+
+impl EncodedReply {
+    pub(super) fn new(reply: LocalReply, format: Format) -> Self {
+        Self { reply, format }
+    }
+}
 
 impl Replies for EncodedReply {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Reply {
-        let event = ready!(self.0.poll_next(context));
-        Poll::Ready(event.as_ref().map(reply_codec::encode).map(Ok))
+        let event = ready!(self.reply.poll_next(context));
+        Poll::Ready(event.map(|event| Ok(reply_codec::encode(&event, self.format))))
     }
 
     fn is_over(&self) -> bool {
-        self.0.is_over()
+        self.reply.is_over()
     }
 }
 
@@ -113,7 +129,7 @@ pub(super) fn spawn<T: Send + 'static>(
 
 /// A session that a peer asks this node to claim. The answer is [`Answer::Nothing`] once it is
 /// here. Dropping this ends the wait; the claim itself is a task of its own.
-struct RequestedClaim(Option<AbortOnDropHandle<Result<(), Refusal>>>);
+struct RequestedClaim(Option<AbortOnDropHandle<Result<(), Refusal>>>, Format);
 
 impl Replies for RequestedClaim {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Reply {
@@ -125,7 +141,7 @@ impl Replies for RequestedClaim {
             Err(refusal) => Answer::Refused(refusal),
         };
         self.0 = None;
-        Poll::Ready(Some(Ok(reply_codec::encode(&ReplyEvent::Answer(answer)))))
+        Poll::Ready(Some(Ok(reply_codec::encode(&ReplyEvent::Answer(answer), self.1))))
     }
 
     fn is_over(&self) -> bool {
@@ -139,11 +155,12 @@ pub(super) fn outcome<T>(joined: Result<Result<T, Refusal>, JoinError>) -> Resul
 }
 
 /// The refusal of a call.
-struct Refused(Option<Refusal>);
+struct Refused(Option<Refusal>, Format);
 
 impl Replies for Refused {
     fn poll_next(&mut self, _context: &mut Context<'_>) -> Reply {
-        let refused = |refusal| reply_codec::encode(&ReplyEvent::Answer(Answer::Refused(refusal)));
+        let refused =
+            |refusal| reply_codec::encode(&ReplyEvent::Answer(Answer::Refused(refusal)), self.1);
         Poll::Ready(self.0.take().map(refused).map(Ok))
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use actors::{
-    Answer, Caller, Care, Frame, Handle, Opened, Parts, Refusal, ReplyEvent, ReplyStream, Settings,
+    Answer, Caller, Care, Frame, Handle, Opened, PAYLOAD_VERSIONS, Parts, Refusal, ReplyEvent, ReplyStream, Settings,
 };
 use backends::{Backend, Backends, EventSender, Link, LinkEvent, LinkLimits, ServerEnd};
 use bytes::Bytes;
@@ -217,7 +217,7 @@ impl World {
         store: Arc<dyn Store>,
         peers: cluster::Settings,
     ) -> Self {
-        let membership = Cluster::join(peers, Arc::clone(&store)).await.unwrap();
+        let membership = Cluster::join(peers, Arc::clone(&store), PAYLOAD_VERSIONS).await.unwrap();
         Self::member(settings, Care::default(), Arc::default(), store, membership)
     }
 

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::between::Between;
 use super::leases::{Away, node};
 use super::support::{TestNode, call, own, settings, until};
-use crate::{Cluster, SessionLocation, Settings};
+use crate::{Cluster, SessionLocation, Settings, Versions};
 
 /// Renews as often as nodes do by default.
 fn unhurried() -> Settings {
@@ -207,7 +207,7 @@ async fn a_node_does_not_start_at_the_address_of_one_that_lives() {
     let store = Arc::new(Memory::default());
     let advertised = Settings { advertise: "a-node:7070".into(), ..settings() };
     let mut first = TestNode::start_with(advertised.clone(), store.clone()).await;
-    let join = || Cluster::join(advertised.clone(), store.clone());
+    let join = || Cluster::join(advertised.clone(), store.clone(), Versions::UNANNOUNCED);
     let refused = join().await.err().expect("it should be refused").to_string();
     assert!(refused.contains("cluster.advertise") && refused.contains("a-node:7070"), "{refused}");
     assert_eq!(store.nodes().await.unwrap().len(), 1, "it took no lease");

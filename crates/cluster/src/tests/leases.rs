@@ -13,7 +13,7 @@ use store::{
 
 use super::support::{Answers, own, session, settings, until};
 use crate::clock::Clock;
-use crate::{Cluster, SessionLocation, Settings};
+use crate::{Cluster, SessionLocation, Settings, Versions};
 
 /// A store that can be out of reach, and counts what it is asked for.
 #[derive(Default)]
@@ -84,7 +84,7 @@ pub(super) async fn node(store: &Arc<Away>, settings: Settings) -> (Cluster, Arc
     let read = millis.clone();
     let clock: Clock = Arc::new(move || Duration::from_millis(read.load(Ordering::SeqCst)));
     let serve = Arc::new(Answers::default());
-    let membership = Cluster::join_by(clock, settings, store.clone()).await.unwrap();
+    let membership = Cluster::join_by(clock, settings, store.clone(), Versions::UNANNOUNCED).await.unwrap();
     (membership.serve(serve), millis)
 }
 
@@ -109,7 +109,7 @@ async fn a_node_that_starts_while_its_store_is_away_waits_for_it() {
 async fn a_node_whose_store_stays_away_says_so_instead_of_starting() {
     let store = Arc::new(Away::default());
     store.away.store(true, Ordering::SeqCst);
-    let joined = Cluster::join(quick(), store.clone()).await;
+    let joined = Cluster::join(quick(), store.clone(), Versions::UNANNOUNCED).await;
     assert!(matches!(joined, Err(crate::Error::Store(Error::Unavailable(_)))));
 }
 
@@ -233,7 +233,7 @@ async fn a_session_is_here_ownerless_ended_or_unknown_as_its_record_says() {
 async fn a_node_tells_the_others_what_it_is_up_to() {
     let store = Arc::new(Away::default());
     let settings = Settings { name: "one".to_owned(), ..quick() };
-    let membership = Cluster::join(settings, store.clone()).await.unwrap();
+    let membership = Cluster::join(settings, store.clone(), Versions::UNANNOUNCED).await.unwrap();
     let cluster = membership.serve(Arc::new(Answers::default()));
     let (other, _) = node(&store, quick()).await;
     cluster.load().set(3);

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use store::Memory;
+use store::{Memory, Presence, Store};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -309,5 +309,43 @@ async fn nodes_that_ping_at_different_intervals_stay_linked() {
     for calling in &mut calls {
         let reply = timeout(Duration::from_millis(1_250), next(calling)).await;
         assert!(reply.is_err(), "{reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn two_programs_that_read_a_common_version_use_the_newest() {
+    let store = Arc::new(Memory::default());
+    for (one, other, common) in [((2, 3), (2, 3), 3), ((2, 3), (1, 2), 2), ((3, 4), (2, 3), 3)] {
+        let one = TestNode::reading(one.0, one.1, &store).await;
+        let other = TestNode::reading(other.0, other.1, &store).await;
+        let peer = one.peer(&store, &other).await;
+        assert_eq!(call(&peer, "echo hello").await, [Ok("hello".to_owned())]);
+        assert_eq!(peer.payload_version(), Some(common));
+    }
+}
+
+#[tokio::test]
+async fn two_programs_without_a_common_version_have_no_link_and_both_live() {
+    let store = Arc::new(Memory::default());
+    let one = TestNode::reading(3, 4, &store).await;
+    let other = TestNode::reading(1, 2, &store).await;
+    let third = TestNode::reading(2, 3, &store).await;
+    for (from, to) in [(&one, &other), (&other, &one)] {
+        let peer = from.peer(&store, to).await;
+        assert_eq!(call(&peer, "echo hello").await, [Err(CallError::NotStarted)]);
+        assert_eq!(peer.payload_version(), None);
+        // The third node would pass the call on, but its callee could not read it.
+        assert!(from.cluster.relay(&peer, 0).is_none());
+    }
+    for node in [&one, &other] {
+        let peer = third.peer(&store, node).await;
+        assert_eq!(call(&peer, "echo hello").await, [Ok("hello".to_owned())]);
+    }
+    // For as long as a killed node takes to be found dead, several times over.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for node in [&one, &other] {
+        let presence = store.presence(node.cluster.incarnation()).await.unwrap();
+        assert!(matches!(presence, Presence::Live(_)), "{presence:?}");
+        assert!(node.cluster.may_act());
     }
 }

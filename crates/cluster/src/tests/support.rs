@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::between::Between;
 use crate::{
     CallError, Cluster, ForwardedCall, Incarnation, Peer, Replies, Serve, SessionLocation, Settings,
+    Versions,
 };
 
 /// Longer than anything takes here that comes at all.
@@ -111,13 +112,24 @@ impl TestNode {
     }
 
     pub(super) async fn start_with(settings: Settings, store: Arc<dyn Store>) -> Self {
+        Self::start_reading(Versions::UNANNOUNCED, settings, store).await
+    }
+
+    /// Starts a node of a program that reads these versions of payloads.
+    pub(super) async fn reading(oldest: u32, newest: u32, store: &Arc<Memory>) -> Self {
+        let versions = Versions { oldest, newest };
+        Self::start_reading(versions, settings(), store.clone()).await
+    }
+
+    async fn start_reading(versions: Versions, settings: Settings, store: Arc<dyn Store>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
         let answers = Arc::new(Answers::default());
-        let membership = runtime.spawn(Cluster::join(settings, store)).await.unwrap().unwrap();
+        let joining = Cluster::join(settings, store, versions);
+        let membership = runtime.spawn(joining).await.unwrap().unwrap();
         let cluster = membership.serve(answers.clone());
         Self { runtime: Some(runtime), cluster, answers }
     }

@@ -1,0 +1,361 @@
+//! Calls and replies as they are sent between nodes: Protocol Buffers messages.
+//!
+//! The number of a field is never used for something else. A receiver ignores fields that it does
+//! not know, so a field may be added whose absence means what was meant before. A change beyond
+//! that takes a new version in [`super::VERSIONS`]. A payload is a slice of the received frame.
+//!
+//! The field that a message cannot do without comes last: what is cut off is never read as less.
+
+use bytes::Bytes;
+use prost::Message as _;
+use protocol::{ErrorCode, Mirrored, RequestId};
+
+/// A message that one node sends to make a call.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Request {
+    #[prost(oneof = "RequestKind", tags = "1, 2, 3")]
+    pub(super) kind: Option<RequestKind>,
+}
+
+/// What the receiver is to do.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(super) enum RequestKind {
+    /// Serve a session of its own, or take one up.
+    #[prost(message, tag = "1")]
+    Call(Call),
+    /// Open a session.
+    #[prost(message, tag = "2")]
+    Opening(Opening),
+    /// Pass a call on.
+    #[prost(message, tag = "3")]
+    Relay(Relay),
+}
+
+/// What a caller asks of a session.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Call {
+    #[prost(string, tag = "1")]
+    pub(super) tenant: String,
+    #[prost(string, tag = "2")]
+    pub(super) principal: String,
+    #[prost(string, tag = "3")]
+    pub(super) session: String,
+    #[prost(oneof = "CallKind", tags = "4, 5, 6, 7")]
+    pub(super) kind: Option<CallKind>,
+}
+
+/// What for.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(super) enum CallKind {
+    /// The client sends one message.
+    #[prost(message, tag = "4")]
+    Post(Post),
+    /// The client opens a stream.
+    #[prost(message, tag = "5")]
+    Listen(Listen),
+    /// The client ends the session.
+    #[prost(message, tag = "6")]
+    Delete(()),
+    /// The receiver is to take the session up.
+    #[prost(message, tag = "7")]
+    TakeUp(()),
+}
+
+/// What a client posted.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Post {
+    /// A former owner may have taken it.
+    #[prost(bool, tag = "1")]
+    pub(super) again: bool,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) headers: Vec<Header>,
+    #[prost(oneof = "PostBody", tags = "3, 4")]
+    pub(super) body: Option<PostBody>,
+}
+
+/// The body of a POST.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(super) enum PostBody {
+    #[prost(bytes = "bytes", tag = "3")]
+    Message(Bytes),
+    #[prost(message, tag = "4")]
+    Batch(Batch),
+}
+
+/// The members of a batch: what the sender refused in it stays refused.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Batch {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) members: Vec<Member>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Member {
+    #[prost(oneof = "MemberKind", tags = "1, 2")]
+    pub(super) kind: Option<MemberKind>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(super) enum MemberKind {
+    #[prost(bytes = "bytes", tag = "1")]
+    Message(Bytes),
+    /// Boxed, so that a list of short members takes little more than it was received in.
+    #[prost(message, boxed, tag = "2")]
+    Rejection(Box<Rejection>),
+}
+
+/// A mirrored header of a POST. Its value is short: to copy it takes less than to share it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Header {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) value: Vec<u8>,
+}
+
+/// A stream that a client opens.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Listen {
+    /// `Last-Event-ID`.
+    #[prost(string, optional, tag = "1")]
+    pub(super) after: Option<String>,
+}
+
+/// A session to be opened.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Opening {
+    #[prost(string, tag = "1")]
+    pub(super) tenant: String,
+    #[prost(uint64, tag = "2")]
+    pub(super) sessions_max: u64,
+    #[prost(string, tag = "3")]
+    pub(super) principal: String,
+    #[prost(message, repeated, tag = "4")]
+    pub(super) headers: Vec<Header>,
+    /// The `initialize`; none where every message of the session goes to one connection.
+    #[prost(bytes = "bytes", optional, tag = "5")]
+    pub(super) request: Option<Bytes>,
+}
+
+/// A call to be passed on, as its receiver reads it: the call stays as it is.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Relay {
+    /// The node that is to serve the call.
+    #[prost(fixed64, tag = "1")]
+    pub(super) owner: u64,
+    /// A [`Request`] with a [`Call`].
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(super) request: Bytes,
+}
+
+/// The request of a [`Relay`], as its sender writes it: its payload is copied once. The bytes are
+/// the same.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct RelayRequest {
+    #[prost(message, optional, tag = "3")]
+    pub(super) relay: Option<RelayOut>,
+}
+
+/// See [`RelayRequest`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct RelayOut {
+    #[prost(fixed64, tag = "1")]
+    pub(super) owner: u64,
+    #[prost(message, optional, tag = "2")]
+    pub(super) request: Option<Request>,
+}
+
+/// One event of a reply.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Reply {
+    #[prost(
+        oneof = "ReplyKind",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17"
+    )]
+    pub(super) kind: Option<ReplyKind>,
+}
+
+/// What happens.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(super) enum ReplyKind {
+    /// The whole answer: one JSON-RPC message.
+    #[prost(bytes = "bytes", tag = "1")]
+    Json(Bytes),
+    /// A message of a stream.
+    #[prost(message, tag = "2")]
+    Message(Event),
+    /// The answer is a stream.
+    #[prost(message, tag = "3")]
+    Open(Open),
+    /// The whole answer: it was taken.
+    #[prost(message, tag = "4")]
+    Accepted(()),
+    /// The whole answer: the first message of a session.
+    #[prost(bytes = "bytes", tag = "5")]
+    Welcome(Bytes),
+    /// The whole answer: a batch.
+    #[prost(message, tag = "6")]
+    Array(Array),
+    /// The whole answer: nothing.
+    #[prost(message, tag = "7")]
+    Nothing(()),
+    /// The whole answer: the session has ended.
+    #[prost(message, tag = "8")]
+    Ended(()),
+    /// The whole answer: a refusal, by its number in [`super::reply_codec`].
+    #[prost(uint32, tag = "9")]
+    Refused(u32),
+    /// The whole answer: the message breaks a rule.
+    #[prost(message, tag = "10")]
+    Rejected(Rejection),
+    /// A point of a stream that its client can come back to.
+    #[prost(message, tag = "11")]
+    Cursor(Cursor),
+    /// How long a client waits before it comes back, in milliseconds.
+    #[prost(uint32, tag = "12")]
+    Retry(u32),
+    /// A frame without content.
+    #[prost(message, tag = "13")]
+    KeepAlive(()),
+    /// The stream ends as a broken one.
+    #[prost(message, tag = "14")]
+    Abort(()),
+    /// The session has left its owner.
+    #[prost(message, tag = "15")]
+    Moved(()),
+    /// The owner lost its lease; for how long the request was held, in seconds.
+    #[prost(uint64, tag = "16")]
+    LeaseLost(u64),
+    /// A session is open; this is its id. Only before the first reply of a call that opens one.
+    #[prost(string, tag = "17")]
+    Opened(String),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Event {
+    #[prost(message, optional, tag = "1")]
+    pub(super) id: Option<EventId>,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(super) data: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Open {
+    #[prost(bool, tag = "1")]
+    pub(super) welcome: bool,
+    #[prost(message, optional, tag = "2")]
+    pub(super) at: Option<EventId>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Array {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub(super) messages: Vec<Bytes>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Cursor {
+    #[prost(uint32, tag = "1")]
+    pub(super) retry: u32,
+    #[prost(message, optional, tag = "2")]
+    pub(super) id: Option<EventId>,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub(super) struct EventId {
+    #[prost(uint64, tag = "1")]
+    stream: u64,
+    #[prost(fixed64, tag = "2")]
+    owner_tag: u64,
+    #[prost(uint64, tag = "3")]
+    number: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Rejection {
+    /// The position in [`CODES`], counted from 1.
+    #[prost(uint32, tag = "1")]
+    code: u32,
+    #[prost(string, tag = "2")]
+    message: String,
+    /// The id of the rejected request, as JSON.
+    #[prost(string, optional, tag = "3")]
+    id: Option<String>,
+}
+
+/// Every code, in the order in which they are numbered here.
+const CODES: [ErrorCode; 8] = [
+    ErrorCode::ParseError,
+    ErrorCode::InvalidRequest,
+    ErrorCode::MethodNotFound,
+    ErrorCode::InvalidParams,
+    ErrorCode::InternalError,
+    ErrorCode::HeaderMismatch,
+    ErrorCode::SessionNotFound,
+    ErrorCode::Refused,
+];
+
+/// Writes a message into an allocation of its size: a payload is copied once.
+pub(super) fn encode(message: &impl prost::Message) -> Bytes {
+    message.encode_to_vec().into()
+}
+
+impl Request {
+    /// Reads what a peer sent; `None` where it is none.
+    pub(super) fn read(bytes: Bytes) -> Option<RequestKind> {
+        Self::decode(bytes).ok()?.kind
+    }
+}
+
+impl From<RequestKind> for Request {
+    fn from(kind: RequestKind) -> Self {
+        Self { kind: Some(kind) }
+    }
+}
+
+/// The headers, as [`mirrored`] takes them.
+pub(super) fn headers(mirrored: Option<&Mirrored>) -> Vec<Header> {
+    let header =
+        |(name, value): (&str, &[u8])| Header { name: name.to_owned(), value: value.to_owned() };
+    mirrored.into_iter().flat_map(Mirrored::headers).map(header).collect()
+}
+
+/// The mirrored headers of a POST.
+pub(super) fn mirrored(headers: &[Header]) -> Option<Box<Mirrored>> {
+    Mirrored::from_headers(headers.iter().map(|header| (&*header.name, &*header.value)))
+}
+
+impl From<conversation::EventId> for EventId {
+    fn from(id: conversation::EventId) -> Self {
+        Self { stream: id.stream, owner_tag: id.owner_tag.0, number: id.number }
+    }
+}
+
+impl From<EventId> for conversation::EventId {
+    fn from(EventId { stream, owner_tag, number }: EventId) -> Self {
+        Self { stream, owner_tag: conversation::OwnerTag(owner_tag), number }
+    }
+}
+
+impl From<&protocol::Rejection> for Rejection {
+    fn from(rejection: &protocol::Rejection) -> Self {
+        let code = CODES.iter().position(|code| *code == rejection.code);
+        Self {
+            code: code.map_or(0, |position| position as u32 + 1),
+            message: rejection.message.clone(),
+            id: rejection.id.as_ref().map(RequestId::to_json),
+        }
+    }
+}
+
+impl Rejection {
+    /// `None` where no node writes it.
+    pub(super) fn read(self) -> Option<protocol::Rejection> {
+        let code = *CODES.get(usize::try_from(self.code.checked_sub(1)?).ok()?)?;
+        let id = match self.id {
+            Some(id) => Some(RequestId::from_json(&id)?),
+            None => None,
+        };
+        Some(protocol::Rejection::new(code, self.message).of(id))
+    }
+}
