@@ -29,6 +29,8 @@ pub(crate) struct CheckpointBuilder<'a> {
     #[serde(rename = "asks", skip_serializing_if = "Vec::is_empty")]
     server_requests: Vec<(String, u64, u64)>,
     owner_tags: Vec<(String, u64)>,
+    /// The same, under the name that the first programs read. Goes when none of them is left.
+    emitters: Vec<(String, u64)>,
 }
 
 /// A checkpoint that was read.
@@ -40,7 +42,9 @@ pub(crate) struct Checkpoint {
     tombstones: Vec<CheckpointTombstone>,
     #[serde(default, rename = "asks")]
     server_requests: Vec<(String, u64, u64)>,
-    owner_tags: Vec<(String, u64)>,
+    owner_tags: Option<Vec<(String, u64)>>,
+    /// The same, as the first programs wrote it, and they alone.
+    emitters: Option<Vec<(String, u64)>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -144,6 +148,7 @@ impl<'a> CheckpointBuilder<'a> {
 
     pub(crate) fn encode(mut self, owner_tags: &OwnerTags) -> Bytes {
         self.owner_tags = owner_tags.all().map(|(e, from)| (e.to_string(), from)).collect();
+        self.emitters = self.owner_tags.clone();
         let mut text = Vec::with_capacity(64 + self.tombstones.0.len() * TOMBSTONE_BYTES);
         // Writing numbers and strings to memory cannot fail.
         let _ = serde_json::to_writer(&mut text, &self);
@@ -153,11 +158,15 @@ impl<'a> CheckpointBuilder<'a> {
 
 impl Checkpoint {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
-        serde_json::from_slice(bytes).map_err(|_| Unreadable::LOG)
+        let carried: Self = serde_json::from_slice(bytes).map_err(|_| Unreadable::LOG)?;
+        let has_owner_tags = carried.owner_tags.is_some() || carried.emitters.is_some();
+        if has_owner_tags { Ok(carried) } else { Err(Unreadable::LOG) }
     }
 
     pub(crate) fn owner_tags(&self) -> Option<Vec<(OwnerTag, u64)>> {
-        self.owner_tags.iter().map(|(text, from)| Some((OwnerTag::parse(text)?, *from))).collect()
+        let owner_tags = self.owner_tags.as_ref().or(self.emitters.as_ref());
+        let owner_tags = owner_tags.into_iter().flatten();
+        owner_tags.map(|(text, from)| Some((OwnerTag::parse(text)?, *from))).collect()
     }
 
     pub(crate) fn server_requests(&self) -> Option<Vec<OpenServerRequest>> {
@@ -209,5 +218,23 @@ impl CheckpointRequest {
         let Self { id, final_response, raw, unsure, progress } = self;
         let rerun = raw.map(|raw| Rerunnable { raw: raw.into(), sure: !unsure });
         StreamRequest { id, final_response, rerun, progress }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_of_the_first_programs_is_read_and_one_is_written_that_they_read() {
+        let tag = |carried: &Carried| carried.owner_tags().unwrap();
+        let first = Carried::decode(br#"{"emitters":[["00c0ffee00c0ffee",3]]}"#).unwrap();
+        let owner_tag = OwnerTag(0x00c0_ffee_00c0_ffee);
+        assert_eq!(tag(&first), [(owner_tag, 3)]);
+        let written = Carrying::new(&[]).encode(&OwnerTags::new(owner_tag));
+        assert_eq!(tag(&Carried::decode(&written).unwrap()), [(owner_tag, 1)]);
+        let written: serde_json::Value = serde_json::from_slice(&written).unwrap();
+        assert_eq!(written["emitters"], written["owner_tags"]);
+        assert_eq!(Carried::decode(b"{}").err(), Some(Unreadable::LOG));
     }
 }
