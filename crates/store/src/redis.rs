@@ -26,6 +26,7 @@ mod settings;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -53,6 +54,8 @@ pub struct Redis {
     leases: Arc<Client>,
     keys: Keys,
     gather: Gather,
+    /// Whether a lease of another layout was found, and logged. So it is logged once.
+    has_foreign_leases: AtomicBool,
 }
 
 impl Redis {
@@ -69,7 +72,8 @@ impl Redis {
         let leases = Arc::new(Client::new(settings.clone(), &Handle::current())?);
         let gather = Gather::new(settings.append_window_ms);
         let client = Arc::new(Client::new(settings, &Handle::current())?);
-        Ok(Self { client, leases, keys, gather })
+        let has_foreign_leases = AtomicBool::new(false);
+        Ok(Self { client, leases, keys, gather, has_foreign_leases })
     }
 
     /// A script on a session's record and log.

@@ -1,5 +1,6 @@
 //! Leases of nodes, and marks of dead ones.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::Value;
@@ -56,15 +57,32 @@ impl Redis {
         }
         let answer = self.client.call(Call::new(&self.keys.nodes(), get)).await?;
         let Value::Array(leases) = answer.value else { return Err(nonsense()) };
-        let lease = |(member, lease): (Incarnation, Value)| {
-            match layout::decode_presence(member, bytes(&lease)?) {
-                Some(Presence::Live(lease)) => Some(lease),
-                // Dead, or of a version that says it in other words; its links to others
-                // are not known then.
-                _ => None,
+        let mut foreign = None;
+        let mut live = Vec::new();
+        for (member, lease) in members.into_iter().zip(leases) {
+            let Some(lease) = bytes(&lease) else { continue };
+            match layout::decode_presence(member, lease) {
+                Some(Presence::Live(lease)) => live.push(lease),
+                Some(_) => {}
+                // Of a program with another layout. Its links to others are not known then.
+                None => foreign = Some(member),
             }
-        };
-        Ok(members.into_iter().zip(leases).filter_map(lease).collect())
+        }
+        self.log_foreign(foreign);
+        Ok(live)
+    }
+
+    /// Logs a lease of another layout, once until there is none any more.
+    fn log_foreign(&self, foreign: Option<Incarnation>) {
+        let was_logged = self.has_foreign_leases.swap(foreign.is_some(), Ordering::Relaxed);
+        if let Some(node) = foreign.filter(|_| !was_logged) {
+            tracing::warn!(
+                %node,
+                "a node's lease has another layout: its program is of a version that this node \
+                 cannot work with, and requests for its sessions wait until it gives them up; see \
+                 \"An upgrade that changes what nodes send each other\" in docs/deploying.md"
+            );
+        }
     }
 
     pub(super) async fn presence_of(&self, incarnation: Incarnation) -> Result<Presence, Error> {
