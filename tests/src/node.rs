@@ -27,6 +27,7 @@ pub struct Setup {
     env: Vec<(String, String)>,
     folder: Option<PathBuf>,
     listen: Option<String>,
+    program: Option<PathBuf>,
 }
 
 impl Setup {
@@ -68,6 +69,12 @@ impl Setup {
         self
     }
 
+    /// The program, instead of the one built here.
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = Some(program.into());
+        self
+    }
+
     /// One setting over those of the file: `("sessions.idle_secs", 3)`.
     pub fn with(mut self, key: &str, value: impl ToString) -> Self {
         let key = format!("ROUNDHOUSE__{}", key.to_uppercase().replace('.', "__"));
@@ -92,7 +99,8 @@ impl Node {
     /// Starts a node and waits for its endpoint.
     pub fn start(setup: &Setup) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let mut command = Command::new(tools::built("roundhouse"));
+        let program = setup.program.clone().unwrap_or_else(|| tools::built("roundhouse"));
+        let mut command = Command::new(program);
         let listen = setup.listen.as_deref().unwrap_or("127.0.0.1:0");
         command.args(["serve", "--listen", listen, "--admin", "127.0.0.1:0"]);
         if let Some(config) = &setup.config {

@@ -1,6 +1,7 @@
 //! Several nodes at addresses that stay theirs, to which things happen, and the balancer
 //! before them: round robin, no affinity, the next node where nobody listens.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -115,6 +116,29 @@ impl Nodes {
         self.nodes[node] = Some(started(self.setups[node].clone()).await?);
         self.note(Some(node), "starts");
         self.balancer.set(node, true);
+        Ok(())
+    }
+
+    /// Starts a node at its address with this program, and with it from then on.
+    pub async fn restart_as(&mut self, node: usize, program: &Path) -> Result<()> {
+        self.setups[node] = self.setups[node].clone().program(program);
+        self.restart(node).await
+    }
+
+    /// Asks these nodes to stop at once and waits until all did.
+    pub async fn terminate_all(&mut self, nodes: &[usize]) -> Result<()> {
+        let mut stopping = Vec::new();
+        for &node in nodes {
+            self.note(Some(node), "SIGTERM");
+            let process = self.node(node)?.pid();
+            let running = self.nodes[node].take().context("the node is not running")?;
+            let stop = tokio::task::spawn_blocking(move || running.stop(STOP));
+            stopping.push((node, process, stop));
+        }
+        for (node, process, stop) in stopping {
+            stop.await??;
+            self.history.note("", What::Fault { node: Some(node), what: "has stopped", process });
+        }
         Ok(())
     }
 
