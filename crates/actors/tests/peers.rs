@@ -258,7 +258,8 @@ async fn a_call_outlives_the_node_that_was_asked_to_take_its_session_up() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let lost = Arc::new(AlwaysLost::default());
-    let _lost = Cluster::join(peers(), store, Versions::UNANNOUNCED).await.unwrap().serve(lost.clone());
+    let _lost =
+        Cluster::join(peers(), store, Versions::UNANNOUNCED).await.unwrap().serve(lost.clone());
     let call = actix_rt::spawn(all(full.call(&caller, 1, "echo")));
     until(|| lost.asked.load(Ordering::SeqCst) >= 2).await;
     // Now there is room.
@@ -297,7 +298,10 @@ async fn recorded(store: &dyn Store, world: &World, owner: &Cluster) -> Caller {
 async fn an_owner_that_only_opens_streams_is_asked_less_and_less_often_and_then_no_more() {
     let store: Arc<dyn Store> = Arc::new(Memory::default());
     let unsteady = Arc::new(Unsteady::default());
-    let owner = Cluster::join(peers(), Arc::clone(&store), Versions::UNANNOUNCED).await.unwrap().serve(unsteady.clone());
+    let owner = Cluster::join(peers(), Arc::clone(&store), Versions::UNANNOUNCED)
+        .await
+        .unwrap()
+        .serve(unsteady.clone());
     let settings = Settings { hold_ms: 1_500, ..Settings::default() };
     let world = World::joined(settings, Arc::clone(&store), peers()).await;
     let caller = recorded(&*store, &world, &owner).await;

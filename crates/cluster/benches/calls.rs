@@ -40,7 +40,8 @@ fn node(store: &Arc<Memory>) -> (Runtime, Cluster) {
         secret: "no secret, only a bench".to_owned(),
         ..Settings::default()
     };
-    let membership = runtime.block_on(Cluster::join(settings, store.clone(), Versions::UNANNOUNCED)).unwrap();
+    let membership =
+        runtime.block_on(Cluster::join(settings, store.clone(), Versions::UNANNOUNCED)).unwrap();
     let cluster = membership.serve(Arc::new(Echo));
     (runtime, cluster)
 }

@@ -181,7 +181,7 @@ mod tests {
     use tenants::Tenant;
 
     use super::*;
-    use crate::remote::legacy::VERSION;
+    use crate::routing::legacy::VERSION;
 
     fn decode(bytes: Bytes) -> Option<Call> {
         match Received::decode(bytes) {

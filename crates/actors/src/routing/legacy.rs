@@ -1,4 +1,4 @@
-//! Calls and replies of payload version 2, which programs before decision 0023 write and read.
+//! Calls and replies of payload version 2, which programs before decision 0025 write and read.
 //!
 //! A node that announces no version reads no other. This module goes with the first release whose
 //! predecessor writes version 3.

@@ -134,7 +134,7 @@ mod tests {
     use protocol::{ErrorCode, Rejection, RequestId};
 
     use super::*;
-    use crate::remote::legacy::VERSION;
+    use crate::routing::legacy::VERSION;
 
     use conversation::{EventId, OwnerTag};
 

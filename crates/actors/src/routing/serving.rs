@@ -61,16 +61,16 @@ impl Serve for PeerService {
             // for the result, and it may be any thread.
             None => Box::new(RequestedClaim(
                 Some(spawn(async move {
-                let identity = Identity { tenant: &tenant, principal: &principal };
-                match find_session(&node, identity, &session, true).await? {
-                    Found::Here => Ok(()),
-                    // The caller finds it there itself.
-                    Found::At(_) | Found::Ownerless => Err(Refusal::Moved),
-                    // The caller asks another node.
-                    Found::NoRoom => Err(Refusal::TooManySessions),
-                    Found::Ended => Err(Refusal::UnknownSession),
-                }
-            })),
+                    let identity = Identity { tenant: &tenant, principal: &principal };
+                    match find_session(&node, identity, &session, true).await? {
+                        Found::Here => Ok(()),
+                        // The caller finds it there itself.
+                        Found::At(_) | Found::Ownerless => Err(Refusal::Moved),
+                        // The caller asks another node.
+                        Found::NoRoom => Err(Refusal::TooManySessions),
+                        Found::Ended => Err(Refusal::UnknownSession),
+                    }
+                })),
                 format,
             )),
         };

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use actors::{
-    Answer, Caller, Care, Frame, Handle, Opened, PAYLOAD_VERSIONS, Parts, Refusal, ReplyEvent, ReplyStream, Settings,
+    Answer, Caller, Care, Frame, Handle, Opened, PAYLOAD_VERSIONS, Parts, Refusal, ReplyEvent,
+    ReplyStream, Settings,
 };
 use backends::{Backend, Backends, EventSender, Link, LinkEvent, LinkLimits, ServerEnd};
 use bytes::Bytes;

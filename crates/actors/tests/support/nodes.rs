@@ -152,7 +152,8 @@ async fn join(
         pong_ms: 300,
         ..peers
     };
-    let membership = Cluster::join(peers, Arc::clone(&store), actors::PAYLOAD_VERSIONS).await.unwrap();
+    let membership =
+        Cluster::join(peers, Arc::clone(&store), actors::PAYLOAD_VERSIONS).await.unwrap();
     let world = World::member(settings, care, script, store, membership);
     world.handle.register();
     world

@@ -84,7 +84,8 @@ pub(super) async fn node(store: &Arc<Away>, settings: Settings) -> (Cluster, Arc
     let read = millis.clone();
     let clock: Clock = Arc::new(move || Duration::from_millis(read.load(Ordering::SeqCst)));
     let serve = Arc::new(Answers::default());
-    let membership = Cluster::join_by(clock, settings, store.clone(), Versions::UNANNOUNCED).await.unwrap();
+    let membership =
+        Cluster::join_by(clock, settings, store.clone(), Versions::UNANNOUNCED).await.unwrap();
     (membership.serve(serve), millis)
 }
 

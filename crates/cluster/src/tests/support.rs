@@ -15,8 +15,8 @@ use tokio::time::timeout;
 
 use super::between::Between;
 use crate::{
-    CallError, Cluster, ForwardedCall, Incarnation, Peer, Replies, Serve, SessionLocation, Settings,
-    Versions,
+    CallError, Cluster, ForwardedCall, Incarnation, Peer, Replies, Serve, SessionLocation,
+    Settings, Versions,
 };
 
 /// Longer than anything takes here that comes at all.
