@@ -227,14 +227,14 @@ mod tests {
 
     #[test]
     fn a_checkpoint_of_the_first_programs_is_read_and_one_is_written_that_they_read() {
-        let tag = |carried: &Carried| carried.owner_tags().unwrap();
-        let first = Carried::decode(br#"{"emitters":[["00c0ffee00c0ffee",3]]}"#).unwrap();
+        let tag = |checkpoint: &Checkpoint| checkpoint.owner_tags().unwrap();
+        let first = Checkpoint::decode(br#"{"emitters":[["00c0ffee00c0ffee",3]]}"#).unwrap();
         let owner_tag = OwnerTag(0x00c0_ffee_00c0_ffee);
         assert_eq!(tag(&first), [(owner_tag, 3)]);
-        let written = Carrying::new(&[]).encode(&OwnerTags::new(owner_tag));
-        assert_eq!(tag(&Carried::decode(&written).unwrap()), [(owner_tag, 1)]);
+        let written = CheckpointBuilder::new(&[]).encode(&OwnerTags::new(owner_tag));
+        assert_eq!(tag(&Checkpoint::decode(&written).unwrap()), [(owner_tag, 1)]);
         let written: serde_json::Value = serde_json::from_slice(&written).unwrap();
         assert_eq!(written["emitters"], written["owner_tags"]);
-        assert_eq!(Carried::decode(b"{}").err(), Some(Unreadable::LOG));
+        assert_eq!(Checkpoint::decode(b"{}").err(), Some(Unreadable::LOG));
     }
 }
