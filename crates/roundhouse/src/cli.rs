@@ -8,7 +8,8 @@ use clap::{Args, Parser, Subcommand};
 
 /// Hosts MCP servers over Streamable HTTP, with sessions and streams that resume.
 ///
-/// Without arguments it serves a built-in demo at http://127.0.0.1:8080/demo/mcp.
+/// Without arguments it serves a built-in demo at http://127.0.0.1:8080/demo/mcp, where it was
+/// built with one.
 #[derive(Debug, Parser)]
 #[command(name = "roundhouse", version, args_conflicts_with_subcommands = true)]
 pub struct Cli {

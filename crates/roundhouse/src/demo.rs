@@ -11,10 +11,11 @@ use crate::settings::{BackendSettings, Environment, Problems, Settings};
 pub(crate) const NAME: &str = "demo";
 
 /// The built-in handler that the demo consists of.
+#[cfg(feature = "demo")]
 pub(crate) const HANDLER: &str = "everything";
 
 /// Reads the settings. A command becomes the tenant `demo`; with neither a command nor a
-/// file nor tenants in the environment, the built-in handler does.
+/// file nor tenants in the environment, the built-in handler does, where the program has it.
 pub(crate) fn settings(
     config: Option<&Path>,
     command: &[OsString],
@@ -30,11 +31,21 @@ pub(crate) fn settings(
     if config.is_some() || has_others {
         return Ok(settings);
     }
-    Settings::read_over(&built_in(), None, environment)
+    Settings::read_over(&built_in()?, None, environment)
 }
 
-fn built_in() -> serde_json::Value {
-    tenant("built-in", &json!({ "kind": "native", "name": HANDLER }))
+#[cfg(feature = "demo")]
+fn built_in() -> Result<serde_json::Value, Problems> {
+    Ok(tenant("built-in", &json!({ "kind": "native", "name": HANDLER })))
+}
+
+#[cfg(not(feature = "demo"))]
+fn built_in() -> Result<serde_json::Value, Problems> {
+    Err(Problems::one(
+        "there is no server to host, and this program was built without the feature `demo`; \
+         write a command, as in `roundhouse serve -- COMMAND`, or tenants into a settings file, \
+         and name it with `--config FILE`",
+    ))
 }
 
 fn hosting(command: &[OsString]) -> Result<serde_json::Value, Problems> {
@@ -67,6 +78,14 @@ mod tests {
         Environment::of([])
     }
 
+    #[cfg(not(feature = "demo"))]
+    #[test]
+    fn without_the_demo_nothing_said_is_a_problem_that_names_the_remedies() {
+        let problem = settings(None, &[], &none()).unwrap_err().to_string();
+        assert!(problem.contains("serve -- COMMAND") && problem.contains("--config"), "{problem}");
+    }
+
+    #[cfg(feature = "demo")]
     #[test]
     fn nothing_said_means_the_built_in_demo() {
         let settings = settings(None, &[], &none()).unwrap();
@@ -87,6 +106,7 @@ mod tests {
         assert!(stdio.env.contains_key("PATH"));
     }
 
+    #[cfg(feature = "demo")]
     #[test]
     fn the_environment_may_bound_the_demo_without_replacing_it() {
         let key = "ROUNDHOUSE__TENANTS__DEMO__LIMITS__SESSIONS_MAX";

@@ -6,24 +6,29 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use backends::rmcp::RmcpBackend;
 use backends::stdio::{Children, StdioBackend};
 use backends::{Backend, Backends};
-use everything::Everything;
 use store::Store;
 use tenants::{Tenant, Tenants};
 
 use crate::records::Records;
 use crate::settings::{BackendSettings, Problems, Settings, TenantSettings};
-use crate::{bounds, demo, files, guard};
+use crate::{bounds, files, guard};
 
 /// Backends by name.
 pub(crate) type Named = BTreeMap<String, Arc<dyn Backend>>;
 
 /// The handlers that every node has.
+#[cfg(feature = "demo")]
 pub(crate) fn built_in() -> Named {
-    let everything = RmcpBackend::new(|_session| Everything::new());
-    Named::from([(demo::HANDLER.to_owned(), Arc::new(everything) as Arc<dyn Backend>)])
+    let demo = backends::rmcp::RmcpBackend::new(|_session| everything::Everything::new());
+    Named::from([(crate::demo::HANDLER.to_owned(), Arc::new(demo) as Arc<dyn Backend>)])
+}
+
+/// The handlers that every node has: none, without the feature `demo`.
+#[cfg(not(feature = "demo"))]
+pub(crate) fn built_in() -> Named {
+    Named::new()
 }
 
 /// Everything that a node needs.
@@ -110,7 +115,7 @@ impl Kinds<'_> {
     fn native(&self, name: &str) -> Result<Arc<dyn Backend>, String> {
         self.natives.get(name).cloned().ok_or_else(|| {
             let known: Vec<_> = self.natives.keys().map(|name| format!("{name:?}")).collect();
-            let known = known.join(", ");
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             format!("names the handler {name:?}, which this program does not have; it has {known}")
         })
     }

@@ -9,6 +9,7 @@ mod examples;
 #[path = "../examples/handler.rs"]
 mod handler;
 mod node;
+#[cfg(feature = "demo")]
 mod program;
 #[path = "../examples/rmcp_service.rs"]
 mod rmcp_service;

@@ -21,7 +21,8 @@ pub enum BackendSettings {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct NativeSettings {
-    /// Which handler: `everything`, or one that the embedding program brings.
+    /// Which handler: `everything`, with the feature `demo`, or one that the embedding program
+    /// brings.
     pub name: String,
 }
 
