@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tokio::sync::{Mutex, MutexGuard};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::chance::Chance;
 use crate::history::{History, Verdict, What};
@@ -26,6 +26,9 @@ const FINISH: Duration = Duration::from_secs(90);
 
 /// Clients, where nobody says how many.
 const CLIENTS: u64 = 10;
+
+/// Final responses that a client has had, on average, before the first fault.
+const RESULTS_BEFORE: usize = 3;
 
 /// Nodes, clients at work, and the history of both.
 #[derive(Debug)]
@@ -90,10 +93,23 @@ impl Chaos {
         let nodes = Nodes::start(setups, history.clone()).await?;
         let clients = number("CLIENTS").unwrap_or(CLIENTS);
         let load = Load::start(clients, seed, &nodes.balancer, &history);
-        // Sessions are created while a new process still waits before its first claim.
-        sleep(Duration::from_secs(4)).await;
         let chance = Chance::new(seed);
-        Ok(Self { nodes, history, chance, load, runs, seed, _folder: folder })
+        let chaos = Self { nodes, history, chance, load, runs, seed, _folder: folder };
+        chaos.until_at_work(usize::try_from(clients)? * RESULTS_BEFORE).await?;
+        Ok(chaos)
+    }
+
+    /// Waits until each node may claim sessions, and clients have had so many final responses.
+    /// Sessions are created while a new process still waits before its first claim.
+    async fn until_at_work(&self, final_responses: usize) -> Result<()> {
+        let until = Instant::now() + FINISH;
+        while self.figures("roundhouse_stabilising").await?.iter().any(|waits| *waits > 0.0)
+            || self.final_responses() < final_responses
+        {
+            ensure!(Instant::now() < until, "the nodes or their clients do not get to work");
+            sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
     }
 
     /// Waits for a time drawn from this range.

@@ -75,9 +75,10 @@ impl Nodes {
             up: setups.iter().map(|_| AtomicBool::new(true)).collect(),
             turn: AtomicUsize::new(0),
         };
+        let starting: Vec<_> = setups.iter().cloned().map(|s| tokio::spawn(started(s))).collect();
         let mut nodes = Vec::new();
-        for setup in &setups {
-            nodes.push(Some(started(setup.clone()).await?));
+        for node in starting {
+            nodes.push(Some(node.await??));
         }
         let nodes = Self { nodes, setups, balancer: Arc::new(balancer), history };
         (0..nodes.count()).for_each(|node| nodes.note(Some(node), "starts"));
@@ -172,11 +173,23 @@ async fn started(setup: Setup) -> Result<Node> {
     tokio::task::spawn_blocking(move || Node::start(&setup)).await?
 }
 
+/// Ports that a test process needs at most.
+const PORTS: usize = 37;
+
+/// The number of this process among those that test at the same time. Two tests that
+/// `cargo nextest` runs at once have different slots; its runs have different ids.
+fn share() -> usize {
+    let slot = std::env::var("NEXTEST_TEST_GLOBAL_SLOT").ok().and_then(|slot| slot.parse().ok());
+    let run = std::env::var("NEXTEST_RUN_ID").ok();
+    let run = run.and_then(|id| usize::from_str_radix(id.get(..4)?, 16).ok());
+    slot.zip(run).map_or(std::process::id() as usize, |(slot, run): (usize, usize)| run + slot)
+}
+
 /// A port below those that the system gives away, so that it is still free at a restart.
 pub fn port() -> Result<u16> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     // Other test processes look elsewhere.
-    let from = 10_000 + (std::process::id() as usize * 37) % 20_000;
+    let from = 10_000 + (share() * PORTS) % 20_000;
     loop {
         let port = from + NEXT.fetch_add(1, Ordering::Relaxed);
         let port = u16::try_from(port).context("no port is left")?;

@@ -59,15 +59,18 @@ impl Recorded {
         let folder = tempfile::tempdir()?;
         let runs = folder.path().join("runs");
         std::fs::write(&runs, "")?;
-        let mut nodes = Vec::new();
+        let mut starting = Vec::new();
         for (port, setup) in setups {
             let setup = setup
                 .with("store.url", redis.url())
                 .with("cluster.listen", format!("127.0.0.1:{port}"))
                 .with("cluster.secret", "known to these nodes alone")
                 .env("EVERYTHING_RECORD", &runs.display().to_string());
-            let node = tokio::task::spawn_blocking(move || Node::start(&setup)).await??;
-            nodes.push(Some(node));
+            starting.push(tokio::task::spawn_blocking(move || Node::start(&setup)));
+        }
+        let mut nodes = Vec::new();
+        for node in starting {
+            nodes.push(Some(node.await??));
         }
         let cluster = Self { nodes, redis, runs, _folder: folder };
         let links = cluster.nodes.len() - 1;

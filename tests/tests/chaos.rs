@@ -90,6 +90,7 @@ async fn an_owner_that_was_stopped_beyond_its_lease_says_nothing_new() -> Result
     let stop = LEASE + Duration::from_secs(3);
     sleep(stop).await;
     chaos.nodes.thaw(node)?;
+    // Clients work on: what the former owner still does shows now.
     sleep(Duration::from_secs(3)).await;
     // What was under way at the node itself goes on with it; its sessions are there again
     // after a lease.
@@ -141,6 +142,7 @@ async fn redis_restarts_and_stalls() -> Result<()> {
     chaos.nodes.note(None, "Redis restarts");
     redis.restart()?;
     chaos.nodes.note(None, "Redis goes on");
+    // Clients work on through the stabilisation that follows, and after it.
     sleep(Duration::from_secs(4)).await;
     chaos.judge().await?;
     Ok(())
@@ -156,6 +158,7 @@ async fn redis_is_away_longer_than_a_lease() -> Result<()> {
     sleep(LEASE + Duration::from_secs(2)).await;
     redis.thaw()?;
     chaos.nodes.note(None, "Redis goes on");
+    // Clients work on while the nodes get their leases again, and after that.
     sleep(Duration::from_secs(4)).await;
     chaos.judge().await?;
     Ok(())
@@ -182,8 +185,10 @@ async fn two_nodes_that_cannot_reach_each_other_wait() -> Result<()> {
     for reset in [true, false] {
         chaos.nodes.note(None, "partition");
         gates.iter().for_each(|gate| gate.close(reset));
+        // Longer than a link is kept, shorter than a lease.
         sleep(Duration::from_secs(4)).await;
         gates.iter().for_each(Gate::open);
+        // Clients work on over links that are made anew.
         sleep(Duration::from_secs(3)).await;
     }
     chaos.judge().await?;

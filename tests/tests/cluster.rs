@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tests::check;
 use tests::mcp::{Client, REVISIONS};
+use tests::recorded::reaches;
 use tests::redis::Redis;
 use tests::{Node, Setup};
 
@@ -24,7 +25,14 @@ impl Cluster {
             .with("store.url", redis.url())
             .with("cluster.listen", "127.0.0.1:0")
             .with("cluster.secret", "known to these three nodes");
-        let nodes = (0..3).map(|_| Node::start(&setup)).collect::<Result<_>>()?;
+        let starting: Vec<_> = (0..3)
+            .map(|_| {
+                let setup = setup.clone();
+                std::thread::spawn(move || Node::start(&setup))
+            })
+            .collect();
+        let started = starting.into_iter().map(|node| node.join().expect("no start panics"));
+        let nodes = started.collect::<Result<_>>()?;
         Ok(Self { nodes, turn: 0, redis, setup })
     }
 
@@ -143,13 +151,17 @@ async fn a_session_is_opened_where_the_lease_has_lapsed() -> Result<()> {
 #[tokio::test]
 async fn a_session_whose_owner_dies_goes_on_at_once_at_a_node_that_has_just_come() -> Result<()> {
     let mut cluster = Cluster::start()?;
-    // By now the three have seen this Redis for long enough.
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    // The three have seen this Redis for long enough.
+    for node in &cluster.nodes {
+        reaches(node, "roundhouse_stabilising", |value| value == 0.0).await?;
+    }
     let mut client = Client::open(cluster.nodes[0].demo(), "2025-11-25").await?;
     client.is_well().await?;
     let newcomer = Node::start(&cluster.setup)?;
-    // They have seen each other, and each is linked to each.
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    // Each is linked to each.
+    for node in cluster.nodes.iter().chain([&newcomer]) {
+        reaches(node, "roundhouse_peer_links", |now| now >= 3.0).await?;
+    }
     client.url = newcomer.demo();
     client.is_well().await?;
     cluster.nodes[0].kill()?;

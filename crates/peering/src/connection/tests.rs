@@ -355,14 +355,16 @@ async fn who_is_called_says_that_it_is_there_while_something_long_arrives() {
             }
         }
     };
-    let heartbeat = Heartbeat { every: Duration::from_millis(100), ..LONG };
+    let every = Duration::from_millis(100);
+    let began = tokio::time::Instant::now();
     tokio::select! {
-        ended = ended(&mut far, heartbeat) => panic!("{ended}"),
+        ended = ended(&mut far, Heartbeat { every, ..LONG }) => panic!("{ended}"),
         () = told => {}
         () = arrives => {}
     }
-    // It took about 900 ms.
-    assert!((3..=12).contains(&pongs), "{pongs}");
+    // It took about 900 ms, or more on a busy machine.
+    let due = began.elapsed().as_millis() / every.as_millis();
+    assert!((3..=due + 3).contains(&pongs), "{pongs} of {due}");
 }
 
 /// What is read at the near end after it was written to, after this was done to the far one.

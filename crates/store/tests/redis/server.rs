@@ -179,6 +179,15 @@ pub(crate) async fn run<T: FromRedisValue>(
     words.query_async(connection).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
+/// The number of this process among those that test at the same time. Two tests that
+/// `cargo nextest` runs at once have different slots; its runs have different ids.
+fn share() -> usize {
+    let slot = std::env::var("NEXTEST_TEST_GLOBAL_SLOT").ok().and_then(|slot| slot.parse().ok());
+    let run = std::env::var("NEXTEST_RUN_ID").ok();
+    let run = run.and_then(|id| usize::from_str_radix(id.get(..4)?, 16).ok());
+    slot.zip(run).map_or(std::process::id() as usize, |(slot, run): (usize, usize)| run + slot)
+}
+
 /// A port that nobody listened at a moment ago.
 ///
 /// It is below those that the system gives to connections: one of these may be taken again
@@ -187,7 +196,7 @@ pub(crate) async fn run<T: FromRedisValue>(
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Other test processes look elsewhere.
-    let from = 10_000 + (std::process::id() % 300) as u16 * 37;
+    let from = 10_000 + (share() % 300) as u16 * 37;
     let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     loop {
         let port = from + NEXT.fetch_add(1, Ordering::Relaxed);
