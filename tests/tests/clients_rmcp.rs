@@ -153,26 +153,40 @@ async fn it_holds_a_session_in_which_it_was_idle_when_nodes_are_killed() -> Resu
 /// It repeats no POST: a call whose stream has said no id when it is cut fails, and so does
 /// one that waits for a head from a node that dies. So each call here is past its first step.
 #[tokio::test]
-async fn it_holds_its_session_on_a_stream_that_said_an_id_when_a_node_is_killed() -> Result<()> {
-    for name in ["node1", "node2", "node3"] {
-        let cluster = Plan::demo().start().await?;
-        let client = connect(&cluster.demo()).await?;
-        let kill = async {
-            until("five steps", || client.service().read().0.len() >= 5).await?;
-            cluster.kill(name).await
-        };
-        let (counted, killed) = tokio::join!(count_to(&client, 60, 50), kill);
-        killed?;
-        if let Err(error) = counted {
-            // What ran on that node is not run again: its tool did not say that it may be.
-            let told = error.downcast_ref();
-            let is_told =
-                matches!(told, Some(ServiceError::McpError(told)) if told.code.0 == -32000);
-            ensure!(is_told, "{error:?}\n{}", cluster.tails(20));
-        }
-        still_there(&client).await.with_context(|| cluster.tails(20))?;
-        client.cancel().await?;
+async fn it_holds_its_session_on_a_stream_that_said_an_id_when_the_first_node_is_killed()
+-> Result<()> {
+    killed_in_mid_stream("node1").await
+}
+
+#[tokio::test]
+async fn it_holds_its_session_on_a_stream_that_said_an_id_when_the_second_node_is_killed()
+-> Result<()> {
+    killed_in_mid_stream("node2").await
+}
+
+#[tokio::test]
+async fn it_holds_its_session_on_a_stream_that_said_an_id_when_the_third_node_is_killed()
+-> Result<()> {
+    killed_in_mid_stream("node3").await
+}
+
+async fn killed_in_mid_stream(node: &str) -> Result<()> {
+    let cluster = Plan::demo().start().await?;
+    let client = connect(&cluster.demo()).await?;
+    let kill = async {
+        until("five steps", || client.service().read().0.len() >= 5).await?;
+        cluster.kill(node).await
+    };
+    let (counted, killed) = tokio::join!(count_to(&client, 60, 50), kill);
+    killed?;
+    if let Err(error) = counted {
+        // What ran on that node is not run again: its tool did not say that it may be.
+        let told = error.downcast_ref();
+        let is_told = matches!(told, Some(ServiceError::McpError(told)) if told.code.0 == -32000);
+        ensure!(is_told, "{error:?}\n{}", cluster.tails(20));
     }
+    still_there(&client).await.with_context(|| cluster.tails(20))?;
+    client.cancel().await?;
     Ok(())
 }
 
