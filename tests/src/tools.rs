@@ -25,7 +25,7 @@ fn build() -> PathBuf {
     let test = std::env::current_exe().expect("a test is a program");
     let folder = test.parent().and_then(Path::parent).expect("tests are two folders down");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.current_dir(root()).args([
+    cargo.current_dir(root()).env_remove("RUSTC_WORKSPACE_WRAPPER").args([
         "build",
         "--quiet",
         "-p",

@@ -120,8 +120,9 @@ fn build() -> Result<PathBuf> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root()).args(["build", "--quiet", "--release", "--package", "micro"]);
     cargo.args(["--bin", "instructions", "--message-format", "json-render-diagnostics"]);
-    // Somebody's flags for his own processor would make other instructions.
+    // Flags for another processor, or another compiler, would make other instructions.
     cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    cargo.env_remove("RUSTC_WORKSPACE_WRAPPER");
     let told = output(&mut cargo)?;
     let built = told.lines().filter_map(|line| serde_json::from_str(line).ok());
     let executable = |line: serde_json::Value| line["executable"].as_str().map(PathBuf::from);
