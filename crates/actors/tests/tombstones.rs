@@ -138,9 +138,13 @@ async fn a_delete_whose_end_is_not_written_in_time_is_refused_and_the_end_still_
     let mut here = owner.handle.delete(&caller);
     let mut there = other.handle.delete(&caller);
     let unavailable = Answer::Refused(Refusal::Unavailable);
-    for replies in [&mut here, &mut there] {
-        // The owner waits 10 s.
-        let told = tokio::time::timeout(Duration::from_secs(15), replies.next()).await;
+    // The owner waits 10 s.
+    let patience = Duration::from_secs(15);
+    let (here, there) = tokio::join!(
+        tokio::time::timeout(patience, here.next()),
+        tokio::time::timeout(patience, there.next()),
+    );
+    for told in [here, there] {
         assert!(
             matches!(&told, Ok(Some(ReplyEvent::Answer(answer))) if *answer == unavailable),
             "{told:?}"
