@@ -14,8 +14,9 @@ use crate::linked::Linked;
 use crate::meet::{Failure, meet};
 use crate::node::Node;
 use crate::peer_watch::Watch;
-use crate::{Incarnation, Settings, metrics};
+use crate::{Settings, metrics};
 use ownership::detector::{Attempt, FailureDetector, Found, LOOK_MS, Links, Next, Timing, Verdict};
+use store::Incarnation;
 
 /// How long a mark of a dead node stands: longer than any node pauses and comes back.
 const MARK: Duration = Duration::from_hours(24);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use peering::OrderlyEnd;
 
-use crate::Incarnation;
 use crate::node::Node;
+use store::Incarnation;
 
 /// A live link. Dropped when it ends, whereupon the lease is renewed at once: a node that
 /// loses a link may be the one that is taken for dead.

@@ -10,7 +10,8 @@ use tokio::time::sleep;
 
 use crate::linked::Linked;
 use crate::node::Node;
-use crate::{Incarnation, Replies, Serve, peer_watch};
+use crate::{Replies, Serve, peer_watch};
+use store::Incarnation;
 
 /// How long to wait after no connection could be taken: the process has too many files open.
 const PAUSE: Duration = Duration::from_millis(200);

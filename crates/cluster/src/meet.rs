@@ -2,9 +2,9 @@
 
 use peering::{ConnectError, Established, PeerIdentity, Purpose};
 
-use crate::Incarnation;
 use crate::link::Link;
 use crate::node::Node;
+use store::Incarnation;
 
 /// Why there is no link.
 pub(crate) enum Failure {

@@ -9,7 +9,8 @@ use store::Lease;
 use tokio::sync::Notify;
 
 use crate::link::Link;
-use crate::{Incarnation, metrics};
+use crate::metrics;
+use store::Incarnation;
 
 /// Most nodes that are known; more are looked up each time they are needed.
 const MEMBERS_MAX: usize = 1_024;

@@ -18,7 +18,8 @@ use crate::location_cache::LocationCache;
 use crate::members::Members;
 use crate::node_lease::NodeLease;
 use crate::peers::Peers;
-use crate::{Incarnation, Load, Settings, metrics};
+use crate::{Load, Settings, metrics};
+use store::Incarnation;
 
 /// How long the store keeps that a node has left: longer than any renewal of its own may
 /// still be on its way. After that, a late renewal would bring the lease back.

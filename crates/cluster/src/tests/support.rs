@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::SessionId;
-use store::{Digest, Memory, Owner, Record, RecordStatus, State, Store, Token};
+use store::{Digest, Incarnation, Memory, Owner, Record, RecordStatus, State, Store, Token};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use super::between::Between;
 use crate::{
-    CallError, Cluster, ForwardedCall, Incarnation, Peer, Replies, Serve, SessionLocation,
-    Settings, Versions,
+    CallError, Cluster, ForwardedCall, Peer, Replies, Serve, SessionLocation, Settings, Versions,
 };
 
 /// Longer than anything takes here that comes at all.

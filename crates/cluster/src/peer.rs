@@ -1,0 +1,110 @@
+//! Another node, the calls to it, and the sessions that it has.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use ownership::location::Cause;
+use peering::CallError;
+use store::{Incarnation, Record};
+
+use crate::dial;
+use crate::link::Link;
+use crate::node::Node;
+
+/// Another node.
+#[derive(Clone)]
+pub struct Peer {
+    pub(crate) node: Arc<Node>,
+    pub(crate) link: Arc<Link>,
+}
+
+impl Peer {
+    /// Which process it is.
+    pub fn incarnation(&self) -> Incarnation {
+        self.link.incarnation
+    }
+
+    /// The newest version of payloads that this node and the peer read; `None` where there was
+    /// never a link to the peer.
+    pub fn payload_version(&self) -> Option<u32> {
+        self.link.payload_version.get().copied()
+    }
+
+    /// Sends a call. Never waits; replies, and failure, are told by what is returned.
+    pub fn call(&self, call: Bytes) -> ForwardedCall {
+        if self.node.closing.is_cancelled() {
+            return ForwardedCall(Err(Some(CallError::NotStarted)));
+        }
+        let (id, connect) = match self.link.calls.open(call) {
+            Ok(opened) => opened,
+            Err(error) => {
+                return ForwardedCall(Err(Some(error)));
+            }
+        };
+        let calling = ForwardedCall(Ok(Underway { link: self.link.clone(), id }));
+        if connect {
+            dial::connect(&self.node, &self.link);
+        }
+        calling
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Peer({} at {})", self.link.incarnation, self.link.address)
+    }
+}
+
+/// A call under way. Dropping it tells the callee that its caller is gone.
+pub struct ForwardedCall(Result<Underway, Option<CallError>>);
+
+impl ForwardedCall {
+    /// The next reply; `None` after the last, or after an error.
+    pub fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, CallError>>> {
+        match &mut self.0 {
+            Ok(underway) => underway.link.calls.poll_reply(underway.id, context),
+            Err(error) => Poll::Ready(error.take().map(Err)),
+        }
+    }
+
+    /// Is nothing more to come, as far as is known?
+    pub fn is_over(&self) -> bool {
+        match &self.0 {
+            Ok(underway) => underway.link.calls.is_over(underway.id),
+            Err(error) => error.is_none(),
+        }
+    }
+}
+
+/// A call that a link knows of.
+struct Underway {
+    link: Arc<Link>,
+    id: u64,
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.link.calls.forget(self.id);
+    }
+}
+
+/// Where a session is.
+#[derive(Clone, Debug)]
+pub enum SessionLocation {
+    /// The record names this node (this process). One that lacks the session claims it
+    /// from itself.
+    Here(Box<Record>),
+    /// The record names another node, which holds its lease.
+    There(Peer),
+    /// The record names a node that is gone, or released it. [`Cluster::claim`] it.
+    Ownerless(Box<Record>, Cause),
+    /// It has ended: this is its tombstone.
+    Ended(Box<Record>),
+    /// There is no such session.
+    Unknown,
+}
