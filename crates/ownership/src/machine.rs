@@ -360,7 +360,7 @@ impl Ownership {
         if prolongs {
             self.refresh = Refresh::new(now, self.ttl);
         }
-        let slice = self.log_tail.to_append(self.is_saved());
+        let slice = self.log_tail.appendable_slice(self.is_saved());
         self.phase = Phase::InFlight(InFlight::Append { end: slice.end() });
         Op::Append(self.batch(slice, prolongs))
     }

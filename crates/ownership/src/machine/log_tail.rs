@@ -88,7 +88,7 @@ impl LogTail {
     }
 
     /// The entries that may be appended; they stay until they are acknowledged.
-    pub(super) fn to_append(&mut self, is_saved: bool) -> LogSlice {
+    pub(super) fn appendable_slice(&mut self, is_saved: bool) -> LogSlice {
         if mutant!("ownership.append_without_the_oldest_entry") && self.entries.len() > 1 {
             self.entries.remove(0);
         }
