@@ -88,8 +88,8 @@ fn find(name: &'static str, cases: &[Case]) -> Option<Found> {
     })
 }
 
-/// The faults that are looked for: those that `MUTANTS` names, or all but the gaps.
-fn wanted() -> Vec<(&'static str, &'static str)> {
+#[test]
+fn each_fault_is_found_by_a_schedule_or_a_seed() {
     let chosen = env::var("MUTANTS").unwrap_or_default();
     let chosen: Vec<_> = chosen.split(',').filter(|name| !name.is_empty()).collect();
     let is_gap = |name: &str| GAPS.iter().any(|(gap, _)| *gap == name);
@@ -98,24 +98,6 @@ fn wanted() -> Vec<(&'static str, &'static str)> {
     };
     let mutants: Vec<_> = mutants().filter(wanted).collect();
     assert!(!chosen.is_empty() || mutants.len() >= 50, "only {} faults", mutants.len());
-    mutants
-}
-
-/// For `tests/full`: all of them.
-#[test]
-fn long_each_fault_is_found_by_a_schedule_or_a_seed() {
-    each_is_found(&wanted());
-}
-
-/// For each run of the tests: the same third of the faults each time, from both lists.
-#[test]
-fn each_fault_of_a_third_is_found_by_a_schedule_or_a_seed() {
-    let wanted = wanted();
-    let step = if env::var_os("MUTANTS").is_some() { 1 } else { 3 };
-    each_is_found(&wanted.into_iter().step_by(step).collect::<Vec<_>>());
-}
-
-fn each_is_found(mutants: &[(&'static str, &'static str)]) {
     let cases = simulation::cases();
     let (next, table) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let search = || {
