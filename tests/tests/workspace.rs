@@ -341,6 +341,47 @@ fn no_file_names_a_path_of_one_machine() -> Result<()> {
     Ok(())
 }
 
+/// Commit subjects are held to their form from this day on.
+const SUBJECTS_SINCE: &str = "2026-11-24T05:43:00Z";
+
+#[test]
+fn commit_subjects_name_their_area_and_are_short() -> Result<()> {
+    let since = format!("--since={SUBJECTS_SINCE}");
+    let mut git = std::process::Command::new("git");
+    let logged = git.args(["log", &since, "--format=%s"]).current_dir(root()?).output();
+    // Without git (a source archive) there is no commit to look at.
+    let Ok(logged) = logged else { return Ok(()) };
+    let logged = String::from_utf8(logged.stdout)?;
+    let wrong: Vec<_> = logged.lines().filter(|subject| !is_commit_subject(subject)).collect();
+    ensure!(
+        wrong.is_empty(),
+        "not `area: imperative` of at most 72 characters:\n{}",
+        wrong.join("\n")
+    );
+    Ok(())
+}
+
+/// Is it `area: imperative`, or `area, area: imperative`, of at most 72 characters?
+fn is_commit_subject(subject: &str) -> bool {
+    let Some((areas, rest)) = subject.split_once(": ") else { return false };
+    let is_area = |area: &str| {
+        !area.is_empty() && area.chars().all(|c| c.is_alphanumeric() || "_-./".contains(c))
+    };
+    let begins = rest.chars().next().is_some_and(char::is_lowercase);
+    subject.chars().count() <= 72 && areas.split(", ").all(is_area) && begins
+}
+
+#[test]
+fn a_commit_subject_has_areas_and_an_imperative() {
+    assert!(is_commit_subject("docs/metrics.md: name the unit of each histogram"));
+    assert!(is_commit_subject("cluster, actors: pass the lease in"));
+    for wrong in ["Lints", "notes that were behind", "cluster: ", "cluster: Fix it", "a b: fix it"]
+    {
+        assert!(!is_commit_subject(wrong), "{wrong}");
+    }
+    assert!(!is_commit_subject(&format!("cluster: {}", "x".repeat(64))));
+}
+
 #[test]
 fn every_file_says_first_what_it_is() -> Result<()> {
     for source in sources()?.iter().filter(|source| !source.is_for_tests()) {
