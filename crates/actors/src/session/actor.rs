@@ -80,7 +80,7 @@ pub(super) enum Beginning {
     /// It is new; its first connection waits.
     New { pending_record: Box<PendingRecord>, sink: Sink },
     /// It was claimed. The effects concern what was in flight at its former owner.
-    Claimed { log_writer: LogWriter, effects: Vec<Effect> },
+    Claimed { log_writer: Box<LogWriter>, effects: Vec<Effect> },
 }
 
 impl SessionActor {
@@ -95,7 +95,7 @@ impl SessionActor {
             }
             Beginning::Claimed { log_writer, effects } => {
                 parked_effects = effects.into();
-                Life::Recorded(Recorded { log_writer, registration })
+                Life::Recorded(Recorded { log_writer: *log_writer, registration })
             }
         };
         Self {

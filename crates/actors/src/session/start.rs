@@ -129,7 +129,7 @@ pub(crate) fn restore_session(
     let (ttl, lifetimes) = (node.settings.record_ttl(), node.settings.lifetimes());
     let ownership = Ownership::new(session.clone(), record, acquired, ttl, now.0);
     let next_token = random.map_or(seed, |random| random.next_token);
-    let log_writer = LogWriter::new(ownership, lifetimes, next_token);
+    let log_writer = Box::new(LogWriter::new(ownership, lifetimes, next_token));
 
     let context = mailbox(node);
     let mailbox = context.address().recipient();
