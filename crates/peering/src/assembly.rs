@@ -38,7 +38,7 @@ pub(crate) enum Next {
 
 impl Assembly {
     /// Takes the first piece of a message, and the number of bytes that it announces.
-    pub(crate) fn begin(body: Bytes, rest: u64, bytes_max: usize) -> First {
+    pub(crate) fn begin_message(body: Bytes, rest: u64, bytes_max: usize) -> First {
         let whole = usize::try_from(rest).ok().and_then(|rest| rest.checked_add(body.len()));
         let Some(whole) = whole.filter(|whole| *whole <= bytes_max) else {
             return First::TooLarge;
@@ -92,7 +92,7 @@ mod tests {
                 prop_assert!(out.is_none());
                 rest -= piece.len();
                 match &mut assembly {
-                    None => match Assembly::begin(piece.into(), rest as u64, whole.len()) {
+                    None => match Assembly::begin_message(piece.into(), rest as u64, whole.len()) {
                         First::Whole(bytes) => out = Some(bytes),
                         First::Begun(begun) => assembly = Some(begun),
                         First::TooLarge => prop_assert!(false, "it is as large as allowed"),
@@ -110,17 +110,18 @@ mod tests {
 
     #[test]
     fn a_message_above_the_bound_is_refused_by_its_first_piece() {
-        let begin = |rest| Assembly::begin(Bytes::from_static(b"abc"), rest, 10);
+        let begin = |rest| Assembly::begin_message(Bytes::from_static(b"abc"), rest, 10);
         assert!(matches!(begin(7), First::Begun(_)));
         assert!(matches!(begin(8), First::TooLarge));
         assert!(matches!(begin(u64::MAX), First::TooLarge));
-        assert!(matches!(Assembly::begin(vec![0; 11].into(), 0, 10), First::TooLarge));
+        assert!(matches!(Assembly::begin_message(vec![0; 11].into(), 0, 10), First::TooLarge));
     }
 
     #[test]
     fn pieces_that_do_not_continue_the_message_are_strange() {
         for (body, rest) in [(&b"de"[..], 2), (b"de", 0), (b"defg", 0), (b"", 3)] {
-            let First::Begun(mut assembly) = Assembly::begin(Bytes::from_static(b"abc"), 3, 10)
+            let First::Begun(mut assembly) =
+                Assembly::begin_message(Bytes::from_static(b"abc"), 3, 10)
             else {
                 panic!("more is to come")
             };

@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Bytes, BytesMut};
 use tick::Deferred;
 
-use crate::call::{Call, Change, Left};
 use crate::frame::{Credit, Kind, TooLarge};
+use crate::outgoing_call::{Change, Left, OutgoingCall};
 use crate::{CallError, Limits, metrics};
 
 /// The calls of one node to another.
@@ -32,7 +32,7 @@ struct State {
     link: u64,
     /// The next call's id. Goes on over all links to the peer.
     next: u64,
-    calls: HashMap<u64, Call>,
+    calls: HashMap<u64, OutgoingCall>,
     /// What waits for the link; for a call at most an opening, a credit and a cancellation.
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
@@ -67,7 +67,7 @@ impl Calls {
     /// Makes a call. Fails at a bound: then it is not started. Answers with the call's id, and
     /// whether the caller of this must have the peer connected.
     pub fn open(&self, body: Bytes) -> Result<(u64, bool), CallError> {
-        self.try_open(body).inspect_err(|error| metrics::outcome((*error).into()))
+        self.try_open(body).inspect_err(|error| metrics::count_outcome((*error).into()))
     }
 
     fn try_open(&self, body: Bytes) -> Result<(u64, bool), CallError> {
@@ -86,7 +86,7 @@ impl Calls {
         let id = state.next;
         state.next += 1;
         state.waiting_bytes += body.len();
-        state.calls.insert(id, Call::new(body));
+        state.calls.insert(id, OutgoingCall::new(body));
         state.waiting.push_back(Waiting::Open(id));
         let connect = state.begin_to_connect();
         state.write_later();
@@ -116,7 +116,7 @@ impl Calls {
 
     /// Is nothing more to come of a call, as far as is known?
     pub fn is_over(&self, id: u64) -> bool {
-        self.state().calls.get(&id).is_none_or(Call::is_over)
+        self.state().calls.get(&id).is_none_or(OutgoingCall::is_over)
     }
 
     /// The caller is gone.
@@ -127,13 +127,13 @@ impl Calls {
             // Its queued opening stays: the writer skips it.
             Left::Unsent { bytes } => {
                 state.waiting_bytes -= bytes;
-                metrics::outcome(metrics::Outcome::Cancelled);
+                metrics::count_outcome(metrics::Outcome::Cancelled);
             }
             Left::Begun { bytes } => {
                 state.waiting_bytes -= bytes;
                 state.waiting.push_back(Waiting::Cancel(id));
                 state.write_later();
-                metrics::outcome(metrics::Outcome::Cancelled);
+                metrics::count_outcome(metrics::Outcome::Cancelled);
             }
             Left::Over => {}
         }
@@ -223,7 +223,7 @@ impl Calls {
         state.link += 1;
         state.waiting.clear();
         state.waiting_bytes = 0;
-        let wakers: Vec<_> = state.calls.values_mut().filter_map(Call::lose_link).collect();
+        let wakers: Vec<_> = state.calls.values_mut().filter_map(OutgoingCall::lose_link).collect();
         drop(state);
         // Not under the lock.
         drop(phase);
@@ -239,7 +239,7 @@ impl Calls {
 
     /// Changes a call and wakes its caller. A call that is not there was dropped by its
     /// caller; the peer is about to be told.
-    fn change(&self, id: u64, change: impl FnOnce(&mut Call) -> Change) -> bool {
+    fn change(&self, id: u64, change: impl FnOnce(&mut OutgoingCall) -> Change) -> bool {
         let mut state = self.state();
         let Some(call) = state.calls.get_mut(&id) else { return true };
         // The peer was sent no such call.

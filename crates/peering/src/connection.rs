@@ -190,14 +190,14 @@ impl<P: FrameHandler> PeerConnection<P> {
             return Some(room);
         }
         out.writer = WriterState::Free;
-        out.keep(room);
+        out.keep_buffer(room);
         None
     }
 
     /// Ends writing before everything was written.
     fn stop_write(&self, unwritten: BytesMut, writer: WriterState) {
         let mut out = self.out();
-        out.keep(unwritten);
+        out.keep_buffer(unwritten);
         out.writer = writer;
     }
 
@@ -237,7 +237,7 @@ impl<P: FrameHandler> PeerConnection<P> {
             self.collect_frames(&mut bytes);
             if bytes.is_empty() {
                 match self.end_write(bytes) {
-                    None => return writing.ended(false),
+                    None => return writing.finish(false),
                     Some(room) => bytes = room,
                 }
                 continue;
@@ -247,7 +247,7 @@ impl<P: FrameHandler> PeerConnection<P> {
                     Ok(Some(written)) => bytes.advance(written),
                     Ok(None) => {
                         self.stop_write(bytes, WriterState::Full);
-                        return writing.ended(true);
+                        return writing.finish(true);
                     }
                     // The reader learns why the connection ended.
                     Err(_) => return false,
@@ -255,7 +255,7 @@ impl<P: FrameHandler> PeerConnection<P> {
             }
         }
         self.stop_write(bytes, WriterState::Free);
-        writing.ended(true)
+        writing.finish(true)
     }
 
     fn out(&self) -> MutexGuard<'_, Outbound> {
@@ -278,7 +278,7 @@ impl<P: FrameHandler> Deferred for PeerConnection<P> {
 
 impl Outbound {
     /// Keeps the unwritten bytes, or else the buffer for the next write, unless it is large.
-    fn keep(&mut self, mut unwritten: BytesMut) {
+    fn keep_buffer(&mut self, mut unwritten: BytesMut) {
         // The written part of the buffer can be used again; `capacity` does not count it.
         if !unwritten.is_empty() || !unwritten.try_reclaim(KEPT_BYTES + 1) {
             self.unwritten = unwritten;
@@ -290,7 +290,7 @@ impl Outbound {
 struct Writing<'a, P: FrameHandler>(&'a PeerConnection<P>);
 
 impl<P: FrameHandler> Writing<'_, P> {
-    fn ended<T>(self, result: T) -> T {
+    fn finish<T>(self, result: T) -> T {
         mem::forget(self);
         result
     }
@@ -412,7 +412,7 @@ impl<P: FrameHandler> RunningConnection<'_, P> {
                 let flushed = Pin::new(&mut *self.wire).poll_flush(context);
                 if !matches!(flushed, Poll::Ready(Err(_))) {
                     self.connection.stop_write(bytes, WriterState::Free);
-                    writing.ended(());
+                    writing.finish(());
                 }
                 return;
             }
@@ -422,13 +422,13 @@ impl<P: FrameHandler> RunningConnection<'_, P> {
                     Poll::Ready(Err(_)) => return,
                     Poll::Pending => {
                         self.connection.stop_write(bytes, WriterState::Free);
-                        return writing.ended(());
+                        return writing.finish(());
                     }
                 }
             }
         }
         self.connection.stop_write(bytes, WriterState::Free);
-        writing.ended(());
+        writing.finish(());
         // There may be more; other tasks first.
         context.waker().wake_by_ref();
     }

@@ -9,11 +9,11 @@ use tick::Deferred;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::answering::Answering;
 use crate::connection::{Ended, FrameHandler, Heartbeat, PeerConnection};
 use crate::frame::Kind;
 use crate::handshake::PeerIdentity;
 use crate::inbox::Inbox;
+use crate::incoming_calls::IncomingCalls;
 use crate::wire::{OrderlyEnd, Wire};
 use crate::{Answerer, Calls, Limits};
 
@@ -61,9 +61,9 @@ impl Established {
         closing: &CancellationToken,
     ) -> Option<Ended> {
         let connection = Arc::new_cyclic(|connection| {
-            let connection: &Weak<PeerConnection<Answering>> = connection;
+            let connection: &Weak<PeerConnection<IncomingCalls>> = connection;
             let flush = connection.clone() as Weak<dyn Deferred>;
-            PeerConnection::new(Answering::new(answerer, limits, flush), &self.wire)
+            PeerConnection::new(IncomingCalls::new(answerer, limits, flush), &self.wire)
         });
         // Also where this future is dropped.
         let _calls = AnsweredCalls(connection.handler());
@@ -89,11 +89,11 @@ impl Established {
 }
 
 /// The calls that one connection answers. They end with this.
-struct AnsweredCalls<'a>(&'a Answering);
+struct AnsweredCalls<'a>(&'a IncomingCalls);
 
 impl Drop for AnsweredCalls<'_> {
     fn drop(&mut self) {
-        self.0.end();
+        self.0.end_calls();
     }
 }
 

@@ -11,9 +11,7 @@
 //! Errors and log lines name the settings of `cluster`, under which operators find what is here.
 
 mod accept;
-mod answering;
 mod assembly;
-mod call;
 mod calls;
 mod connect;
 mod connection;
@@ -21,8 +19,10 @@ mod established;
 mod frame;
 mod handshake;
 mod inbox;
+mod incoming_calls;
 mod limits;
 pub mod metrics;
+mod outgoing_call;
 mod proof;
 mod tls;
 mod versions;

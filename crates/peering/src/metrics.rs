@@ -57,7 +57,7 @@ impl From<Result<(), CallError>> for Outcome {
 }
 
 /// Counts a call that is over.
-pub(crate) fn outcome(outcome: Outcome) {
+pub(crate) fn count_outcome(outcome: Outcome) {
     OUTCOMES[outcome as usize].inc();
 }
 

@@ -21,7 +21,7 @@ use crate::{Answerer, CallError, Limits, Replies};
 const REFUSED_MAX: usize = 1 << 20;
 
 /// One peer's calls, and what is to be told of them.
-pub(crate) struct Answering {
+pub(crate) struct IncomingCalls {
     answerer: Arc<dyn Answerer>,
     limits: Limits,
     state: Mutex<State>,
@@ -36,7 +36,7 @@ struct State {
     arriving: HashMap<u64, Arriving>,
     /// Bytes of those, each counted whole; at most `waiting_bytes_max`.
     arriving_bytes: usize,
-    calls: HashMap<u64, Call>,
+    calls: HashMap<u64, IncomingCall>,
 }
 
 /// A call of which pieces are still to come.
@@ -45,7 +45,7 @@ struct Arriving {
     window: u32,
 }
 
-struct Call {
+struct IncomingCall {
     replies: Box<dyn Replies>,
     /// What is left of a reply that is sent in pieces.
     rest: Option<Rest>,
@@ -77,7 +77,7 @@ struct Wakes {
     ready: Arc<Ready>,
 }
 
-impl Answering {
+impl IncomingCalls {
     /// What calls have to tell goes over this connection.
     pub(crate) fn new(
         answerer: Arc<dyn Answerer>,
@@ -89,7 +89,7 @@ impl Answering {
     }
 
     /// The connection has ended, and every call with it.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end_calls(&self) {
         self.ready.calls().take();
         let ended = mem::take(&mut *self.state());
         // Not under the lock.
@@ -105,10 +105,10 @@ impl Answering {
         if known || full || !self.answerer.takes_calls() {
             return state.refuse(Kind::NotStarted(id));
         }
-        match Assembly::begin(body, rest, limits.message_bytes) {
+        match Assembly::begin_message(body, rest, limits.message_bytes) {
             First::Whole(body) => {
                 drop(state);
-                self.begin(id, window, body)
+                self.start_call(id, window, body)
             }
             First::Begun(assembly) => {
                 let bytes = state.arriving_bytes.saturating_add(assembly.whole_bytes());
@@ -137,14 +137,14 @@ impl Answering {
                 state.arriving.remove(&id);
                 state.arriving_bytes -= body.len();
                 drop(state);
-                self.begin(id, window, body)
+                self.start_call(id, window, body)
             }
             Next::Malformed => false,
         }
     }
 
     /// Begins a call that has arrived whole.
-    fn begin(&self, id: u64, window: u32, body: Bytes) -> bool {
+    fn start_call(&self, id: u64, window: u32, body: Bytes) -> bool {
         let replies = self.answerer.begin_call(body);
         let mut state = self.state();
         let Some(replies) = replies else { return state.refuse(Kind::NotStarted(id)) };
@@ -152,7 +152,7 @@ impl Answering {
         let wakes = Arc::new(Wakes { id, queued, ready: self.ready.clone() });
         wakes.queue();
         let waker = Waker::from(wakes.clone());
-        let call = Call { replies, rest: None, credit: window, wakes, waker };
+        let call = IncomingCall { replies, rest: None, credit: window, wakes, waker };
         state.calls.insert(id, call);
         true
     }
@@ -182,7 +182,11 @@ impl State {
     }
 
     /// The next thing that some call has to tell, and the call where it is over.
-    fn next(&mut self, ready: &Ready, message_bytes_max: usize) -> Option<(Kind, Option<Call>)> {
+    fn next(
+        &mut self,
+        ready: &Ready,
+        message_bytes_max: usize,
+    ) -> Option<(Kind, Option<IncomingCall>)> {
         if let Some(refusal) = self.refused.pop_front() {
             return Some((refusal, None));
         }
@@ -212,7 +216,7 @@ impl State {
     }
 }
 
-impl Call {
+impl IncomingCall {
     /// The next piece of what the call has to tell, or how the call is over.
     fn next(&mut self, id: u64, message_bytes_max: usize) -> Poll<Result<Reply, Kind>> {
         let Rest { mut body, last } = match self.rest.take() {
@@ -222,7 +226,7 @@ impl Call {
                 let body = match self.replies.poll_next(&mut context) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(None) => return Poll::Ready(Err(Kind::End(id))),
-                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(over(id, error))),
+                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(end_frame(id, error))),
                     Poll::Ready(Some(Ok(body))) => body,
                 };
                 if body.len() > message_bytes_max {
@@ -233,7 +237,7 @@ impl Call {
                          an error; raise the setting on every node"
                     );
                     let bytes_max = message_bytes_max as u64;
-                    return Poll::Ready(Err(over(id, CallError::TooLarge { bytes_max })));
+                    return Poll::Ready(Err(end_frame(id, CallError::TooLarge { bytes_max })));
                 }
                 Rest { body, last: self.replies.is_over() }
             }
@@ -247,7 +251,7 @@ impl Call {
 }
 
 /// What tells a caller how its call failed.
-fn over(id: u64, error: CallError) -> Kind {
+fn end_frame(id: u64, error: CallError) -> Kind {
     match error {
         CallError::NotStarted => Kind::NotStarted(id),
         CallError::Lost => Kind::Failed(id),
@@ -255,7 +259,7 @@ fn over(id: u64, error: CallError) -> Kind {
     }
 }
 
-impl FrameHandler for Answering {
+impl FrameHandler for IncomingCalls {
     fn handle_frame(&self, kind: Kind) -> bool {
         match kind {
             Kind::Open(open) => return self.open(open),

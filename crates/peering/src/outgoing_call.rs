@@ -11,7 +11,7 @@ use crate::frame::{self, Kind, Open, Piece, Reply};
 use crate::{CallError, Limits, metrics};
 
 /// One call.
-pub(crate) struct Call {
+pub(crate) struct OutgoingCall {
     progress: Progress,
     /// At most a window of them.
     replies: VecDeque<Arrived>,
@@ -70,7 +70,7 @@ pub(crate) enum Left {
     Over,
 }
 
-impl Call {
+impl OutgoingCall {
     /// A call of which nothing was sent.
     pub(crate) fn new(body: Bytes) -> Self {
         Self {
@@ -175,7 +175,7 @@ impl Call {
         }
         self.kept += 1;
         let whole = match self.assembly.take() {
-            None => match Assembly::begin(body, rest, limits.message_bytes) {
+            None => match Assembly::begin_message(body, rest, limits.message_bytes) {
                 First::Whole(body) => body,
                 First::Begun(assembly) => return self.assembles(assembly),
                 First::TooLarge => {
@@ -202,7 +202,7 @@ impl Call {
     pub(crate) fn finish(&mut self, result: Result<(), CallError>) {
         if !self.has_ended() {
             self.progress = Progress::Over(result);
-            metrics::outcome(result.into());
+            metrics::count_outcome(result.into());
         }
     }
 
@@ -229,7 +229,7 @@ impl Call {
     }
 
     /// Is credit to be given now? Half a window at once: fewer frames, and the callee never
-    /// has to stop. Then it waits for the link until [`Call::take_credit`].
+    /// has to stop. Then it waits for the link until [`OutgoingCall::take_credit`].
     pub(crate) fn owes_credit(&mut self, window: u32) -> bool {
         let owes = !self.has_ended() && !self.crediting && self.taken >= window.div_ceil(2);
         self.crediting |= owes;
