@@ -11,7 +11,7 @@ use crate::support::nodes::{Common, Node};
 use crate::support::{FLOOD, MEDIUM_BYTES, World, all, messages, next, text, until};
 use actors::{Answer, Caller, Care, ReplyEvent, ReplyStream, Settings};
 use bytes::Bytes;
-use cluster::{CallError, Cluster, Replies, Serve, Versions};
+use cluster::{CallError, Cluster, PeerCallHandler, Replies, Versions};
 use conversation::Rerun;
 use protocol::SessionId;
 use store::{Digest, Memory, Owner, Presence, Record, RecordStatus, State, Store, Token};
@@ -200,8 +200,8 @@ const THERE: [u8; 3] = [2, 0, 4];
 /// How a call ends that only asks its receiver to take the session up.
 const ASKS: u8 = 3;
 
-impl Serve for Unsteady {
-    fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>> {
+impl PeerCallHandler for Unsteady {
+    fn handle_call(&self, call: Bytes) -> Option<Box<dyn Replies>> {
         if call.last() == Some(&ASKS) {
             return Some(Box::new(Once(Some(Ok(THERE[..].into())))));
         }
@@ -236,8 +236,8 @@ struct AlwaysLost {
     asked: AtomicUsize,
 }
 
-impl Serve for AlwaysLost {
-    fn serve(&self, _: Bytes) -> Option<Box<dyn Replies>> {
+impl PeerCallHandler for AlwaysLost {
+    fn handle_call(&self, _: Bytes) -> Option<Box<dyn Replies>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         Some(Box::new(Once(Some(Err(CallError::Lost)))))
     }

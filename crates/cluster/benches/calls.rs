@@ -8,7 +8,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cluster::{CallError, Cluster, Peer, Replies, Serve, SessionLocation, Settings, Versions};
+use cluster::{
+    CallError, Cluster, Peer, PeerCallHandler, Replies, SessionLocation, Settings, Versions,
+};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use protocol::SessionId;
 use store::{Digest, Memory, Owner, Record, RecordStatus, State, Store, Token};
@@ -19,8 +21,8 @@ const CALL: Bytes = Bytes::from_static(&[b'x'; 500]);
 
 struct Echo;
 
-impl Serve for Echo {
-    fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>> {
+impl PeerCallHandler for Echo {
+    fn handle_call(&self, call: Bytes) -> Option<Box<dyn Replies>> {
         Some(Box::new(Once(Some(call))))
     }
 }

@@ -7,7 +7,7 @@ use protocol::SessionId;
 use store::{Claimed, Owner, Record};
 use tokio::time::sleep;
 
-use crate::node::Node;
+use crate::node::MemberNode;
 use crate::{Error, metrics};
 use ownership::location::{self, Outcome};
 use ownership::machine::Stabilisation;
@@ -19,7 +19,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 
 /// Claims a session from whom its record names.
 pub(crate) async fn claim(
-    node: &Arc<Node>,
+    node: &Arc<MemberNode>,
     session: &SessionId,
     record: &Record,
     ttl: Duration,

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
-use crate::node::Node;
+use crate::node::MemberNode;
 use crate::peer::{Peer, SessionLocation};
 use crate::serve::Load;
 use crate::{claim, locator};
@@ -22,7 +22,7 @@ const LAST_CALLS: Duration = Duration::from_millis(100);
 /// This node's place among the others. Cheap to clone.
 #[derive(Clone)]
 pub struct Cluster {
-    pub(crate) node: Arc<Node>,
+    pub(crate) node: Arc<MemberNode>,
     /// The lease is to be kept no more.
     pub(crate) leaving: CancellationToken,
     /// It was given up, or could not be.
@@ -70,7 +70,7 @@ impl Cluster {
 
     /// Waits until this incarnation was marked dead. It never acts again: end the process.
     pub async fn marked_dead(&self) {
-        self.node.lease.ended().await;
+        self.node.lease.incarnation_ended().await;
     }
 
     /// Where a session is. Answers are kept for a moment; `fresh` reads the record again.

@@ -9,10 +9,10 @@ use peering::{Established, Purpose};
 use store::Marking;
 use tokio::time::{sleep, timeout};
 
-use crate::link::Link;
+use crate::link::PeerLink;
 use crate::linked::Linked;
 use crate::meet::{Failure, meet};
-use crate::node::Node;
+use crate::node::MemberNode;
 use crate::peer_watch::Watch;
 use crate::{Settings, metrics};
 use ownership::detector::{Attempt, FailureDetector, Found, LOOK_MS, Links, Next, Timing, Verdict};
@@ -38,7 +38,7 @@ enum Ended {
 }
 
 /// Whatever happens to the task that connects, its calls learn of it.
-struct Connecting(Arc<Link>);
+struct Connecting(Arc<PeerLink>);
 
 impl Drop for Connecting {
     fn drop(&mut self) {
@@ -64,7 +64,7 @@ impl Drop for Counted {
 
 /// Whether this node has found the peer of a link dead. Not any more when this is dropped.
 struct FoundDead<'a> {
-    node: &'a Node,
+    node: &'a MemberNode,
     peer: Incarnation,
 }
 
@@ -82,19 +82,19 @@ impl Drop for FoundDead<'_> {
 
 /// Connects, in the background, and keeps the link for as long as the peer is a member.
 /// The calls must have asked for it: `Calls::open`, `Calls::want`.
-pub(crate) fn connect(node: &Arc<Node>, link: &Arc<Link>) {
+pub(crate) fn connect(node: &Arc<MemberNode>, link: &Arc<PeerLink>) {
     let connecting = Connecting(link.clone());
     let node = node.clone();
     // A runtime that is shutting down drops the future, and so tells the calls.
     node.runtime.clone().spawn(async move {
         let closing = node.closing.clone();
-        closing.run_until_cancelled(keep(&node, &connecting.0)).await;
+        closing.run_until_cancelled(keep_linked(&node, &connecting.0)).await;
         drop(connecting);
     });
 }
 
 /// Makes the link, and makes it anew when it breaks.
-async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
+async fn keep_linked(node: &Arc<MemberNode>, link: &Arc<PeerLink>) {
     // From the start, not only when a link of this node breaks: the peer may have made a link that
     // has broken already.
     let mut detector = detector(node);
@@ -106,8 +106,8 @@ async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
         let failure = match timeout(node.settings.connect(), meeting).await {
             Ok(Ok(established)) => {
                 found_dead.set(false);
-                note_version(node, link, &established);
-                match run(node, link, established).await {
+                record_payload_version(node, link, &established);
+                match carry_calls(node, link, established).await {
                     Ended::Parted | Ended::Lapsed => return,
                     Ended::Broken => {}
                 }
@@ -134,7 +134,7 @@ async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
             Links { is_up: node.peers.is_linked(peer), was_closed: node.peers.was_closed(peer) };
         let verdict = match detector.attempt_failed(node.lease.now(), attempt, links) {
             Next::Retry => Verdict::Undecided,
-            Next::Look => look(node, peer, &mut detector).await,
+            Next::Look => look_up_peer(node, peer, &mut detector).await,
         };
         let is_dead = matches!(verdict, Verdict::Dead { .. });
         found_dead.set(is_dead && detector.saw_its_end());
@@ -170,21 +170,25 @@ async fn keep(node: &Arc<Node>, link: &Arc<Link>) {
 }
 
 /// The peer's process stays the same, so what it reads does too.
-fn note_version(node: &Node, link: &Link, established: &Established) {
+fn record_payload_version(node: &MemberNode, link: &PeerLink, established: &Established) {
     link.is_incompatible.store(false, Ordering::Relaxed);
     if let Some(version) = node.local.versions.common(established.peer().versions) {
         link.payload_version.get_or_init(|| version);
     }
 }
 
-fn detector(node: &Node) -> FailureDetector {
+fn detector(node: &MemberNode) -> FailureDetector {
     let Settings { renew_ms, ping_ms, pong_ms, .. } = node.settings;
     let timing = Timing { renew_ms, notice_ms: ping_ms.saturating_add(pong_ms) };
     FailureDetector::new(node.lease.now(), timing)
 }
 
 /// Reads what the store holds about a peer, for its failure detector.
-async fn look(node: &Node, peer: Incarnation, detector: &mut FailureDetector) -> Verdict {
+async fn look_up_peer(
+    node: &MemberNode,
+    peer: Incarnation,
+    detector: &mut FailureDetector,
+) -> Verdict {
     let asked_ms = node.lease.now();
     let Ok(Ok(presence)) = timeout(LOOK, node.store.presence(peer)).await else {
         detector.look_failed(node.lease.now());
@@ -196,7 +200,11 @@ async fn look(node: &Node, peer: Incarnation, detector: &mut FailureDetector) ->
 }
 
 /// Carries calls over an established link until it ends.
-async fn run(node: &Arc<Node>, link: &Arc<Link>, mut established: Established) -> Ended {
+async fn carry_calls(
+    node: &Arc<MemberNode>,
+    link: &Arc<PeerLink>,
+    mut established: Established,
+) -> Ended {
     let orderly_end = established.orderly_end();
     let linked = Linked::new(node, link.incarnation, orderly_end.clone());
     let counted = Counted::new();
@@ -226,7 +234,11 @@ async fn run(node: &Arc<Node>, link: &Arc<Link>, mut established: Established) -
 
 /// Has the store note that an incarnation is dead, which was found so by the renewal `seen`. No
 /// while another peer is linked to it, where it renewed since, or the store cannot be asked.
-pub(crate) async fn mark_dead(node: &Node, incarnation: Incarnation, seen: Option<u64>) -> bool {
+pub(crate) async fn mark_dead(
+    node: &MemberNode,
+    incarnation: Incarnation,
+    seen: Option<u64>,
+) -> bool {
     // Calls wait meanwhile for a link, so a store that is slow is not waited for.
     let also_dead = node.peers.found_dead_besides(incarnation);
     let marking = node.store.mark_dead(incarnation, node.incarnation, &also_dead, seen, MARK);

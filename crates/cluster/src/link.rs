@@ -8,7 +8,7 @@ use store::Incarnation;
 use tokio::sync::Notify;
 
 /// One node's link to another.
-pub(crate) struct Link {
+pub(crate) struct PeerLink {
     /// Whom it is meant for.
     pub(crate) incarnation: Incarnation,
     pub(crate) address: Arc<str>,
@@ -20,10 +20,10 @@ pub(crate) struct Link {
     /// At the last attempt to connect there was no version that both read.
     pub(crate) is_incompatible: AtomicBool,
     /// The peer was about to leave when its lease was last seen, and ends the link itself.
-    pub(crate) parts: AtomicBool,
+    pub(crate) is_departing: AtomicBool,
 }
 
-impl Link {
+impl PeerLink {
     /// A link that is down.
     pub(crate) fn new(incarnation: Incarnation, address: Arc<str>, limits: Limits) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Link {
             lapsed: Notify::new(),
             payload_version: OnceLock::new(),
             is_incompatible: AtomicBool::new(false),
-            parts: AtomicBool::new(false),
+            is_departing: AtomicBool::new(false),
         }
     }
 }

@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use peering::OrderlyEnd;
 
-use crate::node::Node;
+use crate::node::MemberNode;
 use store::Incarnation;
 
 /// A live link. Dropped when it ends, whereupon the lease is renewed at once: a node that
 /// loses a link may be the one that is taken for dead.
 pub(crate) struct Linked {
-    node: Arc<Node>,
+    node: Arc<MemberNode>,
     peer: Incarnation,
     end: OrderlyEnd,
 }
 
 impl Linked {
     /// `end` is that of the link's connection.
-    pub(crate) fn new(node: &Arc<Node>, peer: Incarnation, end: OrderlyEnd) -> Self {
+    pub(crate) fn new(node: &Arc<MemberNode>, peer: Incarnation, end: OrderlyEnd) -> Self {
         node.peers.begin_link(peer);
         // The renewed lease lists this link. If the link breaks, the peer sees from that list
         // whether this node has renewed its lease since, and so whether it is alive.

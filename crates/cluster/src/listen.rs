@@ -9,8 +9,8 @@ use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use crate::linked::Linked;
-use crate::node::Node;
-use crate::{Replies, Serve, peer_watch};
+use crate::node::MemberNode;
+use crate::{PeerCallHandler, Replies, peer_watch};
 use store::Incarnation;
 
 /// How long to wait after no connection could be taken: the process has too many files open.
@@ -18,8 +18,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// The calls of peers, as long as this node holds its lease.
 struct ServiceUnderLease {
-    node: Arc<Node>,
-    service: Arc<dyn Serve>,
+    node: Arc<MemberNode>,
+    handler: Arc<dyn PeerCallHandler>,
 }
 
 impl Answerer for ServiceUnderLease {
@@ -28,13 +28,17 @@ impl Answerer for ServiceUnderLease {
     }
 
     fn begin_call(&self, call: Bytes) -> Option<Box<dyn Replies>> {
-        self.service.serve(call)
+        self.handler.handle_call(call)
     }
 }
 
 /// Listens until the node closes its links.
-pub(crate) async fn listen(node: Arc<Node>, sockets: TcpListener, serve: Arc<dyn Serve>) {
-    let service = Arc::new(ServiceUnderLease { node: node.clone(), service: serve });
+pub(crate) async fn listen(
+    node: Arc<MemberNode>,
+    sockets: TcpListener,
+    handler: Arc<dyn PeerCallHandler>,
+) {
+    let service = Arc::new(ServiceUnderLease { node: node.clone(), handler });
     let listener = Arc::new(Listener::default());
     let closing = node.closing.clone();
     while let Some(accepted) = closing.run_until_cancelled(sockets.accept()).await {
@@ -55,14 +59,18 @@ pub(crate) async fn listen(node: Arc<Node>, sockets: TcpListener, serve: Arc<dyn
             };
             match established.peer().purpose {
                 Purpose::Calls => answer(&node, service, established).await,
-                Purpose::Watch => peer_watch::hold(&node, established).await,
+                Purpose::Watch => peer_watch::hold_watched_connection(&node, established).await,
             }
         });
     }
 }
 
 /// Answers a peer's calls until the link ends.
-async fn answer(node: &Arc<Node>, service: Arc<ServiceUnderLease>, mut established: Established) {
+async fn answer(
+    node: &Arc<MemberNode>,
+    service: Arc<ServiceUnderLease>,
+    mut established: Established,
+) {
     let caller = Incarnation(established.peer().incarnation);
     let linked = Linked::new(node, caller, established.orderly_end());
     let limits = node.settings.limits();

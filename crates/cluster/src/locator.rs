@@ -5,14 +5,14 @@ use std::sync::Arc;
 use protocol::SessionId;
 use store::Presence;
 
-use crate::node::Node;
+use crate::node::MemberNode;
 use crate::{Error, Peer, SessionLocation};
 use ownership::location::{self, Location};
 use ownership::machine::Stabilisation;
 
 /// Where a session is. `fresh`: nothing that is known is believed.
 pub(crate) async fn locate(
-    node: &Arc<Node>,
+    node: &Arc<MemberNode>,
     session: &SessionId,
     fresh: bool,
 ) -> Result<SessionLocation, Error> {
@@ -32,7 +32,7 @@ pub(crate) async fn locate(
 }
 
 async fn look_up(
-    node: &Arc<Node>,
+    node: &Arc<MemberNode>,
     session: &SessionId,
     fresh: bool,
 ) -> Result<SessionLocation, Error> {

@@ -2,8 +2,8 @@
 
 use peering::{ConnectError, Established, PeerIdentity, Purpose};
 
-use crate::link::Link;
-use crate::node::Node;
+use crate::link::PeerLink;
+use crate::node::MemberNode;
 use store::Incarnation;
 
 /// Why there is no link.
@@ -21,8 +21,8 @@ pub(crate) enum Failure {
 
 /// Connects, and finds out that the peer of the link is there.
 pub(crate) async fn meet(
-    node: &Node,
-    link: &Link,
+    node: &MemberNode,
+    link: &PeerLink,
     purpose: Purpose,
 ) -> Result<Established, Failure> {
     let established = node.local.connect(&link.address, purpose).await?;
@@ -44,7 +44,7 @@ impl From<ConnectError> for Failure {
 
 /// What it means that another process answers than the one that was called. A connection may
 /// have been led elsewhere, also back to this node: that proves nothing of the one called.
-fn another(node: &Node, link: &Link, callee: &PeerIdentity) -> Failure {
+fn another(node: &MemberNode, link: &PeerLink, callee: &PeerIdentity) -> Failure {
     if callee.incarnation == node.local.incarnation {
         return Failure::Other(format!(
             "this node itself answers at {}; see cluster.advertise of both nodes, and what \

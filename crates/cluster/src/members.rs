@@ -8,7 +8,7 @@ use peering::Limits;
 use store::Lease;
 use tokio::sync::Notify;
 
-use crate::link::Link;
+use crate::link::PeerLink;
 use crate::metrics;
 use store::Incarnation;
 
@@ -28,7 +28,7 @@ struct State {
     leases: HashMap<Incarnation, Lease>,
     /// A link to each of them. At the next refresh those go that are down and whose node
     /// has no lease.
-    links: HashMap<Incarnation, Arc<Link>>,
+    links: HashMap<Incarnation, Arc<PeerLink>>,
 }
 
 impl Members {
@@ -38,7 +38,7 @@ impl Members {
 
     /// Takes the leases that are live now. Answers with the links to nodes that hold none
     /// and were not about to leave.
-    pub(crate) fn refresh(&self, leases: Vec<Lease>) -> Vec<Arc<Link>> {
+    pub(crate) fn refresh(&self, leases: Vec<Lease>) -> Vec<Arc<PeerLink>> {
         metrics::NODES.set(i64::try_from(leases.len()).unwrap_or(i64::MAX));
         let leases = leases.into_iter().take(MEMBERS_MAX).map(|lease| (lease.incarnation, lease));
         let mut state = self.state();
@@ -48,8 +48,8 @@ impl Members {
         let mut without = Vec::new();
         for (node, link) in links {
             match leases.get(node) {
-                Some(lease) => link.parts.store(lease.draining, Ordering::Relaxed),
-                None if link.parts.load(Ordering::Relaxed) => {}
+                Some(lease) => link.is_departing.store(lease.draining, Ordering::Relaxed),
+                None if link.is_departing.load(Ordering::Relaxed) => {}
                 None => without.push(link.clone()),
             }
         }
@@ -62,7 +62,7 @@ impl Members {
     }
 
     /// Is this the link to a node that holds a lease, as far as is known?
-    pub(crate) fn keeps(&self, link: &Arc<Link>) -> bool {
+    pub(crate) fn keeps(&self, link: &Arc<PeerLink>) -> bool {
         let state = self.state();
         let kept = state.links.get(&link.incarnation).is_some_and(|kept| Arc::ptr_eq(kept, link));
         kept && state.leases.contains_key(&link.incarnation)
@@ -100,14 +100,14 @@ impl Members {
     }
 
     /// The link to a node whose lease is known.
-    pub(crate) fn link_to(&self, incarnation: Incarnation) -> Option<Arc<Link>> {
+    pub(crate) fn link_to(&self, incarnation: Incarnation) -> Option<Arc<PeerLink>> {
         let mut state = self.state();
         let address = state.leases.get(&incarnation)?.address.clone();
         Some(self.link(&mut state, incarnation, address))
     }
 
     /// The link to a node that just showed its lease.
-    pub(crate) fn link_by(&self, lease: Lease) -> Arc<Link> {
+    pub(crate) fn link_by(&self, lease: Lease) -> Arc<PeerLink> {
         let mut state = self.state();
         let link = self.link(&mut state, lease.incarnation, lease.address.clone());
         if state.leases.len() < MEMBERS_MAX {
@@ -117,7 +117,7 @@ impl Members {
     }
 
     /// A link to each node but this one.
-    pub(crate) fn links_to_others(&self, own: Incarnation) -> Vec<Arc<Link>> {
+    pub(crate) fn links_to_others(&self, own: Incarnation) -> Vec<Arc<PeerLink>> {
         let mut state = self.state();
         let others: Vec<_> = state
             .leases
@@ -132,8 +132,13 @@ impl Members {
         self.state().leases.values().cloned().collect()
     }
 
-    fn link(&self, state: &mut State, incarnation: Incarnation, address: Arc<str>) -> Arc<Link> {
-        let make = || Arc::new(Link::new(incarnation, address, self.limits));
+    fn link(
+        &self,
+        state: &mut State,
+        incarnation: Incarnation,
+        address: Arc<str>,
+    ) -> Arc<PeerLink> {
+        let make = || Arc::new(PeerLink::new(incarnation, address, self.limits));
         state.links.entry(incarnation).or_insert_with(make).clone()
     }
 

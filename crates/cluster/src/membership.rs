@@ -17,10 +17,10 @@ use crate::failovers::Failovers;
 use crate::listen::listen;
 use crate::location_cache::LocationCache;
 use crate::members::Members;
-use crate::node::Node;
+use crate::node::MemberNode;
 use crate::node_lease::NodeLease;
 use crate::peers::Peers;
-use crate::serve::{Load, Serve};
+use crate::serve::{Load, PeerCallHandler};
 use crate::settings::Settings;
 use crate::upkeep;
 
@@ -40,10 +40,10 @@ impl Membership {
     }
 
     /// Answers the calls of peers from now on.
-    pub fn serve(self, serve: Arc<dyn Serve>) -> Cluster {
+    pub fn serve(self, handler: Arc<dyn PeerCallHandler>) -> Cluster {
         if let Some(sockets) = self.sockets {
             let node = self.cluster.node.clone();
-            self.cluster.node.runtime.spawn(listen(node, sockets, serve));
+            self.cluster.node.runtime.spawn(listen(node, sockets, handler));
         }
         self.cluster
     }
@@ -79,7 +79,7 @@ impl Cluster {
             secret: String::new(),
             trust: None,
         };
-        let node = Node {
+        let node = MemberNode {
             incarnation: Incarnation(random),
             name: "".into(),
             store,
@@ -124,7 +124,7 @@ impl Cluster {
             .map_err(|error| Error::Settings(format!("the system has no random bits: {error}")))?;
         let listener = bind(&settings.listen).await?;
         let address = match &listener {
-            Some((_, bound)) => settings.told(*bound)?,
+            Some((_, bound)) => settings.announced_address(*bound)?,
             None => String::new(),
         };
         let address: Arc<str> = address.into();
@@ -141,7 +141,7 @@ impl Cluster {
             secret: settings.secret.clone(),
             trust: settings.tls.as_ref().map(Trust::of).transpose()?,
         };
-        let node = Arc::new(Node {
+        let node = Arc::new(MemberNode {
             incarnation: Incarnation(random),
             name,
             store,
@@ -168,7 +168,7 @@ impl Cluster {
         if !is_given {
             node.refuse_shared_address().await?;
         }
-        node.come_in().await.map_err(Error::Store)?;
+        node.take_first_lease().await.map_err(Error::Store)?;
 
         let (leaving, left) = (CancellationToken::new(), CancellationToken::new());
         tokio::spawn(upkeep::keep_lease(node.clone(), leaving.clone(), left.clone().drop_guard()));

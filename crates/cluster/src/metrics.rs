@@ -85,7 +85,7 @@ pub(crate) static MARKED: LazyLock<IntCounter> = LazyLock::new(|| {
 });
 
 /// Notes how old the lease is.
-pub(crate) fn lease_age(age: Duration) {
+pub(crate) fn set_lease_age(age: Duration) {
     LEASE_AGE.set(age.as_secs_f64());
 }
 

@@ -30,10 +30,10 @@ const DOUBT: Duration = Duration::from_millis(500);
 
 /// How long a node that starts waits for a store that is out of reach: as long as a failover
 /// takes. Then it says why, and does not start.
-const COME_IN: Duration = Duration::from_secs(10);
+const START_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long it waits before it tries again.
-const COME_IN_PAUSE: Duration = Duration::from_millis(200);
+const START_PAUSE: Duration = Duration::from_millis(200);
 
 /// How often a lease is looked at that names this node's address, while it starts.
 const NAMESAKE_PAUSE: Duration = Duration::from_millis(100);
@@ -42,7 +42,7 @@ const NAMESAKE_PAUSE: Duration = Duration::from_millis(100);
 const NAMESAKE_LATE_MS: u64 = 250;
 
 /// This node's place among the others.
-pub(crate) struct Node {
+pub(crate) struct MemberNode {
     pub(crate) settings: Settings,
     pub(crate) incarnation: Incarnation,
     pub(crate) name: Arc<str>,
@@ -71,7 +71,7 @@ pub(crate) struct Node {
     pub(crate) runtime: Handle,
 }
 
-impl Node {
+impl MemberNode {
     /// What a renewal says.
     fn lease(&self, renewal: &Renewal) -> Lease {
         Lease {
@@ -109,14 +109,14 @@ impl Node {
         match self.store.renew(self.lease(&renewal), self.settings.lease()).await {
             Ok(renewed) => {
                 if self.lease.renewed(renewal, renewed.was_there) {
-                    self.tell_of_change();
+                    self.notify_of_change();
                 }
                 Ok(())
             }
             Err(error) => {
                 if let store::Error::MarkedDead { by } = error {
                     tracing::error!(%by, "this node was marked dead; its process must be restarted");
-                    self.lease.end();
+                    self.lease.end_incarnation();
                 }
                 metrics::RENEWALS_FAILED.inc();
                 Err(error)
@@ -129,12 +129,12 @@ impl Node {
     /// node takes is that of a former process; so a node that comes back after a crash waits
     /// for that time.
     pub(crate) async fn refuse_shared_address(&self) -> Result<(), crate::Error> {
-        let until = Instant::now() + COME_IN;
+        let until = Instant::now() + START_PATIENCE;
         let namesake = loop {
             match self.namesake().await {
                 Err(store::Error::Unavailable(why)) if Instant::now() < until => {
                     tracing::warn!(%why, "the store is out of reach; this node waits to start");
-                    sleep(COME_IN_PAUSE).await;
+                    sleep(START_PAUSE).await;
                 }
                 looked => break looked.map_err(crate::Error::Store)?,
             }
@@ -173,23 +173,23 @@ impl Node {
     }
 
     /// Takes the first lease, and learns who else is there.
-    pub(crate) async fn come_in(&self) -> Result<(), store::Error> {
-        let until = Instant::now() + COME_IN;
+    pub(crate) async fn take_first_lease(&self) -> Result<(), store::Error> {
+        let until = Instant::now() + START_PATIENCE;
         loop {
-            match self.try_to_come_in().await {
+            match self.try_to_take_first_lease().await {
                 Err(store::Error::Unavailable(why)) if Instant::now() < until => {
                     tracing::warn!(%why, "the store is out of reach; this node waits to start");
-                    sleep(COME_IN_PAUSE).await;
+                    sleep(START_PAUSE).await;
                 }
-                came => return came,
+                outcome => return outcome,
             }
         }
     }
 
-    async fn try_to_come_in(&self) -> Result<(), store::Error> {
+    async fn try_to_take_first_lease(&self) -> Result<(), store::Error> {
         self.renew().await?;
         self.look_at_primaries().await?;
-        self.look_around().await
+        self.refresh_members().await
     }
 
     /// Learns who keeps the store's data.
@@ -199,20 +199,20 @@ impl Node {
         // Only now: what the store says is missing is judged by these primaries.
         self.store.acknowledge(&self.failovers.primaries());
         if any_new {
-            self.tell_of_change();
+            self.notify_of_change();
         }
         Ok(())
     }
 
     /// Tells the owners of sessions that something changed.
-    pub(crate) fn tell_of_change(&self) {
+    pub(crate) fn notify_of_change(&self) {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
     /// Reads the leases of all nodes, and ends the links to nodes whose lease is over. Such a
     /// node may be up and unable to reach the store: a call that waits for it on the link has to
     /// find a node that may act.
-    pub(crate) async fn look_around(&self) -> Result<(), store::Error> {
+    pub(crate) async fn refresh_members(&self) -> Result<(), store::Error> {
         let leases = self.store.nodes().await?;
         for link in self.members.refresh(leases) {
             if self.is_gone(link.incarnation).await? {
@@ -238,7 +238,7 @@ impl Node {
     }
 
     /// Gives the lease up.
-    pub(crate) async fn part(&self) {
+    pub(crate) async fn give_up_lease(&self) {
         if let Err(error) = self.store.leave(self.incarnation, LEFT).await {
             tracing::warn!(%error, "the lease could not be given up and will lapse");
         }

@@ -87,7 +87,7 @@ impl NodeLease {
     }
 
     /// The node was marked dead and will never act again.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end_incarnation(&self) {
         self.lease.end();
         self.dead.cancel();
     }
@@ -96,14 +96,14 @@ impl NodeLease {
         self.lease.has_ended()
     }
 
-    pub(crate) async fn ended(&self) {
+    pub(crate) async fn incarnation_ended(&self) {
         self.dead.cancelled().await;
     }
 
     /// Shows how long ago the lease was renewed.
     pub(crate) fn show_age(&self) {
         if let Some(renewed) = self.lease.renewed_at() {
-            metrics::lease_age(Duration::from_millis(self.now().saturating_sub(renewed)));
+            metrics::set_lease_age(Duration::from_millis(self.now().saturating_sub(renewed)));
         }
     }
 }

@@ -10,14 +10,14 @@ use peering::CallError;
 use store::{Incarnation, Record};
 
 use crate::dial;
-use crate::link::Link;
-use crate::node::Node;
+use crate::link::PeerLink;
+use crate::node::MemberNode;
 
 /// Another node.
 #[derive(Clone)]
 pub struct Peer {
-    pub(crate) node: Arc<Node>,
-    pub(crate) link: Arc<Link>,
+    pub(crate) node: Arc<MemberNode>,
+    pub(crate) link: Arc<PeerLink>,
 }
 
 impl Peer {
@@ -43,7 +43,7 @@ impl Peer {
                 return ForwardedCall(Err(Some(error)));
             }
         };
-        let calling = ForwardedCall(Ok(Underway { link: self.link.clone(), id }));
+        let calling = ForwardedCall(Ok(OpenCall { link: self.link.clone(), id }));
         if connect {
             dial::connect(&self.node, &self.link);
         }
@@ -58,7 +58,7 @@ impl fmt::Debug for Peer {
 }
 
 /// A call under way. Dropping it tells the callee that its caller is gone.
-pub struct ForwardedCall(Result<Underway, Option<CallError>>);
+pub struct ForwardedCall(Result<OpenCall, Option<CallError>>);
 
 impl ForwardedCall {
     /// The next reply; `None` after the last, or after an error.
@@ -67,7 +67,7 @@ impl ForwardedCall {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, CallError>>> {
         match &mut self.0 {
-            Ok(underway) => underway.link.calls.poll_reply(underway.id, context),
+            Ok(open_call) => open_call.link.calls.poll_reply(open_call.id, context),
             Err(error) => Poll::Ready(error.take().map(Err)),
         }
     }
@@ -75,19 +75,19 @@ impl ForwardedCall {
     /// Is nothing more to come, as far as is known?
     pub fn is_over(&self) -> bool {
         match &self.0 {
-            Ok(underway) => underway.link.calls.is_over(underway.id),
+            Ok(open_call) => open_call.link.calls.is_over(open_call.id),
             Err(error) => error.is_none(),
         }
     }
 }
 
 /// A call that a link knows of.
-struct Underway {
-    link: Arc<Link>,
+struct OpenCall {
+    link: Arc<PeerLink>,
     id: u64,
 }
 
-impl Drop for Underway {
+impl Drop for OpenCall {
     fn drop(&mut self) {
         self.link.calls.forget(self.id);
     }

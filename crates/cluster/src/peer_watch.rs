@@ -15,9 +15,9 @@ use tokio::time::{sleep, timeout};
 
 use peering::{Established, Purpose};
 
-use crate::link::Link;
+use crate::link::PeerLink;
 use crate::meet::meet;
-use crate::node::Node;
+use crate::node::MemberNode;
 
 /// How long to wait before the connection is made anew, where it ended or could not be made.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ pub(crate) struct Watch(AbortHandle);
 
 impl Watch {
     /// Begins to watch the peer of a link, whether that is up or not.
-    pub(crate) fn start(node: &Arc<Node>, link: &Arc<Link>) -> Self {
+    pub(crate) fn start(node: &Arc<MemberNode>, link: &Arc<PeerLink>) -> Self {
         Self(node.runtime.spawn(watch(node.clone(), link.clone())).abort_handle())
     }
 }
@@ -43,7 +43,7 @@ impl Drop for Watch {
 }
 
 /// Keeps a connection to the peer, and notes whether the peer's system closed it in order.
-async fn watch(node: Arc<Node>, link: Arc<Link>) {
+async fn watch(node: Arc<MemberNode>, link: Arc<PeerLink>) {
     let peer = link.incarnation;
     loop {
         let meeting = timeout(node.settings.connect(), meet(&node, &link, Purpose::Watch));
@@ -62,7 +62,7 @@ async fn watch(node: Arc<Node>, link: Arc<Link>) {
 }
 
 /// Keeps a connection by which a peer watches this process, until the peer or the node ends it.
-pub(crate) async fn hold(node: &Node, mut established: Established) {
+pub(crate) async fn hold_watched_connection(node: &MemberNode, mut established: Established) {
     let ended = established.wait_for_end(IDLE);
     let _ = node.closing.run_until_cancelled(ended).await;
 }

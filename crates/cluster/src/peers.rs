@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use store::Incarnation;
 
 /// Most peers that are told in a lease; a cluster has fewer nodes.
-const TOLD_MAX: usize = 1_024;
+const LISTED_MAX: usize = 1_024;
 
 /// The links that there are to whom, or were once. As many as there are links and members.
 #[derive(Default)]
@@ -28,7 +28,7 @@ impl Peers {
     pub(crate) fn linked(&self) -> Vec<Incarnation> {
         let peers = self.peers();
         let linked = peers.iter().filter(|(_, links)| links.live > 0);
-        linked.map(|(peer, _)| *peer).take(TOLD_MAX).collect()
+        linked.map(|(peer, _)| *peer).take(LISTED_MAX).collect()
     }
 
     pub(crate) fn is_linked(&self, peer: Incarnation) -> bool {

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use peering::Replies;
 
 /// What this node does with a peer's call.
-pub trait Serve: Send + Sync + 'static {
+pub trait PeerCallHandler: Send + Sync + 'static {
     /// Takes a call, on the runtime that the cluster was joined on. Never waits; what comes of
     /// it is told by the replies. `None` means "not started": nothing was done, and the caller
     /// may send it elsewhere.
-    fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>>;
+    fn handle_call(&self, call: Bytes) -> Option<Box<dyn Replies>>;
 }
 
 /// How many sessions this node keeps. The others learn it with each renewal of the lease.

@@ -164,7 +164,7 @@ impl Settings {
     }
 
     /// The address that peers are told, where the listener got `bound`.
-    pub(crate) fn told(&self, bound: SocketAddr) -> Result<String, Error> {
+    pub(crate) fn announced_address(&self, bound: SocketAddr) -> Result<String, Error> {
         if !self.advertise.is_empty() {
             return Ok(self.advertise.clone());
         }
@@ -292,9 +292,9 @@ mod tests {
     #[test]
     fn peers_must_be_told_one_address() {
         let any = "0.0.0.0:7070".parse().unwrap();
-        settings("").told(any).unwrap_err();
-        assert_eq!(settings("advertise = 'a:7070'").told(any).unwrap(), "a:7070");
+        settings("").announced_address(any).unwrap_err();
+        assert_eq!(settings("advertise = 'a:7070'").announced_address(any).unwrap(), "a:7070");
         let one = "10.0.0.4:7070".parse().unwrap();
-        assert_eq!(settings("").told(one).unwrap(), "10.0.0.4:7070");
+        assert_eq!(settings("").announced_address(one).unwrap(), "10.0.0.4:7070");
     }
 }

@@ -7,7 +7,7 @@ use store::Lease;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::node::Node;
+use crate::node::MemberNode;
 use crate::{dial, metrics};
 
 /// How often this node tries to have former nodes at its address marked dead.
@@ -15,7 +15,7 @@ const FORMER_NODE_TRIES: usize = 20;
 
 /// Renews the lease until the node gives it up. What is returned early, or dropped with
 /// the runtime, cancels `left` as well.
-pub(crate) async fn keep_lease(node: Arc<Node>, leaving: CancellationToken, left: DropGuard) {
+pub(crate) async fn keep_lease(node: Arc<MemberNode>, leaving: CancellationToken, left: DropGuard) {
     let timing = node.settings.timing();
     let pause = Duration::from_millis(timing.renew_ms);
     let patience = Duration::from_millis(timing.answer_ms());
@@ -44,19 +44,19 @@ pub(crate) async fn keep_lease(node: Arc<Node>, leaving: CancellationToken, left
         // Requests wait at sessions from now on, and no longer than they may.
         let can_act = node.lease.generation_if_valid().is_some();
         if std::mem::replace(&mut could_act, can_act) && !can_act {
-            node.tell_of_change();
+            node.notify_of_change();
         }
         node.lease.show_age();
     }
     // By the one task that renews, so that no renewal comes after it.
-    if timeout(patience, node.part()).await.is_err() {
+    if timeout(patience, node.give_up_lease()).await.is_err() {
         tracing::warn!("the lease could not be given up and will lapse: no answer");
     }
     drop(left);
 }
 
 /// Looks which nodes there are, for as long as this one is of them.
-pub(crate) async fn keep_looking(node: Arc<Node>, leaving: CancellationToken) {
+pub(crate) async fn keep_looking(node: Arc<MemberNode>, leaving: CancellationToken) {
     let pause = Duration::from_millis(node.settings.renew_ms);
     link_to_all(&node);
     loop {
@@ -68,7 +68,7 @@ pub(crate) async fn keep_looking(node: Arc<Node>, leaving: CancellationToken) {
         // What was known stays where the store cannot be asked.
         let looking = async {
             node.look_at_primaries().await?;
-            node.look_around().await?;
+            node.refresh_members().await?;
             link_to_all(&node);
             Ok::<_, store::Error>(())
         };
@@ -80,7 +80,7 @@ pub(crate) async fn keep_looking(node: Arc<Node>, leaving: CancellationToken) {
 
 /// Connects to every node that this one has no link to, so that the death of a node is
 /// noticed when it happens and not at the next call to it.
-fn link_to_all(node: &Arc<Node>) {
+fn link_to_all(node: &Arc<MemberNode>) {
     if node.local.address.is_empty() {
         return;
     }
@@ -93,7 +93,7 @@ fn link_to_all(node: &Arc<Node>) {
 
 /// Marks the former nodes at this node's address as dead: this node listens there now, so their
 /// processes have ended.
-pub(crate) async fn mark_former_nodes(node: Arc<Node>) {
+pub(crate) async fn mark_former_nodes(node: Arc<MemberNode>) {
     if node.local.address.is_empty() {
         return;
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use cluster::{CallError, ForwardedCall, Replies, Serve};
+use cluster::{CallError, ForwardedCall, PeerCallHandler, Replies};
 use conversation::{Answer, Refusal};
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
@@ -29,8 +29,8 @@ impl PeerService {
     }
 }
 
-impl Serve for PeerService {
-    fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>> {
+impl PeerCallHandler for PeerService {
+    fn handle_call(&self, call: Bytes) -> Option<Box<dyn Replies>> {
         let node = self.0.upgrade()?;
         let format = Format::of(&call);
         let call = match Received::decode(call) {

@@ -15,7 +15,8 @@ use tokio::time::timeout;
 
 use super::between::Between;
 use crate::{
-    CallError, Cluster, ForwardedCall, Peer, Replies, Serve, SessionLocation, Settings, Versions,
+    CallError, Cluster, ForwardedCall, Peer, PeerCallHandler, Replies, SessionLocation, Settings,
+    Versions,
 };
 
 /// Longer than anything takes here that comes at all.
@@ -31,8 +32,8 @@ pub(super) struct Answers {
     pub(super) dropped: Arc<AtomicUsize>,
 }
 
-impl Serve for Answers {
-    fn serve(&self, call: Bytes) -> Option<Box<dyn Replies>> {
+impl PeerCallHandler for Answers {
+    fn handle_call(&self, call: Bytes) -> Option<Box<dyn Replies>> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         let text = std::str::from_utf8(&call).unwrap();
         let (what, rest) = text.split_once(' ').unwrap_or((text, ""));
