@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use actors::{Answer, Caller, Handle, Parts, ReplyEvent, Settings};
+use actors::{Answer, Caller, Handle, NodeParts, ReplyEvent, Settings};
 use backends::native::{Call, Error, Handler, Info, NativeBackend};
 use backends::{Backend, Backends};
 use bytes::Bytes;
@@ -31,7 +31,7 @@ async fn session() -> (Handle, Caller) {
     let backend: Arc<dyn Backend> = Arc::new(NativeBackend::new(Echo));
     let backends = Backends::new([("acme".into(), backend)]);
     let handle =
-        Handle::new(Parts::alone(Settings::default(), Arc::new(Memory::default()), backends));
+        Handle::new(NodeParts::alone(Settings::default(), Arc::new(Memory::default()), backends));
     let tenant = Arc::new(Tenant {
         name: "acme".into(),
         allowed_origins: Vec::new(),

@@ -29,7 +29,7 @@ const STOP_AGAIN: Duration = Duration::from_millis(20);
 const END_GRACE: Duration = Duration::from_secs(1);
 
 /// The parts of a node's sessions.
-pub struct Parts {
+pub struct NodeParts {
     /// The bounds of the sessions.
     pub settings: Settings,
     /// The store of records and logs.
@@ -42,7 +42,7 @@ pub struct Parts {
     pub membership: Membership,
 }
 
-impl Parts {
+impl NodeParts {
     /// Of a node on its own, with the default care for each tenant's server. Call it within the
     /// runtime that the node runs on.
     pub fn alone(settings: Settings, store: Arc<dyn Store>, backends: Backends) -> Self {
@@ -60,9 +60,9 @@ pub struct Handle {
 impl Handle {
     /// A node without sessions. It serves its peers from now on, for as long as there is a handle.
     /// Call it within the runtime that the node runs on.
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(parts: NodeParts) -> Self {
         metrics::show();
-        let Parts { settings, store, backends, cares, membership } = parts;
+        let NodeParts { settings, store, backends, cares, membership } = parts;
         let cluster = membership.cluster().clone();
         let node = Arc::new(Node::new(NodeContext::new(settings, store, backends, cares, cluster)));
         if node.has_peers() {

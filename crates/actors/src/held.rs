@@ -27,7 +27,7 @@ impl HeldRequests {
     pub(crate) fn hold(&self) -> Option<HeldRequest> {
         if self.count.fetch_add(1, Ordering::Relaxed) >= self.max {
             self.count.fetch_sub(1, Ordering::Relaxed);
-            metrics::held(Hold::Refused);
+            metrics::count_hold(Hold::Refused);
             return None;
         }
         metrics::HELD.inc();
@@ -58,10 +58,10 @@ pub(crate) async fn until_sessions_can_be_created(node: &Node) -> Result<(), Ref
     let _held = node.held.hold().ok_or(Refusal::Unavailable)?;
     let wait = Duration::from_secs(node.context.settings.store_wait_secs);
     if timeout(wait, until_the_lease_is_valid(node)).await.is_err() {
-        metrics::held(Hold::Expired);
+        metrics::count_hold(Hold::Expired);
         return Err(Refusal::Unavailable);
     }
-    metrics::held(Hold::Reached);
+    metrics::count_hold(Hold::Reached);
     Ok(())
 }
 

@@ -30,7 +30,7 @@ mod tombstones;
 pub use caller::Caller;
 pub use care::Care;
 pub use conversation::{Answer, Frame, Refusal, Rerun};
-pub use handle::{Handle, Parts};
+pub use handle::{Handle, NodeParts};
 pub use ownership::ReplyEvent;
 pub use reply_stream::{Opened, ReplyStream};
 pub use routing::PAYLOAD_VERSIONS;

@@ -128,7 +128,7 @@ pub(crate) enum Hold {
 }
 
 /// Counts the end of a hold.
-pub(crate) fn held(hold: Hold) {
+pub(crate) fn count_hold(hold: Hold) {
     HOLDS[hold as usize].inc();
 }
 
@@ -163,7 +163,7 @@ pub(crate) static TAKEOVER_SECONDS: LazyLock<Histogram> = LazyLock::new(|| {
 });
 
 /// Counts a session that was taken up.
-pub(crate) fn taken_over(cause: cluster::Cause) {
+pub(crate) fn count_takeover(cause: cluster::Cause) {
     let index = match cause {
         cluster::Cause::Released => 0,
         cluster::Cause::Lapsed => 1,
@@ -187,7 +187,7 @@ pub(crate) enum Failure {
 }
 
 /// Counts a session that was not taken up.
-pub(crate) fn not_taken_over(failure: Failure) {
+pub(crate) fn count_failed_takeover(failure: Failure) {
     let reason = match failure {
         Failure::Taken => "taken",
         Failure::NotNow => "not_now",
@@ -276,7 +276,7 @@ pub(crate) enum Hop {
 
 /// Counts a call to another node. A stream that breaks off is counted twice: as answered,
 /// and as lost.
-pub(crate) fn hop(hop: Hop) {
+pub(crate) fn count_hop(hop: Hop) {
     HOPS[hop as usize].inc();
 }
 
@@ -311,12 +311,12 @@ impl End {
 }
 
 /// Counts the end of a session.
-pub(crate) fn ended(end: End) {
+pub(crate) fn count_ended_session(end: End) {
     SESSIONS_ENDED.with_label_values(&[end.label()]).inc();
 }
 
 /// Counts what a session tells.
-pub(crate) fn tell(fact: &Fact) {
+pub(crate) fn count_fact(fact: &Fact) {
     match fact {
         Fact::Settled { result, millis, .. } => {
             REQUESTS[usize::from(*result)].observe(*millis as f64 / 1_000.0);

@@ -12,9 +12,9 @@ use crate::arbiters::Arbiters;
 use crate::held::HeldRequests;
 use crate::metrics;
 use crate::node_context::NodeContext;
-use crate::registry::{Found, Registry};
+use crate::registry::{Lookup, Registry};
 use crate::session::LocalReply;
-use crate::takeover::ClaimsUnderWay;
+use crate::takeover::OngoingClaims;
 
 /// The sessions of this node and the ways to them.
 pub(crate) struct Node {
@@ -23,7 +23,7 @@ pub(crate) struct Node {
     /// Threads that sessions may be placed on.
     pub(crate) arbiters: Arbiters,
     /// Sessions that this node is claiming.
-    pub(crate) claims: ClaimsUnderWay,
+    pub(crate) claims: OngoingClaims,
     /// Requests that wait until something can be done for them.
     pub(crate) held: HeldRequests,
 }
@@ -46,7 +46,7 @@ impl Node {
             registry: Arc::new(Registry::new(context.cluster.load())),
             context: Arc::new(context),
             arbiters: Arbiters::default(),
-            claims: ClaimsUnderWay::default(),
+            claims: OngoingClaims::default(),
             held,
         }
     }
@@ -62,9 +62,9 @@ impl Node {
         forwarded: bool,
     ) -> Entry {
         let handle = match self.registry.find(tenant, principal, session) {
-            Found::Here(handle) => handle,
-            Found::Foreign => return Entry::Refused(Refusal::UnknownSession),
-            Found::Absent => return Entry::Absent,
+            Lookup::Here(handle) => handle,
+            Lookup::Foreign => return Entry::Refused(Refusal::UnknownSession),
+            Lookup::Absent => return Entry::Absent,
         };
         match handle.send_request(self.context.bounds, |sink| request.event(sink, forwarded)) {
             Ok(queue) => Entry::Entered(LocalReply::new(queue, handle)),

@@ -12,7 +12,7 @@ use protocol::SessionId;
 use store::Store;
 
 use crate::reply::Bounds;
-use crate::tombstones::Tombstones;
+use crate::tombstones::NodeTombstones;
 use crate::{Care, Settings, clock};
 
 /// What every session of the node shares. Nothing here changes after the node has started.
@@ -26,7 +26,7 @@ pub(crate) struct NodeContext {
     pub(crate) backends: Backends,
     pub(crate) cluster: Cluster,
     /// Sessions that ended here a short while ago.
-    pub(crate) tombstones: Arc<Tombstones>,
+    pub(crate) tombstones: Arc<NodeTombstones>,
     /// The care for each tenant's server; a tenant that is not in it has the default.
     cares: HashMap<Arc<str>, Care>,
     /// The suffix of the session ids that are made here: a hint for people, never trusted.

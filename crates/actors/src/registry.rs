@@ -45,7 +45,7 @@ enum Intake {
 }
 
 /// The result of a look for a session.
-pub(crate) enum Found {
+pub(crate) enum Lookup {
     /// The way in, though the session may be about to go.
     Here(Arc<SessionHandle>),
     /// The session of another principal. The caller learns nothing of it (SES-04).
@@ -158,14 +158,14 @@ impl Registry {
     }
 
     /// The session, where the caller may see it.
-    pub(crate) fn find(&self, tenant: &str, principal: &Principal, session: &SessionId) -> Found {
+    pub(crate) fn find(&self, tenant: &str, principal: &Principal, session: &SessionId) -> Lookup {
         let shard = self.shard(session);
         match shard.get(session) {
             Some(ById(handle)) if handle.admits(tenant, principal) => {
-                Found::Here(Arc::clone(handle))
+                Lookup::Here(Arc::clone(handle))
             }
-            Some(_) => Found::Foreign,
-            None => Found::Absent,
+            Some(_) => Lookup::Foreign,
+            None => Lookup::Absent,
         }
     }
 

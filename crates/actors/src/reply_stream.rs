@@ -38,7 +38,7 @@ pub struct Opened {
 impl ReplyStream {
     /// The reply to a request for a session that was created before.
     pub(crate) fn of_request(node: &Arc<Node>, caller: &Caller, request: SessionRequest) -> Self {
-        Self::new(node, RoutedRequest::begin(node, caller, request))
+        Self::new(node, RoutedRequest::begin_request(node, caller, request))
     }
 
     fn new(node: &Node, routed: RoutedRequest) -> Self {

@@ -7,7 +7,7 @@
 //! may have been done already. Where another node is to claim a session, it is asked for that
 //! first, and gets the request when it has the session.
 
-mod call;
+mod forwarded_request;
 mod legacy;
 mod messages;
 mod opening;

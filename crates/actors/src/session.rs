@@ -10,12 +10,12 @@ mod effects;
 mod handle;
 mod leaving;
 mod life;
+mod link_state;
 mod local_reply;
 mod log_writer;
 mod message;
 mod pump;
 mod record;
-mod server_link;
 mod sinks;
 mod start;
 

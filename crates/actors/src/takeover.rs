@@ -2,7 +2,7 @@
 
 mod claim;
 mod find;
-mod under_way;
+mod ongoing_claims;
 
 pub(crate) use self::find::{Found, Identity, find_session};
-pub(crate) use self::under_way::ClaimsUnderWay;
+pub(crate) use self::ongoing_claims::OngoingClaims;

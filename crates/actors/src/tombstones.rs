@@ -17,16 +17,16 @@ use crate::node_context::NodeContext;
 
 /// The tombstones of this node.
 #[derive(Default)]
-pub(crate) struct Tombstones {
+pub(crate) struct NodeTombstones {
     kept: Mutex<tombstones::Tombstones>,
     /// One was kept that the store does not have, or may have forgotten since.
     unwritten: Notify,
 }
 
-impl Tombstones {
+impl NodeTombstones {
     /// Keeps one. `generation`: that of the store for a session now. It is asked for last, since
     /// a failover that is seen later is reason to look for this one anyway.
-    pub(crate) fn keep(
+    pub(crate) fn add(
         &self,
         tombstone: Tombstone,
         now: Millis,

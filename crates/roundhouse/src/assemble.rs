@@ -29,7 +29,7 @@ impl Plan {
     /// The node's sessions, in this cluster.
     pub(crate) fn handle(&self, membership: Membership) -> Handle {
         let tenants = self.settings.tenants.iter();
-        Handle::new(actors::Parts {
+        Handle::new(actors::NodeParts {
             settings: self.settings.sessions.clone(),
             store: Arc::clone(&self.store),
             backends: self.backends.clone(),

@@ -57,7 +57,7 @@ impl Sink {
 
     /// Sends the whole answer.
     pub(crate) fn answer(self, answer: Answer) {
-        self.queue.end(Some(ReplyEvent::Answer(answer)));
+        self.queue.end_reply(Some(ReplyEvent::Answer(answer)));
     }
 
     /// Makes the reply a stream, which a client can resume at `at`.
@@ -73,7 +73,7 @@ impl Sink {
 
     /// Ends the stream.
     pub(crate) fn finish(self, ending: Ending) {
-        self.queue.end(match ending {
+        self.queue.end_reply(match ending {
             Ending::Proper => None,
             Ending::Abort => Some(ReplyEvent::Abort),
             Ending::Moved => Some(ReplyEvent::Moved),
@@ -89,7 +89,7 @@ impl Sink {
     /// Notifies a reader that has received nothing yet that the owner lost its lease, and for how
     /// long the request waited for it.
     pub(crate) fn lose_lease(self, held_secs: u64) {
-        self.queue.end(Some(ReplyEvent::LeaseLost { held_secs }));
+        self.queue.end_reply(Some(ReplyEvent::LeaseLost { held_secs }));
     }
 
     /// Is it a stream?
@@ -107,7 +107,7 @@ impl Drop for Sink {
     fn drop(&mut self) {
         metrics::SINKS_OPEN.dec();
         if self.taken {
-            self.queue.end(Some(ReplyEvent::Moved));
+            self.queue.end_reply(Some(ReplyEvent::Moved));
         } else {
             self.queue.abandon(Refusal::Moved);
         }
@@ -174,7 +174,7 @@ impl ReplyQueue {
         wrote
     }
 
-    fn end(&self, last: Option<ReplyEvent>) {
+    fn end_reply(&self, last: Option<ReplyEvent>) {
         let mut state = self.lock();
         if state.phase != Phase::Writing {
             return;

@@ -69,7 +69,11 @@ impl Opening {
     }
 
     /// Creates the session on this node, for a peer's client.
-    pub(super) fn serve(self, node: &Arc<Node>, format: Format) -> Box<dyn Replies> {
+    pub(super) fn create_session_for_peer(
+        self,
+        node: &Arc<Node>,
+        format: Format,
+    ) -> Box<dyn Replies> {
         let node = Arc::clone(node);
         let stage = Stage::Creating(spawn(async move {
             until_sessions_can_be_created(&node).await?;
@@ -176,7 +180,7 @@ impl Replies for NewSessionReplies {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::call::Received;
+    use super::super::forwarded_request::Received;
     use super::*;
 
     fn decode(bytes: Bytes) -> Option<Opening> {

@@ -17,7 +17,7 @@ use ownership::SessionRequest;
 use ownership::retry::{Retry, Wait};
 use ownership::route::{RouteState, RouteStep, TakeOverAnswer, is_progress};
 
-use super::call::Call;
+use super::forwarded_request::ForwardedRequest;
 use super::{Format, reply_codec};
 use crate::clock;
 use crate::held::HeldRequest;
@@ -36,7 +36,7 @@ const LINGER: Duration = Duration::from_secs(5);
 const RETRY_MS: std::ops::RangeInclusive<u32> = 500..=1_500;
 
 type Finding = Pin<Box<dyn Future<Output = Result<Found, Refusal>> + Send>>;
-type Departure = Pin<Box<dyn Future<Output = ()> + Send>>;
+type DrainSignal = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Pause = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A client's connection and the way of its request. Dropping it notifies the owner that the client
@@ -54,7 +54,7 @@ pub(crate) struct RoutedRequest {
     /// How many peers had been marked dead when the session was last looked for.
     deaths: u64,
     /// Ready when the node drains. Made when the connection becomes a stream.
-    departure: Option<Departure>,
+    drain_signal: Option<DrainSignal>,
     /// Its client has left; it goes on for a moment.
     lingers: bool,
 }
@@ -93,7 +93,11 @@ impl From<Owner> for State {
 
 impl RoutedRequest {
     /// Brings the request to the session, if it is here, or begins to look for it.
-    pub(crate) fn begin(node: &Arc<Node>, caller: &Caller, request: SessionRequest) -> Self {
+    pub(crate) fn begin_request(
+        node: &Arc<Node>,
+        caller: &Caller,
+        request: SessionRequest,
+    ) -> Self {
         let route = RouteState::new(request);
         let mut routed = Self::new(node, caller.clone(), route, State::Over);
         routed.enter(false);
@@ -125,7 +129,7 @@ impl RoutedRequest {
             held: None,
             retry: Retry::new(),
             deaths: 0,
-            departure: None,
+            drain_signal: None,
             lingers: false,
         }
     }
@@ -135,7 +139,7 @@ impl RoutedRequest {
             if let Some(event) = self.rest.pop_front() {
                 return Poll::Ready(Some(event));
             }
-            if self.ends_by_departure(context) {
+            if self.ends_by_drain(context) {
                 continue;
             }
             let next = match &mut self.state {
@@ -204,7 +208,7 @@ impl RoutedRequest {
                     Some(Ok(reply)) => match reply_codec::decode(reply) {
                         Some(event) => {
                             if !self.route.is_open() {
-                                metrics::hop(Hop::Answered);
+                                metrics::count_hop(Hop::Answered);
                             }
                             count_reattached(&self.route, &event);
                             self.route.reply_received(event)
@@ -215,15 +219,15 @@ impl RoutedRequest {
                         }
                     },
                     Some(Err(CallError::NotStarted)) => {
-                        metrics::hop(Hop::NotStarted);
+                        metrics::count_hop(Hop::NotStarted);
                         self.route.not_started()
                     }
                     Some(Err(CallError::Lost)) => {
-                        metrics::hop(Hop::Lost);
+                        metrics::count_hop(Hop::Lost);
                         self.route.owner_lost()
                     }
                     Some(Err(CallError::TooLarge { bytes_max })) => {
-                        metrics::hop(Hop::TooLarge);
+                        metrics::count_hop(Hop::TooLarge);
                         self.route.message_too_large(bytes_max)
                     }
                     None => self.route.stream_ended(),
@@ -259,8 +263,8 @@ impl RoutedRequest {
     fn note_progress(&mut self) {
         self.release_held();
         self.retry.progress();
-        if self.departure.is_none() && self.route.is_open() && self.node.has_peers() {
-            self.departure = Some(Box::pin(self.node.registry.departed()));
+        if self.drain_signal.is_none() && self.route.is_open() && self.node.has_peers() {
+            self.drain_signal = Some(Box::pin(self.node.registry.departed()));
         }
     }
 
@@ -273,7 +277,7 @@ impl RoutedRequest {
     /// An owner has replied: the request is not held any more.
     fn release_held(&mut self) {
         if self.held.take().is_some() {
-            metrics::held(Hold::Reached);
+            metrics::count_hold(Hold::Reached);
         }
     }
 
@@ -319,9 +323,11 @@ impl RoutedRequest {
                 metrics::RELAYS.inc();
                 let format = Format::read_by(peer).min(Format::read_by(&relay));
                 let owner = peer.incarnation();
-                relay.call(Call::encode_relayed(&self.caller, request, owner, format))
+                relay.call(ForwardedRequest::encode_relayed(&self.caller, request, owner, format))
             }
-            None => peer.call(Call::encode(&self.caller, request, Format::read_by(peer))),
+            None => {
+                peer.call(ForwardedRequest::encode(&self.caller, request, Format::read_by(peer)))
+            }
         }
     }
 
@@ -356,7 +362,7 @@ impl RoutedRequest {
                 self.state = State::Pausing(self.pause(Duration::from_millis(wait_ms)));
             }
             Wait::GiveUp => {
-                metrics::held(Hold::Expired);
+                metrics::count_hold(Hold::Expired);
                 self.held = None;
                 self.rest = self.route.hold_time_over(hold.as_secs());
             }
@@ -377,12 +383,12 @@ impl RoutedRequest {
     }
 
     /// Ends a stream that its client can resume at another node, where this node drains.
-    fn ends_by_departure(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(departure) = &mut self.departure else { return false };
-        if departure.as_mut().poll(context).is_pending() {
+    fn ends_by_drain(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(drain_signal) = &mut self.drain_signal else { return false };
+        if drain_signal.as_mut().poll(context).is_pending() {
             return false;
         }
-        self.departure = None;
+        self.drain_signal = None;
         let retry = RETRY_MS.start() + jitter() % (RETRY_MS.end() - RETRY_MS.start() + 1);
         let Some(rest) = self.route.node_leaves(retry) else { return false };
         self.state = State::Over;
@@ -424,7 +430,7 @@ impl Drop for RoutedRequest {
             held: self.held.take(),
             retry: self.retry,
             deaths: self.deaths,
-            departure: None,
+            drain_signal: None,
             lingers: true,
         };
         // At most as many as the links take calls, each for a moment.

@@ -12,7 +12,7 @@ use conversation::{Answer, Refusal};
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::call::{Call, Received, Relayed};
+use super::forwarded_request::{ForwardedRequest, Received, Relayed};
 use super::{Format, reply_codec};
 use crate::ReplyEvent;
 use crate::metrics;
@@ -34,10 +34,10 @@ impl PeerCallHandler for PeerService {
         let node = self.0.upgrade()?;
         let format = Format::of(&call);
         let call = match Received::decode(call) {
-            Some(Received::Call(call)) => call,
+            Some(Received::Forwarded(call)) => call,
             Some(Received::Opening(opening)) => {
                 metrics::SERVED.inc();
-                return Some(opening.serve(&node, format));
+                return Some(opening.create_session_for_peer(&node, format));
             }
             Some(Received::Relayed(Relayed { owner, call })) => {
                 let peer = node.context.cluster.reachable(owner)?;
@@ -49,7 +49,7 @@ impl PeerCallHandler for PeerService {
                 return Some(Box::new(Refused(Some(Refusal::Unavailable), format)));
             }
         };
-        let Call { tenant, principal, session, request } = call;
+        let ForwardedRequest { tenant, principal, session, request } = call;
         let replies: Box<dyn Replies> = match request {
             Some(request) => match node.enter(&tenant, &principal, &session, request, true) {
                 Entry::Entered(reply) => Box::new(EncodedReply::new(reply, format)),

@@ -21,11 +21,11 @@ use thin_vec::ThinVec;
 use super::SessionHandle;
 use super::deferred::DeferredMessages;
 use super::life::{Life, Recorded};
+use super::link_state::LinkState;
 use super::log_writer::LogWriter;
 use super::message::SessionMessage;
 use super::pump::Pump;
 use super::record::PendingRecord;
-use super::server_link::ServerLink;
 use super::sinks::Sinks;
 use crate::clock;
 use crate::metrics::{self, End, Hold};
@@ -45,7 +45,7 @@ pub(crate) struct SessionActor {
     pub(super) session: Box<Session>,
     pub(super) life: Life,
     pub(super) sinks: Sinks,
-    pub(super) link: ServerLink,
+    pub(super) link: LinkState,
     pub(super) timer: Timer,
     /// Events that follow from the effects performed and from writing the log. Bounded by them.
     pub(super) following: ThinVec<Event>,
@@ -66,7 +66,7 @@ pub(crate) struct SessionActor {
 }
 
 /// The parts of a session's actor.
-pub(crate) struct Parts {
+pub(crate) struct ActorParts {
     pub(super) context: Arc<NodeContext>,
     pub(super) handle: Arc<SessionHandle>,
     pub(super) session: Session,
@@ -84,8 +84,8 @@ pub(super) enum Beginning {
 }
 
 impl SessionActor {
-    pub(super) fn new(parts: Parts) -> Self {
-        let Parts { context, handle, session, beginning, registration, now } = parts;
+    pub(super) fn new(parts: ActorParts) -> Self {
+        let ActorParts { context, handle, session, beginning, registration, now } = parts;
         let mut sinks = Sinks::default();
         let mut parked_effects = ThinVec::new();
         let life = match beginning {
@@ -104,7 +104,7 @@ impl SessionActor {
             session: Box::new(session),
             life,
             sinks,
-            link: ServerLink::Down,
+            link: LinkState::Down,
             timer: Timer::new(now),
             following: ThinVec::new(),
             parked_effects,
@@ -257,7 +257,7 @@ impl SessionActor {
             return;
         }
         for sink in self.sinks.take_if(|sink| !sink.is_open()) {
-            metrics::held(Hold::Expired);
+            metrics::count_hold(Hold::Expired);
             self.following.push(Event::SinkClosed { sink: sink.id });
             sink.lose_lease(hold.as_secs());
         }
@@ -270,7 +270,7 @@ impl SessionActor {
             self.timer_fired = false;
             if !self.parked_effects.is_empty() {
                 let parked = std::mem::take(&mut self.parked_effects);
-                parked.into_iter().for_each(|effect| self.perform(effect));
+                parked.into_iter().for_each(|effect| self.perform_effect(effect));
             } else if let Some(event) = take_first(&mut self.following) {
                 self.step(now, event);
             } else if let Some((event, sink)) = self.deferred.take_first() {
@@ -385,8 +385,8 @@ impl SessionActor {
         if sink.is_some() {
             self.touched = now;
         }
-        if let Some(leaving) = self.life.leaving() {
-            return self.receive_while_leaving(leaving, event, sink);
+        if let Some(departure) = self.life.departure() {
+            return self.receive_while_leaving(departure, event, sink);
         }
         if self.deferred.is_empty() && self.parked_effects.is_empty() && self.may_act() {
             self.deliver(event, sink, now);

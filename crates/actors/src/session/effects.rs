@@ -14,9 +14,9 @@ use store::{Error, State};
 
 use super::actor::SessionActor;
 use super::life::{Life, Recorded};
+use super::link_state::LinkState;
 use super::log_writer::LogWriter;
 use super::record::{self, Creation};
-use super::server_link::ServerLink;
 use crate::clock;
 use crate::metrics::{self, End};
 use crate::reply::{Sink, Wrote};
@@ -44,7 +44,7 @@ impl SessionActor {
             }
         }
         for effect in effects.drain(..) {
-            self.perform(effect);
+            self.perform_effect(effect);
         }
         if effects.capacity() <= EFFECTS_KEPT_MAX {
             EFFECTS.set(effects);
@@ -64,7 +64,7 @@ impl SessionActor {
         }
     }
 
-    pub(super) fn perform(&mut self, effect: Effect) {
+    pub(super) fn perform_effect(&mut self, effect: Effect) {
         // A session that leaves only answers.
         if !self.life.stays() && (self.life.is_over() || !matches!(effect, Effect::Answer { .. })) {
             return;
@@ -86,7 +86,7 @@ impl SessionActor {
             }
             Effect::OpenLink => self.open_link(),
             // The messages that the old link still holds are dropped with it.
-            Effect::CloseLink => self.link = ServerLink::Down,
+            Effect::CloseLink => self.link = LinkState::Down,
             Effect::Send(message) => self.following.extend(self.link.send(message)),
             Effect::Append { first, floor, entries } => {
                 self.write_log(|log_writer| log_writer.push(first, floor, entries));
@@ -95,7 +95,7 @@ impl SessionActor {
                 self.write_log(|log_writer| log_writer.save(State { version, bytes: state }));
             }
             Effect::Over { cause } => self.leave(End::Over(cause)),
-            Effect::Count(fact) => metrics::tell(&fact),
+            Effect::Count(fact) => metrics::count_fact(&fact),
         }
     }
 
@@ -116,7 +116,7 @@ impl SessionActor {
 
     fn open_link(&mut self) {
         match self.context.backends.of(&self.handle.tenant) {
-            Some(backend) => self.link = ServerLink::Up(backend.open(&self.handle.session)),
+            Some(backend) => self.link = LinkState::Up(backend.open(&self.handle.session)),
             None => {
                 let reason = "the tenant has no server; configure a backend for it".to_owned();
                 self.following.push(Event::LinkDown { reason });
@@ -129,7 +129,7 @@ impl SessionActor {
         let Some(pending_record) = self.life.pending_record() else { return };
         let record = pending_record.record(self.session.revision(), self.session.initialize());
         let settings = &self.context.settings;
-        let creation: Creation = Box::pin(record::create(
+        let creation: Creation = Box::pin(record::create_in_store(
             Arc::clone(&self.context.store),
             self.handle.session.clone(),
             record,
@@ -149,7 +149,7 @@ impl SessionActor {
             self.abandon(End::Unrecorded);
             return;
         }
-        let (mut pending_record, registration) = match self.life.end() {
+        let (mut pending_record, registration) = match self.life.replace_with_over() {
             Life::Unrecorded(pending_record, registration) => (pending_record, registration),
             life => {
                 self.life = life;

@@ -13,10 +13,10 @@ use ownership::tombstones::Tombstone;
 use super::HandleState;
 use super::actor::SessionActor;
 use super::effects::poll_once;
-use super::life::{Leaving, Life};
+use super::life::{Departure, Life};
+use super::link_state::LinkState;
 use super::log_writer::LogWriter;
 use super::record;
-use super::server_link::ServerLink;
 use crate::clock;
 use crate::metrics::{self, End};
 use crate::reply::Sink;
@@ -38,16 +38,16 @@ impl SessionActor {
         let moves = matches!(end, End::Over(Cause::Asleep | Cause::Moved));
         self.close_connections(end);
         let idle_left = self.idle_left(end, now);
-        match self.life.end() {
+        match self.life.replace_with_over() {
             Life::Recorded(mut recorded) => {
                 if moves {
                     recorded.log_writer.lifetimes.released = idle_left.into();
                     recorded.log_writer.release();
                 } else {
-                    recorded.log_writer.end();
+                    recorded.log_writer.end_session();
                 }
                 let until = now.plus(PATIENCE_MS);
-                self.life = Life::Leaving(recorded, Leaving { moves, until });
+                self.life = Life::Leaving(recorded, Departure { moves, until });
                 self.count_exchanges();
                 self.timer.fire_by(Some(until), now);
                 self.poll_log_writer_now();
@@ -76,15 +76,16 @@ impl SessionActor {
     /// Has the store not acknowledged the end or the release for too long? Then nothing more is
     /// written by this session.
     pub(super) fn leaves_too_long(&mut self, now: Millis) -> bool {
-        let Some(leaving) = self.life.leaving().filter(|leaving| leaving.until <= now) else {
+        let Some(departure) = self.life.departure().filter(|departure| departure.until <= now)
+        else {
             return false;
         };
         tracing::warn!(
             session = ?self.handle.session,
-            released = leaving.moves,
+            released = departure.moves,
             "the end or the release of a session was not written in time"
         );
-        if !leaving.moves {
+        if !departure.moves {
             self.keep_tombstone(false);
             self.answer_deletes(false);
         }
@@ -109,13 +110,13 @@ impl SessionActor {
     /// other requests are refused: nothing is done for them.
     pub(super) fn receive_while_leaving(
         &mut self,
-        leaving: Leaving,
+        departure: Departure,
         event: Event,
         sink: Option<Sink>,
     ) {
         let Some(sink) = sink else { return };
-        if leaving.moves || !matches!(event, Event::Deleted { .. }) {
-            sink.abandon(leaving.refusal());
+        if departure.moves || !matches!(event, Event::Deleted { .. }) {
+            sink.abandon(departure.refusal());
             return;
         }
         self.sinks.push(sink);
@@ -140,7 +141,7 @@ impl SessionActor {
         let generation = is_written.then_some(generation);
         let session = self.handle.session.clone();
         let tombstone = Tombstone::new(session, record, generation, now.plus(lasts).0);
-        self.context.tombstones.keep(tombstone, now, |session| {
+        self.context.tombstones.add(tombstone, now, |session| {
             self.context.lease_snapshot(session).failover_generation
         });
     }
@@ -158,7 +159,7 @@ impl SessionActor {
         if self.life.stays() {
             self.close_connections(end);
         }
-        let former = self.life.end();
+        let former = self.life.replace_with_over();
         self.count_exchanges();
         let (token, registration) = match former {
             Life::Over => return,
@@ -172,7 +173,7 @@ impl SessionActor {
                 (recorded.log_writer.token(), recorded.registration)
             }
         };
-        let ended = Box::pin(record::end(
+        let ended = Box::pin(record::end_in_store(
             Arc::clone(&self.context.store),
             self.handle.session.clone(),
             token,
@@ -186,13 +187,13 @@ impl SessionActor {
 
     /// Nothing more is done, and nothing is left behind.
     pub(super) fn set_over(&mut self) {
-        drop(self.life.end());
+        drop(self.life.replace_with_over());
         self.count_exchanges();
     }
 
     /// Refuses waiting requests and closes streams. DELETEs that wait for the end stay.
     fn close_connections(&mut self, end: End) {
-        metrics::ended(end);
+        metrics::count_ended_session(end);
         tracing::debug!(session = ?self.handle.session, ?end, "a session ended");
         let moves = matches!(end, End::Deposed | End::Over(Cause::Asleep | Cause::Moved));
         self.handle.close(if moves { HandleState::Leaving } else { HandleState::Over });
@@ -201,7 +202,7 @@ impl SessionActor {
         if let Some(pending_record) = pending_record {
             pending_record.recorded = None;
         }
-        self.link = ServerLink::Down;
+        self.link = LinkState::Down;
         self.following.clear();
         self.parked_effects.clear();
         let refusal = if is_known { Refusal::UnknownSession } else { Refusal::Unavailable };

@@ -14,7 +14,7 @@ pub(super) enum Life {
     /// The store holds its record.
     Recorded(Recorded),
     /// It leaves this owner: the store does not hold its end or its release yet.
-    Leaving(Recorded, Leaving),
+    Leaving(Recorded, Departure),
     /// Nothing more is done for it.
     Over,
 }
@@ -27,14 +27,14 @@ pub(super) struct Recorded {
 
 /// A session that leaves its owner.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Leaving {
+pub(super) struct Departure {
     /// Another owner goes on with it; otherwise it ends.
     pub(super) moves: bool,
     /// When this owner stops trying to write that.
     pub(super) until: Millis,
 }
 
-impl Leaving {
+impl Departure {
     /// The refusal for each request that arrives now. Such a request is not carried out.
     pub(super) fn refusal(self) -> Refusal {
         if self.moves { Refusal::Moved } else { Refusal::UnknownSession }
@@ -80,15 +80,15 @@ impl Life {
         matches!(self, Self::Over)
     }
 
-    pub(super) fn leaving(&self) -> Option<Leaving> {
+    pub(super) fn departure(&self) -> Option<Departure> {
         match self {
-            Self::Leaving(_, leaving) => Some(*leaving),
+            Self::Leaving(_, departure) => Some(*departure),
             Self::Unrecorded(..) | Self::Recorded(_) | Self::Over => None,
         }
     }
 
     /// The end of its life at this owner; what it was before.
-    pub(super) fn end(&mut self) -> Self {
+    pub(super) fn replace_with_over(&mut self) -> Self {
         std::mem::replace(self, Self::Over)
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct LogWriter {
     pub(crate) lifetimes: Lifetimes,
     /// For the next token that it may have to make: never used before.
     random: u64,
-    underway: Option<Underway>,
+    pending: Option<PendingOperation>,
     /// There may be something to do.
     is_dirty: bool,
     /// The node's newest failover generation when the failover generation of the session was last
@@ -38,7 +38,7 @@ pub(crate) struct LogWriter {
     counted: Option<u64>,
 }
 
-type Underway = Pin<Box<dyn Future<Output = OpResult> + Send>>;
+type PendingOperation = Pin<Box<dyn Future<Output = OpResult> + Send>>;
 
 /// Everything that can be replayed, encoded, and the number of its first entry.
 pub(crate) type Ring = (u64, Vec<Bytes>);
@@ -49,7 +49,7 @@ impl LogWriter {
             ownership,
             lifetimes,
             random,
-            underway: None,
+            pending: None,
             is_dirty: true,
             newest_failover_generation: 0,
             counted: None,
@@ -104,7 +104,7 @@ impl LogWriter {
     }
 
     /// Ends the session.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn end_session(&mut self) {
         self.ownership.end();
         self.is_dirty = true;
     }
@@ -127,7 +127,7 @@ impl LogWriter {
 
     /// Is an operation under way?
     pub(crate) fn is_busy(&self) -> bool {
-        self.underway.is_some()
+        self.pending.is_some()
     }
 
     /// May there be something to begin?
@@ -147,8 +147,8 @@ impl LogWriter {
         outcomes: &mut Vec<Outcome>,
     ) {
         loop {
-            let underway = match &mut self.underway {
-                Some(underway) => underway,
+            let pending = match &mut self.pending {
+                Some(pending) => pending,
                 _ if !self.is_dirty => return,
                 none => {
                     let Some(op) = self.ownership.next(&snapshot(), &ring, self.random) else {
@@ -159,11 +159,16 @@ impl LogWriter {
                         // Where there is no randomness the same token is tried again.
                         self.random = getrandom::u64().unwrap_or(self.random);
                     }
-                    none.insert(perform(store, self.ownership.session(), op, self.lifetimes))
+                    none.insert(perform_operation(
+                        store,
+                        self.ownership.session(),
+                        op,
+                        self.lifetimes,
+                    ))
                 }
             };
-            let Poll::Ready(result) = underway.as_mut().poll(context) else { return };
-            self.underway = None;
+            let Poll::Ready(result) = pending.as_mut().poll(context) else { return };
+            self.pending = None;
             self.count_failure(&result);
             let result = self.ownership.completed(&snapshot(), result);
             result.iter().for_each(|outcome| self.count(*outcome));
@@ -197,7 +202,12 @@ impl LogWriter {
     }
 }
 
-fn perform(store: &Arc<dyn Store>, session: &SessionId, op: Op, lifetimes: Lifetimes) -> Underway {
+fn perform_operation(
+    store: &Arc<dyn Store>,
+    session: &SessionId,
+    op: Op,
+    lifetimes: Lifetimes,
+) -> PendingOperation {
     let (store, session) = (Arc::clone(store), session.clone());
     match op {
         Op::Append(batch) => Box::pin(async move { OpResult::Appended(store.append(batch).await) }),

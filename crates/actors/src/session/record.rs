@@ -58,7 +58,7 @@ impl PendingRecord {
 }
 
 /// Creates the record. Where the store is unavailable this is tried again, until `patience` is over.
-pub(crate) async fn create(
+pub(crate) async fn create_in_store(
     store: Arc<dyn Store>,
     session: SessionId,
     record: Record,
@@ -76,7 +76,7 @@ pub(crate) async fn create(
 
 /// Writes that the session is over, and then drops its registration. A record whose end cannot be
 /// written expires by itself.
-pub(crate) async fn end(
+pub(crate) async fn end_in_store(
     store: Arc<dyn Store>,
     session: SessionId,
     token: Token,

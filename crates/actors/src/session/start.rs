@@ -10,7 +10,7 @@ use store::{Claimed, Digest, Owner, Token};
 use tenants::{Principal, Tenant};
 use tokio::sync::oneshot;
 
-use super::actor::{Beginning, Parts, SessionActor};
+use super::actor::{ActorParts, Beginning, SessionActor};
 use super::log_writer::LogWriter;
 use super::record::PendingRecord;
 use super::{LocalReply, SessionHandle};
@@ -78,7 +78,7 @@ pub(crate) fn create_session(
     };
     let registration = registry.register(&handle, slot).ok_or(Refusal::Unavailable)?;
     let now = clock::now();
-    let actor = SessionActor::new(Parts {
+    let actor = SessionActor::new(ActorParts {
         context: Arc::clone(node),
         handle: Arc::clone(&handle),
         session: Session::new(setup, now),
@@ -137,7 +137,7 @@ pub(crate) fn restore_session(
     // If a concurrent claim registered the session first, this one is dropped; the registered actor
     // claims the session from it.
     let Some(registration) = registry.register(&handle, slot) else { return Ok(()) };
-    let actor = SessionActor::new(Parts {
+    let actor = SessionActor::new(ActorParts {
         context: Arc::clone(node),
         handle,
         session: machine,

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::find::claimant;
-use super::under_way::{Begin, ClaimOutcome, ClaimWaiter};
+use super::ongoing_claims::{Begin, ClaimOutcome, ClaimWaiter};
 use crate::clock::{self, Seldom};
 use crate::metrics::{self, Failure};
 use crate::node::Node;
@@ -33,24 +33,25 @@ pub(super) fn begin_claim(
     record: Record,
     cause: Cause,
 ) -> Result<Option<ClaimWaiter>, Refusal> {
-    let (under_way, waiter) = match node.claims.begin(session, || node.registry.knows(session)) {
-        Begin::Begun(under_way, waiter) => (under_way, waiter),
-        Begin::Joined(waiter) => return Ok(Some(waiter)),
-        Begin::IsHere => return Ok(None),
-        Begin::Full => {
-            metrics::not_taken_over(Failure::NoRoom);
-            return Err(Refusal::Unavailable);
-        }
-    };
+    let (claim_entry, waiter) =
+        match node.claims.begin_or_join(session, || node.registry.knows(session)) {
+            Begin::Begun(claim_entry, waiter) => (claim_entry, waiter),
+            Begin::Joined(waiter) => return Ok(Some(waiter)),
+            Begin::IsHere => return Ok(None),
+            Begin::Full => {
+                metrics::count_failed_takeover(Failure::NoRoom);
+                return Err(Refusal::Unavailable);
+            }
+        };
     let (node, principal, session) = (Arc::clone(node), principal.clone(), session.clone());
     // In a task of its own: a caller that goes away leaves no claim half done.
     tokio::spawn(async move {
         let claim = take_over(&node, &session, principal, &record, cause);
         let outcome = timeout(CLAIM_PATIENCE, claim).await.unwrap_or_else(|_| {
-            metrics::not_taken_over(Failure::NotNow);
+            metrics::count_failed_takeover(Failure::NotNow);
             Err(Refusal::Unavailable)
         });
-        under_way.finish(outcome);
+        claim_entry.finish(outcome);
     });
     Ok(Some(waiter))
 }
@@ -67,7 +68,7 @@ async fn take_over(
     // A session that this node could not serve is left to a node that can.
     let revision = Revision::named(&record.revision);
     let (Some(revision), Some(_)) = (revision, node.context.backends.of(&record.tenant)) else {
-        metrics::not_taken_over(Failure::Unreadable);
+        metrics::count_failed_takeover(Failure::Unreadable);
         tracing::error!(
             ?session, tenant = %record.tenant, revision = %record.revision,
             "this node does not know a session's tenant or revision"
@@ -98,19 +99,19 @@ async fn take_over(
     });
     match restored.await {
         Ok(Ok(())) => {
-            metrics::taken_over(cause);
+            metrics::count_takeover(cause);
             metrics::TAKEOVER_SECONDS.observe(began.elapsed().as_secs_f64());
             tracing::info!(?session, ?cause, "a session was taken over");
             return Ok(());
         }
         Ok(Err(error @ Unreadable::Corrupt(_))) => {
-            metrics::not_taken_over(Failure::Unreadable);
+            metrics::count_failed_takeover(Failure::Unreadable);
             return Err(end_corrupt(node, session, token, error).await);
         }
         Ok(Err(error)) => tracing::error!(?session, %error, "a session cannot be restored"),
         Err(_) => tracing::error!(?session, is_begun, "no thread takes a claimed session"),
     }
-    metrics::not_taken_over(Failure::Unreadable);
+    metrics::count_failed_takeover(Failure::Unreadable);
     // Another node may be able to restore it.
     if let Err(error) = release(node, session, token).await {
         tracing::warn!(?session, %error, "a session that cannot be served is not released");
@@ -157,7 +158,7 @@ fn take_slot(node: &Node, record: &Record) -> Result<Slot, Refusal> {
     let slot = node.registry.take_slot_for_restored(&record.tenant, sessions_max);
     // A client that has a session is never told to come back later: another node is asked
     // to claim it, and the request is held meanwhile.
-    slot.inspect_err(|_| metrics::not_taken_over(Failure::NoRoom))
+    slot.inspect_err(|_| metrics::count_failed_takeover(Failure::NoRoom))
 }
 
 /// Claims a session.
@@ -176,11 +177,11 @@ async fn claim(
     match context.cluster.claim(session, record, ttl).await {
         Ok(claimed) => Ok((claimed, acquired)),
         Err(Error::Taken) => {
-            metrics::not_taken_over(Failure::Taken);
+            metrics::count_failed_takeover(Failure::Taken);
             Err(Refusal::Moved)
         }
         Err(error) => {
-            metrics::not_taken_over(Failure::NotNow);
+            metrics::count_failed_takeover(Failure::NotNow);
             tracing::warn!(?session, %error, "a session was not claimed");
             Err(Refusal::Unavailable)
         }

@@ -112,9 +112,9 @@ async fn is_here(
         tokio::pin!(gone);
         gone.as_mut().enable();
         let handle = match node.registry.find(identity.tenant, identity.principal, session) {
-            registry::Found::Here(handle) => handle,
-            registry::Found::Foreign => return Err(Refusal::UnknownSession),
-            registry::Found::Absent => return Ok(false),
+            registry::Lookup::Here(handle) => handle,
+            registry::Lookup::Foreign => return Err(Refusal::UnknownSession),
+            registry::Lookup::Absent => return Ok(false),
         };
         match handle.state() {
             HandleState::Open => return Ok(true),

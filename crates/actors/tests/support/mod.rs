@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use actors::{
-    Answer, Caller, Care, Frame, Handle, Opened, PAYLOAD_VERSIONS, Parts, Refusal, ReplyEvent,
+    Answer, Caller, Care, Frame, Handle, NodeParts, Opened, PAYLOAD_VERSIONS, Refusal, ReplyEvent,
     ReplyStream, Settings,
 };
 use backends::{Backend, Backends, EventSender, Link, LinkEvent, LinkLimits, ServerEnd};
@@ -234,7 +234,7 @@ impl World {
         let cares = [("acme".into(), care)].into();
         let store_of_node = Arc::clone(&store);
         let handle =
-            Handle::new(Parts { settings, store: store_of_node, backends, cares, membership });
+            Handle::new(NodeParts { settings, store: store_of_node, backends, cares, membership });
         Self {
             handle,
             script,

@@ -47,7 +47,7 @@ pub(crate) fn node(backends: Backends, change: impl FnOnce(&mut Settings)) -> No
 
 pub(crate) fn handle(backends: Backends) -> Handle {
     let store = Arc::new(store::Memory::default());
-    Handle::new(actors::Parts::alone(actors::Settings::default(), store, backends))
+    Handle::new(actors::NodeParts::alone(actors::Settings::default(), store, backends))
 }
 
 /// A front without `admin.token_file`.

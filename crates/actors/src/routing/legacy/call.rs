@@ -7,7 +7,7 @@ use ownership::{Incarnation, SessionRequest};
 use protocol::{Body, Message, Mirrored, SessionId};
 use tenants::{Principal, Tenant};
 
-use super::super::call::{Call, Relayed};
+use super::super::forwarded_request::{ForwardedRequest, Relayed};
 use super::super::opening::Opening;
 use super::VERSION;
 use super::wire::{Reader, Writer};
@@ -67,7 +67,7 @@ fn write(writer: &mut Writer, caller: &Caller, request: Option<&SessionRequest>)
     }
 }
 
-pub(crate) fn decode_call(bytes: Bytes) -> Option<Call> {
+pub(crate) fn decode_call(bytes: Bytes) -> Option<ForwardedRequest> {
     let mut reader = Reader::new(bytes)?;
     if reader.byte()? != HOPS {
         return None;
@@ -87,7 +87,7 @@ pub(crate) fn decode_call(bytes: Bytes) -> Option<Call> {
         3 => None,
         _ => return None,
     };
-    reader.finish(Call { tenant, principal, session, request })
+    reader.finish(ForwardedRequest { tenant, principal, session, request })
 }
 
 pub(crate) fn decode_relayed(bytes: Bytes) -> Option<Relayed> {

@@ -221,7 +221,7 @@ async fn a_release_comes_after_everything_and_an_end_before_it() {
 
     let mut scene = Scene::new().await;
     scene.push(1, 1);
-    scene.log_writer.end();
+    scene.log_writer.end_session();
     assert_eq!(scene.poll(9), [Outcome::Ended]);
     scene.asked(&["end for 60 s"]);
     let (tombstone, _) = scene.log_writer.tombstone();

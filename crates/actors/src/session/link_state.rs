@@ -8,7 +8,7 @@ use protocol::Message;
 
 /// The session's link to its tenant's server.
 #[derive(Default)]
-pub(super) enum ServerLink {
+pub(super) enum LinkState {
     /// There is none.
     #[default]
     Down,
@@ -18,7 +18,7 @@ pub(super) enum ServerLink {
     Closing(Link),
 }
 
-impl ServerLink {
+impl LinkState {
     /// Sends a message. A message that the link has no room for comes back as an event. Where there
     /// is no link, or the link is closing, the message is dropped: the session is told of the end
     /// of the link.

@@ -17,14 +17,14 @@ pub(super) type ClaimOutcome = Result<(), Refusal>;
 
 /// The claims that are under way. At most [`CLAIMS_MAX`].
 #[derive(Default)]
-pub(crate) struct ClaimsUnderWay(Arc<Mutex<Claims>>);
+pub(crate) struct OngoingClaims(Arc<Mutex<Claims>>);
 
 type Claims = HashMap<SessionId, watch::Receiver<Option<ClaimOutcome>>>;
 
 /// The right to begin a claim, or a claim to wait for.
 pub(super) enum Begin {
     /// No other claim of the session is under way.
-    Begun(UnderWay, ClaimWaiter),
+    Begun(OngoingClaim, ClaimWaiter),
     /// A claim of the session was under way already.
     Joined(ClaimWaiter),
     /// The session came to this node meanwhile.
@@ -33,19 +33,23 @@ pub(super) enum Begin {
     Full,
 }
 
-impl ClaimsUnderWay {
+impl OngoingClaims {
     /// The claim of this session that is under way, if there is one.
     pub(super) fn of(&self, session: &SessionId) -> Option<ClaimWaiter> {
         lock(&self.0).get(session).cloned().map(ClaimWaiter)
     }
 
     /// Begins a claim of a session. `is_here`: whether the session is on this node.
-    pub(super) fn begin(&self, session: &SessionId, is_here: impl FnOnce() -> bool) -> Begin {
+    pub(super) fn begin_or_join(
+        &self,
+        session: &SessionId,
+        is_here: impl FnOnce() -> bool,
+    ) -> Begin {
         let mut claims = lock(&self.0);
         let is_full = claims.len() >= CLAIMS_MAX;
         let entry = match claims.entry(session.clone()) {
-            Entry::Occupied(under_way) => {
-                return Begin::Joined(ClaimWaiter(under_way.get().clone()));
+            Entry::Occupied(claim_entry) => {
+                return Begin::Joined(ClaimWaiter(claim_entry.get().clone()));
             }
             Entry::Vacant(entry) => entry,
         };
@@ -60,17 +64,17 @@ impl ClaimsUnderWay {
         let (outcome, waiter) = watch::channel(None);
         entry.insert(waiter.clone());
         let entry = RemoveOnDrop { claims: Arc::clone(&self.0), session: session.clone() };
-        Begin::Begun(UnderWay { outcome, entry }, ClaimWaiter(waiter))
+        Begin::Begun(OngoingClaim { outcome, entry }, ClaimWaiter(waiter))
     }
 }
 
 /// A claim of this node that is under way. It is removed when this is dropped.
-pub(super) struct UnderWay {
+pub(super) struct OngoingClaim {
     outcome: watch::Sender<Option<ClaimOutcome>>,
     entry: RemoveOnDrop,
 }
 
-impl UnderWay {
+impl OngoingClaim {
     /// Removes the claim and gives its outcome to every waiter.
     pub(super) fn finish(self, outcome: ClaimOutcome) {
         drop(self.entry);

@@ -18,7 +18,7 @@ use crate::Caller;
 /// One call, as its receiver reads it. The caller's tenant and principal are what the
 /// sender's front found out; the receiver compares them with the session's own.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct ForwardedRequest {
     pub(crate) tenant: Arc<str>,
     pub(crate) principal: Principal,
     pub(crate) session: SessionId,
@@ -32,7 +32,7 @@ pub(crate) struct Call {
 #[derive(Debug)]
 pub(super) enum Received {
     /// A call for a session here. An owner never forwards it.
-    Call(Call),
+    Forwarded(ForwardedRequest),
     /// Another node's client opens a session here.
     Opening(Opening),
     /// A call for a session elsewhere.
@@ -48,7 +48,7 @@ pub(super) struct Relayed {
     pub(super) call: Bytes,
 }
 
-impl Call {
+impl ForwardedRequest {
     /// Writes a call for the owner.
     pub(crate) fn encode(
         caller: &Caller,
@@ -105,12 +105,12 @@ impl Received {
     pub(super) fn decode(bytes: Bytes) -> Option<Self> {
         if Format::of(&bytes) == Format::Legacy {
             return legacy::decode_call(bytes.clone())
-                .map(Self::Call)
+                .map(Self::Forwarded)
                 .or_else(|| legacy::decode_opening(bytes.clone()).map(Self::Opening))
                 .or_else(|| legacy::decode_relayed(bytes).map(Self::Relayed));
         }
         match Request::read(bytes)? {
-            RequestKind::Call(call) => Call::read(call).map(Self::Call),
+            RequestKind::Call(call) => ForwardedRequest::read(call).map(Self::Forwarded),
             RequestKind::Opening(opening) => Opening::read(opening).map(Self::Opening),
             RequestKind::Relay(relay) => Relayed::read(relay).map(Self::Relayed),
         }
@@ -183,9 +183,9 @@ mod tests {
     use super::*;
     use crate::routing::legacy::VERSION;
 
-    fn decode(bytes: Bytes) -> Option<Call> {
+    fn decode(bytes: Bytes) -> Option<ForwardedRequest> {
         match Received::decode(bytes) {
-            Some(Received::Call(call)) => Some(call),
+            Some(Received::Forwarded(call)) => Some(call),
             _ => None,
         }
     }
@@ -248,7 +248,8 @@ mod tests {
     #[test]
     fn a_call_arrives_as_it_was_sent() {
         for (format, request) in sent() {
-            let call = decode(Call::encode(&caller(), request.as_ref(), format)).unwrap();
+            let call =
+                decode(ForwardedRequest::encode(&caller(), request.as_ref(), format)).unwrap();
             assert_eq!(&*call.tenant, "acme");
             assert_eq!(call.principal, Principal::named("ada"));
             assert_eq!(call.session, caller().session);
@@ -260,7 +261,7 @@ mod tests {
     fn everybody_stays_everybody() {
         let caller = Caller { principal: Principal::anonymous(), ..caller() };
         for format in Format::ALL {
-            let bytes = Call::encode(&caller, Some(&SessionRequest::Delete), format);
+            let bytes = ForwardedRequest::encode(&caller, Some(&SessionRequest::Delete), format);
             assert!(decode(bytes).unwrap().principal.is_anonymous());
         }
     }
@@ -268,7 +269,8 @@ mod tests {
     #[test]
     fn what_was_refused_in_a_batch_stays_refused() {
         for format in Format::ALL {
-            let call = decode(Call::encode(&caller(), Some(&post(BATCH)), format)).unwrap();
+            let call =
+                decode(ForwardedRequest::encode(&caller(), Some(&post(BATCH)), format)).unwrap();
             let Body::Batch(members) = body_of(call.request) else { panic!("no batch") };
             let refused: Vec<_> = members.iter().filter_map(|m| m.as_ref().err()).collect();
             assert!(matches!(refused[..], [Rejection { code: ErrorCode::InvalidRequest, .. }]));
@@ -278,11 +280,11 @@ mod tests {
     #[test]
     fn a_payload_is_a_slice_of_what_was_received() {
         for format in Format::ALL {
-            let bytes = Call::encode(&caller(), requests()[0].as_ref(), format);
+            let bytes = ForwardedRequest::encode(&caller(), requests()[0].as_ref(), format);
             let call = decode(bytes.clone()).unwrap();
             let Body::One(message) = body_of(call.request) else { panic!("a batch") };
             assert!(bytes.as_ptr_range().contains(&message.raw().as_ptr()));
-            let bytes = Call::encode(&caller(), requests()[1].as_ref(), format);
+            let bytes = ForwardedRequest::encode(&caller(), requests()[1].as_ref(), format);
             let call = decode(bytes.clone()).unwrap();
             let Body::Batch(members) = body_of(call.request) else { panic!("no batch") };
             for message in members.iter().flatten() {
@@ -294,11 +296,19 @@ mod tests {
     #[test]
     fn a_relayed_call_is_passed_on_as_it_was_written_and_only_once() {
         for (format, request) in sent() {
-            let relayed = Call::encode_relayed(&caller(), request.as_ref(), Incarnation(7), format);
+            let relayed = ForwardedRequest::encode_relayed(
+                &caller(),
+                request.as_ref(),
+                Incarnation(7),
+                format,
+            );
             assert!(decode(relayed.clone()).is_none());
             let passed_on = decode_relayed(relayed.clone()).unwrap();
             assert_eq!(passed_on.owner, Incarnation(7));
-            assert_eq!(passed_on.call, Call::encode(&caller(), request.as_ref(), format));
+            assert_eq!(
+                passed_on.call,
+                ForwardedRequest::encode(&caller(), request.as_ref(), format)
+            );
             assert!(relayed.as_ptr_range().contains(&passed_on.call.as_ptr()));
             assert!(decode_relayed(passed_on.call).is_none());
             let twice = match format {
@@ -315,7 +325,7 @@ mod tests {
     #[test]
     fn a_second_hop_is_no_call() {
         let delete = Some(&SessionRequest::Delete);
-        let mut bytes = Call::encode(&caller(), delete, Format::Legacy).to_vec();
+        let mut bytes = ForwardedRequest::encode(&caller(), delete, Format::Legacy).to_vec();
         bytes[1] += 1;
         assert!(Received::decode(bytes.into()).is_none());
     }
@@ -323,7 +333,7 @@ mod tests {
     #[test]
     fn a_call_that_is_cut_or_goes_on_is_no_call() {
         for (format, request) in sent() {
-            let bytes = Call::encode(&caller(), request.as_ref(), format);
+            let bytes = ForwardedRequest::encode(&caller(), request.as_ref(), format);
             for length in 0..bytes.len() {
                 assert!(
                     Received::decode(bytes.slice(..length)).is_none(),
@@ -376,8 +386,8 @@ mod tests {
         fn whatever_a_peer_sends_is_read_or_refused(bytes: Vec<u8>, which in 0..7_usize, at: usize) {
             for format in Format::ALL {
                 let request = &requests()[which];
-                let relayed = Call::encode_relayed(&caller(), request.as_ref(), Incarnation(7), format);
-                for whole in [Call::encode(&caller(), request.as_ref(), format), relayed] {
+                let relayed = ForwardedRequest::encode_relayed(&caller(), request.as_ref(), Incarnation(7), format);
+                for whole in [ForwardedRequest::encode(&caller(), request.as_ref(), format), relayed] {
                     let mut spoilt = whole.to_vec();
                     let at = at % spoilt.len();
                     spoilt.splice(at..(at + bytes.len()).min(spoilt.len()), bytes.iter().copied());
