@@ -1,4 +1,4 @@
-//! What a call to another node costs, over one link on this machine, each node on a
+//! Measures the cost of a call to another node over one link on this machine. Each node runs on a
 //! thread of its own.
 #![allow(missing_docs, reason = "criterion makes undocumented functions")]
 
@@ -48,7 +48,7 @@ fn node(store: &Arc<Memory>) -> (Runtime, Cluster) {
     (runtime, cluster)
 }
 
-/// How one node reaches the other: as the owner of a session.
+/// Locates `to` from `from`, as the owner of a session.
 async fn peer(store: &Memory, from: &Cluster, to: &Cluster) -> Peer {
     let session = SessionId::parse("a-session").unwrap();
     let record = Record {
@@ -64,7 +64,7 @@ async fn peer(store: &Memory, from: &Cluster, to: &Cluster) -> Peer {
     store.create(&session, record, Duration::from_secs(600)).await.unwrap();
     match from.locate(&session, true).await.unwrap() {
         SessionLocation::There(peer) => peer,
-        location => panic!("found it {location:?}"),
+        location => panic!("expected a peer, found {location:?}"),
     }
 }
 
@@ -75,7 +75,7 @@ async fn call(peer: &Peer) {
     }
 }
 
-/// Makes `calls` calls, so many of them at once.
+/// Makes `calls` calls, `at_once` of them concurrently. Returns the elapsed time.
 async fn calls(peer: &Peer, calls: u64, at_once: u64) -> Duration {
     let start = Instant::now();
     let callers: Vec<_> = (0..at_once)

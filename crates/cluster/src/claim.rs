@@ -1,4 +1,4 @@
-//! Taking a session over.
+//! Claims a session from the owner that its record names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,20 +12,21 @@ use crate::{Error, metrics};
 use ownership::location::{self, Outcome};
 use ownership::machine::Stabilisation;
 
-/// How often a claim is sent whose outcome is not known; it is the same claim each time.
+/// The most attempts for a claim whose outcome is unknown. Each attempt sends the same claim.
 const TRIES: u32 = 4;
-/// How long to wait before it is sent again.
+/// The wait between two attempts.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Claims a session from whom its record names.
+/// Claims a session from the owner that its record names.
 pub(crate) async fn claim(
     node: &Arc<MemberNode>,
     session: &SessionId,
     record: &Record,
     ttl: Duration,
 ) -> Result<Claimed, Error> {
-    let random = getrandom::u64()
-        .map_err(|error| Error::Settings(format!("the system has no random bits: {error}")))?;
+    let random = getrandom::u64().map_err(|error| {
+        Error::Settings(format!("the operating system returned no random bytes: {error}"))
+    })?;
     let owner = record.owner.token;
     let new = Owner { token: owner.next(random), node: node.incarnation };
     let expected = location::expected(record);
@@ -36,8 +37,9 @@ pub(crate) async fn claim(
         let lease_generation = if is_stable { node.valid_lease_generation().await } else { None };
         location::may_claim(is_stable, lease_generation.is_some())?;
         let answer = node.store.claim(session, expected, new, generation.primary, ttl).await;
-        // A node that was away cannot say who is gone. Its own lease must hold when it
-        // claims and when it is answered; what it claimed otherwise, it claims from itself.
+        // The node's lease must be valid when the node claims and when the store answers: a node
+        // without a lease cannot decide that another one is gone. If the lease lapsed in between,
+        // the node claims the session again, from itself.
         let lease_held = answer.is_ok() && node.holds_on(lease_generation).await;
         match (location::claim_outcome(&answer, lease_held), answer) {
             (Outcome::Claimed, Ok(claimed)) => {

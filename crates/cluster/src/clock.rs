@@ -1,15 +1,15 @@
-//! The clock that leases are held by.
+//! The clock by which the node measures its lease.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Tells the time since some fixed moment. Never goes back, and goes on while the machine
-/// sleeps: a node that wakes from a suspend must find its lease lapsed.
+/// Returns the time since a fixed moment. It never goes back, and it advances while the machine is
+/// suspended: a node that resumes must find its lease lapsed.
 pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
-/// The clock of this machine.
+/// The boot-time clock of this machine.
 pub(crate) fn boottime() -> Clock {
     Arc::new(|| {
         let now = clock_gettime(ClockId::Boottime);

@@ -1,4 +1,4 @@
-//! This node's place among the others.
+//! The public handle of a node's membership in its cluster.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,48 +16,48 @@ use crate::peer::{Peer, SessionLocation};
 use crate::serve::Load;
 use crate::{claim, locator};
 
-/// How long peers are served on after all of them should know that this node leaves.
+/// How long this node still serves peers after all of them should have read that it leaves.
 const LAST_CALLS: Duration = Duration::from_millis(100);
 
-/// This node's place among the others. Cheap to clone.
+/// This node's membership in its cluster. Cheap to clone.
 #[derive(Clone)]
 pub struct Cluster {
     pub(crate) node: Arc<MemberNode>,
-    /// The lease is to be kept no more.
+    /// Cancelled when the node is to give up its lease.
     pub(crate) leaving: CancellationToken,
-    /// It was given up, or could not be.
+    /// Cancelled when the lease was given up, or the attempt failed.
     pub(crate) left: CancellationToken,
 }
 
 impl Cluster {
-    /// Does no other node share this node's sessions? Then none can take one over.
+    /// Whether this node is a cluster of one. Then no other node can take over its sessions.
     pub fn is_alone(&self) -> bool {
         self.node.is_alone
     }
 
-    /// Where to note how many sessions this node keeps.
+    /// The counter of this node's sessions, which the lease announces to peers.
     pub fn load(&self) -> Load {
         self.node.load.clone()
     }
 
-    /// This process.
+    /// The incarnation of this process.
     pub fn incarnation(&self) -> Incarnation {
         self.node.incarnation
     }
 
-    /// Where peers reach this node; empty where none does.
+    /// The address at which peers reach this node; empty in a cluster of one.
     pub fn address(&self) -> &str {
         &self.node.local.address
     }
 
-    /// May this node act as an owner now? No round trip.
+    /// Whether this node may act as an owner now. No round trip.
     pub fn may_act(&self) -> bool {
         self.node.lease.generation_if_valid().is_some()
     }
 
-    /// The generation of this node's lease, where it may act as an owner now. Rises whenever
-    /// others may have seen the node gone: a session that was claimed in an earlier generation is
-    /// claimed anew before anything is done for it.
+    /// The generation of this node's lease if the node may act as an owner now, else `None`. The
+    /// generation rises whenever other nodes may have seen this node without a lease. A session
+    /// that was claimed in an earlier generation must be claimed again before the node acts for it.
     pub fn valid_lease_generation(&self) -> Option<u64> {
         self.node.lease.generation_if_valid()
     }
@@ -68,18 +68,19 @@ impl Cluster {
         self.node.lease.generation()
     }
 
-    /// Waits until this incarnation was marked dead. It never acts again: end the process.
+    /// Waits until this incarnation is marked dead. It never acts again: end the process.
     pub async fn marked_dead(&self) {
         self.node.lease.incarnation_ended().await;
     }
 
-    /// Where a session is. Answers are kept for a moment; `fresh` reads the record again.
+    /// Locates a session. Results are cached; `fresh` bypasses the cache and reads the record
+    /// again.
     pub async fn locate(&self, session: &SessionId, fresh: bool) -> Result<SessionLocation, Error> {
         locator::locate(&self.node, session, fresh).await
     }
 
-    /// Takes a session over that [`Cluster::locate`] found without an owner, or with this
-    /// node as one that lacks it. One round trip, where nothing is in the way.
+    /// Claims a session that [`Cluster::locate`] found without an owner, or owned by this node,
+    /// which does not have it. One round trip in the common case.
     pub async fn claim(
         &self,
         session: &SessionId,
@@ -89,7 +90,7 @@ impl Cluster {
         claim::claim(&self.node, session, record, ttl).await
     }
 
-    /// What this node knows now that matters to its ownership of a session.
+    /// The state of this node's lease and of the store that decides on its ownership of a session.
     pub fn lease_snapshot(&self, session: &SessionId) -> LeaseSnapshot {
         let now = self.node.lease.now();
         let generation = self.node.failovers.generation(session, now);
@@ -103,48 +104,48 @@ impl Cluster {
         }
     }
 
-    /// Rises with each failover of the store that this node sees: then the failover generation of a
-    /// [`Cluster::lease_snapshot`] may be another. Takes no lock.
+    /// The newest failover generation of the store that this node has observed. When it rises, the
+    /// failover generation in a [`Cluster::lease_snapshot`] may have changed. Takes no lock.
     pub fn newest_failover_generation(&self) -> u64 {
         self.node.failovers.newest()
     }
 
-    /// Is stabilisation done, which follows a failover of the store and this node's start?
+    /// Whether the stabilisation that follows a failover of the store, or the start of this node,
+    /// is done.
     pub fn is_stable(&self) -> bool {
         self.node.failovers.is_stable(self.node.lease.now())
     }
 
-    /// Told each time the lease generation or a primary of the store changed, or the permission to
-    /// act was lost or came back: owners then have something to do for sessions in which nothing
-    /// happens.
+    /// Changes each time the lease generation, a primary of the store, or the node's permission to
+    /// act changes. Owners then check sessions in which nothing else happens.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.node.changes.subscribe()
     }
 
-    /// How many peers this node has found dead or without a lease.
+    /// How many peers this node has found dead or without a lease so far.
     pub fn deaths(&self) -> u64 {
         self.node.members.forgotten()
     }
 
-    /// Returns when this node has found more than so many peers gone: a request that waits
-    /// for a session of one of them need not wait longer.
+    /// Returns when [`Cluster::deaths`] exceeds `than`. A request that waits for a session of a
+    /// lost peer is then retried at once.
     pub fn another_death(&self, than: u64) -> impl Future<Output = ()> + Send + 'static {
         self.node.members.forgotten_more(than)
     }
 
-    /// The leases that were live when this node last looked, its own among them.
+    /// The leases that were live when this node last read them, its own included.
     pub fn nodes(&self) -> Vec<Lease> {
         self.node.members.leases()
     }
 
-    /// A node that takes sessions: one that a link is up to, if there is one, and the one
-    /// with the fewest sessions. This one is not asked. None where it is alone, or all leave.
+    /// The best peer that accepts sessions: one with an established link before others, then the
+    /// one with the fewest sessions. `None` in a cluster of one, or if every other node drains.
     pub fn willing(&self) -> Option<Peer> {
         let order = |lease: &Lease| (!self.node.peers.is_linked(lease.incarnation), lease.load);
         self.peer(self.takers().into_iter().min_by_key(order)?.incarnation)
     }
 
-    /// One of the nodes that take sessions and that a link is up to, another with each turn.
+    /// A peer that accepts sessions and has an established link; the next one with each `turn`.
     pub fn linked(&self, turn: usize) -> Option<Peer> {
         let mut linked = self.takers();
         linked.retain(|lease| self.node.peers.is_linked(lease.incarnation));
@@ -152,8 +153,8 @@ impl Cluster {
         self.peer(linked.get(turn.checked_rem(linked.len())?)?.incarnation)
     }
 
-    /// One of the nodes that take sessions and that a link is up to: the one with the fewest
-    /// sessions first, and with each turn the next.
+    /// A peer that accepts sessions and has an established link, ordered by load: `turn` 0 is the
+    /// peer with the fewest sessions.
     pub fn roomy(&self, turn: usize) -> Option<Peer> {
         let mut linked = self.takers();
         linked.retain(|lease| self.node.peers.is_linked(lease.incarnation));
@@ -161,9 +162,9 @@ impl Cluster {
         self.peer(linked.get(turn.checked_rem(linked.len())?)?.incarnation)
     }
 
-    /// A node through which to call another that cannot be reached from here, with each turn
-    /// another one. `None` where that one can be reached, as far as is known, or no node is
-    /// linked to both.
+    /// A node that can relay calls to an `owner` that this node cannot reach; the next one with
+    /// each `turn`. `None` if the owner is reachable as far as is known, if it runs an incompatible
+    /// program, or if no node is linked to both.
     pub fn relay(&self, owner: &Peer, turn: usize) -> Option<Peer> {
         let is_incompatible = owner.link.is_incompatible.load(Ordering::Relaxed);
         if !owner.link.calls.is_unreachable() || is_incompatible {
@@ -180,12 +181,12 @@ impl Cluster {
         relays.get(turn.checked_rem(relays.len())?).cloned()
     }
 
-    /// A node, where a link to call it is up.
+    /// The peer with this incarnation, if a link for calls to it is established.
     pub fn reachable(&self, incarnation: Incarnation) -> Option<Peer> {
         self.peer(incarnation).filter(|peer| peer.link.calls.is_up())
     }
 
-    /// The other nodes that take sessions.
+    /// The leases of the other nodes that accept sessions.
     fn takers(&self) -> Vec<Lease> {
         let own = self.node.incarnation;
         let mut leases = self.node.members.leases();
@@ -200,21 +201,21 @@ impl Cluster {
         Some(Peer { node: self.node.clone(), link })
     }
 
-    /// Tells the others that this node takes no new sessions.
+    /// Announces in the lease whether this node accepts new sessions.
     pub fn set_draining(&self, draining: bool) {
         self.node.draining.store(draining, Ordering::Relaxed);
         self.node.renew_now.notify_one();
     }
 
-    /// Gives the lease up and closes every link. What peers asked for and did not get is
-    /// lost to them.
+    /// Gives up the lease and closes every link. Calls of peers that have no reply by then are
+    /// lost.
     pub async fn leave(&self) {
         self.node.lease.give_up();
         self.leaving.cancel();
         self.left.cancelled().await;
         if !self.node.peers.linked().is_empty() {
-            // Peers that still call this node are told that nothing was started; when they
-            // have looked at the leases once more, they call it no more.
+            // This node answers further calls of peers with "not started". The peers stop calling
+            // once they have read the leases again.
             let look = Duration::from_millis(self.node.settings.renew_ms);
             tokio::time::sleep(look + LAST_CALLS).await;
         }

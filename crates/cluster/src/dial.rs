@@ -1,4 +1,5 @@
-//! Makes and keeps the link to one peer, and finds out when it is dead.
+//! Establishes the link to one peer, re-establishes it after a break, and detects that the peer is
+//! dead.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,26 +19,27 @@ use crate::{Settings, metrics};
 use ownership::detector::{Attempt, FailureDetector, Found, LOOK_MS, Links, Next, Timing, Verdict};
 use store::Incarnation;
 
-/// How long a mark of a dead node stands: longer than any node pauses and comes back.
+/// How long the store keeps the mark of a dead node: longer than any pause after which a process
+/// may continue.
 const MARK: Duration = Duration::from_hours(24);
 
-/// How long the store may take to answer a look at a peer's lease.
+/// How long the store may take to return the presence of a peer.
 const LOOK: Duration = Duration::from_millis(LOOK_MS);
 
-/// A peer of an incompatible program is logged once in so many attempts to connect: about once a
-/// minute, at a pause of 250 ms.
+/// An incompatible peer is logged once in this many attempts to connect: about once a minute, at a
+/// pause of 250 ms.
 const ATTEMPTS_A_LOG_LINE: u32 = 240;
 
 /// How an established link ended.
 enum Ended {
-    /// The peer ended it on purpose.
+    /// The peer closed it on purpose, with a goodbye.
     Parted,
-    /// The peer may not act any more. Others may, for what was its own.
+    /// The peer's lease is over: other nodes may act for its sessions.
     Lapsed,
     Broken,
 }
 
-/// Whatever happens to the task that connects, its calls learn of it.
+/// Reports a broken link to the waiting calls when the connecting task ends, whatever ended it.
 struct Connecting(Arc<PeerLink>);
 
 impl Drop for Connecting {
@@ -46,7 +48,7 @@ impl Drop for Connecting {
     }
 }
 
-/// A link that is counted while it is up.
+/// Counts an established link in the metrics until it is dropped.
 struct Counted;
 
 impl Counted {
@@ -62,7 +64,7 @@ impl Drop for Counted {
     }
 }
 
-/// Whether this node has found the peer of a link dead. Not any more when this is dropped.
+/// Records whether this node has found the peer of a link dead. The record is cleared on drop.
 struct FoundDead<'a> {
     node: &'a MemberNode,
     peer: Incarnation,
@@ -80,12 +82,12 @@ impl Drop for FoundDead<'_> {
     }
 }
 
-/// Connects, in the background, and keeps the link for as long as the peer is a member.
-/// The calls must have asked for it: `Calls::open`, `Calls::want`.
+/// Connects in a background task, and keeps the link established as long as the peer is a member.
+/// Call it only when `Calls::open` or `Calls::want` has requested a connection.
 pub(crate) fn connect(node: &Arc<MemberNode>, link: &Arc<PeerLink>) {
     let connecting = Connecting(link.clone());
     let node = node.clone();
-    // A runtime that is shutting down drops the future, and so tells the calls.
+    // A runtime that shuts down drops this future, and with it `connecting`, which fails the calls.
     node.runtime.clone().spawn(async move {
         let closing = node.closing.clone();
         closing.run_until_cancelled(keep_linked(&node, &connecting.0)).await;
@@ -93,13 +95,14 @@ pub(crate) fn connect(node: &Arc<MemberNode>, link: &Arc<PeerLink>) {
     });
 }
 
-/// Makes the link, and makes it anew when it breaks.
+/// Establishes the link, and re-establishes it when it breaks, until the peer is gone or has left.
 async fn keep_linked(node: &Arc<MemberNode>, link: &Arc<PeerLink>) {
-    // From the start, not only when a link of this node breaks: the peer may have made a link that
-    // has broken already.
+    // The detector exists before the first break of this node's own link: a link that the peer made
+    // may have broken already.
     let mut detector = detector(node);
     let found_dead = FoundDead { node, peer: link.incarnation };
-    // For longer than a link: how the link ended may be known first.
+    // The watch outlives each link: the end of the watched connection may be known before the link
+    // ends.
     let _watch = Watch::start(node, link);
     loop {
         let meeting = meet(node, link, Purpose::Calls);
@@ -115,7 +118,9 @@ async fn keep_linked(node: &Arc<MemberNode>, link: &Arc<PeerLink>) {
                 continue;
             }
             Ok(Err(failure)) => failure,
-            Err(_) => Failure::Other("it did not answer in time".to_owned()),
+            Err(_) => {
+                Failure::Other("the peer did not answer within cluster.connect_ms".to_owned())
+            }
         };
         let is_incompatible = matches!(failure, Failure::Incompatible(_));
         link.is_incompatible.store(is_incompatible, Ordering::Relaxed);
@@ -145,7 +150,7 @@ async fn keep_linked(node: &Arc<MemberNode>, link: &Arc<PeerLink>) {
         };
         match failure {
             Failure::Superseded(by) if gone => {
-                tracing::info!(node = %peer, %by, "a peer's process was replaced");
+                tracing::info!(node = %peer, %by, "peer process was replaced by a new one at the same address");
             }
             Failure::Incompatible(why) if detector.attempts() % ATTEMPTS_A_LOG_LINE == 1 => {
                 tracing::warn!(
@@ -169,7 +174,8 @@ async fn keep_linked(node: &Arc<MemberNode>, link: &Arc<PeerLink>) {
     }
 }
 
-/// The peer's process stays the same, so what it reads does too.
+/// Records the payload version. It stays the same for every later link: the peer is the same
+/// process.
 fn record_payload_version(node: &MemberNode, link: &PeerLink, established: &Established) {
     link.is_incompatible.store(false, Ordering::Relaxed);
     if let Some(version) = node.local.versions.common(established.peer().versions) {
@@ -183,7 +189,7 @@ fn detector(node: &MemberNode) -> FailureDetector {
     FailureDetector::new(node.lease.now(), timing)
 }
 
-/// Reads what the store holds about a peer, for its failure detector.
+/// Reads the presence of a peer from the store and passes it to the failure detector.
 async fn look_up_peer(
     node: &MemberNode,
     peer: Incarnation,
@@ -215,12 +221,12 @@ async fn carry_calls(
             peering::Ended::Goodbye => Ended::Parted,
             why => {
                 let closed = orderly_end.was_seen();
-                tracing::warn!(node = %link.incarnation, %why, closed, "the link to a peer broke");
+                tracing::warn!(node = %link.incarnation, %why, closed, "peer link broke");
                 Ended::Broken
             }
         },
         () = &mut lapsed => {
-            tracing::warn!(node = %link.incarnation, "a peer's lease is over");
+            tracing::warn!(node = %link.incarnation, "peer lease expired; closed the link to it");
             Ended::Lapsed
         }
     };
@@ -232,14 +238,15 @@ async fn carry_calls(
     ended
 }
 
-/// Has the store note that an incarnation is dead, which was found so by the renewal `seen`. No
-/// while another peer is linked to it, where it renewed since, or the store cannot be asked.
+/// Marks an incarnation dead in the store; `seen` is the number of the renewal after which it was
+/// found dead. Returns `false` if another peer is linked to it, if it has renewed its lease since,
+/// or if the store did not answer.
 pub(crate) async fn mark_dead(
     node: &MemberNode,
     incarnation: Incarnation,
     seen: Option<u64>,
 ) -> bool {
-    // Calls wait meanwhile for a link, so a store that is slow is not waited for.
+    // The wait is bounded: calls wait for a link meanwhile, and the store may be slow.
     let also_dead = node.peers.found_dead_besides(incarnation);
     let marking = node.store.mark_dead(incarnation, node.incarnation, &also_dead, seen, MARK);
     let Ok(marking) = timeout(node.settings.connect(), marking).await else { return false };
@@ -252,7 +259,7 @@ pub(crate) async fn mark_dead(
         }
         Ok(Marking::LinkedTo(_) | Marking::Renewed) => false,
         Err(error) => {
-            tracing::warn!(%error, node = %incarnation, "a node could not be marked dead");
+            tracing::warn!(%error, node = %incarnation, "marking a node dead failed");
             false
         }
     }

@@ -1,4 +1,4 @@
-//! What this node knows of failovers of the store, for all its threads.
+//! The failovers of the store that this node has observed, shared by all its threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -11,8 +11,8 @@ use store::{Primary, PrimaryId};
 
 use crate::metrics;
 
-/// The primaries as this node knows them. Asked before each turn of each session, written after
-/// failovers.
+/// The primaries of the store as this node knows them. Read before each step of each session,
+/// written after failovers.
 pub(crate) struct Failovers {
     tracker: RwLock<FailoverTracker>,
     /// [`FailoverTracker::newest`].
@@ -20,20 +20,20 @@ pub(crate) struct Failovers {
 }
 
 impl Failovers {
-    /// Stabilisation takes so much time.
+    /// `stabilisation` is the time that owners have to write their sessions again after a failover.
     pub(crate) fn new(stabilisation: Duration) -> Self {
         let tracker = FailoverTracker::new(millis(stabilisation));
         Self { tracker: RwLock::new(tracker), newest: AtomicU64::new(0) }
     }
 
-    /// Of a node on its own, which does not look at the primaries.
+    /// For a cluster of one, which does not read the primaries.
     pub(crate) fn never() -> Self {
         let tracker = FailoverTracker::never();
         let newest = AtomicU64::new(tracker.newest());
         Self { tracker: RwLock::new(tracker), newest }
     }
 
-    /// Takes the primaries that answered. Returns whether any is new.
+    /// Records the primaries that answered. Returns whether any of them is new.
     pub(crate) fn observe(&self, primaries: Vec<Primary>, now: u64) -> bool {
         let mut tracker = self.tracker.write().unwrap_or_else(PoisonError::into_inner);
         let observed = tracker.observe(primaries, now);
@@ -42,12 +42,14 @@ impl Failovers {
         drop(tracker);
         if observed.failed_over {
             metrics::FAILOVERS.inc();
-            tracing::warn!("the store has another primary; sessions are written anew");
+            tracing::warn!(
+                "store failover observed: sessions are written again to the new primary"
+            );
         }
         observed.any_new
     }
 
-    /// The generation of the primary that keeps this session.
+    /// The failover generation of the primary that stores this session.
     pub(crate) fn generation(&self, session: &SessionId, now: u64) -> Generation {
         self.tracker().generation(|| slot_of(session), slot_of_leases, now)
     }
@@ -57,17 +59,17 @@ impl Failovers {
         self.newest.load(Ordering::Acquire)
     }
 
-    /// The primaries that this node takes into account.
+    /// The ids of the primaries that this node knows.
     pub(crate) fn primaries(&self) -> Vec<PrimaryId> {
         self.tracker().primaries()
     }
 
-    /// Is the stabilisation of all primaries done?
+    /// Whether the stabilisation of all primaries is done.
     pub(crate) fn is_stable(&self, now: u64) -> bool {
         self.tracker().is_stable(now)
     }
 
-    /// Does a lease that is not there prove that its node may not act?
+    /// Whether a missing lease proves that its node may not act.
     pub(crate) fn lapse_proves(&self, now: u64, lease: Duration) -> bool {
         self.tracker().lapse_proves(slot_of_leases, now, millis(lease))
     }

@@ -1,4 +1,4 @@
-//! What is known of the link from this node to one other, whether it is up or not.
+//! The state of the link from this node to one peer, whether it is established or not.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -7,24 +7,25 @@ use peering::{Calls, Limits};
 use store::Incarnation;
 use tokio::sync::Notify;
 
-/// One node's link to another.
+/// The link from this node to one peer.
 pub(crate) struct PeerLink {
-    /// Whom it is meant for.
+    /// The incarnation of the peer.
     pub(crate) incarnation: Incarnation,
     pub(crate) address: Arc<str>,
     pub(crate) calls: Arc<Calls>,
-    /// The peer's lease is over: it does nothing of what it was asked.
+    /// Notified when the peer's lease is over: the peer no longer serves calls.
     pub(crate) lapsed: Notify,
-    /// The newest version of payloads that both nodes read. Known from the first link on.
+    /// The newest payload version that both nodes read. Set when the first link is established.
     pub(crate) payload_version: OnceLock<u32>,
-    /// At the last attempt to connect there was no version that both read.
+    /// Whether the last attempt to connect found no common payload version.
     pub(crate) is_incompatible: AtomicBool,
-    /// The peer was about to leave when its lease was last seen, and ends the link itself.
+    /// Whether the peer was draining when its lease was last read. Such a peer ends the link
+    /// itself.
     pub(crate) is_departing: AtomicBool,
 }
 
 impl PeerLink {
-    /// A link that is down.
+    /// Creates a link that is not established.
     pub(crate) fn new(incarnation: Incarnation, address: Arc<str>, limits: Limits) -> Self {
         Self {
             incarnation,

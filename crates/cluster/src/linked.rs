@@ -1,4 +1,4 @@
-//! A link that is up, for as long as it is.
+//! A guard that registers an established link until it ends.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use peering::OrderlyEnd;
 use crate::node::MemberNode;
 use store::Incarnation;
 
-/// A live link. Dropped when it ends, whereupon the lease is renewed at once: a node that
-/// loses a link may be the one that is taken for dead.
+/// An established link. Dropping it renews the lease at once: a node that loses a link may be the
+/// one that its peer marks dead.
 pub(crate) struct Linked {
     node: Arc<MemberNode>,
     peer: Incarnation,
@@ -16,14 +16,15 @@ pub(crate) struct Linked {
 }
 
 impl Linked {
-    /// `end` is that of the link's connection.
+    /// `end` reports how the connection of the link ended.
     pub(crate) fn new(node: &Arc<MemberNode>, peer: Incarnation, end: OrderlyEnd) -> Self {
         node.peers.begin_link(peer);
-        // The renewed lease lists this link. If the link breaks, the peer sees from that list
-        // whether this node has renewed its lease since, and so whether it is alive.
+        // The renewed lease lists this link. After a break, the peer reads from that list whether
+        // this node has renewed its lease since, and so whether it is alive.
         node.renew_now.notify_one();
         if !node.members.knows(peer) {
-            // It came a moment ago. A link back notices its death as well.
+            // The peer may have joined a moment ago. A link in the other direction detects its
+            // death as well.
             node.look_now.notify_one();
         }
         Self { node: node.clone(), peer, end }

@@ -1,4 +1,4 @@
-//! Takes links of peers and answers their calls.
+//! Accepts connections of peers and answers their calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::node::MemberNode;
 use crate::{PeerCallHandler, Replies, peer_watch};
 use store::Incarnation;
 
-/// How long to wait after no connection could be taken: the process has too many files open.
+/// The pause after a failed accept: the process has too many open files.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The calls of peers, as long as this node holds its lease.
+/// Passes calls of peers to the handler until this node gives up its lease.
 struct ServiceUnderLease {
     node: Arc<MemberNode>,
     handler: Arc<dyn PeerCallHandler>,
@@ -32,7 +32,7 @@ impl Answerer for ServiceUnderLease {
     }
 }
 
-/// Listens until the node closes its links.
+/// Accepts connections until the node closes its links.
 pub(crate) async fn listen(
     node: Arc<MemberNode>,
     sockets: TcpListener,
@@ -45,7 +45,7 @@ pub(crate) async fn listen(
         let (stream, from) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "no link of a peer can be taken");
+                tracing::warn!(%error, "accepting a peer connection failed; retrying in 200 ms");
                 sleep(PAUSE).await;
                 continue;
             }
@@ -76,7 +76,7 @@ async fn answer(
     let limits = node.settings.limits();
     let ended = established.answer(service, limits, &node.closing).await;
     if let Some(why) = ended {
-        tracing::debug!(node = %caller, %why, "a link ended");
+        tracing::debug!(node = %caller, %why, "peer connection ended");
     }
     drop(linked);
 }

@@ -1,4 +1,4 @@
-//! At which other node each session was found.
+//! A bounded cache of the peers at which sessions were found.
 
 use std::collections::HashMap;
 use std::mem;
@@ -7,11 +7,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use protocol::SessionId;
 use store::Incarnation;
 
-/// Which other node each session was found at. Believed until a call there says
-/// otherwise.
+/// Maps a session to the peer at which it was found. An entry is used until a call to that peer
+/// proves it wrong.
 ///
-/// In two halves: when the younger is full, it becomes the older, and what was older
-/// and was not asked for since is forgotten.
+/// The cache has two halves. When the younger half is full it replaces the older one, and entries
+/// of the older half that were not read since are dropped.
 pub(crate) struct LocationCache {
     half: usize,
     halves: Mutex<Halves>,
@@ -24,12 +24,12 @@ struct Halves {
 }
 
 impl LocationCache {
-    /// Remembers at most `max` sessions.
+    /// Creates a cache of at most `max` sessions.
     pub(crate) fn new(max: usize) -> Self {
         Self { half: (max / 2).max(1), halves: Mutex::default() }
     }
 
-    /// Where the session was found.
+    /// The peer at which the session was found.
     pub(crate) fn get(&self, session: &SessionId) -> Option<Incarnation> {
         let mut halves = self.halves();
         if let Some(owner) = halves.younger.get(session) {
@@ -40,12 +40,12 @@ impl LocationCache {
         Some(owner)
     }
 
-    /// Remembers where the session was found.
+    /// Records the peer at which the session was found.
     pub(crate) fn insert(&self, session: &SessionId, owner: Incarnation) {
         self.halves().insert(session.clone(), owner, self.half);
     }
 
-    /// Forgets where the session was found.
+    /// Drops the entry of the session.
     pub(crate) fn forget(&self, session: &SessionId) {
         let mut halves = self.halves();
         halves.younger.remove(session);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_kept_and_the_rest_is_forgotten_in_time() {
+    fn entries_that_are_read_are_kept_and_others_are_dropped_in_time() {
         let cache = LocationCache::new(8);
         cache.insert(&session(0), Incarnation(7));
         for n in 1..100 {

@@ -1,4 +1,4 @@
-//! Where a session is: what is known, and what the store has to be asked.
+//! Locates a session: from the cache, or from its record in the store.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{Error, Peer, SessionLocation};
 use ownership::location::{self, Location};
 use ownership::machine::Stabilisation;
 
-/// Where a session is. `fresh`: nothing that is known is believed.
+/// Locates a session. `fresh`: bypasses the cache.
 pub(crate) async fn locate(
     node: &Arc<MemberNode>,
     session: &SessionId,
@@ -25,7 +25,8 @@ pub(crate) async fn locate(
     let location = look_up(node, session, fresh).await?;
     match &location {
         SessionLocation::There(peer) => node.location_cache.insert(session, peer.link.incarnation),
-        // Whether it is here is known better elsewhere; the rest changes with a claim.
+        // Only sessions at peers are cached: the registry knows the local ones, and a claim changes
+        // the others.
         _ => node.location_cache.forget(session),
     }
     Ok(location)
@@ -49,7 +50,7 @@ async fn look_up(
         Location::Ended => return Ok(SessionLocation::Ended(record)),
         Location::Here => return Ok(SessionLocation::Here(record)),
         Location::Ownerless(cause) => return Ok(SessionLocation::Ownerless(record, cause)),
-        // Without leases it is not known whether that owner lives.
+        // A cluster of one keeps no leases, so it cannot tell whether another owner is alive.
         Location::At(_) if node.is_alone => return Ok(SessionLocation::Unknown),
         Location::At(owner) => owner,
     };
@@ -60,7 +61,8 @@ async fn look_up(
     let lease_generation = node.valid_lease_generation().await;
     let presence = node.store.presence(owner).await.map_err(Error::Store)?;
     let proves = node.lapse_proves();
-    // Asked only where it decides: a node that doubts its lease waits for the next renewal.
+    // The lease is awaited only where it decides: a node that doubts its lease waits for the next
+    // renewal.
     let decides = presence == Presence::Gone && proves.is_ok();
     let lease_held = decides && node.holds_on(lease_generation).await;
     match (location::claimable(&presence, proves, lease_held)?, presence) {

@@ -1,4 +1,4 @@
-//! Connects to a peer and finds out that it is the one that was meant.
+//! Connects to a peer and verifies that the process at its address is the expected one.
 
 use peering::{ConnectError, Established, PeerIdentity, Purpose};
 
@@ -6,20 +6,20 @@ use crate::link::PeerLink;
 use crate::node::MemberNode;
 use store::Incarnation;
 
-/// Why there is no link.
+/// The reason why no link was established.
 pub(crate) enum Failure {
     /// Nothing listens at the address.
     Refused,
-    /// Another process of the cluster answers, which is told to be at this very address. So
-    /// the one meant is not there any more; unless its lease is still renewed.
+    /// Another process of the cluster answers at this very address, and announces the address as
+    /// its own. So the expected process is gone, unless its lease is still renewed.
     Superseded(Incarnation),
-    /// The peer is there, and reads no version of payloads that this node reads.
+    /// The peer is there, and the two programs have no common payload version.
     Incompatible(String),
-    /// Anything else.
+    /// Any other reason, as text.
     Other(String),
 }
 
-/// Connects, and finds out that the peer of the link is there.
+/// Connects, and verifies that the peer of the link answers.
 pub(crate) async fn meet(
     node: &MemberNode,
     link: &PeerLink,
@@ -42,12 +42,12 @@ impl From<ConnectError> for Failure {
     }
 }
 
-/// What it means that another process answers than the one that was called. A connection may
-/// have been led elsewhere, also back to this node: that proves nothing of the one called.
+/// Judges an answer of another process than the expected one. A connection may have been redirected
+/// to another node or back to this one: that proves nothing about the expected process.
 fn another(node: &MemberNode, link: &PeerLink, callee: &PeerIdentity) -> Failure {
     if callee.incarnation == node.local.incarnation {
         return Failure::Other(format!(
-            "this node itself answers at {}; see cluster.advertise of both nodes, and what \
+            "this node itself answers at {}; check cluster.advertise of both nodes, and what \
              leads there",
             link.address
         ));

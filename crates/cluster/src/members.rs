@@ -1,4 +1,4 @@
-//! The nodes that hold leases, as this one knows them.
+//! The nodes that hold leases, as this node last read them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,21 +12,21 @@ use crate::link::PeerLink;
 use crate::metrics;
 use store::Incarnation;
 
-/// Most nodes that are known; more are looked up each time they are needed.
+/// The most nodes that are kept. The leases of further nodes are read each time they are needed.
 const MEMBERS_MAX: usize = 1_024;
 
 /// Leases and links of other nodes, refreshed with each renewal.
 pub(crate) struct Members {
     limits: Limits,
     state: Mutex<State>,
-    /// How many known nodes were forgotten, and who waits for the next.
+    /// How many known nodes were forgotten, and the waiters for the next one.
     forgotten: Arc<(AtomicU64, Notify)>,
 }
 
 #[derive(Default)]
 struct State {
     leases: HashMap<Incarnation, Lease>,
-    /// A link to each of them. At the next refresh those go that are down and whose node
+    /// A link to each of them. A refresh drops the links that are not established and whose node
     /// has no lease.
     links: HashMap<Incarnation, Arc<PeerLink>>,
 }
@@ -36,8 +36,8 @@ impl Members {
         Self { limits, state: Mutex::default(), forgotten: Arc::default() }
     }
 
-    /// Takes the leases that are live now. Answers with the links to nodes that hold none
-    /// and were not about to leave.
+    /// Stores the leases that are live now. Returns the links to nodes that hold no lease and were
+    /// not draining.
     pub(crate) fn refresh(&self, leases: Vec<Lease>) -> Vec<Arc<PeerLink>> {
         metrics::NODES.set(i64::try_from(leases.len()).unwrap_or(i64::MAX));
         let leases = leases.into_iter().take(MEMBERS_MAX).map(|lease| (lease.incarnation, lease));
@@ -56,25 +56,25 @@ impl Members {
         without
     }
 
-    /// Is its lease known?
+    /// Whether a lease of this incarnation is known.
     pub(crate) fn knows(&self, incarnation: Incarnation) -> bool {
         self.state().leases.contains_key(&incarnation)
     }
 
-    /// Is this the link to a node that holds a lease, as far as is known?
+    /// Whether this is the current link to a node whose lease is known.
     pub(crate) fn keeps(&self, link: &Arc<PeerLink>) -> bool {
         let state = self.state();
         let kept = state.links.get(&link.incarnation).is_some_and(|kept| Arc::ptr_eq(kept, link));
         kept && state.leases.contains_key(&link.incarnation)
     }
 
-    /// A node is dead, or its lease is not to be believed any more.
+    /// Forgets a node that is dead or whose lease is no longer valid.
     pub(crate) fn forget(&self, incarnation: Incarnation) {
         let mut state = self.state();
         let was_known = state.leases.remove(&incarnation).is_some();
         state.links.remove(&incarnation);
         drop(state);
-        // Who looks for a session of a dead node forgets the node each time.
+        // Each lookup of a session of a dead node forgets that node again.
         if was_known {
             let (count, waiters) = &*self.forgotten;
             count.fetch_add(1, Ordering::Release);
@@ -82,12 +82,12 @@ impl Members {
         }
     }
 
-    /// How many nodes that were known have been forgotten.
+    /// How many known nodes have been forgotten so far.
     pub(crate) fn forgotten(&self) -> u64 {
         self.forgotten.0.load(Ordering::Acquire)
     }
 
-    /// Returns when more than so many nodes have been forgotten.
+    /// Returns when more than `than` nodes have been forgotten.
     pub(crate) fn forgotten_more(&self, than: u64) -> impl Future<Output = ()> + Send + 'static {
         let forgotten = self.forgotten.clone();
         async move {
@@ -106,7 +106,7 @@ impl Members {
         Some(self.link(&mut state, incarnation, address))
     }
 
-    /// The link to a node that just showed its lease.
+    /// The link to the node that holds this lease, which was just read.
     pub(crate) fn link_by(&self, lease: Lease) -> Arc<PeerLink> {
         let mut state = self.state();
         let link = self.link(&mut state, lease.incarnation, lease.address.clone());
@@ -116,7 +116,7 @@ impl Members {
         link
     }
 
-    /// A link to each node but this one.
+    /// The links to all known nodes except this one.
     pub(crate) fn links_to_others(&self, own: Incarnation) -> Vec<Arc<PeerLink>> {
         let mut state = self.state();
         let others: Vec<_> = state

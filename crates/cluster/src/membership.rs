@@ -1,4 +1,4 @@
-//! How a node joins a cluster, or is one on its own.
+//! Joins a node to a cluster, or sets up a cluster of one.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -24,22 +24,22 @@ use crate::serve::{Load, PeerCallHandler};
 use crate::settings::Settings;
 use crate::upkeep;
 
-/// A node that holds its lease and does not answer the calls of peers yet. Peers that connect
-/// meanwhile wait.
+/// A node that holds its lease and does not answer calls of peers yet. Peers that connect meanwhile
+/// wait.
 #[must_use = "peers wait until their calls are served"]
 pub struct Membership {
     cluster: Cluster,
-    /// Where peers connect; none where no peer does.
+    /// The listener for peers; `None` if no peer connects to this node.
     sockets: Option<TcpListener>,
 }
 
 impl Membership {
-    /// This node's place among the others.
+    /// The handle of this node's membership.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// Answers the calls of peers from now on.
+    /// Starts to answer the calls of peers with `handler`.
     pub fn serve(self, handler: Arc<dyn PeerCallHandler>) -> Cluster {
         if let Some(sockets) = self.sockets {
             let node = self.cluster.node.clone();
@@ -50,11 +50,11 @@ impl Membership {
 }
 
 impl Cluster {
-    /// Takes up a lease, listens for peers, and keeps doing both until [`Cluster::leave`],
-    /// on the runtime that this is called on.
+    /// Acquires a lease and listens for peers, on the runtime of the caller, until
+    /// [`Cluster::leave`].
     ///
-    /// `versions`: of the calls and replies that this node reads. A link to a node comes about only
-    /// where both read one.
+    /// `versions` are the payload versions that this node reads. A link is established only between
+    /// nodes with a common version.
     pub async fn join(
         settings: Settings,
         store: Arc<dyn Store>,
@@ -63,11 +63,11 @@ impl Cluster {
         Self::join_by(clock::boottime(), settings, store, versions).await
     }
 
-    /// A cluster of one: its lease is always valid, and no peer ever connects. No other node may
+    /// Creates a cluster of one: its lease is always valid, and no peer connects. No other node may
     /// use the store. Call it within the runtime that the node runs on.
     pub fn alone(store: Arc<dyn Store>) -> Membership {
-        // It names this process and is no secret; where the system has no randomness, the
-        // hasher's will do.
+        // The number identifies this process and is not secret; without random bytes from the
+        // operating system, the hasher's are sufficient.
         let random = getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(0));
         let settings = Settings::default();
         let local = LocalNode {
@@ -99,14 +99,14 @@ impl Cluster {
             runtime: Handle::current(),
             settings,
         };
-        // There is no lease in the store to give up.
+        // The store holds no lease of this node.
         let left = CancellationToken::new();
         left.cancel();
         let cluster = Self { node: Arc::new(node), leaving: CancellationToken::new(), left };
         Membership { cluster, sockets: None }
     }
 
-    /// Joins, and holds the lease by `clock`.
+    /// Joins a cluster; `clock` measures the lease.
     pub(crate) async fn join_by(
         clock: Clock,
         settings: Settings,
@@ -120,8 +120,9 @@ impl Cluster {
                  can guess it; use 32 random bytes, as from `openssl rand -hex 32`"
             );
         }
-        let random = getrandom::u64()
-            .map_err(|error| Error::Settings(format!("the system has no random bits: {error}")))?;
+        let random = getrandom::u64().map_err(|error| {
+            Error::Settings(format!("the operating system returned no random bytes: {error}"))
+        })?;
         let listener = bind(&settings.listen).await?;
         let address = match &listener {
             Some((_, bound)) => settings.announced_address(*bound)?,
@@ -162,7 +163,7 @@ impl Cluster {
             settings,
         });
         peering::install_flush_queue();
-        // What the system gave this process to listen at, it has taken from no other.
+        // A port that the operating system chose for this process belongs to no other node.
         let is_given =
             listener.as_ref().is_none_or(|(_, bound)| *node.local.address == *bound.to_string());
         if !is_given {
@@ -174,13 +175,13 @@ impl Cluster {
         tokio::spawn(upkeep::keep_lease(node.clone(), leaving.clone(), left.clone().drop_guard()));
         tokio::spawn(upkeep::keep_looking(node.clone(), leaving.clone()));
         tokio::spawn(upkeep::mark_former_nodes(node.clone()));
-        tracing::info!(incarnation = %node.incarnation, address = %node.local.address, "joined");
+        tracing::info!(incarnation = %node.incarnation, address = %node.local.address, "joined the cluster");
         let sockets = listener.map(|(sockets, _)| sockets);
         Ok(Membership { cluster: Self { node, leaving, left }, sockets })
     }
 }
 
-/// Binds the listener, where there is to be one.
+/// Binds the listener, unless `address` is empty.
 async fn bind(address: &str) -> Result<Option<(TcpListener, std::net::SocketAddr)>, Error> {
     if address.is_empty() {
         return Ok(None);

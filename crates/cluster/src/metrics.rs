@@ -1,4 +1,4 @@
-//! What is counted of the cluster.
+//! The metrics of the cluster.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -6,55 +6,52 @@ use std::time::Duration;
 use prometheus::{Gauge, IntCounter, IntGauge};
 use telemetry::register;
 
-/// How old the lease is.
+/// The age of the lease.
 static LEASE_AGE: LazyLock<Gauge> = LazyLock::new(|| {
     register::float_gauge(
         "roundhouse_lease_age_seconds",
-        "Time since the last lease renewal that succeeded was sent, when last looked at.",
+        "Time since the last successful lease renewal was sent.",
     )
 });
 
-/// How old it may become.
+/// The age at which the node stops acting.
 static LEASE_SPAN: LazyLock<Gauge> = LazyLock::new(|| {
     register::float_gauge(
         "roundhouse_lease_span_seconds",
-        "How old the lease may become before the node stops acting.",
+        "Age of the lease at which the node stops acting.",
     )
 });
 
-/// Renewals that failed.
+/// Lease renewals that failed.
 pub(crate) static RENEWALS_FAILED: LazyLock<IntCounter> = LazyLock::new(|| {
-    register::counter(
-        "roundhouse_lease_renewals_failed_total",
-        "Lease renewals that the store did not do.",
-    )
+    register::counter("roundhouse_lease_renewals_failed_total", "Lease renewals that failed.")
 });
 
-/// How often the lease was not there any more.
+/// How often the lease lapsed or was missing.
 pub(crate) static LEASES_LOST: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_leases_lost_total",
-        "How often this node's lease lapsed or was gone.",
+        "Number of times that this node's lease lapsed or was missing from the store.",
     )
 });
 
-/// How often a session was claimed.
+/// Sessions that this node claimed.
 pub(crate) static CLAIMS: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_claims_total",
-        "How often this node claimed a session of a lost or parted owner.",
+        "Sessions that this node claimed from an owner that was lost or had left.",
     )
 });
 
-/// How often the store had another primary.
+/// Failovers of the store.
 pub(crate) static FAILOVERS: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_store_failovers_total",
-        "How often the store was seen with a new primary.",
+        "Failovers of the store that this node observed.",
     )
 });
 
-/// Is the stabilisation after a failover of the store not over?
+/// Whether a stabilisation is under way.
 pub(crate) static STABILISING: LazyLock<IntGauge> = LazyLock::new(|| {
     register::gauge(
         "roundhouse_stabilising",
@@ -64,14 +61,14 @@ pub(crate) static STABILISING: LazyLock<IntGauge> = LazyLock::new(|| {
 
 /// Nodes that hold a lease.
 pub(crate) static NODES: LazyLock<IntGauge> = LazyLock::new(|| {
-    register::gauge("roundhouse_nodes", "Nodes that hold a lease, as this node knows.")
+    register::gauge("roundhouse_nodes", "Nodes that hold a lease, as this node last read them.")
 });
 
-/// Links to peers.
+/// Established links to peers.
 pub(crate) static LINKS: LazyLock<IntGauge> =
     LazyLock::new(|| register::gauge("roundhouse_peer_links", "Established links to other nodes."));
 
-/// Links that broke.
+/// Established links that broke.
 pub(crate) static LINKS_BROKEN: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_peer_links_broken_total",
@@ -79,17 +76,17 @@ pub(crate) static LINKS_BROKEN: LazyLock<IntCounter> = LazyLock::new(|| {
     )
 });
 
-/// Nodes this node marked dead.
+/// Nodes that this node marked dead.
 pub(crate) static MARKED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter("roundhouse_nodes_marked_dead_total", "Nodes that this node marked dead.")
 });
 
-/// Notes how old the lease is.
+/// Sets the age of the lease.
 pub(crate) fn set_lease_age(age: Duration) {
     LEASE_AGE.set(age.as_secs_f64());
 }
 
-/// Shows every metric from the start, so that a rate is right from the first event on.
+/// Registers every metric at the start, so that a rate includes the first event.
 pub(crate) fn show(lease_span: Duration) {
     LEASE_SPAN.set(lease_span.as_secs_f64());
     LazyLock::force(&LEASE_AGE);

@@ -1,4 +1,4 @@
-//! What the parts of a node's place in the cluster share: its lease, its links, the other nodes.
+//! The shared state of a node's membership: its lease, its links, the other nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,58 +21,58 @@ use crate::peers::Peers;
 use crate::{Load, Settings, metrics};
 use store::Incarnation;
 
-/// How long the store keeps that a node has left: longer than any renewal of its own may
-/// still be on its way. After that, a late renewal would bring the lease back.
+/// How long the store keeps the record that a node has left: longer than a renewal of that node can
+/// be delayed. A renewal after that would create the lease again.
 const LEFT: Duration = Duration::from_secs(3_600);
 
-/// How long a renewal after the loss of a link is waited for where nothing else is to do.
+/// The longest wait for the renewal that follows the loss of a link.
 const DOUBT: Duration = Duration::from_millis(500);
 
-/// How long a node that starts waits for a store that is out of reach: as long as a failover
-/// takes. Then it says why, and does not start.
+/// How long a starting node waits for an unreachable store: as long as a failover takes. After that
+/// the start fails.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long it waits before it tries again.
+/// The wait between two attempts.
 const START_PAUSE: Duration = Duration::from_millis(200);
 
-/// How often a lease is looked at that names this node's address, while it starts.
+/// How often a starting node reads a lease that names its own address.
 const NAMESAKE_PAUSE: Duration = Duration::from_millis(100);
 
-/// How much later than its time a renewal may come, in milliseconds.
+/// How late a renewal may arrive, in milliseconds.
 const NAMESAKE_LATE_MS: u64 = 250;
 
-/// This node's place among the others.
+/// A node's membership in its cluster, shared by its tasks.
 pub(crate) struct MemberNode {
     pub(crate) settings: Settings,
     pub(crate) incarnation: Incarnation,
     pub(crate) name: Arc<str>,
     pub(crate) store: Arc<dyn Store>,
-    /// How many sessions this node keeps.
+    /// The number of sessions on this node.
     pub(crate) load: Load,
-    /// No other node shares its sessions.
+    /// Whether this is a cluster of one.
     pub(crate) is_alone: bool,
-    /// What connections to peers are made and taken with.
+    /// The identity of this node in handshakes.
     pub(crate) local: LocalNode,
     pub(crate) lease: NodeLease,
     pub(crate) failovers: Failovers,
-    /// Rises when sessions have something to do: the lease generation or a primary changed,
-    /// or the permission to act was lost or came back.
+    /// Changes when sessions have to check their ownership: the lease generation, a primary or the
+    /// permission to act has changed.
     pub(crate) changes: watch::Sender<u64>,
     pub(crate) peers: Peers,
     pub(crate) members: Members,
     pub(crate) location_cache: LocationCache,
     pub(crate) draining: AtomicBool,
-    /// The lease has something new to say.
+    /// Notified when the content of the lease has changed.
     pub(crate) renew_now: Notify,
-    /// There may be a node that is not known yet.
+    /// Notified when a node may have joined that is not known yet.
     pub(crate) look_now: Notify,
-    /// Every link ends, and nothing begins any more.
+    /// Cancelled when every link is to end and no new one may begin.
     pub(crate) closing: CancellationToken,
     pub(crate) runtime: Handle,
 }
 
 impl MemberNode {
-    /// What a renewal says.
+    /// The lease that a renewal writes.
     fn lease(&self, renewal: &Renewal) -> Lease {
         Lease {
             incarnation: self.incarnation,
@@ -86,8 +86,8 @@ impl MemberNode {
         }
     }
 
-    /// The lease generation, where the node may act. Where it may not only because it lost a link a
-    /// moment ago, that is waited for.
+    /// The lease generation if the node may act, else `None`. If the node may not act only because
+    /// it lost a link a moment ago, this waits for the next renewal.
     pub(crate) async fn valid_lease_generation(&self) -> Option<u64> {
         let mut changes = self.changes.subscribe();
         if !self.lease.is_doubted() {
@@ -98,7 +98,7 @@ impl MemberNode {
         self.lease.generation_if_valid()
     }
 
-    /// Has this node held its lease all the time in this generation?
+    /// Whether this node has held its lease without interruption in this generation.
     pub(crate) async fn holds_on(&self, lease_generation: Option<u64>) -> bool {
         lease_generation.is_some() && lease_generation == self.valid_lease_generation().await
     }
@@ -115,7 +115,7 @@ impl MemberNode {
             }
             Err(error) => {
                 if let store::Error::MarkedDead { by } = error {
-                    tracing::error!(%by, "this node was marked dead; its process must be restarted");
+                    tracing::error!(%by, "this node was marked dead; restart its process");
                     self.lease.end_incarnation();
                 }
                 metrics::RENEWALS_FAILED.inc();
@@ -124,16 +124,15 @@ impl MemberNode {
         }
     }
 
-    /// Fails where another node lives that is told to be at the same address: each would be
-    /// taken for the other's successor. A lease that is not renewed for longer than a living
-    /// node takes is that of a former process; so a node that comes back after a crash waits
-    /// for that time.
+    /// Fails if another live node has the same address: each would be taken for the other's
+    /// successor. A lease that is not renewed in time belongs to a former process, so a node that
+    /// restarts after a crash waits for that time.
     pub(crate) async fn refuse_shared_address(&self) -> Result<(), crate::Error> {
         let until = Instant::now() + START_PATIENCE;
         let namesake = loop {
             match self.namesake().await {
                 Err(store::Error::Unavailable(why)) if Instant::now() < until => {
-                    tracing::warn!(%why, "the store is out of reach; this node waits to start");
+                    tracing::warn!(%why, "store unreachable; retrying for up to 10 s before the start fails");
                     sleep(START_PAUSE).await;
                 }
                 looked => break looked.map_err(crate::Error::Store)?,
@@ -142,14 +141,14 @@ impl MemberNode {
         match namesake {
             None => Ok(()),
             Some(lease) => Err(crate::Error::Settings(format!(
-                "another node lives that peers are told to reach at {}: {} ({}); give each node \
+                "another live node advertises the address {}: {} ({}); give each node \
                  a cluster.advertise of its own, or stop that one first",
                 self.local.address, lease.name, lease.incarnation
             ))),
         }
     }
 
-    /// Another node at this node's address whose lease is renewed.
+    /// The lease of another node at this node's address, if it is renewed.
     async fn namesake(&self) -> Result<Option<Lease>, store::Error> {
         let same = |lease: &Lease| {
             lease.address == self.local.address && lease.incarnation != self.incarnation
@@ -172,13 +171,13 @@ impl MemberNode {
         Ok(None)
     }
 
-    /// Takes the first lease, and learns who else is there.
+    /// Acquires the first lease, and reads the primaries and the other nodes.
     pub(crate) async fn take_first_lease(&self) -> Result<(), store::Error> {
         let until = Instant::now() + START_PATIENCE;
         loop {
             match self.try_to_take_first_lease().await {
                 Err(store::Error::Unavailable(why)) if Instant::now() < until => {
-                    tracing::warn!(%why, "the store is out of reach; this node waits to start");
+                    tracing::warn!(%why, "store unreachable; retrying for up to 10 s before the start fails");
                     sleep(START_PAUSE).await;
                 }
                 outcome => return outcome,
@@ -192,11 +191,11 @@ impl MemberNode {
         self.refresh_members().await
     }
 
-    /// Learns who keeps the store's data.
+    /// Reads the primaries of the store.
     pub(crate) async fn look_at_primaries(&self) -> Result<(), store::Error> {
         let primaries = self.store.primaries().await?;
         let any_new = self.failovers.observe(primaries, self.lease.now());
-        // Only now: what the store says is missing is judged by these primaries.
+        // Acknowledged after the update: a missing record is judged by these primaries.
         self.store.acknowledge(&self.failovers.primaries());
         if any_new {
             self.notify_of_change();
@@ -204,14 +203,14 @@ impl MemberNode {
         Ok(())
     }
 
-    /// Tells the owners of sessions that something changed.
+    /// Notifies the owners of sessions that the lease or the store has changed.
     pub(crate) fn notify_of_change(&self) {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// Reads the leases of all nodes, and ends the links to nodes whose lease is over. Such a
-    /// node may be up and unable to reach the store: a call that waits for it on the link has to
-    /// find a node that may act.
+    /// Reads the leases of all nodes, and ends the links to nodes whose lease is over. Such a node
+    /// may run without access to the store: a call that waits for it must be sent to a node that
+    /// may act.
     pub(crate) async fn refresh_members(&self) -> Result<(), store::Error> {
         let leases = self.store.nodes().await?;
         for link in self.members.refresh(leases) {
@@ -223,7 +222,7 @@ impl MemberNode {
         Ok(())
     }
 
-    /// Is a node's lease over? By the same proof as for claims.
+    /// Whether a node's lease is over, by the same proof as for claims.
     async fn is_gone(&self, peer: Incarnation) -> Result<bool, store::Error> {
         let lease_generation = self.valid_lease_generation().await;
         let presence = self.store.presence(peer).await?;
@@ -231,16 +230,17 @@ impl MemberNode {
         Ok(presence == Presence::Gone && proves.is_ok() && self.holds_on(lease_generation).await)
     }
 
-    /// Does a lease that is not there prove that its node may not act? If not, why.
+    /// Checks whether a missing lease proves that its node may not act. The error is the reason why
+    /// not.
     pub(crate) fn lapse_proves(&self) -> Result<(), Undecided> {
         let outlasts = self.failovers.lapse_proves(self.lease.now(), self.settings.lease());
         self.lease.lapse_proof(outlasts)
     }
 
-    /// Gives the lease up.
+    /// Gives up the lease.
     pub(crate) async fn give_up_lease(&self) {
         if let Err(error) = self.store.leave(self.incarnation, LEFT).await {
-            tracing::warn!(%error, "the lease could not be given up and will lapse");
+            tracing::warn!(%error, "giving up the lease failed; it will expire");
         }
     }
 }

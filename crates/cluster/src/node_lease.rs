@@ -1,5 +1,5 @@
-//! May this node act as an owner now? The decision is [`LeaseValidity`]'s; this adds the clock,
-//! the metrics, the log, and the wait until the incarnation was marked dead.
+//! Whether this node may act as an owner now. [`LeaseValidity`] decides; this file adds the clock,
+//! the metrics, the log, and the wait until the incarnation is marked dead.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::metrics;
 
-/// This node's lease, as far as the node knows without asking the store.
+/// This node's lease, as the node knows it without a request to the store.
 pub(crate) struct NodeLease {
     clock: Clock,
     lease: LeaseValidity,
-    /// The incarnation was marked dead.
+    /// Cancelled when the incarnation is marked dead.
     dead: CancellationToken,
 }
 
@@ -24,7 +24,7 @@ impl NodeLease {
         Self { clock, lease: LeaseValidity::new(timing), dead: CancellationToken::new() }
     }
 
-    /// The lease of a node on its own, which is always valid.
+    /// The lease of a cluster of one, which is always valid.
     pub(crate) fn permanent(clock: Clock, timing: Timing) -> Self {
         Self { clock, lease: LeaseValidity::permanent(timing), dead: CancellationToken::new() }
     }
@@ -43,50 +43,54 @@ impl NodeLease {
         self.lease.generation()
     }
 
-    /// A renewal is sent now. One task calls this, and [`NodeLease::renewed`].
+    /// Records that a renewal is sent now. Only one task calls this and [`NodeLease::renewed`].
     pub(crate) fn begin_renewal(&self) -> Renewal {
         self.lease.begin_renewal(self.now())
     }
 
-    /// A renewal succeeded. Answers whether sessions may have something to do.
+    /// Records that a renewal succeeded. Returns whether sessions have to check their ownership.
     pub(crate) fn renewed(&self, renewal: Renewal, was_there: bool) -> bool {
         let renewed = self.lease.renewed(self.now(), renewal, was_there);
         if let Some(Lost { lapsed, was_there }) = renewed.lost {
             metrics::LEASES_LOST.inc();
-            tracing::warn!(lapsed, was_there, "the lease was lost and is renewed");
+            tracing::warn!(
+                lapsed,
+                was_there,
+                "the lease was lost and is renewed; sessions are claimed again"
+            );
         }
         self.show_age();
         renewed.is_news
     }
 
-    /// Is a lease that is gone that of a node that does not renew it? See
+    /// Checks whether a missing lease proves that its node does not renew it. See
     /// [`location::lapse_proof`].
     pub(crate) fn lapse_proof(&self, outlasts_failover: bool) -> Result<(), Undecided> {
         location::lapse_proof(outlasts_failover, &self.lease, self.now())
     }
 
-    /// A link to a peer was lost: the peer may be about to have this node marked dead. Until
-    /// the store was asked, nothing is done.
+    /// Records that a link to a peer was lost. The peer may be about to mark this node dead, so the
+    /// node does not act until the store has answered a renewal.
     pub(crate) fn doubt(&self) {
         self.lease.doubt();
     }
 
-    /// Is there a doubt that no renewal has dispelled?
+    /// Whether a link was lost after the last successful renewal was sent.
     pub(crate) fn is_doubted(&self) -> bool {
         self.lease.is_doubted()
     }
 
-    /// The node gives its lease up.
+    /// Records that the node gives up its lease.
     pub(crate) fn give_up(&self) {
         self.lease.give_up();
     }
 
-    /// Does the node leave?
+    /// Whether the node has given up its lease.
     pub(crate) fn is_given_up(&self) -> bool {
         self.lease.is_given_up()
     }
 
-    /// The node was marked dead and will never act again.
+    /// Records that the node was marked dead. It never acts again.
     pub(crate) fn end_incarnation(&self) {
         self.lease.end();
         self.dead.cancel();
@@ -100,7 +104,7 @@ impl NodeLease {
         self.dead.cancelled().await;
     }
 
-    /// Shows how long ago the lease was renewed.
+    /// Updates the metric of the lease's age.
     pub(crate) fn show_age(&self) {
         if let Some(renewed) = self.lease.renewed_at() {
             metrics::set_lease_age(Duration::from_millis(self.now().saturating_sub(renewed)));

@@ -1,4 +1,4 @@
-//! Another node, the calls to it, and the sessions that it has.
+//! A peer, the calls to it, and the location of a session.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::dial;
 use crate::link::PeerLink;
 use crate::node::MemberNode;
 
-/// Another node.
+/// Another node of the cluster.
 #[derive(Clone)]
 pub struct Peer {
     pub(crate) node: Arc<MemberNode>,
@@ -21,18 +21,18 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Which process it is.
+    /// The incarnation of the peer.
     pub fn incarnation(&self) -> Incarnation {
         self.link.incarnation
     }
 
-    /// The newest version of payloads that this node and the peer read; `None` where there was
-    /// never a link to the peer.
+    /// The newest payload version that this node and the peer read; `None` if a link to the peer
+    /// was never established.
     pub fn payload_version(&self) -> Option<u32> {
         self.link.payload_version.get().copied()
     }
 
-    /// Sends a call. Never waits; replies, and failure, are told by what is returned.
+    /// Sends a call. Never waits; the returned value yields the replies or the failure.
     pub fn call(&self, call: Bytes) -> ForwardedCall {
         if self.node.closing.is_cancelled() {
             return ForwardedCall(Err(Some(CallError::NotStarted)));
@@ -57,11 +57,11 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// A call under way. Dropping it tells the callee that its caller is gone.
+/// A call in progress. Dropping it cancels the call at the callee.
 pub struct ForwardedCall(Result<OpenCall, Option<CallError>>);
 
 impl ForwardedCall {
-    /// The next reply; `None` after the last, or after an error.
+    /// Polls for the next reply; `None` after the last one, or after an error.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
@@ -72,7 +72,7 @@ impl ForwardedCall {
         }
     }
 
-    /// Is nothing more to come, as far as is known?
+    /// Whether the call is known to have no further replies.
     pub fn is_over(&self) -> bool {
         match &self.0 {
             Ok(open_call) => open_call.link.calls.is_over(open_call.id),
@@ -81,7 +81,7 @@ impl ForwardedCall {
     }
 }
 
-/// A call that a link knows of.
+/// A call that is registered with a link.
 struct OpenCall {
     link: Arc<PeerLink>,
     id: u64,
@@ -93,18 +93,18 @@ impl Drop for OpenCall {
     }
 }
 
-/// Where a session is.
+/// The location of a session.
 #[derive(Clone, Debug)]
 pub enum SessionLocation {
-    /// The record names this node (this process). One that lacks the session claims it
-    /// from itself.
+    /// The record names this incarnation. A node that does not have the session claims it from
+    /// itself.
     Here(Box<Record>),
     /// The record names another node, which holds its lease.
     There(Peer),
-    /// The record names a node that is gone, or released it. [`Cluster::claim`] it.
+    /// The record names a node that is gone, or that released the session. [`Cluster::claim`] it.
     Ownerless(Box<Record>, Cause),
-    /// It has ended: this is its tombstone.
+    /// The session has ended: this is its tombstone.
     Ended(Box<Record>),
-    /// There is no such session.
+    /// The store has no record of the session.
     Unknown,
 }

@@ -1,4 +1,4 @@
-//! What a node does with the calls of its peers, and how much it has to do.
+//! The handler for calls of peers, and the announced load of a node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use peering::Replies;
 
-/// What this node does with a peer's call.
+/// Handles the calls of peers.
 pub trait PeerCallHandler: Send + Sync + 'static {
-    /// Takes a call, on the runtime that the cluster was joined on. Never waits; what comes of
-    /// it is told by the replies. `None` means "not started": nothing was done, and the caller
-    /// may send it elsewhere.
+    /// Starts to handle a call, on the runtime of the cluster. Never waits; the replies yield the
+    /// results. `None` means "not started": this node did nothing, and the caller may send the call
+    /// to another node.
     fn handle_call(&self, call: Bytes) -> Option<Box<dyn Replies>>;
 }
 
-/// How many sessions this node keeps. The others learn it with each renewal of the lease.
-/// Clones share the number.
+/// The number of sessions on this node. Peers read it from the lease at each renewal. Clones share
+/// the number.
 #[derive(Clone, Debug, Default)]
 pub struct Load(Arc<AtomicU64>);
 
 impl Load {
-    /// The node keeps so many sessions now.
+    /// Sets the number of sessions on this node.
     pub fn set(&self, sessions: u64) {
         self.0.store(sessions, Ordering::Relaxed);
     }

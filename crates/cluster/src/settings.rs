@@ -1,4 +1,4 @@
-//! How this node meets the others.
+//! The settings of a node's membership in a cluster.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -10,61 +10,62 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::Error;
 use peering::{ADDRESS_BYTES_MAX, Limits, PING_MS_MAX, Tls, Trust};
 
-/// Shortest secret that is accepted, in bytes.
+/// The shortest accepted secret, in bytes.
 const SECRET_BYTES_MIN: usize = 16;
 
-/// A shorter secret is warned of, in bytes: a recorded handshake shows whether a guess is right.
+/// A shorter secret is logged as a warning, in bytes: an attacker can check guesses against a
+/// recorded handshake.
 const SECRET_BYTES_STRONG: usize = 32;
 
 /// Settings of the cluster.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Where peers connect; empty for a node on its own.
+    /// The address to listen on for peers; empty for a cluster of one.
     pub listen: String,
-    /// The address that this node announces to its peers; empty for `listen`. No two nodes may
-    /// share one: a node that answers at an address is taken as proof that the former node at
-    /// that address is dead.
+    /// The address that this node announces to its peers; empty for `listen`. Each node needs an
+    /// address of its own: a node that answers at an address proves that the former node at that
+    /// address is dead.
     pub advertise: String,
-    /// A secret that only the nodes of the cluster know: 32 random bytes or more. Below
-    /// 32 bytes the node warns, below 16 it does not start. May be empty with mutual TLS. Peers
-    /// prove to each other that they know it. It does not encrypt what they send: without mutual
-    /// TLS keep the link in a private network.
+    /// The shared secret of the cluster's nodes: 32 random bytes or more. Below 32 bytes the node
+    /// warns, below 16 it does not start. May be empty with mutual TLS. Peers prove to each other
+    /// that they know it. It does not encrypt traffic: without mutual TLS keep the link in a
+    /// private network.
     #[serde(serialize_with = "redacted")]
     pub secret: String,
-    /// What mutual TLS takes; `None`: what peers say is not encrypted.
+    /// Certificates and key for mutual TLS; `None`: traffic between peers is not encrypted.
     #[serde(skip)]
     pub tls: Option<Tls>,
-    /// This node's name, for people; empty for the address that peers are told.
+    /// This node's name for operators; empty for the announced address.
     pub name: String,
-    /// How long a lease lasts without renewal, in milliseconds. A node that vanishes
-    /// with its machine keeps its sessions from others for so long.
+    /// How long a lease lasts without renewal, in milliseconds. If a node is lost together with its
+    /// machine, other nodes can claim its sessions only after this time.
     pub lease_ms: u64,
-    /// How often the lease is renewed, in milliseconds.
+    /// The interval between lease renewals, in milliseconds.
     pub renew_ms: u64,
-    /// How long before its lease ends a node stops acting, in milliseconds. Covers what
-    /// the clocks of nodes and store may drift apart in a lease.
+    /// How long before the end of its lease a node stops acting, in milliseconds. Covers the drift
+    /// between the clocks of the nodes and the store during a lease.
     pub margin_ms: u64,
-    /// How long a peer has to accept a connection and prove itself, in milliseconds.
+    /// How long connecting to a peer and the handshake may take, in milliseconds.
     pub connect_ms: u64,
-    /// How often each peer is asked whether it is there, in milliseconds, at most 60,000.
-    /// Peers learn it when they meet.
+    /// The interval between pings to each peer, in milliseconds, at most 60,000. The handshake
+    /// announces it to the peer.
     pub ping_ms: u64,
-    /// How much longer than that a peer may be silent before its link counts as broken, in
-    /// milliseconds.
+    /// How much longer than the ping interval a peer may be silent before its link counts as
+    /// broken, in milliseconds.
     pub pong_ms: u64,
-    /// Calls under way from one node to another; more are not started.
+    /// The most calls in progress from one node to another; further calls are not started.
     pub calls_max: usize,
-    /// Calls that wait for the link to a peer, in bytes; more are not started.
+    /// The most bytes of calls that wait for the link to a peer; further calls are not started.
     pub waiting_bytes_max: usize,
-    /// Frames with replies under way in one call. While its caller takes none, it gets no
-    /// more, and no other call waits for it. The caller's setting applies; nodes may differ.
+    /// The most reply frames of one call that its caller has not taken. At this bound the call
+    /// waits, and other calls do not. The caller's setting applies; nodes may differ.
     pub window: u32,
-    /// Largest call or reply, in bytes. What is larger ends its request with an error that
-    /// names this setting; it is not tried again. Messages of more than 64 KiB are sent in
-    /// several frames, so that a large one holds up no other.
+    /// The largest call or reply, in bytes. A larger one ends its request with an error that names
+    /// this setting, and is not retried. Messages above 64 KiB are sent in several frames, so that
+    /// other calls are sent in between.
     pub message_bytes_max: usize,
-    /// Locations of sessions that are kept to save lookups; the oldest go first.
+    /// The most session locations in the cache; the oldest are dropped first.
     pub location_cache_max: usize,
 }
 
@@ -91,7 +92,7 @@ impl Default for Settings {
     }
 }
 
-/// The secret is not told.
+/// Omits the secret.
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
@@ -106,7 +107,7 @@ impl fmt::Debug for Settings {
 }
 
 impl Settings {
-    /// The bounds of the calls between this node and one peer.
+    /// The bounds for calls between this node and one peer.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             calls: self.calls_max,
@@ -116,7 +117,7 @@ impl Settings {
         }
     }
 
-    /// Says what is wrong, if something is.
+    /// Checks the settings. The error names the setting and the remedy.
     pub fn check(&self) -> Result<(), Error> {
         let wrong = |text: &str| Err(Error::Settings(text.to_owned()));
         if self.renew_ms == 0 || self.window == 0 || self.calls_max == 0 {
@@ -140,7 +141,7 @@ impl Settings {
             return wrong("cluster: connect_ms, ping_ms and pong_ms must be above 0");
         }
         if self.ping_ms > PING_MS_MAX {
-            return wrong("cluster: ping_ms must be at most 60000; peers wait no longer");
+            return wrong("cluster: ping_ms must be at most 60000; no peer waits longer");
         }
         if self.listen.is_empty() {
             return Ok(());
@@ -158,19 +159,19 @@ impl Settings {
         Ok(())
     }
 
-    /// Can the secret be guessed from what is heard on the way?
+    /// Whether the secret can be guessed from a recorded handshake.
     pub(crate) fn has_weak_secret(&self) -> bool {
         !self.listen.is_empty() && (1..SECRET_BYTES_STRONG).contains(&self.secret.len())
     }
 
-    /// The address that peers are told, where the listener got `bound`.
+    /// The address to announce to peers; `bound` is the address of the listener.
     pub(crate) fn announced_address(&self, bound: SocketAddr) -> Result<String, Error> {
         if !self.advertise.is_empty() {
             return Ok(self.advertise.clone());
         }
         if IpAddr::is_unspecified(&bound.ip()) {
             return Err(Error::Settings(
-                "cluster.listen is every address; say in cluster.advertise which one peers use"
+                "cluster.listen is the wildcard address; set cluster.advertise to the address that peers use"
                     .to_owned(),
             ));
         }
@@ -181,14 +182,14 @@ impl Settings {
         Duration::from_millis(self.lease_ms)
     }
 
-    /// How leases are kept.
+    /// The timing of leases.
     pub(crate) fn timing(&self) -> Timing {
         let Self { lease_ms, renew_ms, margin_ms, .. } = *self;
         Timing { lease_ms, renew_ms, margin_ms }
     }
 
-    /// How long owners have to write their sessions anew after a failover of the store
-    /// before another node may claim one of them.
+    /// How long owners have to write their sessions again after a failover of the store, before
+    /// another node may claim one of them.
     pub(crate) fn stabilisation(&self) -> Duration {
         let renewals = self.renew_ms.saturating_mul(2);
         Duration::from_millis(renewals.saturating_add(self.margin_ms))
@@ -199,7 +200,7 @@ impl Settings {
     }
 }
 
-/// Settings may be shown; their secret may not.
+/// Serialises a secret as asterisks, so that settings can be printed.
 fn redacted<S: Serializer>(secret: &str, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(if secret.is_empty() { "" } else { "***" })
 }
@@ -240,7 +241,7 @@ mod tests {
         for (listen, bytes, weak) in [
             ("127.0.0.1:0", 31, true),
             ("127.0.0.1:0", 32, false),
-            // With certificates there may be none.
+            // With certificates the secret may be empty.
             ("127.0.0.1:0", 0, false),
             ("", 16, false),
         ] {
@@ -253,7 +254,7 @@ mod tests {
         }
     }
 
-    /// What an authority says of a node at 127.0.0.1.
+    /// A certificate for a node at 127.0.0.1, with the certificate of its authority.
     fn tls() -> Tls {
         let key = rcgen::KeyPair::generate().unwrap();
         let params = rcgen::CertificateParams::new(vec!["127.0.0.1".into()]).unwrap();
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_must_be_told_one_address() {
+    fn a_wildcard_listener_needs_an_address_to_announce() {
         let any = "0.0.0.0:7070".parse().unwrap();
         settings("").announced_address(any).unwrap_err();
         assert_eq!(settings("advertise = 'a:7070'").announced_address(any).unwrap(), "a:7070");

@@ -1,4 +1,4 @@
-//! The tasks that keep a node's place in the cluster, for as long as it has one.
+//! The background tasks of a member: lease renewal, and the list of other nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::node::MemberNode;
 use crate::{dial, metrics};
 
-/// How often this node tries to have former nodes at its address marked dead.
+/// The most attempts to mark former nodes at this node's address dead.
 const FORMER_NODE_TRIES: usize = 20;
 
-/// Renews the lease until the node gives it up. What is returned early, or dropped with
-/// the runtime, cancels `left` as well.
+/// Renews the lease until the node gives it up. Dropping `left` cancels its token, also if this
+/// future returns early or is dropped with the runtime.
 pub(crate) async fn keep_lease(node: Arc<MemberNode>, leaving: CancellationToken, left: DropGuard) {
     let timing = node.settings.timing();
     let pause = Duration::from_millis(timing.renew_ms);
@@ -32,30 +32,32 @@ pub(crate) async fn keep_lease(node: Arc<MemberNode>, leaving: CancellationToken
             Ok(Ok(())) => pause,
             Ok(Err(_)) if node.lease.has_ended() => return,
             Ok(Err(error)) => {
-                tracing::warn!(%error, "the lease was not renewed");
+                tracing::warn!(%error, "lease renewal failed");
                 retry
             }
             Err(_) => {
                 metrics::RENEWALS_FAILED.inc();
-                tracing::warn!("the lease was not renewed: the store does not answer");
+                tracing::warn!("lease renewal failed: the store did not answer in time");
                 retry
             }
         };
-        // Requests wait at sessions from now on, and no longer than they may.
+        // Requests wait at their sessions while the node may not act, up to their deadline.
         let can_act = node.lease.generation_if_valid().is_some();
         if std::mem::replace(&mut could_act, can_act) && !can_act {
             node.notify_of_change();
         }
         node.lease.show_age();
     }
-    // By the one task that renews, so that no renewal comes after it.
+    // The task that renews also gives up the lease, so that no renewal can follow.
     if timeout(patience, node.give_up_lease()).await.is_err() {
-        tracing::warn!("the lease could not be given up and will lapse: no answer");
+        tracing::warn!(
+            "giving up the lease failed: the store did not answer in time; it will expire"
+        );
     }
     drop(left);
 }
 
-/// Looks which nodes there are, for as long as this one is of them.
+/// Reads the nodes and primaries of the cluster for as long as this node is a member.
 pub(crate) async fn keep_looking(node: Arc<MemberNode>, leaving: CancellationToken) {
     let pause = Duration::from_millis(node.settings.renew_ms);
     link_to_all(&node);
@@ -65,7 +67,7 @@ pub(crate) async fn keep_looking(node: Arc<MemberNode>, leaving: CancellationTok
             () = node.look_now.notified() => {}
             () = sleep(pause) => {}
         }
-        // What was known stays where the store cannot be asked.
+        // If the store does not answer, the known nodes are kept.
         let looking = async {
             node.look_at_primaries().await?;
             node.refresh_members().await?;
@@ -73,13 +75,13 @@ pub(crate) async fn keep_looking(node: Arc<MemberNode>, leaving: CancellationTok
             Ok::<_, store::Error>(())
         };
         if let Ok(Err(error)) = timeout(node.settings.lease() / 3, looking).await {
-            tracing::debug!(%error, "the store was not looked at");
+            tracing::debug!(%error, "reading nodes and primaries from the store failed");
         }
     }
 }
 
-/// Connects to every node that this one has no link to, so that the death of a node is
-/// noticed when it happens and not at the next call to it.
+/// Connects to every node without a link, so that this node detects a death when it happens and not
+/// at the next call.
 fn link_to_all(node: &Arc<MemberNode>) {
     if node.local.address.is_empty() {
         return;
@@ -91,8 +93,8 @@ fn link_to_all(node: &Arc<MemberNode>) {
     }
 }
 
-/// Marks the former nodes at this node's address as dead: this node listens there now, so their
-/// processes have ended.
+/// Marks the former nodes at this node's address dead: their processes have ended, since this node
+/// listens there now.
 pub(crate) async fn mark_former_nodes(node: Arc<MemberNode>) {
     if node.local.address.is_empty() {
         return;
@@ -105,7 +107,7 @@ pub(crate) async fn mark_former_nodes(node: Arc<MemberNode>) {
     for _ in 0..FORMER_NODE_TRIES {
         let mut left = Vec::new();
         for incarnation in former {
-            // Its peers may not have noticed yet that their links to it broke.
+            // The peers of the former node may not have noticed yet that their links to it broke.
             if !dial::mark_dead(&node, incarnation, None).await {
                 left.push(incarnation);
             }

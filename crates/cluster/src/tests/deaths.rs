@@ -1,4 +1,4 @@
-//! What calls and sessions learn when a node dies.
+//! The effects of a node's death on calls and sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use store::{Memory, Presence, Store};
 
-use super::leases::Away;
-use super::support::{TestNode, call, next, own, settings, until};
+use super::leases::FlakyStore;
+use super::support::{TestNode, call, create_session_at, next, settings, wait_until};
 use crate::{CallError, SessionLocation, Settings};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ async fn a_call_to_a_node_that_is_killed_is_lost_within_a_second() {
     let mut other = TestNode::start(&store).await;
     let peer = one.peer(&store, &other).await;
     let mut calling = peer.call(Bytes::from_static(b"silence"));
-    other.begun(1).await;
+    other.wait_for_calls(1).await;
 
     other.kill();
     let killed = Instant::now();
@@ -30,63 +30,63 @@ async fn a_call_to_a_node_that_is_killed_is_lost_within_a_second() {
 }
 
 #[tokio::test]
-async fn a_callee_learns_that_its_callers_node_is_killed() {
+async fn a_call_is_dropped_at_its_callee_when_the_callers_node_is_killed() {
     let store = Arc::new(Memory::default());
     let mut one = TestNode::start(&store).await;
     let other = TestNode::start(&store).await;
     let peer = one.peer(&store, &other).await;
     let _calling = peer.call(Bytes::from_static(b"silence"));
-    other.begun(1).await;
+    other.wait_for_calls(1).await;
     one.kill();
     let dropped = other.answers.dropped.clone();
-    until("the call is dropped", || dropped.load(Ordering::SeqCst) == 1).await;
+    wait_until("the call is dropped", || dropped.load(Ordering::SeqCst) == 1).await;
 }
 
 #[tokio::test]
-async fn a_node_that_fell_silent_is_noticed_within_a_second_and_not_taken_for_dead() {
+async fn the_link_to_a_silent_node_breaks_within_a_second_and_the_node_is_not_marked_dead() {
     let store = Arc::new(Memory::default());
     let one = TestNode::start(&store).await;
-    let (other, between) = TestNode::behind(settings(), store.clone()).await;
+    let (other, proxy) = TestNode::start_behind_proxy(settings(), store.clone()).await;
     let peer = one.peer(&store, &other).await;
     let mut calling = peer.call(Bytes::from_static(b"silence"));
-    other.begun(1).await;
+    other.wait_for_calls(1).await;
 
-    between.swallow();
+    proxy.drop_traffic();
     let silent = Instant::now();
     assert_eq!(next(&mut calling).await, Some(Err(CallError::Lost)));
-    // A ping each 300 ms, and 600 ms for its answer; the rest is for a busy machine.
+    // A ping every 300 ms, and 600 ms for its pong; the rest is tolerance for a busy machine.
     assert!(silent.elapsed() < SECOND * 3 / 2, "{:?}", silent.elapsed());
     let presence = store.presence(other.cluster.incarnation()).await.unwrap();
     assert!(matches!(presence, Presence::Live(_)), "{presence:?}");
-    // The other end notices as well, and lets go of the call.
+    // The other end detects it as well and drops the call.
     let dropped = other.answers.dropped.clone();
-    until("the call is dropped", || dropped.load(Ordering::SeqCst) == 1).await;
+    wait_until("the call is dropped", || dropped.load(Ordering::SeqCst) == 1).await;
 }
 
-/// It lives, and its link is well; only the store is out of its reach.
+/// The node runs and its link works; only its store is unreachable.
 #[tokio::test]
 async fn a_call_to_a_node_whose_lease_is_over_is_lost() {
     let store = Arc::new(Memory::default());
-    let away = Away::from(&store);
+    let away = FlakyStore::from(&store);
     let short = Settings { lease_ms: 600, margin_ms: 100, ..settings() };
     let one = TestNode::start_with(short.clone(), store.clone()).await;
     let other = TestNode::start_with(short, away.clone()).await;
     let peer = one.peer(&store, &other).await;
     let mut calling = peer.call(Bytes::from_static(b"silence"));
-    other.begun(1).await;
+    other.wait_for_calls(1).await;
 
     away.away.store(true, Ordering::SeqCst);
     let lost = Instant::now();
     assert_eq!(next(&mut calling).await, Some(Err(CallError::Lost)));
     assert!(lost.elapsed() > Duration::from_millis(400), "{:?}", lost.elapsed());
     assert!(!other.cluster.may_act());
-    // `peer` made a session of this name there.
+    // `peer` created a session of this name at that node.
     let session = other.cluster.incarnation().to_string();
     let found = one.find(&session).await;
     assert!(matches!(found, SessionLocation::Ownerless(..)), "{found:?}");
 
     away.away.store(false, Ordering::SeqCst);
-    until("it is back", || one.cluster.nodes().len() == 2).await;
+    wait_until("its lease is back", || one.cluster.nodes().len() == 2).await;
     let found = one.find(&session).await;
     let SessionLocation::There(peer) = found else { panic!("found it {found:?}") };
     assert_eq!(call(&peer, "echo hello").await, [Ok("hello".to_owned())]);
@@ -103,7 +103,7 @@ async fn a_call_to_a_node_that_is_gone_is_not_started() {
 }
 
 #[tokio::test]
-async fn the_sessions_of_a_killed_process_are_ownerless_long_before_its_lease_ends() {
+async fn the_sessions_of_a_killed_process_become_ownerless_long_before_its_lease_ends() {
     let store = Arc::new(Memory::default());
     let one = TestNode::start(&store).await;
     let third = TestNode::start(&store).await;
@@ -112,7 +112,7 @@ async fn the_sessions_of_a_killed_process_are_ownerless_long_before_its_lease_en
         let peer = node.peer(&store, &other).await;
         assert_eq!(call(&peer, "echo hello").await, [Ok("hello".to_owned())]);
     }
-    own(&store, "a-session", other.cluster.incarnation()).await;
+    create_session_at(&store, "a-session", other.cluster.incarnation()).await;
     assert!(matches!(one.find("a-session").await, SessionLocation::There(_)));
 
     other.kill();
@@ -127,13 +127,13 @@ async fn the_sessions_of_a_killed_process_are_ownerless_long_before_its_lease_en
 }
 
 #[tokio::test]
-async fn a_process_that_comes_back_at_its_address_is_not_taken_for_the_former() {
+async fn a_process_restarted_at_its_address_is_not_taken_for_the_former() {
     let store = Arc::new(Memory::default());
     let one = TestNode::start(&store).await;
     let mut former = TestNode::start(&store).await;
     let peer = one.peer(&store, &former).await;
     let address = former.cluster.address().to_owned();
-    own(&store, "a-session", former.cluster.incarnation()).await;
+    create_session_at(&store, "a-session", former.cluster.incarnation()).await;
     former.kill();
 
     let again = Settings { listen: address, ..settings() };
@@ -150,20 +150,20 @@ async fn a_process_that_comes_back_at_its_address_is_not_taken_for_the_former() 
 }
 
 #[tokio::test]
-async fn a_node_that_leaves_is_gone_at_once_and_takes_no_call() {
+async fn the_sessions_of_a_node_that_leaves_become_ownerless_at_once_and_it_takes_no_call() {
     let store = Arc::new(Memory::default());
     let one = TestNode::start(&store).await;
     let other = TestNode::start(&store).await;
     let peer = one.peer(&store, &other).await;
     let mut calling = peer.call(Bytes::from_static(b"silence"));
-    other.begun(1).await;
+    other.wait_for_calls(1).await;
 
     other.cluster.leave().await;
     assert!(!other.cluster.may_act());
     assert_eq!(next(&mut calling).await, Some(Err(CallError::Lost)));
     assert_eq!(call(&peer, "echo hello").await, [Err(CallError::NotStarted)]);
     let claim = other.cluster.incarnation();
-    own(&store, "a-session", claim).await;
+    create_session_at(&store, "a-session", claim).await;
     let left = Instant::now();
     while !matches!(one.find("a-session").await, SessionLocation::Ownerless(..)) {
         assert!(left.elapsed() < SECOND, "still not ownerless");

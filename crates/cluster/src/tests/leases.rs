@@ -1,4 +1,4 @@
-//! When a node may act, and what it may say of others.
+//! When a node may act, and when it may declare other nodes gone.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,34 +11,34 @@ use store::{
     Renewed, Store, StoreLayer, Token,
 };
 
-use super::support::{Answers, own, session, settings, until};
+use super::support::{Answers, create_session_at, session, settings, wait_until};
 use crate::clock::Clock;
 use crate::{Cluster, SessionLocation, Settings, Versions};
 
-/// A store that can be out of reach, and counts what it is asked for.
+/// A store that can be made unreachable, and that counts requests.
 #[derive(Default)]
-pub(super) struct Away {
+pub(super) struct FlakyStore {
     pub(super) memory: Arc<Memory>,
     pub(super) away: AtomicBool,
     reads: AtomicU64,
     renewals: AtomicU64,
-    /// The id of the primary: 0, which never fails over, or another.
+    /// The id of the primary: 0 never fails over.
     primary: AtomicU64,
-    /// Each claim is lost, and then there is the next primary.
+    /// Fails each claim, and moves to the next primary.
     loses_claims: AtomicBool,
-    /// By which primary each claim was judged.
+    /// The primary that each claim named.
     claims: Mutex<Vec<Option<PrimaryId>>>,
 }
 
-impl Away {
-    /// A way to a store that others have ways to as well.
+impl FlakyStore {
+    /// A handle of a store that other handles share.
     pub(super) fn from(memory: &Arc<Memory>) -> Arc<Self> {
         Arc::new(Self { memory: memory.clone(), ..Self::default() })
     }
 }
 
 #[async_trait::async_trait]
-impl StoreLayer for Away {
+impl StoreLayer for FlakyStore {
     fn inner(&self) -> Result<Arc<dyn Store>, Error> {
         if self.away.load(Ordering::SeqCst) {
             return Err(Error::Unavailable(io::ErrorKind::TimedOut.into()));
@@ -62,7 +62,7 @@ impl StoreLayer for Away {
             self.primary.fetch_add(1, Ordering::SeqCst);
             return Err(Error::Unavailable(io::ErrorKind::TimedOut.into()));
         }
-        // The memory's own primary is another.
+        // The primary of the in-memory store has another id.
         let at = at.filter(|_| self.primary.load(Ordering::SeqCst) == 0);
         self.inner()?.claim(id, expected, new, at, ttl).await
     }
@@ -78,8 +78,8 @@ impl StoreLayer for Away {
     }
 }
 
-/// A node whose clock is the tests' to move, in milliseconds.
-pub(super) async fn node(store: &Arc<Away>, settings: Settings) -> (Cluster, Arc<AtomicU64>) {
+/// A node whose clock, in milliseconds, is set by the test.
+pub(super) async fn node(store: &Arc<FlakyStore>, settings: Settings) -> (Cluster, Arc<AtomicU64>) {
     let millis = Arc::new(AtomicU64::new(1_000));
     let read = millis.clone();
     let clock: Clock = Arc::new(move || Duration::from_millis(read.load(Ordering::SeqCst)));
@@ -89,38 +89,38 @@ pub(super) async fn node(store: &Arc<Away>, settings: Settings) -> (Cluster, Arc
     (membership.serve(serve), millis)
 }
 
-/// Renews ten times in the time of a blink, by a lease that lasts 6 s.
-fn quick() -> Settings {
+/// Settings with a short renewal interval and a lease of 6 s.
+fn fast_renewals() -> Settings {
     Settings { renew_ms: 5, ..settings() }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_starts_while_its_store_is_away_waits_for_it() {
-    let store = Arc::new(Away::default());
+async fn a_node_that_starts_while_its_store_is_unreachable_waits_for_it() {
+    let store = Arc::new(FlakyStore::default());
     store.away.store(true, Ordering::SeqCst);
     let comes_back = async {
         tokio::time::sleep(Duration::from_secs(9)).await;
         store.away.store(false, Ordering::SeqCst);
     };
-    let ((cluster, _), ()) = tokio::join!(node(&store, quick()), comes_back);
+    let ((cluster, _), ()) = tokio::join!(node(&store, fast_renewals()), comes_back);
     assert!(cluster.may_act());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_whose_store_stays_away_says_so_instead_of_starting() {
-    let store = Arc::new(Away::default());
+async fn the_start_of_a_node_whose_store_stays_unreachable_fails() {
+    let store = Arc::new(FlakyStore::default());
     store.away.store(true, Ordering::SeqCst);
-    let joined = Cluster::join(quick(), store.clone(), Versions::UNANNOUNCED).await;
+    let joined = Cluster::join(fast_renewals(), store.clone(), Versions::UNANNOUNCED).await;
     assert!(matches!(joined, Err(crate::Error::Store(Error::Unavailable(_)))));
 }
 
 #[tokio::test]
 async fn a_node_that_cannot_renew_stops_acting_a_margin_before_its_lease_ends() {
-    let store = Arc::new(Away::default());
-    let (cluster, clock) = node(&store, quick()).await;
+    let store = Arc::new(FlakyStore::default());
+    let (cluster, clock) = node(&store, fast_renewals()).await;
     assert_eq!(cluster.valid_lease_generation(), Some(0));
     store.away.store(true, Ordering::SeqCst);
-    // Until the renewal that may be under way is over.
+    // Waits for a renewal that may be in progress.
     let before = store.renewals.load(Ordering::SeqCst);
     clock.fetch_add(4_999, Ordering::SeqCst);
     assert!(cluster.may_act());
@@ -129,29 +129,29 @@ async fn a_node_that_cannot_renew_stops_acting_a_margin_before_its_lease_ends() 
     assert!(!cluster.may_act());
 
     store.away.store(false, Ordering::SeqCst);
-    until("it renews", || cluster.may_act()).await;
-    // Somebody may have seen it gone.
+    wait_until("it renews", || cluster.may_act()).await;
+    // Another node may have seen that its lease had lapsed.
     assert_eq!(cluster.valid_lease_generation(), Some(1));
 }
 
 #[tokio::test]
-async fn a_node_that_renews_acts_on_and_on_in_one_epoch() {
-    let store = Arc::new(Away::default());
-    let (cluster, clock) = node(&store, quick()).await;
+async fn a_node_that_renews_its_lease_keeps_its_lease_generation() {
+    let store = Arc::new(FlakyStore::default());
+    let (cluster, clock) = node(&store, fast_renewals()).await;
     for _ in 0..10 {
         clock.fetch_add(4_000, Ordering::SeqCst);
         let now = store.renewals.load(Ordering::SeqCst);
-        // One may have been sent before the clock moved.
-        until("it renews", || store.renewals.load(Ordering::SeqCst) > now + 1).await;
+        // One renewal may have been sent before the clock moved.
+        wait_until("it renews", || store.renewals.load(Ordering::SeqCst) > now + 1).await;
         assert_eq!(cluster.valid_lease_generation(), Some(0));
     }
 }
 
 #[tokio::test]
-async fn a_node_marked_dead_learns_it_and_never_acts_again() {
-    let store = Arc::new(Away::default());
-    let (cluster, _) = node(&store, quick()).await;
-    let (other, _) = node(&store, quick()).await;
+async fn a_node_marked_dead_is_notified_and_never_acts_again() {
+    let store = Arc::new(FlakyStore::default());
+    let (cluster, _) = node(&store, fast_renewals()).await;
+    let (other, _) = node(&store, fast_renewals()).await;
     let (dead, by) = (cluster.incarnation(), other.incarnation());
     store.memory.mark_dead(dead, by, &[], None, Duration::from_secs(60)).await.unwrap();
     cluster.marked_dead().await;
@@ -160,10 +160,10 @@ async fn a_node_marked_dead_learns_it_and_never_acts_again() {
 }
 
 #[tokio::test]
-async fn a_node_without_a_lease_calls_nobody_gone() {
-    let store = Arc::new(Away::default());
+async fn a_node_without_a_lease_declares_no_other_node_gone() {
+    let store = Arc::new(FlakyStore::default());
     let (cluster, clock) = node(&store, Settings { renew_ms: 2_500, ..settings() }).await;
-    own(&store.memory, "a-session", Incarnation(7)).await;
+    create_session_at(&store.memory, "a-session", Incarnation(7)).await;
     let found = cluster.locate(&session("a-session"), false).await.unwrap();
     assert!(matches!(found, SessionLocation::Ownerless(..)), "{found:?}");
     clock.fetch_add(5_000, Ordering::SeqCst);
@@ -173,16 +173,16 @@ async fn a_node_without_a_lease_calls_nobody_gone() {
 
 #[tokio::test]
 async fn a_claim_names_the_primary_by_which_it_was_judged() {
-    let store = Arc::new(Away::default());
+    let store = Arc::new(FlakyStore::default());
     store.primary.store(7, Ordering::SeqCst);
-    let (cluster, clock) = node(&store, quick()).await;
-    own(&store.memory, "a-session", Incarnation(9)).await;
+    let (cluster, clock) = node(&store, fast_renewals()).await;
+    create_session_at(&store.memory, "a-session", Incarnation(9)).await;
     let id = session("a-session");
     let record = store.memory.read(&id).await.unwrap().unwrap();
     clock.fetch_add(1_100, Ordering::SeqCst);
     assert!(cluster.is_stable());
 
-    // The claim that was lost is not repeated at the next primary, which judged nothing yet.
+    // The failed claim is not repeated at the next primary, which has not been read yet.
     store.loses_claims.store(true, Ordering::SeqCst);
     let claimed = cluster.claim(&id, &record, Duration::from_secs(60)).await;
     assert!(matches!(claimed, Err(crate::Error::Stabilisation)), "{claimed:?}");
@@ -191,7 +191,7 @@ async fn a_claim_names_the_primary_by_which_it_was_judged() {
 
     store.loses_claims.store(false, Ordering::SeqCst);
     let now = store.primary.load(Ordering::SeqCst);
-    until("the failover was seen", || !cluster.is_stable()).await;
+    wait_until("the failover was seen", || !cluster.is_stable()).await;
     clock.fetch_add(1_100, Ordering::SeqCst);
     cluster.claim(&id, &record, Duration::from_secs(60)).await.unwrap();
     assert_eq!(*store.claims.lock().unwrap(), [Some(PrimaryId(now.into()))]);
@@ -199,10 +199,10 @@ async fn a_claim_names_the_primary_by_which_it_was_judged() {
 
 #[tokio::test]
 async fn a_session_elsewhere_is_looked_up_once() {
-    let store = Arc::new(Away::default());
-    let (cluster, _) = node(&store, quick()).await;
-    let (other, _) = node(&store, quick()).await;
-    own(&store.memory, "a-session", other.incarnation()).await;
+    let store = Arc::new(FlakyStore::default());
+    let (cluster, _) = node(&store, fast_renewals()).await;
+    let (other, _) = node(&store, fast_renewals()).await;
+    create_session_at(&store.memory, "a-session", other.incarnation()).await;
     for _ in 0..10 {
         let found = cluster.locate(&session("a-session"), false).await.unwrap();
         assert!(matches!(found, SessionLocation::There(_)), "{found:?}");
@@ -214,11 +214,11 @@ async fn a_session_elsewhere_is_looked_up_once() {
 
 #[tokio::test]
 async fn a_session_is_here_ownerless_ended_or_unknown_as_its_record_says() {
-    let store = Arc::new(Away::default());
-    let (cluster, _) = node(&store, quick()).await;
+    let store = Arc::new(FlakyStore::default());
+    let (cluster, _) = node(&store, fast_renewals()).await;
     let (me, ttl) = (cluster.incarnation(), Duration::from_secs(60));
     for name in ["here", "released", "ended"] {
-        own(&store.memory, name, me).await;
+        create_session_at(&store.memory, name, me).await;
     }
     store.memory.release(&session("released"), Token::first(me.0), None, ttl).await.unwrap();
     store.memory.end(&session("ended"), Token::first(me.0), ttl).await.unwrap();
@@ -231,12 +231,12 @@ async fn a_session_is_here_ownerless_ended_or_unknown_as_its_record_says() {
 }
 
 #[tokio::test]
-async fn a_node_tells_the_others_what_it_is_up_to() {
-    let store = Arc::new(Away::default());
-    let settings = Settings { name: "one".to_owned(), ..quick() };
+async fn a_lease_announces_draining_load_and_name() {
+    let store = Arc::new(FlakyStore::default());
+    let settings = Settings { name: "one".to_owned(), ..fast_renewals() };
     let membership = Cluster::join(settings, store.clone(), Versions::UNANNOUNCED).await.unwrap();
     let cluster = membership.serve(Arc::new(Answers::default()));
-    let (other, _) = node(&store, quick()).await;
+    let (other, _) = node(&store, fast_renewals()).await;
     cluster.load().set(3);
     cluster.set_draining(true);
     let told = || {
@@ -244,5 +244,5 @@ async fn a_node_tells_the_others_what_it_is_up_to() {
         let lease = leases.iter().find(|lease| lease.incarnation == cluster.incarnation());
         lease.is_some_and(|l| l.draining && l.load == 3 && &*l.name == "one")
     };
-    until("the others know", told).await;
+    wait_until("the lease is announced", told).await;
 }

@@ -1,8 +1,8 @@
-//! Whole nodes in one process, with a store between them.
+//! Tests of whole nodes in one process that share a store.
 
-mod between;
 mod breaks;
 mod deaths;
 mod leases;
 mod links;
+mod proxy;
 mod support;

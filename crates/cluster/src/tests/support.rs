@@ -1,4 +1,4 @@
-//! Nodes to play with: what they say to each other is made up here.
+//! Test nodes, with a handler that answers scripted calls.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -13,18 +13,18 @@ use store::{Digest, Incarnation, Memory, Owner, Record, RecordStatus, State, Sto
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use super::between::Between;
+use super::proxy::Proxy;
 use crate::{
     CallError, Cluster, ForwardedCall, Peer, PeerCallHandler, Replies, SessionLocation, Settings,
     Versions,
 };
 
-/// Longer than anything takes here that comes at all.
+/// The longest wait for any expected event.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Answers by what a call says: `echo …`, `count N`, `large BYTES`, `several N BYTES`, `silence`,
-/// `refuse`. Who echoes says
-/// with its reply that it is the last, who counts says so after it.
+/// A handler that answers by the text of a call: `echo …`, `count N`, `large BYTES`, `several N
+/// BYTES`, `silence`, `refuse`. `echo` marks its reply as the last one, `count` ends after its last
+/// reply.
 #[derive(Default)]
 pub(super) struct Answers {
     pub(super) calls: AtomicUsize,
@@ -112,16 +112,16 @@ impl TestNode {
     }
 
     pub(super) async fn start_with(settings: Settings, store: Arc<dyn Store>) -> Self {
-        Self::start_reading(Versions::UNANNOUNCED, settings, store).await
+        Self::start_node(Versions::UNANNOUNCED, settings, store).await
     }
 
-    /// Starts a node of a program that reads these versions of payloads.
-    pub(super) async fn reading(oldest: u32, newest: u32, store: &Arc<Memory>) -> Self {
+    /// Starts a node that reads these payload versions.
+    pub(super) async fn start_with_versions(oldest: u32, newest: u32, store: &Arc<Memory>) -> Self {
         let versions = Versions { oldest, newest };
-        Self::start_reading(versions, settings(), store.clone()).await
+        Self::start_node(versions, settings(), store.clone()).await
     }
 
-    async fn start_reading(versions: Versions, settings: Settings, store: Arc<dyn Store>) -> Self {
+    async fn start_node(versions: Versions, settings: Settings, store: Arc<dyn Store>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -134,15 +134,18 @@ impl TestNode {
         Self { runtime: Some(runtime), cluster, answers }
     }
 
-    /// Starts a node that others reach through something.
-    pub(super) async fn behind(settings: Settings, store: Arc<dyn Store>) -> (Self, Between) {
-        let between = Between::start().await;
+    /// Starts a node that other nodes reach through a proxy.
+    pub(super) async fn start_behind_proxy(
+        settings: Settings,
+        store: Arc<dyn Store>,
+    ) -> (Self, Proxy) {
+        let proxy = Proxy::start().await;
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let advertise = between.address.clone();
+        let advertise = proxy.address.clone();
         let settings = Settings { listen: free.to_string(), advertise, ..settings };
         let node = Self::start_with(settings, store).await;
-        between.lead_to(free);
-        (node, between)
+        proxy.route_to(free);
+        (node, proxy)
     }
 
     /// Starts a node as soon as its address is free.
@@ -156,25 +159,25 @@ impl TestNode {
         Self::start_with(settings, store).await
     }
 
-    /// Waits until so many calls have begun here.
-    pub(super) async fn begun(&self, calls: usize) {
-        until("calls have begun", || self.answers.calls.load(Ordering::SeqCst) == calls).await;
+    /// Waits until `calls` calls have begun at this node.
+    pub(super) async fn wait_for_calls(&self, calls: usize) {
+        wait_until("calls have begun", || self.answers.calls.load(Ordering::SeqCst) == calls).await;
     }
 
-    /// Ends the node as a killed process ends: with everything it had open.
+    /// Ends the node like a killed process: every open socket is closed.
     pub(super) fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 
-    /// How this node reaches `other`, as it finds out for a session of it.
+    /// Locates `other` from this node, as the owner of a new session.
     pub(super) async fn peer(&self, store: &Memory, other: &Self) -> Peer {
         let name = other.cluster.incarnation().to_string();
-        own(store, &name, other.cluster.incarnation()).await;
+        create_session_at(store, &name, other.cluster.incarnation()).await;
         match self.find(&name).await {
             SessionLocation::There(peer) => peer,
-            location => panic!("found it {location:?}"),
+            location => panic!("expected a peer, found {location:?}"),
         }
     }
 
@@ -193,8 +196,8 @@ pub(super) fn session(name: &str) -> SessionId {
     SessionId::parse(name).unwrap()
 }
 
-/// Makes a session that belongs to a node.
-pub(super) async fn own(store: &Memory, name: &str, node: Incarnation) {
+/// Creates the record of a session that `node` owns.
+pub(super) async fn create_session_at(store: &Memory, name: &str, node: Incarnation) {
     let record = Record {
         owner: Owner { token: Token::first(node.0), node },
         former: Vec::new(),
@@ -208,15 +211,15 @@ pub(super) async fn own(store: &Memory, name: &str, node: Incarnation) {
     store.create(&session(name), record, PATIENCE).await.unwrap();
 }
 
-/// What comes next of a call.
+/// Receives the next reply of a call.
 pub(super) async fn next(calling: &mut ForwardedCall) -> Option<Result<String, CallError>> {
     let reply = poll_fn(|context| calling.poll_next(context));
-    let reply = timeout(PATIENCE, reply).await.expect("something should come of the call")?;
+    let reply = timeout(PATIENCE, reply).await.expect("a reply should arrive")?;
     Some(reply.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()))
 }
 
-/// Everything that comes of a call.
-pub(super) async fn all(calling: &mut ForwardedCall) -> Vec<Result<String, CallError>> {
+/// Receives all replies of a call.
+pub(super) async fn receive_all(calling: &mut ForwardedCall) -> Vec<Result<String, CallError>> {
     let mut replies = Vec::new();
     while let Some(reply) = next(calling).await {
         replies.push(reply);
@@ -224,17 +227,17 @@ pub(super) async fn all(calling: &mut ForwardedCall) -> Vec<Result<String, CallE
     replies
 }
 
-/// Calls, and takes everything.
+/// Makes a call and receives all replies.
 pub(super) async fn call(peer: &Peer, text: &str) -> Vec<Result<String, CallError>> {
-    all(&mut peer.call(Bytes::copy_from_slice(text.as_bytes()))).await
+    receive_all(&mut peer.call(Bytes::copy_from_slice(text.as_bytes()))).await
 }
 
-/// Waits until something is so.
-pub(super) async fn until(claim: &str, mut so: impl FnMut() -> bool) {
+/// Waits until the condition holds.
+pub(super) async fn wait_until(claim: &str, mut so: impl FnMut() -> bool) {
     let waiting = async {
         while !so() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("never so: {claim}"));
+    timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("condition not met: {claim}"));
 }

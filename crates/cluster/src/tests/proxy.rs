@@ -1,4 +1,4 @@
-//! Something between two nodes that can swallow what they say to each other, or cut them off.
+//! A TCP proxy between two nodes that can drop their traffic or reset their connections.
 
 use std::future::pending;
 use std::io;
@@ -9,64 +9,65 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// What becomes of what is said.
+/// What the proxy does with traffic.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mood {
+enum ProxyMode {
     Passes,
-    /// Nothing comes through, and both ends stay open.
-    Swallows,
-    /// Every connection is reset at these ends and forgotten at the others; new ones are
+    /// No bytes pass, and both ends stay open.
+    DropsTraffic,
+    /// Every connection is reset at these ends and left open at the others; new connections are
     /// refused at the near end.
-    Cuts {
+    Resets {
         near: bool,
         far: bool,
     },
 }
 
-/// A pipe with a listener at its near end.
-pub(super) struct Between {
+/// A TCP proxy that listens at its near end.
+pub(super) struct Proxy {
     pub(super) address: String,
     far: watch::Sender<Option<SocketAddr>>,
-    mood: Arc<watch::Sender<Mood>>,
+    mode: Arc<watch::Sender<ProxyMode>>,
 }
 
-impl Between {
+impl Proxy {
     pub(super) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let far = watch::Sender::new(None);
-        let mood = Arc::new(watch::Sender::new(Mood::Passes));
-        tokio::spawn(accept(listener, address, far.subscribe(), mood.clone()));
-        Self { address: address.to_string(), far, mood }
+        let mode = Arc::new(watch::Sender::new(ProxyMode::Passes));
+        tokio::spawn(accept(listener, address, far.subscribe(), mode.clone()));
+        Self { address: address.to_string(), far, mode }
     }
 
-    pub(super) fn lead_to(&self, far: SocketAddr) {
+    pub(super) fn route_to(&self, far: SocketAddr) {
         self.far.send_replace(Some(far));
     }
 
-    /// From now on nothing comes through any more.
-    pub(super) fn swallow(&self) {
-        self.mood.send_replace(Mood::Swallows);
+    /// Passes no bytes from now on.
+    pub(super) fn drop_traffic(&self) {
+        self.mode.send_replace(ProxyMode::DropsTraffic);
     }
 
-    /// Resets every connection, as a firewall does that is loaded anew, and refuses new ones.
-    pub(super) fn cut(&self) {
-        self.mood.send_replace(Mood::Cuts { near: true, far: true });
+    /// Resets every connection at both ends, as a firewall does when it is reloaded, and refuses
+    /// new ones.
+    pub(super) fn reset_both_ends(&self) {
+        self.mode.send_replace(ProxyMode::Resets { near: true, far: true });
     }
 
-    /// The same, and who was called hears nothing of it.
-    pub(super) fn cut_near(&self) {
-        self.mood.send_replace(Mood::Cuts { near: true, far: false });
+    /// Resets every connection at the end of the caller only.
+    pub(super) fn reset_near_ends(&self) {
+        self.mode.send_replace(ProxyMode::Resets { near: true, far: false });
     }
 
-    /// The same, and who called hears nothing of it.
-    pub(super) fn cut_far(&self) {
-        self.mood.send_replace(Mood::Cuts { near: false, far: true });
+    /// Resets every connection at the end of the callee only.
+    pub(super) fn reset_far_ends(&self) {
+        self.mode.send_replace(ProxyMode::Resets { near: false, far: true });
     }
 
-    /// What comes from now on comes through.
-    pub(super) fn mend(&self) {
-        self.mood.send_replace(Mood::Passes);
+    /// Passes bytes from now on.
+    pub(super) fn restore_traffic(&self) {
+        self.mode.send_replace(ProxyMode::Passes);
     }
 }
 
@@ -74,15 +75,15 @@ async fn accept(
     first: TcpListener,
     address: SocketAddr,
     mut far: watch::Receiver<Option<SocketAddr>>,
-    mood: Arc<watch::Sender<Mood>>,
+    mode: Arc<watch::Sender<ProxyMode>>,
 ) {
-    let mut moods = mood.subscribe();
+    let mut modes = mode.subscribe();
     let mut listener = Some(first);
     loop {
-        let refuses = matches!(*moods.borrow_and_update(), Mood::Cuts { .. });
+        let refuses = matches!(*modes.borrow_and_update(), ProxyMode::Resets { .. });
         if refuses {
             listener = None;
-            moods.changed().await.unwrap();
+            modes.changed().await.unwrap();
             continue;
         }
         if listener.is_none() {
@@ -90,21 +91,21 @@ async fn accept(
         }
         let near = tokio::select! {
             accepted = listener.as_ref().unwrap().accept() => accepted.unwrap().0,
-            _ = moods.changed() => continue,
+            _ = modes.changed() => continue,
         };
         let address = far.wait_for(Option::is_some).await.unwrap().unwrap();
         let Ok(far) = TcpStream::connect(address).await else { continue };
-        tokio::spawn(carry(near, far, mood.subscribe()));
+        tokio::spawn(carry(near, far, mode.subscribe()));
     }
 }
 
-async fn carry(mut near: TcpStream, mut far: TcpStream, mut moods: watch::Receiver<Mood>) {
+async fn carry(mut near: TcpStream, mut far: TcpStream, mut modes: watch::Receiver<ProxyMode>) {
     let mut buffers = [[0; 4096]; 2];
     loop {
         let [there, back] = &mut buffers;
-        let mood = *moods.borrow_and_update();
-        let passes = mood == Mood::Passes;
-        if let Mood::Cuts { near: resets_near, far: resets_far } = mood {
+        let mode = *modes.borrow_and_update();
+        let passes = mode == ProxyMode::Passes;
+        if let ProxyMode::Resets { near: resets_near, far: resets_far } = mode {
             for (end, resets) in [(&near, resets_near), (&far, resets_far)] {
                 if resets {
                     end.set_zero_linger().unwrap();
@@ -117,7 +118,7 @@ async fn carry(mut near: TcpStream, mut far: TcpStream, mut moods: watch::Receiv
         let whole = tokio::select! {
             read = near.read(there), if passes => pass(read, there, &mut far).await,
             read = far.read(back), if passes => pass(read, back, &mut near).await,
-            _ = moods.changed() => true,
+            _ = modes.changed() => true,
         };
         if !whole {
             return;
@@ -125,7 +126,7 @@ async fn carry(mut near: TcpStream, mut far: TcpStream, mut moods: watch::Receiv
     }
 }
 
-/// Passes on what was read; false where there is nothing more, or nobody to take it.
+/// Writes the bytes that were read. Returns `false` if the reader or the writer has ended.
 async fn pass(read: io::Result<usize>, buffer: &[u8], to: &mut TcpStream) -> bool {
     let read = read.unwrap_or(0);
     read > 0 && to.write_all(&buffer[..read]).await.is_ok()
