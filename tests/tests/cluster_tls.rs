@@ -130,7 +130,7 @@ async fn a_node_that_trusts_the_others_and_is_not_trusted_says_so() -> Result<()
     let node = Node::start(&setup(&redis, ours.path()))?;
     let stranger = Node::start(&setup(&redis, theirs.path()))?;
     let until = Instant::now() + PATIENCE;
-    while !stranger.output().contains("it does not trust this node's certificate") {
+    while !stranger.output().contains("the peer does not trust this node's certificate") {
         ensure!(Instant::now() < until, "it does not say why: {}", stranger.output());
         sleep(Duration::from_millis(20)).await;
     }

@@ -1,4 +1,5 @@
-//! Takes connections of peers. Those that have not proven themselves yet are bounded.
+//! Accepts connections of peers. The number of connections that are not authenticated yet is
+//! bounded.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,11 +19,11 @@ use crate::inbox::Inbox;
 use crate::wire::{Socket, Wire};
 use crate::{FRAME_BYTES_MAX, PING_MS_MAX, metrics, tls};
 
-/// Most connections of peers that have not proven themselves. One more closes the oldest of
-/// them, so that connections that prove nothing do not keep peers out.
+/// The most connections that are not authenticated yet. At this bound a new connection closes the
+/// oldest of them, so that they cannot keep peers out.
 const STRANGERS_MAX: usize = 64;
 
-/// Takes the connections that arrive at this node.
+/// Accepts the connections that arrive at this node.
 #[derive(Default)]
 pub struct Listener {
     strangers: Strangers,
@@ -30,15 +31,15 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Begins with a connection that has arrived: when there are too many, the oldest one that
-    /// has not proven itself is closed. Call [`Arrival::meet`] in a task of its own.
+    /// Registers a connection that has arrived. At the bound, the oldest connection that is not
+    /// authenticated is closed. Call [`Arrival::meet`] in a task of its own.
     pub fn accept(self: &Arc<Self>, stream: TcpStream, from: SocketAddr) -> Arrival {
         let stranger = Stranger::new(self);
         Arrival { stranger, stream, from }
     }
 }
 
-/// A connection of which it is not known yet who made it.
+/// A connection whose other end is not authenticated yet.
 pub struct Arrival {
     stranger: Stranger,
     stream: TcpStream,
@@ -46,8 +47,8 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Finds out who has connected, within this time. `None`: no node of this cluster, or the
-    /// connection had to make room for a later one.
+    /// Authenticates the other end, within this time. `None`: the other end is not a node of this
+    /// cluster, or a later connection took the place of this one.
     pub async fn meet(self, local: &LocalNode, within: Duration) -> Option<Established> {
         let Self { stranger, stream, from } = self;
         let meeting = meet(local, &stranger.listener.refusals, stream, from);
@@ -56,8 +57,8 @@ impl Arrival {
     }
 }
 
-/// Connections of peers that have not proven themselves, the oldest first: what closes each.
-/// At most [`STRANGERS_MAX`].
+/// The connections that are not authenticated yet, oldest first, each with the token that closes
+/// it. At most [`STRANGERS_MAX`].
 #[derive(Default)]
 struct Strangers(Mutex<(u64, BTreeMap<u64, CancellationToken>)>);
 
@@ -67,10 +68,10 @@ impl Strangers {
     }
 }
 
-/// One of them, until it has proven itself or is gone.
+/// The registration of one such connection, until it is authenticated or closed.
 struct Stranger {
     number: u64,
-    /// Cancelled when it must make room for a later one.
+    /// Cancelled when a later connection takes its place.
     place: CancellationToken,
     listener: Arc<Listener>,
 }
@@ -86,7 +87,7 @@ impl Stranger {
             && let Some((_, oldest)) = places.pop_first()
         {
             metrics::LINKS_REFUSED.inc();
-            tracing::debug!("closed a connection that has not proven itself for a later one");
+            tracing::debug!("closed the oldest unauthenticated connection: there are too many");
             oldest.cancel();
         }
         places.insert(number, place.clone());
@@ -120,22 +121,22 @@ async fn meet(
     match handshake::answer(&own, &local.secret, &mut wire, &mut inbox).await {
         Ok(peer) => {
             inbox.admit(FRAME_BYTES_MAX);
-            // A peer may say anything; the settings of a node allow no more.
+            // Bounds the announced interval to the largest value that settings allow.
             let heartbeat = local.heartbeat(peer.ping_ms.min(PING_MS_MAX), false);
             Some(Established::new(peer, wire, inbox, heartbeat))
         }
         Err(Unmet::Unproven) => {
             metrics::LINKS_REFUSED.inc();
-            tracing::warn!(%from, "refused a peer that does not know the cluster's secret");
+            tracing::warn!(%from, "refused a peer: it does not know cluster.secret; give all nodes the same one");
             None
         }
         Err(Unmet::Incompatible(theirs)) => {
-            // The link the other way logs the same once for each peer.
-            tracing::debug!(%from, %theirs, own = %local.versions, "a peer reads other versions");
+            // The link in the other direction logs this once for each peer.
+            tracing::debug!(%from, %theirs, own = %local.versions, "refused a peer: no common payload version");
             None
         }
         Err(error) => {
-            tracing::debug!(%from, ?error, "closed a connection that is not a peer's");
+            tracing::debug!(%from, ?error, "closed a connection: the handshake failed");
             None
         }
     }
@@ -149,7 +150,7 @@ async fn welcome(local: &LocalNode, stream: TcpStream) -> io::Result<Wire> {
     })
 }
 
-/// Logs a peer that cannot be trusted once, until another one can be.
+/// Logs the first untrusted peer as a warning, and again only after a trusted one has connected.
 #[derive(Default)]
 struct Refusals {
     was_logged: AtomicBool,
@@ -166,9 +167,9 @@ impl Refusals {
         }
         metrics::LINKS_REFUSED.inc();
         if self.was_logged.swap(true, Ordering::Relaxed) {
-            tracing::debug!(%from, %error, "refused a peer");
+            tracing::debug!(%from, %error, "refused a peer: TLS failed");
         } else {
-            tracing::warn!(%from, %error, "refused a peer; {}", tls::REMEDY);
+            tracing::warn!(%from, %error, "refused a peer: TLS failed; {}", tls::REMEDY);
         }
     }
 }

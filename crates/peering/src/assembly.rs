@@ -5,39 +5,39 @@
 
 use bytes::{Bytes, BytesMut};
 
-/// Most bytes that are set aside for a message before they arrive. More are added as they come,
-/// so that a peer cannot reserve memory by an announcement alone.
+/// The most bytes that are reserved for a message before they arrive. The buffer then grows with
+/// the pieces, so that a peer cannot reserve memory by an announcement alone.
 const RESERVED_BYTES_MAX: usize = 1 << 20;
 
-/// A message of which more is to come.
+/// A message that has not arrived completely.
 pub(crate) struct Assembly {
     bytes: BytesMut,
-    /// Bytes that are still to come; above 0.
+    /// The number of bytes that have not arrived yet; above 0.
     rest: usize,
 }
 
-/// What became of the first piece.
+/// The result of the first piece.
 pub(crate) enum First {
-    /// It is the whole message.
+    /// The piece is the whole message.
     Whole(Bytes),
     /// More is to come.
     Begun(Assembly),
-    /// The whole message would be larger than allowed.
+    /// The whole message exceeds the bound.
     TooLarge,
 }
 
-/// What became of a further piece.
+/// The result of a further piece.
 pub(crate) enum Next {
     /// The message is complete.
     Whole(Bytes),
     /// More is to come.
     More,
-    /// It does not continue the message: no node sends that.
+    /// The piece does not continue the message: no node sends that.
     Malformed,
 }
 
 impl Assembly {
-    /// Takes the first piece of a message, and the number of bytes that it announces.
+    /// Takes the first piece of a message; `rest` is the number of bytes that it announces.
     pub(crate) fn begin_message(body: Bytes, rest: u64, bytes_max: usize) -> First {
         let whole = usize::try_from(rest).ok().and_then(|rest| rest.checked_add(body.len()));
         let Some(whole) = whole.filter(|whole| *whole <= bytes_max) else {
@@ -52,10 +52,10 @@ impl Assembly {
         First::Begun(Self { bytes, rest })
     }
 
-    /// Takes a further piece, and the number of bytes that it says are still to come.
+    /// Takes a further piece; `rest` is the number of bytes that are to follow it.
     pub(crate) fn add(&mut self, body: &[u8], rest: u64) -> Next {
         let left = self.rest.checked_sub(body.len());
-        // A piece without content would let a peer send pieces for ever.
+        // Empty pieces are rejected: a peer could send them without end.
         let Some(left) = left.filter(|left| *left as u64 == rest && !body.is_empty()) else {
             return Next::Malformed;
         };
@@ -81,7 +81,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_message_comes_out_as_it_was_cut(
+        fn an_assembled_message_equals_the_one_that_was_split(
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..50), 1..20),
         ) {
             let whole = pieces.concat();
@@ -95,12 +95,12 @@ mod tests {
                     None => match Assembly::begin_message(piece.into(), rest as u64, whole.len()) {
                         First::Whole(bytes) => out = Some(bytes),
                         First::Begun(begun) => assembly = Some(begun),
-                        First::TooLarge => prop_assert!(false, "it is as large as allowed"),
+                        First::TooLarge => prop_assert!(false, "the message is within the bound"),
                     },
                     Some(assembly) => match assembly.add(&piece, rest as u64) {
                         Next::Whole(bytes) => out = Some(bytes),
                         Next::More => {}
-                        Next::Malformed => prop_assert!(false, "it continues the message"),
+                        Next::Malformed => prop_assert!(false, "the piece continues the message"),
                     },
                 }
             }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_that_do_not_continue_the_message_are_strange() {
+    fn pieces_that_do_not_continue_the_message_are_malformed() {
         for (body, rest) in [(&b"de"[..], 2), (b"de", 0), (b"defg", 0), (b"", 3)] {
             let First::Begun(mut assembly) =
                 Assembly::begin_message(Bytes::from_static(b"abc"), 3, 10)

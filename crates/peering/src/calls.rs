@@ -1,9 +1,8 @@
-//! The calls of one node to another, over all links that the two nodes make.
+//! The calls of one node to another, across all links between the two.
 //!
-//! Three parties use this module: callers, which make and drop calls and take replies; the
-//! writer of the connection, which takes frames to write; and its reader, which passes on the
-//! frames of the peer. None of them ever waits for another. [`Calls::broke`] decides which calls
-//! may be made again.
+//! Three tasks use this module: callers make and drop calls and take replies; the connection's
+//! writer takes frames to write; its reader passes on the frames of the peer. None of them waits
+//! for another. [`Calls::broke`] decides which calls may be made again.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -26,46 +25,48 @@ pub struct Calls {
 #[derive(Default)]
 struct State {
     phase: Phase,
-    /// The last attempt to connect has failed.
+    /// Whether the last attempt to connect failed.
     unreachable: bool,
-    /// Which link this is to the peer; the connection of an earlier one gets nothing.
+    /// The number of the current link to the peer. The connection of an earlier link gets no
+    /// frames.
     link: u64,
-    /// The next call's id. Goes on over all links to the peer.
+    /// The id of the next call. Ids are not reused after a link breaks.
     next: u64,
     calls: HashMap<u64, OutgoingCall>,
-    /// What waits for the link; for a call at most an opening, a credit and a cancellation.
+    /// The frames that wait for the link: for each call at most an opening, a credit and a
+    /// cancellation.
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
 }
 
-/// How the link is.
+/// The state of the link.
 #[derive(Default)]
 enum Phase {
-    /// There is no link, and no attempt to make one.
+    /// No link is established, and no attempt is in progress.
     #[default]
     Down,
-    /// An attempt to connect is under way; calls wait.
+    /// An attempt to connect is in progress; calls wait.
     Connecting,
-    /// Calls are written over this connection.
+    /// Calls are written to this connection.
     Up(Arc<dyn Deferred>),
 }
 
-/// Something to be written.
+/// A frame to be written.
 enum Waiting {
-    /// A call, or the next piece of it.
+    /// An opening: the call, or its next piece.
     Open(u64),
     Credit(u64),
     Cancel(u64),
 }
 
 impl Calls {
-    /// Nothing is connected yet.
+    /// Creates the calls to a peer without a link.
     pub fn new(limits: Limits) -> Self {
         Self { limits, state: Mutex::default() }
     }
 
-    /// Makes a call. Fails at a bound: then it is not started. Answers with the call's id, and
-    /// whether the caller of this must have the peer connected.
+    /// Makes a call. At a bound it fails and the call is not started. Returns the id of the call,
+    /// and whether this caller must start to connect to the peer.
     pub fn open(&self, body: Bytes) -> Result<(u64, bool), CallError> {
         self.try_open(body).inspect_err(|error| metrics::count_outcome((*error).into()))
     }
@@ -75,8 +76,8 @@ impl Calls {
             return Err(CallError::TooLarge { bytes_max: self.limits.message_bytes as u64 });
         }
         let mut state = self.state();
-        // Each call leaves at most a cancellation behind; a link that is slow to take
-        // those is not given more.
+        // Each dropped call leaves at most a cancellation in the queue. A link that is slow to
+        // write those gets no further calls.
         let full = state.calls.len() >= self.limits.calls
             || state.waiting.len() >= self.limits.calls.saturating_mul(4)
             || state.waiting_bytes.saturating_add(body.len()) > self.limits.waiting_bytes;
@@ -95,7 +96,7 @@ impl Calls {
         Ok((id, connect))
     }
 
-    /// The next thing that came of a call.
+    /// Polls for the next reply of a call; `None` after the last.
     pub fn poll_reply(
         &self,
         id: u64,
@@ -114,17 +115,17 @@ impl Calls {
         call.poll_end(context).map(|ended| ended.map(Err))
     }
 
-    /// Is nothing more to come of a call, as far as is known?
+    /// Whether a call is known to have no further replies.
     pub fn is_over(&self, id: u64) -> bool {
         self.state().calls.get(&id).is_none_or(OutgoingCall::is_over)
     }
 
-    /// The caller is gone.
+    /// Drops a call: its caller is gone.
     pub fn forget(&self, id: u64) {
         let mut state = self.state();
         let Some(call) = state.calls.remove(&id) else { return };
         match call.left() {
-            // Its queued opening stays: the writer skips it.
+            // The queued opening stays; the writer skips it.
             Left::Unsent { bytes } => {
                 state.waiting_bytes -= bytes;
                 metrics::count_outcome(metrics::Outcome::Cancelled);
@@ -141,32 +142,32 @@ impl Calls {
         metrics::CALLS_OPEN.dec();
     }
 
-    /// Asks for a link although there is no call. True where the caller is to connect.
+    /// Requests a link without a call. Returns whether this caller must start to connect.
     pub fn want(&self) -> bool {
         self.state().begin_to_connect()
     }
 
-    /// Is there no link, and no attempt to make one?
+    /// Whether no link is established and no attempt to connect is in progress.
     pub fn is_down(&self) -> bool {
         matches!(self.state().phase, Phase::Down)
     }
 
-    /// Is the link up?
+    /// Whether the link is established.
     pub fn is_up(&self) -> bool {
         matches!(self.state().phase, Phase::Up(_))
     }
 
-    /// Has the last attempt to connect failed?
+    /// Whether the last attempt to connect failed.
     pub fn is_unreachable(&self) -> bool {
         self.state().unreachable
     }
 
-    /// Which link this is, for [`Calls::write_frames`].
+    /// The number of the current link, for [`Calls::write_frames`].
     pub(crate) fn link(&self) -> u64 {
         self.state().link
     }
 
-    /// The two know each other: calls may be written.
+    /// Records an established link: calls are written to it from now on.
     pub(crate) fn up(&self, connection: Arc<dyn Deferred>) {
         let mut state = self.state();
         state.phase = Phase::Up(connection);
@@ -174,13 +175,14 @@ impl Calls {
         state.write_later();
     }
 
-    /// Appends what there is to say, until there is enough. From here on a call counts as
-    /// sent: bytes of it may reach the peer. Nothing where the link is not this one any more.
+    /// Appends frames to `out` until none is left or `out` has `enough_bytes`. From here on a call
+    /// counts as sent: bytes of it may reach the peer. Appends no frame if `link` is not the
+    /// current link.
     pub(crate) fn write_frames(&self, link: u64, out: &mut BytesMut, enough_bytes: usize) {
         while out.len() < enough_bytes
             && let Some(kind) = self.next(link)
         {
-            // It is copied here, and others make calls meanwhile.
+            // Copied without the lock, so that other threads can make calls meanwhile.
             kind.write_to(out);
         }
     }
@@ -199,7 +201,7 @@ impl Calls {
         None
     }
 
-    /// Takes a frame of the peer. False for a frame that no node sends.
+    /// Handles a frame of the peer. Returns `false` for a frame that no node sends.
     pub(crate) fn take(&self, kind: Kind) -> bool {
         match kind {
             Kind::Reply(reply) => self.change(reply.id, |call| call.add_reply(reply, &self.limits)),
@@ -213,8 +215,8 @@ impl Calls {
         }
     }
 
-    /// The link broke, or the attempt to connect failed. A call that was handed to the link
-    /// completely may have begun; any other call has not. `again`: a further attempt follows.
+    /// Records that the link broke or that the attempt to connect failed. A call that was sent
+    /// completely may have started, any other call has not. `again`: a further attempt follows.
     pub fn broke(&self, again: bool) {
         let mut state = self.state();
         state.unreachable |= matches!(state.phase, Phase::Connecting);
@@ -237,16 +239,16 @@ impl Calls {
         })
     }
 
-    /// Changes a call and wakes its caller. A call that is not there was dropped by its
-    /// caller; the peer is about to be told.
+    /// Changes a call and wakes its caller. An unknown call was dropped by its caller; its
+    /// cancellation is queued.
     fn change(&self, id: u64, change: impl FnOnce(&mut OutgoingCall) -> Change) -> bool {
         let mut state = self.state();
         let Some(call) = state.calls.get_mut(&id) else { return true };
-        // The peer was sent no such call.
+        // The peer has not been sent this call yet.
         if call.is_waiting() {
             return false;
         }
-        // Its other pieces are of no use if the call is over.
+        // If the call has ended, its remaining pieces are not sent.
         let unsent = call.unsent_pieces_bytes();
         let change = change(call);
         let is_over = call.has_ended();
@@ -279,7 +281,7 @@ impl Calls {
 }
 
 impl State {
-    /// True where the caller is to connect.
+    /// Returns whether the caller must start to connect.
     fn begin_to_connect(&mut self) -> bool {
         let connect = matches!(self.phase, Phase::Down);
         if connect {
@@ -288,7 +290,7 @@ impl State {
         connect
     }
 
-    /// What to write; `None` if it is of no use any more.
+    /// The frame to write; `None` if it is no longer needed.
     fn frame_of(&mut self, waiting: &Waiting, window: u32) -> Option<Kind> {
         Some(match *waiting {
             Waiting::Cancel(id) => Kind::Cancel(id),
@@ -299,7 +301,7 @@ impl State {
                 let piece = self.calls.get_mut(&id)?.next_piece(id, window)?;
                 self.waiting_bytes -= piece.bytes;
                 if piece.has_more {
-                    // At the end: other calls have their turn between two pieces.
+                    // Queued at the end: other calls are written between two pieces.
                     self.waiting.push_back(Waiting::Open(id));
                 }
                 piece.frame
@@ -307,7 +309,7 @@ impl State {
         })
     }
 
-    /// Has the connection write what waits, at the end of this tick.
+    /// Schedules a write of the waiting frames at the end of this tick.
     fn write_later(&self) {
         if let Phase::Up(connection) = &self.phase {
             tick::defer(connection);

@@ -15,51 +15,51 @@ use crate::versions::Versions;
 use crate::wire::{Socket, Wire};
 use crate::{FRAME_BYTES_MAX, metrics};
 
-/// This node, as its peers see it, and what it proves itself with.
+/// The identity of this node in handshakes, and its credentials.
 pub struct LocalNode {
-    /// This process. A restarted node is another one.
+    /// The incarnation of this process.
     pub incarnation: u64,
-    /// Where peers reach it; empty where none does.
+    /// The address at which peers reach it; empty if no peer connects to it.
     pub address: Arc<str>,
-    /// How often it pings those that it calls, in milliseconds.
+    /// The interval of its pings to peers that it calls, in milliseconds.
     pub ping_ms: u64,
-    /// How much longer than between two pings a peer may be silent, in milliseconds.
+    /// How much longer than the ping interval a peer may be silent, in milliseconds.
     pub pong_ms: u64,
-    /// The versions of payloads that it reads.
+    /// The payload versions that it reads.
     pub versions: Versions,
-    /// What only nodes of this cluster know.
+    /// The shared secret of the cluster's nodes.
     pub secret: String,
-    /// Where connections are encrypted.
+    /// The certificates for mutual TLS; `None`: connections are not encrypted.
     pub trust: Option<Trust>,
 }
 
-/// Why there is no connection.
+/// The reason why no connection was established.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Nothing listens at the address.
     #[error("nothing listens there")]
     Refused,
-    /// The peer reads no version of payloads that this node reads. It is there, and may well know
-    /// the secret.
+    /// The peer reads no payload version that this node reads. The peer is there, and may know the
+    /// secret.
     #[error(
         "it reads version {theirs} of what nodes send each other, this node {own}; replace the node \
          with the older program, as docs/deploying.md says under \"An upgrade that changes what nodes \
          send each other\""
     )]
     Incompatible {
-        /// What this node reads.
+        /// The versions that this node reads.
         own: Versions,
-        /// What the peer reads.
+        /// The versions that the peer reads.
         theirs: Versions,
     },
-    /// Anything else; the text says what, and what to do.
+    /// Any other reason; the text includes the remedy.
     #[error("{0}")]
     Other(String),
 }
 
 impl LocalNode {
-    /// Connects to an address, and finds out which node is there. Waits for as long as the peer
-    /// takes: the caller bounds it.
+    /// Connects to an address and authenticates the node there. The wait is unbounded: the caller
+    /// must limit it.
     pub async fn connect(
         &self,
         address: &str,
@@ -90,7 +90,8 @@ impl LocalNode {
         }
     }
 
-    /// Of a connection over which one end sends something each `every_ms`; `pings`: this end.
+    /// The heartbeat of a connection on which the calling end sends a ping every `every_ms`;
+    /// `pings`: this node is the calling end.
     pub(crate) fn heartbeat(&self, every_ms: u64, pings: bool) -> Heartbeat {
         let silence_ms = self.ping_ms.max(every_ms).saturating_add(self.pong_ms);
         let (every, silence) = (Duration::from_millis(every_ms), Duration::from_millis(silence_ms));
@@ -110,15 +111,15 @@ impl LocalNode {
             Unmet::Incompatible(theirs) => {
                 return ConnectError::Incompatible { own: self.versions, theirs };
             }
-            Unmet::Malformed => "what answers there is not a peer",
-            Unmet::Random => "the system has no random bits",
+            Unmet::Malformed => "the other end is not a node of a cluster",
+            Unmet::Random => "the operating system returned no random bytes",
             Unmet::Unproven => {
                 metrics::LINKS_REFUSED.inc();
-                "it does not know the cluster's secret"
+                "the peer does not know cluster.secret; give all nodes the same one"
             }
             Unmet::Refused => {
                 metrics::LINKS_REFUSED.inc();
-                "it does not accept this node; give all nodes the same cluster.secret"
+                "the peer refused this node's proof; give all nodes the same cluster.secret"
             }
         };
         ConnectError::Other(why.to_owned())

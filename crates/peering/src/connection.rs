@@ -1,10 +1,10 @@
 //! A connection between two nodes after their handshake: frames in, frames out, heartbeats.
 //!
-//! A task of its own reads from the socket. Frames are written by the thread that has them, at
-//! the end of its event-loop tick ([`tick`]), so that no other thread is woken for
-//! that. The task writes only where the socket's buffer is full or the connection is encrypted.
-//! One thread writes at a time, and none waits for it: a thread that finds another one writing
-//! marks the state, and the writer then collects frames once more.
+//! One task per connection reads from the socket. Frames are written by the thread that produces
+//! them, at the end of its event-loop tick ([`tick`]), so that no other thread is woken. The task
+//! writes only if the socket's buffer is full or the connection is encrypted. One thread writes at
+//! a time, and no thread waits for it: a thread that finds another one writing marks the state, and
+//! the writer then collects frames once more.
 
 use std::io;
 use std::mem;
@@ -23,56 +23,57 @@ use crate::frame::{Bye, Frame, Kind};
 use crate::inbox::Inbox;
 use crate::wire::{Outgoing, Wire};
 
-/// Frames are collected into one write up to this many bytes; a larger frame is written whole.
+/// Frames are collected into one write of up to this many bytes; a larger frame is written whole.
 const ENOUGH_BYTES: usize = 64 << 10;
 
-/// The most bytes of buffer that are kept for the next write.
+/// The largest buffer that is kept for the next write, in bytes.
 const KEPT_BYTES: usize = 2 * ENOUGH_BYTES;
 
-/// Frames read before the task yields to others.
+/// The number of frames that are read before the task yields.
 const TAKEN_IN_A_ROW: usize = 64;
 
-/// How often a thread collects and writes in one tick, where other threads add frames meanwhile.
+/// The most rounds of collecting and writing in one tick, if other threads add frames meanwhile.
 const WRITTEN_IN_A_ROW: usize = 4;
 
 /// What reads and writes the frames of a connection: the calls of one end.
 pub(crate) trait FrameHandler: Send + Sync + 'static {
-    /// Handles a frame of the other end. False for a frame that no node sends; the connection
-    /// is then closed.
+    /// Handles a frame of the other end. Returns `false` for a frame that no node sends; the
+    /// connection is then closed.
     fn handle_frame(&self, kind: Kind) -> bool;
 
     /// Appends frames to `out` until none is left or `out` has `enough_bytes`.
     fn write_frames(&self, out: &mut BytesMut, enough_bytes: usize);
 }
 
-/// How the two ends find out that the other is gone.
+/// The timing by which each end detects that the other is gone.
 #[derive(Clone, Copy)]
 pub(crate) struct Heartbeat {
-    /// The calling end sends a ping so often. The called end answers with a pong; and sends one
-    /// as often while a long message arrives, since the next ping is behind that.
+    /// The interval of pings from the calling end. The called end answers each with a pong. While a
+    /// long message arrives it also sends pongs at this interval, since the next ping is queued
+    /// behind that message.
     pub(crate) every: Duration,
-    /// This is the calling end.
+    /// Whether this is the calling end.
     pub(crate) pings: bool,
-    /// The other end is gone when nothing has arrived for so long.
+    /// The other end counts as gone if no byte arrives for this long.
     pub(crate) silence: Duration,
 }
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// The other end ended it on purpose.
+    /// The other end sent a goodbye.
     #[error("the other end said goodbye")]
     Goodbye,
-    /// The other end closed it without saying goodbye.
+    /// The other end closed it without a goodbye.
     #[error("the other end closed it without saying goodbye")]
     Closed,
-    /// Nothing arrived for too long.
+    /// No byte arrived for too long.
     #[error("the other end was silent for too long")]
     Silent,
-    /// The other end sent what no node sends.
+    /// The other end sent bytes that no node sends.
     #[error("the other end sent what no node sends")]
     Malformed,
-    /// It broke, could not be written to, or this end failed while it collected frames.
+    /// The connection broke, or a panic occurred while this end collected frames.
     #[error("{0}")]
     Broken(io::Error),
 }
@@ -80,40 +81,40 @@ pub enum Ended {
 /// One end of a connection.
 pub(crate) struct PeerConnection<P> {
     handler: P,
-    /// The socket's writing half, where frames are written as they are: none where encrypted.
+    /// The write half of the socket, for any thread; `None` if the connection is encrypted.
     outgoing: Option<Arc<Outgoing>>,
     out: Mutex<Outbound>,
     task: AtomicWaker,
 }
 
-/// What is to be written.
+/// The pending output of a connection.
 #[derive(Default)]
 struct Outbound {
     writer: WriterState,
-    /// Bytes that the socket had no room for. The thread that writes takes them.
+    /// Bytes that the socket's buffer could not take. The writing thread takes them.
     unwritten: BytesMut,
     ping: bool,
     pong: bool,
-    /// Goodbye is to be written, as the last frame.
+    /// Whether a goodbye is to be written, as the last frame.
     bye: bool,
-    /// Goodbye was written.
+    /// Whether the goodbye was written.
     is_over: bool,
 }
 
-/// Whether a thread writes.
+/// The state of writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum WriterState {
-    /// None does; the next thread with frames may.
+    /// No thread writes; the next thread with frames may.
     #[default]
     Free,
-    /// One does. `again`: another thread had frames meanwhile.
+    /// One thread writes. `again`: another thread had frames meanwhile.
     Writing { again: bool },
-    /// The socket's buffer is full; the task waits for room.
+    /// The socket's buffer is full; the task waits until it is writable.
     Full,
-    /// Nothing is written any more. What has arrived is still read, and the reader learns why
-    /// the connection ended.
+    /// Writing has ended. Bytes that have arrived are still read, and the reader gets the cause of
+    /// the end.
     Closed,
-    /// Nothing is written any more: collecting the frames panicked.
+    /// Writing has ended: collecting the frames panicked.
     Panicked,
 }
 
@@ -147,7 +148,7 @@ impl<P: FrameHandler> PeerConnection<P> {
         }
     }
 
-    /// Writes goodbye as the last frame. The other end then closes the connection.
+    /// Writes a goodbye as the last frame. The other end then closes the connection.
     pub(crate) fn say_goodbye(&self) {
         self.out().bye = true;
         self.perform();
@@ -155,7 +156,7 @@ impl<P: FrameHandler> PeerConnection<P> {
 
     fn handle_frame(&self, frame: Frame) -> Option<Ended> {
         match frame.kind {
-            // An unknown kind comes from a newer node.
+            // A newer node may send an unknown kind of frame.
             None | Some(Kind::Pong(())) => None,
             Some(Kind::Ping(())) => {
                 self.out().pong = true;
@@ -166,8 +167,8 @@ impl<P: FrameHandler> PeerConnection<P> {
         }
     }
 
-    /// Begins to write, with the bytes that are unwritten. `None` while another thread writes,
-    /// which then collects again, and while the socket has no room.
+    /// Begins to write and returns the unwritten bytes. `None` while another thread writes, which
+    /// then collects again, and while the socket's buffer is full.
     fn begin_write(&self) -> Option<BytesMut> {
         let mut out = self.out();
         match &mut out.writer {
@@ -181,8 +182,8 @@ impl<P: FrameHandler> PeerConnection<P> {
         None
     }
 
-    /// Ends writing, since no frames were left. Returns the buffer if another thread had frames
-    /// meanwhile: they are to be collected.
+    /// Ends writing: no frames are left. Returns the buffer if another thread had frames meanwhile,
+    /// which must be collected.
     fn end_write(&self, room: BytesMut) -> Option<BytesMut> {
         let mut out = self.out();
         if out.writer == (WriterState::Writing { again: true }) {
@@ -194,21 +195,21 @@ impl<P: FrameHandler> PeerConnection<P> {
         None
     }
 
-    /// Ends writing before everything was written.
+    /// Ends writing with unwritten bytes left.
     fn stop_write(&self, unwritten: BytesMut, writer: WriterState) {
         let mut out = self.out();
         out.keep_buffer(unwritten);
         out.writer = writer;
     }
 
-    /// Ends writing for ever.
+    /// Ends writing for good.
     fn close_writer(&self) {
         self.out().writer =
             if std::thread::panicking() { WriterState::Panicked } else { WriterState::Closed };
         self.task.wake();
     }
 
-    /// Appends the frames that are to be written. For the thread that writes.
+    /// Appends the frames that are to be written. Only the writing thread calls this.
     fn collect_frames(&self, bytes: &mut BytesMut) {
         let mut out = self.out();
         if out.is_over {
@@ -229,7 +230,7 @@ impl<P: FrameHandler> PeerConnection<P> {
         }
     }
 
-    /// Writes what is to be written. True if something is left.
+    /// Collects and writes frames. Returns whether bytes or frames are left.
     fn write(&self, outgoing: &Outgoing) -> bool {
         let Some(mut bytes) = self.begin_write() else { return false };
         let writing = Writing(self);
@@ -249,7 +250,7 @@ impl<P: FrameHandler> PeerConnection<P> {
                         self.stop_write(bytes, WriterState::Full);
                         return writing.finish(true);
                     }
-                    // The reader learns why the connection ended.
+                    // The reader gets the cause of the end.
                     Err(_) => return false,
                 }
             }
@@ -286,7 +287,7 @@ impl Outbound {
     }
 }
 
-/// A thread writes. Where that ends by an error or a panic, nothing is written any more.
+/// Guards a thread that writes. If writing ends by an error or a panic, no further byte is written.
 struct Writing<'a, P: FrameHandler>(&'a PeerConnection<P>);
 
 impl<P: FrameHandler> Writing<'_, P> {
@@ -302,20 +303,20 @@ impl<P: FrameHandler> Drop for Writing<'_, P> {
     }
 }
 
-/// A connection that reads and writes. Its output is why it ended.
+/// The future that reads and writes a connection. Its output is the reason why it ended.
 pub(crate) struct RunningConnection<'a, P> {
     connection: &'a PeerConnection<P>,
     wire: &'a mut Wire,
     inbox: &'a mut Inbox,
     heartbeat: Heartbeat,
     last_read: Instant,
-    /// When the last ping, or the last pong without one, was to be sent.
+    /// When the last ping, or the last unrequested pong, was due.
     last_ping: Instant,
     wakes: Pin<Box<Sleep>>,
 }
 
 impl<P: FrameHandler> RunningConnection<'_, P> {
-    /// Handles what has arrived.
+    /// Reads and handles frames.
     fn read_frames(&mut self, context: &mut Context<'_>) -> Result<(), Ended> {
         let (mut last_read, mut taken) = (false, 0);
         let listened = loop {
@@ -326,7 +327,7 @@ impl<P: FrameHandler> RunningConnection<'_, P> {
                     }
                     taken += 1;
                     if taken == TAKEN_IN_A_ROW {
-                        // There may be more; other tasks first.
+                        // More frames may wait: yields to other tasks first.
                         context.waker().wake_by_ref();
                         break Ok(());
                     }
@@ -352,8 +353,8 @@ impl<P: FrameHandler> RunningConnection<'_, P> {
         listened
     }
 
-    /// Sends a ping when one is due, and ends a connection on which nothing arrives. What has
-    /// arrived while this process stood still was read before.
+    /// Sends a ping when one is due, and ends a connection on which no byte arrives. Bytes that
+    /// arrived while this process was suspended have been read before this check.
     fn check_heartbeat(&mut self, context: &mut Context<'_>) -> Result<(), Ended> {
         while self.wakes.as_mut().poll(context).is_ready() {
             let now = Instant::now();
@@ -372,7 +373,7 @@ impl<P: FrameHandler> RunningConnection<'_, P> {
         Ok(())
     }
 
-    /// Writes what no other thread writes.
+    /// Writes the frames that no other thread writes.
     fn flush(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let Some(outgoing) = &self.connection.outgoing else {
             self.flush_encrypted(context);
@@ -394,7 +395,7 @@ impl<P: FrameHandler> RunningConnection<'_, P> {
                 return Ok(());
             }
             if self.connection.out().writer != WriterState::Full {
-                // There may be more; other tasks first.
+                // More frames may wait: yields to other tasks first.
                 context.waker().wake_by_ref();
                 return Ok(());
             }
@@ -402,13 +403,13 @@ impl<P: FrameHandler> RunningConnection<'_, P> {
     }
 
     fn flush_encrypted(&mut self, context: &mut Context<'_>) {
-        // No other thread writes here.
+        // Only the task writes to an encrypted connection.
         let Some(mut bytes) = self.connection.begin_write() else { return };
         let writing = Writing(self.connection);
         for _ in 0..WRITTEN_IN_A_ROW {
             self.connection.collect_frames(&mut bytes);
             if bytes.is_empty() {
-                // Not everything that was encrypted may be on the way.
+                // TLS may still buffer encrypted bytes.
                 let flushed = Pin::new(&mut *self.wire).poll_flush(context);
                 if !matches!(flushed, Poll::Ready(Err(_))) {
                     self.connection.stop_write(bytes, WriterState::Free);
@@ -429,7 +430,7 @@ impl<P: FrameHandler> RunningConnection<'_, P> {
         }
         self.connection.stop_write(bytes, WriterState::Free);
         writing.finish(());
-        // There may be more; other tasks first.
+        // More frames may wait: yields to other tasks first.
         context.waker().wake_by_ref();
     }
 

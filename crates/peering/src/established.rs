@@ -1,4 +1,4 @@
-//! A connection whose two ends have proven themselves to each other.
+//! A connection whose two ends have authenticated each other.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Weak};
@@ -20,7 +20,7 @@ use crate::{Answerer, Calls, Limits};
 /// How long a peer has to close a connection that this node has ended.
 const CLOSE_GRACE: Duration = Duration::from_millis(100);
 
-/// A connection to a peer that is known. It is closed when this is dropped.
+/// An authenticated connection to a peer. Dropping it closes it.
 pub struct Established {
     peer: PeerIdentity,
     wire: Wire,
@@ -33,18 +33,18 @@ impl Established {
         Self { peer, wire, inbox, heartbeat }
     }
 
-    /// Who is at the other end.
+    /// The node at the other end.
     pub fn peer(&self) -> &PeerIdentity {
         &self.peer
     }
 
-    /// Tells later whether the system of the peer closed the connection in order.
+    /// Reports, once the connection has ended, whether the peer's kernel closed it in order.
     pub fn orderly_end(&self) -> OrderlyEnd {
         self.wire.orderly_end().clone()
     }
 
-    /// Carries these calls until the connection ends, or this future is dropped; the connection
-    /// is closed when the whole value is dropped. Say then [`Calls::broke`].
+    /// Carries these calls until the connection ends or this future is dropped. The connection is
+    /// closed when `self` is dropped; call [`Calls::broke`] then.
     pub async fn carry(&mut self, calls: &Arc<Calls>) -> Ended {
         let handler = CallFrames { link: calls.link(), calls: calls.clone() };
         let connection = Arc::new(PeerConnection::new(handler, &self.wire));
@@ -52,8 +52,9 @@ impl Established {
         connection.run(&mut self.wire, &mut self.inbox, self.heartbeat).await
     }
 
-    /// Answers the peer's calls until the connection ends. When `closing` is cancelled, goodbye is
-    /// sent, and the peer has 100 ms to close the connection. `None`: it did not.
+    /// Answers the peer's calls until the connection ends. When `closing` is cancelled, a goodbye
+    /// is sent, and the peer has 100 ms to close the connection. `None`: the peer did not close it
+    /// in time.
     pub async fn answer(
         &mut self,
         answerer: Arc<dyn Answerer>,
@@ -65,7 +66,7 @@ impl Established {
             let flush = connection.clone() as Weak<dyn Deferred>;
             PeerConnection::new(IncomingCalls::new(answerer, limits, flush), &self.wire)
         });
-        // Also where this future is dropped.
+        // The calls end also if this future is dropped.
         let _calls = AnsweredCalls(connection.handler());
         let mut running = connection.run(&mut self.wire, &mut self.inbox, self.heartbeat);
         tokio::select! {
@@ -77,18 +78,18 @@ impl Established {
         }
     }
 
-    /// Sends nothing and waits for the end of the connection. A peer that sends something on it
-    /// ends it too. After `idle` without traffic the system begins to ask whether the peer's machine
-    /// is there, and ends the connection when its own number of probes stays unanswered.
+    /// Waits for the end of the connection without sending. A frame from the peer ends it too.
+    /// After `idle` without traffic the kernel sends keep-alive probes, and ends the connection if
+    /// they stay unanswered.
     pub async fn wait_for_end(&mut self, idle: Duration) {
-        // Where the system cannot do that, the connections with calls notice it.
+        // If the kernel does not support it, the links detect the loss.
         let _ = self.wire.keep_alive(idle);
         let (wire, inbox) = (&mut self.wire, &mut self.inbox);
         let _ = poll_fn(|context| inbox.poll_fill(wire, context)).await;
     }
 }
 
-/// The calls that one connection answers. They end with this.
+/// Ends the calls of one connection on drop.
 struct AnsweredCalls<'a>(&'a IncomingCalls);
 
 impl Drop for AnsweredCalls<'_> {
@@ -97,8 +98,8 @@ impl Drop for AnsweredCalls<'_> {
     }
 }
 
-/// Reads and writes the frames of calls on one connection. Frames are written only while it is the
-/// newest link to the peer.
+/// Reads and writes the frames of calls on one connection. Frames are written only while the
+/// connection is the newest link to the peer.
 struct CallFrames {
     link: u64,
     calls: Arc<Calls>,

@@ -1,10 +1,9 @@
-//! What two nodes write to each other on a link.
+//! The frames that two nodes exchange on a link.
 //!
-//! A link carries calls one way: the node that opened it calls, the other replies. It
-//! begins with hello, challenge, proof and welcome, in this order. A field number is
-//! never used for something else: nodes of neighbouring versions meet while a cluster
-//! is being updated. Each frame comes after its length, as Protocol Buffers delimit
-//! messages.
+//! A link carries calls in one direction: the node that opened it calls, the other replies. It
+//! begins with hello, challenge, proof and welcome, in this order. A field number is never reused:
+//! nodes of neighbouring versions are connected while a cluster is upgraded. Each frame follows its
+//! length, as Protocol Buffers delimit messages.
 
 use bytes::{Bytes, BytesMut};
 use prost::Message as _;
@@ -16,53 +15,52 @@ pub(crate) struct Frame {
     pub(crate) kind: Option<Kind>,
 }
 
-/// What a frame says. A frame of a kind that is not known here is passed over.
+/// The content of a frame. A receiver ignores kinds that it does not know.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(crate) enum Kind {
-    /// Caller: who I am.
+    /// Caller: its identity.
     #[prost(message, tag = "1")]
     Hello(Greeting),
-    /// Callee: who I am; prove yourself first.
+    /// Callee: its identity. The caller must prove itself first.
     #[prost(message, tag = "2")]
     Challenge(Greeting),
-    /// Caller: I know the secret.
+    /// Caller: the proof that it knows the secret.
     #[prost(bytes = "bytes", tag = "3")]
     Proof(Bytes),
-    /// Callee: so do I. Calls may begin.
+    /// Callee: the proof that it knows the secret. Calls may begin.
     #[prost(bytes = "bytes", tag = "4")]
     Welcome(Bytes),
     /// Caller: a new call.
     #[prost(message, tag = "5")]
     Open(Open),
-    /// Callee: that call did not begin, and never will.
+    /// Callee: the call was not started and never will be.
     #[prost(uint64, tag = "6")]
     NotStarted(u64),
-    /// Callee: something that came of a call.
+    /// Callee: a reply of a call.
     #[prost(message, tag = "7")]
     Reply(Reply),
-    /// Callee: nothing more will come of it.
+    /// Callee: the call has no further replies.
     #[prost(uint64, tag = "8")]
     End(u64),
-    /// Callee: the node that worked on the call was lost. Sent by a node that relays the call.
+    /// Callee: the node that handled the call was lost. Sent by a node that relays the call.
     #[prost(uint64, tag = "9")]
     Failed(u64),
-    /// Caller: the request that made this call is gone; the call is cancelled.
+    /// Caller: the call is cancelled, since its request is gone.
     #[prost(uint64, tag = "10")]
     Cancel(u64),
-    /// Caller: so many more replies may come.
+    /// Caller: the callee may send this many more reply frames.
     #[prost(message, tag = "11")]
     Credit(Credit),
-    /// Caller: are you there? So that a callee that hears nothing knows that its caller is
-    /// gone.
+    /// Caller: a ping. A callee that receives none for too long treats its caller as gone.
     #[prost(message, tag = "12")]
     Ping(()),
-    /// Callee: I am.
+    /// Callee: the response to a ping.
     #[prost(message, tag = "13")]
     Pong(()),
-    /// Callee: this link ends. Close it.
+    /// Callee: a goodbye. The caller closes the link.
     #[prost(message, tag = "14")]
     Bye(Bye),
-    /// Callee: the call, or a reply to it, is larger than a message may be. The call is over.
+    /// Callee: the call, or a reply to it, exceeds the bound of a message. The call has ended.
     #[prost(message, tag = "15")]
     TooLarge(TooLarge),
     /// Caller: the next piece of a call whose `Open` announced more.
@@ -70,9 +68,9 @@ pub(crate) enum Kind {
     OpenMore(Piece),
 }
 
-/// Most bytes of a message in one frame. A longer message is sent in several frames, and
-/// frames of other calls are sent between them. With its header such a frame is as large as
-/// what a connection writes at once (64 KiB).
+/// The most bytes of a message in one frame. A longer message is sent in several frames, and frames
+/// of other calls are sent between them. Such a frame and its header have the size of one write of
+/// a connection (64 KiB).
 pub const PIECE_BYTES_MAX: usize = (64 << 10) - crate::FRAME_OVERHEAD_BYTES;
 
 /// Splits the next piece off a message. Copies nothing. Returns the piece and how many bytes
@@ -91,7 +89,7 @@ impl Kind {
         let frame = Frame::from(self);
         let bytes = frame.encoded_len();
         out.reserve(bytes + prost::length_delimiter_len(bytes));
-        // There is always room.
+        // `BytesMut` grows as needed, so this cannot fail.
         let _ = frame.encode_length_delimited(out);
     }
 }
@@ -102,41 +100,41 @@ impl From<Kind> for Frame {
     }
 }
 
-/// Identifies the sending node. Its nonce was never sent before.
+/// Identifies the sending node. Its nonce is used once.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Greeting {
     #[prost(fixed64, tag = "1")]
     pub(crate) incarnation: u64,
     #[prost(bytes = "bytes", tag = "2")]
     pub(crate) nonce: Bytes,
-    /// Who calls says something so often, in milliseconds.
+    /// The interval of the caller's pings, in milliseconds.
     #[prost(uint64, tag = "3")]
     pub(crate) ping_ms: u64,
-    /// The address that peers are told to reach the speaker at; empty where none does.
+    /// The address at which peers reach the sender; empty if no peer connects to it.
     #[prost(string, tag = "4")]
     pub(crate) address: String,
-    /// Caller: nothing follows on this connection, whose end is all that the caller waits for.
+    /// Caller: the connection carries no calls; the caller only waits for its end.
     #[prost(bool, tag = "5")]
     pub(crate) watches: bool,
-    /// The oldest version of payloads that the speaker reads.
+    /// The oldest payload version that the sender reads.
     #[prost(uint32, tag = "6")]
     pub(crate) oldest_version: u32,
-    /// The newest one; 0 where the speaker's program announces none.
+    /// The newest payload version; 0 if the sender's program announces none.
     #[prost(uint32, tag = "7")]
     pub(crate) newest_version: u32,
 }
 
-/// A new call. Its id is used once in a link's life.
+/// A new call. Its id is used once per link.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Open {
     #[prost(uint64, tag = "1")]
     pub(crate) id: u64,
-    /// So many `Reply` frames may come before the first credit.
+    /// The number of `Reply` frames that the callee may send before the first credit.
     #[prost(uint32, tag = "2")]
     pub(crate) window: u32,
     #[prost(bytes = "bytes", tag = "3")]
     pub(crate) body: Bytes,
-    /// Bytes of the call that follow in `OpenMore` frames. The call begins with the last one.
+    /// The bytes of the call that follow in `OpenMore` frames. The call starts with the last one.
     #[prost(uint64, tag = "4")]
     pub(crate) rest: u64,
 }
@@ -148,12 +146,12 @@ pub(crate) struct Piece {
     pub(crate) id: u64,
     #[prost(bytes = "bytes", tag = "2")]
     pub(crate) body: Bytes,
-    /// Bytes that follow in further pieces.
+    /// The bytes that follow in further pieces.
     #[prost(uint64, tag = "3")]
     pub(crate) rest: u64,
 }
 
-/// A message that is larger than its sender or receiver allows.
+/// A message that exceeds the bound of its sender or receiver.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(crate) struct TooLarge {
     #[prost(uint64, tag = "1")]
@@ -163,22 +161,22 @@ pub(crate) struct TooLarge {
     pub(crate) bytes_max: u64,
 }
 
-/// Something that came of a call, or a piece of it. Each frame takes one credit.
+/// A reply of a call, or a piece of one. Each frame takes one credit.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Reply {
     #[prost(uint64, tag = "1")]
     pub(crate) id: u64,
     #[prost(bytes = "bytes", tag = "2")]
     pub(crate) body: Bytes,
-    /// Nothing more will come of the call; no `End` follows. Only on the last piece.
+    /// The call has no further replies; no `End` follows. Set only on the last piece.
     #[prost(bool, tag = "3")]
     pub(crate) last: bool,
-    /// Bytes of this reply that follow in further `Reply` frames of the call.
+    /// The bytes of this reply that follow in further `Reply` frames of the call.
     #[prost(uint64, tag = "4")]
     pub(crate) rest: u64,
 }
 
-/// So many more `Reply` frames of a call may come.
+/// The number of further `Reply` frames that the callee may send for a call.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Credit {
     #[prost(uint64, tag = "1")]

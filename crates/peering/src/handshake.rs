@@ -1,5 +1,5 @@
-//! The handshake of a connection between two nodes: each proves to the other that it knows the
-//! cluster's secret, and says which process it is.
+//! The handshake of a connection between two nodes: each proves that it knows the cluster's secret,
+//! and announces its incarnation.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,57 +14,57 @@ use crate::proof::{self, Role};
 use crate::versions::Versions;
 use crate::wire::Wire;
 
-/// Longest frame before the handshake is done, in bytes: a greeting takes up to 58,
-/// and an address up to [`ADDRESS_BYTES_MAX`].
+/// The longest frame during the handshake, in bytes: a greeting takes up to 58, and an address up
+/// to [`ADDRESS_BYTES_MAX`].
 pub(crate) const FRAME_BYTES_MAX: usize = 512;
 
-/// Longest address of a node, in bytes. Settings with a longer one are
-/// refused. The longest name of a host has 253.
+/// The longest address of a node, in bytes. Settings with a longer one are rejected. The longest
+/// host name has 253 bytes.
 pub const ADDRESS_BYTES_MAX: usize = 300;
 
-/// The node at one end of a connection, as it says of itself.
+/// The node at one end of a connection, as it describes itself.
 #[derive(Clone)]
 pub struct PeerIdentity {
-    /// Its process.
+    /// The incarnation of its process.
     pub incarnation: u64,
-    /// How often the calling end says that it sends a ping, in milliseconds; 0 at the called end.
+    /// The announced interval of the calling end's pings, in milliseconds; 0 at the called end.
     pub ping_ms: u64,
-    /// The address at which peers reach it; empty where none does.
+    /// The address at which peers reach it; empty if no peer connects to it.
     pub address: Arc<str>,
-    /// What the connection is for. The calling end chooses.
+    /// The purpose of the connection, which the calling end chooses.
     pub purpose: Purpose,
-    /// The versions of payloads that it reads.
+    /// The payload versions that it reads.
     pub versions: Versions,
 }
 
-/// What a connection between two nodes is for.
+/// The purpose of a connection between two nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Purpose {
-    /// It carries calls.
+    /// The connection carries calls.
     #[default]
     Calls,
-    /// It carries nothing: the caller waits for its end.
+    /// The connection carries no calls: the caller waits for its end.
     Watch,
 }
 
-/// Why a handshake failed.
+/// The reason why a handshake failed.
 #[derive(Debug)]
 pub(crate) enum Unmet {
-    /// The other end sends what no node sends.
+    /// The other end sent bytes that no node sends.
     Malformed,
-    /// The other end reads no version of payloads that this node reads, but these.
+    /// The other end reads only these payload versions, of which this node reads none.
     Incompatible(Versions),
     /// The other end does not know the cluster's secret.
     Unproven,
-    /// The other end says that this node does not know it.
+    /// The other end rejected this node's proof.
     Refused,
     /// The connection ended.
     Ended(io::Error),
-    /// There are no random bits.
+    /// The operating system returned no random bytes.
     Random,
 }
 
-/// The handshake of the calling end. Answers with the node at the called end.
+/// Performs the handshake of the calling end. Returns the node at the called end.
 pub(crate) async fn call(
     own: &PeerIdentity,
     secret: &str,
@@ -77,7 +77,7 @@ pub(crate) async fn call(
         Kind::Challenge(callee) => callee,
         _ => return Err(Unmet::Malformed),
     };
-    // Before the proof, which may differ as well.
+    // Checked before the proof, whose format may differ as well.
     let versions = Versions::of(&callee);
     if own.versions.common(versions).is_none() {
         return Err(Unmet::Incompatible(versions));
@@ -85,7 +85,7 @@ pub(crate) async fn call(
     send(wire, Kind::Proof(proof::prove(secret, Role::Caller, &caller, &callee))).await?;
     match receive(wire, inbox).await? {
         Kind::Welcome(proof) if proof::holds(&proof, secret, Role::Callee, &caller, &callee) => {
-            // Only one that proved itself is believed.
+            // The identity is used only after the peer has proven itself.
             Ok(PeerIdentity::new(callee, versions))
         }
         Kind::Welcome(_) => Err(Unmet::Unproven),
@@ -94,7 +94,7 @@ pub(crate) async fn call(
     }
 }
 
-/// The handshake of the called end. Answers with the node at the calling end.
+/// Performs the handshake of the called end. Returns the node at the calling end.
 pub(crate) async fn answer(
     own: &PeerIdentity,
     secret: &str,
@@ -106,7 +106,7 @@ pub(crate) async fn answer(
     send(wire, Kind::Challenge(callee.clone())).await?;
     let versions = Versions::of(&caller);
     if own.versions.common(versions).is_none() {
-        // The caller has read the versions of this node, and ends the connection itself.
+        // The caller has received the versions of this node and closes the connection itself.
         let _ = receive(wire, inbox).await;
         return Err(Unmet::Incompatible(versions));
     }
@@ -119,7 +119,7 @@ pub(crate) async fn answer(
     Ok(PeerIdentity::new(caller, versions))
 }
 
-/// What this node says of itself, with a random number that is used once.
+/// The greeting of this node, with a nonce.
 fn greeting(own: &PeerIdentity) -> Result<Greeting, Unmet> {
     let mut nonce = [0; proof::NONCE_BYTES];
     getrandom::fill(&mut nonce).map_err(|_| Unmet::Random)?;

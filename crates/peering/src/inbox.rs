@@ -1,4 +1,4 @@
-//! What has arrived of a link's frames.
+//! The receive buffer of a connection.
 
 use std::io;
 use std::pin::pin;
@@ -11,20 +11,20 @@ use tokio::io::AsyncReadExt as _;
 use crate::frame::Frame;
 use crate::wire::Wire;
 
-/// Room that there is for what arrives next, in bytes.
+/// The free space for the next read, in bytes.
 const ROOM_BYTES: usize = 16 << 10;
 
-/// Longest length that says how long a frame is, in bytes: five times seven bits.
+/// The longest encoded length of a frame, in bytes: five times seven bits.
 const LENGTH_BYTES_MAX: usize = 5;
 
-/// Frames that are whole, and the beginning of the next.
+/// A buffer of complete frames and the beginning of the next one.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     bytes: BytesMut,
     frame_bytes_max: usize,
 }
 
-/// The other end says what no node says, or more than it may.
+/// The other end sent bytes that no node sends, or a longer frame than it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -33,12 +33,12 @@ impl Inbox {
         Self { bytes: BytesMut::new(), frame_bytes_max }
     }
 
-    /// From now on frames may be so long.
+    /// Sets the longest frame that is accepted from now on.
     pub(crate) fn admit(&mut self, frame_bytes_max: usize) {
         self.frame_bytes_max = frame_bytes_max;
     }
 
-    /// The next frame, if all of it is there.
+    /// The next frame, if it has arrived completely.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, Malformed> {
         let Some((head, length)) = length(&self.bytes)? else { return Ok(None) };
         if length > self.frame_bytes_max {
@@ -53,7 +53,7 @@ impl Inbox {
         frame.map(Some).map_err(|_| Malformed)
     }
 
-    /// Takes in what has arrived: so many bytes, and none at the end.
+    /// Reads from the connection. Returns the number of bytes read; 0 at its end.
     pub(crate) fn poll_fill(
         &mut self,
         wire: &mut Wire,
@@ -62,12 +62,12 @@ impl Inbox {
         if self.bytes.capacity() == self.bytes.len() {
             self.bytes.reserve(ROOM_BYTES);
         }
-        // Nothing is lost when the wait is given up.
+        // Cancel safe: no byte is lost if the caller stops polling.
         pin!(wire.read_buf(&mut self.bytes)).poll(context)
     }
 }
 
-/// How long the next frame is, after how many bytes that say so.
+/// The length of the next frame, and the number of bytes that encode the length.
 fn length(bytes: &[u8]) -> Result<Option<(usize, usize)>, Malformed> {
     let mut length = 0;
     for (at, byte) in bytes.iter().take(LENGTH_BYTES_MAX).enumerate() {
@@ -112,7 +112,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_come_out_as_they_were_said_however_they_arrive(
+        fn frames_are_read_as_they_were_written_however_they_are_split(
             frames in frames(),
             pieces in prop::collection::vec(1_usize..100, 1..50),
         ) {
@@ -138,7 +138,7 @@ mod tests {
             let mut inbox = Inbox::new(100);
             inbox.bytes.extend_from_slice(&noise);
             let _ = all(&mut inbox);
-            // It waits for no more than one frame may be.
+            // The buffer never grows beyond the longest accepted frame.
             prop_assert!(inbox.bytes.capacity() <= 600 + 100 + LENGTH_BYTES_MAX);
         }
     }
@@ -151,7 +151,7 @@ mod tests {
             Kind::Reply(Reply { id: 0, body, last: false, rest: 0 }).write_to(&mut said);
             said
         };
-        // Two bytes for the frame's length, and for that of each field before the body.
+        // Two bytes for the frame's length, and for the length of each field before the body.
         let whole = open(195);
         assert_eq!(whole.len(), 2 + 200 + 1);
         let mut inbox = Inbox::new(200);
@@ -172,8 +172,8 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_of_a_kind_that_is_not_known_is_one_without() {
-        // Field 99, a varint.
+    fn a_frame_of_an_unknown_kind_has_no_kind() {
+        // Field number 99, a varint.
         let mut inbox = Inbox::new(100);
         inbox.bytes.extend_from_slice(&[3, 0x98, 0x06, 1]);
         assert_eq!(inbox.next(), Ok(Some(Frame { kind: None })));

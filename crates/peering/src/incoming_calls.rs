@@ -1,7 +1,7 @@
-//! The calls of one peer, on the node that answers them.
+//! The calls of one peer, at the node that answers them.
 //!
-//! Calls are polled only when they have something to tell and their caller has credit,
-//! and take turns, also between the pieces of a long reply. Nothing here ever waits for one call.
+//! A call is polled only when it was woken and its caller has given credit. Calls take turns, also
+//! between the pieces of a long reply. No code here waits for one call.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -17,10 +17,10 @@ use crate::connection::FrameHandler;
 use crate::frame::{self, Credit, Kind, Open, Piece, Reply, TooLarge};
 use crate::{Answerer, CallError, Limits, Replies};
 
-/// Refusals that a peer does not take, at most. An honest one has fewer calls under way.
+/// The most refusals that wait to be written. An honest peer has fewer calls in progress.
 const REFUSED_MAX: usize = 1 << 20;
 
-/// One peer's calls, and what is to be told of them.
+/// The calls of one peer, and the frames to write for them.
 pub(crate) struct IncomingCalls {
     answerer: Arc<dyn Answerer>,
     limits: Limits,
@@ -30,16 +30,16 @@ pub(crate) struct IncomingCalls {
 
 #[derive(Default)]
 struct State {
-    /// What the callers of calls that were not started are to know.
+    /// The refusals of calls that were not started.
     refused: VecDeque<Kind>,
-    /// Calls that have not arrived whole. With `calls` at most `calls_max`.
+    /// Calls that have not arrived completely. Together with `calls` at most `calls_max`.
     arriving: HashMap<u64, Arriving>,
-    /// Bytes of those, each counted whole; at most `waiting_bytes_max`.
+    /// The bytes of these calls, each counted at full length; at most `waiting_bytes_max`.
     arriving_bytes: usize,
     calls: HashMap<u64, IncomingCall>,
 }
 
-/// A call of which pieces are still to come.
+/// A call with pieces that have not arrived yet.
 struct Arriving {
     assembly: Assembly,
     window: u32,
@@ -47,9 +47,9 @@ struct Arriving {
 
 struct IncomingCall {
     replies: Box<dyn Replies>,
-    /// What is left of a reply that is sent in pieces.
+    /// The unsent part of a reply that is sent in pieces.
     rest: Option<Rest>,
-    /// Frames that the caller takes. It says how many: they wait at its end, not here.
+    /// The number of frames that the caller accepts. Unread replies wait at the caller, not here.
     credit: u32,
     wakes: Arc<Wakes>,
     waker: Waker,
@@ -62,15 +62,16 @@ struct Rest {
     last: bool,
 }
 
-/// The calls that may have something to tell.
+/// The queue of calls that were woken.
 struct Ready {
-    /// Each call at most once, since [`Wakes::queued`] says so. None after the connection's end.
+    /// Contains each call at most once, which [`Wakes::queued`] ensures. `None` after the
+    /// connection has ended.
     calls: Mutex<Option<VecDeque<Arc<Wakes>>>>,
-    /// What they tell goes over this.
+    /// The connection that carries their replies.
     connection: Weak<dyn Deferred>,
 }
 
-/// Wakes one call.
+/// The waker of one call.
 struct Wakes {
     id: u64,
     queued: AtomicBool,
@@ -78,7 +79,7 @@ struct Wakes {
 }
 
 impl IncomingCalls {
-    /// What calls have to tell goes over this connection.
+    /// Replies are written to `connection`.
     pub(crate) fn new(
         answerer: Arc<dyn Answerer>,
         limits: Limits,
@@ -88,7 +89,7 @@ impl IncomingCalls {
         Self { answerer, limits, state: Mutex::default(), ready }
     }
 
-    /// The connection has ended, and every call with it.
+    /// Ends every call: the connection has ended.
     pub(crate) fn end_calls(&self) {
         self.ready.calls().take();
         let ended = mem::take(&mut *self.state());
@@ -128,7 +129,7 @@ impl IncomingCalls {
 
     fn open_more(&self, Piece { id, body, rest }: Piece) -> bool {
         let mut state = self.state();
-        // A call that is not there was refused before its caller knew.
+        // An unknown call was refused; the refusal had not reached the caller yet.
         let Some(arriving) = state.arriving.get_mut(&id) else { return true };
         match arriving.assembly.add(&body, rest) {
             Next::More => true,
@@ -143,7 +144,7 @@ impl IncomingCalls {
         }
     }
 
-    /// Begins a call that has arrived whole.
+    /// Starts a call that has arrived completely.
     fn start_call(&self, id: u64, window: u32, body: Bytes) -> bool {
         let replies = self.answerer.begin_call(body);
         let mut state = self.state();
@@ -174,14 +175,13 @@ impl IncomingCalls {
 }
 
 impl State {
-    /// Has the caller told that its call is not started. False if it made more calls that are
-    /// refused than an honest peer makes.
+    /// Queues a refusal. Returns `false` if more refusals wait than an honest peer can cause.
     fn refuse(&mut self, refusal: Kind) -> bool {
         self.refused.push_back(refusal);
         self.refused.len() <= REFUSED_MAX
     }
 
-    /// The next thing that some call has to tell, and the call where it is over.
+    /// The next frame of any call, and the call itself if it has ended.
     fn next(
         &mut self,
         ready: &Ready,
@@ -192,9 +192,10 @@ impl State {
         }
         loop {
             let wakes = ready.calls().as_mut()?.pop_front()?;
-            // Before the call is asked, so that what comes while it is asked wakes it again.
+            // Reset before the call is polled, so that a wake-up during the poll queues the call
+            // again.
             wakes.queued.store(false, Ordering::Release);
-            // A call that was cancelled, or waits for credit, has no turn.
+            // Skips a call that was cancelled or that waits for credit.
             let Some(call) = self.calls.get_mut(&wakes.id) else { continue };
             if call.credit == 0 {
                 continue;
@@ -206,7 +207,7 @@ impl State {
                 }
                 Poll::Ready(Ok(reply)) => {
                     call.credit -= 1;
-                    // At the end: other calls have their turn between two pieces.
+                    // Queued at the end: other calls are polled between two pieces.
                     wakes.queue();
                     return Some((Kind::Reply(reply), None));
                 }
@@ -217,7 +218,7 @@ impl State {
 }
 
 impl IncomingCall {
-    /// The next piece of what the call has to tell, or how the call is over.
+    /// The next piece of the call's replies, or the frame that ends the call.
     fn next(&mut self, id: u64, message_bytes_max: usize) -> Poll<Result<Reply, Kind>> {
         let Rest { mut body, last } = match self.rest.take() {
             Some(rest) => rest,
@@ -233,7 +234,7 @@ impl IncomingCall {
                     tracing::warn!(
                         bytes = body.len(),
                         message_bytes_max,
-                        "a reply to a peer exceeds cluster.message_bytes_max; the call ends with \
+                        "reply to a peer exceeds cluster.message_bytes_max; the call ends with \
                          an error; raise the setting on every node"
                     );
                     let bytes_max = message_bytes_max as u64;
@@ -250,7 +251,7 @@ impl IncomingCall {
     }
 }
 
-/// What tells a caller how its call failed.
+/// The frame that reports to the caller how its call failed.
 fn end_frame(id: u64, error: CallError) -> Kind {
     match error {
         CallError::NotStarted => Kind::NotStarted(id),
@@ -266,7 +267,7 @@ impl FrameHandler for IncomingCalls {
             Kind::OpenMore(piece) => return self.open_more(piece),
             Kind::Cancel(id) => self.cancel(id),
             Kind::Credit(Credit { id, more }) => {
-                // A call that is not there ended before its caller knew.
+                // An unknown call has ended; the end had not reached the caller yet.
                 if let Some(call) = self.state().calls.get_mut(&id) {
                     call.credit = call.credit.saturating_add(more);
                     call.wakes.queue();

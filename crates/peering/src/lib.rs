@@ -1,14 +1,14 @@
-//! Carries calls between nodes: connections, how two nodes prove themselves, frames, flow control.
+//! Carries calls between nodes: connections, authentication, frames, flow control.
 //!
-//! What a call says is bytes here. This crate knows no lease, no store and no session: it says
-//! how a connection ended, and its caller decides what follows for the peer.
+//! The content of a call is opaque bytes here. This crate knows no lease, no store and no session:
+//! it reports how a connection ended, and its caller decides what follows for the peer.
 //!
-//! There is one connection each way of calling between two nodes. [`LocalNode::connect`] makes one;
-//! [`Listener::accept`] takes one, and [`Arrival::meet`] finds out who made it. Both give an
-//! [`Established`] connection. The caller's end carries the calls of a [`Calls`] over it, the other
-//! end answers them by an [`Answerer`].
+//! Two nodes have one connection for each direction of calls. [`LocalNode::connect`] makes one;
+//! [`Listener::accept`] accepts one, and [`Arrival::meet`] authenticates its other end. Both return
+//! an [`Established`] connection. The caller's end sends the calls of a [`Calls`] over it, the
+//! other end answers them with an [`Answerer`].
 //!
-//! Errors and log lines name the settings of `cluster`, under which operators find what is here.
+//! Errors and log lines name the settings of `cluster`, since operators configure this crate there.
 
 mod accept;
 mod assembly;
@@ -45,53 +45,54 @@ pub use tls::{Tls, TlsError, Trust};
 pub use versions::Versions;
 pub use wire::OrderlyEnd;
 
-/// Room in a frame beside its piece of a message, in bytes.
+/// The bytes of a frame beside its piece of a message, at most.
 const FRAME_OVERHEAD_BYTES: usize = 64;
 
-/// Longest frame of a peer that has proven itself, in bytes. A longer frame ends the connection.
+/// The longest frame of an authenticated peer, in bytes. A longer frame ends the connection.
 const FRAME_BYTES_MAX: usize = frame::PIECE_BYTES_MAX + FRAME_OVERHEAD_BYTES;
 
-/// Longest time between two pings, in milliseconds: a minute. A peer that says more is expected to
-/// send something as often.
+/// The longest interval between two pings, in milliseconds: a minute. A longer announced interval
+/// counts as this one.
 pub const PING_MS_MAX: u64 = 60_000;
 
 /// Answers the calls of peers.
 pub trait Answerer: Send + Sync + 'static {
-    /// Does this node begin calls now? A call that comes otherwise is "not started".
+    /// Whether this node starts calls now. Otherwise a call that arrives is answered with "not
+    /// started".
     fn takes_calls(&self) -> bool;
 
-    /// Takes a call, on the runtime that reads the connection. Never waits; what comes of it is
-    /// told by the replies. `None` means "not started": nothing was done, and the caller may send
-    /// the call elsewhere.
+    /// Starts a call, on the runtime that reads the connection. Never waits; the replies yield the
+    /// results. `None` means "not started": this node did nothing, and the caller may send the call
+    /// to another node.
     fn begin_call(&self, call: Bytes) -> Option<Box<dyn Replies>>;
 }
 
-/// What comes of a call. It is dropped when its caller is gone, or the connection to it. Any
-/// thread may ask, and holds back the peer's other calls while it does: nothing is waited for here.
+/// The replies to a call. Dropped when the caller or its connection is gone. Any thread may poll
+/// it, and the peer's other calls wait during the poll: an implementation must not block.
 pub trait Replies: Send {
-    /// The next reply; `None` after the last, or after an error. Not asked while the caller
-    /// has a whole window of replies that it did not take. An error ends the call: only a
-    /// node that passes a call on to another has one.
+    /// Polls for the next reply; `None` after the last, or after an error. Not polled while the
+    /// caller has a whole window of unread replies. An error ends the call; only a node that relays
+    /// a call returns one.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>>;
 
-    /// Was the reply that was just given the last, as far as is known? It is then sent as the last,
-    /// and this is not polled again.
+    /// Whether the reply just returned is known to be the last. It is then marked as the last, and
+    /// this is not polled again.
     fn is_over(&self) -> bool {
         false
     }
 }
 
-/// Why a call has no more replies.
+/// The reason why a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The callee did nothing; the call may be sent again.
+    /// The callee did not start the call; it may be sent again.
     #[error("the call was not started")]
     NotStarted,
-    /// The link broke, or the callee went, after the call may have begun.
+    /// The link broke, or the callee was lost, after the call may have started.
     #[error("the link to the node was lost")]
     Lost,
-    /// The call, or a reply to it, is larger than one of the two nodes allows. The same call
-    /// has the same outcome again.
+    /// The call, or a reply to it, exceeds the bound of one of the two nodes. A retry fails in the
+    /// same way.
     #[error("a message is larger than cluster.message_bytes_max ({bytes_max} bytes)")]
     TooLarge {
         /// The bound, in bytes.

@@ -1,16 +1,16 @@
-//! Bounds of what one node keeps of its calls to another, at either end.
+//! The bounds of calls between two nodes, at either end.
 
-/// How much one node keeps of its calls to another.
+/// The bounds of the calls from one node to another.
 #[derive(Clone, Copy)]
 pub struct Limits {
-    /// Calls, those included that wait for the link or for their caller to look.
+    /// Calls, including those that wait for the link or whose replies wait for the caller.
     pub calls: usize,
-    /// Bytes of calls that wait for the link.
+    /// The bytes of calls that wait for the link.
     pub waiting_bytes: usize,
-    /// Bytes of one call, or of one reply.
+    /// The bytes of one call, or of one reply.
     pub message_bytes: usize,
-    /// Frames with replies of one call that its caller has not taken. Only where its caller
-    /// waits for a reply that arrives in pieces are the pieces not counted, so what one call
-    /// keeps here is at most a whole reply and so many frames.
+    /// The reply frames of one call that its caller has not taken. Pieces of a reply for which the
+    /// caller waits are not counted, so one call keeps here at most a whole reply and this many
+    /// frames.
     pub window: u32,
 }

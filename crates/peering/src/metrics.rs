@@ -1,4 +1,4 @@
-//! What is counted of connections and calls between nodes.
+//! The metrics of connections and calls between nodes.
 
 use std::sync::LazyLock;
 
@@ -7,20 +7,23 @@ use telemetry::register;
 
 use crate::CallError;
 
-/// Peers that did not prove themselves: by the secret, by TLS, or in time before later ones.
+/// Refused connections: a wrong secret, a TLS failure, or a handshake that was too slow at the
+/// bound.
 pub(crate) static LINKS_REFUSED: LazyLock<IntCounter> = LazyLock::new(|| {
-    register::counter("roundhouse_peer_links_refused_total", "Peers that did not prove themselves.")
+    register::counter(
+        "roundhouse_peer_links_refused_total",
+        "Connections refused because the peer did not authenticate itself.",
+    )
 });
 
-/// Calls to other nodes that are under way.
-pub(crate) static CALLS_OPEN: LazyLock<IntGauge> = LazyLock::new(|| {
-    register::gauge("roundhouse_peer_calls", "Calls to other nodes that are under way.")
-});
+/// Calls to other nodes in progress.
+pub(crate) static CALLS_OPEN: LazyLock<IntGauge> =
+    LazyLock::new(|| register::gauge("roundhouse_peer_calls", "Calls to other nodes in progress."));
 
 static CALLS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     register::counters(
         "roundhouse_peer_calls_total",
-        "Calls to other nodes, by how they ended.",
+        "Calls to other nodes, by outcome.",
         &["outcome"],
     )
 });
@@ -30,7 +33,7 @@ static OUTCOMES: LazyLock<[IntCounter; 5]> = LazyLock::new(|| {
         .map(|name| CALLS.with_label_values(&[name]))
 });
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Clone, Copy)]
 pub(crate) enum Outcome {
     Ended,
@@ -56,12 +59,12 @@ impl From<Result<(), CallError>> for Outcome {
     }
 }
 
-/// Counts a call that is over.
+/// Counts a call that has ended.
 pub(crate) fn count_outcome(outcome: Outcome) {
     OUTCOMES[outcome as usize].inc();
 }
 
-/// Shows every metric from the start, so that a rate is right from the first event on.
+/// Registers every metric at the start, so that a rate includes the first event.
 pub fn show() {
     LazyLock::force(&CALLS_OPEN);
     LazyLock::force(&LINKS_REFUSED);

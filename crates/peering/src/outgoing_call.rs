@@ -1,4 +1,4 @@
-//! One call, at its caller: how much of it was sent, and the replies that were not taken.
+//! One call at its caller: the part that was sent, and the replies that the caller has not taken.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -10,20 +10,20 @@ use crate::assembly::{Assembly, First, Next};
 use crate::frame::{self, Kind, Open, Piece, Reply};
 use crate::{CallError, Limits, metrics};
 
-/// One call.
+/// One call at its caller.
 pub(crate) struct OutgoingCall {
     progress: Progress,
-    /// At most a window of them.
+    /// The replies that have arrived; at most a window of frames.
     replies: VecDeque<Arrived>,
     /// The reply that is arriving in pieces.
     assembly: Option<Assembly>,
-    /// Frames of the reply that is arriving which count against the window.
+    /// The frames of the arriving reply that count against the window.
     assembling: u32,
-    /// Frames that count against the window: those of `replies` and `assembling`.
+    /// All frames that count against the window: those of `replies` and `assembling`.
     kept: u32,
-    /// Frames that were taken and not credited yet.
+    /// The frames that were taken and not credited yet.
     taken: u32,
-    /// Its credit waits for the link.
+    /// Whether a credit frame is queued for the link.
     crediting: bool,
     waker: Option<Waker>,
 }
@@ -31,47 +31,47 @@ pub(crate) struct OutgoingCall {
 /// A reply that its caller has not taken.
 struct Arrived {
     body: Bytes,
-    /// Frames that are credited when it is taken.
+    /// The frames that are credited when the reply is taken.
     frames: u32,
 }
 
-/// How much of a call was sent.
+/// The part of a call that was sent.
 enum Progress {
-    /// No byte of it was handed to the socket.
+    /// No byte was written to the socket.
     Waiting(Bytes),
-    /// Pieces were handed to the socket, and this is left. The callee does not begin a call
-    /// that it has not received whole.
+    /// Pieces were written to the socket; these bytes remain. The callee does not start a call that
+    /// it has not received completely.
     Sending(Bytes),
-    /// All of it was handed to the socket: it may have begun.
+    /// All bytes were written to the socket: the callee may have started the call.
     Sent,
-    /// Nothing more will come.
+    /// The call has ended; no reply follows.
     Over(Result<(), CallError>),
 }
 
-/// What follows from what arrived for a call.
+/// The consequence of a frame that arrived for a call.
 pub(crate) enum Change {
-    /// Nothing for its caller.
+    /// None for the caller.
     None,
-    /// Its caller has something to take.
+    /// The caller can take a reply or the end.
     Wake,
-    /// As `Wake`, and the callee is to stop.
+    /// As `Wake`; the call is also cancelled at the callee.
     Cancel,
     /// No node sends this.
     Malformed,
 }
 
-/// What its caller leaves behind when it drops a call.
+/// The cleanup for a call that its caller drops.
 pub(crate) enum Left {
-    /// The callee was sent nothing. These bytes wait no more.
+    /// No byte was sent to the callee. These bytes no longer wait.
     Unsent { bytes: usize },
-    /// The callee is to be told. These bytes wait no more.
+    /// The call is to be cancelled at the callee. These bytes no longer wait.
     Begun { bytes: usize },
-    /// Nothing: it was over.
+    /// None: the call had ended.
     Over,
 }
 
 impl OutgoingCall {
-    /// A call of which nothing was sent.
+    /// Creates a call of which no byte was sent.
     pub(crate) fn new(body: Bytes) -> Self {
         Self {
             progress: Progress::Waiting(body),
@@ -96,7 +96,7 @@ impl OutgoingCall {
         Some(reply.body)
     }
 
-    /// How the call ended; call it when no reply is left. The error is yielded once.
+    /// Polls for the end of the call. Call it when no reply is left. An error is returned once.
     pub(crate) fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Option<CallError>> {
         match &mut self.progress {
             Progress::Over(result) => Poll::Ready(mem::replace(result, Ok(())).err()),
@@ -109,17 +109,17 @@ impl OutgoingCall {
         }
     }
 
-    /// Is nothing more to be taken, as far as is known?
+    /// Whether the call is known to have no further replies.
     pub(crate) fn is_over(&self) -> bool {
         self.replies.is_empty() && matches!(self.progress, Progress::Over(Ok(())))
     }
 
-    /// Was nothing of it sent yet?
+    /// Whether no byte of the call was sent yet.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.progress, Progress::Waiting(_))
     }
 
-    /// What is to be done when its caller is gone.
+    /// The cleanup when the caller drops the call.
     pub(crate) fn left(&self) -> Left {
         match &self.progress {
             Progress::Waiting(body) => Left::Unsent { bytes: body.len() },
@@ -129,7 +129,7 @@ impl OutgoingCall {
         }
     }
 
-    /// The bytes that a call has which is sent in pieces and not whole.
+    /// The unsent bytes of a call that is partly sent.
     pub(crate) fn unsent_pieces_bytes(&self) -> usize {
         match &self.progress {
             Progress::Sending(rest) => rest.len(),
@@ -137,8 +137,8 @@ impl OutgoingCall {
         }
     }
 
-    /// The call, or the next piece of it, and whether another piece is left. `None` where the call
-    /// was refused before all of it was written.
+    /// The next piece of the call, and whether another piece follows. `None` if the call was
+    /// refused before all of it was written.
     pub(crate) fn next_piece(&mut self, id: u64, window: u32) -> Option<SentPiece> {
         let (mut body, begins) = match mem::replace(&mut self.progress, Progress::Sent) {
             Progress::Waiting(body) => (body, true),
@@ -162,14 +162,14 @@ impl OutgoingCall {
         Some(SentPiece { frame, bytes, has_more })
     }
 
-    /// Takes a reply, or a piece of one.
+    /// Adds a reply, or a piece of one.
     pub(crate) fn add_reply(&mut self, reply: Reply, limits: &Limits) -> Change {
         let Reply { body, last, rest, .. } = reply;
-        // Its callee has not learnt yet that it was cancelled.
+        // The cancellation has not reached the callee yet.
         if self.has_ended() {
             return Change::None;
         }
-        // No honest peer sends more than it was given credit for.
+        // An honest peer never exceeds its credit.
         if self.kept >= limits.window {
             return Change::Malformed;
         }
@@ -206,8 +206,8 @@ impl OutgoingCall {
         }
     }
 
-    /// The link broke. A call that was handed to it completely may have begun; any other call has
-    /// not. Answers with the waker of its caller.
+    /// Ends the call: the link broke. A call that was sent completely may have started at the
+    /// callee, any other call has not. Returns the waker of its caller.
     pub(crate) fn lose_link(&mut self) -> Option<Waker> {
         let error = match self.progress {
             Progress::Waiting(_) | Progress::Sending(_) => CallError::NotStarted,
@@ -218,32 +218,33 @@ impl OutgoingCall {
         self.waker.take()
     }
 
-    /// The waker of a caller that waits.
+    /// The waker of the waiting caller.
     pub(crate) fn take_waker(&mut self) -> Option<Waker> {
         self.waker.take()
     }
 
-    /// Will nothing more arrive?
+    /// Whether the call has ended, so that no further reply arrives.
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self.progress, Progress::Over(_))
     }
 
-    /// Is credit to be given now? Half a window at once: fewer frames, and the callee never
-    /// has to stop. Then it waits for the link until [`OutgoingCall::take_credit`].
+    /// Whether credit is to be sent now. Credit is sent for half a window at once: this takes fewer
+    /// frames, and the callee never has to stop. The credit then waits for the link until
+    /// [`OutgoingCall::take_credit`].
     pub(crate) fn owes_credit(&mut self, window: u32) -> bool {
         let owes = !self.has_ended() && !self.crediting && self.taken >= window.div_ceil(2);
         self.crediting |= owes;
         owes
     }
 
-    /// The credit that is given.
+    /// The credit to send.
     pub(crate) fn take_credit(&mut self) -> u32 {
         self.crediting = false;
         mem::take(&mut self.taken)
     }
 
-    /// Goes on with a reply of which pieces are still to come. While its caller has nothing
-    /// else to take, the pieces are credited as they come: the caller waits for the whole.
+    /// Keeps a reply that has not arrived completely. If the caller has no other reply to take, its
+    /// pieces are credited as they arrive: the caller waits for the whole reply.
     fn assembles(&mut self, assembly: Assembly) -> Change {
         self.assembly = Some(assembly);
         self.assembling += 1;
@@ -263,8 +264,8 @@ impl OutgoingCall {
 /// A piece of a call that is about to be written.
 pub(crate) struct SentPiece {
     pub(crate) frame: Kind,
-    /// Bytes of the call in it.
+    /// The bytes of the call in this piece.
     pub(crate) bytes: usize,
-    /// The call has another piece.
+    /// Whether another piece follows.
     pub(crate) has_more: bool,
 }

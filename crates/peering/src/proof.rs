@@ -1,8 +1,9 @@
-//! How two nodes show each other that they know the cluster's secret, without telling it.
+//! The proof by which two nodes show each other that they know the cluster's secret, without
+//! revealing it.
 //!
-//! The caller proves itself first, so that a stranger who connects learns nothing. What
-//! is proven covers all of both greetings, and differs by role: nothing that was heard can be
-//! said again, and nothing in a greeting can be changed on the way.
+//! The caller proves itself first, so that an unauthenticated caller receives no proof. A proof
+//! covers both greetings completely and differs by role: a recorded proof cannot be replayed, and a
+//! greeting cannot be changed on the way.
 
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
@@ -10,23 +11,22 @@ use sha2::Sha256;
 
 use crate::frame::Greeting;
 
-/// How long a nonce is.
+/// The length of a nonce.
 pub(crate) const NONCE_BYTES: usize = 16;
 
-/// Who proves it.
+/// The end that sends the proof.
 #[derive(Clone, Copy)]
 pub(crate) enum Role {
     Caller,
     Callee,
 }
 
-/// The proof of `role` in the meeting of these two.
+/// The proof of `role` in the handshake with these greetings.
 pub(crate) fn prove(secret: &str, role: Role, caller: &Greeting, callee: &Greeting) -> Bytes {
     Bytes::copy_from_slice(&digest(secret, role, caller, callee).finalize().into_bytes())
 }
 
-/// Is it the proof of `role` in the meeting of these two? Takes the same time for all
-/// wrong ones.
+/// Verifies the proof of `role` in the handshake with these greetings, in constant time.
 pub(crate) fn holds(
     proof: &[u8],
     secret: &str,
@@ -45,14 +45,14 @@ fn digest(secret: &str, role: Role, caller: &Greeting, callee: &Greeting) -> Hma
         Role::Caller => b"roundhouse peer link 4, caller",
         Role::Callee => b"roundhouse peer link 4, callee",
     });
-    // A program that announces none does not know the fields of the other. An attacker who removes
-    // them from both greetings gains no more than the older of two versions that both read.
+    // A program that announces no versions does not know these fields. An attacker who removes them
+    // from both greetings gains at most the older of two versions that both nodes read.
     let announce_versions = caller.newest_version > 0 && callee.newest_version > 0;
     for greeting in [caller, callee] {
         digest.update(&greeting.incarnation.to_be_bytes());
         digest.update(&greeting.nonce);
         digest.update(&greeting.ping_ms.to_be_bytes());
-        // With its length, so that no other greeting has the same bytes.
+        // The length precedes the address, so that no other greeting has the same bytes.
         digest.update(&(greeting.address.len() as u64).to_be_bytes());
         digest.update(greeting.address.as_bytes());
         digest.update(&[u8::from(greeting.watches)]);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_holds_for_one_secret_role_and_meeting() {
+    fn a_proof_holds_for_one_secret_role_and_handshake() {
         let (caller, callee) = (greeting(1, 1), greeting(2, 2));
         let proof = prove("secret", Role::Caller, &caller, &callee);
         assert!(holds(&proof, "secret", Role::Caller, &caller, &callee));

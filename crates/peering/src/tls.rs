@@ -17,44 +17,44 @@ use tokio_rustls::{Accept, TlsAcceptor, TlsConnector, TlsStream};
 use crate::wire::Socket;
 use std::fmt;
 
-/// What peers speak over it.
+/// The protocol that peers negotiate.
 const ALPN: &[u8] = b"roundhouse-peer/3";
 
-/// What to do about a peer that is not trusted.
+/// The remedy for an untrusted peer.
 pub(crate) const REMEDY: &str = "give every node a certificate for its own host that the cluster.tls.ca_file of all vouches for";
 
-/// How a node proves to its peers which cluster it is of. All PEM.
+/// The certificates and the key that authenticate a node of the cluster. All PEM.
 #[derive(Clone, PartialEq)]
 pub struct Tls {
     /// Certificates of the authorities that vouch for this cluster's nodes, and for nothing else.
     pub ca: String,
-    /// This node's certificate. It names the host that peers call, and is good for either
-    /// end of a connection.
+    /// This node's certificate. It names the host to which peers connect, and is valid for client
+    /// and server authentication.
     pub certificate: String,
-    /// Its key.
+    /// The private key of the certificate.
     pub key: String,
 }
 
-/// The key is not told.
+/// Omits the key.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls").field("ca", &self.ca).finish_non_exhaustive()
     }
 }
 
-/// Why certificates and key cannot be used; the text names the setting and the remedy.
+/// The reason why certificates and key cannot be used; the text names the setting and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct TlsError(String);
 
-/// Whom this node trusts, and how it is trusted.
+/// The TLS configuration of a node: the authorities that it trusts, and its own certificate.
 pub struct Trust {
     connector: TlsConnector,
     acceptor: TlsAcceptor,
 }
 
 impl Trust {
-    /// Says which file is wrong, if one is.
+    /// Reads certificates and key. The error names the wrong file.
     pub fn of(tls: &Tls) -> Result<Self, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
@@ -64,7 +64,7 @@ impl Trust {
         let roots = Arc::new(roots);
         let chain = certificates("cert_file", &tls.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(tls.key.as_bytes())
-            .map_err(|_| wrong("key_file", &"there is no key in it"))?;
+            .map_err(|_| wrong("key_file", &"the file contains no key"))?;
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
             .build()
             .map_err(|error| wrong("ca_file", &error))?;
@@ -85,39 +85,39 @@ impl Trust {
         Ok(Self { connector: Arc::new(connects).into(), acceptor: Arc::new(accepts).into() })
     }
 
-    /// To make a connection with.
+    /// The connector for outgoing connections.
     pub(crate) fn connector(&self) -> TlsConnector {
         self.connector.clone()
     }
 
-    /// Begins to find out who has made a connection.
+    /// Starts the TLS handshake of an accepted connection.
     pub(crate) fn accept(&self, socket: Socket) -> Accept<Socket> {
         self.acceptor.accept(socket)
     }
 }
 
-/// Finds out who is at the other end of a connection to this host.
+/// Performs the TLS handshake of a connection to this host.
 pub(crate) async fn meet(
     connector: &TlsConnector,
     host: &str,
     socket: Socket,
 ) -> io::Result<TlsStream<Socket>> {
-    // An IPv6 address stands in brackets there.
+    // `host` has an IPv6 address in brackets.
     let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "no name to verify"))?;
     let connected = connector.connect(name, socket).await;
-    let stream =
-        connected.map_err(|error| explained(error, "this node does not trust its certificate"))?;
+    let stream = connected
+        .map_err(|error| explained(error, "this node does not trust the peer's certificate"))?;
     Ok(stream.into())
 }
 
-/// The error with which a connection ended on which nothing was heard yet: the other end
-/// judges this node's certificate when this one believes to be connected.
+/// Explains the error of a connection that ended before its first byte: the other end judges this
+/// node's certificate when this end already counts as connected.
 pub(crate) fn unheard(error: io::Error) -> io::Error {
-    explained(error, "it does not trust this node's certificate")
+    explained(error, "the peer does not trust this node's certificate")
 }
 
-/// The error, and what to do about it where trust is what lacks.
+/// Adds the remedy to an error if TLS rejected a certificate.
 fn explained(error: io::Error, what: &str) -> io::Error {
     if !is_distrust(&error) {
         return error;
@@ -125,7 +125,7 @@ fn explained(error: io::Error, what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, format!("{what} ({error}); {REMEDY}"))
 }
 
-/// Was it TLS that failed, and not the connection under it?
+/// Whether TLS failed, and not the connection under it.
 pub(crate) fn is_distrust(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|error| error.is::<rustls::Error>())
 }
@@ -134,7 +134,7 @@ fn certificates(file: &str, pem: &str) -> Result<Vec<CertificateDer<'static>>, T
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     match certificates {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        _ => Err(wrong(file, &"there is no certificate in it")),
+        _ => Err(wrong(file, &"the file contains no certificate")),
     }
 }
 

@@ -1,20 +1,20 @@
-//! The versions of what connections carry. What a version means, the caller of this crate knows.
+//! The payload versions that connections carry. The caller of this crate defines their meaning.
 
 use std::fmt;
 
 use crate::frame::Greeting;
 
-/// The versions that a program reads: all from the oldest to the newest. It writes each of them.
+/// The versions that a program reads: all from the oldest to the newest. It can write each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// The oldest.
+    /// The oldest version.
     pub oldest: u32,
-    /// The newest.
+    /// The newest version.
     pub newest: u32,
 }
 
 impl Versions {
-    /// What programs read that announce nothing: those from before versions were announced.
+    /// The versions of programs that announce none, since they are older than the announcement.
     pub const UNANNOUNCED: Self = Self { oldest: 2, newest: 2 };
 
     /// The newest version that both read.

@@ -1,4 +1,4 @@
-//! A connection between two nodes, in the clear or encrypted, that remembers how it ended.
+//! A connection between two nodes, plain or encrypted, that records how it ended.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -13,42 +13,44 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_rustls::TlsStream;
 
-/// Whether the peer's system closed a connection in order; known once its end was read.
+/// Whether the peer's kernel closed a connection in order. Known once the end of the connection was
+/// read.
 #[derive(Clone, Debug, Default)]
 pub struct OrderlyEnd(Arc<AtomicBool>);
 
 impl OrderlyEnd {
-    /// The system at its other end closed it in order. It was neither reset nor silent.
+    /// Whether the kernel at the other end closed the connection in order: it was neither reset nor
+    /// timed out.
     pub fn was_seen(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// A connection.
+/// A TCP connection.
 pub(crate) struct Socket {
     incoming: OwnedReadHalf,
     outgoing: Arc<Outgoing>,
     orderly_end: OrderlyEnd,
 }
 
-/// Where a connection is written to, by whichever thread.
+/// The write half of a connection, for any thread.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     half: OwnedWriteHalf,
-    /// Why nothing can be written any more. The kernel reports an error of the socket once, to
-    /// the next write or read. If a write gets the error of a reset, the kernel then reports
-    /// an orderly end to the reader.
+    /// The error that ended writing. The kernel reports an error of the socket once, to the next
+    /// write or read. If a write gets the error of a reset, the kernel then reports an orderly end
+    /// to the reader.
     failed: Mutex<Option<io::ErrorKind>>,
 }
 
-/// What bytes go over.
+/// A plain or encrypted connection.
 pub(crate) enum Wire {
     Plain(Socket),
     Tls(Box<TlsStream<Socket>>),
 }
 
 impl Socket {
-    /// Nothing that is written waits for more.
+    /// Sets `TCP_NODELAY`: written bytes are sent at once.
     pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let (incoming, outgoing) = stream.into_split();
@@ -58,7 +60,7 @@ impl Socket {
 }
 
 impl Outgoing {
-    /// Writes as much as there is room for: `None` where there is none now.
+    /// Writes as many bytes as the socket's buffer takes; `None` if it is full.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         self.noting(|half| half.try_write(bytes))
     }
@@ -67,8 +69,8 @@ impl Outgoing {
         &self,
         write: impl FnOnce(&OwnedWriteHalf) -> io::Result<usize>,
     ) -> io::Result<Option<usize>> {
-        // Held while it is written, for no longer than the system takes to copy: who reads then
-        // knows what was told. There is one writer at a time.
+        // The lock is held during the write, which only copies into the kernel: a reader then sees
+        // the error of that write. One thread writes at a time.
         let mut failed = self.failed();
         match write(&self.half) {
             Ok(written) => Ok(Some(written)),
@@ -80,11 +82,11 @@ impl Outgoing {
         }
     }
 
-    /// Did the other end close the connection in order, where the reader was told so? Else
-    /// the error that a writer was told.
+    /// Whether the other end closed the connection in order, after the reader got an orderly end.
+    /// Otherwise the error of an earlier write.
     fn was_closed(&self) -> io::Result<()> {
         match *self.failed() {
-            // It was closed, and then written to.
+            // The peer closed the connection before the write.
             None | Some(io::ErrorKind::BrokenPipe) => Ok(()),
             Some(kind) => Err(kind.into()),
         }
@@ -94,14 +96,14 @@ impl Outgoing {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when there is room. Wakes the one who asked last.
+    /// Ready when the socket is writable. Wakes only the latest caller.
     pub(crate) fn poll_room(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.half.as_ref().poll_write_ready(context)
     }
 }
 
 impl Wire {
-    /// The write half, for any thread with frames to write. `None` where TLS encrypts them.
+    /// The write half, for any thread with frames to write. `None` if the connection is encrypted.
     pub(crate) fn outgoing(&self) -> Option<Arc<Outgoing>> {
         match self {
             Self::Plain(socket) => Some(socket.outgoing.clone()),
@@ -109,14 +111,14 @@ impl Wire {
         }
     }
 
-    /// Has the system ask now and then whether the other end is there, without sending bytes.
+    /// Enables TCP keep-alive probes after `idle`.
     pub(crate) fn keep_alive(&self, idle: Duration) -> io::Result<()> {
         let socket = self.socket().incoming.as_ref();
         sockopt::set_socket_keepalive(socket, true)?;
         Ok(sockopt::set_tcp_keepidle(socket, idle)?)
     }
 
-    /// Whether the peer's system closed the connection in order, once that is known.
+    /// Whether the peer's kernel closed the connection in order, once that is known.
     pub(crate) fn orderly_end(&self) -> &OrderlyEnd {
         &self.socket().orderly_end
     }
@@ -129,10 +131,10 @@ impl Wire {
     }
 }
 
-/// Ends the connection, even where a thread could still write to its `Outgoing`.
+/// Shuts down the connection, even if a thread could still write to its `Outgoing`.
 impl Drop for Socket {
     fn drop(&mut self) {
-        // An error says that it has ended already.
+        // An error means that the connection has ended already.
         let _ = rustix::net::shutdown(self.incoming.as_ref(), Shutdown::Both);
     }
 }

@@ -1,14 +1,12 @@
-//! Work for the end of a tick of a thread's event loop.
+//! Runs work at the end of the current tick of a thread's event loop.
 //!
-//! A thread that serves clients handles what has arrived at all of its connections before it
-//! waits again, and much of that goes to few destinations: peers, and the store. Sent at once,
-//! each piece would be a system call or would wake another thread; at the end of the tick they
-//! are sent together. What arrives from a destination is for many tasks of this process, each of
-//! which is woken once a tick.
+//! A thread that serves clients handles all input that has arrived before it waits again. Most of
+//! its output goes to few destinations: peers and the store. Sent at once, each message would cost
+//! a system call or wake another thread; at the end of the tick all messages are sent together.
+//! Likewise, input from one destination is for many tasks, and each of them is woken once a tick.
 //!
-//! The end of the tick is when one task runs: it is woken by the first piece of work, and runs
-//! behind all tasks that were ready then. No timer is involved, so nothing comes later than it
-//! would otherwise.
+//! The end of the tick is the run of one task: the first piece of work wakes it, and it runs behind
+//! all tasks that were ready then. No timer is involved, so no message is delayed beyond the tick.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -19,21 +17,21 @@ use std::task::{Poll, Waker};
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
 thread_local! {
-    /// The queue of this thread, where it has one.
+    /// The queue of this thread, if it has one.
     static TICK_QUEUE: RefCell<Option<TickQueue>> = const { RefCell::new(None) };
 }
 
-/// Work for the end of a tick.
+/// A piece of work for the end of a tick.
 pub trait Deferred: Send + Sync {
-    /// Does it, on the thread that asked for it. It may not wait.
+    /// Runs the work on the thread that deferred it. Must not block.
     fn perform(&self);
 
-    /// Has it done by another thread, or gives it up: this one has no ticks, or its runtime has
+    /// Passes the work to another thread, or drops it: this thread has no ticks, or its runtime
     /// ended before the tick did.
     fn perform_elsewhere(&self);
 }
 
-/// The queue of one thread, for one of the runtimes that it enters.
+/// The queue of one thread, for one of its runtimes.
 #[derive(Clone)]
 struct TickQueue {
     runtime: Id,
@@ -42,14 +40,14 @@ struct TickQueue {
 
 #[derive(Default)]
 struct Pending {
-    /// Tasks to be woken: at most one for each piece of work under way, which leaves its waker
-    /// again only when it has run.
+    /// The tasks to wake: at most one for each piece of work in progress, which adds its waker
+    /// again only after it has run.
     wakers: Vec<Waker>,
-    /// Each of these at most once: at most each direction of each link, and each store.
+    /// The work, each piece at most once: bounded by the directions of links and the stores.
     work: Vec<Arc<dyn Deferred>>,
     /// Wakes the task that empties the queue.
     emptier: Option<Waker>,
-    /// The runtime has ended, and with it that task.
+    /// Whether the runtime has ended, and that task with it.
     is_down: bool,
 }
 
@@ -57,7 +55,7 @@ fn lock(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
     pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Empties the queue when its runtime ends, on whichever thread.
+/// Empties the queue when its runtime ends, on any thread.
 struct Installed(Arc<Mutex<Pending>>);
 
 impl Drop for Installed {
@@ -71,8 +69,8 @@ impl Drop for Installed {
     }
 }
 
-/// From now on the ticks of the calling thread have an end, within the runtime that it is in.
-/// False, and without effect, where it is in none of its own: such a thread has no ticks.
+/// Installs a queue for the calling thread and its current runtime. Returns `false`, without
+/// effect, if the thread is not in a current-thread runtime: such a thread has no ticks.
 pub fn install() -> bool {
     let Ok(runtime) = Handle::try_current() else { return false };
     if runtime.runtime_flavor() != RuntimeFlavor::CurrentThread {
@@ -102,7 +100,7 @@ async fn empty_each_tick(installed: Installed) {
         drop(pending);
         wakers.drain(..).for_each(Waker::wake);
         work.drain(..).for_each(|work| work.perform());
-        // Their room is used again.
+        // Reuses the allocations.
         let mut pending = lock(&installed.0);
         if pending.wakers.is_empty() {
             pending.wakers = wakers;
@@ -115,15 +113,15 @@ async fn empty_each_tick(installed: Installed) {
     .await;
 }
 
-/// Wakes at the end of this tick, or now where the thread has no ticks.
+/// Wakes at the end of this tick, or at once if the thread has no ticks.
 pub fn defer_wake(waker: Waker) {
     if let Some(waker) = enqueue(waker, |pending, waker| pending.wakers.push(waker)) {
         waker.wake();
     }
 }
 
-/// Performs work at the end of this tick, once. Where the thread has no ticks, and may be in the
-/// middle of anything, the work is performed elsewhere.
+/// Runs work at the end of this tick, once. If the thread has no ticks, the work is passed to
+/// [`Deferred::perform_elsewhere`], since the thread may hold locks.
 pub fn defer(work: &Arc<dyn Deferred>) {
     let add = |pending: &mut Pending, work: &Arc<dyn Deferred>| {
         if !pending.work.iter().any(|other| Arc::ptr_eq(other, work)) {
@@ -135,7 +133,7 @@ pub fn defer(work: &Arc<dyn Deferred>) {
     }
 }
 
-/// Adds to the queue of this thread. Gives it back where there is none.
+/// Adds to the queue of this thread. Returns the argument if the thread has no queue.
 fn enqueue<T>(what: T, add: impl FnOnce(&mut Pending, T)) -> Option<T> {
     let Some(queue) = TICK_QUEUE.try_with(|queue| queue.borrow().clone()).ok().flatten() else {
         return Some(what);
@@ -183,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_enqueued_in_a_tick_is_woken_after_it() {
+    fn a_waker_that_is_enqueued_in_a_tick_is_woken_at_its_end() {
         let woken = Arc::new(Woken::default());
         runtime().block_on(async {
             install();
@@ -199,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_enqueued_before_the_queue_is_first_emptied_is_woken() {
+    fn a_waker_that_is_enqueued_before_the_first_tick_ends_is_woken() {
         let woken = Arc::new(Woken::default());
         runtime().block_on(async {
             install();
@@ -210,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_queue_it_is_woken_at_once() {
+    fn a_thread_without_a_queue_wakes_at_once() {
         let woken = Arc::new(Woken::default());
         defer_wake(woken.clone().into());
         assert_eq!(woken.times(), 1);
@@ -236,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_ends_wakes_all_and_the_next_has_a_queue_of_its_own() {
+    fn a_runtime_that_ends_wakes_every_waker_and_the_next_one_has_a_queue_of_its_own() {
         let woken = Arc::new(Woken::default());
         let first = runtime();
         first.block_on(async {
@@ -258,7 +256,7 @@ mod tests {
         });
     }
 
-    /// Counts how often it was run, and how often elsewhere.
+    /// Counts its runs, and its runs elsewhere.
     #[derive(Default)]
     struct Counted {
         run: AtomicUsize,

@@ -1,13 +1,13 @@
-//! Calls whose peer says little.
+//! Unit tests of `Calls` without a connection.
 
 use prost::Message as _;
 
 use super::*;
 use crate::frame::{Frame, Reply};
 
-struct Mute;
+struct NoConnection;
 
-impl Deferred for Mute {
+impl Deferred for NoConnection {
     fn perform(&self) {}
 
     fn perform_elsewhere(&self) {}
@@ -16,7 +16,7 @@ impl Deferred for Mute {
 fn calls() -> Calls {
     let limits = Limits { calls: 4, waiting_bytes: 1_000, message_bytes: 1_000, window: 4 };
     let calls = Calls::new(limits);
-    calls.up(Arc::new(Mute));
+    calls.up(Arc::new(NoConnection));
     calls
 }
 
@@ -28,7 +28,7 @@ fn written(calls: &Calls) -> Option<Kind> {
 }
 
 #[test]
-fn who_goes_with_the_last_reply_leaves_nothing_to_cancel() {
+fn a_caller_that_leaves_after_the_last_reply_sends_no_cancellation() {
     for last in [true, false] {
         let calls = calls();
         let (id, _) = calls.open(Bytes::from_static(b"a call")).expect("there is room");
@@ -41,7 +41,7 @@ fn who_goes_with_the_last_reply_leaves_nothing_to_cancel() {
 }
 
 #[test]
-fn after_the_last_reply_comes_nothing() {
+fn the_last_reply_ends_the_call() {
     let calls = calls();
     let (id, _) = calls.open(Bytes::from_static(b"a call")).expect("there is room");
     written(&calls);

@@ -1,4 +1,4 @@
-//! Lines between two ends of this process.
+//! Connections between two ends in this process.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,35 +24,35 @@ const BUFFER_BYTES: u32 = 256 << 10;
 
 const LONG: Heartbeat = Heartbeat { every: PATIENCE, pings: false, silence: PATIENCE };
 
-/// Says what it is given, and counts what it hears by who said it.
-struct Talker {
-    to_say: Mutex<VecDeque<Kind>>,
-    /// The next that each of these should be heard to say.
+/// Writes the frames that it is given, and counts the frames that it reads by sender.
+struct TestHandler {
+    outgoing_frames: Mutex<VecDeque<Kind>>,
+    /// The number of the next frame that is expected from each sender.
     last_read: Mutex<Vec<u64>>,
     frames: AtomicUsize,
 }
 
-impl Talker {
-    fn new(speakers: usize) -> Self {
-        let last_read = Mutex::new(vec![0; speakers]);
-        Self { to_say: Mutex::default(), last_read, frames: AtomicUsize::new(0) }
+impl TestHandler {
+    fn new(senders: usize) -> Self {
+        let last_read = Mutex::new(vec![0; senders]);
+        Self { outgoing_frames: Mutex::default(), last_read, frames: AtomicUsize::new(0) }
     }
 
-    /// The `number`th word of a speaker, as long as it is told to be.
-    fn word(&self, speaker: u32, number: u64, bytes: usize) {
+    /// Enqueues the frame `number` of a sender, with a body of `bytes`.
+    fn enqueue_frame(&self, sender: u32, number: u64, bytes: usize) {
         let byte = u8::try_from(number % 251).unwrap();
         let body = Bytes::from(vec![byte; bytes]);
-        let open = Kind::Open(Open { id: number, window: speaker, body, rest: 0 });
-        self.to_say.lock().unwrap().push_back(open);
+        let open = Kind::Open(Open { id: number, window: sender, body, rest: 0 });
+        self.outgoing_frames.lock().unwrap().push_back(open);
     }
 }
 
-impl FrameHandler for Talker {
+impl FrameHandler for TestHandler {
     fn handle_frame(&self, kind: Kind) -> bool {
         let Kind::Open(Open { id, window, body, .. }) = kind else { return false };
         let mut last_read = self.last_read.lock().unwrap();
         let next = &mut last_read[window as usize];
-        assert_eq!(*next, id, "speaker {window}");
+        assert_eq!(*next, id, "sender {window}");
         *next += 1;
         assert!(body.iter().all(|byte| u64::from(*byte) == id % 251));
         self.frames.fetch_add(1, Ordering::SeqCst);
@@ -60,16 +60,16 @@ impl FrameHandler for Talker {
     }
 
     fn write_frames(&self, out: &mut BytesMut, enough_bytes: usize) {
-        let mut to_say = self.to_say.lock().unwrap();
+        let mut outgoing_frames = self.outgoing_frames.lock().unwrap();
         while out.len() < enough_bytes
-            && let Some(kind) = to_say.pop_front()
+            && let Some(kind) = outgoing_frames.pop_front()
         {
             kind.write_to(out);
         }
     }
 }
 
-/// A connection that takes about as much before it is read as two such buffers hold.
+/// A connection whose unread bytes are limited to about two such buffers.
 async fn streams(buffer_bytes: u32) -> (TcpStream, TcpStream) {
     let socket = || {
         let socket = TcpSocket::new_v4().unwrap();
@@ -109,27 +109,27 @@ async fn encrypted((near, far): (Socket, Socket)) -> (Wire, Wire) {
     (Wire::Tls(Box::new(near.unwrap())), Wire::Tls(Box::new(far.unwrap().into())))
 }
 
-/// Many threads send much on one connection at once, more than its buffer takes; all of it is
-/// heard, whole and in each one's order.
-async fn everybody_is_heard((mut near, mut far): (Wire, Wire)) {
-    const SPEAKERS: u32 = 4;
-    const WORDS: u64 = 2_000;
-    let near_connection = Arc::new(PeerConnection::new(Talker::new(0), &near));
-    let far_connection = Arc::new(PeerConnection::new(Talker::new(SPEAKERS as usize), &far));
-    let speakers: Vec<_> = (0..SPEAKERS)
-        .map(|speaker| {
+/// Many threads send on one connection concurrently, more than its buffer takes. All frames arrive,
+/// whole and in the order of each sender.
+async fn check_all_frames_arrive((mut near, mut far): (Wire, Wire)) {
+    const SENDERS: u32 = 4;
+    const FRAMES: u64 = 2_000;
+    let near_connection = Arc::new(PeerConnection::new(TestHandler::new(0), &near));
+    let far_connection = Arc::new(PeerConnection::new(TestHandler::new(SENDERS as usize), &far));
+    let senders: Vec<_> = (0..SENDERS)
+        .map(|sender| {
             let connection = near_connection.clone();
             thread::spawn(move || {
                 let writes: Arc<dyn Deferred> = connection.clone();
                 Builder::new_current_thread().build().unwrap().block_on(async {
-                    // One of them has no ticks, and has another thread write.
-                    if speaker > 0 {
+                    // The first thread has no ticks, so another thread writes its frames.
+                    if sender > 0 {
                         tick::install();
                     }
-                    for number in 0..WORDS {
-                        // Some are larger than a connection takes at once.
+                    for number in 0..FRAMES {
+                        // Some frames are larger than one write of a connection.
                         let bytes = if number % 500 == 499 { 5 << 20 } else { 100 };
-                        connection.handler().word(speaker, number, bytes);
+                        connection.handler().enqueue_frame(sender, number, bytes);
                         tick::defer(&writes);
                         if number % 3 == 0 {
                             tokio::task::yield_now().await;
@@ -140,42 +140,42 @@ async fn everybody_is_heard((mut near, mut far): (Wire, Wire)) {
             })
         })
         .collect();
-    let expected = SPEAKERS as usize * WORDS as usize;
+    let expected = SENDERS as usize * FRAMES as usize;
     let mut near_inbox = Inbox::new(6 << 20);
     let mut far_inbox = Inbox::new(6 << 20);
-    let all_heard = async {
+    let all_read = async {
         while far_connection.handler().frames.load(Ordering::SeqCst) < expected {
             sleep(Duration::from_millis(1)).await;
         }
     };
     tokio::select! {
         ended = near_connection.run(&mut near, &mut near_inbox, LONG) => panic!("{ended}"),
-        // Who hears begins late.
+        // The receiving end starts late.
         ended = async {
             sleep(Duration::from_millis(200)).await;
             far_connection.run(&mut far, &mut far_inbox, LONG).await
         } => panic!("{ended}"),
-        last_read = timeout(PATIENCE, all_heard) => last_read.unwrap(),
+        last_read = timeout(PATIENCE, all_read) => last_read.unwrap(),
     }
-    speakers.into_iter().for_each(|speaker| speaker.join().unwrap());
-    assert_eq!(*far_connection.handler().last_read.lock().unwrap(), vec![WORDS; SPEAKERS as usize]);
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+    assert_eq!(*far_connection.handler().last_read.lock().unwrap(), vec![FRAMES; SENDERS as usize]);
 }
 
 #[tokio::test]
-async fn everybody_is_heard_in_the_clear() {
-    everybody_is_heard(plain(connection(BUFFER_BYTES).await)).await;
+async fn all_frames_of_many_threads_arrive_over_a_plain_connection() {
+    check_all_frames_arrive(plain(connection(BUFFER_BYTES).await)).await;
 }
 
 #[tokio::test]
-async fn everybody_is_heard_where_it_is_encrypted() {
-    everybody_is_heard(encrypted(connection(BUFFER_BYTES).await).await).await;
+async fn all_frames_of_many_threads_arrive_over_an_encrypted_connection() {
+    check_all_frames_arrive(encrypted(connection(BUFFER_BYTES).await).await).await;
 }
 
-/// Says so much, and nothing after it, to an end that listens only then.
-async fn is_heard_whole((mut near, mut far): (Wire, Wire), words: u64) {
-    let near_connection = PeerConnection::new(Talker::new(0), &near);
-    let far_connection = PeerConnection::new(Talker::new(1), &far);
-    (0..words).for_each(|number| near_connection.handler().word(0, number, 4_000));
+/// Sends so many frames to an end that starts to read only afterwards.
+async fn check_frames_arrive_whole((mut near, mut far): (Wire, Wire), frames: u64) {
+    let near_connection = PeerConnection::new(TestHandler::new(0), &near);
+    let far_connection = PeerConnection::new(TestHandler::new(1), &far);
+    (0..frames).for_each(|number| near_connection.handler().enqueue_frame(0, number, 4_000));
     let mut far_inbox = Inbox::new(5_000);
     // A task of its own, which only its connection wakes.
     let mut near_end = JoinSet::new();
@@ -184,7 +184,7 @@ async fn is_heard_whole((mut near, mut far): (Wire, Wire), words: u64) {
     });
     let last_read = async {
         while far_connection.handler().frames.load(Ordering::SeqCst)
-            < usize::try_from(words).unwrap()
+            < usize::try_from(frames).unwrap()
         {
             sleep(Duration::from_millis(1)).await;
         }
@@ -200,55 +200,57 @@ async fn is_heard_whole((mut near, mut far): (Wire, Wire), words: u64) {
 }
 
 #[tokio::test]
-async fn whatever_is_said_before_there_is_no_room_is_heard() {
-    // From what the connection takes at once to much more than that.
-    for words in 1..80 {
-        is_heard_whole(plain(connection(8 << 10).await), words).await;
-        is_heard_whole(encrypted(connection(8 << 10).await).await, words).await;
+async fn frames_written_before_the_buffer_is_full_arrive() {
+    // From what the buffer takes at once to much more than that.
+    for frames in 1..80 {
+        check_frames_arrive_whole(plain(connection(8 << 10).await), frames).await;
+        check_frames_arrive_whole(encrypted(connection(8 << 10).await).await, frames).await;
     }
 }
 
 #[tokio::test]
-async fn one_writes_at_a_time_and_looks_again_for_who_came_meanwhile() {
+async fn one_thread_writes_at_a_time_and_collects_again_if_another_had_frames() {
     let (near, _far) = plain(connection(BUFFER_BYTES).await);
-    let connection = PeerConnection::new(Talker::new(0), &near);
+    let connection = PeerConnection::new(TestHandler::new(0), &near);
     let room = connection.begin_write().unwrap();
     assert!(connection.end_write(room).is_none());
     let room = connection.begin_write().unwrap();
     assert!(connection.begin_write().is_none());
-    let room = connection.end_write(room).expect("somebody came meanwhile");
+    let room = connection.end_write(room).expect("another thread had frames meanwhile");
     assert!(connection.end_write(room).is_none());
 
     let mut bytes = connection.begin_write().unwrap();
     bytes.extend_from_slice(b"left");
     connection.stop_write(bytes, WriterState::Full);
-    assert!(connection.begin_write().is_none(), "there is no room");
+    assert!(connection.begin_write().is_none(), "the socket has no room");
     connection.out().writer = WriterState::Free;
     assert_eq!(connection.begin_write().unwrap(), "left");
 }
 
-/// Runs one end, and leaves the other to the test.
-async fn ended(wire: &mut Wire, heartbeat: Heartbeat) -> Ended {
-    let connection = PeerConnection::new(Talker::new(1), wire);
+/// Runs one end until it ends; the test drives the other.
+async fn run_until_end(wire: &mut Wire, heartbeat: Heartbeat) -> Ended {
+    let connection = PeerConnection::new(TestHandler::new(1), wire);
     let mut inbox = Inbox::new(1_000);
     timeout(PATIENCE, connection.run(wire, &mut inbox, heartbeat)).await.expect("it should end")
 }
 
 #[tokio::test]
-async fn who_is_silent_is_gone_and_who_pings_is_not() {
+async fn a_silent_end_times_out_and_one_that_pings_does_not() {
     let silence = Duration::from_millis(300);
     let (mut near, mut far) = plain(connection(BUFFER_BYTES).await);
     let started = Instant::now();
-    let callee = ended(&mut far, Heartbeat { silence, ..LONG }).await;
+    let callee = run_until_end(&mut far, Heartbeat { silence, ..LONG }).await;
     assert!(matches!(callee, Ended::Silent), "{callee}");
     assert!(started.elapsed() >= silence, "{:?}", started.elapsed());
 
-    // The same callee, and a caller that pings: neither has anything to say.
+    // The same callee, and a caller that sends pings. Neither sends other frames.
     drop((near, far));
     (near, far) = plain(connection(BUFFER_BYTES).await);
     let pings = Heartbeat { every: Duration::from_millis(100), pings: true, silence };
-    let (caller, callee) =
-        (PeerConnection::new(Talker::new(0), &near), PeerConnection::new(Talker::new(0), &far));
+    let (caller, callee) = (
+        PeerConnection::new(TestHandler::new(0), &near),
+        PeerConnection::new(TestHandler::new(0), &far),
+    );
     let (mut one, mut other) = (Inbox::new(100), Inbox::new(100));
     tokio::select! {
         ended = caller.run(&mut near, &mut one, pings) => panic!("{ended}"),
@@ -258,7 +260,7 @@ async fn who_is_silent_is_gone_and_who_pings_is_not() {
 }
 
 #[tokio::test]
-async fn what_arrived_while_this_process_stood_still_is_heard_first() {
+async fn frames_that_arrived_while_this_process_was_suspended_are_read_before_the_timeout() {
     let silence = Duration::from_millis(100);
     let (near, mut far) = plain(connection(BUFFER_BYTES).await);
     let outgoing = near.outgoing().unwrap();
@@ -276,7 +278,7 @@ async fn what_arrived_while_this_process_stood_still_is_heard_first() {
         sleep(Duration::from_millis(50)).await;
     };
     tokio::select! {
-        ended = ended(&mut far, Heartbeat { silence, ..LONG }) => panic!("{ended}"),
+        ended = run_until_end(&mut far, Heartbeat { silence, ..LONG }) => panic!("{ended}"),
         () = stands_still => {}
     }
     pings.join().unwrap();
@@ -284,16 +286,16 @@ async fn what_arrived_while_this_process_stood_still_is_heard_first() {
 }
 
 #[tokio::test]
-async fn who_parts_says_so_and_leaves_the_end_to_the_other() {
+async fn an_end_that_leaves_sends_goodbye_and_the_other_closes() {
     for (mut near, mut far) in
         [plain(connection(BUFFER_BYTES).await), encrypted(connection(BUFFER_BYTES).await).await]
     {
-        let connection = PeerConnection::new(Talker::new(0), &near);
+        let connection = PeerConnection::new(TestHandler::new(0), &near);
         connection.say_goodbye();
         let mut inbox = Inbox::new(100);
         let parts = connection.run(&mut near, &mut inbox, LONG);
         let closes = async {
-            let ended = ended(&mut far, LONG).await;
+            let ended = run_until_end(&mut far, LONG).await;
             assert!(matches!(ended, Ended::Goodbye), "{ended}");
             drop(far);
         };
@@ -303,36 +305,36 @@ async fn who_parts_says_so_and_leaves_the_end_to_the_other() {
 }
 
 #[tokio::test]
-async fn who_is_gone_without_a_word_closed_the_line() {
+async fn an_end_that_is_dropped_closes_the_connection_in_order() {
     for (near, mut far) in
         [plain(connection(BUFFER_BYTES).await), encrypted(connection(BUFFER_BYTES).await).await]
     {
-        // Even though another could still write.
+        // Dropping closes the connection although a writer is left.
         let _outgoing = near.outgoing();
         drop(near);
-        let ended = ended(&mut far, LONG).await;
+        let ended = run_until_end(&mut far, LONG).await;
         assert!(matches!(ended, Ended::Closed | Ended::Broken(_)), "{ended}");
         assert!(far.orderly_end().was_seen());
     }
 }
 
 #[tokio::test]
-async fn what_no_node_says_ends_a_line() {
+async fn a_frame_that_no_node_sends_ends_the_connection() {
     let reply = Kind::Reply(Reply { id: 0, body: Bytes::new(), last: true, rest: 0 });
     let too_long =
         Kind::Open(Open { id: 0, window: 0, body: Bytes::from(vec![0; 1_001]), rest: 0 });
     for kind in [reply, too_long] {
         let (near, mut far) = plain(connection(BUFFER_BYTES).await);
-        let mut said = BytesMut::new();
-        kind.write_to(&mut said);
-        near.outgoing().unwrap().try_write(&said).unwrap();
-        let ended = ended(&mut far, LONG).await;
+        let mut sent = BytesMut::new();
+        kind.write_to(&mut sent);
+        near.outgoing().unwrap().try_write(&sent).unwrap();
+        let ended = run_until_end(&mut far, LONG).await;
         assert!(matches!(ended, Ended::Malformed), "{ended}");
     }
 }
 
 #[tokio::test]
-async fn who_is_called_says_that_it_is_there_while_something_long_arrives() {
+async fn the_called_end_sends_pongs_while_a_long_message_arrives() {
     let (mut near, mut far) = plain(connection(BUFFER_BYTES).await);
     let mut long = BytesMut::new();
     Kind::Open(Open { id: 0, window: 0, body: Bytes::from(vec![0; 900]), rest: 0 })
@@ -346,7 +348,7 @@ async fn who_is_called_says_that_it_is_there_while_something_long_arrives() {
     };
     let mut inbox = Inbox::new(100);
     let mut pongs = 0;
-    let told = async {
+    let read_pongs = async {
         loop {
             std::future::poll_fn(|context| inbox.poll_fill(&mut near, context)).await.unwrap();
             while let Some(frame) = inbox.next().unwrap() {
@@ -358,8 +360,8 @@ async fn who_is_called_says_that_it_is_there_while_something_long_arrives() {
     let every = Duration::from_millis(100);
     let began = tokio::time::Instant::now();
     tokio::select! {
-        ended = ended(&mut far, Heartbeat { every, ..LONG }) => panic!("{ended}"),
-        () = told => {}
+        ended = run_until_end(&mut far, Heartbeat { every, ..LONG }) => panic!("{ended}"),
+        () = read_pongs => {}
         () = arrives => {}
     }
     // It took about 900 ms, or more on a busy machine.
@@ -367,7 +369,8 @@ async fn who_is_called_says_that_it_is_there_while_something_long_arrives() {
     assert!((3..=due + 3).contains(&pongs), "{pongs} of {due}");
 }
 
-/// What is read at the near end after it was written to, after this was done to the far one.
+/// Does `done` to the far end, writes at the near end, and returns the result of the next read
+/// there.
 async fn ended_after_a_write(done: impl FnOnce(TcpStream)) -> (io::Result<usize>, bool) {
     let (near, far) = streams(BUFFER_BYTES).await;
     let mut near = Wire::Plain(Socket::new(near).unwrap());
@@ -385,7 +388,7 @@ async fn ended_after_a_write(done: impl FnOnce(TcpStream)) -> (io::Result<usize>
 }
 
 #[tokio::test]
-async fn a_connection_that_was_reset_was_not_closed_although_a_writer_was_told_first() {
+async fn a_reset_is_no_orderly_end_although_a_writer_got_the_error_first() {
     let reset = |far: TcpStream| far.set_zero_linger().unwrap();
     let (read, closed) = ended_after_a_write(reset).await;
     assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
@@ -395,33 +398,33 @@ async fn a_connection_that_was_reset_was_not_closed_although_a_writer_was_told_f
     assert!(closed);
 }
 
-/// Frames that arrived before the end are handled, also where a write failed meanwhile.
+/// Frames that arrived before the end are handled, also if a write failed meanwhile.
 #[tokio::test]
-async fn who_can_say_nothing_any_more_still_hears_what_was_said() {
+async fn frames_that_arrived_are_read_after_writing_has_failed() {
     for wires in
         [plain(connection(BUFFER_BYTES).await), encrypted(connection(BUFFER_BYTES).await).await]
     {
-        const WORDS: u64 = 1_000;
+        const FRAMES: u64 = 1_000;
         let (mut near, mut far) = wires;
-        let near_connection = PeerConnection::new(Talker::new(0), &near);
-        (0..WORDS).for_each(|number| near_connection.handler().word(0, number, 100));
+        let near_connection = PeerConnection::new(TestHandler::new(0), &near);
+        (0..FRAMES).for_each(|number| near_connection.handler().enqueue_frame(0, number, 100));
         let mut inbox = Inbox::new(1_000);
-        let said =
+        let sent =
             timeout(Duration::from_millis(100), near_connection.run(&mut near, &mut inbox, LONG));
-        assert!(said.await.is_err());
+        assert!(sent.await.is_err());
         drop(near);
 
-        let far_connection = PeerConnection::new(Talker::new(1), &far);
+        let far_connection = PeerConnection::new(TestHandler::new(1), &far);
         far_connection.out().writer = WriterState::Closed;
         let mut inbox = Inbox::new(1_000);
         far_connection.run(&mut far, &mut inbox, LONG).await;
-        assert_eq!(*far_connection.handler().last_read.lock().unwrap(), [WORDS]);
+        assert_eq!(*far_connection.handler().last_read.lock().unwrap(), [FRAMES]);
         assert!(far.orderly_end().was_seen());
     }
 }
 
 #[tokio::test]
-async fn a_line_whose_party_panics_ends() {
+async fn a_connection_whose_handler_panics_ends() {
     struct Panics;
 
     impl FrameHandler for Panics {
@@ -444,9 +447,9 @@ async fn a_line_whose_party_panics_ends() {
 }
 
 #[tokio::test]
-async fn room_for_what_was_large_is_not_kept() {
+async fn a_large_write_buffer_is_not_kept() {
     let (near, _far) = plain(connection(BUFFER_BYTES).await);
-    let connection = PeerConnection::new(Talker::new(0), &near);
+    let connection = PeerConnection::new(TestHandler::new(0), &near);
     for (bytes, kept) in [(1_000, true), (KEPT_BYTES + 1, false)] {
         let mut room = connection.begin_write().unwrap();
         room.reserve(bytes);
