@@ -1,6 +1,6 @@
-//! What a call costs between the edge and the tenant's handler, on one thread: the
-//! mailbox, the machine, the link and the connection's queue. No socket, no parsing.
-//! `cargo bench -p actors`.
+//! Measures the cost of a call between the handle and the tenant's handler, on one thread: the
+//! mailbox, the state machine, the link and the reply queue. No socket, no parsing. `cargo bench -p
+//! actors`.
 #![allow(missing_docs, reason = "criterion makes undocumented functions")]
 
 use std::sync::Arc;

@@ -1,15 +1,15 @@
-//! Threads that sessions may live on.
+//! The threads on which sessions run.
 //!
-//! A session that is claimed for a client of this node lives where that client's connection
-//! is; one that is claimed for a peer has no such thread and is given one in turn.
+//! A session that is claimed for a client of this node runs on the thread of that client's
+//! connection. A session that is claimed for a peer has no such thread and is placed in turn.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
 use actix::{Arbiter, ArbiterHandle};
 
-/// Most threads that are remembered: more than any machine serves clients with. Further
-/// ones hold only sessions that are made on them.
+/// The most threads that are registered: more than any machine serves clients with. Further threads
+/// run only the sessions that are created on them.
 const THREADS_MAX: usize = 1_024;
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ struct ById {
 }
 
 impl Arbiters {
-    /// From now on sessions may be brought to the calling thread.
+    /// Registers the calling thread: sessions may be placed on it.
     pub(crate) fn register(&self) {
         let Some(arbiter) = Arbiter::try_current() else { return };
         let here = thread::current().id();
@@ -33,8 +33,9 @@ impl Arbiters {
         }
     }
 
-    /// Does it on such a thread: the calling one if it is one, else the next in turn. Where
-    /// there is none, on the calling thread's own arbiter. Answers whether it will be done.
+    /// Runs the work on a registered thread: the calling one if it is registered, else the next in
+    /// turn. Without registered threads it runs on the calling thread's own arbiter. Returns
+    /// whether an arbiter has accepted the work.
     pub(crate) fn spawn(&self, work: impl FnOnce() + Send + 'static) -> bool {
         self.pick().is_some_and(|arbiter| arbiter.spawn_fn(work))
     }
@@ -42,7 +43,7 @@ impl Arbiters {
     fn pick(&self) -> Option<ArbiterHandle> {
         let here = thread::current().id();
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A thread that has ended takes nothing.
+        // Drops the threads that have ended: they accept no work.
         known.threads.retain(|(_, arbiter)| arbiter.spawn(std::future::ready(())));
         if let Some((_, arbiter)) = known.threads.iter().find(|(thread, _)| *thread == here) {
             return Some(arbiter.clone());

@@ -1,17 +1,17 @@
-//! How a tenant's server is looked after on behalf of its sessions.
+//! The per-tenant settings for the servers of sessions.
 
 use conversation::Rerun;
 use serde::{Deserialize, Serialize};
 
-/// What a tenant's server puts up with.
+/// Settings for a tenant's server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Care {
-    /// Which tool calls may be run again when the node that worked on them was lost:
-    /// "annotated" (those of tools that say they only read, or can be repeated), "always"
-    /// or "never". A call that is not run again ends with an error that says so.
+    /// Which tool calls may be run again when the node that handled them was lost: "annotated"
+    /// (tools that are annotated as read-only or idempotent), "always" or "never". A call that is
+    /// not run again ends with an error that states this.
     pub rerun: Rerun,
-    /// How long a session's server may have nothing to do before it is stopped, in seconds;
-    /// the next request starts it again. Nothing: as long as the session is in memory.
+    /// How long a session's server may be idle before it is stopped, in seconds; the next request
+    /// starts it again. `None`: it runs as long as the session is in memory.
     pub idle_stop_secs: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! The way to the node's sessions.
+//! The public handle of a node's sessions.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -23,12 +23,12 @@ use crate::session::{NewSession, StopRequest, create_session};
 use crate::tombstones::keep_tombstones_written;
 use crate::{Caller, Care, Settings, metrics};
 
-/// How often a stop request is sent again to a session whose mailbox was full.
+/// The interval at which a stop request is sent again to a session whose mailbox was full.
 const STOP_AGAIN: Duration = Duration::from_millis(20);
-/// How long sessions may take to end when nothing is waited for any more.
+/// How long sessions may take to end after the grace period.
 const END_GRACE: Duration = Duration::from_secs(1);
 
-/// The parts of a node's sessions.
+/// The parts from which a node's sessions are assembled.
 pub struct NodeParts {
     /// The bounds of the sessions.
     pub settings: Settings,
@@ -36,15 +36,15 @@ pub struct NodeParts {
     pub store: Arc<dyn Store>,
     /// The tenants' servers.
     pub backends: Backends,
-    /// The care for each tenant's server; a tenant that is not in it has the default.
+    /// The settings for each tenant's server; other tenants have the default.
     pub cares: HashMap<Arc<str>, Care>,
-    /// The node's place among others, or alone: then no session leaves it.
+    /// The node's membership in a cluster, or a cluster of one, which no session leaves.
     pub membership: Membership,
 }
 
 impl NodeParts {
-    /// Of a node on its own, with the default care for each tenant's server. Call it within the
-    /// runtime that the node runs on.
+    /// The parts of a cluster of one, with the default settings for each tenant's server. Call it
+    /// within the runtime of the node.
     pub fn alone(settings: Settings, store: Arc<dyn Store>, backends: Backends) -> Self {
         let membership = Cluster::alone(Arc::clone(&store));
         Self { settings, store, backends, cares: HashMap::new(), membership }
@@ -58,8 +58,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// A node without sessions. It serves its peers from now on, for as long as there is a handle.
-    /// Call it within the runtime that the node runs on.
+    /// Creates a node without sessions. It serves its peers as long as a handle exists. Call it
+    /// within the runtime of the node.
     pub fn new(parts: NodeParts) -> Self {
         metrics::show();
         let NodeParts { settings, store, backends, cares, membership } = parts;
@@ -73,21 +73,21 @@ impl Handle {
         Self { node }
     }
 
-    /// The node's place among others.
+    /// The node's membership in its cluster.
     pub fn cluster(&self) -> &Cluster {
         &self.node.context.cluster
     }
 
-    /// From now on sessions that this node claims may be placed on the calling thread, and the
-    /// frames that it sends to other nodes are written once per event-loop tick. To be called on
-    /// each thread whose connections are served, within its arbiter.
+    /// Registers the calling thread: claimed sessions may be placed on it, and its frames to other
+    /// nodes are written once per event-loop tick. Call it on each thread that serves connections,
+    /// within its arbiter.
     pub fn register(&self) {
         self.node.arbiters.register();
         cluster::batch_wakes();
     }
 
-    /// Creates a session of Streamable HTTP; `request` is its `initialize`. The session
-    /// lives on the calling thread's arbiter; a node that drains has another create it.
+    /// Creates a session of Streamable HTTP; `request` is its `initialize`. The session runs on the
+    /// calling thread's arbiter. A draining node lets another node create it.
     pub async fn initialize(
         &self,
         tenant: &Arc<Tenant>,
@@ -119,10 +119,10 @@ impl Handle {
         Ok(Opened::of_initialize(&self.node, caller, request, owner))
     }
 
-    /// Creates a session whose every message goes to one connection (HTTP+SSE, stdio):
-    /// the returned one, open from the start. It ends with that connection. The session is
-    /// recorded, so a client that posts to another node finds it there. A node that drains has
-    /// another create it.
+    /// Creates a session whose messages all go to one connection (HTTP+SSE, stdio). The returned
+    /// reply stream is that connection, and is open from the start. The session ends with it. The
+    /// session is recorded, so that a client may post to another node. A draining node lets another
+    /// node create it.
     pub async fn connect(
         &self,
         tenant: &Arc<Tenant>,
@@ -149,8 +149,8 @@ impl Handle {
         Ok(Opened::of_duplex(&self.node, caller, owner))
     }
 
-    /// Brings the body of a POST to its session. Never waits, so a caller that goes away loses no
-    /// request half the way.
+    /// Sends the body of a POST to its session. Never waits, so a request is not lost if its caller
+    /// is dropped.
     pub fn post(
         &self,
         caller: &Caller,
@@ -160,7 +160,7 @@ impl Handle {
         self.enter(caller, SessionRequest::Post { body, mirrored, again: false })
     }
 
-    /// Opens a GET stream, after an event where `after` (`Last-Event-ID`) names one. Never waits.
+    /// Opens a GET stream; `after` is the `Last-Event-ID`, if the request has one. Never waits.
     pub fn listen(&self, caller: &Caller, after: Option<String>) -> ReplyStream {
         self.enter(caller, SessionRequest::Listen { after })
     }
@@ -174,30 +174,30 @@ impl Handle {
         ReplyStream::of_request(&self.node, caller, request)
     }
 
-    /// How many sessions live here now, including those that are about to go.
+    /// The number of sessions on this node, including those that are leaving.
     pub fn sessions(&self) -> usize {
         self.node.registry.sessions()
     }
 
-    /// Refuses new sessions and ends every session in order: at once where no request is
-    /// in flight, else with its last one, and after `grace` whatever is in flight.
-    /// Returns when all are gone, at most moments after `grace` is over.
+    /// Refuses new sessions and ends every session in order: at once if no request is in flight,
+    /// else after the last one, and after `grace` in any case. Returns when all have ended, at most
+    /// a moment after `grace`.
     pub async fn stop(&self, grace: Duration) {
         self.node.registry.close();
         if timeout(grace, self.all_gone(StopRequest::Drain)).await.is_err()
             && timeout(END_GRACE, self.all_gone(StopRequest::Stop)).await.is_err()
         {
             let sessions = self.sessions();
-            tracing::warn!(sessions, "sessions were still there when the node stopped");
+            tracing::warn!(sessions, "sessions had not ended when the node stopped");
         }
     }
 
-    /// Releases the sessions that are here, so that any other node can take them over: each
-    /// once none of its requests is in flight; after `grace`, those in flight end with an error.
-    /// Sessions that cannot go on elsewhere end as by [`Handle::stop`]; on a node on its own all
-    /// do. Returns when none is left, at most moments after `grace` is over. Connections are served
-    /// on, by other nodes' sessions; a session that is created here meanwhile is released like the
-    /// others, until [`Handle::close`].
+    /// Releases the sessions of this node, so that other nodes can take them over: each one once
+    /// none of its requests is in flight; after `grace`, requests in flight end with an error.
+    /// Sessions that cannot move end as by [`Handle::stop`]; in a cluster of one all do. Returns
+    /// when no session is left, at most a moment after `grace`. Connections are still served, by
+    /// sessions on other nodes. A session that is created here meanwhile is released as well, until
+    /// [`Handle::close`].
     pub async fn drain(&self, grace: Duration) {
         if !self.node.has_peers() {
             return self.stop(grace).await;
@@ -205,7 +205,7 @@ impl Handle {
         self.node.registry.drain();
         self.cluster().set_draining(true);
         let sessions = self.sessions();
-        tracing::info!(sessions, "draining");
+        tracing::info!(sessions, "draining started");
         if timeout(grace, self.all_gone(StopRequest::HandOver)).await.is_ok() {
             return;
         }
@@ -216,12 +216,12 @@ impl Handle {
             let sessions = self.sessions();
             tracing::warn!(
                 sessions,
-                "sessions could not be released; other nodes claim them when this one has stopped"
+                "releasing sessions failed; other nodes claim them when this one has stopped"
             );
         }
     }
 
-    /// Does this node hand its sessions over to others, or end them?
+    /// Whether this node hands over or ends its sessions.
     pub fn is_draining(&self) -> bool {
         self.node.registry.is_departing()
     }
@@ -242,7 +242,7 @@ impl Handle {
                 return;
             }
             registry.for_each(|session| session.send_stop_request(request));
-            // A session with a full mailbox, or created meanwhile, gets the request in the next
+            // A session with a full mailbox, or one created meanwhile, gets the request in the next
             // round.
             let _ = timeout(STOP_AGAIN, empty).await;
         }

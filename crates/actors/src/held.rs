@@ -1,5 +1,4 @@
-//! Requests that wait until something can be done for them: bounded in number. Their callers
-//! bound the time.
+//! Holds requests that cannot be handled now, up to a bound. Their callers limit the time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,19 +10,19 @@ use tokio::time::timeout;
 use crate::metrics::{self, Hold};
 use crate::node::Node;
 
-/// How many requests the node holds, and how many it may.
+/// The number of requests that the node holds, and its bound.
 pub(crate) struct HeldRequests {
     count: Arc<AtomicUsize>,
     max: usize,
 }
 
 impl HeldRequests {
-    /// At most `max` requests; one more is not held.
+    /// Holds at most `max` requests; a further one is not held.
     pub(crate) fn new(max: usize) -> Self {
         Self { count: Arc::default(), max }
     }
 
-    /// Holds one more request; `None` where the node holds as many as it may.
+    /// Holds one more request; `None` at the bound.
     pub(crate) fn hold(&self) -> Option<HeldRequest> {
         if self.count.fetch_add(1, Ordering::Relaxed) >= self.max {
             self.count.fetch_sub(1, Ordering::Relaxed);
@@ -35,7 +34,7 @@ impl HeldRequests {
     }
 }
 
-/// A request that is held: until its session is found, or may be created here.
+/// A held request, until its session is found or may be created here.
 pub(crate) struct HeldRequest {
     count: Arc<AtomicUsize>,
 }
@@ -47,10 +46,9 @@ impl Drop for HeldRequest {
     }
 }
 
-/// Waits until sessions can be created here: while this node may not act for a moment, since it
-/// lost a peer or Redis, no session can be created, and no client repeats an `initialize`. A
-/// request that cannot be held, or not for longer (`store_wait_secs`), is
-/// [`Refusal::Unavailable`].
+/// Waits until sessions can be created here. After the loss of a peer or of Redis a node may not
+/// act for a moment, and no client repeats an `initialize`. A request that cannot be held, or that
+/// waits longer than `store_wait_secs`, gets [`Refusal::Unavailable`].
 pub(crate) async fn until_sessions_can_be_created(node: &Node) -> Result<(), Refusal> {
     if node.context.valid_lease_generation().is_some() {
         return Ok(());
@@ -65,7 +63,7 @@ pub(crate) async fn until_sessions_can_be_created(node: &Node) -> Result<(), Ref
     Ok(())
 }
 
-/// Returns as well when the node begins to drain: then another node creates the session.
+/// Also returns when the node begins to drain: then another node creates the session.
 async fn until_the_lease_is_valid(node: &Node) {
     let mut changes = node.context.cluster.changes();
     // Neither wait can fail: this node holds the sending ends of both channels.

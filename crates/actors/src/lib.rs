@@ -1,11 +1,11 @@
-//! Keeps live sessions and performs their effects. The only crate with actix actors.
+//! Runs sessions and performs their effects. The only crate with actix actors.
 //!
-//! [`Handle`] creates sessions, brings them the requests of clients, and gives each request a
-//! [`ReplyStream`]. A session is one actor that holds the machine of `conversation`, the link to
-//! the tenant's server and the writer of its log.
+//! [`Handle`] creates sessions, sends them the requests of clients, and returns a [`ReplyStream`]
+//! for each request. A session is one actor that holds the state machine of `conversation`, the
+//! link to the tenant's server and the log writer.
 //!
-//! In a cluster a session may live on another node. Its requests are then forwarded there, and the
-//! user of the handle sees no difference. A node on its own is a cluster of one.
+//! In a cluster a session may be on another node. Its requests are then forwarded there, without a
+//! difference for the user of the handle. A node on its own is a cluster of one.
 
 mod arbiters;
 mod caller;

@@ -1,11 +1,11 @@
-//! How long a session's record lives after each kind of write.
+//! How long the store keeps a session's record after each kind of write.
 
 use std::time::Duration;
 
-/// How long the record lives after each kind of write.
+/// The time to live of a record after each kind of write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifetimes {
-    /// While it has an owner, which refreshes it well before.
+    /// While it has an owner, which refreshes it in time.
     pub(crate) owned: Seconds,
     /// After its owner released it.
     pub(crate) released: Seconds,
@@ -13,8 +13,7 @@ pub(crate) struct Lifetimes {
     pub(crate) ended: Seconds,
 }
 
-/// A time in whole seconds, rounded up; beyond 136 years, as much as that. Each session keeps
-/// three, so they are small.
+/// A time in whole seconds, rounded up, at most 136 years. Small, since each session keeps three.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seconds(u32);
 

@@ -1,4 +1,4 @@
-//! What is counted of sessions.
+//! The metrics of sessions.
 
 use std::sync::LazyLock;
 
@@ -8,13 +8,13 @@ use prometheus::{
 };
 use telemetry::register;
 
-/// Sessions that live on this node.
+/// Sessions on this node.
 pub(crate) static SESSIONS: LazyLock<IntGauge> =
-    LazyLock::new(|| register::gauge("roundhouse_sessions", "Sessions that live on this node."));
+    LazyLock::new(|| register::gauge("roundhouse_sessions", "Sessions on this node."));
 
-/// Sessions made here.
+/// Sessions created on this node.
 pub(crate) static SESSIONS_OPENED: LazyLock<IntCounter> = LazyLock::new(|| {
-    register::counter("roundhouse_sessions_opened_total", "Sessions made on this node.")
+    register::counter("roundhouse_sessions_opened_total", "Sessions created on this node.")
 });
 
 static SESSIONS_ENDED: LazyLock<IntCounterVec> = LazyLock::new(|| {
@@ -29,7 +29,7 @@ static SESSIONS_ENDED: LazyLock<IntCounterVec> = LazyLock::new(|| {
 pub(crate) static SESSIONS_REFUSED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_sessions_refused_total",
-        "Sessions refused because the node or the tenant holds as many as it may.",
+        "Sessions refused because the node or the tenant has no free slot.",
     )
 });
 
@@ -37,31 +37,31 @@ pub(crate) static SESSIONS_REFUSED: LazyLock<IntCounter> = LazyLock::new(|| {
 pub(crate) static EXCHANGES: LazyLock<IntGauge> = LazyLock::new(|| {
     register::gauge(
         "roundhouse_requests_in_flight",
-        "Requests of clients that wait for their final response.",
+        "Requests of clients without a final response.",
     )
 });
 
-/// Connections that are being told something.
+/// Open sinks.
 pub(crate) static SINKS_OPEN: LazyLock<IntGauge> = LazyLock::new(|| {
     register::gauge(
         "roundhouse_sinks",
-        "Connections of clients that wait for an answer or hold a stream.",
+        "Connections of clients that wait for an answer or have an open stream.",
     )
 });
 
-/// Connections that were cut because they were too slow.
+/// Connections that were cut because their client was too slow.
 pub(crate) static SINKS_OVERFLOWED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_sinks_overflowed_total",
-        "Connections cut because their client did not keep up.",
+        "Connections cut because their client read too slowly.",
     )
 });
 
-/// Posts and streams refused because too much waited.
+/// Posts and streams refused because a mailbox was full.
 pub(crate) static BUSY: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_busy_total",
-        "Posts and streams refused because a session was too busy.",
+        "Posts and streams refused because the mailbox of the session was full.",
     )
 });
 
@@ -70,7 +70,7 @@ pub(crate) static LOG_ENTRIES: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter("roundhouse_log_entries_total", "Log entries that the store acknowledged.")
 });
 
-/// Batches that have to be sent again.
+/// Writes to the log that are repeated.
 pub(crate) static LOG_RETRIES: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_log_retries_total",
@@ -78,52 +78,52 @@ pub(crate) static LOG_RETRIES: LazyLock<IntCounter> = LazyLock::new(|| {
     )
 });
 
-/// Sessions that their own node claimed anew.
+/// Sessions that their own node claimed again.
 pub(crate) static RECLAIMED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_sessions_reclaimed_total",
-        "Sessions that their node claimed from itself after its lease had lapsed.",
+        "Sessions that their own node claimed again after its lease had lapsed.",
     )
 });
 
-/// Sessions that were given up in order.
+/// Sessions that were released.
 pub(crate) static RELEASED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_sessions_released_total",
-        "Sessions given up in the store, asleep or handed over; the next touch takes them up.",
+        "Sessions released in the store, asleep or handed over; the next request takes them over.",
     )
 });
 
-/// Sessions that had to go before their requests were done.
+/// Sessions that were handed over with requests in flight.
 pub(crate) static HANDOVERS_FORCED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_handovers_forced_total",
-        "Sessions handed over with requests in flight, because the time to drain was over.",
+        "Sessions handed over with requests in flight because the time to drain was over.",
     )
 });
 
-/// Requests that are held now.
+/// Held requests.
 pub(crate) static HELD: LazyLock<IntGauge> = LazyLock::new(|| {
     register::gauge(
         "roundhouse_requests_held",
-        "Requests held until their session can be reached or opened.",
+        "Requests held until their session can be reached or created.",
     )
 });
 
 static HOLDS: LazyLock<[IntCounter; 3]> = LazyLock::new(|| {
-    let help = "Requests that were held, or should have been, by what became of them.";
+    let help = "Requests that were to be held, by outcome.";
     let vec = register::counters("roundhouse_holds_total", help, &["outcome"]);
     ["reached", "expired", "refused"].map(|outcome| vec.with_label_values(&[outcome]))
 });
 
-/// What became of a request that was to be held.
+/// The outcome of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// Its session was reached, or opened.
+    /// The session was reached or created.
     Reached,
-    /// Its time was over.
+    /// The time to hold was over.
     Expired,
-    /// As many were held as may be.
+    /// The bound of held requests was reached.
     Refused,
 }
 
@@ -132,37 +132,37 @@ pub(crate) fn count_hold(hold: Hold) {
     HOLDS[hold as usize].inc();
 }
 
-/// Streams that outlived an owner.
+/// Streams that continued at another owner.
 pub(crate) static STREAMS_REATTACHED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_streams_reattached_total",
-        "Streams that went on at another owner, upon the same connection.",
+        "Streams that continued at another owner on the same connection.",
     )
 });
 
 /// The label is looked up once, not per take-over.
 static TAKEOVERS: LazyLock<[IntCounter; 4]> = LazyLock::new(|| {
-    let help = "Sessions that this node took over, from another owner or without one.";
+    let help = "Sessions that this node took over, by cause.";
     let vec = register::counters("roundhouse_takeovers_total", help, &["cause"]);
     ["released", "lapsed", "dead", "own"].map(|cause| vec.with_label_values(&[cause]))
 });
 
 static TAKEOVERS_FAILED: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    let help = "Sessions that could not be taken up; their clients are held and try again.";
+    let help = "Take-overs that failed; their requests are held and retried.";
     register::counters("roundhouse_takeovers_failed_total", help, &["reason"])
 });
 
-/// How long taking a session up took.
+/// The duration of take-overs.
 pub(crate) static TAKEOVER_SECONDS: LazyLock<Histogram> = LazyLock::new(|| {
     let buckets = exponential_buckets(0.001, 3.0, 10).unwrap_or_default();
     register::histogram(
         "roundhouse_takeover_seconds",
-        "How long it took to claim a session and to read it back.",
+        "Time to claim a session and to read its record and log.",
         buckets,
     )
 });
 
-/// Counts a session that was taken up.
+/// Counts a take-over.
 pub(crate) fn count_takeover(cause: cluster::Cause) {
     let index = match cause {
         cluster::Cause::Released => 0,
@@ -173,20 +173,20 @@ pub(crate) fn count_takeover(cause: cluster::Cause) {
     TAKEOVERS[index].inc();
 }
 
-/// Why a session could not be taken up.
+/// The reason why a take-over failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Another node has claimed it.
+    /// Another node has claimed the session.
     Taken,
-    /// The store or the node's lease does not allow it now.
+    /// The store or the node's lease does not permit it now.
     NotNow,
-    /// The node holds as many sessions as it may, or stops.
+    /// The node has no free slot, or stops.
     NoRoom,
-    /// This version cannot read what is left of it.
+    /// This version cannot read the record or the log.
     Unreadable,
 }
 
-/// Counts a session that was not taken up.
+/// Counts a failed take-over.
 pub(crate) fn count_failed_takeover(failure: Failure) {
     let reason = match failure {
         Failure::Taken => "taken",
@@ -200,7 +200,7 @@ pub(crate) fn count_failed_takeover(failure: Failure) {
 static STRAY: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_stray_messages_total",
-        "Messages of servers that belonged nowhere.",
+        "Messages of servers that matched no request or stream.",
     )
 });
 
@@ -211,29 +211,29 @@ static DROPPED: LazyLock<IntCounter> = LazyLock::new(|| {
 static RESUMES: LazyLock<IntCounterVec> = LazyLock::new(|| {
     register::counters(
         "roundhouse_resumes_total",
-        "Clients that came back to a stream.",
+        "Streams that clients resumed, by outcome.",
         &["outcome"],
     )
 });
 
 /// Requests of clients, by how they ended. The label is looked up once, not per request.
 static REQUESTS: LazyLock<[Histogram; 2]> = LazyLock::new(|| {
-    // From a millisecond to about nine minutes.
+    // From one millisecond to about nine minutes.
     let buckets = exponential_buckets(0.001, 3.0, 13).unwrap_or_default();
     let vec: HistogramVec = register::histograms(
         "roundhouse_request_seconds",
-        "How long clients waited for the final response to their requests.",
+        "Time from a client's request to its final response.",
         &["outcome"],
         buckets,
     );
     [vec.with_label_values(&["error"]), vec.with_label_values(&["result"])]
 });
 
-/// Calls of peers that were taken.
+/// Calls of peers that were accepted.
 pub(crate) static SERVED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_calls_served_total",
-        "Posts, streams and deletions taken from other nodes for sessions of this one.",
+        "Posts, streams and deletions accepted from other nodes for sessions of this one.",
     )
 });
 
@@ -241,15 +241,15 @@ pub(crate) static SERVED: LazyLock<IntCounter> = LazyLock::new(|| {
 pub(crate) static RELAYS: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_calls_sent_by_relay_total",
-        "Posts, streams and deletions sent through a third node: there is no link to the owner.",
+        "Posts, streams and deletions sent through a third node, for lack of a link to the owner.",
     )
 });
 
-/// Calls passed on for other nodes.
+/// Calls relayed for other nodes.
 pub(crate) static RELAYED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_calls_relayed_total",
-        "Posts, streams and deletions passed on between two nodes without a link.",
+        "Posts, streams and deletions relayed between two nodes without a link.",
     )
 });
 
@@ -261,35 +261,35 @@ static HOPS: LazyLock<[IntCounter; 4]> = LazyLock::new(|| {
         .map(|outcome| vec.with_label_values(&[outcome]))
 });
 
-/// What came of a call to another node.
+/// The outcome of a call to another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hop {
-    /// The owner answered, or began to.
+    /// The owner answered, at least in part.
     Answered,
-    /// It did nothing, and is looked for again.
+    /// The peer did not start the call; the owner is located again.
     NotStarted,
-    /// It was lost on the way, or in the middle of a stream.
+    /// The call was lost, before the reply or in the middle of a stream.
     Lost,
     /// The call or a reply exceeds `cluster.message_bytes_max`.
     TooLarge,
 }
 
-/// Counts a call to another node. A stream that breaks off is counted twice: as answered,
-/// and as lost.
+/// Counts a call to another node. A stream that breaks off is counted twice: as answered and as
+/// lost.
 pub(crate) fn count_hop(hop: Hop) {
     HOPS[hop as usize].inc();
 }
 
-/// Why a session is no more.
+/// The reason why a session has ended at this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It said so itself.
+    /// The session ended by itself.
     Over(Cause),
-    /// Another node has it.
+    /// Another node owns it.
     Deposed,
-    /// The store could not be told of it.
+    /// Its record could not be created in the store.
     Unrecorded,
-    /// It panicked.
+    /// Its actor panicked.
     Panicked,
 }
 
@@ -315,7 +315,7 @@ pub(crate) fn count_ended_session(end: End) {
     SESSIONS_ENDED.with_label_values(&[end.label()]).inc();
 }
 
-/// Counts what a session tells.
+/// Counts a fact that a session reports.
 pub(crate) fn count_fact(fact: &Fact) {
     match fact {
         Fact::Settled { result, millis, .. } => {
@@ -335,7 +335,7 @@ pub(crate) fn count_fact(fact: &Fact) {
     }
 }
 
-/// Shows every metric from the start, so that a rate is right from the first event on.
+/// Registers every metric at the start, so that a rate includes the first event.
 pub(crate) fn show() {
     for gauge in [&SESSIONS, &EXCHANGES, &SINKS_OPEN, &HELD] {
         LazyLock::force(gauge);

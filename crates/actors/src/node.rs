@@ -1,4 +1,4 @@
-//! The sessions of this node and the ways to them: the parts that requests share.
+//! The sessions of this node, as routing and take-over use them.
 
 use std::sync::Arc;
 
@@ -16,30 +16,30 @@ use crate::registry::{Lookup, Registry};
 use crate::session::LocalReply;
 use crate::takeover::OngoingClaims;
 
-/// The sessions of this node and the ways to them.
+/// The sessions of this node and the state that their requests share.
 pub(crate) struct Node {
     pub(crate) context: Arc<NodeContext>,
     pub(crate) registry: Arc<Registry>,
-    /// Threads that sessions may be placed on.
+    /// The threads on which sessions may be placed.
     pub(crate) arbiters: Arbiters,
-    /// Sessions that this node is claiming.
+    /// The claims of this node in progress.
     pub(crate) claims: OngoingClaims,
-    /// Requests that wait until something can be done for them.
+    /// The requests that are held.
     pub(crate) held: HeldRequests,
 }
 
-/// The result of bringing a request to a session of this node.
+/// The result of sending a request to a session of this node.
 pub(crate) enum Entry {
-    /// The session has the request; its replies arrive here.
+    /// The session has the request. The value yields its replies.
     Entered(LocalReply),
-    /// The request was not taken.
+    /// The request was refused.
     Refused(Refusal),
-    /// The session is not on this node, and nothing was done.
+    /// The session is not on this node, and the request was not started.
     Absent,
 }
 
 impl Node {
-    /// A node without sessions.
+    /// Creates a node without sessions.
     pub(crate) fn new(context: NodeContext) -> Self {
         let held = HeldRequests::new(context.settings.held_max);
         Self {
@@ -51,8 +51,8 @@ impl Node {
         }
     }
 
-    /// Brings a request to a session of this node, from its own front or `forwarded` by
-    /// another node. No round trip.
+    /// Sends a request to a session of this node, from its own front or `forwarded` by another
+    /// node. No round trip.
     pub(crate) fn enter(
         &self,
         tenant: &str,
@@ -77,26 +77,26 @@ impl Node {
         }
     }
 
-    /// Could another node take over the sessions of this one?
+    /// Whether another node could take over the sessions of this one.
     pub(crate) fn has_peers(&self) -> bool {
         !self.context.cluster.is_alone()
     }
 
-    /// The peer that is to claim an ownerless session where this node must not: the best
-    /// candidate while this node drains. A node that is stabilising takes another peer with each
-    /// `attempt`, since that peer may be stabilising as well.
+    /// The peer that is to claim an ownerless session instead of this node. While this node drains
+    /// it is the best candidate. While this node is stabilising, each `attempt` gets another peer,
+    /// since a peer may be stabilising as well.
     pub(crate) fn claimant_peer(&self, attempt: usize) -> Option<Peer> {
         let cluster = &self.context.cluster;
         if self.registry.is_departing() { cluster.willing() } else { cluster.linked(attempt) }
     }
 
-    /// The peer that is to claim a session for which this node has no room: one that a link is up
-    /// to, the one with the fewest sessions first, and the next with each `attempt`.
+    /// The peer that is to claim a session for which this node has no slot: a linked one, the one
+    /// with the fewest sessions first, and the next with each `attempt`.
     pub(crate) fn roomy_peer(&self, attempt: usize) -> Option<Peer> {
         self.context.cluster.roomy(attempt)
     }
 
-    /// The peer that passes a request on to an owner that cannot be reached from here.
+    /// The peer that relays a request to an owner that this node cannot reach.
     pub(crate) fn relay(&self, owner: &Peer, attempt: usize) -> Option<Peer> {
         self.context.cluster.relay(owner, attempt)
     }

@@ -1,5 +1,5 @@
-//! What every session of the node shares: its bounds, its store, its servers, and the node's
-//! place in the cluster.
+//! The context that all sessions of a node share: bounds, store, servers, and the membership in the
+//! cluster.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -15,7 +15,7 @@ use crate::reply::Bounds;
 use crate::tombstones::NodeTombstones;
 use crate::{Care, Settings, clock};
 
-/// What every session of the node shares. Nothing here changes after the node has started.
+/// The context that all sessions of a node share. It does not change after the start of the node.
 pub(crate) struct NodeContext {
     pub(crate) settings: Settings,
     /// `settings.session`, shared by the sessions.
@@ -25,11 +25,11 @@ pub(crate) struct NodeContext {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) backends: Backends,
     pub(crate) cluster: Cluster,
-    /// Sessions that ended here a short while ago.
+    /// The tombstones of sessions that ended here recently.
     pub(crate) tombstones: Arc<NodeTombstones>,
-    /// The care for each tenant's server; a tenant that is not in it has the default.
+    /// The settings for each tenant's server; other tenants have the default.
     cares: HashMap<Arc<str>, Care>,
-    /// The suffix of the session ids that are made here: a hint for people, never trusted.
+    /// The suffix of session ids that this node creates: a hint for people, never trusted.
     tag: Box<str>,
 }
 
@@ -54,24 +54,23 @@ impl NodeContext {
         }
     }
 
-    /// The generation of this node's lease, where the node may act for its sessions now. No round
-    /// trip.
+    /// The generation of this node's lease if the node may act for its sessions now. No round trip.
     pub(crate) fn valid_lease_generation(&self) -> Option<u64> {
         self.cluster.valid_lease_generation()
     }
 
-    /// What the node knows now that matters to its ownership of a session, by the clock of
-    /// sessions.
+    /// The state of the lease and the store for the ownership of a session, with the time of the
+    /// sessions' clock.
     pub(crate) fn lease_snapshot(&self, session: &SessionId) -> LeaseSnapshot {
         LeaseSnapshot { now: clock::now().0, ..self.cluster.lease_snapshot(session) }
     }
 
-    /// The care for a tenant's server.
+    /// The settings for a tenant's server.
     pub(crate) fn care(&self, tenant: &str) -> Care {
         self.cares.get(tenant).copied().unwrap_or_default()
     }
 
-    /// The suffix of the session ids that are made here.
+    /// The suffix of session ids that this node creates.
     pub(crate) fn tag(&self) -> &str {
         &self.tag
     }
@@ -83,14 +82,18 @@ fn tag(named: &str) -> Box<str> {
         return named.into();
     }
     if !named.is_empty() {
-        tracing::warn!(tag = named, "`node_tag` is not 1 to 32 letters, digits and `_`");
+        tracing::warn!(
+            tag = named,
+            "ignored sessions.node_tag: it must be 1 to 32 letters, digits and `_`; using a random tag"
+        );
     }
-    // It is no secret; where the system has no randomness, the hasher's will do.
+    // The tag is not secret; without random bytes from the operating system, the hasher's are
+    // sufficient.
     let random = getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(0));
     format!("{:08x}", random >> 32).into()
 }
 
-/// Can session ids end with it?
+/// Whether the text is a valid suffix of session ids.
 fn is_tag(text: &str) -> bool {
     let fits = (1..=32).contains(&text.len());
     fits && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')

@@ -1,7 +1,6 @@
-//! Which sessions live on this node, and how many may.
+//! The sessions on this node, and the bound of their number.
 //!
-//! An entry and a slot are given back by being dropped, so a session that ends in
-//! whatever way leaves neither behind.
+//! Dropping an entry and a slot gives them back, so that a session that ends leaves neither behind.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
@@ -17,44 +16,45 @@ use tokio::sync::{Notify, watch};
 use crate::metrics;
 use crate::session::SessionHandle;
 
-/// So many that threads seldom wait for each other.
+/// The number of shards, chosen so that threads seldom wait for each other.
 const SHARDS: usize = 16;
 
-/// The node's sessions. Bounded by its slots.
+/// The sessions of a node. Bounded by its slots.
 pub(crate) struct Registry {
     hasher: RandomState,
     shards: [Mutex<HashSet<ById>>; SHARDS],
     counts: Mutex<Counts>,
-    /// The number of sessions, as other nodes see it.
+    /// The number of sessions that the lease announces.
     load: Load,
     intake: watch::Sender<Intake>,
     empty: Notify,
-    /// Some session is not known any more.
+    /// Notified when a session was removed.
     gone: Notify,
 }
 
-/// Whether this node takes sessions. It only goes on from one to the next.
+/// Whether this node accepts sessions. The state only advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Intake {
-    /// It does.
+    /// The node accepts sessions.
     Open,
-    /// It hands its sessions over to other nodes, and new ones as well.
+    /// The node hands its sessions over to other nodes, and new ones as well.
     Draining,
-    /// It refuses new sessions.
+    /// The node refuses new sessions.
     Closed,
 }
 
-/// The result of a look for a session.
+/// The result of a lookup in the registry.
 pub(crate) enum Lookup {
-    /// The way in, though the session may be about to go.
+    /// The session is here. It may be about to leave.
     Here(Arc<SessionHandle>),
-    /// The session of another principal. The caller learns nothing of it (SES-04).
+    /// The session belongs to another principal. The caller gets the same answer as for an unknown
+    /// id (SES-04).
     Foreign,
     /// No such session on this node.
     Absent,
 }
 
-/// A session that is known, by its id.
+/// A registered session, hashed by its id.
 struct ById(Arc<SessionHandle>);
 
 impl Borrow<SessionId> for ById {
@@ -84,7 +84,7 @@ struct Counts {
 }
 
 impl Registry {
-    /// Notes the number of sessions in `load`.
+    /// Creates an empty registry that keeps `load` up to date.
     pub(crate) fn new(load: Load) -> Self {
         Self {
             load,
@@ -97,7 +97,7 @@ impl Registry {
         }
     }
 
-    /// Room for one more session, if the node and the tenant have it.
+    /// Takes a slot for a new session, if the node and the tenant have a free one.
     pub(crate) fn take_slot(
         self: &Arc<Self>,
         tenant: &Tenant,
@@ -106,8 +106,8 @@ impl Registry {
         self.take_slot_within(&tenant.name, sessions_max, tenant.sessions_max)
     }
 
-    /// Room for a session that is there already, if the node has it. It was counted against
-    /// its tenant when it was opened, so the tenant's bound is not asked again.
+    /// Takes a slot for a restored session, if the node has a free one. The tenant's bound is not
+    /// checked: the session was counted against it when it was created.
     pub(crate) fn take_slot_for_restored(
         self: &Arc<Self>,
         tenant: &Arc<str>,
@@ -139,7 +139,7 @@ impl Registry {
         Ok(Slot { registry: Arc::clone(self), tenant: Arc::clone(tenant), is_passed_on: false })
     }
 
-    /// Makes the session of a session handle known, in its slot; not if it is already.
+    /// Registers a session in its slot; `None` if its id is registered already.
     pub(crate) fn register(
         &self,
         handle: &Arc<SessionHandle>,
@@ -152,12 +152,12 @@ impl Registry {
         Some(Registration { registry: Arc::clone(&slot.registry), handle: Arc::clone(handle) })
     }
 
-    /// Is the session here, of whatever principal?
+    /// Whether the session is here, for any principal.
     pub(crate) fn knows(&self, session: &SessionId) -> bool {
         self.shard(session).contains(session)
     }
 
-    /// The session, where the caller may see it.
+    /// Looks up a session for a principal of a tenant.
     pub(crate) fn find(&self, tenant: &str, principal: &Principal, session: &SessionId) -> Lookup {
         let shard = self.shard(session);
         match shard.get(session) {
@@ -169,31 +169,31 @@ impl Registry {
         }
     }
 
-    /// How many sessions live here, those included that are about to go.
+    /// The number of sessions here, including those that are leaving.
     pub(crate) fn sessions(&self) -> usize {
         lock(&self.counts).sessions
     }
 
-    /// Does this node hand its sessions over to others, or end them?
+    /// Whether this node hands over or ends its sessions.
     pub(crate) fn is_departing(&self) -> bool {
         *self.intake.borrow() != Intake::Open
     }
 
-    /// Returns when this node hands its sessions over to others, or ends them.
+    /// Returns when this node begins to hand over or end its sessions.
     pub(crate) fn departed(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut intake = self.intake.subscribe();
         async move {
-            // The registry outlives its connections; should it not, they end anyway.
+            // An error means that the registry was dropped, and the connections end with it.
             let _ = intake.wait_for(|intake| *intake != Intake::Open).await;
         }
     }
 
-    /// From now on sessions are handed over.
+    /// Starts to hand over sessions.
     pub(crate) fn drain(&self) {
         self.advance_intake(Intake::Draining);
     }
 
-    /// From now on no slot is given.
+    /// Stops giving slots.
     pub(crate) fn close(&self) {
         // Under this lock, so that no slot is given after this returns.
         let _counts = lock(&self.counts);
@@ -208,24 +208,24 @@ impl Registry {
         });
     }
 
-    /// Does something with every session that is known now.
+    /// Calls `act` for every registered session.
     pub(crate) fn for_each(&self, act: impl Fn(&SessionHandle)) {
         for shard in &self.shards {
             lock(shard).iter().for_each(|ById(handle)| act(handle));
         }
     }
 
-    /// Returns when no session lives here. To be made before `sessions` is asked.
+    /// Returns when no session is here. Create it before the call of `sessions`.
     pub(crate) fn empty(&self) -> tokio::sync::futures::Notified<'_> {
         self.empty.notified()
     }
 
-    /// Returns when some session is not known any more. To be enabled before `find` is asked.
+    /// Returns when a session was removed. Enable it before the call of `find`.
     pub(crate) fn gone(&self) -> tokio::sync::futures::Notified<'_> {
         self.gone.notified()
     }
 
-    /// A slot is given back.
+    /// Gives a slot back.
     fn vacate(&self, tenant: &str) {
         let mut counts = lock(&self.counts);
         counts.sessions -= 1;
@@ -249,7 +249,8 @@ impl Registry {
     }
 }
 
-/// A session in the registry, and its slot. Both are given back when dropped, in that order.
+/// The entry of a session in the registry, and its slot. Dropping it gives both back, in that
+/// order.
 pub(crate) struct Registration {
     registry: Arc<Registry>,
     handle: Arc<SessionHandle>,
@@ -259,7 +260,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let mut shard = self.registry.shard(&self.handle.session);
         let handle = shard.take(&self.handle.session);
-        // A burst of sessions leaves no empty table behind.
+        // Releases the memory after a burst of sessions.
         if shard.len() * 4 < shard.capacity() && shard.capacity() > 64 {
             shard.shrink_to_fit();
         }
@@ -270,11 +271,11 @@ impl Drop for Registration {
     }
 }
 
-/// One of the sessions that a tenant may have at this node. Given back when dropped.
+/// One of the sessions that a tenant may have at this node. Dropping it gives it back.
 pub(crate) struct Slot {
     registry: Arc<Registry>,
     tenant: Arc<str>,
-    /// The registration gives it back.
+    /// Whether the registration gives the slot back.
     is_passed_on: bool,
 }
 
@@ -286,7 +287,7 @@ impl Drop for Slot {
     }
 }
 
-/// Nothing panics under these locks, so a poisoned one is as good as any.
+/// No code panics under these locks, so poisoning is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

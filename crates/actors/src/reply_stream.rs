@@ -16,14 +16,14 @@ use crate::routing::{Owner, RoutedRequest};
 /// of events. Bounded: the stream is aborted if its reader falls behind. Dropping it notifies the
 /// session that the client is gone.
 ///
-/// An idle stream yields [`Frame::KeepAlive`] every `keepalive_secs`, so that no proxy takes the
-/// client's connection for dead (SSE-13). The node that holds the connection does this, wherever
-/// the session is and whether or not it has an owner.
+/// An idle stream yields [`Frame::KeepAlive`] every `keepalive_secs`, so that no proxy closes the
+/// client's connection as idle (SSE-13). The node of the connection sends it, wherever the session
+/// is and whether or not it has an owner.
 #[derive(Debug)]
 pub struct ReplyStream {
     routed: Box<RoutedRequest>,
     keepalive_secs: u64,
-    /// Once the reply is a stream.
+    /// Set once the reply is a stream.
     keep_alive: Option<Box<KeepAliveTimer>>,
 }
 
@@ -46,12 +46,12 @@ impl ReplyStream {
         Self { routed: Box::new(routed), keepalive_secs, keep_alive: None }
     }
 
-    /// The next event; `None` after the last. Nothing is lost when the wait is given up.
+    /// The next event; `None` after the last. Cancel safe.
     pub async fn next(&mut self) -> Option<ReplyEvent> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// As `next`, for hand-written streams.
+    /// As `next`, for hand-written futures.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
         let event = self.routed.poll_next(context);
         if matches!(event, Poll::Ready(Some(ReplyEvent::Open { .. }))) {
@@ -75,7 +75,7 @@ impl ReplyStream {
 }
 
 impl Opened {
-    /// A session whose `initialize` has the `owner`.
+    /// The reply to the `initialize` of a new session; `owner` has the request.
     pub(crate) fn of_initialize(
         node: &Arc<Node>,
         caller: Caller,
@@ -87,7 +87,7 @@ impl Opened {
         Self { session, replies: ReplyStream::new(node, routed) }
     }
 
-    /// A duplex session at the `owner`. Its one stream is open from the start.
+    /// The connection of a duplex session at `owner`. Its stream is open from the start.
     pub(crate) fn of_duplex(node: &Arc<Node>, caller: Caller, owner: Owner) -> Self {
         let session = caller.session.clone();
         let mut replies = ReplyStream::new(node, RoutedRequest::of_duplex(node, caller, owner));

@@ -1,8 +1,8 @@
-//! One live session: its actor and what the actor is made of.
+//! One session: its actor and the parts of the actor.
 //!
-//! The machine of `conversation` decides what happens next in the session, and that of `ownership`
-//! what happens next in the store. The actor passes events to the first and performs the effects;
-//! its log writer performs the operations of the second.
+//! The state machine of `conversation` decides the next effects in the session, and that of
+//! `ownership` the next operation on the store. The actor passes events to the first and performs
+//! the effects; its log writer performs the operations of the second.
 
 mod actor;
 mod deferred;

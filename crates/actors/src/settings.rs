@@ -8,37 +8,35 @@ use serde::{Deserialize, Serialize};
 use crate::lifetimes::Lifetimes;
 use crate::reply::Bounds;
 
-/// Bounds of the node's sessions, each with what happens at it.
+/// The bounds of the node's sessions, each with its consequence.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Settings {
-    /// Most sessions on this node; a further one is refused, and one that lived elsewhere is
-    /// left for another node.
+    /// The most sessions on this node. A further new session is refused, and a take-over is left to
+    /// another node.
     pub sessions_max: usize,
-    /// Most posts and streams of one session that wait for their turn; a further one is
-    /// refused as busy.
+    /// The most posts and streams in the mailbox of one session; a further one is refused as busy.
     pub mailbox_max: usize,
-    /// Most frames that wait for a slow connection; then it is cut, and its client may
-    /// resume. Never below what the log keeps, so that a replay always fits.
+    /// The most frames that wait for a slow connection. Then it is cut, and its client may resume.
+    /// Never below the bound of the log, so that a replay always fits.
     pub sink_frames_max: usize,
-    /// Most bytes that wait for a slow connection, with the same consequence. A single
-    /// message may be larger: it is taken when no other message waits. Never below what the
-    /// log keeps (`log_bytes_max` and `message_bytes_max` together), so that a replay
-    /// always fits.
+    /// The most bytes that wait for a slow connection, with the same consequence. A single message
+    /// may be larger if no other message waits. Never below the bound of the log (`log_bytes_max`
+    /// and `message_bytes_max` together), so that a replay always fits.
     pub sink_bytes_max: usize,
-    /// How long a new session waits until its node's lease is renewed, and then for a store
-    /// that cannot be reached, in seconds each. Then it is refused.
+    /// How long a new session waits for a valid lease of its node, and then for an unreachable
+    /// store, in seconds each. Then it is refused.
     pub store_wait_secs: u64,
-    /// How long a request is held whose session cannot be reached, because its owner is
-    /// being replaced or the store is away, in milliseconds. Then its requests end with an
-    /// error, and what carries none is refused.
+    /// How long a request is held if its session cannot be reached, because its owner is being
+    /// replaced or the store is unreachable, in milliseconds. Then JSON-RPC requests end with an
+    /// error, and other requests are refused.
     pub hold_ms: u64,
-    /// Most requests that are held; a further one is answered at once as if its time were over.
+    /// The most held requests; a further one is answered at once, as after `hold_ms`.
     pub held_max: usize,
-    /// How long the store remembers that a session has ended, in seconds.
+    /// How long the store keeps the tombstone of a session, in seconds.
     pub tombstone_secs: u64,
-    /// What session ids made here end with: 1 to 32 letters, digits and `_`. Anything
-    /// else means eight random digits.
+    /// The suffix of session ids that this node creates: 1 to 32 letters, digits and `_`. Otherwise
+    /// eight random digits are used.
     pub node_tag: String,
     /// The bounds of each session.
     #[serde(flatten)]
@@ -62,11 +60,11 @@ impl Default for Settings {
     }
 }
 
-/// What a stream may be told beside its events: heads, cursors, signs of life.
+/// The frames of a stream beside its events: heads, cursors, keep-alives.
 const FRAMES_BESIDE_EVENTS: usize = 16;
 
 impl Settings {
-    /// What may wait for one connection.
+    /// The bounds of one connection's reply queue.
     pub(crate) fn sink_bounds(&self) -> Bounds {
         let small = |bound: usize| u32::try_from(bound).unwrap_or(u32::MAX);
         let replay = self.session.log_events_max.saturating_add(FRAMES_BESIDE_EVENTS);
@@ -76,18 +74,18 @@ impl Settings {
         }
     }
 
-    /// The bounds of each session, with the one wait that sessions and the node share.
+    /// The bounds of each session, including the wait that sessions and the node share.
     pub(crate) fn limits(&self) -> Limits {
         Limits { hold_ms: self.hold_ms, ..self.session.clone() }
     }
 
-    /// How long the store keeps a session of which it hears nothing. The session itself
-    /// gives up after half of that, and is heard of more often.
+    /// How long the store keeps a record that is not refreshed. The session itself ends after half
+    /// of that without requests, and refreshes the record more often.
     pub(crate) fn record_ttl(&self) -> Duration {
         Duration::from_secs(self.session.idle_secs.max(30).saturating_mul(2))
     }
 
-    /// How long a session's record lives after each kind of write.
+    /// The times to live of a session's record.
     pub(crate) fn lifetimes(&self) -> Lifetimes {
         Lifetimes {
             owned: self.record_ttl().into(),

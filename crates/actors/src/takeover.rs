@@ -1,4 +1,4 @@
-//! Finds the node that has a session, and claims a session that no node has.
+//! Finds the owner of a session, and claims a session without an owner.
 
 mod claim;
 mod find;

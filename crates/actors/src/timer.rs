@@ -1,8 +1,8 @@
 //! The one timer of a session, or of an idle stream.
 //!
-//! The timer fires about when the deadline is, or before, and its owner then checks what is due: a
-//! deadline that moves away leaves the timer as it is, so a call that is answered at once costs no
-//! timer at all. A deadline that is seconds away may be kept late by less than a tick, so that a
+//! The timer fires at or before the deadline, and its owner then checks which work is due. A
+//! deadline that moves later does not reset the timer, so a call that is answered at once costs no
+//! timer operation. A deadline more than a second away may fire late by less than a tick, so that a
 //! thread wakes up once for many idle sessions.
 
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use crate::clock;
 /// A session without a deadline is woken once a day.
 const LONGEST_WAIT_MS: u64 = 24 * 60 * 60 * 1_000;
 
-/// A deadline that is so far away may be kept late, by less than a tick.
+/// A deadline at least this far away may fire late, by less than a tick.
 const FAR_MS: u64 = 1_000;
 const TICK_MS: u64 = 100;
 
@@ -41,7 +41,7 @@ impl Timer {
         }
     }
 
-    /// Ready when it fires. To be set again with `fire_by`, and then polled again.
+    /// Ready when it fires. Set it again with `fire_by`, and then poll it again.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.at == Millis(u64::MAX) {
             return Poll::Pending;
@@ -50,7 +50,7 @@ impl Timer {
     }
 }
 
-/// A deadline, or the tick after it where it is far away.
+/// A deadline, or the tick after it if it is far away.
 fn coarse(deadline: Millis, now: Millis) -> Millis {
     if deadline.0.saturating_sub(now.0) < FAR_MS {
         return deadline;
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_near_is_kept_to_the_millisecond_and_what_is_far_to_the_tick() {
+    fn near_deadlines_fire_to_the_millisecond_and_far_ones_to_the_tick() {
         let now = Millis(10_007);
         for (deadline, at) in
             [(0, 0), (10_008, 10_008), (11_006, 11_006), (11_007, 11_100), (25_000, 25_000)]

@@ -1,5 +1,5 @@
-//! Writes the tombstones of sessions that ended at this node anew, each time that the store may
-//! have forgotten them. [`ownership::tombstones`] decides which are due.
+//! Writes the tombstones of sessions that ended at this node again, each time that the store may
+//! have lost them. [`ownership::tombstones`] decides which are due.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -15,17 +15,17 @@ use tokio::time::sleep;
 use crate::clock;
 use crate::node_context::NodeContext;
 
-/// The tombstones of this node.
+/// The tombstones of this node, shared by its sessions.
 #[derive(Default)]
 pub(crate) struct NodeTombstones {
     kept: Mutex<tombstones::Tombstones>,
-    /// One was kept that the store does not have, or may have forgotten since.
+    /// Notified when a tombstone was added that the store does not hold, or may have lost since.
     unwritten: Notify,
 }
 
 impl NodeTombstones {
-    /// Keeps one. `generation`: that of the store for a session now. It is asked for last, since
-    /// a failover that is seen later is reason to look for this one anyway.
+    /// Adds a tombstone. `generation` returns the failover generation of a session. It is called
+    /// last: a failover that is observed later makes this tombstone due anyway.
     pub(crate) fn add(
         &self,
         tombstone: Tombstone,
@@ -37,7 +37,9 @@ impl NodeTombstones {
         let is_due = tombstones.is_newest_due(generation);
         drop(tombstones);
         if kept == (Kept::InsteadOfOldest { is_first: true }) {
-            tracing::warn!("too many sessions end at once: a failover may bring some back");
+            tracing::warn!(
+                "tombstones dropped: too many sessions ended at once; a failover may restore some of them"
+            );
         }
         if is_due {
             self.unwritten.notify_one();
@@ -49,8 +51,8 @@ impl NodeTombstones {
     }
 }
 
-/// Writes the tombstones that are due each time that the store has failed over or a tombstone is
-/// added that the store does not have, until the node is gone.
+/// Writes the due tombstones after each failover of the store, and after each added tombstone that
+/// the store does not hold, until the node is gone.
 pub(crate) async fn keep_tombstones_written(node: Weak<NodeContext>) {
     let Some((tombstones, mut changes)) =
         node.upgrade().map(|node| (node.tombstones.clone(), node.cluster.changes()))
@@ -70,7 +72,7 @@ pub(crate) async fn keep_tombstones_written(node: Weak<NodeContext>) {
     }
 }
 
-/// Writes the tombstones that are due. Returns whether none is left to be written.
+/// Writes the due tombstones. Returns whether all are written.
 async fn write_due(node: &NodeContext) -> bool {
     let (mut from, mut all_written) = (0, true);
     loop {
@@ -89,7 +91,7 @@ async fn write_due(node: &NodeContext) -> bool {
                 && !matches!(error, Error::Ended)
             {
                 let session = tombstone.session();
-                tracing::warn!(?session, %error, "a session's end was written too late");
+                tracing::warn!(?session, %error, "tombstone was written too late");
             }
             node.tombstones.kept().written(number, generation);
             true

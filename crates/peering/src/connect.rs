@@ -107,7 +107,7 @@ impl LocalNode {
 
     fn unmet(&self, unmet: Unmet) -> ConnectError {
         let why = match unmet {
-            Unmet::Ended(error) => return unreached(tls::unheard(error)),
+            Unmet::Ended(error) => return unreached(tls::explain_early_end(error)),
             Unmet::Incompatible(theirs) => {
                 return ConnectError::Incompatible { own: self.versions, theirs };
             }

@@ -121,14 +121,14 @@ mod tests {
                 frame.kind.unwrap().write_to(&mut said);
             }
             let mut inbox = Inbox::new(1_000);
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             let mut pieces = pieces.into_iter().cycle();
             while !said.is_empty() {
                 let piece = said.split_to(pieces.next().unwrap().min(said.len()));
                 inbox.bytes.extend_from_slice(&piece);
-                heard.extend(all(&mut inbox).unwrap());
+                received.extend(all(&mut inbox).unwrap());
             }
-            prop_assert_eq!(heard, frames);
+            prop_assert_eq!(received, frames);
         }
 
         #[test]

@@ -113,7 +113,7 @@ pub(crate) async fn meet(
 
 /// Explains the error of a connection that ended before its first byte: the other end judges this
 /// node's certificate when this end already counts as connected.
-pub(crate) fn unheard(error: io::Error) -> io::Error {
+pub(crate) fn explain_early_end(error: io::Error) -> io::Error {
     explained(error, "the peer does not trust this node's certificate")
 }
 

@@ -1,4 +1,4 @@
-//! Fires when a stream has been idle for too long.
+//! The keep-alive timer of a stream.
 
 use std::fmt;
 use std::task::{Context, Poll, ready};
@@ -8,12 +8,12 @@ use conversation::Millis;
 use crate::clock;
 use crate::timer::Timer;
 
-/// Fires when a stream has been idle for an interval. An event costs no more than a note of it.
+/// Fires when a stream has been idle for an interval. An event only sets a flag.
 pub(crate) struct KeepAliveTimer {
     /// In milliseconds.
     interval: u64,
     idle_since: Millis,
-    /// An event was sent after that.
+    /// Whether an event was sent after `idle_since`.
     has_sent: bool,
     timer: Timer,
 }
@@ -25,13 +25,13 @@ impl KeepAliveTimer {
         Self { interval, idle_since: now, has_sent: false, timer: Timer::new(now) }
     }
 
-    /// An event is sent.
+    /// Records that an event is sent.
     pub(crate) fn note_event(&mut self) {
         self.has_sent = true;
     }
 
-    /// Ready when the stream has been idle for the interval; then the interval begins anew. Late by
-    /// less than a tick of the timer.
+    /// Ready when the stream has been idle for the interval; then the interval starts again. Late
+    /// by less than a tick of the timer.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if std::mem::take(&mut self.has_sent) {
             self.idle_since = clock::now();
@@ -65,7 +65,7 @@ mod tests {
 
     use super::*;
 
-    /// How long it takes until it is ready, or `None` where it is not within a minute.
+    /// The time until the timer is ready, or `None` if that takes more than a minute.
     async fn lasts(timer: &mut KeepAliveTimer) -> Option<u64> {
         let start = clock::now();
         let end = poll_fn(|context| timer.poll(context));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_fires_again_and_again() {
+    async fn the_timer_fires_after_each_interval() {
         let mut timer = KeepAliveTimer::new(15);
         is_about(lasts(&mut timer).await, 15_000);
         is_about(lasts(&mut timer).await, 15_000);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_event_begins_the_interval_anew() {
+    async fn an_event_restarts_the_interval() {
         let mut timer = KeepAliveTimer::new(15);
         for _ in 0..3 {
             let sent = tokio::time::sleep(Duration::from_secs(10));

@@ -1,9 +1,9 @@
 //! The bounded queue from a session to one connection of its client.
 //!
-//! The session never waits for a connection. A queue that is full is cut: the events in it are still
-//! sent, then the stream breaks off, and the client resumes from the log. A replay fits into an
-//! empty queue, so the client gets further with each resume. The payloads that wait here are mostly
-//! shared with the log, and an idle queue holds nothing.
+//! The session never waits for a connection. A full queue is cut: the events in it are still sent,
+//! then the stream breaks off, and the client resumes from the log. A replay fits into an empty
+//! queue, so the client advances with each resume. Most queued payloads are shared with the log,
+//! and an idle queue allocates no memory.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,16 +13,15 @@ use conversation::{Answer, Ending, EventId, Frame, Refusal, SinkId};
 
 use crate::{ReplyEvent, metrics};
 
-/// Most frames and bytes that may wait. Each connection keeps them, so they are small.
+/// The most frames and bytes that may wait. Each connection keeps a copy, so the fields are small.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) frames_max: u32,
     pub(crate) bytes_max: u32,
 }
 
-/// The writing half, held by the session or on its way to it. Dropped before it is
-/// finished, it tells the reader that the session is here no more: nothing was done if it
-/// was still on its way.
+/// The sending half. A sink that is dropped before it is finished notifies the reader that the
+/// session has left; if the session had not taken it yet, the request was not started.
 #[derive(Debug)]
 pub(crate) struct Sink {
     pub(crate) id: SinkId,
@@ -33,14 +32,15 @@ pub(crate) struct Sink {
 /// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrote {
-    /// It is on its way.
+    /// The event was queued.
     Taken,
-    /// The reader has gone, or fell too far behind and was cut.
+    /// The reader has left, or was cut because it fell too far behind.
     Cut,
 }
 
 impl Sink {
-    /// Both halves. An `open` one is a stream from the start, and is not told so.
+    /// Creates both halves. With `open` the reply is a stream from the start, without an event for
+    /// its head.
     pub(crate) fn new(id: SinkId, bounds: Bounds, open: bool) -> (Self, Arc<ReplyQueue>) {
         let queue =
             Arc::new(ReplyQueue { bounds, state: Mutex::new(State { open, ..State::default() }) });
@@ -48,9 +48,9 @@ impl Sink {
         (Self { id, queue: Arc::clone(&queue), taken: false }, queue)
     }
 
-    /// Marks the sink as received by the session, which may begin with the request now. If the
-    /// sink is dropped later, its reader gets [`ReplyEvent::Moved`] and not the refusal of a
-    /// request that was not begun.
+    /// Marks the sink as taken by the session, which may start the request now. If the sink is
+    /// dropped later, its reader gets [`ReplyEvent::Moved`] instead of the refusal of a request
+    /// that was not started.
     pub(crate) fn take(&mut self) {
         self.taken = true;
     }
@@ -81,23 +81,23 @@ impl Sink {
     }
 
     /// Cuts a stream, or refuses a request whose reply is no stream yet. A stream of a session that
-    /// moved goes on at the next owner.
+    /// moved continues at the next owner.
     pub(crate) fn abandon(self, refusal: Refusal) {
         self.queue.abandon(refusal);
     }
 
-    /// Notifies a reader that has received nothing yet that the owner lost its lease, and for how
-    /// long the request waited for it.
+    /// Notifies a reader that has received no event yet that the owner lost its lease, and how long
+    /// the request waited for it.
     pub(crate) fn lose_lease(self, held_secs: u64) {
         self.queue.end_reply(Some(ReplyEvent::LeaseLost { held_secs }));
     }
 
-    /// Is it a stream?
+    /// Whether the reply is a stream.
     pub(crate) fn is_open(&self) -> bool {
         self.queue.lock().open
     }
 
-    /// Has the reader gone?
+    /// Whether the reader has left.
     pub(crate) fn is_left(&self) -> bool {
         self.queue.lock().phase == Phase::Left
     }
@@ -123,31 +123,31 @@ pub(crate) struct ReplyQueue {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The oldest event, in place: most replies have only one.
+    /// The oldest event, stored inline: most replies have only one.
     head: Option<ReplyEvent>,
     /// The events after it.
     rest: VecDeque<ReplyEvent>,
     bytes: usize,
-    /// The reply is a stream.
+    /// Whether the reply is a stream.
     open: bool,
     phase: Phase,
     reader: Option<Waker>,
 }
 
-/// How far a reply has come.
+/// The phase of a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// More may be written.
+    /// Further events may be written.
     #[default]
     Writing,
-    /// Nothing more is written.
+    /// No further event is written.
     Finished,
-    /// The reader has left: nothing is read any more.
+    /// The reader has left.
     Left,
 }
 
 impl ReplyQueue {
-    /// Nothing panics under the lock, so a poisoned one is as good as any.
+    /// No code panics under the lock, so poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -217,13 +217,13 @@ impl ReplyQueue {
         Poll::Pending
     }
 
-    /// Has the reader taken the last event?
+    /// Whether the reader has taken the last event.
     pub(crate) fn is_over(&self) -> bool {
         let state = self.lock();
         state.phase != Phase::Writing && state.head.is_none()
     }
 
-    /// The reader goes. Returns whether the session is to be notified of that.
+    /// Records that the reader has left. Returns whether the session is to be notified.
     pub(crate) fn leave(&self) -> bool {
         let mut state = self.lock();
         let former = std::mem::replace(&mut state.phase, Phase::Left);
@@ -237,8 +237,8 @@ impl State {
     fn has_room(&self, size: usize, bounds: Bounds) -> bool {
         let waiting = usize::from(self.head.is_some()) + self.rest.len();
         let fits = |held: usize, most: u32| u32::try_from(held).is_ok_and(|held| held <= most);
-        // The first message fits whatever its size, also behind the frames that a replay
-        // begins with: otherwise a client that resumes before it would never get past it.
+        // The first message always fits, also behind the frames that begin a replay. Otherwise a
+        // client that resumes before a large message would never receive it.
         waiting == 0
             || (fits(waiting + 1, bounds.frames_max)
                 && (self.bytes == 0 || fits(self.bytes.saturating_add(size), bounds.bytes_max)))
@@ -280,7 +280,7 @@ fn wake(mut state: MutexGuard<'_, State>) {
     }
 }
 
-/// What a frame counts against the bytes of a queue.
+/// The bytes that a frame counts against the bound of a queue.
 fn size_of_frame(frame: &Frame) -> usize {
     match frame {
         Frame::Message { data, .. } => data.len(),
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_in_order_and_then_the_end() {
+    fn frames_arrive_in_order_and_then_the_end() {
         check(
             |sink| {
                 sink.open(false, None);
@@ -349,14 +349,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_that_is_dropped_has_moved_and_was_not_used_unless_it_was_taken() {
+    fn a_sink_dropped_after_it_was_taken_yields_moved_and_before_that_a_refusal() {
         check(drop, &["refused"]);
         check(|mut sink| sink.take(), &["moved"]);
         check(|sink| assert_eq!(sink.open(false, None), Wrote::Taken), &["open", "moved"]);
     }
 
     #[test]
-    fn a_stream_of_a_session_that_moved_says_so_and_a_call_was_not_taken() {
+    fn an_abandoned_stream_of_a_moved_session_yields_moved_and_a_call_is_refused() {
         check(|sink| sink.abandon(Refusal::Moved), &["refused"]);
         check(
             |sink| {
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_falls_behind_is_cut_after_what_waits() {
+    fn a_reader_that_falls_behind_is_cut_after_the_queued_events() {
         check(
             |sink| {
                 assert_eq!(sink.open(false, None), Wrote::Taken);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn one_large_message_passes_behind_what_a_replay_begins_with() {
+    fn one_large_message_passes_behind_the_first_frames_of_a_replay() {
         let id = EventId { stream: 1, owner_tag: conversation::OwnerTag(1), number: 1 };
         check(
             |sink| {
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_leaves_early_is_noticed_and_one_that_leaves_late_is_not() {
+    fn the_session_is_notified_of_a_reader_that_leaves_before_the_end_only() {
         let (sink, queue) = Sink::new(SinkId(1), BOUNDS, false);
         assert!(queue.leave());
         assert!(sink.is_left());

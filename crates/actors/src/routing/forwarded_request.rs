@@ -1,4 +1,4 @@
-//! A forwarded request, as bytes: the caller, the session, and the request.
+//! Encodes and decodes a forwarded request: the caller, the session, and the request.
 
 use std::sync::Arc;
 
@@ -15,41 +15,41 @@ use super::opening::Opening;
 use super::{Format, legacy};
 use crate::Caller;
 
-/// One call, as its receiver reads it. The caller's tenant and principal are what the
-/// sender's front found out; the receiver compares them with the session's own.
+/// A forwarded request, as its receiver reads it. The caller's tenant and principal were determined
+/// by the sender's front; the receiver compares them with those of the session.
 #[derive(Debug)]
 pub(crate) struct ForwardedRequest {
     pub(crate) tenant: Arc<str>,
     pub(crate) principal: Principal,
     pub(crate) session: SessionId,
-    /// `None`: the receiver is asked to take the session up, where it has no owner or where the
-    /// receiver itself is said to be that, and answers whether it has it. The sender leaves the
-    /// cluster, came to it a moment ago, or called in vain before.
+    /// `None`: a request to claim the session, if it has no owner or if its record names the
+    /// receiver, and to reply whether the receiver has it. The sender drains, has just joined, or
+    /// called in vain before.
     pub(crate) request: Option<SessionRequest>,
 }
 
-/// What a peer sent.
+/// The content of a call from a peer.
 #[derive(Debug)]
 pub(super) enum Received {
-    /// A call for a session here. An owner never forwards it.
+    /// A request for a session of this node, which never forwards it.
     Forwarded(ForwardedRequest),
-    /// Another node's client opens a session here.
+    /// A request to create a session for a client of another node.
     Opening(Opening),
-    /// A call for a session elsewhere.
+    /// A call to relay to another node.
     Relayed(Relayed),
 }
 
-/// A call that its receiver passes on, unread.
+/// A call that its receiver relays without decoding it.
 #[derive(Debug)]
 pub(super) struct Relayed {
-    /// Who is to serve it.
+    /// The owner, to which the call is relayed.
     pub(super) owner: Incarnation,
-    /// The call as the owner is to receive it: a slice of what was received.
+    /// The call for the owner: a slice of the received bytes.
     pub(super) call: Bytes,
 }
 
 impl ForwardedRequest {
-    /// Writes a call for the owner.
+    /// Encodes a call for the owner.
     pub(crate) fn encode(
         caller: &Caller,
         request: Option<&SessionRequest>,
@@ -61,8 +61,8 @@ impl ForwardedRequest {
         }
     }
 
-    /// Writes a call that its receiver is to pass on to `owner`, which its sender cannot reach.
-    /// Both read the format.
+    /// Encodes a call that its receiver is to relay to `owner`, which its sender cannot reach. Both
+    /// read the format.
     pub(crate) fn encode_relayed(
         caller: &Caller,
         request: Option<&SessionRequest>,
@@ -101,7 +101,7 @@ impl ForwardedRequest {
 }
 
 impl Received {
-    /// Reads what a peer sent, in whatever format; `None` where no node sends it.
+    /// Decodes a call from a peer, in any format; `None` for bytes that no node sends.
     pub(super) fn decode(bytes: Bytes) -> Option<Self> {
         if Format::of(&bytes) == Format::Legacy {
             return legacy::decode_call(bytes.clone())
@@ -118,7 +118,7 @@ impl Received {
 }
 
 impl Relayed {
-    /// What is passed on is a call, and so is never passed on again.
+    /// Only a forwarded request can be relayed, so a call is never relayed twice.
     fn read(relay: messages::Relay) -> Option<Self> {
         let RequestKind::Call(_) = Request::read(relay.request.clone())? else { return None };
         Some(Self { owner: Incarnation(relay.owner), call: relay.request })
@@ -145,7 +145,7 @@ fn message(caller: &Caller, request: Option<&SessionRequest>) -> Request {
     .into()
 }
 
-/// A batch's members go one by one: what the sender refused in it stays refused.
+/// The members of a batch are encoded one by one: a member that the sender refused stays refused.
 fn write_body(body: &Body) -> PostBody {
     match body {
         Body::One(message) => PostBody::Message(message.raw().clone()),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_stays_everybody() {
+    fn an_anonymous_principal_stays_anonymous() {
         let caller = Caller { principal: Principal::anonymous(), ..caller() };
         for format in Format::ALL {
             let bytes = ForwardedRequest::encode(&caller, Some(&SessionRequest::Delete), format);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_in_a_batch_stays_refused() {
+    fn a_refused_member_of_a_batch_stays_refused() {
         for format in Format::ALL {
             let call =
                 decode(ForwardedRequest::encode(&caller(), Some(&post(BATCH)), format)).unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_is_a_slice_of_what_was_received() {
+    fn a_payload_is_a_slice_of_the_received_bytes() {
         for format in Format::ALL {
             let bytes = ForwardedRequest::encode(&caller(), requests()[0].as_ref(), format);
             let call = decode(bytes.clone()).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relayed_call_is_passed_on_as_it_was_written_and_only_once() {
+    fn a_relayed_call_reaches_the_owner_unchanged_and_is_relayed_only_once() {
         for (format, request) in sent() {
             let relayed = ForwardedRequest::encode_relayed(
                 &caller(),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_hop_is_no_call() {
+    fn a_call_with_a_second_hop_is_rejected() {
         let delete = Some(&SessionRequest::Delete);
         let mut bytes = ForwardedRequest::encode(&caller(), delete, Format::Legacy).to_vec();
         bytes[1] += 1;
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_cut_or_goes_on_is_no_call() {
+    fn a_truncated_or_extended_call_is_rejected() {
         for (format, request) in sent() {
             let bytes = ForwardedRequest::encode(&caller(), request.as_ref(), format);
             for length in 0..bytes.len() {
@@ -350,7 +350,7 @@ mod tests {
             let mut call = message(&caller(), request.as_ref());
             let bytes = [&messages::encode(&call)[..], b"\xFA\x01\x03new"].concat();
             assert!(decode(bytes.into()).is_some());
-            // Fields are merged: what follows in the call itself is added to it.
+            // Protocol Buffers merge fields: this adds to the call itself.
             let added = [10, 6, 0xFA, 1, 3, b'n', b'e', b'w'];
             let bytes = [&messages::encode(&call)[..], &added].concat();
             assert!(decode(bytes.into()).is_some());
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_id_that_no_session_has_is_no_call() {
+    fn a_call_with_an_invalid_session_id_is_rejected() {
         let Some(RequestKind::Call(mut call)) = message(&caller(), None).kind else {
             panic!("no call")
         };
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_batch_is_no_call() {
+    fn a_call_with_an_empty_batch_is_rejected() {
         let Some(RequestKind::Call(mut call)) = message(&caller(), None).kind else {
             panic!("no call")
         };
@@ -383,7 +383,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_peer_sends_is_read_or_refused(bytes: Vec<u8>, which in 0..7_usize, at: usize) {
+        fn any_bytes_of_a_peer_are_decoded_or_rejected(bytes: Vec<u8>, which in 0..7_usize, at: usize) {
             for format in Format::ALL {
                 let request = &requests()[which];
                 let relayed = ForwardedRequest::encode_relayed(&caller(), request.as_ref(), Incarnation(7), format);

@@ -1,6 +1,6 @@
-//! Calls and replies of payload version 2, which programs before decision 0025 write and read.
+//! Calls and replies of payload version 2, which programs older than decision 0025 write and read.
 //!
-//! A node that announces no version reads no other. This module goes with the first release whose
+//! A node that announces no version reads no other. Remove this module in the first release whose
 //! predecessor writes version 3.
 
 mod call;

@@ -1,10 +1,11 @@
 //! Calls and replies as they are sent between nodes: Protocol Buffers messages.
 //!
-//! The number of a field is never used for something else. A receiver ignores fields that it does
-//! not know, so a field may be added whose absence means what was meant before. A change beyond
-//! that takes a new version in [`super::VERSIONS`]. A payload is a slice of the received frame.
+//! A field number is never reused. A receiver ignores unknown fields, so a field may be added if
+//! its absence has the former meaning. Any other change takes a new version in
+//! [`super::PAYLOAD_VERSIONS`]. A payload is a slice of the received frame.
 //!
-//! The field that a message cannot do without comes last: what is cut off is never read as less.
+//! The required field of a message comes last, so that a truncated message is never read as a
+//! smaller one.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -17,21 +18,21 @@ pub(super) struct Request {
     pub(super) kind: Option<RequestKind>,
 }
 
-/// What the receiver is to do.
+/// The kind of a call.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum RequestKind {
-    /// Serve a session of its own, or take one up.
+    /// Serve or claim a session.
     #[prost(message, tag = "1")]
     Call(Call),
-    /// Open a session.
+    /// Create a session.
     #[prost(message, tag = "2")]
     Opening(Opening),
-    /// Pass a call on.
+    /// Relay a call.
     #[prost(message, tag = "3")]
     Relay(Relay),
 }
 
-/// What a caller asks of a session.
+/// A request of a caller for a session.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Call {
     #[prost(string, tag = "1")]
@@ -44,7 +45,7 @@ pub(super) struct Call {
     pub(super) kind: Option<CallKind>,
 }
 
-/// What for.
+/// The kind of a request.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum CallKind {
     /// The client sends one message.
@@ -56,15 +57,15 @@ pub(super) enum CallKind {
     /// The client ends the session.
     #[prost(message, tag = "6")]
     Delete(()),
-    /// The receiver is to take the session up.
+    /// The receiver is to claim the session.
     #[prost(message, tag = "7")]
     TakeUp(()),
 }
 
-/// What a client posted.
+/// The POST of a client.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Post {
-    /// A former owner may have taken it.
+    /// Whether a former owner may have handled it.
     #[prost(bool, tag = "1")]
     pub(super) again: bool,
     #[prost(message, repeated, tag = "2")]
@@ -82,7 +83,7 @@ pub(super) enum PostBody {
     Batch(Batch),
 }
 
-/// The members of a batch: what the sender refused in it stays refused.
+/// The members of a batch: a member that the sender refused stays refused.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Batch {
     #[prost(message, repeated, tag = "1")]
@@ -121,7 +122,7 @@ pub(super) struct Listen {
     pub(super) after: Option<String>,
 }
 
-/// A session to be opened.
+/// A session to be created.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Opening {
     #[prost(string, tag = "1")]
@@ -132,12 +133,12 @@ pub(super) struct Opening {
     pub(super) principal: String,
     #[prost(message, repeated, tag = "4")]
     pub(super) headers: Vec<Header>,
-    /// The `initialize`; none where every message of the session goes to one connection.
+    /// The `initialize`; `None` for a duplex session.
     #[prost(bytes = "bytes", optional, tag = "5")]
     pub(super) request: Option<Bytes>,
 }
 
-/// A call to be passed on, as its receiver reads it: the call stays as it is.
+/// A call to relay, as its receiver reads it. The call itself stays unchanged.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Relay {
     /// The node that is to serve the call.
@@ -148,7 +149,7 @@ pub(super) struct Relay {
     pub(super) request: Bytes,
 }
 
-/// The request of a [`Relay`], as its sender writes it: its payload is copied once. The bytes are
+/// The request of a [`Relay`], as its sender encodes it: its payload is copied once. The bytes are
 /// the same.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct RelayRequest {
@@ -175,7 +176,7 @@ pub(super) struct Reply {
     pub(super) kind: Option<ReplyKind>,
 }
 
-/// What happens.
+/// The kind of an event.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum ReplyKind {
     /// The whole answer: one JSON-RPC message.
@@ -184,10 +185,10 @@ pub(super) enum ReplyKind {
     /// A message of a stream.
     #[prost(message, tag = "2")]
     Message(Event),
-    /// The answer is a stream.
+    /// The head of a stream.
     #[prost(message, tag = "3")]
     Open(Open),
-    /// The whole answer: it was taken.
+    /// The whole answer: the message was accepted.
     #[prost(message, tag = "4")]
     Accepted(()),
     /// The whole answer: the first message of a session.
@@ -196,7 +197,7 @@ pub(super) enum ReplyKind {
     /// The whole answer: a batch.
     #[prost(message, tag = "6")]
     Array(Array),
-    /// The whole answer: nothing.
+    /// The whole answer: no content.
     #[prost(message, tag = "7")]
     Nothing(()),
     /// The whole answer: the session has ended.
@@ -208,25 +209,25 @@ pub(super) enum ReplyKind {
     /// The whole answer: the message breaks a rule.
     #[prost(message, tag = "10")]
     Rejected(Rejection),
-    /// A point of a stream that its client can come back to.
+    /// A position of a stream at which its client can resume.
     #[prost(message, tag = "11")]
     Cursor(Cursor),
-    /// How long a client waits before it comes back, in milliseconds.
+    /// The time that a client waits before it reconnects, in milliseconds.
     #[prost(uint32, tag = "12")]
     Retry(u32),
     /// A frame without content.
     #[prost(message, tag = "13")]
     KeepAlive(()),
-    /// The stream ends as a broken one.
+    /// The stream breaks off.
     #[prost(message, tag = "14")]
     Abort(()),
     /// The session has left its owner.
     #[prost(message, tag = "15")]
     Moved(()),
-    /// The owner lost its lease; for how long the request was held, in seconds.
+    /// The owner lost its lease; the value is how long the request was held, in seconds.
     #[prost(uint64, tag = "16")]
     LeaseLost(u64),
-    /// A session is open; this is its id. Only before the first reply of a call that opens one.
+    /// The id of a new session. Only before the first reply of a call that creates one.
     #[prost(string, tag = "17")]
     Opened(String),
 }
@@ -283,7 +284,7 @@ pub(super) struct Rejection {
     id: Option<String>,
 }
 
-/// Every code, in the order in which they are numbered here.
+/// Every code, at the position that is its number.
 const CODES: [ErrorCode; 8] = [
     ErrorCode::ParseError,
     ErrorCode::InvalidRequest,
@@ -295,13 +296,13 @@ const CODES: [ErrorCode; 8] = [
     ErrorCode::Refused,
 ];
 
-/// Writes a message into an allocation of its size: a payload is copied once.
+/// Encodes a message into an allocation of its exact size: a payload is copied once.
 pub(super) fn encode(message: &impl prost::Message) -> Bytes {
     message.encode_to_vec().into()
 }
 
 impl Request {
-    /// Reads what a peer sent; `None` where it is none.
+    /// Decodes a call from a peer; `None` for invalid bytes.
     pub(super) fn read(bytes: Bytes) -> Option<RequestKind> {
         Self::decode(bytes).ok()?.kind
     }
@@ -349,7 +350,7 @@ impl From<&protocol::Rejection> for Rejection {
 }
 
 impl Rejection {
-    /// `None` where no node writes it.
+    /// `None` for values that no node writes.
     pub(super) fn read(self) -> Option<protocol::Rejection> {
         let code = *CODES.get(usize::try_from(self.code.checked_sub(1)?).ok()?)?;
         let id = match self.id {

@@ -30,7 +30,7 @@ use crate::session::{LocalReply, NewSession, create_session};
 pub(super) struct Opening {
     pub(super) tenant: Arc<Tenant>,
     pub(super) principal: Principal,
-    /// The `initialize`; none where every message of the session goes to one connection.
+    /// The `initialize`; `None` for a duplex session.
     pub(super) request: Option<Request>,
     pub(super) mirrored: Option<Box<Mirrored>>,
 }
@@ -49,7 +49,7 @@ impl Opening {
         })))
     }
 
-    /// `None` where no node sends it.
+    /// `None` for values that no node sends.
     pub(super) fn read(opening: messages::Opening) -> Option<Self> {
         let name = opening.tenant.into();
         let sessions_max = usize::try_from(opening.sessions_max).ok()?;
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_opening_that_is_cut_or_goes_on_is_none() {
+    fn a_truncated_or_extended_opening_is_rejected() {
         for format in Format::ALL {
             let bytes = opening().encode(format);
             for length in 0..bytes.len() {

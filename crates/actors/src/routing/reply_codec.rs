@@ -1,4 +1,4 @@
-//! Events of a reply, as bytes between the owner and the node that has the connection.
+//! Encodes and decodes the events of a reply between the owner and the node of the connection.
 
 use bytes::Bytes;
 use conversation::{Answer, Frame, Refusal};
@@ -20,7 +20,7 @@ const REFUSALS: [Refusal; 8] = [
     Refusal::Moved,
 ];
 
-/// Writes one reply.
+/// Encodes one reply.
 pub(super) fn encode(event: &ReplyEvent, format: Format) -> Bytes {
     match format {
         Format::Legacy => legacy::encode_reply(event),
@@ -37,7 +37,7 @@ pub(super) fn encode(event: &ReplyEvent, format: Format) -> Bytes {
     }
 }
 
-/// Writes the id of a session that was opened, which comes before the replies.
+/// Encodes the id of a new session, which precedes the replies.
 pub(super) fn encode_opened(session: &SessionId, format: Format) -> Bytes {
     match format {
         Format::Legacy => legacy::encode_opened(session),
@@ -45,7 +45,7 @@ pub(super) fn encode_opened(session: &SessionId, format: Format) -> Bytes {
     }
 }
 
-/// Reads one reply, in whatever format; `None` where it is none.
+/// Decodes one reply, in any format; `None` for invalid bytes.
 pub(super) fn decode(bytes: Bytes) -> Option<ReplyEvent> {
     if Format::of(&bytes) == Format::Legacy {
         return legacy::decode_reply(bytes);
@@ -80,7 +80,7 @@ pub(super) fn decode(bytes: Bytes) -> Option<ReplyEvent> {
     Some(ReplyEvent::Answer(answer))
 }
 
-/// Reads the id of a session that was opened; `None` where it is something else.
+/// Decodes the id of a new session; `None` for other bytes.
 pub(super) fn decode_opened(bytes: Bytes) -> Option<SessionId> {
     if Format::of(&bytes) == Format::Legacy {
         return legacy::decode_opened(bytes);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_told_arrives_as_it_was_told() {
+    fn every_event_is_decoded_as_it_was_encoded() {
         for format in Format::ALL {
             for event in each() {
                 let decoded = decode(encode(&event, format)).unwrap();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_is_a_slice_of_what_was_received() {
+    fn a_payload_is_a_slice_of_the_received_bytes() {
         let data = Bytes::from(vec![b'x'; 1_000]);
         for format in Format::ALL {
             for event in [
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_stands_for_nothing_is_no_reply() {
+    fn a_reply_with_an_unknown_number_is_rejected() {
         for kind in [
             ReplyKind::Refused(REFUSALS.len() as u32),
             ReplyKind::Refused(u32::MAX),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_is_cut_or_goes_on_is_none() {
+    fn a_truncated_or_extended_reply_is_rejected() {
         for format in Format::ALL {
             for event in each() {
                 let bytes = encode(&event, format);
@@ -274,7 +274,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_peer_replies_is_read_or_refused(bytes: Vec<u8>, which: usize, at: usize) {
+        fn any_reply_of_a_peer_is_decoded_or_rejected(bytes: Vec<u8>, which: usize, at: usize) {
             let each = each();
             for format in Format::ALL {
                 let mut spoilt = encode(&each[which % each.len()], format).to_vec();

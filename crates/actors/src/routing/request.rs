@@ -1,5 +1,5 @@
-//! One client's connection, for as long as the client keeps it open: whichever node owns the
-//! session, and however often the owner changes.
+//! The route of one client request, for as long as the client keeps its connection open, across all
+//! owners of the session.
 //!
 //! This file only waits, delivers and forwards; [`RouteState`] decides the next step.
 
@@ -27,35 +27,35 @@ use crate::session::LocalReply;
 use crate::takeover::{Found, Identity, find_session};
 use crate::{Caller, ReplyEvent};
 
-/// How long a request goes on by itself whose client left before the owner had replied, so that it
-/// arrives although its owner may just be changing: longer than it takes to detect that a process
-/// was killed.
+/// How long a request continues after its client has left before the owner replied. It arrives even
+/// if its owner changes at that moment: this is longer than the detection of a killed process
+/// takes.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// How long a client is told to wait before it reconnects to another node, in milliseconds.
+/// The time that a client waits before it reconnects to another node, in milliseconds.
 const RETRY_MS: std::ops::RangeInclusive<u32> = 500..=1_500;
 
 type Finding = Pin<Box<dyn Future<Output = Result<Found, Refusal>> + Send>>;
 type DrainSignal = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Pause = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A client's connection and the way of its request. Dropping it notifies the owner that the client
-/// is gone; a request that the client had posted arrives all the same.
+/// A client's connection and the route of its request. Dropping it notifies the owner that the
+/// client has left; a posted request still arrives.
 pub(crate) struct RoutedRequest {
     node: Arc<Node>,
     caller: Caller,
     route: RouteState,
     state: State,
-    /// The last events of the reply; then it is over.
+    /// The last events of the reply.
     rest: VecDeque<ReplyEvent>,
-    /// The client's request is held.
+    /// Set while the request is held.
     held: Option<HeldRequest>,
     retry: Retry,
-    /// How many peers had been marked dead when the session was last looked for.
+    /// The number of peers that were found dead when the session was last located.
     deaths: u64,
-    /// Ready when the node drains. Made when the connection becomes a stream.
+    /// Ready when the node drains. Set when the reply becomes a stream.
     drain_signal: Option<DrainSignal>,
-    /// Its client has left; it goes on for a moment.
+    /// Whether the client has left and the request continues for a moment.
     lingers: bool,
 }
 
@@ -68,17 +68,17 @@ pub(crate) enum Owner {
 }
 
 enum State {
-    /// The session is looked for.
+    /// The session is being located.
     Finding(Finding),
-    /// The session is looked for again after a pause.
+    /// The session is located again after a pause.
     Pausing(Pause),
     /// A session of this node has the request.
     Here(LocalReply),
     /// A peer has the request.
     There(ForwardedCall),
-    /// A peer is asked to claim the session; then it gets the request.
+    /// A peer was requested to claim the session, and gets the request afterwards.
     Claiming(ForwardedCall, Peer),
-    /// Only the rest is left.
+    /// Only the events in `rest` are left.
     Over,
 }
 
@@ -92,7 +92,7 @@ impl From<Owner> for State {
 }
 
 impl RoutedRequest {
-    /// Brings the request to the session, if it is here, or begins to look for it.
+    /// Sends the request to the session if it is on this node, or starts to locate it.
     pub(crate) fn begin_request(
         node: &Arc<Node>,
         caller: &Caller,
@@ -104,7 +104,7 @@ impl RoutedRequest {
         routed
     }
 
-    /// Follows the request that has created its session.
+    /// Routes the request that created its session.
     pub(crate) fn of_new_session(
         node: &Arc<Node>,
         caller: Caller,
@@ -114,7 +114,7 @@ impl RoutedRequest {
         Self::new(node, caller, RouteState::of_new_session(request), owner.into())
     }
 
-    /// Follows the one connection of a new duplex session.
+    /// Routes the connection of a new duplex session.
     pub(crate) fn of_duplex(node: &Arc<Node>, caller: Caller, owner: Owner) -> Self {
         Self::new(node, caller, RouteState::of_duplex(), owner.into())
     }
@@ -150,8 +150,9 @@ impl RoutedRequest {
                         continue;
                     }
                     Ok(Found::At(peer)) => {
-                        // Where the record names a node that replied that it lacks the session, that
-                        // node alone may claim it: the answer to a claim of its own was lost.
+                        // If the record names a node that replied that it does not have the
+                        // session, only that node may claim it: the answer to its own claim was
+                        // lost.
                         match self.retry.tries() {
                             0 => self.forward(&peer),
                             _ => self.request_claim(peer),
@@ -214,7 +215,9 @@ impl RoutedRequest {
                             self.route.reply_received(event)
                         }
                         None => {
-                            tracing::error!("a peer replied what this version does not understand");
+                            tracing::error!(
+                                "undecodable reply from a peer; check that all nodes run compatible versions"
+                            );
                             self.route.owner_lost()
                         }
                     },
@@ -239,7 +242,7 @@ impl RoutedRequest {
         }
     }
 
-    /// Does what follows; returns the event for the client, if there is one.
+    /// Performs the next step. Returns the event for the client, if any.
     fn follow(&mut self, next: RouteStep) -> Option<ReplyEvent> {
         match next {
             RouteStep::Forward(event) => {
@@ -259,7 +262,7 @@ impl RoutedRequest {
         None
     }
 
-    /// The client received an event: nothing is held any more.
+    /// Records that the client received an event, which ends the hold.
     fn note_progress(&mut self) {
         self.release_held();
         self.retry.progress();
@@ -268,20 +271,20 @@ impl RoutedRequest {
         }
     }
 
-    /// An owner has the connection. Whether the client receives more by that is not known yet.
+    /// Records that an owner has the connection. Whether it sends further events is not known yet.
     fn note_attached(&mut self) {
         self.release_held();
         self.retry.attached(clock::now().0);
     }
 
-    /// An owner has replied: the request is not held any more.
+    /// Ends the hold: an owner has replied.
     fn release_held(&mut self) {
         if self.held.take().is_some() {
             metrics::count_hold(Hold::Reached);
         }
     }
 
-    /// Brings the request to the session on this node. `is_found`: it was there a moment ago.
+    /// Sends the request to the session on this node. `is_found`: the session was just found here.
     fn enter(&mut self, is_found: bool) {
         let caller = &self.caller;
         let request = self.route.request().clone();
@@ -310,13 +313,13 @@ impl RoutedRequest {
         self.state = State::There(self.send(peer, Some(self.route.request())));
     }
 
-    /// Asks another node to claim the session. The request stays here meanwhile, so nothing is
-    /// lost with that node.
+    /// Requests another node to claim the session. The request itself stays here meanwhile, so it
+    /// is not lost with that node.
     fn request_claim(&mut self, peer: Peer) {
         self.state = State::Claiming(self.send(&peer, None), peer);
     }
 
-    /// Sends to another node; through a third where that one cannot be reached.
+    /// Sends a call to another node, through a relay if that node is unreachable.
     fn send(&self, peer: &Peer, request: Option<&SessionRequest>) -> ForwardedCall {
         match self.node.relay(peer, self.retry.tries()) {
             Some(relay) => {
@@ -331,7 +334,7 @@ impl RoutedRequest {
         }
     }
 
-    /// Looks for the session.
+    /// Starts to locate the session.
     fn find(&mut self) {
         self.deaths = self.node.context.cluster.deaths();
         let (node, caller) = (Arc::clone(&self.node), self.caller.clone());
@@ -342,9 +345,9 @@ impl RoutedRequest {
         }));
     }
 
-    /// Looks for the session again after a pause; or not any more.
+    /// Locates the session again after a pause, or gives up.
     fn retry(&mut self) {
-        // The events that are left of the former owner never reach the client.
+        // Unread events of the former owner never reach the client.
         self.state = State::Over;
         let hold = self.node.context.settings.hold();
         let hold_ms = u64::try_from(hold.as_millis()).unwrap_or(u64::MAX);
@@ -369,8 +372,8 @@ impl RoutedRequest {
         }
     }
 
-    /// Waits for so long, or until a peer is marked dead, which may be the owner; not at all
-    /// where one was, while the session was looked for.
+    /// Waits for this time, or until a peer is found dead, which may be the owner. Does not wait if
+    /// a peer was found dead while the session was located.
     fn pause(&self, wait: Duration) -> Pause {
         let sleep = tokio::time::sleep(wait);
         let death = self.node.context.cluster.another_death(self.deaths);
@@ -382,7 +385,7 @@ impl RoutedRequest {
         })
     }
 
-    /// Ends a stream that its client can resume at another node, where this node drains.
+    /// Ends a resumable stream if this node drains, so that its client resumes it at another node.
     fn ends_by_drain(&mut self, context: &mut Context<'_>) -> bool {
         let Some(drain_signal) = &mut self.drain_signal else { return false };
         if drain_signal.as_mut().poll(context).is_pending() {
@@ -404,7 +407,7 @@ fn count_reattached(route: &RouteState, event: &ReplyEvent) {
     }
 }
 
-/// So that clients that are sent away together do not come back together.
+/// A random delay, so that disconnected clients do not reconnect at the same time.
 fn jitter() -> u32 {
     getrandom::u32().unwrap_or_default()
 }
@@ -415,14 +418,14 @@ impl Drop for RoutedRequest {
         if self.lingers || is_over || !self.route.lingers() {
             return;
         }
-        // Outside a runtime nothing can be waited for.
+        // Outside a runtime the request cannot continue.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let mut rest = Self {
             node: Arc::clone(&self.node),
             caller: self.caller.clone(),
             route: std::mem::replace(
                 &mut self.route,
-                // It is never asked for anything.
+                // A placeholder that is never polled.
                 RouteState::new(SessionRequest::Listen { after: None }),
             ),
             state: std::mem::replace(&mut self.state, State::Over),
@@ -433,7 +436,7 @@ impl Drop for RoutedRequest {
             drain_signal: None,
             lingers: true,
         };
-        // At most as many as the links take calls, each for a moment.
+        // Bounded by the calls that links accept, and by `LINGER`.
         runtime.spawn(async move {
             let begun = std::future::poll_fn(|context| rest.poll_next(context));
             let _ = tokio::time::timeout(LINGER, begun).await;

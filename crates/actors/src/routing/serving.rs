@@ -1,6 +1,6 @@
-//! Serves the calls of peers: requests for sessions of this node are handled as those of its own
-//! front. A call that its sender asks this node to relay goes to the owner that the sender named,
-//! over a link that is up, and never further.
+//! Handles the calls of peers. Requests for sessions of this node are handled like those of its own
+//! front. A call that is to be relayed goes to the owner that its sender named, over an established
+//! link, and never further.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -20,7 +20,7 @@ use crate::node::{Entry, Node};
 use crate::session::LocalReply;
 use crate::takeover::{Found, Identity, find_session};
 
-/// Serves the calls of peers for as long as the node's sessions are there.
+/// Handles the calls of peers as long as the node exists.
 pub(crate) struct PeerService(Weak<Node>);
 
 impl PeerService {
@@ -45,7 +45,9 @@ impl PeerCallHandler for PeerService {
                 return Some(Box::new(RelayedReplies(peer.call(call))));
             }
             None => {
-                tracing::error!("a peer called in a way that this version does not understand");
+                tracing::error!(
+                    "undecodable call from a peer; check that all nodes run compatible versions"
+                );
                 return Some(Box::new(Refused(Some(Refusal::Unavailable), format)));
             }
         };
@@ -53,20 +55,20 @@ impl PeerCallHandler for PeerService {
         let replies: Box<dyn Replies> = match request {
             Some(request) => match node.enter(&tenant, &principal, &session, request, true) {
                 Entry::Entered(reply) => Box::new(EncodedReply::new(reply, format)),
-                // Nothing was done; the caller looks for the session again.
+                // The request was not started; the caller locates the session again.
                 Entry::Refused(Refusal::Moved) | Entry::Absent => return None,
                 Entry::Refused(refusal) => Box::new(Refused(Some(refusal), format)),
             },
-            // A task on the runtime of the peer links: the thread that writes to the peer polls
-            // for the result, and it may be any thread.
+            // A task on the runtime of the peer links: the result is polled by the thread that
+            // writes to the peer, which may be any thread.
             None => Box::new(RequestedClaim(
                 Some(spawn(async move {
                     let identity = Identity { tenant: &tenant, principal: &principal };
                     match find_session(&node, identity, &session, true).await? {
                         Found::Here => Ok(()),
-                        // The caller finds it there itself.
+                        // The caller locates the session itself.
                         Found::At(_) | Found::Ownerless => Err(Refusal::Moved),
-                        // The caller asks another node.
+                        // The caller requests another node to claim it.
                         Found::NoRoom => Err(Refusal::TooManySessions),
                         Found::Ended => Err(Refusal::UnknownSession),
                     }
@@ -81,9 +83,8 @@ impl PeerCallHandler for PeerService {
 
 type Reply = Poll<Option<Result<Bytes, CallError>>>;
 
-/// A call that is relayed to the owner of its session. It is read only as fast as its caller
-/// takes replies, so that at most a window of them waits here; dropped, it cancels the call at
-/// the owner.
+/// The replies of a relayed call. They are read only as fast as the caller takes them, so that at
+/// most a window of them waits here. Dropping this cancels the call at the owner.
 struct RelayedReplies(ForwardedCall);
 
 impl Replies for RelayedReplies {
@@ -120,15 +121,15 @@ impl Replies for EncodedReply {
     }
 }
 
-/// Runs work for as long as the peer waits for it.
+/// Spawns work that is aborted when the peer no longer waits for it.
 pub(super) fn spawn<T: Send + 'static>(
     work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
 ) -> AbortOnDropHandle<Result<T, Refusal>> {
     AbortOnDropHandle::new(tokio::spawn(work))
 }
 
-/// A session that a peer asks this node to claim. The answer is [`Answer::Nothing`] once it is
-/// here. Dropping this ends the wait; the claim itself is a task of its own.
+/// The reply to a peer's request to claim a session: [`Answer::Nothing`] once the session is here.
+/// Dropping this ends the wait; the claim continues in a task of its own.
 struct RequestedClaim(Option<AbortOnDropHandle<Result<(), Refusal>>>, Format);
 
 impl Replies for RequestedClaim {
@@ -136,7 +137,7 @@ impl Replies for RequestedClaim {
         let Some(finding) = &mut self.0 else { return Poll::Ready(None) };
         let answer = match outcome(ready!(Pin::new(finding).poll(context))) {
             Ok(()) => Answer::Nothing,
-            // The caller asks again.
+            // The caller repeats the request.
             Err(Refusal::Unavailable | Refusal::Stopping) => Answer::Refused(Refusal::Moved),
             Err(refusal) => Answer::Refused(refusal),
         };
@@ -154,7 +155,7 @@ pub(super) fn outcome<T>(joined: Result<Result<T, Refusal>, JoinError>) -> Resul
     joined.unwrap_or(Err(Refusal::Unavailable))
 }
 
-/// The refusal of a call.
+/// A reply that refuses a call.
 struct Refused(Option<Refusal>, Format);
 
 impl Replies for Refused {

@@ -1,11 +1,11 @@
-//! The actor of one live session: the only place that waits and acts on the session's behalf.
+//! The actor of one session: the only code that waits and acts for the session.
 //!
-//! The actor decides nothing. It passes events to the [`Session`] and performs the effects that
-//! the session returns (`effects`), until the session leaves this owner (`leaving`). It never
-//! blocks: connections are bounded queues, and links and the store are polled. A panic in the
-//! actor ends this session and no other.
+//! The actor makes no protocol decisions. It passes events to the [`Session`] and performs the
+//! effects that the session returns (`effects`), until the session leaves this owner (`leaving`).
+//! It never blocks: connections are bounded queues, and links and the store are polled. A panic in
+//! the actor ends this session and no other.
 //!
-//! It acts only while this node owns the session. Messages that arrive at other times are
+//! The actor acts only while this node owns the session. Messages that arrive at other times are
 //! deferred, and handled when the node owns the session again.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,10 +34,10 @@ use crate::registry::Registration;
 use crate::reply::Sink;
 use crate::timer::Timer;
 
-/// The shortest wait before the store is asked again, in milliseconds.
+/// The shortest wait before a store operation is retried, in milliseconds.
 const STORE_WAIT_MIN: u64 = 20;
 
-/// One live session.
+/// The actor of one session.
 pub(crate) struct SessionActor {
     pub(super) context: Arc<NodeContext>,
     pub(super) handle: Arc<SessionHandle>,
@@ -47,21 +47,21 @@ pub(crate) struct SessionActor {
     pub(super) sinks: Sinks,
     pub(super) link: LinkState,
     pub(super) timer: Timer,
-    /// Events that follow from the effects performed and from writing the log. Bounded by them.
+    /// Events that result from performed effects and store operations, and are bounded by them.
     pub(super) following: ThinVec<Event>,
-    /// Effects that wait until the record is created, or until the node owns the session;
-    /// meanwhile nothing else happens.
+    /// Effects that wait until the record is created or until the node owns the session. No other
+    /// event is handled meanwhile.
     pub(super) parked_effects: ThinVec<Effect>,
     pub(super) deferred: DeferredMessages,
-    /// When a client's request last arrived.
+    /// The arrival time of the latest request of a client.
     pub(super) touched: Millis,
-    /// The session ends as soon as no request is in flight.
+    /// Whether the session ends once no request is in flight.
     is_draining: bool,
-    /// Since when the node may not act for the session.
+    /// How long the node has not been allowed to act for the session.
     lapse: Lapse,
-    /// The timer fired while the node did not own the session.
+    /// Whether the timer fired while the node did not own the session.
     timer_fired: bool,
-    /// Requests in flight, as they were counted last.
+    /// The requests in flight, as counted last.
     exchanges: usize,
 }
 
@@ -75,11 +75,11 @@ pub(crate) struct ActorParts {
     pub(super) now: Millis,
 }
 
-/// How a session begins here.
+/// The start of a session on this node.
 pub(super) enum Beginning {
-    /// It is new; its first connection waits.
+    /// A new session, whose first connection waits.
     New { pending_record: Box<PendingRecord>, sink: Sink },
-    /// It was claimed. The effects concern what was in flight at its former owner.
+    /// A claimed session. The effects concern the requests that were in flight at its former owner.
     Claimed { log_writer: Box<LogWriter>, effects: Vec<Effect> },
 }
 
@@ -117,8 +117,8 @@ impl SessionActor {
         }
     }
 
-    /// Runs one piece of the session's work. A panic is the end of the session, and of nothing
-    /// else: it must not reach actix, which would poll the actor again while unwinding.
+    /// Runs a part of the session's work. A panic ends this session only. It must not reach actix,
+    /// which would poll the actor again while unwinding.
     pub(super) fn run_guarded(
         &mut self,
         context: &mut actix::Context<Self>,
@@ -128,7 +128,7 @@ impl SessionActor {
             return;
         }
         if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
-            tracing::error!(session = ?self.handle.session, "a session panicked and was ended");
+            tracing::error!(session = ?self.handle.session, "session panicked and was ended");
             self.abandon(End::Panicked);
         }
         if self.life.is_over() {
@@ -138,7 +138,7 @@ impl SessionActor {
         }
     }
 
-    /// Takes nothing further until the record is created, if one is being created.
+    /// Handles no further message until the record is created, if it is being created.
     fn await_record(&mut self, context: &mut actix::Context<Self>) {
         let pending_record = self.life.pending_record();
         let Some(creation) = pending_record.and_then(|record| record.creation.take()) else {
@@ -153,7 +153,7 @@ impl SessionActor {
         context.wait(created);
     }
 
-    /// May anything be done for the session now? No round trip.
+    /// Whether the node may act for the session now. No round trip.
     fn may_act(&mut self) -> bool {
         self.observe_failovers();
         let lease_generation = self.context.valid_lease_generation();
@@ -176,14 +176,14 @@ impl SessionActor {
         self.life.log_writer_mut().into_iter().for_each(LogWriter::mark_dirty);
     }
 
-    /// Brings one event to the session, and runs what follows from it.
+    /// Passes one event to the session, and runs the resulting effects and events.
     pub(super) fn handle_event(&mut self, event: Event) {
         let now = clock::now();
         self.step(now, event);
         self.run_until_idle(now);
     }
 
-    /// The next event for the session, if one is there that it may handle now.
+    /// Polls for the next event that the session may handle now.
     pub(super) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         self.observe_failovers();
         self.poll_log_writer(context);
@@ -203,8 +203,7 @@ impl SessionActor {
             return Poll::Pending;
         }
         if self.lapse.over() {
-            // What has waited until the owner may act comes first. That may have polled the store
-            // without this task's waker.
+            // Deferred work comes first. It may have polled the store without this task's waker.
             self.run_until_idle(clock::now());
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -219,8 +218,8 @@ impl SessionActor {
         self.link.poll_event(context)
     }
 
-    /// Waits while the node may not act for the session. Streams stay open. When the timer
-    /// fires, that is noted, so that `poll_log_writer` has the session claimed.
+    /// Polls while the node may not act for the session. Streams stay open. A timer that fires is
+    /// recorded, so that `poll_log_writer` has the session claimed.
     fn poll_while_not_acting(&mut self, context: &mut Context<'_>) {
         self.expire_waiting_requests();
         while self.timer.poll(context).is_ready() {
@@ -241,9 +240,9 @@ impl SessionActor {
         }
     }
 
-    /// Gives up requests of which the client has received nothing, where the node has not been
-    /// allowed to act for as long as requests are held (`hold_ms`). What they began goes on once
-    /// the node may act again. Streams stay open: their clients can resume them elsewhere.
+    /// Gives up requests without any reply if the node has not been allowed to act for `hold_ms`.
+    /// Their work continues once the node may act again. Streams stay open: their clients can
+    /// resume them elsewhere.
     fn expire_waiting_requests(&mut self) {
         let hold = self.context.settings.hold();
         let hold_ms = u64::try_from(hold.as_millis()).unwrap_or(u64::MAX);
@@ -289,7 +288,7 @@ impl SessionActor {
         self.timer.fire_by(self.session.deadline(), now);
     }
 
-    /// Gives back the room that an idle session does not need.
+    /// Releases memory that an idle session does not need.
     fn shrink(&mut self) {
         if self.following.is_empty() {
             self.following = ThinVec::new();
@@ -306,11 +305,11 @@ impl SessionActor {
         }
     }
 
-    /// Brings a message to the session.
+    /// Passes a message to the session.
     fn deliver(&mut self, event: Event, sink: Option<Sink>, now: Millis) {
         if let Some(sink) = sink {
-            // A reader that left before its sink arrived here was not found by an earlier look
-            // for readers that have left.
+            // An earlier check for readers that have left did not include a sink that had not
+            // arrived yet.
             if sink.is_left() {
                 self.handle.note_reader_left();
             }
@@ -319,9 +318,9 @@ impl SessionActor {
         self.step(now, event);
     }
 
-    /// Is the log writer to be polled now? A session that its node may have lost is claimed anew
-    /// if a request, a stream or a timer waits for it, or if the store may have forgotten it;
-    /// else when the next message for it arrives.
+    /// Whether the log writer is to be polled now. A session that its node may have lost is claimed
+    /// again if a request, a stream or a timer waits for it, or if the store may have lost its
+    /// record; else with its next message.
     fn is_log_writer_due(&mut self) -> bool {
         match self.life.log_writer() {
             None => return false,
@@ -342,7 +341,7 @@ impl SessionActor {
         self.timer_fired
     }
 
-    /// Continues to write what the session hands out, and handles the outcomes.
+    /// Polls the log writer and handles the outcomes.
     pub(super) fn poll_log_writer(&mut self, context: &mut Context<'_>) {
         if !self.is_log_writer_due() {
             return;
@@ -373,8 +372,8 @@ impl SessionActor {
         }
     }
 
-    /// As `poll_log_writer`, but with a waker that does nothing. A store in this process answers at
-    /// once, so one poll is enough for it.
+    /// As `poll_log_writer`, but with a waker that does nothing. A store in this process completes
+    /// at once, so one poll is sufficient for it.
     pub(super) fn poll_log_writer_now(&mut self) {
         // The pump polls the log writer again, with its own waker, before it waits.
         self.poll_log_writer(&mut Context::from_waker(Waker::noop()));
@@ -414,7 +413,7 @@ impl Actor for SessionActor {
             if let Some(pending_record) = actor.life.pending_record() {
                 match pending_record.first.take() {
                     Some(event) => actor.step(clock::now(), event),
-                    // A duplex client receives the session's id before it sends anything.
+                    // A duplex client receives the session's id before it sends a message.
                     None => actor.create_record(),
                 }
             }
@@ -441,7 +440,7 @@ impl Handler<SessionMessage> for SessionActor {
     }
 }
 
-/// The oldest of a few.
+/// Removes the first element. The vector is short.
 fn take_first<T>(all: &mut ThinVec<T>) -> Option<T> {
     (!all.is_empty()).then(|| all.remove(0))
 }

@@ -5,8 +5,8 @@ use thin_vec::ThinVec;
 
 use crate::reply::Sink;
 
-/// How long a message waits for the node to own the session again, in milliseconds. Then its
-/// routed request looks for an owner; it is held no longer than any other request.
+/// How long a message waits until the node owns the session again, in milliseconds. Then its routed
+/// request locates the owner; it is held no longer than any other request.
 const WAIT_MS: u64 = 500;
 
 /// Messages that arrived while the node did not own the session, oldest first.
@@ -20,8 +20,8 @@ struct DeferredMessage {
 }
 
 impl DeferredMessages {
-    /// Takes a message, and returns when it expires. Where `max` messages wait already, its sink
-    /// comes back and nothing is kept.
+    /// Adds a message and returns its expiry. If `max` messages wait already, the sink is returned
+    /// and the message is dropped.
     pub(super) fn push(
         &mut self,
         event: Event,
@@ -43,18 +43,18 @@ impl DeferredMessages {
         Some((event, sink))
     }
 
-    /// Drops the messages that have waited for too long. A sink that is dropped unread tells its
-    /// routed request that nothing was done. A message without a sink stays.
+    /// Drops the expired messages. A dropped sink notifies its routed request that the request was
+    /// not started. A message without a sink stays.
     pub(super) fn expire(&mut self, now: Millis) {
         self.0.retain(|message| message.sink.is_none() || message.expires > now);
     }
 
-    /// When the oldest message with a sink expires.
+    /// The expiry of the oldest message with a sink.
     pub(super) fn next_expiry(&self) -> Option<Millis> {
         self.0.iter().find(|message| message.sink.is_some()).map(|message| message.expires)
     }
 
-    /// The sinks of all messages, which are dropped.
+    /// Takes the sinks of all messages and drops the messages.
     pub(super) fn take_sinks(&mut self) -> impl Iterator<Item = Sink> + use<> {
         std::mem::take(&mut self.0).into_iter().filter_map(|message| message.sink)
     }
@@ -63,7 +63,7 @@ impl DeferredMessages {
         self.0.is_empty()
     }
 
-    /// Gives back the room that an idle session does not need.
+    /// Releases memory that an idle session does not need.
     pub(super) fn shrink(&mut self) {
         if self.0.is_empty() {
             self.0 = ThinVec::new();

@@ -21,11 +21,11 @@ use crate::clock;
 use crate::metrics::{self, End};
 use crate::reply::{Sink, Wrote};
 
-/// Most effects that a thread keeps room for.
+/// The largest capacity that a thread keeps for effects.
 const EFFECTS_KEPT_MAX: usize = 64;
 
 thread_local! {
-    /// Room for the effects of one step, used by every session of the thread in turn.
+    /// A buffer for the effects of one step, shared by the sessions of the thread.
     static EFFECTS: Cell<Vec<Effect>> = const { Cell::new(Vec::new()) };
 }
 
@@ -51,7 +51,7 @@ impl SessionActor {
         }
     }
 
-    /// Passes an event to a session that leaves its owner: only its answers are still sent.
+    /// Passes an event to a session that leaves its owner: only final answers are still sent.
     pub(super) fn step_for_answers(&mut self, event: Event) {
         let mut effects = Vec::new();
         self.session.step(clock::now(), event, &mut effects);
@@ -65,7 +65,7 @@ impl SessionActor {
     }
 
     pub(super) fn perform_effect(&mut self, effect: Effect) {
-        // A session that leaves only answers.
+        // A session that leaves performs only effects that answer a request.
         if !self.life.stays() && (self.life.is_over() || !matches!(effect, Effect::Answer { .. })) {
             return;
         }
@@ -145,7 +145,7 @@ impl SessionActor {
     /// Handles the result of creating the record.
     pub(super) fn record_created(&mut self, outcome: Result<(), Error>) {
         if let Err(error) = outcome {
-            tracing::error!(session = ?self.handle.session, %error, "a session could not be recorded");
+            tracing::error!(session = ?self.handle.session, %error, "creating the record of a session failed");
             self.abandon(End::Unrecorded);
             return;
         }
@@ -157,7 +157,7 @@ impl SessionActor {
             }
         };
         if let Some(recorded) = pending_record.recorded.take() {
-            // The send fails only where the opener no longer waits; it has then dropped the
+            // The send fails only if the opener no longer waits; then it has dropped the
             // connection, too.
             let _ = recorded.send(());
         }
@@ -171,7 +171,7 @@ impl SessionActor {
     }
 }
 
-/// The output of a future that needs no waiting; else the future, to be polled again.
+/// Polls a future once. Returns its output, or the future if it is pending.
 pub(super) fn poll_once<F: Future + Unpin>(mut future: F) -> Result<F::Output, F> {
     match Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Ok(output),

@@ -1,4 +1,4 @@
-//! The way to one session from any thread.
+//! The handle of one session, for any thread.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,22 +24,22 @@ pub(crate) struct SessionHandle {
     state: AtomicU8,
     /// The latest [`StopRequest`] that was sent; 0 for none. It only rises.
     stop_request: AtomicU8,
-    /// Some reader has left since the session last looked.
+    /// Whether a reader has left since the session last checked.
     has_reader_left: AtomicBool,
 }
 
-/// Whether a session takes the requests that arrive.
+/// Whether a session accepts requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandleState {
-    /// It does.
+    /// The session accepts requests.
     Open,
-    /// It is being released: soon it has no owner, or another node owns it.
+    /// The session is being released: soon it has no owner, or another node owns it.
     Leaving,
-    /// It is over, and stays here until the store has acknowledged that.
+    /// The session has ended, and stays registered until the store has acknowledged that.
     Over,
 }
 
-/// How a node that stops wants a session to go; each is more urgent than the one before it.
+/// The way in which a session is to stop; each is more urgent than the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopRequest {
     /// End as soon as no request is in flight.
@@ -64,7 +64,7 @@ impl StopRequest {
 }
 
 impl SessionHandle {
-    /// To a session that is open to this principal of its tenant.
+    /// Creates the handle of a session that belongs to this principal of its tenant.
     pub(crate) fn new(
         session: SessionId,
         tenant: Arc<str>,
@@ -83,19 +83,19 @@ impl SessionHandle {
         }
     }
 
-    /// May this principal of a tenant use the session?
+    /// Whether this principal of a tenant may use the session.
     pub(crate) fn admits(&self, tenant: &str, principal: &Principal) -> bool {
         *self.tenant == *tenant && self.principal == *principal
     }
 
-    /// A new connection of the session's.
+    /// Creates a new connection of the session.
     pub(crate) fn new_sink(&self, bounds: Bounds, open: bool) -> (Sink, Arc<ReplyQueue>) {
         let id = SinkId(self.sinks.fetch_add(1, Ordering::Relaxed));
         Sink::new(id, bounds, open)
     }
 
-    /// Sends an event that a new connection waits for; the replies arrive in the queue. Does not
-    /// wait: where the mailbox is full, the session is busy.
+    /// Sends an event whose replies arrive in the queue of a new connection. Does not wait: if the
+    /// mailbox is full, the session is busy.
     pub(crate) fn send_request(
         &self,
         bounds: Bounds,
@@ -121,37 +121,37 @@ impl SessionHandle {
         }
     }
 
-    /// From now on no request is taken. To be called before the mailbox closes.
+    /// Stops accepting requests. Call it before the mailbox closes.
     pub(crate) fn close(&self, state: HandleState) {
         self.state.store(state as u8, Ordering::Release);
     }
 
-    /// Makes the session look around: something that it depends on has changed. Where the
-    /// mailbox is full, what is in it makes the session look.
+    /// Makes the session check the state on which it depends. If the mailbox is full, the messages
+    /// in it have the same effect.
     pub(crate) fn wake(&self) {
         let _ = self.mailbox.try_send(SessionMessage::Wake);
     }
 
-    /// A reader went away. The flag is set before the wake-up, so where the mailbox is
-    /// full, the actor finds the flag when it has emptied it.
+    /// Records that a reader has left, and wakes the session. The flag is set before the wake-up:
+    /// if the mailbox is full, the actor finds the flag when it has emptied it.
     pub(crate) fn reader_left(&self) {
         self.has_reader_left.store(true, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Has any reader left since this was last called?
+    /// Whether a reader has left since the last call.
     pub(crate) fn take_reader_left(&self) -> bool {
         let has_left = &self.has_reader_left;
         has_left.load(Ordering::SeqCst) && has_left.swap(false, Ordering::SeqCst)
     }
 
-    /// Sets the flag without a wake-up: for the session itself.
+    /// Records that a reader has left without a wake-up, for the session itself.
     pub(crate) fn note_reader_left(&self) {
         self.has_reader_left.store(true, Ordering::SeqCst);
     }
 
-    /// Sends a stop request once; not after a more urgent one. Where the mailbox is full, nothing
-    /// happens: call again.
+    /// Sends a stop request once, and not after a more urgent one. If the mailbox is full, the
+    /// request is not sent: call again.
     pub(crate) fn send_stop_request(&self, request: StopRequest) {
         if self.stop_request.load(Ordering::Relaxed) >= request as u8 {
             return;

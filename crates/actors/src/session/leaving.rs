@@ -1,8 +1,8 @@
-//! How a session leaves its owner: it has ended, it is released, or another node owns it.
+//! Ends a session at its owner: the session has ended, is released, or another node owns it.
 //!
-//! Every waiting request gets an answer, and the end or the release is written to the store.
-//! Until the store acknowledges the write, the session stays in this node's registry, so that no
-//! request restores a session that has ended.
+//! Every waiting request gets an answer, and the end or the release is written to the store. Until
+//! the store acknowledges the write, the session stays in this node's registry, so that no request
+//! restores a session that has ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +21,15 @@ use crate::clock;
 use crate::metrics::{self, End};
 use crate::reply::Sink;
 
-/// How long a session tries to write its end or its release, in milliseconds. Then a session that
-/// was released is left to be claimed. Where it has ended, DELETEs are answered that this is not
-/// known (503), and the node goes on trying (`tombstones`).
+/// How long a session tries to write its end or its release, in milliseconds. After that a session
+/// to be released is left to be claimed. For an ended session, DELETEs are answered with an unknown
+/// outcome (503), and the node continues to try (`tombstones`).
 const PATIENCE_MS: u64 = 10_000;
 
 impl SessionActor {
-    /// Ends the session at this owner: first answers waiting requests and closes the streams,
-    /// then begins to write the end or the release to the store. That write is the last
-    /// operation under the owner's token.
+    /// Ends the session at this owner. First answers waiting requests and closes the streams, then
+    /// starts to write the end or the release to the store. That write is the last operation under
+    /// the owner's token.
     pub(super) fn leave(&mut self, end: End) {
         if !self.life.stays() {
             return;
@@ -52,7 +52,7 @@ impl SessionActor {
                 self.timer.fire_by(Some(until), now);
                 self.poll_log_writer_now();
             }
-            // The store has no record of it, so nothing can bring it back.
+            // Without a record in the store the session cannot be restored.
             Life::Unrecorded(..) => {
                 self.answer_deletes(true);
                 self.count_exchanges();
@@ -61,7 +61,7 @@ impl SessionActor {
         }
     }
 
-    /// How much longer the record of a session that is released is kept.
+    /// How much longer the store keeps the record of a released session.
     fn idle_left(&self, end: End, now: Millis) -> Duration {
         let settings = &self.context.settings;
         let idle_max = Duration::from_secs(settings.session.idle_secs);
@@ -69,12 +69,12 @@ impl SessionActor {
             End::Over(Cause::Asleep) => now.0.saturating_sub(self.touched.0),
             _ => 0,
         };
-        // A client that is on its way back finds it in any case.
+        // At least as long as a tombstone, for a client that is about to reconnect.
         idle_max.saturating_sub(Duration::from_millis(idle_ms)).max(settings.tombstone_ttl())
     }
 
-    /// Has the store not acknowledged the end or the release for too long? Then nothing more is
-    /// written by this session.
+    /// Whether the store has not acknowledged the end or the release in time. Then this session
+    /// writes no further.
     pub(super) fn leaves_too_long(&mut self, now: Millis) -> bool {
         let Some(departure) = self.life.departure().filter(|departure| departure.until <= now)
         else {
@@ -83,7 +83,7 @@ impl SessionActor {
         tracing::warn!(
             session = ?self.handle.session,
             released = departure.moves,
-            "the end or the release of a session was not written in time"
+            "writing the end or the release of a session timed out"
         );
         if !departure.moves {
             self.keep_tombstone(false);
@@ -93,8 +93,8 @@ impl SessionActor {
         true
     }
 
-    /// The store holds the end of the session: the end is kept for later failovers, and
-    /// DELETEs are answered.
+    /// Records that the store holds the end of the session: keeps its tombstone for later
+    /// failovers, and answers DELETEs.
     pub(super) fn end_is_durable(&mut self) {
         self.keep_tombstone(true);
         self.answer_deletes(true);
@@ -106,8 +106,8 @@ impl SessionActor {
         self.step_for_answers(Event::Ended { durable });
     }
 
-    /// A DELETE that arrives while the end is being written waits for the same outcome. All
-    /// other requests are refused: nothing is done for them.
+    /// Handles a request that arrives while the session leaves. A DELETE waits for the pending
+    /// write of the end. All other requests are refused without being started.
     pub(super) fn receive_while_leaving(
         &mut self,
         departure: Departure,
@@ -123,7 +123,7 @@ impl SessionActor {
         self.step_for_answers(event);
     }
 
-    /// Keeps the end of the session for later failovers. `is_written`: the store holds it.
+    /// Keeps the tombstone of the session for later failovers. `is_written`: the store holds it.
     fn keep_tombstone(&self, is_written: bool) {
         if let Some(log_writer) = self.life.log_writer() {
             self.keep_tombstone_of(log_writer, is_written);
@@ -131,7 +131,7 @@ impl SessionActor {
     }
 
     fn keep_tombstone_of(&self, log_writer: &LogWriter, is_written: bool) {
-        // The store of a node on its own forgets nothing.
+        // The store of a cluster of one does not fail over.
         if self.context.cluster.is_alone() {
             return;
         }
@@ -146,7 +146,8 @@ impl SessionActor {
         });
     }
 
-    /// The session is another owner's, or over: nothing may be sent for it any more.
+    /// Stops the session: another node owns it, or it has ended. No further write or reply is sent
+    /// for it.
     pub(super) fn depose(&mut self) {
         if self.life.stays() {
             self.close_connections(End::Deposed);
@@ -154,7 +155,7 @@ impl SessionActor {
         self.set_over();
     }
 
-    /// The session cannot go on, in whatever state it is: it is ended.
+    /// Ends a session that cannot continue, in any state.
     pub(super) fn abandon(&mut self, end: End) {
         if self.life.stays() {
             self.close_connections(end);
@@ -163,7 +164,7 @@ impl SessionActor {
         self.count_exchanges();
         let (token, registration) = match former {
             Life::Over => return,
-            // A record that could not be created may be there all the same.
+            // The creation of the record may have succeeded without an acknowledgement.
             Life::Unrecorded(pending_record, registration) if end == End::Unrecorded => {
                 (pending_record.owner.token, registration)
             }
@@ -185,7 +186,7 @@ impl SessionActor {
         }
     }
 
-    /// Nothing more is done, and nothing is left behind.
+    /// Sets the state to over and drops all parts.
     pub(super) fn set_over(&mut self) {
         drop(self.life.replace_with_over());
         self.count_exchanges();
@@ -194,7 +195,7 @@ impl SessionActor {
     /// Refuses waiting requests and closes streams. DELETEs that wait for the end stay.
     fn close_connections(&mut self, end: End) {
         metrics::count_ended_session(end);
-        tracing::debug!(session = ?self.handle.session, ?end, "a session ended");
+        tracing::debug!(session = ?self.handle.session, ?end, "session ended");
         let moves = matches!(end, End::Deposed | End::Over(Cause::Asleep | Cause::Moved));
         self.handle.close(if moves { HandleState::Leaving } else { HandleState::Over });
         let pending_record = self.life.pending_record();
@@ -208,7 +209,7 @@ impl SessionActor {
         let refusal = if is_known { Refusal::UnknownSession } else { Refusal::Unavailable };
         let session = &self.session;
         for sink in self.sinks.take_if(|sink| !session.awaits_end(sink.id)) {
-            // Its request may have been carried out, and its outcome is to be asked for elsewhere.
+            // The request may have been handled; its outcome is available from the next owner.
             if moves { sink.finish(Ending::Moved) } else { sink.abandon(refusal.clone()) }
         }
         let refusal = if moves { Refusal::Moved } else { refusal };

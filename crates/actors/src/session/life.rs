@@ -1,4 +1,4 @@
-//! How far a session has come at this owner.
+//! The life cycle of a session at its owner.
 
 use conversation::{Millis, Refusal};
 
@@ -6,43 +6,42 @@ use super::log_writer::LogWriter;
 use super::record::PendingRecord;
 use crate::registry::Registration;
 
-/// How far a session has come at this owner.
+/// The state of a session at its owner.
 pub(super) enum Life {
-    /// The store holds no record of it: the handshake has not succeeded, or the record is being
-    /// created.
+    /// The store holds no record: the handshake has not succeeded, or the record is being created.
     Unrecorded(Box<PendingRecord>, Registration),
-    /// The store holds its record.
+    /// The store holds the record.
     Recorded(Recorded),
-    /// It leaves this owner: the store does not hold its end or its release yet.
+    /// The session leaves this owner, and the store does not hold its end or release yet.
     Leaving(Recorded, Departure),
-    /// Nothing more is done for it.
+    /// The session is over at this owner.
     Over,
 }
 
-/// A session of which the store holds a record.
+/// A session with a record in the store.
 pub(super) struct Recorded {
     pub(super) log_writer: LogWriter,
     pub(super) registration: Registration,
 }
 
-/// A session that leaves its owner.
+/// The way and deadline of a session that leaves its owner.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Departure {
-    /// Another owner goes on with it; otherwise it ends.
+    /// Whether another owner continues the session; otherwise it ends.
     pub(super) moves: bool,
-    /// When this owner stops trying to write that.
+    /// When this owner stops trying to write the end or release.
     pub(super) until: Millis,
 }
 
 impl Departure {
-    /// The refusal for each request that arrives now. Such a request is not carried out.
+    /// The refusal for each request that arrives now. Such a request is not started.
     pub(super) fn refusal(self) -> Refusal {
         if self.moves { Refusal::Moved } else { Refusal::UnknownSession }
     }
 }
 
 impl Life {
-    /// Its writer, from the record on.
+    /// The log writer; `None` before the record exists and after the end.
     pub(super) fn log_writer(&self) -> Option<&LogWriter> {
         match self {
             Self::Recorded(recorded) | Self::Leaving(recorded, _) => Some(&recorded.log_writer),
@@ -50,7 +49,7 @@ impl Life {
         }
     }
 
-    /// Its writer, from the record on.
+    /// The log writer; `None` before the record exists and after the end.
     pub(super) fn log_writer_mut(&mut self) -> Option<&mut LogWriter> {
         match self {
             Self::Recorded(recorded) | Self::Leaving(recorded, _) => Some(&mut recorded.log_writer),
@@ -58,7 +57,7 @@ impl Life {
         }
     }
 
-    /// The record that is still to be created.
+    /// The record that is not created yet.
     pub(super) fn pending_record(&mut self) -> Option<&mut PendingRecord> {
         match self {
             Self::Unrecorded(pending_record, _) => Some(pending_record),
@@ -66,12 +65,12 @@ impl Life {
         }
     }
 
-    /// Is its record being created?
+    /// Whether the record is being created.
     pub(super) fn is_being_recorded(&self) -> bool {
         matches!(self, Self::Unrecorded(pending_record, _) if pending_record.creation.is_some())
     }
 
-    /// Does it stay at this owner?
+    /// Whether the session stays at this owner.
     pub(super) fn stays(&self) -> bool {
         matches!(self, Self::Unrecorded(..) | Self::Recorded(_))
     }
@@ -87,7 +86,7 @@ impl Life {
         }
     }
 
-    /// The end of its life at this owner; what it was before.
+    /// Sets the state to `Over` and returns the former state.
     pub(super) fn replace_with_over(&mut self) -> Self {
         std::mem::replace(self, Self::Over)
     }

@@ -1,4 +1,4 @@
-//! The session's link to its tenant's server.
+//! The state of a session's link to its tenant's server.
 
 use std::task::{Context, Poll};
 
@@ -6,30 +6,30 @@ use backends::{Link, LinkEvent, SendError};
 use conversation::Event;
 use protocol::Message;
 
-/// The session's link to its tenant's server.
+/// The state of a session's link to its tenant's server.
 #[derive(Default)]
 pub(super) enum LinkState {
-    /// There is none.
+    /// No link is open.
     #[default]
     Down,
-    /// It takes messages.
+    /// The link accepts messages.
     Up(Link),
-    /// It takes no message any more. The messages that the server sent before are still read.
+    /// The link accepts no more messages. The messages that the server sent before are still read.
     Closing(Link),
 }
 
 impl LinkState {
-    /// Sends a message. A message that the link has no room for comes back as an event. Where there
-    /// is no link, or the link is closing, the message is dropped: the session is told of the end
-    /// of the link.
+    /// Sends a message. A message for which the link has no room is returned as an event. If no
+    /// link is open, or the link is closing, the message is dropped: the session is notified of the
+    /// end of the link.
     pub(super) fn send(&mut self, message: Message) -> Option<Event> {
         let Self::Up(link) = self else { return None };
         match link.sender.send(message.clone()) {
             Ok(()) => None,
             Err(SendError::Full) => Some(Event::Unsent { message }),
             Err(SendError::Down) => {
-                // The messages that the server sent before it ended come first, its final
-                // response included.
+                // The remaining messages of the server are handled first, its final response
+                // included.
                 if let Self::Up(link) = std::mem::take(self) {
                     *self = Self::Closing(link);
                 }
@@ -38,7 +38,7 @@ impl LinkState {
         }
     }
 
-    /// The next event of the link.
+    /// Polls for the next event of the link.
     pub(super) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         let (link, is_closing) = match self {
             Self::Down => return Poll::Pending,

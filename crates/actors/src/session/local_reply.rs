@@ -1,4 +1,4 @@
-//! The reading end of a reply whose session lives on this node.
+//! The receiving end of a reply from a session on this node.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -7,8 +7,8 @@ use super::SessionHandle;
 use crate::ReplyEvent;
 use crate::reply::ReplyQueue;
 
-/// The reading end of a reply whose session lives on this node. Dropping it notifies the session
-/// that the client is gone.
+/// The receiving end of a reply from a session on this node. Dropping it notifies the session that
+/// the client has left.
 #[derive(Debug)]
 pub(crate) struct LocalReply {
     queue: Arc<ReplyQueue>,
@@ -24,7 +24,7 @@ impl LocalReply {
         self.queue.poll_next(context)
     }
 
-    /// Was the last event of the reply taken?
+    /// Whether the last event of the reply was taken.
     pub(crate) fn is_over(&self) -> bool {
         self.queue.is_over()
     }

@@ -1,10 +1,10 @@
-//! Keeps a session's record and log in the store, under this owner's token.
+//! Writes a session's record and log to the store, under this owner's token.
 //!
-//! [`Ownership`] decides which operation is next and what an answer means; the log writer performs
-//! the operations. At most one operation is under way. Entries that arrive meanwhile go with the
-//! next one, so they reach the store in order and without a hole. Sending an operation again is
-//! always safe. The session bounds the entries that wait here: it raises the floor of its log when
-//! too many do.
+//! [`Ownership`] decides which operation is next and what a result means; the log writer performs
+//! the operations. At most one operation is in progress. Entries that arrive meanwhile go with the
+//! next one, so they reach the store in order and without a gap. Repeating an operation is always
+//! safe. The session bounds the entries that wait here: it raises the floor of its log when there
+//! are too many.
 
 #[cfg(test)]
 mod tests;
@@ -22,25 +22,24 @@ use store::{Record, State, Store, Token};
 use crate::lifetimes::Lifetimes;
 use crate::metrics;
 
-/// The one writer of a session's record and log.
+/// The only writer of a session's record and log.
 pub(crate) struct LogWriter {
     ownership: Ownership,
     pub(crate) lifetimes: Lifetimes,
-    /// For the next token that it may have to make: never used before.
+    /// The random part of the next token, which was never used before.
     random: u64,
     pending: Option<PendingOperation>,
-    /// There may be something to do.
+    /// Whether an operation may be due.
     is_dirty: bool,
-    /// The node's newest failover generation when the failover generation of the session was last
-    /// looked at.
+    /// The node's newest failover generation when the one of this session was last read.
     newest_failover_generation: u64,
-    /// Up to which number the log was held when that was counted last, if it ever was.
+    /// The number of the last acknowledged entry, when it was last counted.
     counted: Option<u64>,
 }
 
 type PendingOperation = Pin<Box<dyn Future<Output = OpResult> + Send>>;
 
-/// Everything that can be replayed, encoded, and the number of its first entry.
+/// The entries that can be replayed, encoded, and the number of the first one.
 pub(crate) type Ring = (u64, Vec<Bytes>);
 
 impl LogWriter {
@@ -56,88 +55,87 @@ impl LogWriter {
         }
     }
 
-    /// Takes note of failovers of the store. `newest`: the node's newest failover generation;
-    /// `snapshot` is asked for only where that has changed.
+    /// Observes failovers of the store. `newest`: the node's newest failover generation. `snapshot`
+    /// is called only if that has changed.
     pub(crate) fn observe(&mut self, newest: u64, snapshot: impl FnOnce() -> LeaseSnapshot) {
         if std::mem::replace(&mut self.newest_failover_generation, newest) != newest {
             self.is_dirty |= self.ownership.observe(snapshot().failover_generation);
         }
     }
 
-    /// May anything be done for the session now, given the generation of the node's lease?
+    /// Whether the node may act for the session now, with this lease generation.
     pub(crate) fn may_act(
         &self,
         lease_generation: Option<u64>,
         snapshot: impl FnOnce() -> LeaseSnapshot,
     ) -> bool {
-        // Asked before every step, and the snapshot takes a lock.
+        // Checked before every step, while the snapshot takes a lock.
         self.ownership.may_act(lease_generation, snapshot)
     }
 
-    /// Is the store known to name this owner since it failed over last?
+    /// Whether the store has confirmed this owner since its last failover.
     pub(crate) fn is_sure(&self) -> bool {
         self.ownership.is_sure()
     }
 
-    /// The token that the session is owned under.
+    /// The token of this owner.
     pub(crate) fn token(&self) -> Token {
         self.ownership.token()
     }
 
-    /// Takes entries to append. To be followed by `poll`, as is all that follows.
+    /// Adds entries to append. Call `poll` afterwards, as after the methods below.
     pub(crate) fn push(&mut self, first: u64, floor: u64, entries: Vec<Bytes>) {
         self.counted.get_or_insert(first.saturating_sub(1));
         self.ownership.push(first, floor, entries);
         self.is_dirty = true;
     }
 
-    /// Takes a state to save.
+    /// Sets the state to save.
     pub(crate) fn save(&mut self, state: State) {
         self.ownership.save(state);
         self.is_dirty = true;
     }
 
-    /// Gives the session up once everything is held: the last act under its token.
+    /// Releases the session once all entries are stored: the last operation under its token.
     pub(crate) fn release(&mut self) {
         self.ownership.release();
         self.is_dirty = true;
     }
 
-    /// Ends the session.
+    /// Ends the session in the store.
     pub(crate) fn end_session(&mut self) {
         self.ownership.end();
         self.is_dirty = true;
     }
 
-    /// What says that the session is over, and the failover generation of the store in which that
-    /// was written.
+    /// The tombstone of the session, and the failover generation in which it was written.
     pub(crate) fn tombstone(&self) -> (Record, u64) {
         (self.ownership.tombstone(), self.ownership.failover_generation())
     }
 
-    /// When to poll again, if nothing happens before.
+    /// The time of the next poll, if no event comes first.
     pub(crate) fn wake_at(&self) -> Option<u64> {
         self.ownership.wake_at()
     }
 
-    /// Something that matters to the session's record has changed, or a timer has fired.
+    /// Marks the writer dirty: the lease, the store or a timer has changed.
     pub(crate) fn mark_dirty(&mut self) {
         self.is_dirty = true;
     }
 
-    /// Is an operation under way?
+    /// Whether an operation is in progress.
     pub(crate) fn is_busy(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// May there be something to begin?
+    /// Whether an operation may be due.
     pub(crate) fn is_dirty(&self) -> bool {
         self.is_dirty
     }
 
-    /// Goes on, and adds to `outcomes` what has come of it. `snapshot` and `ring` are asked
-    /// for only where something is to be done. An operation that takes no waiting, as those
-    /// of a store in this process, is done when this returns.
+    /// Performs the due operations and appends their outcomes. `snapshot` and `ring` are called
+    /// only if an operation may be due. An operation that completes at once, as in a store in this
+    /// process, is done when this returns.
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -156,7 +154,7 @@ impl LogWriter {
                         return;
                     };
                     if matches!(op, Op::Claim { .. }) {
-                        // Where there is no randomness the same token is tried again.
+                        // Without random bytes the same token is used again.
                         self.random = getrandom::u64().unwrap_or(self.random);
                     }
                     none.insert(perform_operation(
@@ -197,7 +195,7 @@ impl LogWriter {
         };
         if let Some(error) = error {
             metrics::LOG_RETRIES.inc();
-            tracing::warn!(session = ?self.ownership.session(), %error, "the session was not written");
+            tracing::warn!(session = ?self.ownership.session(), %error, "writing a session to the store failed; it is retried");
         }
     }
 }

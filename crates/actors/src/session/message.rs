@@ -1,4 +1,4 @@
-//! What is sent to the actor of a session.
+//! The messages to a session's actor.
 
 use conversation::Event;
 
@@ -9,17 +9,17 @@ pub(crate) enum SessionMessage {
     /// An event for the session.
     Event {
         event: Event,
-        /// The connection that waits for the answer: the one that the event names.
+        /// The connection that waits for the answer, and that the event names.
         sink: Option<Sink>,
     },
-    /// Look at the flags of the handle, and whether the node still owns the session.
+    /// Check the flags of the handle, and whether the node still owns the session.
     Wake,
     /// End as soon as no request is in flight.
     Drain,
 }
 
 impl SessionMessage {
-    /// An event whose answer no connection waits for.
+    /// Creates a message whose event has no waiting connection.
     pub(crate) fn event(event: Event) -> Self {
         Self::Event { event, sink: None }
     }

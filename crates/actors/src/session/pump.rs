@@ -1,7 +1,7 @@
-//! Polls what a session waits for beside its mailbox: its log writer, its one timer, its link.
+//! Polls the inputs of a session beside its mailbox: log writer, timer, link.
 //!
-//! All three are fields of the actor, so one that is replaced or dropped there wakes nothing any
-//! more, and a busy session makes no futures.
+//! All three are fields of the actor, so a replaced or dropped one wakes no task, and a busy
+//! session creates no futures.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,10 +10,10 @@ use actix::{ActorFuture, AsyncContext};
 
 use super::actor::SessionActor;
 
-/// Most events of one poll; then other sessions of the thread have their turn.
+/// The most events of one poll; then other sessions of the thread run.
 const EVENTS_MAX: usize = 64;
 
-/// Polls until the session is over.
+/// The future that polls until the session is over.
 pub(super) struct Pump;
 
 impl ActorFuture<SessionActor> for Pump {
@@ -26,7 +26,7 @@ impl ActorFuture<SessionActor> for Pump {
         task: &mut Context<'_>,
     ) -> Poll<()> {
         for _ in 0..EVENTS_MAX {
-            // While the session waits for its record, nothing else happens; it is polled
+            // While the record is being created, no other event is handled; the session is polled
             // again afterwards.
             if actor.life.is_over() || context.waiting() {
                 return Poll::Pending;

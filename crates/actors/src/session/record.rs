@@ -17,32 +17,33 @@ use crate::registry::Registration;
 
 /// The wait between two attempts.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long the end of an abandoned session is tried to be written.
+/// How long the write of an abandoned session's end is retried.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The future of a record that is being created.
 pub(crate) type Creation = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
 
-/// A record that waits for the handshake: one that fails leaves nothing in the store.
+/// A record that is created after the handshake, so that a failed handshake leaves no record in the
+/// store.
 pub(crate) struct PendingRecord {
     pub(crate) owner: Owner,
     pub(crate) tenant: Arc<str>,
     pub(crate) principal: Digest,
-    /// The generations in which it becomes this node's.
+    /// The generations in which this node acquires the session.
     pub(crate) acquired: Acquired,
-    /// For the token that a further claim may need.
+    /// The random part of the token for a further claim.
     pub(crate) random: u64,
-    /// The event that the session begins with.
+    /// The first event of the session.
     pub(crate) first: Option<Event>,
-    /// It is being recorded.
+    /// The creation in progress.
     pub(crate) creation: Option<Creation>,
-    /// Signals that the store holds the record. The opener of a duplex session waits for this
-    /// before it returns the session.
+    /// Signals that the store holds the record. The opener of a duplex session waits for it before
+    /// it returns the session.
     pub(crate) recorded: Option<oneshot::Sender<()>>,
 }
 
 impl PendingRecord {
-    /// `initialize` is its params.
+    /// Builds the record; `initialize` is the params of that request.
     pub(crate) fn record(&self, revision: Revision, initialize: Arc<[u8]>) -> Record {
         Record {
             owner: self.owner,
@@ -57,7 +58,7 @@ impl PendingRecord {
     }
 }
 
-/// Creates the record. Where the store is unavailable this is tried again, until `patience` is over.
+/// Creates the record. Retries for `patience` while the store is unavailable.
 pub(crate) async fn create_in_store(
     store: Arc<dyn Store>,
     session: SessionId,
@@ -74,8 +75,8 @@ pub(crate) async fn create_in_store(
     }
 }
 
-/// Writes that the session is over, and then drops its registration. A record whose end cannot be
-/// written expires by itself.
+/// Writes the end of the session, and then drops its registration. A record whose end cannot be
+/// written expires.
 pub(crate) async fn end_in_store(
     store: Arc<dyn Store>,
     session: SessionId,
@@ -94,8 +95,8 @@ pub(crate) async fn end_in_store(
     });
     match written.await {
         Ok(Ok(()) | Err(Error::Missing | Error::Ended)) => {}
-        Ok(Err(error)) => tracing::warn!(?session, %error, "the session's end was not written"),
-        Err(_) => tracing::warn!(?session, "the session's end was not written in time"),
+        Ok(Err(error)) => tracing::warn!(?session, %error, "writing the end of a session failed"),
+        Err(_) => tracing::warn!(?session, "writing the end of a session timed out"),
     }
     drop(registration);
 }

@@ -10,11 +10,11 @@ use crate::reply::Sink;
 pub(super) struct Sinks(ThinVec<Sink>);
 
 impl Sinks {
-    /// Takes a sink whose request the session may begin with now.
+    /// Adds a sink and marks it as taken: the session may start its request now.
     pub(super) fn push(&mut self, mut sink: Sink) {
         sink.take();
         if self.0.is_empty() {
-            // Most sessions have one at a time.
+            // Most sessions have one sink at a time.
             self.0.reserve_exact(1);
         }
         self.0.push(sink);
@@ -29,14 +29,14 @@ impl Sinks {
         Some(self.0.swap_remove(index))
     }
 
-    /// Takes the sinks for which this holds.
+    /// Removes and returns the sinks that match.
     pub(super) fn take_if(&mut self, is_taken: impl Fn(&Sink) -> bool) -> Sinks {
         let (taken, kept) = std::mem::take(&mut self.0).into_iter().partition(is_taken);
         self.0 = kept;
         Self(taken)
     }
 
-    /// Does this hold for any of them?
+    /// Whether any sink matches.
     pub(super) fn any(&self, is_so: impl Fn(&Sink) -> bool) -> bool {
         self.0.iter().any(is_so)
     }
@@ -56,7 +56,7 @@ impl Sinks {
         self.0.is_empty()
     }
 
-    /// Gives back the room that an idle session does not need.
+    /// Releases memory that an idle session does not need.
     pub(super) fn shrink(&mut self) {
         if self.0.is_empty() {
             self.0 = ThinVec::new();

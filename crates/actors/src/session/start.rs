@@ -18,19 +18,19 @@ use crate::node_context::NodeContext;
 use crate::registry::{Registry, Slot};
 use crate::{clock, metrics};
 
-/// How a new session begins.
+/// The first input of a new session.
 pub(crate) enum NewSession {
     /// An `initialize` was posted.
     Posted { body: Body, mirrored: Option<Box<Mirrored>> },
     /// A duplex connection was made.
     Connected {
-        /// Receives a message when the store holds the session's record; dropped when it cannot.
+        /// Receives a message when the store holds the session's record; dropped if that fails.
         recorded: oneshot::Sender<()>,
     },
 }
 
-/// Creates a session on this thread. Nothing here waits. A session that cannot be created sends
-/// that to its connection, and leaves nothing behind.
+/// Creates a session on this thread. Never waits. If it cannot be created, its connection receives
+/// the refusal, and no state is left.
 pub(crate) fn create_session(
     node: &Arc<NodeContext>,
     registry: &Arc<Registry>,
@@ -38,7 +38,7 @@ pub(crate) fn create_session(
     principal: &Principal,
     new_session: NewSession,
 ) -> Result<(SessionId, LocalReply), Refusal> {
-    // Read first: if the lease is lost before the session is recorded, the generation shows it.
+    // Read first: if the lease is lost before the session is recorded, the generation differs.
     let lease_generation = node.cluster.lease_generation();
     let slot = registry.take_slot(tenant, node.settings.sessions_max)?;
     let random = Random::new()?;
@@ -110,7 +110,7 @@ pub(crate) fn restore_session(
     let ClaimedSession { session, principal, revision, claimed, acquired, slot } = claim;
     let Claimed { record, log } = claimed;
     let (token, tenant) = (record.owner.token, Arc::clone(&record.tenant));
-    // Jitter needs no secret, and a token that cannot be made is not needed yet.
+    // Jitter needs no secret randomness, and a token is not needed yet.
     let random = Random::new().ok();
     let seed = random.as_ref().map_or(token.random, |random| random.seed);
     let now = clock::now();
@@ -173,7 +173,7 @@ fn setup(
     }
 }
 
-/// What has to be random about a session.
+/// The random values of a session.
 struct Random {
     uuid: [u8; 16],
     token: u64,
@@ -187,7 +187,7 @@ impl Random {
         let mut words = [0; 24];
         let read = getrandom::fill(&mut uuid).and_then(|()| getrandom::fill(&mut words));
         if let Err(error) = read {
-            tracing::error!(%error, "the system gives no randomness; no session can be created");
+            tracing::error!(%error, "creating a session failed: the operating system returned no random bytes");
             return Err(Refusal::Unavailable);
         }
         let mut words = words

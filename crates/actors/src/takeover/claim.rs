@@ -1,4 +1,4 @@
-//! Claims a session that has no owner, and starts it on this node.
+//! Claims a session without an owner, and starts it on this node.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,11 +21,11 @@ use crate::node::Node;
 use crate::registry::Slot;
 use crate::session::{ClaimedSession, restore_session};
 
-/// How long a claim may take: longer than the store's own patience.
+/// The longest time for a claim: longer than the timeout of the store.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Begins to claim a session, or joins the claim that is under way. `None`: the session is here
-/// meanwhile.
+/// Starts to claim a session, or joins the claim in progress. `None`: the session is on this node
+/// by now.
 pub(super) fn begin_claim(
     node: &Arc<Node>,
     principal: &Principal,
@@ -44,7 +44,7 @@ pub(super) fn begin_claim(
             }
         };
     let (node, principal, session) = (Arc::clone(node), principal.clone(), session.clone());
-    // In a task of its own: a caller that goes away leaves no claim half done.
+    // The claim runs in a task of its own, so that it is completed if its caller is dropped.
     tokio::spawn(async move {
         let claim = take_over(&node, &session, principal, &record, cause);
         let outcome = timeout(CLAIM_PATIENCE, claim).await.unwrap_or_else(|_| {
@@ -65,13 +65,13 @@ async fn take_over(
     cause: Cause,
 ) -> ClaimOutcome {
     let began = Instant::now();
-    // A session that this node could not serve is left to a node that can.
+    // A session that this node cannot serve is left to a node that can.
     let revision = Revision::named(&record.revision);
     let (Some(revision), Some(_)) = (revision, node.context.backends.of(&record.tenant)) else {
         metrics::count_failed_takeover(Failure::Unreadable);
         tracing::error!(
             ?session, tenant = %record.tenant, revision = %record.revision,
-            "this node does not know a session's tenant or revision"
+            "taking over a session failed: this node does not know its tenant or revision"
         );
         return Err(Refusal::Unavailable);
     };
@@ -80,7 +80,7 @@ async fn take_over(
     }
     let slot = match take_slot(node, record) {
         Ok(slot) => slot,
-        // No other node may claim it until this node has released it.
+        // No other node may claim the session until this node has released it.
         Err(Refusal::TooManySessions) if cause == Cause::Own && node.has_peers() => {
             return pass_on(node, session, record).await;
         }
@@ -93,38 +93,40 @@ async fn take_over(
     let (sender, restored) = oneshot::channel();
     let restoring = Arc::clone(node);
     let is_begun = node.arbiters.spawn(move || {
-        // The send fails where the claim has timed out. The session is restored all the
-        // same, and the next request finds it.
+        // The send fails if the claim has timed out. The session is restored nevertheless, and the
+        // next request finds it.
         let _ = sender.send(restore_session(&restoring.context, &restoring.registry, claim));
     });
     match restored.await {
         Ok(Ok(())) => {
             metrics::count_takeover(cause);
             metrics::TAKEOVER_SECONDS.observe(began.elapsed().as_secs_f64());
-            tracing::info!(?session, ?cause, "a session was taken over");
+            tracing::info!(?session, ?cause, "session taken over");
             return Ok(());
         }
         Ok(Err(error @ Unreadable::Corrupt(_))) => {
             metrics::count_failed_takeover(Failure::Unreadable);
             return Err(end_corrupt(node, session, token, error).await);
         }
-        Ok(Err(error)) => tracing::error!(?session, %error, "a session cannot be restored"),
-        Err(_) => tracing::error!(?session, is_begun, "no thread takes a claimed session"),
+        Ok(Err(error)) => tracing::error!(?session, %error, "restoring a session failed"),
+        Err(_) => {
+            tracing::error!(?session, is_begun, "restoring a session failed: no thread accepted it")
+        }
     }
     metrics::count_failed_takeover(Failure::Unreadable);
-    // Another node may be able to restore it.
+    // Released, since another node may be able to restore it.
     if let Err(error) = release(node, session, token).await {
-        tracing::warn!(?session, %error, "a session that cannot be served is not released");
+        tracing::warn!(?session, %error, "releasing a session that cannot be served failed");
     }
     Err(Refusal::Unavailable)
 }
 
-/// Ends a session that no node can go on with, so that its client opens another one. Where the
-/// end cannot be written, the session is claimed and ended again with the next request.
+/// Ends a session that no node can restore, so that its client creates another one. If the end
+/// cannot be written, the session is claimed and ended again with the next request.
 async fn end_corrupt(node: &Node, session: &SessionId, token: Token, error: Unreadable) -> Refusal {
     static LOGGED: Seldom = Seldom::new();
     if LOGGED.may_log(clock::now()) {
-        tracing::error!(?session, %error, "a session was ended: it cannot be restored");
+        tracing::error!(?session, %error, "session ended: its record or log cannot be read");
     }
     let tombstone = node.context.settings.lifetimes().ended.into();
     match node.context.store.end(session, token, tombstone).await {
@@ -133,17 +135,17 @@ async fn end_corrupt(node: &Node, session: &SessionId, token: Token, error: Unre
     }
 }
 
-/// Claims a session whose record names this node, and releases it at once: this node drains or
-/// is full, and no other node may claim the session before. The next owner ends the pending
+/// Claims a session whose record names this node, and releases it at once: this node drains or is
+/// full, and no other node may claim the session before that. The next owner ends the pending
 /// requests with an error, or runs them again.
 async fn pass_on(node: &Node, session: &SessionId, record: &Record) -> ClaimOutcome {
     let (claimed, _) = claim(node, session, record).await?;
     if let Err(error) = release(node, session, claimed.record.owner.token).await {
-        tracing::warn!(?session, %error, "a session was not passed on; it is tried again");
+        tracing::warn!(?session, %error, "passing a session on failed; it is retried with the next request");
         return Err(Refusal::Unavailable);
     }
     metrics::RELEASED.inc();
-    tracing::info!(?session, "a session was passed on");
+    tracing::info!(?session, "session passed on: released for another node");
     Err(Refusal::Moved)
 }
 
@@ -156,8 +158,8 @@ async fn release(node: &Node, session: &SessionId, token: Token) -> Result<(), s
 fn take_slot(node: &Node, record: &Record) -> Result<Slot, Refusal> {
     let sessions_max = node.context.settings.sessions_max;
     let slot = node.registry.take_slot_for_restored(&record.tenant, sessions_max);
-    // A client that has a session is never told to come back later: another node is asked
-    // to claim it, and the request is held meanwhile.
+    // A client with a session is not refused for lack of a slot: another node is requested to claim
+    // the session, and the request is held meanwhile.
     slot.inspect_err(|_| metrics::count_failed_takeover(Failure::NoRoom))
 }
 
@@ -182,7 +184,7 @@ async fn claim(
         }
         Err(error) => {
             metrics::count_failed_takeover(Failure::NotNow);
-            tracing::warn!(?session, %error, "a session was not claimed");
+            tracing::warn!(?session, %error, "claiming a session failed");
             Err(Refusal::Unavailable)
         }
     }

@@ -1,4 +1,4 @@
-//! Finds the node that has a session.
+//! Finds the owner of a session.
 //!
 //! The node that receives a request for an ownerless session claims it. A node that drains, or that
 //! joined a moment ago, has another node claim it instead.
@@ -19,23 +19,23 @@ use crate::node::Node;
 use crate::registry;
 use crate::session::HandleState;
 
-/// How long a session that is leaving this node is waited for.
+/// How long a request waits for a session that is leaving this node.
 const LEAVING_PATIENCE: Duration = Duration::from_secs(2);
-/// How often a session is looked for that changes its owner meanwhile.
+/// The most lookups of a session whose owner changes meanwhile.
 const LOOKS: usize = 3;
 
-/// Where a session is.
+/// The result of a search for a session.
 #[derive(Debug)]
 pub(crate) enum Found {
     /// On this node, in its registry.
     Here,
-    /// On another.
+    /// On another node.
     At(Peer),
-    /// It has no owner, and this node must not claim it: any more, or for now. Another may.
+    /// The session has no owner, and this node must not claim it now. Another node may.
     Ownerless,
-    /// It has no owner, and this node has no room for it. Another may claim it.
+    /// The session has no owner, and this node has no free slot. Another node may claim it.
     NoRoom,
-    /// The store holds the end of the session, which was the caller's, or nothing of it.
+    /// The session has ended and was the caller's, or the store holds no record of it.
     Ended,
 }
 
@@ -46,10 +46,11 @@ pub(crate) struct Identity<'a> {
     pub(crate) principal: &'a Principal,
 }
 
-/// Finds a session for a caller. One that has no owner is claimed and goes on here. A caller that
-/// does not own the session gets the same answer as for an unknown id, and nothing is done.
+/// Finds a session for a caller. A session without an owner is claimed and restored here. A caller
+/// that does not own the session gets the same answer as for an unknown id, and the session is not
+/// changed.
 ///
-/// [`Refusal::Unavailable`]: a later try may succeed. `fresh`: the location cache is not used.
+/// [`Refusal::Unavailable`]: a retry may succeed. `fresh`: bypasses the location cache.
 pub(crate) async fn find_session(
     node: &Arc<Node>,
     identity: Identity<'_>,
@@ -93,14 +94,14 @@ pub(crate) async fn find_session(
     Err(Refusal::Unavailable)
 }
 
-/// The node that is to claim a session that has no owner.
+/// The node that is to claim a session without an owner.
 pub(super) fn claimant(node: &Node, session: &SessionId, cause: Cause) -> Claimant {
     let is_stable = node.context.lease_snapshot(session).stabilisation == Stabilisation::Done;
     let (is_leaving, has_taker) = (node.registry.is_departing(), node.claimant_peer(0).is_some());
     location::claimant(cause, is_leaving, is_stable, has_taker)
 }
 
-/// Is the session here, for this caller? One that is leaving is waited for.
+/// Whether the session is here, for this caller. Waits for a session that is leaving.
 async fn is_here(
     node: &Node,
     identity: Identity<'_>,
@@ -128,13 +129,13 @@ async fn is_here(
     }
 }
 
-/// Where a session is that is not in the registry of this node.
+/// The location of a session that is not in this node's registry.
 enum Located {
     At(Peer),
     Ownerless(Box<Record>, Cause),
-    /// It has ended: this is its tombstone.
+    /// The session has ended: this is its tombstone.
     Ended(Box<Record>),
-    /// The store holds nothing of it.
+    /// The store holds no record of it.
     Unknown,
 }
 
@@ -146,7 +147,7 @@ async fn locate(node: &Node, session: &SessionId, fresh: bool) -> Result<Located
         Ok(SessionLocation::Ended(record)) => Ok(Located::Ended(record)),
         Ok(SessionLocation::Unknown) => Ok(Located::Unknown),
         Err(error) => {
-            tracing::warn!(?session, %error, "a session could not be located");
+            tracing::warn!(?session, %error, "locating a session failed");
             Err(Refusal::Unavailable)
         }
     }

@@ -1,5 +1,5 @@
-//! The claims of this node that are under way. On one node there is one claim of a session at a
-//! time: further requests for the session wait for its outcome.
+//! The claims of this node in progress. A node has at most one claim of a session at a time:
+//! further requests for the session wait for its outcome.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,37 +9,37 @@ use conversation::Refusal;
 use protocol::SessionId;
 use tokio::sync::watch;
 
-/// Most sessions that are claimed at once; a request for a further one is refused as unavailable.
+/// The most claims at once; a request that needs a further one is refused as unavailable.
 const CLAIMS_MAX: usize = 4_096;
 
 /// The outcome of a claim. Cheap to clone: every waiter gets it.
 pub(super) type ClaimOutcome = Result<(), Refusal>;
 
-/// The claims that are under way. At most [`CLAIMS_MAX`].
+/// The claims in progress. At most [`CLAIMS_MAX`].
 #[derive(Default)]
 pub(crate) struct OngoingClaims(Arc<Mutex<Claims>>);
 
 type Claims = HashMap<SessionId, watch::Receiver<Option<ClaimOutcome>>>;
 
-/// The right to begin a claim, or a claim to wait for.
+/// The result of an attempt to start a claim.
 pub(super) enum Begin {
-    /// No other claim of the session is under way.
+    /// No other claim of the session was in progress: the caller performs this one.
     Begun(OngoingClaim, ClaimWaiter),
-    /// A claim of the session was under way already.
+    /// A claim of the session was in progress already.
     Joined(ClaimWaiter),
-    /// The session came to this node meanwhile.
+    /// The session is on this node by now.
     IsHere,
-    /// As many claims are under way as may be.
+    /// The bound of claims is reached.
     Full,
 }
 
 impl OngoingClaims {
-    /// The claim of this session that is under way, if there is one.
+    /// The claim of this session in progress, if any.
     pub(super) fn of(&self, session: &SessionId) -> Option<ClaimWaiter> {
         lock(&self.0).get(session).cloned().map(ClaimWaiter)
     }
 
-    /// Begins a claim of a session. `is_here`: whether the session is on this node.
+    /// Starts a claim of a session. `is_here`: whether the session is on this node.
     pub(super) fn begin_or_join(
         &self,
         session: &SessionId,
@@ -53,8 +53,8 @@ impl OngoingClaims {
             }
             Entry::Vacant(entry) => entry,
         };
-        // A claim is removed only after its session is registered, so looking here, under the
-        // lock, misses none.
+        // A claim is removed only after its session is registered, so this check under the lock
+        // misses none.
         if is_here() {
             return Begin::IsHere;
         }
@@ -68,17 +68,17 @@ impl OngoingClaims {
     }
 }
 
-/// A claim of this node that is under way. It is removed when this is dropped.
+/// A claim in progress. Dropping it removes its entry.
 pub(super) struct OngoingClaim {
     outcome: watch::Sender<Option<ClaimOutcome>>,
     entry: RemoveOnDrop,
 }
 
 impl OngoingClaim {
-    /// Removes the claim and gives its outcome to every waiter.
+    /// Removes the claim and sends its outcome to every waiter.
     pub(super) fn finish(self, outcome: ClaimOutcome) {
         drop(self.entry);
-        // The send fails where no request waits for the claim any more.
+        // The send fails if no request waits for the claim any more.
         let _ = self.outcome.send(Some(outcome));
     }
 }
@@ -107,7 +107,7 @@ impl ClaimWaiter {
     }
 }
 
-/// Nothing panics under the lock, so a poisoned one is as good as any.
+/// No code panics under the lock, so poisoning is ignored.
 fn lock(claims: &Mutex<Claims>) -> MutexGuard<'_, Claims> {
     claims.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,17 +13,17 @@ use super::VERSION;
 use super::wire::{Reader, Writer};
 use crate::Caller;
 
-/// How often a call was forwarded when it arrives at the owner.
+/// The number of hops of a call when it arrives at the owner.
 const HOPS: u8 = 1;
 
-/// Older nodes write 1 here where the session is to be claimed before it gets the call. They
-/// are told that the call was not started, and call again.
+/// Older nodes write 1 here to have the session claimed first. They get the answer "not started"
+/// and call again.
 const CALLS: u8 = 0;
 
-/// What stands there instead in a call that its receiver passes on to the owner.
+/// The value in a call that its receiver is to relay to the owner.
 const RELAYED: u8 = 2;
 
-/// Where a call to a session says how often it was forwarded.
+/// The value in place of the hop count in a call that creates a session.
 const OPENING: u8 = 0xFF;
 
 pub(crate) fn encode_call(caller: &Caller, request: Option<&SessionRequest>) -> Bytes {
@@ -131,7 +131,7 @@ pub(crate) fn decode_opening(bytes: Bytes) -> Option<Opening> {
     reader.finish(Opening { tenant, principal, request, mirrored })
 }
 
-/// About as much as a call takes, so that a large payload is copied once.
+/// The estimated size of a call, so that a large payload is copied once.
 fn capacity(request: Option<&SessionRequest>) -> usize {
     let payload = match request {
         Some(SessionRequest::Post { body: Body::One(message), .. }) => message.raw().len(),
@@ -157,7 +157,7 @@ fn take_mirrored(reader: &mut Reader) -> Option<Option<Box<Mirrored>>> {
     Some(Mirrored::from_headers(headers.iter().map(|(name, value)| (&**name, &**value))))
 }
 
-/// A batch's members go one by one: what the sender refused in it stays refused.
+/// The members of a batch are encoded one by one: a member that the sender refused stays refused.
 fn put_body(writer: &mut Writer, body: &Body) {
     match body {
         Body::One(message) => {

@@ -7,7 +7,7 @@ use protocol::SessionId;
 use super::wire::{Reader, Writer};
 use crate::ReplyEvent;
 
-/// What the first reply begins with where there is a session. No reply of a session does.
+/// The first byte of the reply that announces a new session. No other reply begins with it.
 const OPENED: u8 = 0xFF;
 
 pub(crate) fn encode_reply(event: &ReplyEvent) -> Bytes {
@@ -50,7 +50,7 @@ pub(crate) fn decode_reply(bytes: Bytes) -> Option<ReplyEvent> {
     reader.finish(event)
 }
 
-/// At least as much as the reply takes, so that a large payload is copied once.
+/// An upper bound of the reply's size, so that a large payload is copied once.
 fn capacity(event: &ReplyEvent) -> usize {
     let payload = match event {
         ReplyEvent::Answer(Answer::Json(json) | Answer::Welcome(json)) => json.len(),

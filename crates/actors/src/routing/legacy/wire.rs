@@ -1,15 +1,15 @@
-//! The parts that calls and replies are written in: single bytes, numbers of as few bytes
-//! as they need, and lengths followed by raw bytes.
+//! The primitives of calls and replies: single bytes, variable-length numbers, and raw bytes after
+//! their length.
 //!
-//! Reading gives `None` for what was not written here. It never panics, copies no
-//! payload, and allocates nothing that the bytes it reads do not pay for.
+//! Reading returns `None` for invalid bytes. It never panics, copies no payload, and allocates no
+//! more than the received bytes justify.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use protocol::{ErrorCode, Rejection, RequestId};
 
 use super::VERSION;
 
-/// Every code, in the order in which they are numbered here.
+/// Every code, at the position that is its number.
 const CODES: [ErrorCode; 8] = [
     ErrorCode::ParseError,
     ErrorCode::InvalidRequest,
@@ -21,11 +21,11 @@ const CODES: [ErrorCode; 8] = [
     ErrorCode::Refused,
 ];
 
-/// A call or reply that is being written.
+/// A call or reply that is being encoded.
 pub(super) struct Writer(BytesMut);
 
 impl Writer {
-    /// One that begins with the version, and has room for so much more.
+    /// Creates a writer with the version byte and this capacity.
     pub(super) fn new(capacity: usize) -> Self {
         let mut bytes = BytesMut::with_capacity(capacity.saturating_add(1));
         bytes.put_u8(VERSION);
@@ -36,7 +36,7 @@ impl Writer {
         self.0.put_u8(byte);
     }
 
-    /// Seven bits a byte, the lowest first; all but the last have their eighth bit set.
+    /// Writes seven bits a byte, the lowest first; all but the last byte have the eighth bit set.
     pub(super) fn number(&mut self, mut number: u64) {
         while number > 0x7F {
             self.0.put_u8(number as u8 | 0x80);
@@ -45,7 +45,7 @@ impl Writer {
         self.0.put_u8(number as u8);
     }
 
-    /// A number that uses all its bits anyway.
+    /// Writes a number of fixed size.
     pub(super) fn word(&mut self, word: u64) {
         self.0.put_u64(word);
     }
@@ -59,7 +59,7 @@ impl Writer {
         self.bytes(text.as_bytes());
     }
 
-    /// Whether there is one, and if so, it.
+    /// Writes whether the value is present, and the value.
     pub(super) fn perhaps<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
         self.byte(u8::from(value.is_some()));
         if let Some(value) = value {
@@ -79,11 +79,11 @@ impl Writer {
     }
 }
 
-/// A call or reply that is being read.
+/// A call or reply that is being decoded.
 pub(super) struct Reader(Bytes);
 
 impl Reader {
-    /// What follows the version, if it is ours.
+    /// Creates a reader of the bytes after the version; `None` for another version.
     pub(super) fn new(mut bytes: Bytes) -> Option<Self> {
         (bytes.try_get_u8().ok()? == VERSION).then_some(Self(bytes))
     }
@@ -105,7 +105,7 @@ impl Reader {
         for shift in (0..u64::BITS).step_by(7) {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7F);
-            // The last byte has room for one bit only.
+            // The last byte may hold one bit only.
             if bits << shift >> shift != bits {
                 return None;
             }
@@ -121,7 +121,7 @@ impl Reader {
         self.0.try_get_u64().ok()
     }
 
-    /// A slice of what was received.
+    /// A slice of the received bytes.
     pub(super) fn bytes(&mut self) -> Option<Bytes> {
         let length = usize::try_from(self.number()?).ok()?;
         (length <= self.0.len()).then(|| self.0.split_to(length))
@@ -139,8 +139,8 @@ impl Reader {
         if self.truth()? { read(self).map(Some) } else { Some(None) }
     }
 
-    /// As many as are announced. Each takes at least a byte, so no announcement can ask for
-    /// more room than was received.
+    /// Reads the announced number of items. Each takes at least a byte, so the allocation is
+    /// bounded by the received bytes.
     pub(super) fn several<T>(
         &mut self,
         mut read: impl FnMut(&mut Self) -> Option<T>,
@@ -156,12 +156,12 @@ impl Reader {
         Some(Rejection::new(code, message).of(id))
     }
 
-    /// All that is left.
+    /// The remaining bytes.
     pub(super) fn rest(self) -> Bytes {
         self.0
     }
 
-    /// `value`, where nothing is left.
+    /// Returns `value` if no bytes remain.
     pub(super) fn finish<T>(self, value: T) -> Option<T> {
         self.0.is_empty().then_some(value)
     }
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back_and_small_ones_are_short() {
+    fn numbers_are_read_as_written_and_small_ones_are_short() {
         for (number, length) in [(0, 2), (127, 2), (128, 3), (u64::MAX, 11)] {
             let mut writer = Writer::new(0);
             writer.number(number);
