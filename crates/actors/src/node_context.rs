@@ -84,7 +84,8 @@ fn tag(named: &str) -> Box<str> {
     if !named.is_empty() {
         tracing::warn!(
             tag = named,
-            "ignored sessions.node_tag: it must be 1 to 32 letters, digits and `_`; using a random tag"
+            "ignored sessions.node_tag: it must be 1 to 32 letters, digits and `_`; the tag is \
+             random"
         );
     }
     // The tag is not secret; without random bytes from the operating system, the hasher's are

@@ -38,7 +38,7 @@ impl NodeTombstones {
         drop(tombstones);
         if kept == (Kept::InsteadOfOldest { is_first: true }) {
             tracing::warn!(
-                "tombstones dropped: too many sessions ended at once; a failover may restore some of them"
+                "tombstones dropped: too many sessions ended at once; a failover may restore some"
             );
         }
         if is_due {

@@ -1,9 +1,9 @@
-//! Two nodes: a client may come to either, wherever its session lives.
+//! Two nodes: a client may use either, wherever its session is.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{FLOOD, World, all, messages, next, refusal, text};
+use crate::support::{FLOOD, World, messages, next, receive_all, refusal, text};
 use actors::{Answer, Caller, Refusal, ReplyEvent, ReplyStream, Settings};
 use backends::LinkEvent;
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use protocol::{Body, Message, Method, Notification, Request};
 use store::{Memory, Store};
 use tenants::Principal;
 
-/// A node that has joined the others at its store.
+/// A node that has joined the cluster of its store.
 struct Joined {
     world: World,
     cluster: Cluster,
@@ -36,7 +36,7 @@ async fn node(settings: Settings, store: &Arc<dyn Store>) -> Joined {
     Joined { world, cluster }
 }
 
-/// The node where sessions are made, and another one.
+/// The node that creates the sessions, and another one.
 async fn two() -> (Joined, Joined) {
     two_with(Settings::default()).await
 }
@@ -56,48 +56,48 @@ async fn old_session(node: &World) -> Caller {
     let request = Request::new(0.into(), Method::Initialize, Some(params));
     let opened =
         node.handle.initialize(&node.tenant, &node.principal, request, None).await.unwrap();
-    let told = all(opened.replies).await;
-    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{told:?}");
+    let events = receive_all(opened.replies).await;
+    assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{events:?}");
     let caller = node.caller(&opened.session);
     accepted(node, &caller, r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
     caller
 }
 
-/// Posts what is only to be accepted.
+/// Posts a message without a reply.
 async fn accepted(node: &World, caller: &Caller, json: &str) {
-    let told = all(node.handle.post(caller, Body::One(parsed(json)), None)).await;
-    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
+    let events = receive_all(node.handle.post(caller, Body::One(parsed(json)), None)).await;
+    assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Accepted)]), "{events:?}");
 }
 
-/// Posts a call that tells of its progress and asks the client something.
+/// Posts a call that reports progress and sends a server request to the client.
 async fn ask(node: &World, caller: &Caller) -> ReplyStream {
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ask","_meta":{"progressToken":"t"}}}"#;
     node.handle.post(caller, Body::One(parsed(call)), None)
 }
 
-/// Reads until there are so many messages.
+/// Reads until there are `count` messages.
 async fn some(replies: &mut ReplyStream, count: usize) -> Vec<ReplyEvent> {
-    let mut told = Vec::new();
-    while messages(&told).len() < count {
-        told.push(next(replies).await.expect("the stream ended"));
+    let mut events = Vec::new();
+    while messages(&events).len() < count {
+        events.push(next(replies).await.expect("the stream ended"));
     }
-    told
+    events
 }
 
 /// Reads the head of a stream.
 async fn opened(replies: &mut ReplyStream) {
-    let told = next(replies).await;
-    assert!(matches!(told, Some(ReplyEvent::Open { welcome: false, .. })), "{told:?}");
+    let events = next(replies).await;
+    assert!(matches!(events, Some(ReplyEvent::Open { welcome: false, .. })), "{events:?}");
 }
 
 #[actix_rt::test]
 async fn a_call_is_answered_at_any_node() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
-    other.works(&caller, 1).await;
-    owner.works(&caller, 2).await;
+    other.check_call(&caller, 1).await;
+    owner.check_call(&caller, 2).await;
     for id in 3..50 {
-        other.works(&caller, id).await;
+        other.check_call(&caller, id).await;
     }
     assert_eq!((owner.handle.sessions(), other.handle.sessions()), (1, 0));
 }
@@ -114,32 +114,32 @@ async fn a_record_names_the_node_that_joined() {
 async fn each_node_has_sessions_and_serves_those_of_the_other() {
     let (one, other) = two().await;
     let (here, there) = (one.session().await, other.session().await);
-    one.works(&there, 1).await;
-    other.works(&here, 1).await;
+    one.check_call(&there, 1).await;
+    other.check_call(&here, 1).await;
     assert_eq!((one.handle.sessions(), other.handle.sessions()), (1, 1));
 }
 
 #[actix_rt::test]
-async fn a_question_on_a_stream_of_one_node_may_be_answered_at_the_other() {
+async fn a_server_request_on_a_stream_of_one_node_may_be_answered_at_the_other() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
     for (asked, answering) in [(&other, &owner), (&owner, &other)] {
         let mut replies = ask(asked, &caller).await;
-        let told = some(&mut replies, 2).await;
-        let [(_, progress), (_, question)] = &messages(&told)[..] else { panic!("{told:?}") };
+        let events = some(&mut replies, 2).await;
+        let [(_, progress), (_, question)] = &messages(&events)[..] else { panic!("{events:?}") };
         assert!(progress.contains("notifications/progress") && progress.contains(r#""t""#));
         let Message::Request(question) = parsed(question) else { panic!("{question}") };
         let id = question.id.to_json();
         let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"roots":[]}}}}"#);
         accepted(answering, &caller, &answer).await;
-        let rest = messages(&all(replies).await);
+        let rest = messages(&receive_all(replies).await);
         let [(Some(_), last)] = &rest[..] else { panic!("{rest:?}") };
         assert_eq!(last, r#"{"jsonrpc":"2.0","id":1,"result":{"roots":[]}}"#);
     }
 }
 
 #[actix_rt::test]
-async fn a_stream_at_another_node_is_told_what_the_server_says_to_nobody_in_particular() {
+async fn a_stream_at_another_node_receives_notifications_that_belong_to_no_request() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
     let mut replies = other.handle.listen(&caller, None);
@@ -147,21 +147,21 @@ async fn a_stream_at_another_node_is_told_what_the_server_says_to_nobody_in_part
     let message = Notification::new(Method::ToolsListChanged, None).into();
     let sender = owner.script.senders.lock().unwrap()[0].clone();
     sender.send(LinkEvent::Message { message, about: None }).await.unwrap();
-    let told = some(&mut replies, 1).await;
-    assert!(messages(&told)[0].1.contains("tools/list_changed"), "{told:?}");
+    let events = some(&mut replies, 1).await;
+    assert!(messages(&events)[0].1.contains("tools/list_changed"), "{events:?}");
 }
 
 #[actix_rt::test]
-async fn a_stream_that_began_at_one_node_goes_on_at_the_other() {
+async fn a_stream_that_began_at_one_node_resumes_at_the_other() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
     for (from, to) in [(&owner, &other), (&other, &owner), (&other, &other)] {
         let mut replies = from.call(&caller, 1, "flood");
-        let told = some(&mut replies, 10).await;
+        let events = some(&mut replies, 10).await;
         drop(replies);
-        let mut seen = messages(&told);
+        let mut seen = messages(&events);
         let after = seen.last().unwrap().0.clone();
-        let rest = all(to.handle.listen(&caller, after)).await;
+        let rest = receive_all(to.handle.listen(&caller, after)).await;
         assert!(!matches!(rest.last(), Some(ReplyEvent::Abort)), "{rest:?}");
         seen.extend(messages(&rest));
         let mut ids: Vec<_> = seen.iter().map(|(id, _)| id.clone().unwrap()).collect();
@@ -173,24 +173,24 @@ async fn a_stream_that_began_at_one_node_goes_on_at_the_other() {
 }
 
 #[actix_rt::test]
-async fn a_cursor_of_nowhere_is_refused_as_at_home() {
+async fn an_unknown_last_event_id_is_refused_at_any_node() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
     for node in [&owner, &other] {
         let after = Some("7.0123456789abcdef-9".to_owned());
-        let told = refusal(node.handle.listen(&caller, after)).await;
-        assert_eq!(told, Refusal::UnknownEvent);
+        let events = refusal(node.handle.listen(&caller, after)).await;
+        assert_eq!(events, Refusal::UnknownEvent);
     }
 }
 
 #[actix_rt::test]
-async fn a_session_that_is_ended_at_another_node_is_over_everywhere() {
+async fn a_session_ended_at_another_node_has_ended_at_every_node() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
-    other.works(&caller, 1).await;
-    let told = all(other.handle.delete(&caller)).await;
-    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
-    owner.is_empty().await;
+    other.check_call(&caller, 1).await;
+    let events = receive_all(other.handle.delete(&caller)).await;
+    assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Ended)]), "{events:?}");
+    owner.wait_until_empty().await;
     for node in [&owner, &other] {
         assert_eq!(refusal(node.call(&caller, 2, "echo")).await, Refusal::UnknownSession);
     }
@@ -211,12 +211,12 @@ async fn a_session_is_unknown_to_every_other_principal_and_tenant_at_every_node(
             let refused = refusal(node.handle.delete(foreign)).await;
             assert_eq!(refused, Refusal::UnknownSession);
         }
-        node.works(&caller, 2).await;
+        node.check_call(&caller, 2).await;
     }
 }
 
 #[actix_rt::test]
-async fn a_session_that_never_was_is_unknown_at_every_node() {
+async fn an_id_without_a_session_is_unknown_at_every_node() {
     let (owner, other) = two().await;
     let caller = owner.caller(&protocol::SessionId::parse("never-was").unwrap());
     for node in [&owner, &other] {
@@ -225,7 +225,7 @@ async fn a_session_that_never_was_is_unknown_at_every_node() {
 }
 
 #[actix_rt::test]
-async fn a_client_that_leaves_another_node_is_missed_at_the_owner() {
+async fn the_owner_is_notified_when_a_client_leaves_another_node() {
     let mut settings = Settings::default();
     settings.session.idle_secs = 1;
     let (owner, other) = two_with(settings).await;
@@ -236,40 +236,40 @@ async fn a_client_that_leaves_another_node_is_missed_at_the_owner() {
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(owner.handle.sessions(), 1);
     drop(replies);
-    owner.is_empty().await;
+    owner.wait_until_empty().await;
 }
 
 #[actix_rt::test]
-async fn a_caller_that_leaves_another_node_at_once_has_called_all_the_same() {
+async fn a_call_runs_although_its_caller_leaves_another_node_at_once() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
-    other.works(&caller, 1).await;
+    other.check_call(&caller, 1).await;
     drop(other.call(&caller, 2, "later"));
-    owner.heard(2).await;
+    owner.wait_for_requests(2).await;
     owner.script.gate.notify_one();
-    owner.works(&caller, 3).await;
+    owner.check_call(&caller, 3).await;
 }
 
 #[actix_rt::test]
 async fn a_node_that_stops_gives_clients_of_others_their_final_response() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
-    let call = actix_rt::spawn(all(other.call(&caller, 1, "hang")));
+    let call = actix_rt::spawn(receive_all(other.call(&caller, 1, "hang")));
     let stream = {
         let mut replies = other.call(&caller, 2, "flood");
         opened(&mut replies).await;
         replies
     };
-    owner.heard(2).await;
+    owner.wait_for_requests(2).await;
     owner.handle.stop(Duration::from_millis(10)).await;
-    let told = call.await.unwrap();
-    let said: String = match &told[..] {
+    let events = call.await.unwrap();
+    let response: String = match &events[..] {
         [ReplyEvent::Answer(Answer::Json(json))] => text(json),
-        told => messages(told).pop().unwrap().1,
+        events => messages(events).pop().unwrap().1,
     };
-    assert!(said.contains(r#""error""#) && said.contains("\"id\":1"), "{said}");
-    let told = all(stream).await;
-    assert_eq!(messages(&told).len(), FLOOD + 1);
+    assert!(response.contains(r#""error""#) && response.contains("\"id\":1"), "{response}");
+    let events = receive_all(stream).await;
+    assert_eq!(messages(&events).len(), FLOOD + 1);
     other.cluster.leave().await;
     owner.cluster.leave().await;
 }
@@ -282,15 +282,15 @@ async fn a_batch_is_answered_at_any_node() {
     let batch = protocol::parse(batch.as_bytes().into(), &protocol::Limits::default()).unwrap();
     let mut answers = Vec::new();
     for node in [&owner, &other] {
-        let told = all(node.handle.post(&caller, batch.clone(), None)).await;
-        let [ReplyEvent::Answer(Answer::Array(array))] = &told[..] else { panic!("{told:?}") };
+        let events = receive_all(node.handle.post(&caller, batch.clone(), None)).await;
+        let [ReplyEvent::Answer(Answer::Array(array))] = &events[..] else { panic!("{events:?}") };
         answers.push(array.iter().map(text).collect::<Vec<_>>());
     }
     assert_eq!((answers[0].len(), &answers[0]), (2, &answers[1]));
 }
 
 #[actix_rt::test]
-async fn what_is_posted_at_another_node_is_told_on_the_one_connection_of_a_duplex_session() {
+async fn replies_to_posts_at_another_node_arrive_on_the_connection_of_a_duplex_session() {
     let (owner, other) = two().await;
     let opened = owner.handle.connect(&owner.tenant, &owner.principal).await.unwrap();
     let (caller, mut replies) = (owner.caller(&opened.session), opened.replies);
@@ -305,28 +305,28 @@ async fn what_is_posted_at_another_node_is_told_on_the_one_connection_of_a_duple
 }
 
 #[actix_rt::test]
-async fn a_session_whose_node_has_left_is_taken_up_by_whoever_is_asked() {
+async fn a_session_whose_node_has_left_is_claimed_by_the_node_that_gets_a_request() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
-    other.works(&caller, 1).await;
+    other.check_call(&caller, 1).await;
     owner.cluster.leave().await;
-    other.works(&caller, 2).await;
+    other.check_call(&caller, 2).await;
     assert_eq!(other.handle.sessions(), 1);
-    // Its own node does not act for it any more, and makes none.
-    assert_eq!(owner.begin().await.err(), Some(Refusal::Unavailable));
+    // Its own node no longer acts for it, and creates no session.
+    assert_eq!(owner.initialize().await.err(), Some(Refusal::Unavailable));
     let record = other.store.read(&caller.session).await.unwrap().unwrap();
     assert_eq!(record.owner.node, other.cluster.incarnation());
 }
 
 #[actix_rt::test]
-async fn a_stream_at_another_node_is_told_in_order_however_slowly_it_is_read() {
+async fn a_stream_at_another_node_stays_in_order_however_slowly_it_is_read() {
     let (owner, other) = two().await;
     let caller = owner.session().await;
     let mut replies = other.call(&caller, 1, "flood");
     opened(&mut replies).await;
-    owner.works(&caller, 2).await;
-    let told = all(replies).await;
-    let numbers: Vec<_> = messages(&told)
+    owner.check_call(&caller, 2).await;
+    let events = receive_all(replies).await;
+    let numbers: Vec<_> = messages(&events)
         .iter()
         .filter_map(|(_, message)| {
             let (_, rest) = message.split_once("\"data\":")?;

@@ -1,25 +1,25 @@
-//! Clients that go away, are slow, or come back.
+//! Clients that leave, are slow, or reconnect.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::support::{FLOOD, Script, World, all, messages, next, text};
+use crate::support::{FLOOD, Script, World, messages, next, receive_all, text};
 use actors::{Answer, Frame, ReplyEvent, Settings};
 use protocol::{Body, Method, Notification};
 
 #[actix_rt::test]
-async fn a_call_whose_caller_goes_away_at_once_is_made_all_the_same() {
+async fn a_call_runs_although_its_caller_leaves_at_once() {
     let world = World::new();
     let caller = world.session().await;
     drop(world.call(&caller, 1, "later"));
-    world.heard(1).await;
+    world.wait_for_requests(1).await;
     world.script.gate.notify_one();
-    world.works(&caller, 2).await;
+    world.check_call(&caller, 2).await;
     assert_eq!(world.script.requests.load(Ordering::SeqCst), 2);
 }
 
 #[actix_rt::test]
-async fn a_wait_that_is_given_up_loses_nothing() {
+async fn a_cancelled_wait_loses_no_event() {
     let world = World::new();
     let caller = world.session().await;
     let mut replies = world.call(&caller, 1, "later");
@@ -28,40 +28,40 @@ async fn a_wait_that_is_given_up_loses_nothing() {
         assert!(waited.await.is_err());
     }
     world.script.gate.notify_one();
-    let told = all(replies).await;
-    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Json(_))]), "{told:?}");
+    let events = receive_all(replies).await;
+    assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Json(_))]), "{events:?}");
 }
 
 #[actix_rt::test]
 async fn a_client_that_leaves_before_the_handshake_is_done_leaves_no_session() {
     let world = World::new();
-    let opened = world.begin().await.unwrap();
+    let opened = world.initialize().await.unwrap();
     let session = opened.session.clone();
     drop(opened);
-    world.is_empty().await;
+    world.wait_until_empty().await;
     assert!(world.store.read(&session).await.unwrap().is_none());
 }
 
 #[actix_rt::test]
-async fn a_client_that_leaves_a_stream_finds_everything_when_it_comes_back() {
+async fn a_client_that_leaves_a_stream_gets_all_events_when_it_resumes() {
     let world = World::new();
     let caller = world.session().await;
     let mut replies = world.call(&caller, 1, "flood");
-    let mut told = Vec::new();
-    while messages(&told).len() < 10 {
-        told.push(next(&mut replies).await.unwrap());
+    let mut events = Vec::new();
+    while messages(&events).len() < 10 {
+        events.push(next(&mut replies).await.unwrap());
     }
     drop(replies);
-    let mut seen = messages(&told);
+    let mut seen = messages(&events);
     let after = seen.last().unwrap().0.clone();
-    let rest = all(world.handle.listen(&caller, after)).await;
+    let rest = receive_all(world.handle.listen(&caller, after)).await;
     seen.extend(messages(&rest));
     is_the_whole_flood(&seen);
 }
 
 // holds: SSE-13
 #[actix_rt::test]
-async fn a_stream_on_which_nothing_happens_is_told_so_and_who_waits_for_json_is_not() {
+async fn an_idle_stream_gets_keep_alives_and_a_wait_for_json_gets_none() {
     let mut settings = Settings::default();
     (settings.session.keepalive_secs, settings.session.sse_after_ms) = (1, 60_000);
     let world = World::with(settings, Script::default());
@@ -75,7 +75,7 @@ async fn a_stream_on_which_nothing_happens_is_told_so_and_who_waits_for_json_is_
             signs += match next(listening).await {
                 Some(ReplyEvent::Frame(Frame::KeepAlive)) => 1,
                 Some(ReplyEvent::Open { .. } | ReplyEvent::Frame(Frame::Cursor { .. })) => 0,
-                told => panic!("{told:?}"),
+                events => panic!("{events:?}"),
             };
         }
     }
@@ -84,21 +84,21 @@ async fn a_stream_on_which_nothing_happens_is_told_so_and_who_waits_for_json_is_
 }
 
 #[actix_rt::test]
-async fn a_slow_reader_is_cut_and_comes_back_to_all_it_missed() {
+async fn a_slow_reader_is_cut_and_gets_the_missed_events_when_it_resumes() {
     let mut settings = Settings { sink_frames_max: 8, ..Settings::default() };
     settings.session.log_events_max = FLOOD / 2;
     let world = World::with(settings, Script::default());
     let caller = world.session().await;
     let slow = world.call(&caller, 1, "flood");
-    world.heard(1).await;
-    // The server has said everything once it answers again.
-    world.works(&caller, 2).await;
-    let told = all(slow).await;
-    assert!(matches!(told.last(), Some(ReplyEvent::Abort)), "{:?}", told.last());
-    let mut seen = messages(&told);
+    world.wait_for_requests(1).await;
+    // The server has sent all messages once it answers again.
+    world.check_call(&caller, 2).await;
+    let events = receive_all(slow).await;
+    assert!(matches!(events.last(), Some(ReplyEvent::Abort)), "{:?}", events.last());
+    let mut seen = messages(&events);
     assert!(seen.len() < FLOOD);
     let after = seen.last().unwrap().0.clone();
-    let rest = all(world.handle.listen(&caller, after)).await;
+    let rest = receive_all(world.handle.listen(&caller, after)).await;
     seen.extend(messages(&rest));
     is_the_whole_flood(&seen);
 }
@@ -117,20 +117,20 @@ async fn a_whole_log_is_replayed_to_one_connection_at_once() {
         }
     };
     drop(replies);
-    world.works(&caller, 2).await;
-    let told = all(world.handle.listen(&caller, Some(cursor))).await;
-    is_the_whole_flood(&messages(&told));
+    world.check_call(&caller, 2).await;
+    let events = receive_all(world.handle.listen(&caller, Some(cursor))).await;
+    is_the_whole_flood(&messages(&events));
 }
 
 #[actix_rt::test]
-async fn a_session_that_is_too_busy_says_so_and_loses_nothing_it_took() {
+async fn a_busy_session_refuses_calls_and_loses_none_that_it_accepted() {
     let settings = Settings { mailbox_max: 4, ..Settings::default() };
     let world = World::with(settings, Script::default());
     let caller = world.session().await;
     let calls: Vec<_> = (0..20).map(|id| world.call(&caller, id, "echo")).collect();
     let (mut taken, mut busy) = (0, 0);
     for replies in calls {
-        let events = all(replies).await;
+        let events = receive_all(replies).await;
         let [ReplyEvent::Answer(Answer::Json(json))] = &events[..] else { panic!("{events:?}") };
         match text(json) {
             json if json.contains(r#""ok":true"#) => taken += 1,
@@ -139,11 +139,11 @@ async fn a_session_that_is_too_busy_says_so_and_loses_nothing_it_took() {
         }
     }
     assert!(busy > 0 && taken >= 4, "{busy} busy, {taken} taken");
-    world.works(&caller, 100).await;
+    world.check_call(&caller, 100).await;
 }
 
 #[actix_rt::test]
-async fn readers_that_leave_a_session_too_busy_to_hear_it_are_missed() {
+async fn a_session_with_a_full_mailbox_detects_readers_that_left() {
     tokio::time::pause();
     let mut settings = Settings { mailbox_max: 2, ..Settings::default() };
     settings.session.idle_secs = 10;
@@ -164,7 +164,7 @@ async fn readers_that_leave_a_session_too_busy_to_hear_it_are_missed() {
 }
 
 #[actix_rt::test]
-async fn what_no_error_can_answer_waits_for_room_instead_of_being_refused() {
+async fn a_message_without_a_reply_waits_for_room_instead_of_being_refused() {
     let world = World::with(Settings { mailbox_max: 2, ..Settings::default() }, Script::default());
     let caller = world.session().await;
     let mut waiting = Vec::new();
@@ -173,8 +173,8 @@ async fn what_no_error_can_answer_waits_for_room_instead_of_being_refused() {
         waiting.push(world.handle.post(&caller, Body::One(notification), None));
     }
     for replies in waiting {
-        let told = all(replies).await;
-        assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
+        let events = receive_all(replies).await;
+        assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Accepted)]), "{events:?}");
     }
 }
 

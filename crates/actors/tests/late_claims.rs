@@ -1,14 +1,14 @@
-//! The record says that a session is at a node, and that node never learned of it: the answer
-//! to its claim was lost.
+//! The record names a node as owner that does not have the session: the answer to its claim was
+//! lost.
 
 use std::time::Duration;
 
 use crate::support::nodes::{Common, Node};
-use crate::support::until;
+use crate::support::wait_until;
 use actors::Caller;
 use store::{Expected, Owner, RecordStatus};
 
-/// A session whose record names the second of three nodes, and which lives at none.
+/// A session whose record names the second of three nodes, and which is on none.
 async fn named() -> ([Node; 3], Caller) {
     let nodes: [Node; 3] = Common::default().nodes().await;
     let [owner, named, _] = &nodes;
@@ -20,30 +20,30 @@ async fn named() -> ([Node; 3], Caller) {
     let claim =
         owner.store.claim(&caller.session, Expected::Released, new, None, Duration::from_secs(60));
     claim.await.unwrap();
-    // Nobody asks the first for it.
+    // No request for it reaches the first node.
     let leaves = |node: &Node| node.cluster.nodes().iter().any(|lease| lease.draining);
-    until(|| nodes.iter().all(leaves)).await;
+    wait_until(|| nodes.iter().all(leaves)).await;
     (nodes, caller)
 }
 
 #[actix_rt::test]
-async fn a_session_that_its_node_never_learned_of_is_taken_up_there_when_others_ask_for_it() {
+async fn a_session_whose_claim_was_lost_is_claimed_by_the_node_that_its_record_names() {
     let ([_owner, named, other], caller) = named().await;
-    other.works(&caller, 1).await;
+    other.check_call(&caller, 1).await;
     assert_eq!((named.handle.sessions(), other.handle.sessions()), (1, 0));
-    named.works(&caller, 2).await;
+    named.check_call(&caller, 2).await;
 }
 
 #[actix_rt::test]
-async fn a_session_that_its_node_never_learned_of_goes_on_elsewhere_when_that_node_leaves() {
+async fn a_session_whose_claim_was_lost_moves_when_the_named_node_leaves() {
     for asks_the_other in [true, false] {
         let ([_owner, named, other], caller) = self::named().await;
         named.handle.drain(Duration::from_secs(5)).await;
-        // As late as it can be: nothing is taken here any more.
+        // As late as possible: the node accepts no session any more.
         named.handle.close();
         let asked = if asks_the_other { &other } else { &named };
-        asked.works(&caller, 1).await;
+        asked.check_call(&caller, 1).await;
         assert_eq!((named.handle.sessions(), other.handle.sessions()), (0, 1));
-        named.works(&caller, 2).await;
+        named.check_call(&caller, 2).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Sessions, handles and nodes, over stores and peers of tests.
+//! Tests of sessions, handles and nodes, with test stores and test peers.
 //!
 //! The integration tests of this crate are one program, so that it is compiled and linked once.
 

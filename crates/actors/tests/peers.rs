@@ -1,14 +1,13 @@
-//! What a client gets where nodes cannot reach each other, have no room, or are to carry more
-//! than they may.
+//! The replies to clients if nodes cannot reach each other, have no free slot, or exceed a bound.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::support::forgetful::Forgetful;
+use crate::support::lossy_store::LossyStore;
 use crate::support::nodes::{Common, Node};
-use crate::support::{FLOOD, MEDIUM_BYTES, World, all, messages, next, text, until};
+use crate::support::{FLOOD, MEDIUM_BYTES, World, messages, next, receive_all, text, wait_until};
 use actors::{Answer, Caller, Care, ReplyEvent, ReplyStream, Settings};
 use bytes::Bytes;
 use cluster::{CallError, Cluster, PeerCallHandler, Replies, Versions};
@@ -23,23 +22,23 @@ async fn two_apart_and_one_between(settings: Settings) -> [Node; 3] {
     let (first, second) = (one.cluster.incarnation(), other.cluster.incarnation());
     one.between.as_ref().unwrap().cut(second);
     other.between.as_ref().unwrap().cut(first);
-    let told = |node: &Node, linked: &[store::Incarnation]| {
+    let announced = |node: &Node, linked: &[store::Incarnation]| {
         let leases = node.cluster.nodes();
         let lease = leases.iter().find(|lease| lease.incarnation == node.cluster.incarnation());
         lease.is_some_and(|lease| lease.linked == linked)
     };
     let between = third.cluster.incarnation();
-    until(|| told(one, &[between]) && told(other, &[between])).await;
+    wait_until(|| announced(one, &[between]) && announced(other, &[between])).await;
     nodes
 }
 
 async fn opened(replies: &mut ReplyStream) {
-    let told = next(replies).await;
-    assert!(matches!(told, Some(ReplyEvent::Open { .. })), "{told:?}");
+    let events = next(replies).await;
+    assert!(matches!(events, Some(ReplyEvent::Open { .. })), "{events:?}");
 }
 
-fn error_of(told: &[ReplyEvent]) -> String {
-    let [ReplyEvent::Answer(Answer::Json(json))] = told else { panic!("{told:?}") };
+fn error_of(events: &[ReplyEvent]) -> String {
+    let [ReplyEvent::Answer(Answer::Json(json))] = events else { panic!("{events:?}") };
     let json = text(json);
     assert!(json.contains(r#""error""#), "{json}");
     json
@@ -50,35 +49,35 @@ async fn a_call_reaches_its_session_through_a_third_node() {
     let [owner, ingress, third] = two_apart_and_one_between(Settings::default()).await;
     let caller = owner.session_of("2025-11-25").await;
     for id in 1..20 {
-        ingress.works(&caller, id).await;
+        ingress.check_call(&caller, id).await;
     }
-    // A session of a node that both reach needs no relay.
+    // A session of a node that both can reach needs no relay.
     let near = third.session_of("2025-11-25").await;
-    ingress.works(&near, 20).await;
+    ingress.check_call(&near, 20).await;
     assert_eq!([&owner, &ingress, &third].map(|node| node.handle.sessions()), [1, 0, 1]);
     let lives = |node: &Node| node.cluster.may_act();
     assert!(lives(&owner) && lives(&ingress) && lives(&third));
 }
 
 #[actix_rt::test]
-async fn a_stream_through_a_third_node_is_as_slow_as_its_reader_and_loses_nothing() {
+async fn a_relayed_stream_is_as_slow_as_its_reader_and_loses_no_event() {
     let [owner, ingress, _third] = two_apart_and_one_between(Settings::default()).await;
     let caller = owner.session_of("2025-11-25").await;
     let mut slow = ingress.call(&caller, 1, "flood");
     opened(&mut slow).await;
-    ingress.works(&caller, 2).await;
-    let told = messages(&all(slow).await);
-    let mut ids: Vec<_> = told.iter().map(|(id, _)| id.clone().unwrap()).collect();
+    ingress.check_call(&caller, 2).await;
+    let events = messages(&receive_all(slow).await);
+    let mut ids: Vec<_> = events.iter().map(|(id, _)| id.clone().unwrap()).collect();
     ids.dedup();
-    assert_eq!((told.len(), ids.len()), (FLOOD + 1, FLOOD + 1));
-    assert!(told.last().unwrap().1.contains("done"));
-    let large = all(ingress.call(&caller, 3, "medium")).await;
+    assert_eq!((events.len(), ids.len()), (FLOOD + 1, FLOOD + 1));
+    assert!(events.last().unwrap().1.contains("done"));
+    let large = receive_all(ingress.call(&caller, 3, "medium")).await;
     let [ReplyEvent::Answer(Answer::Json(json))] = &large[..] else { panic!("{large:?}") };
     assert!(json.len() > MEDIUM_BYTES);
 }
 
 #[actix_rt::test]
-async fn an_owner_learns_through_a_third_node_that_a_client_has_left() {
+async fn an_owner_is_notified_through_a_relay_that_a_client_has_left() {
     let mut settings = Settings::default();
     settings.session.idle_secs = 1;
     let [owner, ingress, _third] = two_apart_and_one_between(settings).await;
@@ -89,33 +88,33 @@ async fn an_owner_learns_through_a_third_node_that_a_client_has_left() {
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(owner.handle.sessions(), 1);
     drop(replies);
-    until(|| owner.handle.sessions() == 0).await;
+    wait_until(|| owner.handle.sessions() == 0).await;
 }
 
 #[actix_rt::test]
-async fn a_stream_through_a_third_node_goes_on_when_its_owner_is_killed() {
+async fn a_relayed_stream_continues_when_its_owner_is_killed() {
     let [mut owner, ingress, third] = two_apart_and_one_between(Settings::default()).await;
     let caller = owner.session_of("2025-11-25").await;
     let mut replies = ingress.call(&caller, 1, "flood");
-    let mut told = Vec::new();
-    while messages(&told).len() < 10 {
-        told.push(next(&mut replies).await.expect("the stream should go on"));
+    let mut events = Vec::new();
+    while messages(&events).len() < 10 {
+        events.push(next(&mut replies).await.expect("the stream should go on"));
     }
-    // All of it is in the log.
-    ingress.works(&caller, 2).await;
+    // All events are in the log.
+    ingress.check_call(&caller, 2).await;
     owner.kill();
-    told.extend(all(replies).await);
-    let told = messages(&told);
-    let mut ids: Vec<_> = told.iter().map(|(id, _)| id.clone().unwrap()).collect();
+    events.extend(receive_all(replies).await);
+    let events = messages(&events);
+    let mut ids: Vec<_> = events.iter().map(|(id, _)| id.clone().unwrap()).collect();
     ids.dedup();
-    assert_eq!((told.len(), ids.len()), (FLOOD + 1, FLOOD + 1));
+    assert_eq!((events.len(), ids.len()), (FLOOD + 1, FLOOD + 1));
     assert_eq!(ingress.handle.sessions() + third.handle.sessions(), 1);
 }
 
 #[actix_rt::test]
-async fn a_session_whose_owner_died_is_taken_up_by_a_node_with_room() {
+async fn a_session_whose_owner_died_is_claimed_by_a_node_with_a_free_slot() {
     let settings = Settings { sessions_max: 2, ..Settings::default() };
-    // A call that comes before the death is noticed may have reached the dead node.
+    // A call that is sent before the death is detected may have reached the dead node.
     let care = Care { rerun: Rerun::Always, ..Care::default() };
     let [mut owner, full, empty] = Common { settings, care, ..Common::default() }.nodes().await;
     let caller = owner.session_of("2025-11-25").await;
@@ -123,32 +122,32 @@ async fn a_session_whose_owner_died_is_taken_up_by_a_node_with_room() {
         full.session_of("2025-11-25").await;
     }
     owner.kill();
-    full.works(&caller, 1).await;
+    full.check_call(&caller, 1).await;
     assert_eq!((full.handle.sessions(), empty.handle.sessions()), (2, 1));
 }
 
-/// The attempts of a call are further and further apart: one comes 0.77 s after the loss of the
-/// owner, and the next 0.5 s later.
+/// The attempts of a call back off: one is made 0.77 s after the loss of the owner, and the next
+/// 0.5 s later.
 #[actix_rt::test]
-async fn a_call_that_waits_for_an_owner_goes_on_as_soon_as_that_is_found_dead() {
-    let store = Arc::new(Forgetful::default());
+async fn a_call_that_waits_for_an_owner_continues_as_soon_as_that_is_found_dead() {
+    let store = Arc::new(LossyStore::default());
     let care = Care { rerun: Rerun::Always, ..Care::default() };
     let common = Common { store: Some(store.clone()), care, ..Common::default() };
     let [mut owner, ingress] = common.nodes().await;
     let caller = owner.session_of("2025-11-25").await;
     let dead = owner.cluster.incarnation();
-    store.marks_nobody.store(true, Ordering::SeqCst);
+    store.refuses_marks.store(true, Ordering::SeqCst);
     owner.kill();
     let found_dead = async {
         tokio::time::sleep(Duration::from_millis(870)).await;
-        store.marks_nobody.store(false, Ordering::SeqCst);
+        store.refuses_marks.store(false, Ordering::SeqCst);
         while !matches!(store.presence(dead).await.unwrap(), Presence::Dead { .. }) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         Instant::now()
     };
     let answered = async {
-        ingress.works(&caller, 1).await;
+        ingress.check_call(&caller, 1).await;
         Instant::now()
     };
     let (found_dead, answered) = tokio::join!(found_dead, answered);
@@ -157,7 +156,7 @@ async fn a_call_that_waits_for_an_owner_goes_on_as_soon_as_that_is_found_dead() 
 }
 
 #[actix_rt::test]
-async fn where_no_node_has_room_the_error_says_so_after_the_time_to_hold() {
+async fn without_a_free_slot_at_any_node_the_error_names_the_bound_after_the_hold_time() {
     let settings = Settings { sessions_max: 1, hold_ms: 2_000, ..Settings::default() };
     let [mut owner, full, other] = Common { settings, ..Common::default() }.nodes().await;
     let caller = owner.session_of("2025-11-25").await;
@@ -166,7 +165,7 @@ async fn where_no_node_has_room_the_error_says_so_after_the_time_to_hold() {
     }
     owner.kill();
     let began = Instant::now();
-    let error = error_of(&all(full.call(&caller, 1, "echo")).await);
+    let error = error_of(&receive_all(full.call(&caller, 1, "echo")).await);
     assert!(error.contains("sessions.sessions_max"), "{error}");
     let took = began.elapsed();
     assert!((Duration::from_secs(2)..Duration::from_secs(4)).contains(&took), "{took:?}");
@@ -174,18 +173,18 @@ async fn where_no_node_has_room_the_error_says_so_after_the_time_to_hold() {
 }
 
 #[actix_rt::test]
-async fn a_result_that_is_too_large_to_be_carried_is_one_error_and_the_tool_runs_once() {
+async fn a_result_above_the_bound_of_links_is_one_error_and_the_tool_runs_once() {
     let bound = Some(MEDIUM_BYTES - 1);
     let common = Common { message_bytes_max: bound, ..Common::default() };
     let [owner, ingress] = common.nodes().await;
     let caller = owner.session_of("2025-11-25").await;
-    let error = error_of(&all(ingress.call(&caller, 1, "medium")).await);
+    let error = error_of(&receive_all(ingress.call(&caller, 1, "medium")).await);
     assert!(error.contains("cluster.message_bytes_max is 299999 bytes"), "{error}");
     assert_eq!(owner.script.calls.load(Ordering::SeqCst), 1);
-    ingress.works(&caller, 2).await;
+    ingress.check_call(&caller, 2).await;
 }
 
-/// A node that opens each stream that it is asked for, and is lost.
+/// A node that opens each requested stream, and is then lost.
 #[derive(Default)]
 struct Unsteady {
     asked: AtomicUsize,
@@ -193,11 +192,11 @@ struct Unsteady {
 
 struct OnceOpen(bool);
 
-/// A peer's reply: the head of a stream that can be gone on with.
+/// A peer's reply: the head of a stream that can be resumed.
 const OPEN: [u8; 14] = [2, 1, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 10, 1];
-/// A peer's reply: the session that it was asked to take up is there.
+/// A peer's reply: the session that it was to claim is there.
 const THERE: [u8; 3] = [2, 0, 4];
-/// How a call ends that only asks its receiver to take the session up.
+/// The last byte of a call that only requests a claim.
 const ASKS: u8 = 3;
 
 impl PeerCallHandler for Unsteady {
@@ -243,9 +242,9 @@ impl PeerCallHandler for AlwaysLost {
     }
 }
 
-/// The call may not be run twice, and had not begun there.
+/// The call must not run twice, and had not started there.
 #[actix_rt::test]
-async fn a_call_outlives_the_node_that_was_asked_to_take_its_session_up() {
+async fn a_call_outlives_the_node_that_was_requested_to_claim_its_session() {
     let store: Arc<dyn Store> = Arc::new(Memory::default());
     let settings = Settings { sessions_max: 1, ..Settings::default() };
     let common = Common { settings, store: Some(Arc::clone(&store)), ..Common::default() };
@@ -260,13 +259,13 @@ async fn a_call_outlives_the_node_that_was_asked_to_take_its_session_up() {
     let lost = Arc::new(AlwaysLost::default());
     let _lost =
         Cluster::join(peers(), store, Versions::UNANNOUNCED).await.unwrap().serve(lost.clone());
-    let call = actix_rt::spawn(all(full.call(&caller, 1, "echo")));
-    until(|| lost.asked.load(Ordering::SeqCst) >= 2).await;
-    // Now there is room.
-    all(full.handle.delete(&own)).await;
-    let told = call.await.unwrap();
-    let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
-    assert!(text(json).contains(r#""ok":true"#), "{told:?}");
+    let call = actix_rt::spawn(receive_all(full.call(&caller, 1, "echo")));
+    wait_until(|| lost.asked.load(Ordering::SeqCst) >= 2).await;
+    // Now a slot is free.
+    receive_all(full.handle.delete(&own)).await;
+    let events = call.await.unwrap();
+    let [ReplyEvent::Answer(Answer::Json(json))] = &events[..] else { panic!("{events:?}") };
+    assert!(text(json).contains(r#""ok":true"#), "{events:?}");
 }
 
 fn peers() -> cluster::Settings {
@@ -277,7 +276,7 @@ fn peers() -> cluster::Settings {
     }
 }
 
-/// A session of another node.
+/// Creates the record of another node's session.
 async fn recorded(store: &dyn Store, world: &World, owner: &Cluster) -> Caller {
     let session = SessionId::parse("a-session").unwrap();
     let record = Record {
@@ -295,7 +294,7 @@ async fn recorded(store: &dyn Store, world: &World, owner: &Cluster) -> Caller {
 }
 
 #[actix_rt::test]
-async fn an_owner_that_only_opens_streams_is_asked_less_and_less_often_and_then_no_more() {
+async fn calls_to_an_owner_that_only_opens_streams_back_off_and_then_stop() {
     let store: Arc<dyn Store> = Arc::new(Memory::default());
     let unsteady = Arc::new(Unsteady::default());
     let owner = Cluster::join(peers(), Arc::clone(&store), Versions::UNANNOUNCED)
@@ -306,8 +305,8 @@ async fn an_owner_that_only_opens_streams_is_asked_less_and_less_often_and_then_
     let world = World::joined(settings, Arc::clone(&store), peers()).await;
     let caller = recorded(&*store, &world, &owner).await;
     let began = Instant::now();
-    let told = all(world.handle.listen(&caller, None)).await;
-    assert!(matches!(told[..], [ReplyEvent::Open { .. }, ReplyEvent::Abort]), "{told:?}");
+    let events = receive_all(world.handle.listen(&caller, None)).await;
+    assert!(matches!(events[..], [ReplyEvent::Open { .. }, ReplyEvent::Abort]), "{events:?}");
     let took = began.elapsed();
     assert!((Duration::from_millis(1_400)..Duration::from_secs(4)).contains(&took), "{took:?}");
     let asked = unsteady.asked.load(Ordering::SeqCst);

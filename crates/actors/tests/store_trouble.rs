@@ -1,11 +1,11 @@
-//! A store that is away, slow or forgetful, and an owner that was deposed.
+//! A store that is unreachable, slow or loses data, and an owner that was deposed.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{FLOOD, STEPS, Script, World, all, messages, next, text, until};
+use crate::support::{FLOOD, STEPS, Script, World, messages, next, receive_all, text, wait_until};
 use actors::{Answer, Refusal, ReplyEvent, Settings};
 use protocol::SessionId;
 use store::{
@@ -13,17 +13,17 @@ use store::{
     StoreLayer, Token,
 };
 
-/// A store that fails, and takes its time.
+/// A store that fails and delays operations on request.
 #[derive(Default)]
-struct Troubled {
+struct FaultyStore {
     memory: Arc<Memory>,
-    /// So many creations fail.
+    /// The number of creations that fail.
     creations: AtomicUsize,
-    /// So many appends are done, and then said to have failed.
+    /// The number of appends that are done and reported as failed.
     appends: AtomicUsize,
-    /// Leases are not renewed.
+    /// Whether lease renewals fail.
     leaseless: AtomicBool,
-    /// Before it does anything.
+    /// The delay of each operation.
     delay: Duration,
 }
 
@@ -36,7 +36,7 @@ fn take_one(count: &AtomicUsize) -> bool {
 }
 
 #[async_trait::async_trait]
-impl StoreLayer for Troubled {
+impl StoreLayer for FaultyStore {
     fn inner(&self) -> Result<Arc<dyn Store>, Error> {
         Ok(Arc::clone(&self.memory) as _)
     }
@@ -64,48 +64,49 @@ impl StoreLayer for Troubled {
     }
 }
 
-fn world(store: Troubled) -> (World, Arc<Troubled>) {
+fn world(store: FaultyStore) -> (World, Arc<FaultyStore>) {
     let store = Arc::new(store);
     let shared: Arc<dyn Store> = Arc::clone(&store) as _;
     (World::on(Settings::default(), Script::default(), shared), store)
 }
 
-/// What the store's log says, entry by entry.
+/// The numbers of the entries in the store's log.
 async fn log(world: &World, session: &SessionId) -> Vec<u64> {
     let log = world.store.read_log(session).await.unwrap();
     log.into_iter().map(|(number, _)| number).collect()
 }
 
 #[actix_rt::test]
-async fn a_session_waits_for_a_store_that_is_slow_or_away_for_a_moment() {
+async fn a_session_waits_for_a_store_that_is_slow_or_unreachable_for_a_moment() {
     tokio::time::pause();
     let delay = Duration::from_millis(20);
-    let (world, _) = world(Troubled { creations: 3.into(), delay, ..Troubled::default() });
+    let (world, _) = world(FaultyStore { creations: 3.into(), delay, ..FaultyStore::default() });
     let caller = world.session().await;
-    world.works(&caller, 1).await;
-    all(world.handle.delete(&caller)).await;
-    world.is_empty().await;
+    world.check_call(&caller, 1).await;
+    receive_all(world.handle.delete(&caller)).await;
+    world.wait_until_empty().await;
 }
 
 #[actix_rt::test]
 async fn a_session_that_cannot_be_recorded_is_refused_and_leaves_nothing() {
     tokio::time::pause();
-    let (world, _) = world(Troubled { creations: 1_000_000.into(), ..Troubled::default() });
-    let mut opened = world.begin().await.unwrap();
-    let told = tokio::time::timeout(Duration::from_secs(60), opened.replies.next()).await.unwrap();
+    let (world, _) = world(FaultyStore { creations: 1_000_000.into(), ..FaultyStore::default() });
+    let mut opened = world.initialize().await.unwrap();
+    let events =
+        tokio::time::timeout(Duration::from_secs(60), opened.replies.next()).await.unwrap();
     assert!(
-        matches!(&told, Some(ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable)))),
-        "{told:?}"
+        matches!(&events, Some(ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable)))),
+        "{events:?}"
     );
-    world.is_empty().await;
+    world.wait_until_empty().await;
 }
 
 #[actix_rt::test]
 async fn a_client_that_leaves_while_the_session_is_recorded_leaves_nothing_unended() {
     tokio::time::pause();
     let delay = Duration::from_millis(100);
-    let (world, store) = world(Troubled { delay, ..Troubled::default() });
-    let opened = world.begin().await.unwrap();
+    let (world, store) = world(FaultyStore { delay, ..FaultyStore::default() });
+    let opened = world.initialize().await.unwrap();
     tokio::time::sleep(Duration::from_millis(10)).await;
     let session = opened.session.clone();
     drop(opened);
@@ -119,11 +120,11 @@ async fn a_client_that_leaves_while_the_session_is_recorded_leaves_nothing_unend
 async fn a_stream_survives_appends_of_unknown_outcome_without_loss_or_double() {
     tokio::time::pause();
     let delay = Duration::from_millis(1);
-    let (world, store) = world(Troubled { delay, ..Troubled::default() });
+    let (world, store) = world(FaultyStore { delay, ..FaultyStore::default() });
     let caller = world.session().await;
     store.appends.store(3, Ordering::SeqCst);
-    let told = all(world.call(&caller, 1, "flood")).await;
-    assert_eq!(messages(&told).len(), FLOOD + 1);
+    let events = receive_all(world.call(&caller, 1, "flood")).await;
+    assert_eq!(messages(&events).len(), FLOOD + 1);
     let numbers = log(&world, &caller.session).await;
     assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
     assert_eq!(numbers.len(), FLOOD + 3, "the stream's opening, its events and its end");
@@ -131,7 +132,7 @@ async fn a_stream_survives_appends_of_unknown_outcome_without_loss_or_double() {
 
 #[actix_rt::test]
 async fn a_deposed_owner_stops_and_cuts_its_streams() {
-    let (world, store) = world(Troubled::default());
+    let (world, store) = world(FaultyStore::default());
     let caller = world.session().await;
     let held = store.memory.read(&caller.session).await.unwrap().unwrap().owner;
     let new = Owner { token: held.token.next(7), node: Incarnation(7) };
@@ -141,16 +142,16 @@ async fn a_deposed_owner_stops_and_cuts_its_streams() {
         .claim(&caller.session, expected, new, None, Duration::from_secs(60))
         .await
         .unwrap();
-    let told = all(world.call(&caller, 1, "flood")).await;
-    // A node on its own knows no other node, so the session of another owner is unknown to it.
+    let events = receive_all(world.call(&caller, 1, "flood")).await;
+    // A cluster of one knows no other node, so the session of another owner is unknown to it.
     let refused = [Answer::Refused(Refusal::UnknownSession)].map(ReplyEvent::Answer);
-    assert_eq!(format!("{told:?}"), format!("{refused:?}"));
-    world.is_empty().await;
+    assert_eq!(format!("{events:?}"), format!("{refused:?}"));
+    world.wait_until_empty().await;
     let record = store.memory.read(&caller.session).await.unwrap().unwrap();
     assert_eq!((record.owner, record.status), (new, store::RecordStatus::Owned));
 }
 
-/// A node with a lease that is soon over where it is not renewed.
+/// A node with a short lease.
 async fn joined(settings: Settings, store: Arc<dyn Store>) -> World {
     let peers = cluster::Settings {
         listen: "127.0.0.1:0".into(),
@@ -163,99 +164,99 @@ async fn joined(settings: Settings, store: Arc<dyn Store>) -> World {
     World::joined(settings, store, peers).await
 }
 
-/// Whether the lease comes back nobody knows, and a client may not wait for ever.
+/// The return of the lease is not certain, so the wait of a client is bounded.
 #[actix_rt::test]
 async fn a_call_at_a_node_whose_lease_stays_lost_is_held_for_as_long_as_any_other() {
-    let store = Arc::new(Troubled::default());
+    let store = Arc::new(FaultyStore::default());
     let settings = Settings { hold_ms: 1, store_wait_secs: 0, ..Settings::default() };
     let world = joined(settings, store.clone()).await;
     let joined = world.handle.cluster().clone();
     let caller = world.session().await;
     store.leaseless.store(true, Ordering::SeqCst);
-    until(|| !joined.may_act()).await;
-    // A new session for as long as it waits for a store.
-    assert_eq!(world.begin().await.err(), Some(Refusal::Unavailable));
-    let told = all(world.call(&caller, 1, "echo")).await;
-    let [ReplyEvent::Answer(Answer::Json(word))] = &told[..] else { panic!("{told:?}") };
+    wait_until(|| !joined.may_act()).await;
+    // A new session waits as long as it would for a store.
+    assert_eq!(world.initialize().await.err(), Some(Refusal::Unavailable));
+    let events = receive_all(world.call(&caller, 1, "echo")).await;
+    let [ReplyEvent::Answer(Answer::Json(word))] = &events[..] else { panic!("{events:?}") };
     let word = String::from_utf8_lossy(word);
     assert!(word.contains("could not be reached"), "{word}");
     assert_eq!(world.script.requests.load(Ordering::SeqCst), 0);
 
     store.leaseless.store(false, Ordering::SeqCst);
-    until(|| joined.may_act()).await;
-    world.works(&caller, 2).await;
+    wait_until(|| joined.may_act()).await;
+    world.check_call(&caller, 2).await;
 }
 
-/// No other node asks for the session, and its own cannot know that.
+/// No other node claims the session, and its own node cannot know that.
 #[actix_rt::test]
 async fn a_call_in_flight_at_a_node_whose_lease_stays_lost_ends_after_the_hold_time() {
-    let store = Arc::new(Troubled::default());
+    let store = Arc::new(FaultyStore::default());
     let settings = Settings { hold_ms: 1_000, ..Settings::default() };
     let world = joined(settings, store.clone()).await;
     let joined = world.handle.cluster().clone();
-    // Clients of this revision wait for long before their answer becomes a stream.
+    // For clients of this revision, the answer becomes a stream late.
     let (caller, other) = (world.session_in("2025-06-18").await, world.session().await);
     let mut streaming = world.call(&other, 1, "steps");
     let head = next(&mut streaming).await;
     assert!(matches!(head, Some(ReplyEvent::Open { .. })), "{head:?}");
     let waiting = world.call(&caller, 2, "later");
-    world.heard(2).await;
+    world.wait_for_requests(2).await;
     store.leaseless.store(true, Ordering::SeqCst);
-    until(|| !joined.may_act()).await;
+    wait_until(|| !joined.may_act()).await;
 
     let lost = Instant::now();
-    let told = all(waiting).await;
-    let [ReplyEvent::Answer(Answer::Json(error))] = &told[..] else { panic!("{told:?}") };
+    let events = receive_all(waiting).await;
+    let [ReplyEvent::Answer(Answer::Json(error))] = &events[..] else { panic!("{events:?}") };
     let error = text(error);
     assert!(error.contains(r#""id":2"#) && error.contains("-32000"), "{error}");
     assert!(error.contains("could not act on it for 1 s (sessions.hold_ms)"), "{error}");
     let took = lost.elapsed();
-    // Noticed when the next renewal has failed.
+    // Detected when the next renewal has failed.
     assert!((900..2_000).contains(&took.as_millis()), "{took:?}");
 
-    // Nothing was run twice, what is a stream goes on, and so does the session.
+    // No call ran twice, and streams and session continue.
     store.leaseless.store(false, Ordering::SeqCst);
-    until(|| joined.may_act()).await;
+    wait_until(|| joined.may_act()).await;
     world.script.gate.notify_waiters();
-    let told = all(streaming).await;
-    assert_eq!(messages(&told).len(), STEPS + 1, "{told:?}");
+    let events = receive_all(streaming).await;
+    assert_eq!(messages(&events).len(), STEPS + 1, "{events:?}");
     assert_eq!(world.script.calls.load(Ordering::SeqCst), 2);
-    world.works(&caller, 3).await;
+    world.check_call(&caller, 3).await;
 }
 
 #[actix_rt::test]
 async fn a_node_whose_lease_is_lost_does_not_act_until_it_is_renewed() {
-    let store = Arc::new(Troubled::default());
+    let store = Arc::new(FaultyStore::default());
     let world = joined(Settings::default(), store.clone()).await;
     let joined = world.handle.cluster().clone();
     let caller = world.session().await;
     let before = store.memory.read(&caller.session).await.unwrap().unwrap().owner;
     store.leaseless.store(true, Ordering::SeqCst);
-    until(|| !joined.may_act()).await;
-    let waiting = actix_rt::spawn(all(world.call(&caller, 1, "echo")));
+    wait_until(|| !joined.may_act()).await;
+    let waiting = actix_rt::spawn(receive_all(world.call(&caller, 1, "echo")));
     let renewed = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!waiting.is_finished() && world.script.requests.load(Ordering::SeqCst) == 0);
         assert_eq!(world.handle.sessions(), 1);
         store.leaseless.store(false, Ordering::SeqCst);
     };
-    // No client repeats an `initialize`: it waits, too.
-    let (opened, ()) = tokio::join!(world.begin(), renewed);
-    let told = all(opened.unwrap().replies).await;
-    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{told:?}");
-    // Others may have seen it gone, so it acts only under a new token.
-    let told = waiting.await.unwrap();
-    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Json(_))]), "{told:?}");
+    // No client repeats an `initialize`, so it is held as well.
+    let (opened, ()) = tokio::join!(world.initialize(), renewed);
+    let events = receive_all(opened.unwrap().replies).await;
+    assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{events:?}");
+    // Other nodes may have seen it without a lease, so it acts only under a new token.
+    let events = waiting.await.unwrap();
+    assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Json(_))]), "{events:?}");
     let now = store.memory.read(&caller.session).await.unwrap().unwrap().owner;
     assert_eq!((now.node, now.token.counter), (before.node, before.token.counter + 1));
-    world.works(&caller, 2).await;
+    world.check_call(&caller, 2).await;
 }
 
 #[actix_rt::test]
-async fn a_duplex_session_that_cannot_be_recorded_is_refused_before_anyone_knows_it() {
+async fn a_duplex_session_that_cannot_be_recorded_is_refused_before_its_id_is_sent() {
     tokio::time::pause();
-    let (world, _) = world(Troubled { creations: 1_000_000.into(), ..Troubled::default() });
+    let (world, _) = world(FaultyStore { creations: 1_000_000.into(), ..FaultyStore::default() });
     let refused = world.handle.connect(&world.tenant, &world.principal).await.err();
     assert_eq!(refused, Some(Refusal::Unavailable));
-    world.is_empty().await;
+    world.wait_until_empty().await;
 }

@@ -1,11 +1,11 @@
-//! A node is killed, and its sessions go on elsewhere: what clients are told on connections
-//! that outlive it.
+//! A node is killed, and its sessions continue elsewhere: the events of connections that outlive
+//! it.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::support::nodes::Common;
-use crate::support::{STEPS, World, all, messages, next, text, until};
+use crate::support::{STEPS, World, messages, next, receive_all, text, wait_until};
 use actors::{Answer, Caller, Care, Frame, Refusal, ReplyEvent, ReplyStream, Settings};
 use backends::LinkEvent;
 use bytes::Bytes;
@@ -14,14 +14,14 @@ use protocol::{Body, Message, Method, Notification};
 
 const REVISIONS: [&str; 3] = ["2025-03-26", "2025-06-18", "2025-11-25"];
 
-/// Whoever calls before a death is noticed may have been heard by the dead, so a test in
-/// which that is so lets its calls be made twice.
+/// A call that is sent before the death is detected may have reached the dead node. Tests with such
+/// calls permit them to run twice.
 fn always() -> Care {
     Care { rerun: Rerun::Always, ..Care::default() }
 }
 
-/// What the server says to nobody in particular, as soon as there is a link to say it on.
-/// Of a killed node's links, somebody may still hold an end.
+/// Sends a notification of the server that belongs to no request, once a link is open. A killed
+/// node's link may still have an open end.
 async fn says(node: &World, number: usize) {
     let params = format!(r#"{{"level":"error","data":{number}}}"#);
     let message = Notification::new(Method::LogMessage, Some(params.as_bytes())).into();
@@ -29,45 +29,44 @@ async fn says(node: &World, number: usize) {
     sender.send(LinkEvent::Message { message, about: None }).await.unwrap();
 }
 
-/// How many links were opened, on all nodes.
+/// The number of links that were opened, on all nodes.
 fn links(node: &World) -> usize {
     node.script.senders.lock().unwrap().len()
 }
 
-/// A stream that is told what the server says to nobody in particular.
+/// Opens a stream for notifications that belong to no request.
 async fn listening(node: &World, caller: &Caller) -> ReplyStream {
     let mut replies = node.handle.listen(caller, None);
-    let told = next(&mut replies).await;
-    assert!(matches!(told, Some(ReplyEvent::Open { welcome: false, .. })), "{told:?}");
+    let events = next(&mut replies).await;
+    assert!(matches!(events, Some(ReplyEvent::Open { welcome: false, .. })), "{events:?}");
     replies
 }
 
-/// Reads until there are so many messages; there may be no second head, and nothing that
-/// is not for clients.
+/// Reads `count` messages. Fails on a second head, and on events that are not for clients.
 async fn some(replies: &mut ReplyStream, count: usize) -> Vec<(Option<String>, String)> {
-    let mut told = Vec::new();
-    while messages(&told).len() < count {
+    let mut events = Vec::new();
+    while messages(&events).len() < count {
         let next = next(replies).await.expect("the stream ended");
         assert!(matches!(next, ReplyEvent::Frame(_)), "{next:?}");
-        told.push(next);
+        events.push(next);
     }
-    messages(&told)
+    messages(&events)
 }
 
-/// Waits until something is so, while a client waits for the next message.
+/// Waits until the condition holds, while a client waits for the next message.
 async fn meanwhile(replies: &mut ReplyStream, is: impl Fn() -> bool) {
     tokio::select! {
-        told = told(replies) => panic!("{told:?}"),
-        () = until(is) => {}
+        events = next_event(replies) => panic!("{events:?}"),
+        () = wait_until(is) => {}
     }
 }
 
-/// The next thing that is more than a sign of life or a cursor.
-async fn told(replies: &mut ReplyStream) -> Option<ReplyEvent> {
+/// The next event that is neither a keep-alive nor a cursor.
+async fn next_event(replies: &mut ReplyStream) -> Option<ReplyEvent> {
     loop {
         match replies.next().await {
             Some(ReplyEvent::Frame(Frame::Cursor { .. } | Frame::KeepAlive)) => {}
-            told => return told,
+            events => return events,
         }
     }
 }
@@ -89,8 +88,8 @@ fn ids_differ(messages: &[(Option<String>, String)]) {
 
 /// The one JSON answer, which is an error of this request.
 async fn error_of(replies: ReplyStream, id: i64) -> String {
-    let told = all(replies).await;
-    let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    let events = receive_all(replies).await;
+    let [ReplyEvent::Answer(Answer::Json(json))] = &events[..] else { panic!("{events:?}") };
     let json = text(json);
     assert!(json.contains(&format!(r#""id":{id},"error""#)), "{json}");
     json
@@ -102,24 +101,24 @@ fn post(json: &str) -> Body {
 
 async fn accepted(node: &World, caller: &Caller, method: Method) {
     let body = Body::One(Message::Notification(Notification::new(method, None)));
-    let told = all(node.handle.post(caller, body, None)).await;
-    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
+    let events = receive_all(node.handle.post(caller, body, None)).await;
+    assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Accepted)]), "{events:?}");
 }
 
 #[actix_rt::test]
-async fn a_stream_goes_on_where_it_is_when_its_owner_is_killed() {
+async fn a_stream_continues_on_its_connection_when_its_owner_is_killed() {
     for revision in REVISIONS {
         let [mut owner, other] = Common::default().nodes().await;
         let caller = owner.session_of(revision).await;
         let mut replies = listening(&other, &caller).await;
-        until(|| links(&other) == 1).await;
+        wait_until(|| links(&other) == 1).await;
         for number in 0..5 {
             says(&other, number).await;
         }
         let mut seen = some(&mut replies, 5).await;
         let died = Instant::now();
         owner.kill();
-        // It is claimed because somebody listens, not because somebody asks.
+        // The session is claimed for an open stream, without a request.
         meanwhile(&mut replies, || links(&other) == 2).await;
         for number in 5..10 {
             says(&other, number).await;
@@ -131,13 +130,13 @@ async fn a_stream_goes_on_where_it_is_when_its_owner_is_killed() {
         ids_differ(&seen);
         assert!(dark < Duration::from_secs(1), "{revision}: dark for {dark:?}");
 
-        // What was told is what is written, no more and no less.
+        // The client received exactly the events of the log.
         let after = seen[0].0.clone();
         let mut resumed = other.handle.listen(&caller, after);
         assert!(matches!(next(&mut resumed).await, Some(ReplyEvent::Open { .. })));
         assert_eq!(some(&mut resumed, 9).await, seen[1..]);
-        // The newer one has displaced it, in order.
-        assert!(messages(&all(replies).await).is_empty());
+        // The newer stream has replaced it, and it ends in order.
+        assert!(messages(&receive_all(replies).await).is_empty());
     }
 }
 
@@ -148,25 +147,25 @@ async fn a_stream_outlives_two_owners_in_a_row() {
     let caller = first.session_of("2025-11-25").await;
     let mut replies = listening(&last, &caller).await;
     let mut elsewhere = listening(&second, &caller).await;
-    until(|| links(&last) == 1).await;
-    // To the newest stream.
+    wait_until(|| links(&last) == 1).await;
+    // The event goes to the newest stream.
     says(&last, 0).await;
     some(&mut elsewhere, 1).await;
     first.kill();
     meanwhile(&mut replies, || links(&last) == 2).await;
     drop(elsewhere);
-    second.works(&caller, 1).await;
+    second.check_call(&caller, 1).await;
     let owners = (second.handle.sessions(), last.handle.sessions());
     assert!(owners == (1, 0) || owners == (0, 1), "{owners:?}");
     second.kill();
-    last.works(&caller, 2).await;
+    last.check_call(&caller, 2).await;
     says(&last, 1).await;
     assert_eq!(numbers(&some(&mut replies, 1).await), [1]);
     assert_eq!(last.handle.sessions(), 1);
 }
 
 #[actix_rt::test]
-async fn a_call_that_may_be_made_twice_goes_on_upon_the_same_stream() {
+async fn a_call_that_may_run_twice_continues_on_the_same_stream() {
     for revision in REVISIONS {
         let common = Common { care: always(), ..Common::default() };
         let [mut owner, other] = common.nodes().await;
@@ -177,8 +176,8 @@ async fn a_call_that_may_be_made_twice_goes_on_upon_the_same_stream() {
         owner.kill();
         seen.extend(some(&mut replies, STEPS).await);
         other.script.gate.notify_one();
-        let rest = all(replies).await;
-        assert!(rest.iter().all(|told| matches!(told, ReplyEvent::Frame(_))), "{rest:?}");
+        let rest = receive_all(replies).await;
+        assert!(rest.iter().all(|events| matches!(events, ReplyEvent::Frame(_))), "{rest:?}");
         seen.extend(messages(&rest));
         ids_differ(&seen);
         assert_eq!(seen.len(), 2 * STEPS + 1, "{revision}: {seen:?}");
@@ -188,7 +187,7 @@ async fn a_call_that_may_be_made_twice_goes_on_upon_the_same_stream() {
 }
 
 #[actix_rt::test]
-async fn a_call_that_may_not_be_made_twice_ends_with_one_error_on_its_stream() {
+async fn a_call_that_may_not_run_twice_ends_with_one_error_on_its_stream() {
     for revision in REVISIONS {
         let [mut owner, other] = Common::default().nodes().await;
         let caller = owner.session_of(revision).await;
@@ -196,24 +195,24 @@ async fn a_call_that_may_not_be_made_twice_ends_with_one_error_on_its_stream() {
         assert!(matches!(next(&mut replies).await, Some(ReplyEvent::Open { .. })));
         let mut seen = some(&mut replies, STEPS).await;
         owner.kill();
-        let rest = all(replies).await;
-        assert!(rest.iter().all(|told| matches!(told, ReplyEvent::Frame(_))), "{rest:?}");
+        let rest = receive_all(replies).await;
+        assert!(rest.iter().all(|events| matches!(events, ReplyEvent::Frame(_))), "{rest:?}");
         seen.extend(messages(&rest));
         ids_differ(&seen);
         assert_eq!(seen.len(), STEPS + 1, "{revision}: {seen:?}");
         assert!(seen.last().unwrap().1.contains(r#""id":1,"error""#), "{seen:?}");
-        // What its server was asked meanwhile is which tools it has.
+        // Meanwhile the server received only `tools/list`.
         assert!(calls(&other) == 1, "{revision}");
     }
 }
 
-/// How many calls of tools the servers heard.
+/// The number of tool calls that the servers received.
 fn calls(node: &World) -> usize {
     node.script.calls.load(Ordering::SeqCst)
 }
 
 #[actix_rt::test]
-async fn a_call_that_nothing_was_said_of_is_made_again_or_ends_with_one_error() {
+async fn a_call_without_any_event_runs_again_or_ends_with_one_error() {
     for (care, made) in [(always(), 2), (Care::default(), 1)] {
         let [mut owner, other] = Common { care, ..Common::default() }.nodes().await;
         let caller = owner.session_of("2025-11-25").await;
@@ -226,17 +225,19 @@ async fn a_call_that_nothing_was_said_of_is_made_again_or_ends_with_one_error() 
         } else {
             meanwhile(&mut replies, || calls(&other) == 2).await;
             other.script.gate.notify_one();
-            let told = all(replies).await;
-            let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
-            assert!(text(json).contains(r#""late":true"#), "{told:?}");
+            let events = receive_all(replies).await;
+            let [ReplyEvent::Answer(Answer::Json(json))] = &events[..] else {
+                panic!("{events:?}")
+            };
+            assert!(text(json).contains(r#""late":true"#), "{events:?}");
         }
         assert_eq!(calls(&other), made);
-        other.works(&caller, 8).await;
+        other.check_call(&caller, 8).await;
     }
 }
 
 #[actix_rt::test]
-async fn a_batch_that_nothing_was_said_of_ends_with_an_error_for_each_request() {
+async fn a_batch_without_any_event_ends_with_an_error_for_each_request() {
     let [mut owner, other] = Common::default().nodes().await;
     let caller = owner.session_of("2025-03-26").await;
     let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}},
@@ -245,36 +246,36 @@ async fn a_batch_that_nothing_was_said_of_ends_with_an_error_for_each_request() 
     let mut replies = other.handle.post(&caller, post(batch), None);
     meanwhile(&mut replies, || calls(&other) == 2).await;
     owner.kill();
-    let told = all(replies).await;
-    let [ReplyEvent::Answer(Answer::Array(errors))] = &told[..] else { panic!("{told:?}") };
+    let events = receive_all(replies).await;
+    let [ReplyEvent::Answer(Answer::Array(errors))] = &events[..] else { panic!("{events:?}") };
     let errors: Vec<_> = errors.iter().map(text).collect();
     assert!(errors[0].contains("\"id\":1,") && errors[1].contains("\"id\":\"two\","), "{errors:?}");
     assert_eq!(errors.len(), 2);
-    other.works(&caller, 3).await;
+    other.check_call(&caller, 3).await;
 }
 
 #[actix_rt::test]
-async fn whatever_comes_after_a_death_is_done_by_whoever_it_comes_to() {
+async fn every_request_after_a_death_is_handled_by_the_node_that_receives_it() {
     let [mut owner, one, other] = Common { care: always(), ..Common::default() }.nodes().await;
     let mut callers = Vec::new();
     for _ in 0..4 {
         callers.push(owner.session_of("2025-11-25").await);
     }
-    // Whose location is known, and whose are not.
-    one.works(&callers[0], 1).await;
+    // One session with a cached location, and others without.
+    one.check_call(&callers[0], 1).await;
     owner.kill();
-    one.works(&callers[0], 2).await;
+    one.check_call(&callers[0], 2).await;
     accepted(&one, &callers[1], Method::RootsListChanged).await;
     listening(&one, &callers[2]).await;
-    let told = all(one.handle.delete(&callers[3])).await;
-    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
+    let events = receive_all(one.handle.delete(&callers[3])).await;
+    assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Ended)]), "{events:?}");
     for caller in &callers[..3] {
-        other.works(caller, 3).await;
+        other.check_call(caller, 3).await;
     }
-    let told = all(other.call(&callers[3], 4, "echo")).await;
+    let events = receive_all(other.call(&callers[3], 4, "echo")).await;
     assert!(
-        matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(Refusal::UnknownSession))]),
-        "{told:?}"
+        matches!(&events[..], [ReplyEvent::Answer(Answer::Refused(Refusal::UnknownSession))]),
+        "{events:?}"
     );
     assert_eq!((one.handle.sessions(), other.handle.sessions()), (3, 0));
 }
@@ -283,7 +284,7 @@ async fn whatever_comes_after_a_death_is_done_by_whoever_it_comes_to() {
 async fn many_clients_at_two_nodes_take_a_session_over_once() {
     let [mut owner, one, other] = Common { care: always(), ..Common::default() }.nodes().await;
     let caller = owner.session_of("2025-11-25").await;
-    one.works(&caller, 1).await;
+    one.check_call(&caller, 1).await;
     owner.kill();
     let mut calls = Vec::new();
     for id in 0..20 {
@@ -291,29 +292,29 @@ async fn many_clients_at_two_nodes_take_a_session_over_once() {
         calls.push(node.call(&caller, 100 + id, "echo"));
     }
     for call in calls {
-        let told = all(call).await;
-        let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
-        assert!(text(json).contains(r#""ok":true"#), "{told:?}");
+        let events = receive_all(call).await;
+        let [ReplyEvent::Answer(Answer::Json(json))] = &events[..] else { panic!("{events:?}") };
+        assert!(text(json).contains(r#""ok":true"#), "{events:?}");
     }
     assert_eq!(one.handle.sessions() + other.handle.sessions(), 1);
 }
 
 #[actix_rt::test]
-async fn what_a_client_posted_and_did_not_wait_for_outlives_the_owner() {
+async fn a_posted_request_whose_client_left_outlives_the_owner() {
     let [mut owner, other] = Common { care: always(), ..Common::default() }.nodes().await;
     let caller = owner.session_of("2025-11-25").await;
-    other.works(&caller, 1).await;
+    other.check_call(&caller, 1).await;
     owner.kill();
     drop(other.call(&caller, 2, "later"));
-    until(|| calls(&other) == 2).await;
+    wait_until(|| calls(&other) == 2).await;
 }
 
 #[actix_rt::test]
-async fn who_leaves_a_killed_owner_gets_a_word_when_nobody_can_take_the_session() {
+async fn a_client_of_a_killed_owner_gets_an_error_when_no_node_can_take_the_session_over() {
     let settings = Settings { hold_ms: 300, sessions_max: 1, ..Settings::default() };
     let [mut owner, other] = Common { settings, ..Common::default() }.nodes().await;
     let caller = owner.session_of("2025-11-25").await;
-    // It has no room for another.
+    // The node has no slot for another session.
     let _own = other.session_of("2025-11-25").await;
     let mut stream = listening(&other, &caller).await;
     let mut call = other.call(&caller, 1, "hang");
@@ -324,19 +325,19 @@ async fn who_leaves_a_killed_owner_gets_a_word_when_nobody_can_take_the_session(
     assert!(error.contains("sessions.sessions_max") && error.contains("try again"), "{error}");
     let held = died.elapsed();
     assert!(held >= Duration::from_millis(300), "given up after {held:?}");
-    // A client comes back to what broke off.
-    let told = told(&mut stream).await;
-    assert!(matches!(told, Some(ReplyEvent::Abort)), "{told:?}");
+    // The client resumes the stream that broke off.
+    let events = next_event(&mut stream).await;
+    assert!(matches!(events, Some(ReplyEvent::Abort)), "{events:?}");
     let body = Body::One(Message::Notification(Notification::new(Method::RootsListChanged, None)));
-    let told = all(other.handle.post(&caller, body, None)).await;
+    let events = receive_all(other.handle.post(&caller, body, None)).await;
     assert!(
-        matches!(&told[..], [ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]),
-        "{told:?}"
+        matches!(&events[..], [ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]),
+        "{events:?}"
     );
 }
 
 #[actix_rt::test]
-async fn a_request_is_held_until_somebody_has_room() {
+async fn a_request_is_held_until_a_node_has_a_free_slot() {
     let settings = Settings { sessions_max: 1, ..Settings::default() };
     let common = Common { settings, care: always(), ..Common::default() };
     let [mut owner, other] = common.nodes().await;
@@ -345,21 +346,21 @@ async fn a_request_is_held_until_somebody_has_room() {
     let mut stream = listening(&other, &caller).await;
     owner.kill();
     let held = other.call(&caller, 1, "echo");
-    let reading = actix_rt::spawn(all(held));
+    let reading = actix_rt::spawn(receive_all(held));
     tokio::time::sleep(crate::support::nodes::MOMENT).await;
     assert!(!reading.is_finished(), "it is held");
-    let told = all(other.handle.delete(&own)).await;
-    assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Ended)]), "{told:?}");
-    let told = reading.await.unwrap();
-    let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
-    assert!(text(json).contains(r#""ok":true"#), "{told:?}");
-    until(|| links(&other) == 3).await;
+    let events = receive_all(other.handle.delete(&own)).await;
+    assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Ended)]), "{events:?}");
+    let events = reading.await.unwrap();
+    let [ReplyEvent::Answer(Answer::Json(json))] = &events[..] else { panic!("{events:?}") };
+    assert!(text(json).contains(r#""ok":true"#), "{events:?}");
+    wait_until(|| links(&other) == 3).await;
     says(&other, 5).await;
     assert_eq!(numbers(&some(&mut stream, 1).await), [5]);
 }
 
 #[actix_rt::test]
-async fn no_more_are_held_than_may_be() {
+async fn no_more_requests_are_held_than_the_bound() {
     let settings = Settings { held_max: 1, sessions_max: 1, ..Settings::default() };
     let [mut owner, other] = Common { settings, ..Common::default() }.nodes().await;
     let caller = owner.session_of("2025-11-25").await;

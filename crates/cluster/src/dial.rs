@@ -150,7 +150,7 @@ async fn keep_linked(node: &Arc<MemberNode>, link: &Arc<PeerLink>) {
         };
         match failure {
             Failure::Superseded(by) if gone => {
-                tracing::info!(node = %peer, %by, "peer process was replaced by a new one at the same address");
+                tracing::info!(node = %peer, %by, "peer process was replaced");
             }
             Failure::Incompatible(why) if detector.attempts() % ATTEMPTS_A_LOG_LINE == 1 => {
                 tracing::warn!(

@@ -175,7 +175,7 @@ impl Cluster {
         tokio::spawn(upkeep::keep_lease(node.clone(), leaving.clone(), left.clone().drop_guard()));
         tokio::spawn(upkeep::keep_looking(node.clone(), leaving.clone()));
         tokio::spawn(upkeep::mark_former_nodes(node.clone()));
-        tracing::info!(incarnation = %node.incarnation, address = %node.local.address, "joined the cluster");
+        tracing::info!(incarnation = %node.incarnation, address = %node.local.address, "joined");
         let sockets = listener.map(|(sockets, _)| sockets);
         Ok(Membership { cluster: Self { node, leaving, left }, sockets })
     }

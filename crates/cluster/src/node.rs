@@ -132,7 +132,7 @@ impl MemberNode {
         let namesake = loop {
             match self.namesake().await {
                 Err(store::Error::Unavailable(why)) if Instant::now() < until => {
-                    tracing::warn!(%why, "store unreachable; retrying for up to 10 s before the start fails");
+                    tracing::warn!(%why, "store unreachable; the start waits up to 10 s");
                     sleep(START_PAUSE).await;
                 }
                 looked => break looked.map_err(crate::Error::Store)?,
@@ -177,7 +177,7 @@ impl MemberNode {
         loop {
             match self.try_to_take_first_lease().await {
                 Err(store::Error::Unavailable(why)) if Instant::now() < until => {
-                    tracing::warn!(%why, "store unreachable; retrying for up to 10 s before the start fails");
+                    tracing::warn!(%why, "store unreachable; the start waits up to 10 s");
                     sleep(START_PAUSE).await;
                 }
                 outcome => return outcome,

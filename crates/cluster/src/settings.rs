@@ -171,7 +171,7 @@ impl Settings {
         }
         if IpAddr::is_unspecified(&bound.ip()) {
             return Err(Error::Settings(
-                "cluster.listen is the wildcard address; set cluster.advertise to the address that peers use"
+                "cluster.listen is the wildcard address; set cluster.advertise to one for peers"
                     .to_owned(),
             ));
         }

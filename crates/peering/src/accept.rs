@@ -127,12 +127,12 @@ async fn meet(
         }
         Err(Unmet::Unproven) => {
             metrics::LINKS_REFUSED.inc();
-            tracing::warn!(%from, "refused a peer: it does not know cluster.secret; give all nodes the same one");
+            tracing::warn!(%from, "refused a peer: it does not know cluster.secret");
             None
         }
         Err(Unmet::Incompatible(theirs)) => {
             // The link in the other direction logs this once for each peer.
-            tracing::debug!(%from, %theirs, own = %local.versions, "refused a peer: no common payload version");
+            tracing::debug!(%from, %theirs, own = %local.versions, "refused a peer: versions differ");
             None
         }
         Err(error) => {

@@ -383,7 +383,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_of_a_peer_are_decoded_or_rejected(bytes: Vec<u8>, which in 0..7_usize, at: usize) {
+        fn any_bytes_of_a_peer_are_decoded_or_rejected(
+            bytes: Vec<u8>,
+            which in 0..7_usize,
+            at: usize,
+        ) {
             for format in Format::ALL {
                 let request = &requests()[which];
                 let relayed = ForwardedRequest::encode_relayed(&caller(), request.as_ref(), Incarnation(7), format);

@@ -216,7 +216,7 @@ impl RoutedRequest {
                         }
                         None => {
                             tracing::error!(
-                                "undecodable reply from a peer; check that all nodes run compatible versions"
+                                "undecodable reply from a peer; check the versions of all nodes"
                             );
                             self.route.owner_lost()
                         }

@@ -45,9 +45,7 @@ impl PeerCallHandler for PeerService {
                 return Some(Box::new(RelayedReplies(peer.call(call))));
             }
             None => {
-                tracing::error!(
-                    "undecodable call from a peer; check that all nodes run compatible versions"
-                );
+                tracing::error!("undecodable call from a peer; check the versions of all nodes");
                 return Some(Box::new(Refused(Some(Refusal::Unavailable), format)));
             }
         };

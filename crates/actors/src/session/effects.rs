@@ -145,7 +145,7 @@ impl SessionActor {
     /// Handles the result of creating the record.
     pub(super) fn record_created(&mut self, outcome: Result<(), Error>) {
         if let Err(error) = outcome {
-            tracing::error!(session = ?self.handle.session, %error, "creating the record of a session failed");
+            tracing::error!(session = ?self.handle.session, %error, "creating a session record failed");
             self.abandon(End::Unrecorded);
             return;
         }

@@ -195,7 +195,7 @@ impl LogWriter {
         };
         if let Some(error) = error {
             metrics::LOG_RETRIES.inc();
-            tracing::warn!(session = ?self.ownership.session(), %error, "writing a session to the store failed; it is retried");
+            tracing::warn!(session = ?self.ownership.session(), %error, "session write failed; retrying");
         }
     }
 }

@@ -187,7 +187,7 @@ impl Random {
         let mut words = [0; 24];
         let read = getrandom::fill(&mut uuid).and_then(|()| getrandom::fill(&mut words));
         if let Err(error) = read {
-            tracing::error!(%error, "creating a session failed: the operating system returned no random bytes");
+            tracing::error!(%error, "creating a session failed: the system returned no random bytes");
             return Err(Refusal::Unavailable);
         }
         let mut words = words

@@ -141,7 +141,7 @@ async fn end_corrupt(node: &Node, session: &SessionId, token: Token, error: Unre
 async fn pass_on(node: &Node, session: &SessionId, record: &Record) -> ClaimOutcome {
     let (claimed, _) = claim(node, session, record).await?;
     if let Err(error) = release(node, session, claimed.record.owner.token).await {
-        tracing::warn!(?session, %error, "passing a session on failed; it is retried with the next request");
+        tracing::warn!(?session, %error, "passing a session on failed; retrying on request");
         return Err(Refusal::Unavailable);
     }
     metrics::RELEASED.inc();

@@ -1,7 +1,7 @@
-//! A node with a scripted server, and a client that reads what it is told.
-pub(crate) mod between;
-pub(crate) mod forgetful;
+//! A node with a scripted server, and a client that reads its replies.
+pub(crate) mod lossy_store;
 pub(crate) mod nodes;
+pub(crate) mod proxy;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,29 +19,29 @@ use store::{Memory, Store};
 use tenants::{Principal, Tenant};
 use tokio::sync::Notify;
 
-/// How long a test waits for what must happen.
+/// How long a test waits for an expected event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A server whose tools are named after what they do.
+/// A server whose tools are named after their behaviour.
 #[derive(Default)]
 pub(crate) struct Script {
-    /// Links that were opened.
+    /// The number of links that were opened.
     pub(crate) opened: AtomicUsize,
-    /// Links whose session has not let go.
+    /// The number of links whose session has not dropped them.
     pub(crate) live: Arc<AtomicUsize>,
-    /// What `later` waits for.
+    /// The signal for which `later` waits.
     pub(crate) gate: Arc<Notify>,
-    /// Told each time a request is heard.
-    pub(crate) heard: Arc<Notify>,
-    /// How many requests of clients were heard.
+    /// Notified for each request that is received.
+    pub(crate) received: Arc<Notify>,
+    /// The number of requests of clients.
     pub(crate) requests: Arc<AtomicUsize>,
-    /// How many of them call a tool.
+    /// The number of these requests that call a tool.
     pub(crate) calls: AtomicUsize,
     /// A sender of every link.
     pub(crate) senders: Mutex<Vec<EventSender>>,
-    /// Whether links open; the first so many, if not all.
-    pub(crate) mute_from: Option<usize>,
-    /// From which link on opening one panics.
+    /// The number of the first link that is never established, if any.
+    pub(crate) silent_from: Option<usize>,
+    /// The number of the first link whose opening panics, if any.
     pub(crate) panics_from: Option<usize>,
 }
 
@@ -54,7 +54,7 @@ impl Backend for Scripted {
         let number = self.0.opened.fetch_add(1, Ordering::SeqCst);
         assert!(self.0.panics_from.is_none_or(|from| number < from), "the script says so");
         self.0.senders.lock().unwrap().push(end.sender());
-        if self.0.mute_from.is_none_or(|from| number < from) {
+        if self.0.silent_from.is_none_or(|from| number < from) {
             tokio::spawn(serve(Arc::clone(&self.0), end));
         }
         link
@@ -68,43 +68,43 @@ async fn serve(script: Arc<Script>, mut end: ServerEnd) {
         let Message::Request(request) = message else { continue };
         if request.method == Method::Initialize {
             let result = br#"{"protocolVersion":"2025-11-25","capabilities":{"logging":{}},"serverInfo":{"name":"s","version":"1"}}"#;
-            say(&end, Response::result(request.id, result)).await;
+            send_response(&end, Response::result(request.id, result)).await;
             continue;
         }
         script.requests.fetch_add(1, Ordering::SeqCst);
         if request.method == Method::ToolsCall {
             script.calls.fetch_add(1, Ordering::SeqCst);
         }
-        script.heard.notify_one();
+        script.received.notify_one();
         match tool(&request).as_str() {
             "hang" => {}
             "die" => {
                 end.sender().down("it died");
                 break;
             }
-            // Lets go of its end, while somebody can still speak for it.
-            "deafen" => break,
+            // Drops its end, while a sender still exists.
+            "close_link" => break,
             "ask" => {
                 if let Some(token) = request.progress_token() {
                     let token = token.to_json();
                     let params = format!(r#"{{"progressToken":{token},"progress":1}}"#);
                     let progress = Notification::new(Method::Progress, Some(params.as_bytes()));
-                    let said = LinkEvent::Message {
+                    let sent = LinkEvent::Message {
                         message: progress.into(),
                         about: Some(request.id.clone()),
                     };
-                    let _ = end.send(said).await;
+                    let _ = end.send(sent).await;
                 }
                 let question = Request::new(7.into(), Method::RootsList, None);
-                let said = LinkEvent::Message {
+                let sent = LinkEvent::Message {
                     message: question.into(),
                     about: Some(request.id.clone()),
                 };
-                let _ = end.send(said).await;
-                while let Some(heard) = end.receive().await {
-                    let Message::Response(answer) = heard else { continue };
+                let _ = end.send(sent).await;
+                while let Some(received) = end.receive().await {
+                    let Message::Response(answer) = received else { continue };
                     let answer = answer.outcome().unwrap_or_else(|error| error);
-                    say(&end, Response::result(request.id, &answer)).await;
+                    send_response(&end, Response::result(request.id, &answer)).await;
                     break;
                 }
             }
@@ -114,49 +114,49 @@ async fn serve(script: Arc<Script>, mut end: ServerEnd) {
                 }
                 let bytes = if tool(&request) == "large" { LARGE } else { HUGE };
                 let result = format!(r#"{{"text":"{}"}}"#, "x".repeat(bytes));
-                say(&end, Response::result(request.id, result.as_bytes())).await;
+                send_response(&end, Response::result(request.id, result.as_bytes())).await;
             }
             "later" => {
                 script.gate.notified().await;
-                say(&end, Response::result(request.id, b"{\"late\":true}")).await;
+                send_response(&end, Response::result(request.id, b"{\"late\":true}")).await;
             }
             "steps" => {
                 for number in 0..STEPS {
-                    tell(&end, &request.id, number).await;
+                    send_log_message(&end, &request.id, number).await;
                 }
                 script.gate.notified().await;
-                say(&end, Response::result(request.id, b"{\"done\":true}")).await;
+                send_response(&end, Response::result(request.id, b"{\"done\":true}")).await;
             }
             "medium" => {
                 let result = format!(r#"{{"text":"{}"}}"#, "x".repeat(MEDIUM_BYTES));
-                say(&end, Response::result(request.id, result.as_bytes())).await;
+                send_response(&end, Response::result(request.id, result.as_bytes())).await;
             }
             "flood" => {
                 for number in 0..FLOOD {
-                    tell(&end, &request.id, number).await;
+                    send_log_message(&end, &request.id, number).await;
                 }
-                say(&end, Response::result(request.id, b"{\"done\":true}")).await;
+                send_response(&end, Response::result(request.id, b"{\"done\":true}")).await;
             }
-            _ => say(&end, Response::result(request.id, b"{\"ok\":true}")).await,
+            _ => send_response(&end, Response::result(request.id, b"{\"ok\":true}")).await,
         }
     }
     script.live.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// The bytes of what `large` answers once the gate opens: more than a log keeps for long and
-/// than a connection may have waiting, by their defaults.
+/// The size of the result of `large`, in bytes: above the default bounds of a log and of a
+/// connection's queue.
 pub(crate) const LARGE: usize = 10 << 20;
 
-/// The bytes of what `huge` answers: more than any message may have, by the default.
+/// The size of the result of `huge`, in bytes: above the default bound of a message.
 pub(crate) const HUGE: usize = 17 << 20;
 
-/// How many notifications `steps` sends before it waits for the gate.
+/// The number of notifications that `steps` sends before it waits for the gate.
 pub(crate) const STEPS: usize = 3;
 
-/// How much text `large` returns, in bytes.
+/// The size of the result of `medium`, in bytes.
 pub(crate) const MEDIUM_BYTES: usize = 300_000;
 
-/// How many notifications `flood` sends.
+/// The number of notifications that `flood` sends.
 pub(crate) const FLOOD: usize = 100;
 
 fn tool(request: &Request) -> String {
@@ -165,15 +165,15 @@ fn tool(request: &Request) -> String {
     value["name"].as_str().unwrap_or_default().to_owned()
 }
 
-async fn say(end: &ServerEnd, response: Response) {
+async fn send_response(end: &ServerEnd, response: Response) {
     let _ = end.send(LinkEvent::Message { message: response.into(), about: None }).await;
 }
 
-async fn tell(end: &ServerEnd, about: &RequestId, number: usize) {
+async fn send_log_message(end: &ServerEnd, about: &RequestId, number: usize) {
     let params = format!(r#"{{"level":"info","data":{number}}}"#);
     let notification = Notification::new(Method::LogMessage, Some(params.as_bytes()));
-    let said = LinkEvent::Message { message: notification.into(), about: Some(about.clone()) };
-    let _ = end.send(said).await;
+    let sent = LinkEvent::Message { message: notification.into(), about: Some(about.clone()) };
+    let _ = end.send(sent).await;
 }
 
 /// A node with one tenant.
@@ -199,13 +199,13 @@ impl World {
         Self::sharing(settings, Arc::new(script), store)
     }
 
-    /// As `on`, with a script that other nodes follow, too.
+    /// As `on`, with a script that other nodes share.
     pub(crate) fn sharing(settings: Settings, script: Arc<Script>, store: Arc<dyn Store>) -> Self {
         let membership = Cluster::alone(Arc::clone(&store));
         Self::member(settings, Care::default(), script, store, membership)
     }
 
-    /// A node on its own, with this care for its server.
+    /// A cluster of one with these settings for its server.
     pub(crate) fn caring(settings: Settings, care: Care) -> Self {
         let store: Arc<dyn Store> = Arc::new(Memory::default());
         let membership = Cluster::alone(Arc::clone(&store));
@@ -245,11 +245,11 @@ impl World {
     }
 
     /// Posts an `initialize`.
-    pub(crate) async fn begin(&self) -> Result<Opened, Refusal> {
-        self.begin_in("2025-11-25").await
+    pub(crate) async fn initialize(&self) -> Result<Opened, Refusal> {
+        self.initialize_in("2025-11-25").await
     }
 
-    async fn begin_in(&self, revision: &str) -> Result<Opened, Refusal> {
+    async fn initialize_in(&self, revision: &str) -> Result<Opened, Refusal> {
         let params = format!(
             r#"{{"protocolVersion":"{revision}","capabilities":{{"roots":{{}}}},"clientInfo":{{"name":"c","version":"1"}}}}"#
         );
@@ -257,20 +257,20 @@ impl World {
         self.handle.initialize(&self.tenant, &self.principal, request, None).await
     }
 
-    /// A session that is ready for calls.
+    /// Creates a session that is ready for calls.
     pub(crate) async fn session(&self) -> Caller {
         self.session_in("2025-11-25").await
     }
 
     pub(crate) async fn session_in(&self, revision: &str) -> Caller {
-        let opened = self.begin_in(revision).await.unwrap();
+        let opened = self.initialize_in(revision).await.unwrap();
         let caller = self.caller(&opened.session);
-        let told = all(opened.replies).await;
-        assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{told:?}");
+        let events = receive_all(opened.replies).await;
+        assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Welcome(_))]), "{events:?}");
         let initialized = Notification::new(Method::Initialized, None);
         let replies = self.handle.post(&caller, Body::One(initialized.into()), None);
-        let told = all(replies).await;
-        assert!(matches!(&told[..], [ReplyEvent::Answer(Answer::Accepted)]), "{told:?}");
+        let events = receive_all(replies).await;
+        assert!(matches!(&events[..], [ReplyEvent::Answer(Answer::Accepted)]), "{events:?}");
         caller
     }
 
@@ -287,22 +287,22 @@ impl World {
         self.handle.post(caller, call(id, tool), None)
     }
 
-    /// Is the tool's answer what the client is told?
-    pub(crate) async fn works(&self, caller: &Caller, id: i64) {
-        let told = all(self.call(caller, id, "echo")).await;
-        let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    /// Checks that a call returns the tool's answer.
+    pub(crate) async fn check_call(&self, caller: &Caller, id: i64) {
+        let events = receive_all(self.call(caller, id, "echo")).await;
+        let [ReplyEvent::Answer(Answer::Json(json))] = &events[..] else { panic!("{events:?}") };
         assert_eq!(text(json), format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"ok":true}}}}"#));
     }
 
-    /// Waits until so many requests were heard.
-    pub(crate) async fn heard(&self, requests: usize) {
-        until(|| self.script.requests.load(Ordering::SeqCst) >= requests).await;
+    /// Waits until this number of requests was received.
+    pub(crate) async fn wait_for_requests(&self, requests: usize) {
+        wait_until(|| self.script.requests.load(Ordering::SeqCst) >= requests).await;
     }
 
-    /// Waits until no session lives here.
-    pub(crate) async fn is_empty(&self) {
-        until(|| self.handle.sessions() == 0).await;
-        until(|| self.script.live.load(Ordering::SeqCst) == 0).await;
+    /// Waits until no session is on this node.
+    pub(crate) async fn wait_until_empty(&self) {
+        wait_until(|| self.handle.sessions() == 0).await;
+        wait_until(|| self.script.live.load(Ordering::SeqCst) == 0).await;
     }
 }
 
@@ -317,48 +317,48 @@ pub(crate) fn call(id: i64, tool: &str) -> Body {
 
 /// The refusal that is the whole reply.
 pub(crate) async fn refusal(replies: ReplyStream) -> Refusal {
-    let events = all(replies).await;
+    let events = receive_all(replies).await;
     match &events[..] {
         [ReplyEvent::Answer(Answer::Refused(refusal))] => refusal.clone(),
         other => panic!("{other:?}"),
     }
 }
 
-/// Everything that a connection is told.
-pub(crate) async fn all(mut replies: ReplyStream) -> Vec<ReplyEvent> {
-    let mut told = Vec::new();
+/// Receives all events of a reply stream.
+pub(crate) async fn receive_all(mut replies: ReplyStream) -> Vec<ReplyEvent> {
+    let mut events = Vec::new();
     while let Some(next) = next(&mut replies).await {
-        told.push(next);
+        events.push(next);
     }
-    told
+    events
 }
 
-/// The next thing, or a failed test.
+/// Receives the next event, or fails the test.
 pub(crate) async fn next(replies: &mut ReplyStream) -> Option<ReplyEvent> {
-    tokio::time::timeout(PATIENCE, replies.next()).await.expect("nothing was told in time")
+    tokio::time::timeout(PATIENCE, replies.next()).await.expect("no event arrived in time")
 }
 
-/// The messages among what was told, with their event ids.
-pub(crate) fn messages(told: &[ReplyEvent]) -> Vec<(Option<String>, String)> {
-    let message = |told: &ReplyEvent| match told {
+/// The messages among the events, with their event ids.
+pub(crate) fn messages(events: &[ReplyEvent]) -> Vec<(Option<String>, String)> {
+    let message = |events: &ReplyEvent| match events {
         ReplyEvent::Frame(Frame::Message { id, data }) => {
             Some((id.map(|id| id.to_string()), text(data)))
         }
         _ => None,
     };
-    told.iter().filter_map(message).collect()
+    events.iter().filter_map(message).collect()
 }
 
 pub(crate) fn text(bytes: &Bytes) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Lets everything else run until something is so.
-pub(crate) async fn until(is: impl Fn() -> bool) {
+/// Waits until the condition holds.
+pub(crate) async fn wait_until(is: impl Fn() -> bool) {
     let waited = tokio::time::timeout(PATIENCE, async {
         while !is() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     });
-    waited.await.expect("it did not come to be in time");
+    waited.await.expect("the condition did not hold in time");
 }

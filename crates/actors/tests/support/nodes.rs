@@ -1,5 +1,5 @@
-//! Nodes of one cluster, each on a thread of its own, so that one can be killed: whatever
-//! it was doing is not finished, and its sockets are closed.
+//! Nodes of one cluster, each on a thread of its own, so that one can be killed: its work stops,
+//! and its sockets are closed.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,26 +12,26 @@ use cluster::Cluster;
 use store::{Memory, Store};
 use tokio::sync::{mpsc, oneshot};
 
-use super::between::Between;
-use super::{PATIENCE, Script, World, until};
+use super::proxy::Proxy;
+use super::{PATIENCE, Script, World, wait_until};
 
-/// What the nodes of a test have in common.
+/// The shared configuration of a test's nodes.
 #[derive(Default)]
 pub(crate) struct Common {
     pub(crate) settings: Settings,
     pub(crate) care: Care,
-    /// Whatever node it is, its server follows this one.
+    /// The script of the servers of all nodes.
     pub(crate) script: Arc<Script>,
-    /// The records, where they are not simply in memory.
+    /// The store, if it is not the one in memory.
     pub(crate) store: Option<Arc<dyn Store>>,
-    /// `cluster.message_bytes_max`, where it is not the default.
+    /// `cluster.message_bytes_max`, if it is not the default.
     pub(crate) message_bytes_max: Option<usize>,
-    /// Nodes reach each other through networks that can be cut.
+    /// Whether nodes reach each other through proxies.
     pub(crate) cuttable: bool,
 }
 
 impl Common {
-    /// So many nodes that know each other and may claim sessions.
+    /// Starts this number of nodes, which are linked and may claim sessions.
     pub(crate) async fn nodes<const N: usize>(mut self) -> [Node; N] {
         let store = self.store.take().unwrap_or_else(|| Arc::new(Memory::default()));
         let mut nodes = Vec::new();
@@ -43,7 +43,7 @@ impl Common {
             let leases = node.cluster.nodes();
             leases.len() == N && leases.iter().all(|lease| lease.linked.len() == N - 1)
         };
-        until(|| nodes.iter().all(|node| is_linked(node) && node.cluster.is_stable())).await;
+        wait_until(|| nodes.iter().all(|node| is_linked(node) && node.cluster.is_stable())).await;
         nodes
     }
 }
@@ -51,12 +51,12 @@ impl Common {
 type Doing = Pin<Box<dyn Future<Output = ()>>>;
 type Work = Box<dyn FnOnce(World) -> Doing + Send>;
 
-/// One of them.
+/// One node of the cluster.
 pub(crate) struct Node {
     world: World,
     pub(crate) cluster: Cluster,
-    /// Through which others reach it.
-    pub(crate) between: Option<Between>,
+    /// The proxy through which other nodes reach it.
+    pub(crate) between: Option<Proxy>,
     work: Option<mpsc::UnboundedSender<Work>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -73,7 +73,7 @@ impl Node {
         let (work, works) = mpsc::unbounded_channel();
         let (started, starting) = oneshot::channel();
         let (settings, care) = (common.settings.clone(), common.care);
-        let between = if common.cuttable { Some(Between::start().await) } else { None };
+        let between = if common.cuttable { Some(Proxy::start().await) } else { None };
         let default = cluster::Settings::default();
         let peers = cluster::Settings {
             listen: between.as_ref().map_or("127.0.0.1:0".into(), |it| it.behind.clone()),
@@ -96,13 +96,13 @@ impl Node {
         Self { world, cluster, between, work: Some(work), thread: Some(thread) }
     }
 
-    /// Does something on the node's own thread, where sessions can be made.
+    /// Runs work on the node's own thread, where sessions can be created.
     pub(crate) async fn inside<T, F>(&self, work: impl FnOnce(World) -> F + Send + 'static) -> T
     where
         T: Send + 'static,
         F: Future<Output = T> + 'static,
     {
-        let (tell, told) = oneshot::channel();
+        let (tell, events) = oneshot::channel();
         let doing = |world| -> Doing {
             let doing = work(world);
             Box::pin(async move {
@@ -111,15 +111,15 @@ impl Node {
         };
         let alive = self.work.as_ref().expect("the node should live");
         assert!(alive.send(Box::new(doing)).is_ok(), "the node should live");
-        tokio::time::timeout(PATIENCE, told).await.expect("in time").expect("it should be done")
+        tokio::time::timeout(PATIENCE, events).await.expect("in time").expect("it should be done")
     }
 
-    /// A session that lives here, ready for calls.
+    /// Creates a session on this node that is ready for calls.
     pub(crate) async fn session_of(&self, revision: &'static str) -> Caller {
         self.inside(move |world| async move { world.session_in(revision).await }).await
     }
 
-    /// Ends the node as a killed process ends.
+    /// Ends the node like a killed process.
     pub(crate) fn kill(&mut self) {
         self.work = None;
         if let Some(thread) = self.thread.take() {
@@ -143,11 +143,11 @@ async fn join(
 ) -> World {
     let peers = cluster::Settings {
         secret: "no secret, only a test".into(),
-        // Stabilisation is done soon after their start.
+        // A short stabilisation after the start.
         renew_ms: 50,
         margin_ms: 100,
-        // A system that resets the links of what was killed is told from a firewall by what
-        // a living node would have done by now.
+        // After a reset of its links, a killed node is distinguished from one behind a firewall by
+        // the renewal that a live node would have sent by now.
         ping_ms: 100,
         pong_ms: 300,
         ..peers
@@ -159,12 +159,12 @@ async fn join(
     world
 }
 
-/// Until the node is killed.
+/// Runs work until the node is killed.
 async fn live(world: &World, mut works: mpsc::UnboundedReceiver<Work>) {
     while let Some(work) = works.recv().await {
         actix_rt::spawn(work(world.clone()));
     }
 }
 
-/// How long a test lets pass in which nothing may happen.
+/// How long a test waits to check that no event arrives.
 pub(crate) const MOMENT: Duration = Duration::from_millis(300);

@@ -1,5 +1,4 @@
-//! How a log writer performs what the ownership says, on a store that lets each operation through
-//! when it is told to.
+//! The operations of a log writer, on a store that lets each one through when the test permits it.
 
 use std::io;
 use std::sync::Mutex;
@@ -20,16 +19,16 @@ const OWNED: Duration = Duration::from_secs(100);
 const RELEASED: Duration = Duration::from_secs(30);
 const ENDED: Duration = Duration::from_secs(60);
 
-/// Writes down what it is asked, and waits before it does that.
-struct Gated {
+/// Records each operation, and waits for the test before it performs the operation.
+struct GatedStore {
     memory: Arc<Memory>,
     gate: Semaphore,
     asked: Mutex<Vec<String>>,
-    /// So many operations are done, and then said to have failed.
+    /// The number of operations that are done and reported as failed.
     failing: AtomicUsize,
 }
 
-impl Gated {
+impl GatedStore {
     async fn passes(&self, what: String) {
         self.asked.lock().unwrap().push(what);
         self.gate.acquire().await.unwrap().forget();
@@ -45,7 +44,7 @@ impl Gated {
 }
 
 #[async_trait::async_trait]
-impl StoreLayer for Gated {
+impl StoreLayer for GatedStore {
     fn inner(&self) -> Result<Arc<dyn Store>, Error> {
         Ok(Arc::clone(&self.memory) as _)
     }
@@ -89,16 +88,16 @@ impl StoreLayer for Gated {
     }
 }
 
-/// A log writer of a session that its store knows.
-struct Scene {
+/// A log writer for a session with a record in the store.
+struct Setup {
     log_writer: LogWriter,
-    store: Arc<Gated>,
+    store: Arc<GatedStore>,
     snapshot: LeaseSnapshot,
-    /// How often ring and moment were asked for.
+    /// The number of calls for the ring and the snapshot.
     looks: AtomicUsize,
 }
 
-impl Scene {
+impl Setup {
     async fn new() -> Self {
         let record = Record {
             owner: Owner { token: Token::first(1), node: Incarnation(1) },
@@ -114,7 +113,7 @@ impl Scene {
         let memory = Arc::new(Memory::default());
         memory.create(&session, record.clone(), OWNED).await.unwrap();
         let (gate, asked) = (Semaphore::new(0), Mutex::default());
-        let store = Arc::new(Gated { memory, gate, asked, failing: AtomicUsize::new(0) });
+        let store = Arc::new(GatedStore { memory, gate, asked, failing: AtomicUsize::new(0) });
         let ownership = Ownership::new(
             session.clone(),
             record,
@@ -140,7 +139,7 @@ impl Scene {
         self.log_writer.push(first, 1, vec![Bytes::from_static(b"x"); entries]);
     }
 
-    /// Lets so many operations through.
+    /// Lets this number of operations through.
     fn poll(&mut self, through: usize) -> Vec<Outcome> {
         self.store.gate.add_permits(through);
         let (snapshot, looks) = (self.snapshot, &self.looks);
@@ -160,90 +159,90 @@ impl Scene {
         LeaseSnapshot { stabilisation, ..self.snapshot }
     }
 
-    /// What the store was asked since the last time.
+    /// Checks the operations that the store received since the last check.
     #[track_caller]
-    fn asked(&self, expected: &[&str]) {
+    fn check_operations(&self, expected: &[&str]) {
         assert_eq!(std::mem::take(&mut *self.store.asked.lock().unwrap()), expected);
     }
 }
 
 #[tokio::test]
-async fn what_comes_while_something_is_under_way_goes_with_the_next() {
-    let mut scene = Scene::new().await;
-    scene.push(1, 1);
-    assert_eq!(scene.poll(0), []);
-    assert!(scene.log_writer.is_busy());
-    scene.push(2, 1);
-    scene.push(3, 2);
-    assert_eq!(scene.poll(0), []);
-    scene.asked(&["append 1 from 1"]);
-    assert_eq!(scene.poll(1), [Outcome::Through(1)]);
-    scene.asked(&["append 3 from 2"]);
-    assert_eq!(scene.poll(1), [Outcome::Through(4)]);
-    assert!(!scene.log_writer.is_busy());
+async fn entries_pushed_during_an_operation_go_with_the_next() {
+    let mut setup = Setup::new().await;
+    setup.push(1, 1);
+    assert_eq!(setup.poll(0), []);
+    assert!(setup.log_writer.is_busy());
+    setup.push(2, 1);
+    setup.push(3, 2);
+    assert_eq!(setup.poll(0), []);
+    setup.check_operations(&["append 1 from 1"]);
+    assert_eq!(setup.poll(1), [Outcome::Through(1)]);
+    setup.check_operations(&["append 3 from 2"]);
+    assert_eq!(setup.poll(1), [Outcome::Through(4)]);
+    assert!(!setup.log_writer.is_busy());
 }
 
 #[tokio::test]
-async fn where_nothing_is_to_be_done_nothing_is_asked_for() {
-    let mut scene = Scene::new().await;
-    assert_eq!(scene.poll(0), []);
-    let looks = scene.looks.load(Ordering::SeqCst);
-    assert!(!scene.log_writer.is_dirty());
-    assert_eq!(scene.poll(9), []);
-    assert_eq!(scene.looks.load(Ordering::SeqCst), looks);
-    scene.asked(&[]);
+async fn a_writer_without_work_reads_no_ring_and_no_snapshot() {
+    let mut setup = Setup::new().await;
+    assert_eq!(setup.poll(0), []);
+    let looks = setup.looks.load(Ordering::SeqCst);
+    assert!(!setup.log_writer.is_dirty());
+    assert_eq!(setup.poll(9), []);
+    assert_eq!(setup.looks.load(Ordering::SeqCst), looks);
+    setup.check_operations(&[]);
 }
 
 #[tokio::test]
-async fn what_failed_is_sent_again_whole_when_its_time_has_come() {
-    let mut scene = Scene::new().await;
-    scene.store.failing.store(1, Ordering::SeqCst);
-    scene.push(1, 2);
-    assert_eq!(scene.poll(1), []);
-    scene.push(3, 1);
-    assert_eq!(scene.poll(9), []);
-    scene.asked(&["append 2 from 1"]);
-    scene.snapshot.now = scene.log_writer.wake_at().expect("a time");
-    scene.log_writer.mark_dirty();
-    assert_eq!(scene.poll(0), [Outcome::Through(3)]);
-    scene.asked(&["append 3 from 1"]);
+async fn a_failed_append_is_repeated_with_all_entries_after_its_wait() {
+    let mut setup = Setup::new().await;
+    setup.store.failing.store(1, Ordering::SeqCst);
+    setup.push(1, 2);
+    assert_eq!(setup.poll(1), []);
+    setup.push(3, 1);
+    assert_eq!(setup.poll(9), []);
+    setup.check_operations(&["append 2 from 1"]);
+    setup.snapshot.now = setup.log_writer.wake_at().expect("a time");
+    setup.log_writer.mark_dirty();
+    assert_eq!(setup.poll(0), [Outcome::Through(3)]);
+    setup.check_operations(&["append 3 from 1"]);
 }
 
 #[tokio::test]
-async fn a_release_comes_after_everything_and_an_end_before_it() {
-    let mut scene = Scene::new().await;
-    scene.push(1, 1);
-    scene.log_writer.save(State { version: 5, bytes: [].into() });
-    scene.log_writer.release();
+async fn a_release_is_the_last_operation_and_an_end_the_next() {
+    let mut setup = Setup::new().await;
+    setup.push(1, 1);
+    setup.log_writer.save(State { version: 5, bytes: [].into() });
+    setup.log_writer.release();
     let all = [Outcome::Saved(5), Outcome::Through(1), Outcome::Released];
-    assert_eq!(scene.poll(9), all);
-    scene.asked(&["save 5", "append 1 from 1", "release for 30 s"]);
+    assert_eq!(setup.poll(9), all);
+    setup.check_operations(&["save 5", "append 1 from 1", "release for 30 s"]);
 
-    let mut scene = Scene::new().await;
-    scene.push(1, 1);
-    scene.log_writer.end_session();
-    assert_eq!(scene.poll(9), [Outcome::Ended]);
-    scene.asked(&["end for 60 s"]);
-    let (tombstone, _) = scene.log_writer.tombstone();
+    let mut setup = Setup::new().await;
+    setup.push(1, 1);
+    setup.log_writer.end_session();
+    assert_eq!(setup.poll(9), [Outcome::Ended]);
+    setup.check_operations(&["end for 60 s"]);
+    let (tombstone, _) = setup.log_writer.tombstone();
     assert_eq!(tombstone.status, RecordStatus::Ended);
 }
 
 #[tokio::test]
 async fn each_claim_is_made_under_a_token_of_its_own() {
-    let mut scene = Scene::new().await;
+    let mut setup = Setup::new().await;
     let mut randoms = Vec::new();
     for lease_generation in 1..4 {
         // The lease lapsed, and came back.
-        scene.snapshot.lease_generation = Some(lease_generation);
-        scene.log_writer.mark_dirty();
+        setup.snapshot.lease_generation = Some(lease_generation);
+        setup.log_writer.mark_dirty();
         assert!(
-            !scene.log_writer.may_act(Some(lease_generation), || scene.at(Stabilisation::Done))
+            !setup.log_writer.may_act(Some(lease_generation), || setup.at(Stabilisation::Done))
         );
-        let [Outcome::Reclaimed(token), ..] = scene.poll(9)[..] else { panic!("not claimed") };
-        assert!(scene.log_writer.may_act(Some(lease_generation), || scene.at(Stabilisation::Done)));
-        assert_eq!(scene.log_writer.token(), token);
+        let [Outcome::Reclaimed(token), ..] = setup.poll(9)[..] else { panic!("not claimed") };
+        assert!(setup.log_writer.may_act(Some(lease_generation), || setup.at(Stabilisation::Done)));
+        assert_eq!(setup.log_writer.token(), token);
         let claim = format!("claim {} for 100 s", token.random);
-        scene.asked(&[&claim, "reassert 2 from 1"]);
+        setup.check_operations(&[&claim, "reassert 2 from 1"]);
         randoms.push(token.random);
     }
     assert_eq!(randoms[0], 42, "what it was given comes first");
@@ -254,46 +253,45 @@ async fn each_claim_is_made_under_a_token_of_its_own() {
 
 #[tokio::test]
 async fn a_claim_of_unknown_outcome_is_repeated_under_its_token() {
-    let mut scene = Scene::new().await;
-    scene.snapshot.lease_generation = Some(1);
-    scene.store.failing.store(1, Ordering::SeqCst);
-    assert_eq!(scene.poll(1), []);
-    scene.snapshot.now = scene.log_writer.wake_at().expect("a time");
-    scene.log_writer.mark_dirty();
-    assert!(matches!(scene.poll(9)[..], [Outcome::Reclaimed(token), ..] if token.random == 42));
-    scene.asked(&["claim 42 for 100 s", "claim 42 for 100 s", "reassert 2 from 1"]);
+    let mut setup = Setup::new().await;
+    setup.snapshot.lease_generation = Some(1);
+    setup.store.failing.store(1, Ordering::SeqCst);
+    assert_eq!(setup.poll(1), []);
+    setup.snapshot.now = setup.log_writer.wake_at().expect("a time");
+    setup.log_writer.mark_dirty();
+    assert!(matches!(setup.poll(9)[..], [Outcome::Reclaimed(token), ..] if token.random == 42));
+    setup.check_operations(&["claim 42 for 100 s", "claim 42 for 100 s", "reassert 2 from 1"]);
 }
 
 #[tokio::test]
-async fn after_a_failover_that_the_store_has_not_answered_since_a_session_acts_until_others_may_claim()
- {
-    let mut scene = Scene::new().await;
-    assert_eq!(scene.poll(0), []);
-    (scene.snapshot.failover_generation, scene.snapshot.stabilisation) = (1, Stabilisation::First);
-    scene.store.failing.store(1, Ordering::SeqCst);
-    scene.log_writer.mark_dirty();
-    assert_eq!(scene.poll(1), []);
-    assert!(scene.log_writer.may_act(Some(0), || scene.at(Stabilisation::First)));
-    assert!(!scene.log_writer.may_act(Some(0), || scene.at(Stabilisation::Second)));
-    assert!(!scene.log_writer.may_act(Some(0), || scene.at(Stabilisation::Done)));
-    scene.snapshot.stabilisation = Stabilisation::Second;
-    scene.snapshot.now = scene.log_writer.wake_at().expect("a time");
-    scene.log_writer.mark_dirty();
-    assert!(matches!(scene.poll(9)[..], [Outcome::Reclaimed(token), ..] if token.random == 42));
-    scene.asked(&["reassert 2 from 1", "claim 42 for 100 s", "reassert 2 from 1"]);
-    // What the store has said needs no lock.
-    assert!(scene.log_writer.may_act(Some(0), || panic!("it is sure")));
+async fn an_unconfirmed_owner_acts_after_a_failover_until_others_may_claim() {
+    let mut setup = Setup::new().await;
+    assert_eq!(setup.poll(0), []);
+    (setup.snapshot.failover_generation, setup.snapshot.stabilisation) = (1, Stabilisation::First);
+    setup.store.failing.store(1, Ordering::SeqCst);
+    setup.log_writer.mark_dirty();
+    assert_eq!(setup.poll(1), []);
+    assert!(setup.log_writer.may_act(Some(0), || setup.at(Stabilisation::First)));
+    assert!(!setup.log_writer.may_act(Some(0), || setup.at(Stabilisation::Second)));
+    assert!(!setup.log_writer.may_act(Some(0), || setup.at(Stabilisation::Done)));
+    setup.snapshot.stabilisation = Stabilisation::Second;
+    setup.snapshot.now = setup.log_writer.wake_at().expect("a time");
+    setup.log_writer.mark_dirty();
+    assert!(matches!(setup.poll(9)[..], [Outcome::Reclaimed(token), ..] if token.random == 42));
+    setup.check_operations(&["reassert 2 from 1", "claim 42 for 100 s", "reassert 2 from 1"]);
+    // A confirmed owner needs no snapshot, which takes a lock.
+    assert!(setup.log_writer.may_act(Some(0), || panic!("it is sure")));
 }
 
 #[tokio::test]
-async fn a_failover_is_noticed_while_an_operation_is_under_way() {
-    let mut scene = Scene::new().await;
-    scene.push(1, 1);
-    assert_eq!(scene.poll(0), []);
-    assert!(scene.log_writer.is_busy());
-    scene.log_writer.observe(0, || panic!("nothing has changed"));
-    let snapshot = LeaseSnapshot { failover_generation: 1, ..scene.snapshot };
-    scene.log_writer.observe(1, || snapshot);
-    assert!(!scene.log_writer.may_act(Some(0), || scene.at(Stabilisation::Second)));
-    scene.log_writer.observe(1, || panic!("nothing has changed since"));
+async fn a_failover_is_observed_during_an_operation() {
+    let mut setup = Setup::new().await;
+    setup.push(1, 1);
+    assert_eq!(setup.poll(0), []);
+    assert!(setup.log_writer.is_busy());
+    setup.log_writer.observe(0, || panic!("nothing has changed"));
+    let snapshot = LeaseSnapshot { failover_generation: 1, ..setup.snapshot };
+    setup.log_writer.observe(1, || snapshot);
+    assert!(!setup.log_writer.may_act(Some(0), || setup.at(Stabilisation::Second)));
+    setup.log_writer.observe(1, || panic!("nothing has changed since"));
 }

@@ -1,4 +1,4 @@
-//! A store that fails over to one that was told less.
+//! A store that fails over to a primary that lost writes.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -12,37 +12,37 @@ use store::{
 };
 
 /// The store of a whole cluster.
-pub(crate) struct Forgetful {
+pub(crate) struct LossyStore {
     primary: RwLock<Arc<Memory>>,
     life: AtomicU64,
-    /// Nothing more of a session is taken, as by a Redis that is full.
+    /// Rejects further writes of sessions, like a Redis that is full.
     pub(crate) is_full: AtomicBool,
-    /// Sessions are not written anew.
+    /// Fails re-assertions.
     pub(crate) is_away: AtomicBool,
-    /// Sessions cannot be ended.
-    pub(crate) is_endless: AtomicBool,
-    /// No node can be marked dead.
-    pub(crate) marks_nobody: AtomicBool,
-    /// How often a session was to be written anew.
+    /// Fails to end sessions.
+    pub(crate) refuses_end: AtomicBool,
+    /// Fails to mark nodes dead.
+    pub(crate) refuses_marks: AtomicBool,
+    /// The number of re-assertions.
     pub(crate) reassertions: AtomicUsize,
 }
 
-impl Default for Forgetful {
+impl Default for LossyStore {
     fn default() -> Self {
         Self {
             primary: RwLock::default(),
             life: AtomicU64::new(1),
             is_full: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
-            is_endless: AtomicBool::new(false),
-            marks_nobody: AtomicBool::new(false),
+            refuses_end: AtomicBool::new(false),
+            refuses_marks: AtomicBool::new(false),
             reassertions: AtomicUsize::new(0),
         }
     }
 }
 
-impl Forgetful {
-    /// Another takes its place, which knows nothing but this record.
+impl LossyStore {
+    /// Fails over to a primary that holds only this record.
     pub(crate) async fn fail_over(&self, session: &SessionId, record: Record) {
         let next = Arc::new(Memory::default());
         next.create(session, record, Duration::from_secs(600)).await.unwrap();
@@ -60,7 +60,7 @@ fn unavailable() -> Error {
 }
 
 #[async_trait::async_trait]
-impl StoreLayer for Forgetful {
+impl StoreLayer for LossyStore {
     fn inner(&self) -> Result<Arc<dyn Store>, Error> {
         Ok(self.memory())
     }
@@ -102,7 +102,7 @@ impl StoreLayer for Forgetful {
         self.memory().release(s, t, None, d).await
     }
     async fn end(&self, s: &SessionId, t: Token, d: Duration) -> Result<(), Error> {
-        if self.is_endless.load(Ordering::SeqCst) {
+        if self.refuses_end.load(Ordering::SeqCst) {
             return Err(unavailable());
         }
         self.memory().end(s, t, d).await
@@ -115,7 +115,7 @@ impl StoreLayer for Forgetful {
         seen: Option<u64>,
         t: Duration,
     ) -> Result<Marking, Error> {
-        if self.marks_nobody.load(Ordering::SeqCst) {
+        if self.refuses_marks.load(Ordering::SeqCst) {
             return Err(unavailable());
         }
         self.memory().mark_dead(i, by, also_dead, seen, t).await

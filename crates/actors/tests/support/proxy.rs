@@ -1,5 +1,4 @@
-//! A network in front of one node that can be cut for one of the nodes that call it, and not
-//! for the others.
+//! A TCP proxy in front of one node that can be cut for one of its callers, and not for the others.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -13,25 +12,25 @@ use tokio::sync::watch;
 type Cut = watch::Sender<HashSet<u64>>;
 
 /// Forwards every connection to the node, unless its caller is cut off.
-pub(crate) struct Between {
+pub(crate) struct Proxy {
     pub(crate) address: String,
-    /// Where the node is to listen.
+    /// The address on which the node is to listen.
     pub(crate) behind: String,
     cut: Arc<Cut>,
 }
 
-impl Between {
+impl Proxy {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        // Free a moment ago: nothing else here takes this port meanwhile.
+        // The port was free a moment ago, and no other test takes it meanwhile.
         let behind = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let cut = Arc::new(watch::Sender::new(HashSet::new()));
         tokio::spawn(accept(listener, behind, Arc::clone(&cut)));
         Self { address, behind: behind.to_string(), cut }
     }
 
-    /// Ends every connection of a node, and takes no more of it.
+    /// Closes every connection of a node, and accepts no more from it.
     pub(crate) fn cut(&self, caller: Incarnation) {
         self.cut.send_modify(|cut| {
             cut.insert(caller.0);
@@ -42,7 +41,7 @@ impl Between {
 async fn accept(listener: TcpListener, behind: SocketAddr, cut: Arc<Cut>) {
     loop {
         let (near, _) = listener.accept().await.unwrap();
-        // Without its node there is no listener either.
+        // The proxy ends when its node has ended.
         let Ok(far) = TcpStream::connect(behind).await else { return };
         tokio::spawn(carry(near, far, cut.subscribe()));
     }
@@ -53,7 +52,7 @@ async fn carry(mut near: TcpStream, mut far: TcpStream, mut cut: watch::Receiver
     if near.read_exact(&mut first).await.is_err() {
         return;
     }
-    // A greeting: lengths and tags, and then its sender's incarnation.
+    // The greeting begins with lengths and tags, followed by the sender's incarnation.
     let [_, 0x0A, _, 0x09, incarnation @ ..] = first else { panic!("no greeting: {first:?}") };
     let caller = u64::from_le_bytes(incarnation);
     if cut.borrow_and_update().contains(&caller) {
