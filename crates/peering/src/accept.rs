@@ -14,19 +14,19 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connect::LocalNode;
 use crate::established::Established;
-use crate::handshake::{self, Purpose, Unmet};
+use crate::handshake::{self, HandshakeError, Purpose};
 use crate::inbox::Inbox;
 use crate::wire::{Socket, Wire};
 use crate::{FRAME_BYTES_MAX, PING_MS_MAX, metrics, tls};
 
 /// The most connections that are not authenticated yet. At this bound a new connection closes the
 /// oldest of them, so that they cannot keep peers out.
-const STRANGERS_MAX: usize = 64;
+const UNAUTHENTICATED_MAX: usize = 64;
 
 /// Accepts the connections that arrive at this node.
 #[derive(Default)]
 pub struct Listener {
-    strangers: Strangers,
+    unauthenticated: UnauthenticatedConnections,
     refusals: Refusals,
 }
 
@@ -34,14 +34,14 @@ impl Listener {
     /// Registers a connection that has arrived. At the bound, the oldest connection that is not
     /// authenticated is closed. Call [`Arrival::meet`] in a task of its own.
     pub fn accept(self: &Arc<Self>, stream: TcpStream, from: SocketAddr) -> Arrival {
-        let stranger = Stranger::new(self);
-        Arrival { stranger, stream, from }
+        let connection = UnauthenticatedConnection::new(self);
+        Arrival { connection, stream, from }
     }
 }
 
 /// A connection whose other end is not authenticated yet.
 pub struct Arrival {
-    stranger: Stranger,
+    connection: UnauthenticatedConnection,
     stream: TcpStream,
     from: SocketAddr,
 }
@@ -50,40 +50,40 @@ impl Arrival {
     /// Authenticates the other end, within this time. `None`: the other end is not a node of this
     /// cluster, or a later connection took the place of this one.
     pub async fn meet(self, local: &LocalNode, within: Duration) -> Option<Established> {
-        let Self { stranger, stream, from } = self;
-        let meeting = meet(local, &stranger.listener.refusals, stream, from);
-        let met = stranger.place.run_until_cancelled(timeout(within, meeting)).await;
+        let Self { connection, stream, from } = self;
+        let meeting = meet(local, &connection.listener.refusals, stream, from);
+        let met = connection.place.run_until_cancelled(timeout(within, meeting)).await;
         met?.ok()?
     }
 }
 
 /// The connections that are not authenticated yet, oldest first, each with the token that closes
-/// it. At most [`STRANGERS_MAX`].
+/// it. At most [`UNAUTHENTICATED_MAX`].
 #[derive(Default)]
-struct Strangers(Mutex<(u64, BTreeMap<u64, CancellationToken>)>);
+struct UnauthenticatedConnections(Mutex<(u64, BTreeMap<u64, CancellationToken>)>);
 
-impl Strangers {
+impl UnauthenticatedConnections {
     fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, CancellationToken>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The registration of one such connection, until it is authenticated or closed.
-struct Stranger {
+struct UnauthenticatedConnection {
     number: u64,
     /// Cancelled when a later connection takes its place.
     place: CancellationToken,
     listener: Arc<Listener>,
 }
 
-impl Stranger {
+impl UnauthenticatedConnection {
     fn new(listener: &Arc<Listener>) -> Self {
         let place = CancellationToken::new();
-        let mut all = listener.strangers.lock();
+        let mut all = listener.unauthenticated.lock();
         let (next, places) = &mut *all;
         let number = *next;
         *next += 1;
-        if places.len() >= STRANGERS_MAX
+        if places.len() >= UNAUTHENTICATED_MAX
             && let Some((_, oldest)) = places.pop_first()
         {
             metrics::LINKS_REFUSED.inc();
@@ -96,9 +96,9 @@ impl Stranger {
     }
 }
 
-impl Drop for Stranger {
+impl Drop for UnauthenticatedConnection {
     fn drop(&mut self) {
-        self.listener.strangers.lock().1.remove(&self.number);
+        self.listener.unauthenticated.lock().1.remove(&self.number);
     }
 }
 
@@ -108,7 +108,7 @@ async fn meet(
     stream: TcpStream,
     from: SocketAddr,
 ) -> Option<Established> {
-    let mut wire = match welcome(local, stream).await {
+    let mut wire = match open_wire(local, stream).await {
         Ok(wire) => wire,
         Err(error) => {
             refusals.distrusted(from, &error);
@@ -125,12 +125,12 @@ async fn meet(
             let heartbeat = local.heartbeat(peer.ping_ms.min(PING_MS_MAX), false);
             Some(Established::new(peer, wire, inbox, heartbeat))
         }
-        Err(Unmet::Unproven) => {
+        Err(HandshakeError::Unproven) => {
             metrics::LINKS_REFUSED.inc();
             tracing::warn!(%from, "refused a peer: it does not know cluster.secret");
             None
         }
-        Err(Unmet::Incompatible(theirs)) => {
+        Err(HandshakeError::Incompatible(theirs)) => {
             // The link in the other direction logs this once for each peer.
             tracing::debug!(%from, %theirs, own = %local.versions, "refused a peer: versions differ");
             None
@@ -142,7 +142,7 @@ async fn meet(
     }
 }
 
-async fn welcome(local: &LocalNode, stream: TcpStream) -> io::Result<Wire> {
+async fn open_wire(local: &LocalNode, stream: TcpStream) -> io::Result<Wire> {
     let socket = Socket::new(stream)?;
     Ok(match &local.trust {
         Some(trust) => Wire::Tls(Box::new(trust.accept(socket).await?.into())),

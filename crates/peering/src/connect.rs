@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use crate::connection::Heartbeat;
 use crate::established::Established;
-use crate::handshake::{self, PeerIdentity, Purpose, Unmet};
+use crate::handshake::{self, HandshakeError, PeerIdentity, Purpose};
 use crate::inbox::Inbox;
 use crate::tls::{self, Trust};
 use crate::versions::Versions;
@@ -65,7 +65,7 @@ impl LocalNode {
         address: &str,
         purpose: Purpose,
     ) -> Result<Established, ConnectError> {
-        let mut wire = self.reach(address).await.map_err(unreached)?;
+        let mut wire = self.reach(address).await.map_err(connect_failed)?;
         let mut inbox = Inbox::new(handshake::FRAME_BYTES_MAX);
         let peer = handshake::call(
             &self.identity(self.ping_ms, purpose),
@@ -74,7 +74,7 @@ impl LocalNode {
             &mut inbox,
         )
         .await
-        .map_err(|error| self.unmet(error))?;
+        .map_err(|error| self.handshake_failed(error))?;
         inbox.admit(FRAME_BYTES_MAX);
         Ok(Established::new(peer, wire, inbox, self.heartbeat(self.ping_ms, true)))
     }
@@ -105,19 +105,19 @@ impl LocalNode {
         Ok(Wire::Tls(Box::new(tls::meet(&trust.connector(), host, socket).await?)))
     }
 
-    fn unmet(&self, unmet: Unmet) -> ConnectError {
-        let why = match unmet {
-            Unmet::Ended(error) => return unreached(tls::explain_early_end(error)),
-            Unmet::Incompatible(theirs) => {
+    fn handshake_failed(&self, error: HandshakeError) -> ConnectError {
+        let why = match error {
+            HandshakeError::Ended(error) => return connect_failed(tls::explain_early_end(error)),
+            HandshakeError::Incompatible(theirs) => {
                 return ConnectError::Incompatible { own: self.versions, theirs };
             }
-            Unmet::Malformed => "the other end is not a node of a cluster",
-            Unmet::Random => "the operating system returned no random bytes",
-            Unmet::Unproven => {
+            HandshakeError::Malformed => "the other end is not a node of a cluster",
+            HandshakeError::Random => "the operating system returned no random bytes",
+            HandshakeError::Unproven => {
                 metrics::LINKS_REFUSED.inc();
                 "the peer does not know cluster.secret; give all nodes the same one"
             }
-            Unmet::Refused => {
+            HandshakeError::Refused => {
                 metrics::LINKS_REFUSED.inc();
                 "the peer refused this node's proof; give all nodes the same cluster.secret"
             }
@@ -126,7 +126,7 @@ impl LocalNode {
     }
 }
 
-fn unreached(error: io::Error) -> ConnectError {
+fn connect_failed(error: io::Error) -> ConnectError {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => ConnectError::Refused,
         io::ErrorKind::PermissionDenied => {

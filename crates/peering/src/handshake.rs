@@ -49,7 +49,7 @@ pub enum Purpose {
 
 /// The reason why a handshake failed.
 #[derive(Debug)]
-pub(crate) enum Unmet {
+pub(crate) enum HandshakeError {
     /// The other end sent bytes that no node sends.
     Malformed,
     /// The other end reads only these payload versions, of which this node reads none.
@@ -70,17 +70,17 @@ pub(crate) async fn call(
     secret: &str,
     wire: &mut Wire,
     inbox: &mut Inbox,
-) -> Result<PeerIdentity, Unmet> {
+) -> Result<PeerIdentity, HandshakeError> {
     let caller = greeting(own)?;
     send(wire, Kind::Hello(caller.clone())).await?;
     let callee = match receive(wire, inbox).await? {
         Kind::Challenge(callee) => callee,
-        _ => return Err(Unmet::Malformed),
+        _ => return Err(HandshakeError::Malformed),
     };
     // Checked before the proof, whose format may differ as well.
     let versions = Versions::of(&callee);
     if own.versions.common(versions).is_none() {
-        return Err(Unmet::Incompatible(versions));
+        return Err(HandshakeError::Incompatible(versions));
     }
     send(wire, Kind::Proof(proof::prove(secret, Role::Caller, &caller, &callee))).await?;
     match receive(wire, inbox).await? {
@@ -88,9 +88,9 @@ pub(crate) async fn call(
             // The identity is used only after the peer has proven itself.
             Ok(PeerIdentity::new(callee, versions))
         }
-        Kind::Welcome(_) => Err(Unmet::Unproven),
-        Kind::Bye(Bye { unproven: true }) => Err(Unmet::Refused),
-        _ => Err(Unmet::Malformed),
+        Kind::Welcome(_) => Err(HandshakeError::Unproven),
+        Kind::Bye(Bye { unproven: true }) => Err(HandshakeError::Refused),
+        _ => Err(HandshakeError::Malformed),
     }
 }
 
@@ -100,29 +100,33 @@ pub(crate) async fn answer(
     secret: &str,
     wire: &mut Wire,
     inbox: &mut Inbox,
-) -> Result<PeerIdentity, Unmet> {
-    let Kind::Hello(caller) = receive(wire, inbox).await? else { return Err(Unmet::Malformed) };
+) -> Result<PeerIdentity, HandshakeError> {
+    let Kind::Hello(caller) = receive(wire, inbox).await? else {
+        return Err(HandshakeError::Malformed);
+    };
     let callee = greeting(own)?;
     send(wire, Kind::Challenge(callee.clone())).await?;
     let versions = Versions::of(&caller);
     if own.versions.common(versions).is_none() {
         // The caller has received the versions of this node and closes the connection itself.
         let _ = receive(wire, inbox).await;
-        return Err(Unmet::Incompatible(versions));
+        return Err(HandshakeError::Incompatible(versions));
     }
-    let Kind::Proof(proof) = receive(wire, inbox).await? else { return Err(Unmet::Malformed) };
+    let Kind::Proof(proof) = receive(wire, inbox).await? else {
+        return Err(HandshakeError::Malformed);
+    };
     if !proof::holds(&proof, secret, Role::Caller, &caller, &callee) {
         send(wire, Kind::Bye(Bye { unproven: true })).await?;
-        return Err(Unmet::Unproven);
+        return Err(HandshakeError::Unproven);
     }
     send(wire, Kind::Welcome(proof::prove(secret, Role::Callee, &caller, &callee))).await?;
     Ok(PeerIdentity::new(caller, versions))
 }
 
 /// The greeting of this node, with a nonce.
-fn greeting(own: &PeerIdentity) -> Result<Greeting, Unmet> {
+fn greeting(own: &PeerIdentity) -> Result<Greeting, HandshakeError> {
     let mut nonce = [0; proof::NONCE_BYTES];
-    getrandom::fill(&mut nonce).map_err(|_| Unmet::Random)?;
+    getrandom::fill(&mut nonce).map_err(|_| HandshakeError::Random)?;
     Ok(Greeting {
         incarnation: own.incarnation,
         nonce: Bytes::copy_from_slice(&nonce),
@@ -142,17 +146,17 @@ impl PeerIdentity {
     }
 }
 
-async fn send(wire: &mut Wire, kind: Kind) -> Result<(), Unmet> {
+async fn send(wire: &mut Wire, kind: Kind) -> Result<(), HandshakeError> {
     let mut bytes = BytesMut::new();
     kind.write_to(&mut bytes);
     wire.write_all(&bytes).await?;
     Ok(wire.flush().await?)
 }
 
-async fn receive(wire: &mut Wire, inbox: &mut Inbox) -> Result<Kind, Unmet> {
+async fn receive(wire: &mut Wire, inbox: &mut Inbox) -> Result<Kind, HandshakeError> {
     loop {
         if let Some(frame) = inbox.next()? {
-            return frame.kind.ok_or(Unmet::Malformed);
+            return frame.kind.ok_or(HandshakeError::Malformed);
         }
         if poll_fn(|context| inbox.poll_fill(wire, context)).await? == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
@@ -160,13 +164,13 @@ async fn receive(wire: &mut Wire, inbox: &mut Inbox) -> Result<Kind, Unmet> {
     }
 }
 
-impl From<io::Error> for Unmet {
+impl From<io::Error> for HandshakeError {
     fn from(error: io::Error) -> Self {
         Self::Ended(error)
     }
 }
 
-impl From<Malformed> for Unmet {
+impl From<Malformed> for HandshakeError {
     fn from(_: Malformed) -> Self {
         Self::Malformed
     }

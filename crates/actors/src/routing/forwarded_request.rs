@@ -390,8 +390,9 @@ mod tests {
         ) {
             for format in Format::ALL {
                 let request = &requests()[which];
-                let relayed = ForwardedRequest::encode_relayed(&caller(), request.as_ref(), Incarnation(7), format);
-                for whole in [ForwardedRequest::encode(&caller(), request.as_ref(), format), relayed] {
+                let (caller, request, owner) = (caller(), request.as_ref(), Incarnation(7));
+                let relayed = ForwardedRequest::encode_relayed(&caller, request, owner, format);
+                for whole in [ForwardedRequest::encode(&caller, request, format), relayed] {
                     let mut spoilt = whole.to_vec();
                     let at = at % spoilt.len();
                     spoilt.splice(at..(at + bytes.len()).min(spoilt.len()), bytes.iter().copied());

@@ -254,19 +254,19 @@ async fn unproven_connections_are_bounded_and_closed_in_time() {
     let store = Arc::new(Memory::default());
     let patient = Settings { connect_ms: 2_000, ..settings() };
     let one = TestNode::start_with(patient, store.clone()).await;
-    let mut strangers = Vec::new();
+    let mut connections = Vec::new();
     for _ in 0..64 {
-        strangers.push(TcpStream::connect(one.cluster.address()).await.unwrap());
+        connections.push(TcpStream::connect(one.cluster.address()).await.unwrap());
     }
-    let closed = async |stranger: &mut TcpStream| {
+    let closed = async |connection: &mut TcpStream| {
         let mut said = Vec::new();
-        let read = stranger.read_to_end(&mut said);
+        let read = connection.read_to_end(&mut said);
         let _ = timeout(Duration::from_secs(10), read).await.expect("it should be closed");
     };
     // One more connection replaces the oldest.
     let mut more = TcpStream::connect(one.cluster.address()).await.unwrap();
     let came = Instant::now();
-    closed(&mut strangers.remove(0)).await;
+    closed(&mut connections.remove(0)).await;
     assert!(came.elapsed() < Duration::from_secs(1), "{:?}", came.elapsed());
     let reads = more.read_u8();
     assert!(
@@ -279,8 +279,8 @@ async fn unproven_connections_are_bounded_and_closed_in_time() {
     wait_until("a peer is linked", linked).await;
     assert!(came.elapsed() < Duration::from_millis(1_800), "{:?}", came.elapsed());
     closed(&mut more).await;
-    for stranger in &mut strangers {
-        closed(stranger).await;
+    for connection in &mut connections {
+        closed(connection).await;
     }
 }
 
