@@ -74,8 +74,7 @@ async fn tombstones_are_written_once_the_store_is_reachable_after_its_failover()
 }
 
 #[actix_rt::test]
-async fn an_end_lost_by_a_failover_does_not_end_a_session_that_another_owner_has_claimed()
-{
+async fn an_end_lost_by_a_failover_does_not_end_a_session_that_another_owner_has_claimed() {
     let (nodes, store, caller, mut record) = ended().await;
     let owner = record.owner;
     record.former.insert(0, owner.token);

@@ -7,24 +7,28 @@ use peering::TlsError;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The store failed over a moment ago, and owners have not written their sessions again yet.
-    #[error("the store failed over; what it may have forgotten is still being put back")]
+    #[error(
+        "the store failed over a moment ago; owners are still writing their sessions again; retry later"
+    )]
     Stabilisation,
     /// The store was unreachable a moment ago. A missing lease may belong to a node that could not
     /// renew it either.
-    #[error("the store was out of reach; other nodes may still be renewing their leases")]
+    #[error(
+        "the store was unreachable a moment ago; other nodes may still be renewing their leases"
+    )]
     OutOfReach,
     /// Another node has claimed the session: locate it again.
-    #[error("the session was claimed by another")]
+    #[error("another node claimed the session; locate it again")]
     Taken,
     /// The store cannot be reached. A retry may succeed.
     #[error("the store is unavailable")]
     Store(#[source] store::Error),
     /// This node holds no lease now, so it cannot decide that another node is gone. A retry may
     /// succeed once the lease is renewed.
-    #[error("this node holds no lease now; try again when it is renewed")]
+    #[error("this node holds no valid lease; retry once it is renewed")]
     NoLease,
     /// The listener for peers cannot bind its address.
-    #[error("the peer link cannot listen on {address}")]
+    #[error("cannot listen for peers on {address}; check cluster.listen")]
     Listen {
         /// The address.
         address: String,

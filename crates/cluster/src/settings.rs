@@ -283,9 +283,9 @@ mod tests {
         ] {
             let mut settings = settings("listen = '127.0.0.1:0'");
             settings.tls = Some(tls);
-            let said = settings.check().unwrap_err().to_string();
-            assert!(said.contains(&format!("cluster.tls.{named}")), "{said}");
-            assert!(!said.contains("PRIVATE") && !format!("{settings:?}").contains("PRIVATE"));
+            let error = settings.check().unwrap_err().to_string();
+            assert!(error.contains(&format!("cluster.tls.{named}")), "{error}");
+            assert!(!error.contains("PRIVATE") && !format!("{settings:?}").contains("PRIVATE"));
         }
         assert!(!format!("{whole:?}").contains("PRIVATE"));
     }

@@ -37,7 +37,7 @@ pub struct LocalNode {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Nothing listens at the address.
-    #[error("nothing listens there")]
+    #[error("the connection was refused: no process listens at the address")]
     Refused,
     /// The peer reads no payload version that this node reads. The peer is there, and may know the
     /// secret.

@@ -62,16 +62,16 @@ pub(crate) struct Heartbeat {
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
     /// The other end sent a goodbye.
-    #[error("the other end said goodbye")]
+    #[error("the other end sent a goodbye")]
     Goodbye,
     /// The other end closed it without a goodbye.
-    #[error("the other end closed it without saying goodbye")]
+    #[error("the other end closed the connection without a goodbye")]
     Closed,
     /// No byte arrived for too long.
-    #[error("the other end was silent for too long")]
+    #[error("no byte arrived from the other end for too long")]
     Silent,
     /// The other end sent bytes that no node sends.
-    #[error("the other end sent what no node sends")]
+    #[error("the other end sent invalid bytes")]
     Malformed,
     /// The connection broke, or a panic occurred while this end collected frames.
     #[error("{0}")]

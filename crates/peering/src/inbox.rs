@@ -116,15 +116,15 @@ mod tests {
             frames in frames(),
             pieces in prop::collection::vec(1_usize..100, 1..50),
         ) {
-            let mut said = BytesMut::new();
+            let mut encoded = BytesMut::new();
             for frame in frames.clone() {
-                frame.kind.unwrap().write_to(&mut said);
+                frame.kind.unwrap().write_to(&mut encoded);
             }
             let mut inbox = Inbox::new(1_000);
             let mut received = Vec::new();
             let mut pieces = pieces.into_iter().cycle();
-            while !said.is_empty() {
-                let piece = said.split_to(pieces.next().unwrap().min(said.len()));
+            while !encoded.is_empty() {
+                let piece = encoded.split_to(pieces.next().unwrap().min(encoded.len()));
                 inbox.bytes.extend_from_slice(&piece);
                 received.extend(all(&mut inbox).unwrap());
             }
@@ -132,7 +132,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_arrives_is_a_frame_or_refused(
+        fn any_bytes_are_read_as_frames_or_rejected(
             noise in prop::collection::vec(any::<u8>(), 0..600),
         ) {
             let mut inbox = Inbox::new(100);
@@ -146,10 +146,10 @@ mod tests {
     #[test]
     fn a_frame_may_be_as_long_as_admitted_and_no_longer() {
         let open = |bytes| {
-            let mut said = BytesMut::new();
+            let mut encoded = BytesMut::new();
             let body = Bytes::from(vec![0; bytes]);
-            Kind::Reply(Reply { id: 0, body, last: false, rest: 0 }).write_to(&mut said);
-            said
+            Kind::Reply(Reply { id: 0, body, last: false, rest: 0 }).write_to(&mut encoded);
+            encoded
         };
         // Two bytes for the frame's length, and for the length of each field before the body.
         let whole = open(195);

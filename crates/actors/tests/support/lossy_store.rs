@@ -82,9 +82,9 @@ impl StoreLayer for LossyStore {
     }
     async fn reassert(&self, r: Record, b: Batch) -> Result<Appended, Error> {
         let away = self.is_away.load(Ordering::SeqCst);
-        let came = if away { Err(unavailable()) } else { self.memory().reassert(r, b).await };
+        let result = if away { Err(unavailable()) } else { self.memory().reassert(r, b).await };
         self.reassertions.fetch_add(1, Ordering::SeqCst);
-        came
+        result
     }
     async fn save(&self, s: &SessionId, t: Token, st: State) -> Result<u64, Error> {
         if self.is_full.load(Ordering::SeqCst) {

@@ -28,8 +28,8 @@ async fn all_linked(store: &Memory, nodes: &[&TestNode]) {
     let started = Instant::now();
     loop {
         let leases = store.nodes().await.unwrap();
-        let told = |lease: &&Lease| lease.linked.len() + 1 == ids.len();
-        if leases.iter().filter(told).count() == ids.len() {
+        let is_announced = |lease: &&Lease| lease.linked.len() + 1 == ids.len();
+        if leases.iter().filter(is_announced).count() == ids.len() {
             return;
         }
         assert!(started.elapsed() < Duration::from_secs(5), "links not listed: {leases:?}");

@@ -239,10 +239,10 @@ async fn a_lease_announces_draining_load_and_name() {
     let (other, _) = node(&store, fast_renewals()).await;
     cluster.load().set(3);
     cluster.set_draining(true);
-    let told = || {
+    let is_announced = || {
         let leases = other.nodes();
         let lease = leases.iter().find(|lease| lease.incarnation == cluster.incarnation());
         lease.is_some_and(|l| l.draining && l.load == 3 && &*l.name == "one")
     };
-    wait_until("the lease is announced", told).await;
+    wait_until("the lease is announced", is_announced).await;
 }

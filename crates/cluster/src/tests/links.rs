@@ -166,8 +166,9 @@ async fn a_large_message_delays_no_small_one() {
         assert_eq!(call(&peer, "echo small").await, [Ok("small".to_owned())]);
     }
     for calling in &mut calls {
-        let came = poll_fn(|context| Poll::Ready(calling.poll_next(context).is_ready())).await;
-        assert!(!came, "the large replies arrived before the small one");
+        let has_arrived =
+            poll_fn(|context| Poll::Ready(calling.poll_next(context).is_ready())).await;
+        assert!(!has_arrived, "the large replies arrived before the small one");
     }
     for calling in &mut calls {
         let reply = next(calling).await.unwrap().unwrap();
@@ -259,15 +260,15 @@ async fn unproven_connections_are_bounded_and_closed_in_time() {
         connections.push(TcpStream::connect(one.cluster.address()).await.unwrap());
     }
     let closed = async |connection: &mut TcpStream| {
-        let mut said = Vec::new();
-        let read = connection.read_to_end(&mut said);
+        let mut received = Vec::new();
+        let read = connection.read_to_end(&mut received);
         let _ = timeout(Duration::from_secs(10), read).await.expect("it should be closed");
     };
     // One more connection replaces the oldest.
     let mut more = TcpStream::connect(one.cluster.address()).await.unwrap();
-    let came = Instant::now();
+    let connected = Instant::now();
     closed(&mut connections.remove(0)).await;
-    assert!(came.elapsed() < Duration::from_secs(1), "{:?}", came.elapsed());
+    assert!(connected.elapsed() < Duration::from_secs(1), "{:?}", connected.elapsed());
     let reads = more.read_u8();
     assert!(
         timeout(Duration::from_millis(300), reads).await.is_err(),
@@ -277,7 +278,7 @@ async fn unproven_connections_are_bounded_and_closed_in_time() {
     let peer = TestNode::start(&store).await;
     let linked = || peer.cluster.node.peers.links_to(one.cluster.incarnation()) == 2;
     wait_until("a peer is linked", linked).await;
-    assert!(came.elapsed() < Duration::from_millis(1_800), "{:?}", came.elapsed());
+    assert!(connected.elapsed() < Duration::from_millis(1_800), "{:?}", connected.elapsed());
     closed(&mut more).await;
     for connection in &mut connections {
         closed(connection).await;

@@ -21,9 +21,9 @@ fn calls() -> Calls {
 }
 
 fn written(calls: &Calls) -> Option<Kind> {
-    let mut said = BytesMut::new();
-    calls.write_frames(0, &mut said, 1);
-    let frame = (!said.is_empty()).then(|| Frame::decode_length_delimited(said));
+    let mut bytes = BytesMut::new();
+    calls.write_frames(0, &mut bytes, 1);
+    let frame = (!bytes.is_empty()).then(|| Frame::decode_length_delimited(bytes));
     frame.and_then(|frame| frame.expect("a frame").kind)
 }
 
