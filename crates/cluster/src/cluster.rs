@@ -130,7 +130,7 @@ impl Cluster {
     /// Returns when [`Cluster::deaths`] exceeds `than`. A request that waits for a session of a
     /// lost peer is then retried at once.
     pub fn another_death(&self, than: u64) -> impl Future<Output = ()> + Send + 'static {
-        self.node.members.forgotten_more(than)
+        self.node.members.until_more_forgotten(than)
     }
 
     /// The leases that were live when this node last read them, its own included.
@@ -142,12 +142,12 @@ impl Cluster {
     /// one with the fewest sessions. `None` in a cluster of one, or if every other node drains.
     pub fn willing(&self) -> Option<Peer> {
         let order = |lease: &Lease| (!self.node.peers.is_linked(lease.incarnation), lease.load);
-        self.peer(self.takers().into_iter().min_by_key(order)?.incarnation)
+        self.peer(self.accepting_peers().into_iter().min_by_key(order)?.incarnation)
     }
 
     /// A peer that accepts sessions and has an established link; the next one with each `turn`.
     pub fn linked(&self, turn: usize) -> Option<Peer> {
-        let mut linked = self.takers();
+        let mut linked = self.accepting_peers();
         linked.retain(|lease| self.node.peers.is_linked(lease.incarnation));
         linked.sort_unstable_by_key(|lease| lease.incarnation.0);
         self.peer(linked.get(turn.checked_rem(linked.len())?)?.incarnation)
@@ -156,7 +156,7 @@ impl Cluster {
     /// A peer that accepts sessions and has an established link, ordered by load: `turn` 0 is the
     /// peer with the fewest sessions.
     pub fn roomy(&self, turn: usize) -> Option<Peer> {
-        let mut linked = self.takers();
+        let mut linked = self.accepting_peers();
         linked.retain(|lease| self.node.peers.is_linked(lease.incarnation));
         linked.sort_unstable_by_key(|lease| (lease.load, lease.incarnation.0));
         self.peer(linked.get(turn.checked_rem(linked.len())?)?.incarnation)
@@ -187,7 +187,7 @@ impl Cluster {
     }
 
     /// The leases of the other nodes that accept sessions.
-    fn takers(&self) -> Vec<Lease> {
+    fn accepting_peers(&self) -> Vec<Lease> {
         let own = self.node.incarnation;
         let mut leases = self.node.members.leases();
         leases.retain(|lease| {

@@ -33,7 +33,7 @@ const ATTEMPTS_A_LOG_LINE: u32 = 240;
 /// How an established link ended.
 enum Ended {
     /// The peer closed it on purpose, with a goodbye.
-    Parted,
+    Goodbye,
     /// The peer's lease is over: other nodes may act for its sessions.
     Lapsed,
     Broken,
@@ -44,7 +44,7 @@ struct Connecting(Arc<PeerLink>);
 
 impl Drop for Connecting {
     fn drop(&mut self) {
-        self.0.calls.broke(false);
+        self.0.calls.link_broke(false);
     }
 }
 
@@ -83,7 +83,7 @@ impl Drop for FoundDead<'_> {
 }
 
 /// Connects in a background task, and keeps the link established as long as the peer is a member.
-/// Call it only when `Calls::open` or `Calls::want` has requested a connection.
+/// Call it only when `Calls::open` or `Calls::request_link` has requested a connection.
 pub(crate) fn connect(node: &Arc<MemberNode>, link: &Arc<PeerLink>) {
     let connecting = Connecting(link.clone());
     let node = node.clone();
@@ -111,7 +111,7 @@ async fn keep_linked(node: &Arc<MemberNode>, link: &Arc<PeerLink>) {
                 found_dead.set(false);
                 record_payload_version(node, link, &established);
                 match carry_calls(node, link, established).await {
-                    Ended::Parted | Ended::Lapsed => return,
+                    Ended::Goodbye | Ended::Lapsed => return,
                     Ended::Broken => {}
                 }
                 detector = self::detector(node);
@@ -125,7 +125,7 @@ async fn keep_linked(node: &Arc<MemberNode>, link: &Arc<PeerLink>) {
         let is_incompatible = matches!(failure, Failure::Incompatible(_));
         link.is_incompatible.store(is_incompatible, Ordering::Relaxed);
         let goes_on = node.members.keeps(link);
-        link.calls.broke(goes_on);
+        link.calls.link_broke(goes_on);
         if !goes_on {
             return;
         }
@@ -218,7 +218,7 @@ async fn carry_calls(
     let ended = tokio::select! {
         biased;
         ended = established.carry(&link.calls) => match ended {
-            peering::Ended::Goodbye => Ended::Parted,
+            peering::Ended::Goodbye => Ended::Goodbye,
             why => {
                 let closed = orderly_end.was_seen();
                 tracing::warn!(node = %link.incarnation, %why, closed, "peer link broke");
@@ -233,7 +233,7 @@ async fn carry_calls(
     if matches!(ended, Ended::Broken) {
         metrics::LINKS_BROKEN.inc();
     }
-    link.calls.broke(true);
+    link.calls.link_broke(true);
     drop((linked, counted, established));
     ended
 }

@@ -88,7 +88,10 @@ impl Members {
     }
 
     /// Returns when more than `than` nodes have been forgotten.
-    pub(crate) fn forgotten_more(&self, than: u64) -> impl Future<Output = ()> + Send + 'static {
+    pub(crate) fn until_more_forgotten(
+        &self,
+        than: u64,
+    ) -> impl Future<Output = ()> + Send + 'static {
         let forgotten = self.forgotten.clone();
         async move {
             let (count, waiters) = &*forgotten;

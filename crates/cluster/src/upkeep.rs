@@ -87,7 +87,7 @@ fn link_to_all(node: &Arc<MemberNode>) {
         return;
     }
     for link in node.members.links_to_others(node.incarnation) {
-        if link.calls.want() {
+        if link.calls.request_link() {
             dial::connect(node, &link);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Three tasks use this module: callers make and drop calls and take replies; the connection's
 //! writer takes frames to write; its reader passes on the frames of the peer. None of them waits
-//! for another. [`Calls::broke`] decides which calls may be made again.
+//! for another. [`Calls::link_broke`] decides which calls may be made again.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -143,7 +143,7 @@ impl Calls {
     }
 
     /// Requests a link without a call. Returns whether this caller must start to connect.
-    pub fn want(&self) -> bool {
+    pub fn request_link(&self) -> bool {
         self.state().begin_to_connect()
     }
 
@@ -217,7 +217,7 @@ impl Calls {
 
     /// Records that the link broke or that the attempt to connect failed. A call that was sent
     /// completely may have started, any other call has not. `again`: a further attempt follows.
-    pub fn broke(&self, again: bool) {
+    pub fn link_broke(&self, again: bool) {
         let mut state = self.state();
         state.unreachable |= matches!(state.phase, Phase::Connecting);
         let next = if again { Phase::Connecting } else { Phase::Down };

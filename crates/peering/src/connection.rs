@@ -149,7 +149,7 @@ impl<P: FrameHandler> PeerConnection<P> {
     }
 
     /// Writes a goodbye as the last frame. The other end then closes the connection.
-    pub(crate) fn say_goodbye(&self) {
+    pub(crate) fn send_goodbye(&self) {
         self.out().bye = true;
         self.perform();
     }

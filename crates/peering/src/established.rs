@@ -44,7 +44,7 @@ impl Established {
     }
 
     /// Carries these calls until the connection ends or this future is dropped. The connection is
-    /// closed when `self` is dropped; call [`Calls::broke`] then.
+    /// closed when `self` is dropped; call [`Calls::link_broke`] then.
     pub async fn carry(&mut self, calls: &Arc<Calls>) -> Ended {
         let handler = CallFrames { link: calls.link(), calls: calls.clone() };
         let connection = Arc::new(PeerConnection::new(handler, &self.wire));
@@ -72,7 +72,7 @@ impl Established {
         tokio::select! {
             ended = &mut running => Some(ended),
             () = closing.cancelled() => {
-                connection.say_goodbye();
+                connection.send_goodbye();
                 timeout(CLOSE_GRACE, running).await.ok()
             }
         }

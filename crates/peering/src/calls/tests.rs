@@ -50,6 +50,6 @@ fn the_last_reply_ends_the_call() {
     let mut context = Context::from_waker(Waker::noop());
     assert_eq!(calls.poll_reply(id, &mut context), Poll::Ready(Some(Ok(body))));
     assert_eq!(calls.poll_reply(id, &mut context), Poll::Ready(None));
-    calls.broke(true);
+    calls.link_broke(true);
     assert_eq!(calls.poll_reply(id, &mut context), Poll::Ready(None));
 }

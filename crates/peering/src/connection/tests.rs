@@ -291,7 +291,7 @@ async fn an_end_that_leaves_sends_goodbye_and_the_other_closes() {
         [plain(connection(BUFFER_BYTES).await), encrypted(connection(BUFFER_BYTES).await).await]
     {
         let connection = PeerConnection::new(TestHandler::new(0), &near);
-        connection.say_goodbye();
+        connection.send_goodbye();
         let mut inbox = Inbox::new(100);
         let parts = connection.run(&mut near, &mut inbox, LONG);
         let closes = async {
