@@ -240,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_peer_opens_is_read_or_refused(bytes: Vec<u8>, at: usize) {
+        fn any_opening_of_a_peer_is_decoded_or_rejected(bytes: Vec<u8>, at: usize) {
             for format in Format::ALL {
                 let mut spoilt = opening().encode(format).to_vec();
                 let at = at % spoilt.len();
