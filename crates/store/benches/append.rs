@@ -1,5 +1,5 @@
-//! What an append takes, in memory and in Redis: `cargo bench -p store --bench append`,
-//! which starts a Redis of its own. `redis.rs` beside it measures everything else there.
+//! Measures an append, in memory and in Redis: `cargo bench -p store --bench append`, which
+//! starts a Redis of its own. `redis.rs` measures the other operations on Redis.
 #![allow(missing_docs, reason = "criterion makes undocumented functions")]
 #![allow(dead_code, reason = "the servers and fixtures are the tests', which use more of them")]
 
@@ -17,9 +17,9 @@ use tokio::runtime::{Builder, Runtime};
 use crate::fixture::{LONG, Session, open};
 use crate::server::Server;
 
-/// Entries that stay replayable.
+/// The number of entries that stay replayable.
 const KEPT: u64 = 32;
-/// Bytes of an entry.
+/// The length of an entry.
 const ENTRY_BYTES: usize = 300;
 
 fn runtime() -> Runtime {

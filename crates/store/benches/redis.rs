@@ -1,7 +1,7 @@
-//! What operations on Redis cost: `cargo bench -p store --bench redis`, which starts a
-//! server of its own. Prints what it measured and judges nothing.
+//! Measures operations on Redis: `cargo bench -p store --bench redis`, which starts a server of
+//! its own. It prints the measurements and has no thresholds.
 #![allow(dead_code, reason = "the servers and fixtures are the tests', which use more of them")]
-#![expect(clippy::print_stderr, reason = "whoever measures reads it there")]
+#![expect(clippy::print_stderr, reason = "the measurements are printed there")]
 
 #[path = "../tests/redis/fixture.rs"]
 mod fixture;
@@ -75,8 +75,8 @@ async fn main() {
     }
 }
 
-/// Prints what an append costs Redis and this process where 64 streams have an event each 50 ms,
-/// with a connection that lives on another thread, as a node has it.
+/// Prints the processor time of an append in Redis and in this process, with 64 streams that
+/// have an event each 50 ms. The connection runs on another thread, as in a node.
 async fn measure_window(server: &Server, append_window_ms: u64) {
     const STREAMS: u32 = 64;
     const EVERY: Duration = Duration::from_millis(50);
@@ -94,7 +94,7 @@ async fn measure_window(server: &Server, append_window_ms: u64) {
     });
     let store = receiver.recv().expect("a store");
     let sessions = join_all((0..STREAMS).map(|_| Session::made(&store))).await;
-    // What was counted of the creations is forgotten.
+    // The counts of the creations are reset.
     sleep(Duration::from_millis(200)).await;
     let mut admin = server.connect().await;
     let (redis, own) = (redis_cpu(&mut admin).await, own_cpu());

@@ -1,11 +1,11 @@
-//! What every store promises, as tests that run on each implementation. For tests only.
+//! The guarantees of every store, as tests that run on each implementation. For tests only.
 //!
-//! One async function a promise, named by what it claims. [`contract!`](crate::contract!)
-//! makes a test of each, given an expression that makes a [`World`]. Sessions, tenants and
-//! nodes are new in every test, so that tests can share one store, also at one time.
+//! Each guarantee is one async function, named by its claim. [`contract!`](crate::contract!)
+//! makes a test of each, given an expression that creates a [`World`]. Each test uses new
+//! sessions, tenants and nodes, so that tests can share one store and run concurrently.
 //!
-//! A failover needs no stage machinery here: a record that forgot a claim is one that was
-//! never told of it.
+//! No test starts a real failover: a record that lost a claim is simulated by one that never
+//! got it.
 
 pub mod claiming;
 pub mod ending;
@@ -27,136 +27,136 @@ use crate::{
     RecordStatus, State, Store, Token,
 };
 
-/// A store to be held to its promises, and the time it lives in.
+/// A store under test, and its clock.
 #[async_trait::async_trait]
 pub trait World: Send + Sync {
     /// The store.
     fn store(&self) -> &dyn Store;
 
-    /// Lets time pass for the store: by moving its clock, or by waiting.
+    /// Advances the store's clock, or waits.
     async fn pass(&self, time: Duration);
 }
 
-/// Makes a `#[tokio::test]` of every promise, each in a world of its own:
+/// Makes a `#[tokio::test]` of every guarantee, each with a world of its own:
 /// `store::contract!(Redis::fresh().await)`.
 #[macro_export]
 macro_rules! contract {
-    (@tests $area:ident, $world:expr; $($promise:ident,)+) => {
+    (@tests $area:ident, $world:expr; $($guarantee:ident,)+) => {
         $(#[tokio::test]
-        async fn $promise() {
-            $crate::contract::$area::$promise(&$world).await;
+        async fn $guarantee() {
+            $crate::contract::$area::$guarantee(&$world).await;
         })+
     };
     ($world:expr) => {
         $crate::contract!(@tests making, $world;
             a_record_reads_back_as_it_was_written,
-            making_a_session_again_with_the_same_token_is_yes_and_changes_nothing,
-            making_a_session_with_another_token_is_refused,
-            making_a_session_late_does_not_take_it_from_its_next_owner,
-            making_a_session_late_brings_back_none_that_ended,
+            creating_a_session_again_with_the_same_token_succeeds_and_changes_nothing,
+            creating_a_session_with_another_token_is_refused,
+            creating_a_session_late_does_not_take_it_from_its_next_owner,
+            creating_a_session_late_restores_none_that_ended,
             an_unknown_session_reads_as_none_and_takes_nothing,
             a_session_is_absent_after_its_time_to_live,
             claims_and_appends_prolong_a_session,
-            an_append_that_is_not_to_prolong_a_session_does_not,
+            an_append_without_the_flag_does_not_prolong_a_session,
             an_answer_to_a_reader_prolongs_nothing,
         );
         $crate::contract!(@tests claiming, $world;
             a_claim_returns_the_record_and_the_log,
-            a_repeated_claim_is_yes_again,
+            a_repeated_claim_succeeds,
             of_two_claims_one_wins,
             two_claims_with_one_counter_are_two_claims,
-            a_claim_that_comes_late_changes_nothing,
+            a_late_claim_changes_nothing,
             a_claim_that_expects_a_past_owner_is_refused,
             a_claim_must_raise_the_counter,
             a_node_may_claim_from_itself,
             former_tokens_are_kept_newest_first_and_sixteen_at_most,
-            a_released_session_goes_to_whoever_comes_first,
+            a_released_session_goes_to_the_first_claimant,
             an_owned_session_is_not_taken_for_released,
             a_claim_from_an_owner_that_released_meanwhile_succeeds,
-            a_claimed_log_goes_on_where_it_ended,
-            nothing_is_claimed_or_released_that_was_judged_by_another_primary,
+            a_claimed_log_continues_where_it_ended,
+            no_claim_or_release_is_executed_that_names_another_primary,
         );
         $crate::contract!(@tests logging, $world;
             entries_are_read_in_the_order_of_their_numbers,
             entries_that_are_held_already_are_dropped,
             a_late_duplicate_of_any_batch_changes_nothing,
-            a_hole_is_refused_and_the_last_number_named,
-            batches_that_overtook_each_other_are_settled_by_sending_them_again,
+            a_hole_is_refused_and_the_error_names_the_last_number,
+            batches_that_arrived_out_of_order_are_completed_by_sending_them_again,
             an_empty_log_takes_only_what_begins_at_the_floor,
             a_log_that_ends_below_the_floor_is_replaced,
-            what_is_below_the_floor_is_trimmed_from_log_and_batch,
+            entries_below_the_floor_are_trimmed_from_log_and_batch,
             a_floor_above_everything_empties_the_log,
-            a_late_batch_with_a_lower_floor_brings_nothing_back,
+            a_late_batch_with_a_lower_floor_restores_nothing,
             an_empty_batch_notices_a_lost_tail,
             an_empty_batch_trims_and_adds_nothing,
             an_empty_batch_is_taken_where_nothing_is_replayable,
-            a_deposed_owner_appends_nothing_and_learns_who_owns,
+            a_deposed_owner_appends_nothing_and_gets_the_name_of_the_owner,
             each_of_many_batches_is_answered_for_itself,
             payloads_are_kept_byte_for_byte,
         );
         $crate::contract!(@tests reasserting, $world;
             a_missing_session_is_written_anew,
-            a_record_that_forgot_a_claim_is_replaced_and_its_log_too,
-            a_record_that_forgot_several_claims_is_replaced_too,
-            a_released_record_that_forgot_a_claim_is_replaced_too,
-            under_the_own_token_only_what_is_missing_is_appended,
+            a_record_that_lost_a_claim_is_replaced_with_its_log,
+            a_record_that_lost_several_claims_is_replaced,
+            a_released_record_that_lost_a_claim_is_replaced,
+            under_the_own_token_only_missing_entries_are_appended,
             under_the_own_token_only_a_newer_state_is_saved,
-            reasserting_again_is_yes_again,
-            anothers_session_is_not_taken_by_reasserting,
+            reasserting_again_succeeds,
+            the_session_of_another_owner_is_not_taken_by_reasserting,
             reasserting_late_does_not_undo_the_next_claim,
             reasserting_late_does_not_undo_a_release,
             a_ring_that_does_not_begin_at_its_floor_is_refused_and_changes_nothing,
             a_tombstone_is_not_undone_by_reasserting,
-            a_tombstone_is_put_back_where_a_failover_forgot_it,
+            a_tombstone_that_a_failover_lost_is_restored,
             a_tombstone_of_a_deposed_owner_ends_nothing,
         );
         $crate::contract!(@tests saving, $world;
             only_a_higher_version_is_written,
-            a_state_that_comes_late_does_not_replace_a_newer_one,
+            a_late_state_does_not_replace_a_newer_one,
             a_deposed_owner_saves_nothing,
-            a_claimant_is_given_the_newest_state,
-            a_claimant_goes_on_from_the_version_it_was_given,
+            a_claimant_gets_the_newest_state,
+            a_claimant_continues_from_the_version_that_it_got,
         );
         $crate::contract!(@tests ending, $world;
-            a_repeated_release_is_yes_again,
+            a_repeated_release_succeeds,
             nothing_is_done_under_a_released_token,
-            a_release_that_comes_late_does_not_release_the_next_owner,
+            a_late_release_does_not_release_the_next_owner,
             a_release_leaves_state_and_log_to_the_next_owner,
             an_ended_session_is_a_tombstone_without_a_log,
-            a_repeated_end_is_yes_again,
+            a_repeated_end_succeeds,
             an_ended_session_takes_nothing,
             a_deposed_owner_ends_nothing,
-            a_tombstone_goes_after_its_time,
+            a_tombstone_expires,
         );
         $crate::contract!(@tests leasing, $world;
-            a_renewal_says_whether_the_lease_was_there,
-            a_lease_that_was_gone_is_told_until_that_is_acknowledged,
-            a_live_node_is_listed_as_it_last_described_itself,
+            a_renewal_returns_whether_the_lease_was_there,
+            a_lapse_of_a_lease_is_reported_until_it_is_acknowledged,
+            a_live_node_is_listed_with_its_newest_lease,
             a_lapsed_node_is_gone,
             a_dead_mark_is_never_overwritten_by_a_renewal,
             a_node_to_which_a_live_peer_has_a_link_is_not_marked,
             two_nodes_that_died_together_can_be_marked,
             a_node_that_renewed_since_it_was_found_dead_is_not_marked,
-            links_of_the_dead_and_of_the_marker_itself_save_nobody,
+            links_of_dead_nodes_and_of_the_marker_prevent_no_mark,
             of_two_nodes_that_mark_each_other_the_first_wins,
-            a_node_without_a_lease_marks_nobody,
-            marking_again_is_yes_again,
+            a_node_without_a_lease_marks_no_node,
+            marking_again_succeeds,
             a_node_that_is_gone_can_be_marked_and_stays_dead,
-            a_mark_goes_after_its_time,
+            a_mark_expires,
             a_repeated_renewal_is_answered_as_the_first_one_was,
-            a_renewal_that_comes_late_changes_nothing,
+            a_late_renewal_changes_nothing,
             a_node_that_left_is_not_brought_back_by_a_late_renewal,
         );
     };
 }
 
-/// Long enough to never matter.
+/// A time to live that does not expire during a test.
 const LONG: Duration = Duration::from_secs(600);
 
 /// A time to live that a test waits for.
 const SHORT: Duration = Duration::from_millis(1_000);
 
-/// Most of [`SHORT`], but clearly not all of it.
+/// Clearly less than [`SHORT`], and more than half of it.
 const MOST_OF_SHORT: Duration = Duration::from_millis(600);
 
 /// Clearly more than [`SHORT`].
@@ -177,14 +177,14 @@ impl<'w> Scene<'w> {
         Self { world, session: session(), tenant: format!("tenant-{:x}", random()) }
     }
 
-    /// A session that an owner has just made.
+    /// A new session with its owner.
     async fn owned(world: &'w dyn World) -> (Self, Owner) {
         let (scene, owner) = (Self::new(world), first());
         scene.create(scene.record(owner)).await.expect("a new session is made");
         (scene, owner)
     }
 
-    /// A session that was claimed once: the deposed owner, and the one it has now.
+    /// A session that was claimed once, with its deposed owner and its current one.
     async fn claimed(world: &'w dyn World) -> (Self, Owner, Owner) {
         let (scene, old) = Self::owned(world).await;
         let new = heir(old);
@@ -209,7 +209,7 @@ impl<'w> Scene<'w> {
         }
     }
 
-    /// What an owner knows of the session that took it from `old`.
+    /// The record of an owner that claimed the session after the owners in `old`.
     fn record_after(&self, owner: Owner, old: &[Owner]) -> Record {
         let former = old.iter().map(|owner| owner.token).collect();
         Record { former, ..self.record(owner) }
@@ -364,9 +364,9 @@ fn random() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    /// Every promise that is written down must also be run.
+    /// Every guarantee in these files must also be in the macro.
     #[test]
-    fn the_macro_names_every_promise() {
+    fn the_macro_names_every_guarantee() {
         let this = include_str!("contract.rs");
         for area in [
             include_str!("contract/claiming.rs"),

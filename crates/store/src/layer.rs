@@ -18,7 +18,7 @@ macro_rules! layer {
         /// override is that of the [inner](Self::inner) store.
         #[async_trait::async_trait]
         pub trait StoreLayer: Send + Sync + 'static {
-            /// The store behind this one; an error where it is out of reach.
+            /// Returns the store behind this one, or an error if it cannot be reached.
             fn inner(&self) -> Result<Arc<dyn Store>, Error>;
 
             $(

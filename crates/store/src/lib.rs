@@ -1,11 +1,11 @@
 //! The state that all nodes must agree on: session records, owners, logs, leases.
 //!
-//! A [`Store`] is the only shared part of a cluster. It decides nothing: it compares
-//! tokens, keeps logs without duplicate, hole or disorder, and refuses a writer that has
-//! lost its right to write. It never looks into an entry, a state or a principal.
+//! A [`Store`] is the only shared part of a cluster. It makes no decisions: it compares
+//! tokens, keeps each log free of duplicates, holes and disorder, and rejects writes under a
+//! token that is no longer the owner's. It never decodes an entry, a state or a principal.
 //!
-//! The promises of every implementation are written once, as the `contract` whose tests run
-//! on each of them. [`Memory`] is the store of a single node, [`redis::Redis`] of a cluster.
+//! The `contract` module states the guarantees of every implementation as tests, which run on
+//! each one. [`Memory`] is the store of a single node, [`redis::Redis`] of a cluster.
 
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
@@ -30,31 +30,31 @@ pub use ownership::{
     Owner, Presence, Primary, PrimaryId, Record, RecordStatus, Renewed, State, Token,
 };
 
-/// What every node can read and write.
+/// The shared state that every node reads and writes.
 ///
-/// Sending anything again is safe, also when the first sending was given up for lost
-/// and arrives later. An answer that did not come ([`Error::Unavailable`]) says nothing:
-/// ask again. A session past its time to live is absent from then on.
+/// Every operation is safe to repeat, also if the first attempt timed out and is executed
+/// later. [`Error::Unavailable`] means that the outcome is unknown: repeat the operation. A
+/// session is absent once its time to live has passed.
 #[async_trait::async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Makes a session, owned by the record's token. Repeated with the same token: yes
-    /// again, and nothing changes. With another: [`Error::Fenced`].
+    /// Creates a session, owned by the record's token. A repetition with the same token
+    /// succeeds and changes nothing. Another token gets [`Error::Fenced`].
     async fn create(&self, session: &SessionId, record: Record, ttl: Duration)
     -> Result<(), Error>;
 
-    /// The session's record, tombstones included.
+    /// Returns the session's record, also if it is a tombstone.
     async fn read(&self, session: &SessionId) -> Result<Option<Record>, Error>;
 
-    /// The session's log: numbers without a hole, from the floor on.
+    /// Returns the session's log: consecutive numbers, from the floor on.
     async fn read_log(&self, session: &SessionId) -> Result<Vec<(u64, Bytes)>, Error>;
 
-    /// Makes `new` the owner if the session is as `expected` and `new`'s counter is
-    /// above the record's; else [`Error::Fenced`] says who owns it. Repeated: yes again.
+    /// Makes `new` the owner if the session is as `expected` and the counter of `new` is
+    /// above the record's. Otherwise [`Error::Fenced`] names the owner. A repetition succeeds.
     ///
-    /// `at` is the primary of the session by which the caller judged that it may claim:
-    /// any other primary may have forgotten what speaks against it, so there the claim is
-    /// refused, [`Error::Unavailable`]. `None`: the caller never asks for
-    /// [primaries](Self::primaries), and any will do.
+    /// `at` is the session's primary from which the caller read that it may claim. Any other
+    /// primary refuses the claim with [`Error::Unavailable`]: it may have lost a write that
+    /// forbids the claim. `None` allows any primary, for a caller that never reads the
+    /// [primaries](Self::primaries).
     async fn claim(
         &self,
         session: &SessionId,
@@ -66,28 +66,29 @@ pub trait Store: Send + Sync + 'static {
 
     /// Appends a batch to the session's log.
     ///
-    /// Entries below the floor are dropped, from the log and from the batch. Of the rest,
-    /// those that the log already holds are dropped. A batch that begins after the number
-    /// that the log expects is refused, [`Error::Hole`]. A log that is empty, or that ends
-    /// below the floor, takes only what begins at the floor, and is replaced by it.
+    /// Entries below the floor are dropped, from the log and from the batch. Entries that
+    /// the log already holds are dropped from the batch. A batch that begins after the number
+    /// that the log expects is refused with [`Error::Hole`]. A log that is empty, or that ends
+    /// below the floor, accepts only a batch that begins at the floor, and is replaced by it.
     async fn append(&self, batch: Batch) -> Result<Appended, Error>;
 
-    /// Writes a session anew that a failover or an eviction made the store forget: `ring`
-    /// is everything its owner can still replay, under the record's token.
+    /// Writes a session again after the store lost it by a failover or an eviction. `ring` is
+    /// the owner's replay buffer: all entries that can still be replayed, under the record's
+    /// token.
     ///
-    /// Where the session is missing, or held by a token from before the record's, record
-    /// and log are replaced by these. Where it is held by the record's own token, the
-    /// ring is appended and the state is saved if it is newer. Any other owner:
-    /// [`Error::Fenced`]. A tombstone stays: [`Error::Ended`]. A record that itself is
-    /// [`RecordStatus::Ended`] puts its tombstone back by the same rules, and logs nothing.
+    /// If the session is missing, or a predecessor of the record's token owns it, record and
+    /// log are replaced by these. If the record's own token owns it, the ring is appended, and
+    /// the state is saved if it is newer. Any other owner gets [`Error::Fenced`]. A tombstone
+    /// stays, [`Error::Ended`]. A record with [`RecordStatus::Ended`] restores its tombstone by
+    /// the same rules and appends nothing.
     async fn reassert(&self, record: Record, ring: Batch) -> Result<Appended, Error>;
 
-    /// Writes the session's state if its version is above the one held. Answers with
-    /// the version that the record holds now.
+    /// Writes the session's state if its version is above the record's. Returns the version
+    /// that the record has afterwards.
     async fn save(&self, session: &SessionId, token: Token, state: State) -> Result<u64, Error>;
 
-    /// Gives the session up. The last thing that is ever done under a token. Repeated:
-    /// yes again. `at`: as for [claims](Self::claim).
+    /// Releases the session. This is the last operation under a token. A repetition
+    /// succeeds. `at` is as for [claims](Self::claim).
     async fn release(
         &self,
         session: &SessionId,
@@ -96,36 +97,37 @@ pub trait Store: Send + Sync + 'static {
         ttl: Duration,
     ) -> Result<(), Error>;
 
-    /// Ends the session: its log is gone, and a tombstone stands for `ttl`. A session
-    /// that has ended already: yes again.
+    /// Ends the session: deletes its log and keeps a tombstone for `ttl`. Succeeds if the
+    /// session has ended already.
     async fn end(&self, session: &SessionId, token: Token, ttl: Duration) -> Result<(), Error>;
 
-    /// Writes the node's lease, and says whether it was still there.
-    /// [`Error::MarkedDead`] where the incarnation was marked; a mark is never overwritten.
+    /// Writes the node's lease, and returns whether it was still there.
+    /// [`Error::MarkedDead`] if the incarnation was marked dead; a mark is never overwritten.
     ///
-    /// A renewal with the number of the one held changes nothing and gets the answer that
-    /// the first one got: else a lease that was gone would be hidden by the retry. One with
-    /// a lower number came late and is refused, [`Error::Unavailable`].
+    /// A renewal with the number of the stored one changes nothing and gets the same answer as
+    /// the first: otherwise a retry would hide that the lease had lapsed. A renewal with a
+    /// lower number is late and is refused with [`Error::Unavailable`].
     async fn renew(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error>;
 
-    /// Gives the incarnation's lease up for good: for `ttl` it is [`Presence::Dead`] by its
-    /// own hand, and no renewal that comes late brings the lease back. Repeated: yes again.
+    /// Ends the incarnation's lease for good. For `ttl` the incarnation is [`Presence::Dead`],
+    /// marked by itself, so that a late renewal does not restore the lease. A repetition
+    /// succeeds.
     async fn leave(&self, incarnation: Incarnation, ttl: Duration) -> Result<(), Error>;
 
-    /// The leases of all live nodes.
+    /// Returns the leases of all live nodes.
     async fn nodes(&self) -> Result<Vec<Lease>, Error>;
 
-    /// What is known of one incarnation.
+    /// Returns whether one incarnation is live, marked dead or gone.
     async fn presence(&self, incarnation: Incarnation) -> Result<Presence, Error>;
 
     /// Marks an incarnation dead for `ttl`, unless another live node has a link to it.
-    /// `by` must be live itself: [`Error::MarkedDead`] or [`Error::LeaseGone`] if not. Links of
-    /// those that `by` knows to be dead as well (`also_dead`) count for nothing: nodes that die
-    /// together list each other.
+    /// `by` must be live itself, otherwise [`Error::MarkedDead`] or [`Error::LeaseGone`]. Links
+    /// of the nodes in `also_dead`, which `by` knows to be dead as well, are ignored: the leases
+    /// of nodes that died together list each other.
     ///
-    /// `seen`: the number of the renewal by which `by` found it dead. A lease of another number
-    /// is a sign of life, also to a command that arrives late: [`Marking::Renewed`]. `None`:
-    /// its process is known to have ended.
+    /// `seen` is the number of the last renewal that `by` read. A lease with another number was
+    /// renewed since, so the result is [`Marking::Renewed`], also if the command arrives late.
+    /// `None` means that the node's process is known to have ended.
     async fn mark_dead(
         &self,
         incarnation: Incarnation,
@@ -135,28 +137,28 @@ pub trait Store: Send + Sync + 'static {
         ttl: Duration,
     ) -> Result<Marking, Error>;
 
-    /// Who keeps the store's data right now. Where the primary of a session is another
-    /// than before, it may have forgotten what was written last: its owner re-asserts it.
+    /// Returns the current primaries of the store. A primary that replaced another may lack
+    /// the last writes, so the owner of each of its sessions re-asserts it.
     ///
-    /// From the first time this is asked on, the store [reads](Self::read) no session as
-    /// missing, and finds no [node gone](Self::presence), on a primary that was not
-    /// [acknowledged](Self::acknowledge): those answers are [`Error::Unavailable`].
+    /// After the first call, a primary that was not [acknowledged](Self::acknowledge) never
+    /// reports a session as [missing](Self::read) or a node as [gone](Self::presence): the
+    /// result is [`Error::Unavailable`].
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {
         Ok(vec![Primary::of_everything(PrimaryId(0))])
     }
 
-    /// The caller has taken note of these primaries, and of no others: whatever it judges
-    /// from now on takes into account that they may have forgotten something.
+    /// Replaces the set of acknowledged primaries. From now on the caller takes into account
+    /// that these primaries may have lost writes.
     fn acknowledge(&self, _: &[PrimaryId]) {}
 
-    /// Is the store likely to answer? Costs nothing and sends nothing: the result is that of the
-    /// last attempts. It is meant for operators; a caller that needs the store sends its request.
+    /// Whether the store is likely to answer, judged by the last attempts. Sends nothing. The
+    /// value is for operators; a caller that needs the store sends its request.
     fn is_reachable(&self) -> bool {
         true
     }
 
-    /// Forgets a bounded number of things whose time has come, and answers how many.
-    /// Call it now and then; a store that forgets by itself has nothing to do.
+    /// Removes a bounded number of expired sessions, and returns how many. Must be called
+    /// periodically. A store that expires sessions by itself does nothing here.
     async fn sweep(&self) -> Result<usize, Error> {
         Ok(0)
     }

@@ -1,8 +1,8 @@
-//! The store of a single node: everything in this process, gone with it.
+//! The store of a single node. All data is in the memory of this process and is lost with it.
 //!
 //! Sessions are spread over shards, each behind a lock that is held for one short
-//! operation and never across an await. Nothing runs by itself: each operation also looks
-//! at a few sessions that may have expired, and [`Store::sweep`] at many.
+//! operation and never across an await. No task runs in the background: each operation also
+//! checks a few sessions for expiry, and [`Store::sweep`] checks many.
 
 #[cfg(test)]
 mod interleavings;
@@ -28,22 +28,22 @@ use crate::{
     PrimaryId, Record, Renewed, State, Store, Token,
 };
 
-/// So many that threads seldom wait for each other.
+/// Number of shards: enough that threads rarely contend for one lock.
 const SHARDS: usize = 16;
 
-/// How many sessions an operation looks at beside its own. Above one, so that sessions
-/// go faster than they can come.
+/// How many sessions an operation checks for expiry. Above one, so that expired sessions are
+/// removed faster than sessions are created.
 const LOOKS_PER_OPERATION: usize = 4;
 
-/// How many sessions of each shard a sweep looks at: less than a millisecond of work.
+/// How many sessions of each shard a sweep checks for expiry: less than 1 ms of work.
 const LOOKS_PER_SWEEP: usize = 1_000;
 
-/// Tells the time since some fixed moment. Never goes back.
+/// Returns the time since a fixed moment. It never decreases.
 type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
 
 /// The [`Store`] of a single node, in its memory.
 ///
-/// The callers that create sessions bound their number.
+/// The number of sessions is bounded by the callers that create them.
 pub struct Memory {
     clock: Clock,
     hasher: RandomState,
@@ -52,8 +52,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// An empty store that reads the time from `clock`: how long it has been since some
-    /// fixed moment.
+    /// Creates an empty store. `clock` returns the time since a fixed moment.
     pub fn with_clock(clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self {
             clock: Box::new(clock),
@@ -68,7 +67,7 @@ impl Memory {
         lock(&self.shards[shard])
     }
 
-    /// The session's shard with a little of its garbage gone, ready to be written.
+    /// Locks the session's shard for a write, after removing a few expired sessions from it.
     fn shard_at(&self, session: &SessionId, now: u64) -> MutexGuard<'_, Shard> {
         let mut shard = self.shard(session);
         shard.sweep(now, LOOKS_PER_OPERATION);
@@ -79,7 +78,7 @@ impl Memory {
         millis((self.clock)())
     }
 
-    /// Now, and when what is written now expires.
+    /// The current time, and the time at which a write with this `ttl` expires.
     fn span(&self, ttl: Duration) -> (u64, u64) {
         let now = self.now();
         (now, now.saturating_add(millis(ttl)))
@@ -204,11 +203,12 @@ fn is_here(at: Option<PrimaryId>) -> Result<(), Error> {
     if at.is_none_or(|at| at == PrimaryId(0)) {
         return Ok(());
     }
-    let why = "the operation was judged by another primary than this store's";
+    let why = "the operation names another primary than this store's";
     Err(Error::Unavailable(io::Error::other(why)))
 }
 
-/// Operations check first and write last, so a shard is whole even where one panicked.
+/// Locks also a poisoned mutex: operations check first and write last, so a panic leaves a
+/// consistent shard.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

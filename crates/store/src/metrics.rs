@@ -1,4 +1,4 @@
-//! What is counted about Redis.
+//! Metrics of Redis connections and commands.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -6,47 +6,47 @@ use std::time::Duration;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge};
 use telemetry::register;
 
-/// From a fifth of a millisecond to what counts as unavailable.
+/// Upper bounds in seconds: from 0.2 ms to the default timeout.
 const BUCKETS: [f64; 11] = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
 
-/// Connections to primaries that work. A broken one counts until the node notices it.
+/// Connections to primaries. A broken one counts until the node detects the failure.
 pub(crate) static CONNECTIONS: LazyLock<IntGauge> = LazyLock::new(|| {
-    register::gauge("roundhouse_redis_connections", "Connections to primaries of Redis that work.")
+    register::gauge("roundhouse_redis_connections", "Working connections to Redis primaries.")
 });
 
-/// Attempts to connect that failed.
+/// Failed attempts to connect.
 pub(crate) static CONNECT_FAILURES: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_redis_connect_failures_total",
-        "Attempts to connect to Redis that failed.",
+        "Failed attempts to connect to Redis.",
     )
 });
 
-/// Connections that broke, or whose answers came too late.
+/// Connections that broke, or that were closed because an answer was late.
 pub(crate) static CONNECTIONS_BROKEN: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_redis_connections_broken_total",
-        "Connections to Redis that broke or answered too late.",
+        "Connections to Redis that broke, or that were closed because an answer timed out.",
     )
 });
 
-/// Is there a way to every primary that is known?
+/// Whether every known primary has a connection.
 static UP: LazyLock<IntGauge> = LazyLock::new(|| {
     register::gauge(
         "roundhouse_redis_up",
-        "1 while every primary of Redis that this node knows has a connection that works, else 0.",
+        "1 while this node has a working connection to every known Redis primary, else 0.",
     )
 });
 
 static COMMANDS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     register::counters(
         "roundhouse_redis_commands_total",
-        "Commands to Redis, by operation and by their final outcome.",
+        "Commands to Redis, by operation and final outcome.",
         &["operation", "outcome"],
     )
 });
 
-/// Every combination, resolved once: counting a command is one addition.
+/// The counter of every combination of labels, resolved once.
 static BY_KIND: LazyLock<[[IntCounter; 4]; Operation::ALL.len()]> = LazyLock::new(|| {
     Operation::ALL.map(|operation| {
         Outcome::ALL
@@ -58,7 +58,7 @@ static SECONDS: LazyLock<[Histogram; Operation::ALL.len()]> = LazyLock::new(|| {
     let vec: LazyLock<HistogramVec> = LazyLock::new(|| {
         register::histograms(
             "roundhouse_redis_command_seconds",
-            "Time from the wish for a command to its final answer, repetitions included.",
+            "Time from the call of an operation to its final answer, retries included.",
             &["operation"],
             BUCKETS.into(),
         )
@@ -66,21 +66,20 @@ static SECONDS: LazyLock<[Histogram; Operation::ALL.len()]> = LazyLock::new(|| {
     Operation::ALL.map(|operation| vec.with_label_values(&[operation.label()]))
 });
 
-/// Commands that were sent once more, by why: `unanswered`, `script`, `moved`, `busy` or
-/// `deposed`.
+/// Retried commands by cause: `unanswered`, `script`, `moved`, `busy` or `deposed`.
 pub(crate) static REPEATS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     register::counters(
         "roundhouse_redis_repeats_total",
-        "Commands to Redis that were sent once more, by cause.",
+        "Retried commands to Redis, by cause.",
         &["cause"],
     )
 });
 
-/// How long a write waited for its answers, however many commands it held.
+/// The time from one write to the last of its answers, for any number of commands.
 static ROUND_TRIPS: LazyLock<Histogram> = LazyLock::new(|| {
     register::histogram(
         "roundhouse_redis_round_trip_seconds",
-        "Time from a write to Redis to the last of its answers.",
+        "Time from one write to Redis until its last answer.",
         BUCKETS.into(),
     )
 });
@@ -89,18 +88,18 @@ pub(crate) fn round_trip(took: Duration) {
     ROUND_TRIPS.observe(took.as_secs_f64());
 }
 
-/// Notes whether there is a way to every primary.
+/// Sets whether every primary has a connection.
 pub(crate) fn is_up(up: bool) {
     UP.set(up.into());
 }
 
-/// Counts a command that is over, and how long it took.
+/// Counts a finished command and observes its duration.
 pub(crate) fn came(operation: Operation, outcome: Outcome, took: Duration) {
     BY_KIND[operation as usize][outcome as usize].inc();
     SECONDS[operation as usize].observe(took.as_secs_f64());
 }
 
-/// Shows every metric from the start, so that a rate is right from the first event on.
+/// Registers every metric with the value zero, so that a rate includes the first event.
 pub(crate) fn show() {
     LazyLock::force(&UP);
     LazyLock::force(&CONNECTIONS);
@@ -114,7 +113,7 @@ pub(crate) fn show() {
     }
 }
 
-/// What a command is for.
+/// The store operation that a command belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Create,
@@ -127,7 +126,7 @@ pub(crate) enum Operation {
     Renew,
     Leave,
     MarkDead,
-    /// To read anything else.
+    /// Any read.
     Read,
 }
 
@@ -163,16 +162,16 @@ impl Operation {
     }
 }
 
-/// What came of a command at last.
+/// The final outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Redis answered.
     Answered,
-    /// It answered that it will not: full, read-only, not permitted.
+    /// Redis refused the command: out of memory, read-only, or no permission.
     Refused,
-    /// Time was up.
+    /// The command timed out.
     Late,
-    /// There was no way to it, or the connection broke too often.
+    /// There was no connection, or each attempt failed.
     Unreachable,
 }
 

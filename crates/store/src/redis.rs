@@ -1,11 +1,11 @@
 //! The store of a cluster of nodes: one Redis, a Redis Cluster, or one behind Sentinels.
 //!
-//! Each operation is one script on the keys of one session, or of all nodes; nothing is
-//! decided here that a script did not check. What the keys are and hold, what each script
-//! promises, and what Redis must be told for it to be true, stands in `docs/redis.md`.
+//! Each operation that writes is one script on the keys of one session, or on the keys of all
+//! nodes. The scripts make every decision. `docs/redis.md` describes the keys, the guarantees of
+//! each script, and the settings of Redis that they require.
 //!
-//! Nothing waits longer than the configured timeout. Then, as after any error of which it
-//! is not known whether Redis did the thing, the answer is [`Error::Unavailable`].
+//! No operation waits longer than the configured timeout. After a timeout, as after any error
+//! that leaves the outcome unknown, the result is [`Error::Unavailable`].
 
 mod address;
 mod answer;
@@ -46,23 +46,23 @@ use crate::{
     Primary, PrimaryId, Record, RecordStatus, Renewed, State, Store, Token,
 };
 
-/// Everything that nodes must agree on, in Redis.
+/// A [`Store`] in Redis.
 pub struct Redis {
     client: Arc<Client>,
-    /// For renewals of leases alone: whatever else waits for its turn, such as the logs of all
-    /// sessions after a failover, a lease is renewed in time.
+    /// Connections for lease renewals only: a renewal must not queue behind other commands, such
+    /// as the logs of all sessions after a failover.
     leases: Arc<Client>,
     keys: Keys,
     gather: Gather,
-    /// Whether a lease of another layout was found, and logged. So it is logged once.
+    /// Whether a lease of another layout was found and logged, so that it is logged once.
     has_foreign_leases: AtomicBool,
 }
 
 impl Redis {
-    /// Starts to connect, in the background and for as long as this lives. Until Redis
-    /// answers, operations are [`Error::Unavailable`].
+    /// Starts to connect in the background, and reconnects until the store is dropped. Until
+    /// Redis answers, operations fail with [`Error::Unavailable`].
     ///
-    /// Connections live on the tokio runtime that this is called on; it must outlive them.
+    /// The connections run on the tokio runtime of the caller, which must outlive the store.
     ///
     /// # Panics
     ///
@@ -76,7 +76,7 @@ impl Redis {
         Ok(Self { client, leases, keys, gather, has_foreign_leases })
     }
 
-    /// A script on a session's record and log.
+    /// A script on the keys of a session's record and log.
     fn on_session(&self, name: Name, session: &SessionId) -> Call {
         let keys = self.keys.session(session);
         Call::script(name, &keys)
@@ -92,13 +92,13 @@ impl Redis {
 }
 
 impl Call {
-    /// A script on these keys, which are all in one slot.
+    /// A script on these keys, which must all be in one slot.
     fn script<K: AsRef<str>>(name: Name, keys: &[K]) -> Self {
         let key = keys.first().map_or("", K::as_ref);
         Self { operation: name.into(), ..Self::new(key, name.on(keys)) }
     }
 
-    /// A plain command, which reads unless it is said what else it does.
+    /// A plain command. It counts as a read unless the caller sets another operation.
     fn new(key: &str, command: Cmd) -> Self {
         let (operation, terms) = (Operation::Read, Terms::Plain);
         Self { slot: slot(key.as_bytes()), command, operation, bytes: 0, terms }
@@ -114,7 +114,7 @@ impl Call {
     }
 }
 
-/// The batch's numbers, time and entries.
+/// Adds the batch's numbers, time to live and entries as arguments.
 fn add_entries(call: &mut Call, batch: &Batch) {
     call.command.arg(batch.first).arg(batch.floor).arg(millis(batch.ttl));
     for (number, entry) in (batch.first..).zip(&batch.entries) {
@@ -123,7 +123,7 @@ fn add_entries(call: &mut Call, batch: &Batch) {
     }
 }
 
-/// The last number of a batch that was taken.
+/// The result of an append: the last number of the batch.
 fn taken(batch: &Batch) -> Appended {
     let end = batch.first.saturating_add(batch.entries.len() as u64);
     Appended { through: end.checked_sub(1) }
@@ -157,9 +157,10 @@ impl Store for Redis {
         get.arg(&key);
         let answer = self.client.call(Call::new(&key, get)).await?;
         match &answer.value {
-            Value::Nil if !answer.is_acknowledged => {
-                Err(unavailable("redis has another primary; it may yet learn of the session"))
-            }
+            Value::Nil if !answer.is_acknowledged => Err(unavailable(
+                "redis has a new primary, which may lack the session; retry after its owner \
+                     has re-asserted it",
+            )),
             Value::Nil => Ok(None),
             value => {
                 let bytes = bytes(value).ok_or_else(nonsense)?;
@@ -309,7 +310,8 @@ impl Store for Redis {
 }
 
 fn encoded(record: &Record) -> Result<Vec<u8>, Error> {
-    layout::encode_record(record).ok_or_else(|| unavailable("the record is too long for redis"))
+    layout::encode_record(record)
+        .ok_or_else(|| unavailable("the session record is too long to be written to redis"))
 }
 
 fn decode_log(entries: Vec<Value>) -> Result<Vec<(u64, Bytes)>, Error> {
@@ -320,12 +322,12 @@ fn decode_log(entries: Vec<Value>) -> Result<Vec<(u64, Bytes)>, Error> {
     entries.into_iter().map(decode).collect()
 }
 
-/// Redis takes whole milliseconds, and none that are zero.
+/// Milliseconds for Redis, which accepts only whole numbers above zero.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).clamp(1, TTL_MS_MAX)
 }
 
-/// A hundred years. Redis adds the time of day, and refuses what then is too large.
+/// A hundred years. Redis adds the current time and refuses a sum that overflows.
 const TTL_MS_MAX: u64 = 100 * 365 * 24 * 3_600 * 1_000;
 
 /// The slot of a session's keys.

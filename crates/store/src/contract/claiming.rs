@@ -1,9 +1,9 @@
-//! How a session gets another owner, and never two.
+//! How a session is claimed, and that it never has two owners.
 
 use super::*;
 use crate::redis::slot_of;
 
-/// All that the new owner needs comes in one answer.
+/// The answer has all that the new owner needs.
 pub async fn a_claim_returns_the_record_and_the_log(world: &dyn World) {
     let (scene, old) = Scene::owned(world).await;
     through(scene.append(old, 1, 1, "a b").await, 2);
@@ -15,14 +15,14 @@ pub async fn a_claim_returns_the_record_and_the_log(world: &dyn World) {
     scene.holds(1, "a b").await;
 }
 
-/// The answer to the first sending may have been lost.
-pub async fn a_repeated_claim_is_yes_again(world: &dyn World) {
+/// The answer to the first attempt may have been lost.
+pub async fn a_repeated_claim_succeeds(world: &dyn World) {
     let (scene, old) = Scene::owned(world).await;
     let new = heir(old);
     let once = scene.claim(old.token, new).await.expect("claimed");
-    assert_eq!(scene.claim(old.token, new).await.expect("yes again"), once);
+    assert_eq!(scene.claim(old.token, new).await.expect("a repetition succeeds"), once);
     through(scene.append(new, 1, 1, "a").await, 1);
-    let again = scene.claim(old.token, new).await.expect("yes again");
+    let again = scene.claim(old.token, new).await.expect("a repetition succeeds");
     assert_eq!((again.record, again.log.len()), (once.record, 1));
 }
 
@@ -33,7 +33,7 @@ pub async fn of_two_claims_one_wins(world: &dyn World) {
     scene.is_owned_by(new).await;
 }
 
-/// Counters repeat when two claim at once, or a failover forgets one.
+/// Counters repeat if two nodes claim at once, or if a failover loses a claim.
 pub async fn two_claims_with_one_counter_are_two_claims(world: &dyn World) {
     let (scene, old, new) = Scene::claimed(world).await;
     let rival = Owner { token: Token { random: new.token.random ^ 1, ..new.token }, ..new };
@@ -42,19 +42,19 @@ pub async fn two_claims_with_one_counter_are_two_claims(world: &dyn World) {
     through(scene.append(new, 1, 1, "a").await, 1);
 }
 
-/// Given up for lost, and executed when others have owned the session since.
-pub async fn a_claim_that_comes_late_changes_nothing(world: &dyn World) {
+/// The claim timed out, and is executed after other nodes have owned the session.
+pub async fn a_late_claim_changes_nothing(world: &dyn World) {
     let (scene, first, second) = Scene::claimed(world).await;
     let third = heir(second);
     scene.claim(second.token, third).await.expect("claimed");
     fenced_by(third, scene.claim(first.token, second).await);
     scene.release(third).await.expect("released");
-    // Not even where its own expectation happens to hold again.
+    // It is refused also if its expectation holds again.
     fenced_by(third, scene.claim_released(second).await);
     released(scene.claim_released(third).await);
 }
 
-/// What the claimant knew is no longer so.
+/// The session has had another owner since the claimant read the record.
 pub async fn a_claim_that_expects_a_past_owner_is_refused(world: &dyn World) {
     let (scene, old, new) = Scene::claimed(world).await;
     fenced_by(new, scene.claim(old.token, heir(new)).await);
@@ -62,7 +62,7 @@ pub async fn a_claim_that_expects_a_past_owner_is_refused(world: &dyn World) {
     scene.is_owned_by(new).await;
 }
 
-/// Else the order of owners could not be told from their tokens.
+/// The counters of tokens give the order of owners.
 pub async fn a_claim_must_raise_the_counter(world: &dyn World) {
     let (scene, _, owner) = Scene::claimed(world).await;
     for counter in [0, owner.token.counter] {
@@ -71,7 +71,8 @@ pub async fn a_claim_must_raise_the_counter(world: &dyn World) {
     }
 }
 
-/// So that its own lapsed right and another's claim exclude each other.
+/// After its lease lapsed, a node claims its session again, so that another node's claim and its
+/// own exclude each other.
 pub async fn a_node_may_claim_from_itself(world: &dyn World) {
     let (scene, old) = Scene::owned(world).await;
     let again = Owner { node: old.node, ..heir(old) };
@@ -81,7 +82,7 @@ pub async fn a_node_may_claim_from_itself(world: &dyn World) {
     through(scene.append(again, 1, 1, "a").await, 1);
 }
 
-/// They are how a record is recognised that forgot a claim.
+/// Former tokens identify a record that lost a claim.
 pub async fn former_tokens_are_kept_newest_first_and_sixteen_at_most(world: &dyn World) {
     let (scene, mut owner) = Scene::owned(world).await;
     let mut before = Vec::new();
@@ -96,14 +97,14 @@ pub async fn former_tokens_are_kept_newest_first_and_sixteen_at_most(world: &dyn
     assert_eq!(before.len(), 16);
     let record = scene.read().await.expect("there");
     assert!(record.came_after(before[15]) && !record.came_after(owner.token));
-    // Nor does a record that is brought along remember more.
+    // A record that is created with more of them keeps sixteen, too.
     let (anew, former) = (Scene::new(world), vec![Token::first(1); 20]);
     anew.create(Record { former, ..anew.record(owner) }).await.expect("made");
     assert_eq!(anew.read().await.expect("there").former.len(), 16);
 }
 
-/// The claim needs no proof that a node is dead.
-pub async fn a_released_session_goes_to_whoever_comes_first(world: &dyn World) {
+/// A claim of a released session needs no proof that a node is dead.
+pub async fn a_released_session_goes_to_the_first_claimant(world: &dyn World) {
     let (scene, old) = Scene::owned(world).await;
     through(scene.append(old, 1, 1, "a").await, 1);
     scene.release(old).await.expect("released");
@@ -112,17 +113,17 @@ pub async fn a_released_session_goes_to_whoever_comes_first(world: &dyn World) {
     assert_eq!((claimed.record.former, claimed.log.len()), (vec![old.token], 1));
     scene.is_owned_by(new).await;
     fenced_by(new, scene.claim_released(late).await);
-    scene.claim_released(new).await.expect("yes again");
+    scene.claim_released(new).await.expect("a repetition succeeds");
 }
 
-/// The release that the claimant saw was a past one.
+/// The claimant read the release of a former owner.
 pub async fn an_owned_session_is_not_taken_for_released(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     fenced_by(owner, scene.claim_released(heir(owner)).await);
     scene.is_owned_by(owner).await;
 }
 
-/// The owner did what the claimant only took for granted.
+/// The claimant expected the owner's token, and the owner released the session meanwhile.
 pub async fn a_claim_from_an_owner_that_released_meanwhile_succeeds(world: &dyn World) {
     let (scene, old) = Scene::owned(world).await;
     scene.release(old).await.expect("released");
@@ -131,8 +132,8 @@ pub async fn a_claim_from_an_owner_that_released_meanwhile_succeeds(world: &dyn 
     scene.is_owned_by(new).await;
 }
 
-/// Numbers go on across owners.
-pub async fn a_claimed_log_goes_on_where_it_ended(world: &dyn World) {
+/// The numbers of entries continue across owners.
+pub async fn a_claimed_log_continues_where_it_ended(world: &dyn World) {
     let (scene, old) = Scene::owned(world).await;
     through(scene.append(old, 1, 1, "a b").await, 2);
     let new = heir(old);
@@ -143,8 +144,8 @@ pub async fn a_claimed_log_goes_on_where_it_ended(world: &dyn World) {
     scene.holds(1, "a b c").await;
 }
 
-/// That one may know of an owner that this one has forgotten.
-pub async fn nothing_is_claimed_or_released_that_was_judged_by_another_primary(world: &dyn World) {
+/// The primary that was read may have a newer owner than this one.
+pub async fn no_claim_or_release_is_executed_that_names_another_primary(world: &dyn World) {
     let (scene, old) = Scene::owned(world).await;
     let (session, new) = (&scene.session, heir(old));
     let primaries = world.store().primaries().await.expect("told");

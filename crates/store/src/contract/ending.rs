@@ -1,9 +1,9 @@
-//! How a session is given up, and how it is over for good.
+//! How a session is released, and how it is ended.
 
 use super::*;
 
-/// The answer to the first sending may have been lost.
-pub async fn a_repeated_release_is_yes_again(world: &dyn World) {
+/// The answer to the first attempt may have been lost.
+pub async fn a_repeated_release_succeeds(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     for _ in 0..2 {
         scene.release(owner).await.expect("released");
@@ -11,7 +11,8 @@ pub async fn a_repeated_release_is_yes_again(world: &dyn World) {
     }
 }
 
-/// A release is the last operation: an owner that sent one and goes on claims the session anew.
+/// A release is the last operation under a token: an owner that continues after one claims the
+/// session again.
 pub async fn nothing_is_done_under_a_released_token(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     through(scene.append(owner, 1, 1, "a").await, 1);
@@ -26,15 +27,15 @@ pub async fn nothing_is_done_under_a_released_token(world: &dyn World) {
     through(scene.append(again, 2, 1, "b").await, 2);
 }
 
-/// Its sender gave it up for lost, and claimed from itself.
-pub async fn a_release_that_comes_late_does_not_release_the_next_owner(world: &dyn World) {
+/// The release timed out, and its sender claimed the session from itself.
+pub async fn a_late_release_does_not_release_the_next_owner(world: &dyn World) {
     let (scene, old, new) = Scene::claimed(world).await;
     fenced_by(new, scene.release(old).await);
     scene.is_owned_by(new).await;
     through(scene.append(new, 1, 1, "a").await, 1);
 }
 
-/// Giving up loses nothing.
+/// A release loses neither state nor log.
 pub async fn a_release_leaves_state_and_log_to_the_next_owner(world: &dyn World) {
     let (scene, old) = Scene::owned(world).await;
     through(scene.append(old, 1, 1, "a b").await, 2);
@@ -44,7 +45,7 @@ pub async fn a_release_leaves_state_and_log_to_the_next_owner(world: &dyn World)
     assert_eq!((claimed.record.state.version, claimed.log.len()), (2, 2));
 }
 
-/// What stays says that the session is over, and who said so.
+/// The tombstone has the status `Ended` and the owner that ended the session.
 pub async fn an_ended_session_is_a_tombstone_without_a_log(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     through(scene.append(owner, 1, 1, "a b").await, 2);
@@ -55,17 +56,17 @@ pub async fn an_ended_session_is_a_tombstone_without_a_log(world: &dyn World) {
     assert!(record.initialize.is_empty() && record.state.bytes.is_empty());
 }
 
-/// The answer to the first sending may have been lost. Any owner that ends an ended session gets
+/// The answer to the first attempt may have been lost. Any owner that ends an ended session gets
 /// the same answer.
-pub async fn a_repeated_end_is_yes_again(world: &dyn World) {
+pub async fn a_repeated_end_succeeds(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     scene.end(owner).await.expect("ended");
-    scene.end(owner).await.expect("yes again");
-    scene.end(heir(owner)).await.expect("over is over");
+    scene.end(owner).await.expect("a repetition succeeds");
+    scene.end(heir(owner)).await.expect("already ended");
     assert_eq!(scene.read().await.expect("there").owner, owner);
 }
 
-/// Nothing late brings it back.
+/// No late operation restores it.
 pub async fn an_ended_session_takes_nothing(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     scene.end(owner).await.expect("ended");
@@ -80,15 +81,15 @@ pub async fn an_ended_session_takes_nothing(world: &dyn World) {
     scene.holds(0, "").await;
 }
 
-/// Its client may be talking to the next owner by now.
+/// The client may have requests at the next owner already.
 pub async fn a_deposed_owner_ends_nothing(world: &dyn World) {
     let (scene, old, new) = Scene::claimed(world).await;
     fenced_by(new, scene.end(old).await);
     scene.is_owned_by(new).await;
 }
 
-/// However long the session might have lived.
-pub async fn a_tombstone_goes_after_its_time(world: &dyn World) {
+/// Its time to live replaces that of the session.
+pub async fn a_tombstone_expires(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     world.store().end(&scene.session, owner.token, SHORT).await.expect("ended");
     world.pass(MOST_OF_SHORT).await;

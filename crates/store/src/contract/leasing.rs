@@ -1,4 +1,4 @@
-//! Which nodes may act, and who may say that one is dead.
+//! How nodes hold leases, and how a node is marked dead.
 
 use super::*;
 use crate::{Lease, Marking, Presence};
@@ -17,7 +17,7 @@ fn node(linked: &[Incarnation]) -> Lease {
     }
 }
 
-/// A node that has renewed for long.
+/// A node whose lease does not expire during the test.
 async fn live(world: &dyn World, linked: &[Incarnation]) -> Lease {
     let lease = node(linked);
     world.store().renew(lease.clone(), LONG).await.expect("renewed");
@@ -45,8 +45,8 @@ fn marked_dead_by<T: Debug>(node: &Lease, answer: Result<T, Error>) {
     }
 }
 
-/// If it was not, others may have seen it gone and claimed its sessions.
-pub async fn a_renewal_says_whether_the_lease_was_there(world: &dyn World) {
+/// If the lease had lapsed, other nodes may have claimed the sessions of the node.
+pub async fn a_renewal_returns_whether_the_lease_was_there(world: &dyn World) {
     let mut lease = node(&[]);
     for (pass, was_there) in [
         (Duration::ZERO, false),
@@ -61,10 +61,11 @@ pub async fn a_renewal_says_whether_the_lease_was_there(world: &dyn World) {
     }
 }
 
-/// Until its node has been told so: a lost answer must not hide that others may have claimed.
-pub async fn a_lease_that_was_gone_is_told_until_that_is_acknowledged(world: &dyn World) {
+/// The store repeats the answer until the node acknowledges it: a lost answer must not hide that
+/// other nodes may have claimed.
+pub async fn a_lapse_of_a_lease_is_reported_until_it_is_acknowledged(world: &dyn World) {
     let mut lease = node(&[]);
-    // Each: the time before it, and whether the answer to it arrives.
+    // For each renewal: the time before it, and whether its answer arrives.
     for (pass, arrives, was_there) in [
         (Duration::ZERO, true, false),
         (MOST_OF_SHORT, false, true),
@@ -84,8 +85,8 @@ pub async fn a_lease_that_was_gone_is_told_until_that_is_acknowledged(world: &dy
     }
 }
 
-/// The newest description counts.
-pub async fn a_live_node_is_listed_as_it_last_described_itself(world: &dyn World) {
+/// The newest lease replaces the older ones.
+pub async fn a_live_node_is_listed_with_its_newest_lease(world: &dyn World) {
     let peer = live(world, &[]).await;
     let mut lease = live(world, &[]).await;
     lease.renewal += 1;
@@ -111,7 +112,7 @@ pub async fn a_lapsed_node_is_gone(world: &dyn World) {
     assert!(nodes.iter().all(|node| node.incarnation != lease.incarnation));
 }
 
-/// A paused process that wakes up learns that it is over, and not that all is well.
+/// A process that resumes after a long pause gets an error for its next renewal.
 pub async fn a_dead_mark_is_never_overwritten_by_a_renewal(world: &dyn World) {
     let (dead, marker) = (live(world, &[]).await, live(world, &[]).await);
     assert_eq!(mark(world, &dead, &marker).await.expect("marked"), Marking::Dead);
@@ -123,7 +124,7 @@ pub async fn a_dead_mark_is_never_overwritten_by_a_renewal(world: &dyn World) {
     assert!(nodes.iter().all(|node| node.incarnation != dead.incarnation));
 }
 
-/// A broken cable between two is no death.
+/// A broken connection between two nodes does not prove that one is dead.
 pub async fn a_node_to_which_a_live_peer_has_a_link_is_not_marked(world: &dyn World) {
     let suspect = live(world, &[]).await;
     let witness = live(world, &[suspect.incarnation]).await;
@@ -131,7 +132,7 @@ pub async fn a_node_to_which_a_live_peer_has_a_link_is_not_marked(world: &dyn Wo
     let marking = mark(world, &suspect, &marker).await.expect("answered");
     assert_eq!(marking, Marking::LinkedTo(witness.incarnation));
     assert_eq!(presence(world, &suspect).await, Presence::Live(suspect.clone()));
-    // The witness loses its link as well, and says so at once.
+    // The witness loses its link as well, and renews its lease without it.
     world
         .store()
         .renew(Lease { linked: Vec::new(), ..next(&witness) }, LONG)
@@ -150,7 +151,7 @@ pub async fn two_nodes_that_died_together_can_be_marked(world: &dyn World) {
     let (store, marker) = (world.store(), live(world, &[]).await.incarnation);
     let marked = store.mark_dead(one.incarnation, marker, &[], None, LONG).await.expect("answered");
     assert_eq!(marked, Marking::LinkedTo(other.incarnation));
-    // One that is not known to be dead as well saves it.
+    // A link of a node that is not in `also_dead` prevents the mark.
     let unknown = [third.incarnation];
     let marked =
         store.mark_dead(one.incarnation, marker, &unknown, None, LONG).await.expect("answered");
@@ -174,13 +175,13 @@ pub async fn a_node_that_renewed_since_it_was_found_dead_is_not_marked(world: &d
     assert_eq!(mark(&suspect, seen).await.expect("answered"), Marking::Renewed);
     assert!(matches!(presence(world, &suspect).await, Presence::Live(_)));
     assert_eq!(mark(&suspect, seen + 1).await.expect("answered"), Marking::Dead);
-    // A mark stands, whatever was seen; and where there is no lease nothing speaks against it.
+    // A mark stays for any number of the renewal. A node without a lease is marked for any number.
     assert_eq!(mark(&suspect, seen).await.expect("answered"), Marking::Dead);
     assert_eq!(mark(&node(&[]), seen).await.expect("answered"), Marking::Dead);
 }
 
-/// They no longer know, or just found out.
-pub async fn links_of_the_dead_and_of_the_marker_itself_save_nobody(world: &dyn World) {
+/// A dead node cannot report that its link broke, and the marker reports that its own did.
+pub async fn links_of_dead_nodes_and_of_the_marker_prevent_no_mark(world: &dyn World) {
     let suspect = live(world, &[]).await;
     let links = [suspect.incarnation];
     let (marker, dead) = (live(world, &links).await, live(world, &links).await);
@@ -191,7 +192,7 @@ pub async fn links_of_the_dead_and_of_the_marker_itself_save_nobody(world: &dyn 
     assert_eq!(mark(world, &suspect, &marker).await.expect("marked"), Marking::Dead);
 }
 
-/// Else a reset between two nodes would stop both.
+/// Otherwise one broken connection between two nodes would end both.
 pub async fn of_two_nodes_that_mark_each_other_the_first_wins(world: &dyn World) {
     let (one, other) = (live(world, &[]).await, live(world, &[]).await);
     assert_eq!(mark(world, &other, &one).await.expect("marked"), Marking::Dead);
@@ -200,7 +201,7 @@ pub async fn of_two_nodes_that_mark_each_other_the_first_wins(world: &dyn World)
 }
 
 /// A node that may not act may not mark another node dead.
-pub async fn a_node_without_a_lease_marks_nobody(world: &dyn World) {
+pub async fn a_node_without_a_lease_marks_no_node(world: &dyn World) {
     let (suspect, marker) = (live(world, &[]).await, node(&[]));
     let refused = mark(world, &suspect, &marker).await;
     assert!(matches!(refused, Err(Error::LeaseGone)), "{refused:?}");
@@ -211,8 +212,8 @@ pub async fn a_node_without_a_lease_marks_nobody(world: &dyn World) {
     assert_eq!(presence(world, &suspect).await, Presence::Live(suspect));
 }
 
-/// The first mark stands.
-pub async fn marking_again_is_yes_again(world: &dyn World) {
+/// The first mark stays.
+pub async fn marking_again_succeeds(world: &dyn World) {
     let dead = live(world, &[]).await;
     let (first, second) = (live(world, &[]).await, live(world, &[]).await);
     for by in [&first, &first, &second] {
@@ -221,15 +222,15 @@ pub async fn marking_again_is_yes_again(world: &dyn World) {
     }
 }
 
-/// It might come back from a long pause.
+/// The node might resume after a long pause.
 pub async fn a_node_that_is_gone_can_be_marked_and_stays_dead(world: &dyn World) {
     let (gone, marker) = (node(&[]), live(world, &[]).await);
     assert_eq!(mark(world, &gone, &marker).await.expect("marked"), Marking::Dead);
     marked_dead_by(&marker, world.store().renew(gone, LONG).await);
 }
 
-/// A mark is not kept for ever; incarnations do not repeat.
-pub async fn a_mark_goes_after_its_time(world: &dyn World) {
+/// A mark may expire, since incarnations do not repeat.
+pub async fn a_mark_expires(world: &dyn World) {
     let (dead, marker) = (live(world, &[]).await, live(world, &[]).await);
     let marking =
         world.store().mark_dead(dead.incarnation, marker.incarnation, &[], None, SHORT).await;
@@ -238,7 +239,7 @@ pub async fn a_mark_goes_after_its_time(world: &dyn World) {
     assert_eq!(presence(world, &dead).await, Presence::Gone);
 }
 
-/// The answer to the first sending may have been lost; it said that the lease was gone.
+/// The answer to the first attempt, that the lease was gone, may have been lost.
 pub async fn a_repeated_renewal_is_answered_as_the_first_one_was(world: &dyn World) {
     let first = node(&[]);
     for _ in 0..2 {
@@ -252,8 +253,8 @@ pub async fn a_repeated_renewal_is_answered_as_the_first_one_was(world: &dyn Wor
     }
 }
 
-/// It tells of links that are gone, and not of those that are new.
-pub async fn a_renewal_that_comes_late_changes_nothing(world: &dyn World) {
+/// A late renewal has the links of an earlier time.
+pub async fn a_late_renewal_changes_nothing(world: &dyn World) {
     let late = live(world, &[Incarnation(7)]).await;
     let newer = Lease { linked: Vec::new(), draining: true, ..next(&late) };
     world.store().renew(newer.clone(), LONG).await.expect("renewed");
@@ -263,7 +264,7 @@ pub async fn a_renewal_that_comes_late_changes_nothing(world: &dyn World) {
     assert_eq!(presence(world, &newer).await, Presence::Live(kept));
 }
 
-/// The process may have gone while a renewal of its own was still on its way.
+/// The process may have ended while one of its renewals was in flight.
 pub async fn a_node_that_left_is_not_brought_back_by_a_late_renewal(world: &dyn World) {
     let lease = live(world, &[]).await;
     for _ in 0..2 {

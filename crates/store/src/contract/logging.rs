@@ -1,10 +1,10 @@
-//! A log has no duplicate, no hole and no disorder, whatever is retried, lost or late.
+//! A log has no duplicate, hole or disorder after retries, losses and late batches.
 
 use futures_util::future::join_all;
 
 use super::*;
 
-/// The plain case.
+/// Batches arrive in order, each once.
 pub async fn entries_are_read_in_the_order_of_their_numbers(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     through(scene.append(owner, 1, 1, "a").await, 1);
@@ -12,7 +12,7 @@ pub async fn entries_are_read_in_the_order_of_their_numbers(world: &dyn World) {
     scene.holds(1, "a b c").await;
 }
 
-/// The owner sends again everything that is not acknowledged.
+/// An owner sends all unacknowledged entries again.
 pub async fn entries_that_are_held_already_are_dropped(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     through(scene.append(owner, 1, 1, "a b").await, 2);
@@ -22,7 +22,7 @@ pub async fn entries_that_are_held_already_are_dropped(world: &dyn World) {
     scene.holds(1, "a b c d").await;
 }
 
-/// A batch given up for lost is executed seconds later on an old connection.
+/// A batch that timed out is executed seconds later, on an old connection.
 pub async fn a_late_duplicate_of_any_batch_changes_nothing(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     let sent = [(1, 1, "a b"), (3, 1, "c"), (4, 3, "d e"), (6, 4, "f")];
@@ -30,13 +30,13 @@ pub async fn a_late_duplicate_of_any_batch_changes_nothing(world: &dyn World) {
         scene.append(owner, first, floor, words).await.expect("taken");
     }
     for (first, floor, words) in sent {
-        scene.append(owner, first, floor, words).await.expect("yes again");
+        scene.append(owner, first, floor, words).await.expect("a repetition succeeds");
         scene.holds(4, "d e f").await;
     }
 }
 
-/// The owner learns from where to send again.
-pub async fn a_hole_is_refused_and_the_last_number_named(world: &dyn World) {
+/// The error has the number after which the owner sends again.
+pub async fn a_hole_is_refused_and_the_error_names_the_last_number(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     through(scene.append(owner, 1, 1, "a b").await, 2);
     hole_after(Some(2), scene.append(owner, 4, 1, "d").await);
@@ -44,8 +44,10 @@ pub async fn a_hole_is_refused_and_the_last_number_named(world: &dyn World) {
     scene.holds(1, "a b").await;
 }
 
-/// No order of arrival is relied upon.
-pub async fn batches_that_overtook_each_other_are_settled_by_sending_them_again(world: &dyn World) {
+/// Batches may arrive in any order.
+pub async fn batches_that_arrived_out_of_order_are_completed_by_sending_them_again(
+    world: &dyn World,
+) {
     let (scene, owner) = Scene::owned(world).await;
     hole_after(None, scene.append(owner, 3, 1, "c").await);
     hole_after(None, scene.append(owner, 2, 1, "b").await);
@@ -56,7 +58,7 @@ pub async fn batches_that_overtook_each_other_are_settled_by_sending_them_again(
     scene.holds(1, "a b c").await;
 }
 
-/// Else what is replayable would be lost unnoticed.
+/// Otherwise replayable entries would be lost without an error.
 pub async fn an_empty_log_takes_only_what_begins_at_the_floor(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     hole_after(None, scene.append(owner, 6, 5, "f").await);
@@ -65,7 +67,7 @@ pub async fn an_empty_log_takes_only_what_begins_at_the_floor(world: &dyn World)
     scene.holds(5, "e f").await;
 }
 
-/// Nothing in it is replayable, so there is nothing to go on from.
+/// The log has no replayable entry that the batch could continue.
 pub async fn a_log_that_ends_below_the_floor_is_replaced(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     through(scene.append(owner, 1, 1, "a b").await, 2);
@@ -75,8 +77,8 @@ pub async fn a_log_that_ends_below_the_floor_is_replaced(world: &dyn World) {
     scene.holds(5, "e f").await;
 }
 
-/// The floor is what bounds a log.
-pub async fn what_is_below_the_floor_is_trimmed_from_log_and_batch(world: &dyn World) {
+/// The floor bounds a log.
+pub async fn entries_below_the_floor_are_trimmed_from_log_and_batch(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     through(scene.append(owner, 1, 1, "a b c").await, 3);
     through(scene.append(owner, 4, 3, "d").await, 4);
@@ -85,7 +87,7 @@ pub async fn what_is_below_the_floor_is_trimmed_from_log_and_batch(world: &dyn W
     scene.holds(6, "f").await;
 }
 
-/// Everything is settled and nothing can be asked for again.
+/// No entry is replayable any more.
 pub async fn a_floor_above_everything_empties_the_log(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     through(scene.append(owner, 1, 1, "a b").await, 2);
@@ -95,8 +97,8 @@ pub async fn a_floor_above_everything_empties_the_log(world: &dyn World) {
     scene.holds(4, "d").await;
 }
 
-/// Trimming twice removes nothing more, trimming late brings nothing back.
-pub async fn a_late_batch_with_a_lower_floor_brings_nothing_back(world: &dyn World) {
+/// A second trim removes no further entries, and a late one restores none.
+pub async fn a_late_batch_with_a_lower_floor_restores_nothing(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     through(scene.append(owner, 1, 1, "a b c").await, 3);
     for _ in 0..2 {
@@ -108,7 +110,7 @@ pub async fn a_late_batch_with_a_lower_floor_brings_nothing_back(world: &dyn Wor
     scene.holds(3, "c d").await;
 }
 
-/// A failover may have forgotten what was acknowledged; so an owner asks now and then.
+/// A failover may have lost acknowledged entries, so an owner checks periodically.
 pub async fn an_empty_batch_notices_a_lost_tail(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     hole_after(None, scene.append(owner, 4, 1, "").await);
@@ -131,7 +133,7 @@ pub async fn an_empty_batch_trims_and_adds_nothing(world: &dyn World) {
     scene.holds(4, "d").await;
 }
 
-/// A session that only answers JSON asks, too, whether it is still its owner's.
+/// The owner of a session without streams also checks that it still owns the session.
 pub async fn an_empty_batch_is_taken_where_nothing_is_replayable(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     through(scene.append(owner, 1, 1, "").await, 0);
@@ -141,8 +143,8 @@ pub async fn an_empty_batch_is_taken_where_nothing_is_replayable(world: &dyn Wor
     scene.holds(0, "").await;
 }
 
-/// The fence: compared with every batch, also an empty one.
-pub async fn a_deposed_owner_appends_nothing_and_learns_who_owns(world: &dyn World) {
+/// The token is compared at every batch, also at an empty one.
+pub async fn a_deposed_owner_appends_nothing_and_gets_the_name_of_the_owner(world: &dyn World) {
     let (scene, old, new) = Scene::claimed(world).await;
     fenced_by(new, scene.append(old, 1, 1, "x").await);
     fenced_by(new, scene.append(old, 1, 1, "").await);
@@ -152,7 +154,7 @@ pub async fn a_deposed_owner_appends_nothing_and_learns_who_owns(world: &dyn Wor
     scene.holds(0, "").await;
 }
 
-/// One session's refusal costs the others nothing.
+/// A refused batch of one session does not affect those of others.
 pub async fn each_of_many_batches_is_answered_for_itself(world: &dyn World) {
     let (one, mine) = Scene::owned(world).await;
     let (other, old, new) = Scene::claimed(world).await;
@@ -180,7 +182,7 @@ pub async fn each_of_many_batches_is_answered_for_itself(world: &dyn World) {
     other.holds(1, "z").await;
 }
 
-/// The store never looks into an entry; an empty one counts as well.
+/// The store never decodes an entry, and an entry may be empty.
 pub async fn payloads_are_kept_byte_for_byte(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     let every_byte: Bytes = (0..=u8::MAX).collect::<Vec<_>>().into();

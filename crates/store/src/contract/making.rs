@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What is written is read: nothing is normalised, nothing left out.
+/// The store neither normalises nor omits a field.
 pub async fn a_record_reads_back_as_it_was_written(world: &dyn World) {
     let (scene, owner) = (Scene::new(world), first());
     let mut record = scene.record(owner);
@@ -15,27 +15,27 @@ pub async fn a_record_reads_back_as_it_was_written(world: &dyn World) {
     scene.holds(0, "").await;
 }
 
-/// The answer to the first sending may have been lost.
-pub async fn making_a_session_again_with_the_same_token_is_yes_and_changes_nothing(
+/// The answer to the first attempt may have been lost.
+pub async fn creating_a_session_again_with_the_same_token_succeeds_and_changes_nothing(
     world: &dyn World,
 ) {
     let (scene, owner) = Scene::owned(world).await;
     through(scene.append(owner, 1, 1, "a").await, 1);
     scene.save(owner, 2, "two").await.expect("saved");
-    scene.create(scene.record(owner)).await.expect("yes again");
+    scene.create(scene.record(owner)).await.expect("a repetition succeeds");
     scene.holds(1, "a").await;
     assert_eq!(scene.read().await.expect("there").state.version, 2);
 }
 
 /// A session id belongs to the owner that created the session.
-pub async fn making_a_session_with_another_token_is_refused(world: &dyn World) {
+pub async fn creating_a_session_with_another_token_is_refused(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     fenced_by(owner, scene.create(scene.record(first())).await);
     scene.is_owned_by(owner).await;
 }
 
-/// The session may long be another's, or released.
-pub async fn making_a_session_late_does_not_take_it_from_its_next_owner(world: &dyn World) {
+/// The session may have another owner by then, or none.
+pub async fn creating_a_session_late_does_not_take_it_from_its_next_owner(world: &dyn World) {
     let (scene, old, new) = Scene::claimed(world).await;
     fenced_by(new, scene.create(scene.record(old)).await);
     scene.release(new).await.expect("released");
@@ -43,15 +43,15 @@ pub async fn making_a_session_late_does_not_take_it_from_its_next_owner(world: &
     released(scene.create(scene.record(new)).await);
 }
 
-/// A tombstone is stronger than a late sending.
-pub async fn making_a_session_late_brings_back_none_that_ended(world: &dyn World) {
+/// A late creation does not replace a tombstone.
+pub async fn creating_a_session_late_restores_none_that_ended(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     scene.end(owner).await.expect("ended");
     ended(scene.create(scene.record(owner)).await);
     ended(scene.create(scene.record(first())).await);
 }
 
-/// Nothing makes a session but making it and re-asserting it.
+/// Only a creation and a re-assertion write a session that the store does not have.
 pub async fn an_unknown_session_reads_as_none_and_takes_nothing(world: &dyn World) {
     let (scene, owner) = (Scene::new(world), first());
     missing(scene.append(owner, 1, 1, "a").await);
@@ -75,7 +75,7 @@ pub async fn a_session_is_absent_after_its_time_to_live(world: &dyn World) {
     assert_eq!(scene.read().await, None);
     scene.holds(0, "").await;
     missing(scene.append(owner, 2, 1, "b").await);
-    // The id is as unknown as any other; what was logged does not come back with it.
+    // The id can be used again, and the new session has an empty log.
     scene.create(scene.record(owner)).await.expect("made anew");
     scene.holds(0, "").await;
 }
@@ -100,8 +100,8 @@ pub async fn claims_and_appends_prolong_a_session(world: &dyn World) {
     assert!(scene.read().await.is_some());
 }
 
-/// Most of what a busy session says need not.
-pub async fn an_append_that_is_not_to_prolong_a_session_does_not(world: &dyn World) {
+/// Most appends of a busy session do not prolong it.
+pub async fn an_append_without_the_flag_does_not_prolong_a_session(world: &dyn World) {
     let (scene, owner) = (Scene::new(world), first());
     let store = world.store();
     store.create(&scene.session, scene.record(owner), SHORT).await.expect("made");
@@ -114,13 +114,13 @@ pub async fn an_append_that_is_not_to_prolong_a_session_does_not(world: &dyn Wor
     scene.holds(1, "a b c").await;
     world.pass(MOST_OF_SHORT).await;
     assert_eq!(scene.read().await, None);
-    // A log that outlived its record belongs to no session.
+    // A log that expires after its record does not belong to a new session.
     scene.holds(0, "").await;
     scene.create(scene.record(owner)).await.expect("made anew");
     scene.holds(0, "").await;
 }
 
-/// Looking at an abandoned session does not keep it.
+/// A read does not prolong a session.
 pub async fn an_answer_to_a_reader_prolongs_nothing(world: &dyn World) {
     let (scene, owner) = (Scene::new(world), first());
     world.store().create(&scene.session, scene.record(owner), SHORT).await.expect("made");

@@ -1,8 +1,8 @@
-//! How an owner writes its session anew after a failover, and how any other owner is refused.
+//! How an owner re-asserts its session after a failover, and how other owners are refused.
 
 use super::*;
 
-/// Evicted, or made within the lag of a failover.
+/// The session was evicted, or its creation was lost by a failover.
 pub async fn a_missing_session_is_written_anew(world: &dyn World) {
     let (scene, owner) = (Scene::new(world), first());
     let record = scene.record_after(owner, &[first()]);
@@ -12,8 +12,8 @@ pub async fn a_missing_session_is_written_anew(world: &dyn World) {
     through(scene.append(owner, 6, 4, "f").await, 6);
 }
 
-/// What the former owner logged since is void: no client was shown it by this one.
-pub async fn a_record_that_forgot_a_claim_is_replaced_and_its_log_too(world: &dyn World) {
+/// Entries that the former owner appended later are void: this owner sent them to no client.
+pub async fn a_record_that_lost_a_claim_is_replaced_with_its_log(world: &dyn World) {
     let (scene, old) = Scene::owned(world).await;
     through(scene.append(old, 1, 1, "a b x y z").await, 5);
     let owner = heir(old);
@@ -27,8 +27,8 @@ pub async fn a_record_that_forgot_a_claim_is_replaced_and_its_log_too(world: &dy
     through(scene.append(owner, 4, 2, "d").await, 4);
 }
 
-/// The record may fall back by more than one claim.
-pub async fn a_record_that_forgot_several_claims_is_replaced_too(world: &dyn World) {
+/// A failover may lose more than one claim.
+pub async fn a_record_that_lost_several_claims_is_replaced(world: &dyn World) {
     let (scene, oldest) = Scene::owned(world).await;
     let old = heir(oldest);
     let owner = heir(old);
@@ -36,8 +36,8 @@ pub async fn a_record_that_forgot_several_claims_is_replaced_too(world: &dyn Wor
     scene.is_owned_by(owner).await;
 }
 
-/// The release of the former owner was what the forgotten claim answered.
-pub async fn a_released_record_that_forgot_a_claim_is_replaced_too(world: &dyn World) {
+/// The lost claim followed a release of the former owner.
+pub async fn a_released_record_that_lost_a_claim_is_replaced(world: &dyn World) {
     let (scene, old) = Scene::owned(world).await;
     scene.release(old).await.expect("released");
     let owner = heir(old);
@@ -46,20 +46,20 @@ pub async fn a_released_record_that_forgot_a_claim_is_replaced_too(world: &dyn W
     scene.holds(1, "a").await;
 }
 
-/// Nothing was lost but perhaps the log's end, so nothing else is touched.
-pub async fn under_the_own_token_only_what_is_missing_is_appended(world: &dyn World) {
+/// Only the end of the log may be lost, so only that is written.
+pub async fn under_the_own_token_only_missing_entries_are_appended(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     through(scene.append(owner, 1, 1, "a b").await, 2);
     through(scene.reassert(scene.record(owner), 1, 1, "a b c").await, 3);
     scene.holds(1, "a b c").await;
     through(scene.reassert(scene.record(owner), 2, 2, "b c d").await, 4);
     scene.holds(2, "b c d").await;
-    // A late one, of when less was there.
+    // A late re-assertion has fewer entries.
     through(scene.reassert(scene.record(owner), 1, 1, "a b").await, 2);
     scene.holds(2, "b c d").await;
 }
 
-/// A state that was acknowledged and forgotten comes back; a late one undoes nothing.
+/// An acknowledged state that was lost is restored, and a late one does not replace a newer one.
 pub async fn under_the_own_token_only_a_newer_state_is_saved(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     let mut record = scene.record(owner);
@@ -70,8 +70,8 @@ pub async fn under_the_own_token_only_a_newer_state_is_saved(world: &dyn World) 
     assert_eq!(scene.read().await.expect("there").state, record.state);
 }
 
-/// The answer to the first sending may have been lost.
-pub async fn reasserting_again_is_yes_again(world: &dyn World) {
+/// The answer to the first attempt may have been lost.
+pub async fn reasserting_again_succeeds(world: &dyn World) {
     let (scene, old) = Scene::owned(world).await;
     let owner = heir(old);
     let record = scene.record_after(owner, &[old]);
@@ -82,8 +82,8 @@ pub async fn reasserting_again_is_yes_again(world: &dyn World) {
     assert_eq!(scene.read().await, Some(record));
 }
 
-/// The session has an owner that is no predecessor of this one: this owner stops.
-pub async fn anothers_session_is_not_taken_by_reasserting(world: &dyn World) {
+/// The session has an owner that is no predecessor of this one, so this owner stops.
+pub async fn the_session_of_another_owner_is_not_taken_by_reasserting(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     let stranger = Owner { token: Token { counter: 99, random: 1 }, ..first() };
     fenced_by(owner, scene.reassert(scene.record(stranger), 1, 1, "x").await);
@@ -91,7 +91,7 @@ pub async fn anothers_session_is_not_taken_by_reasserting(world: &dyn World) {
     scene.holds(0, "").await;
 }
 
-/// A paused owner wakes up and believes that it has to help.
+/// An owner that resumes after a long pause re-asserts a session that it lost.
 pub async fn reasserting_late_does_not_undo_the_next_claim(world: &dyn World) {
     let (scene, old, new) = Scene::claimed(world).await;
     through(scene.append(new, 1, 1, "a").await, 1);
@@ -100,7 +100,7 @@ pub async fn reasserting_late_does_not_undo_the_next_claim(world: &dyn World) {
     scene.holds(1, "a").await;
 }
 
-/// Released is released, even for the one who did it.
+/// The owner that released a session cannot re-assert it.
 pub async fn reasserting_late_does_not_undo_a_release(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     scene.release(owner).await.expect("released");
@@ -109,7 +109,7 @@ pub async fn reasserting_late_does_not_undo_a_release(world: &dyn World) {
     scene.holds(0, "").await;
 }
 
-/// A ring is all that can be replayed, or it is no ring.
+/// A ring has all replayable entries, so it begins at its floor.
 pub async fn a_ring_that_does_not_begin_at_its_floor_is_refused_and_changes_nothing(
     world: &dyn World,
 ) {
@@ -124,7 +124,7 @@ pub async fn a_ring_that_does_not_begin_at_its_floor_is_refused_and_changes_noth
     assert_eq!(nowhere.read().await, None);
 }
 
-/// A session that ended, perhaps because it was stolen, is not resurrected.
+/// A session that has ended is not restored.
 pub async fn a_tombstone_is_not_undone_by_reasserting(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     scene.end(owner).await.expect("ended");
@@ -135,8 +135,9 @@ pub async fn a_tombstone_is_not_undone_by_reasserting(world: &dyn World) {
     scene.holds(0, "").await;
 }
 
-/// Missing, still alive under the ender's token, or fallen back to one from before it.
-pub async fn a_tombstone_is_put_back_where_a_failover_forgot_it(world: &dyn World) {
+/// The record may be missing, or still owned by the token that ended the session or by an earlier
+/// one.
+pub async fn a_tombstone_that_a_failover_lost_is_restored(world: &dyn World) {
     let ended_by = |scene: &Scene<'_>, owner, old: &[Owner]| Record {
         status: RecordStatus::Ended,
         ..scene.record_after(owner, old)
@@ -159,7 +160,7 @@ pub async fn a_tombstone_is_put_back_where_a_failover_forgot_it(world: &dyn Worl
     }
 }
 
-/// The end comes from the owner or not at all.
+/// Only the owner can end a session.
 pub async fn a_tombstone_of_a_deposed_owner_ends_nothing(world: &dyn World) {
     let (scene, old, new) = Scene::claimed(world).await;
     let record = Record { status: RecordStatus::Ended, ..scene.record(old) };

@@ -1,8 +1,8 @@
-//! What changed in a session is not forgotten, and nothing late puts it back.
+//! A saved state is kept, and a late one does not replace it.
 
 use super::*;
 
-/// The answer is the version that counts.
+/// The answer is the version in the record.
 pub async fn only_a_higher_version_is_written(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     assert_eq!(scene.save(owner, 2, "two").await.expect("saved"), 2);
@@ -14,30 +14,30 @@ pub async fn only_a_higher_version_is_written(world: &dyn World) {
 }
 
 /// A write that timed out is executed after the one that followed it.
-pub async fn a_state_that_comes_late_does_not_replace_a_newer_one(world: &dyn World) {
+pub async fn a_late_state_does_not_replace_a_newer_one(world: &dyn World) {
     let (scene, owner) = Scene::owned(world).await;
     scene.save(owner, 3, "three").await.expect("saved");
     assert_eq!(scene.save(owner, 2, "two").await.expect("not written"), 3);
     assert_eq!(*scene.read().await.expect("there").state.bytes, *b"three");
 }
 
-/// Its versions may be higher, its right is gone.
+/// A deposed owner is refused also with a higher version.
 pub async fn a_deposed_owner_saves_nothing(world: &dyn World) {
     let (scene, old, new) = Scene::claimed(world).await;
     fenced_by(new, scene.save(old, 99, "ninety-nine").await);
     assert_eq!(*scene.read().await.expect("there").state.bytes, *b"one");
 }
 
-/// What was acknowledged to a client outlives the node that did.
-pub async fn a_claimant_is_given_the_newest_state(world: &dyn World) {
+/// An acknowledged state outlives the node that saved it.
+pub async fn a_claimant_gets_the_newest_state(world: &dyn World) {
     let (scene, old) = Scene::owned(world).await;
     scene.save(old, 2, "two").await.expect("saved");
     let claimed = scene.claim(old.token, heir(old)).await.expect("claimed");
     assert_eq!(claimed.record.state, State { version: 2, bytes: (*b"two").into() });
 }
 
-/// Versions belong to the session, not to its owner.
-pub async fn a_claimant_goes_on_from_the_version_it_was_given(world: &dyn World) {
+/// Versions are counted for the session, not for its owner.
+pub async fn a_claimant_continues_from_the_version_that_it_got(world: &dyn World) {
     let (scene, old) = Scene::owned(world).await;
     scene.save(old, 5, "five").await.expect("saved");
     let new = heir(old);

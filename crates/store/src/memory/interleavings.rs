@@ -1,5 +1,5 @@
-//! Two nodes fight over one session on a network that loses answers, repeats requests
-//! and executes them late. Whatever happens, the log stays a log.
+//! Two nodes claim one session from each other on a network that loses answers, repeats requests
+//! and delivers them late. The log stays free of duplicates, holes and disorder.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -18,24 +18,24 @@ use protocol::SessionId;
 
 const TTL: Duration = Duration::from_secs(60);
 
-/// What happens next. Nodes are 0 and 1.
+/// One step of a sequence. The nodes are 0 and 1.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A node numbers so many new entries.
+    /// A node numbers this many new entries.
     Append(usize, u64),
-    /// A node raises its floor by so much, at most to its next number.
+    /// A node raises its floor by this much, at most to its next number.
     Raise(usize, u64),
-    /// A node sends everything that is not acknowledged, or an empty batch.
+    /// A node sends all unacknowledged entries, or an empty batch.
     Send(usize),
-    /// A node sends only its newest entries; what is before them may be on its way.
+    /// A node sends only its newest entries; the earlier ones may be in flight.
     SendNewest(usize, u64),
     /// A node sends its whole ring, as after a failover.
     Reassert(usize),
-    /// A node gives the session up.
+    /// A node releases the session.
     Release(usize),
     /// A node reads the session's record and sends a claim against the owner in it.
     Claim(usize),
-    /// Anything that was ever sent is executed, perhaps again; the answer may get lost.
+    /// A request that was sent is executed, perhaps again. Its answer may be lost.
     Execute(Index, bool),
 }
 
@@ -53,7 +53,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What was sent, and by which node.
+/// A request that a node has sent.
 #[derive(Clone, Debug)]
 enum Sent {
     Append(Batch),
@@ -62,14 +62,14 @@ enum Sent {
     Claim(Expected, Owner),
 }
 
-/// What a node believes while it holds the session.
+/// The state of a node that believes that it owns the session.
 #[derive(Clone, Debug)]
 struct OwnedSession {
     record: Record,
     /// The owner that wrote each entry from the floor on.
     ring: Vec<Bytes>,
     floor: u64,
-    /// Everything up to here is acknowledged: clients may have seen it.
+    /// The entries up to this number are acknowledged, and may have been sent to clients.
     acknowledged: u64,
 }
 
@@ -95,9 +95,9 @@ struct Fight {
     session: SessionId,
     nodes: [Option<OwnedSession>; 2],
     sent: Vec<(usize, Sent)>,
-    /// Claims whose answer their node still waits for.
+    /// Claims without an answer.
     asked: HashSet<Token>,
-    /// The counter of every token that was ever made, by its random part.
+    /// The counter of every token, by its random part.
     tokens: HashMap<u64, u64>,
 }
 
@@ -149,7 +149,7 @@ impl Fight {
                 self.sent.push((node, Sent::Reassert(owned.record.clone(), ring)));
             }
             Step::Release(node) => {
-                // The last act under a token.
+                // A release is the last operation under a token.
                 let Some(owned) = self.nodes[node].take() else { return };
                 self.sent.push((node, Sent::Release(owned.record.owner.token)));
             }
@@ -209,7 +209,7 @@ impl Fight {
             }
             Sent::Claim(expected, new) => {
                 let answer = self.store.claim(&self.session, expected, new, None, TTL).await;
-                // An answer is processed once: no node begins twice under one token.
+                // An answer is processed once: no node starts twice under one token.
                 if !heard || !self.asked.remove(&new.token) {
                     return;
                 }
@@ -223,7 +223,7 @@ impl Fight {
         }
     }
 
-    /// A node hears what came of its batch. It may be about an earlier owner of the session.
+    /// A node receives the answer to a batch, which it may have sent under an earlier token.
     fn hear(&mut self, node: usize, token: Token, heard: bool, answer: Result<Appended, Error>) {
         let Some(owned) = &mut self.nodes[node] else { return };
         if !heard || owned.record.owner.token != token {
@@ -233,7 +233,7 @@ impl Fight {
             Ok(Appended { through }) => {
                 owned.acknowledged = owned.acknowledged.max(through.unwrap_or(0));
             }
-            // It will send everything again.
+            // The node sends all unacknowledged entries again.
             Err(Error::Hole { .. }) => {}
             Err(_) => self.nodes[node] = None,
         }
@@ -262,7 +262,7 @@ impl Fight {
     }
 }
 
-/// The owner that wrote an entry, and under which number.
+/// The owner that wrote an entry, and the number that it gave the entry.
 fn parse(payload: &Bytes) -> (u64, u64) {
     let text = std::str::from_utf8(payload).expect("text");
     let (owner_tag, number) = text.split_once(' ').expect("two words");

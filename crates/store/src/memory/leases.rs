@@ -1,20 +1,21 @@
-//! Leases of nodes, and marks of dead ones.
+//! Leases of nodes and dead marks, in memory.
 
 use std::collections::HashMap;
 use std::io;
 
 use crate::{Error, Incarnation, Lease, Marking, Presence, Renewed};
 
-/// What is known of incarnations. As many as renew; what expired is forgotten at each renewal.
+/// The leases and dead marks of incarnations. Bounded by the number of nodes that renew: each
+/// renewal removes the expired entries.
 #[derive(Debug, Default)]
 pub(super) struct Leases(HashMap<Incarnation, Known>);
 
 #[derive(Debug)]
 struct Known {
     presence: Presence,
-    /// The renewal that found no lease.
+    /// The number of the renewal that found no lease.
     begun: u64,
-    /// From when on it counts for nothing.
+    /// When the entry expires.
     expires: u64,
 }
 
@@ -28,7 +29,7 @@ impl Leases {
         let held = self.0.get(&lease.incarnation);
         let begun = match held.map(|known| (&known.presence, known.begun)) {
             Some((Presence::Live(held), _)) if held.renewal > lease.renewal => {
-                let why = "a newer renewal of the lease is held; this one came late";
+                let why = "the renewal arrived late: the store holds a newer one of this lease";
                 return Err(Error::Unavailable(io::Error::other(why)));
             }
             Some((Presence::Dead { by }, _)) => return Err(Error::MarkedDead { by: *by }),
@@ -40,7 +41,7 @@ impl Leases {
         };
         let was_there = begun <= lease.acknowledged;
         let incarnation = lease.incarnation;
-        // What was acknowledged is not kept, and is nothing to others.
+        // The acknowledged number is only for the store: other nodes do not read it.
         let presence = Presence::Live(Lease { acknowledged: 0, ..lease });
         self.0.insert(incarnation, Known { presence, begun, expires });
         Ok(Renewed { was_there })

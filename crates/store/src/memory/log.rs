@@ -1,4 +1,4 @@
-//! One session's log: numbers without duplicate, hole or disorder, whatever is sent.
+//! One session's log. Its numbers are consecutive for any sequence of batches.
 
 use std::collections::VecDeque;
 
@@ -6,16 +6,16 @@ use bytes::Bytes;
 
 use crate::{Appended, Error};
 
-/// A log. Takes no more than a pointer while nothing is replayable.
+/// A log. It takes one pointer of memory while it has no entries.
 ///
-/// Bounded by its owner, who raises the floor.
+/// The session's owner bounds it by raising the floor.
 #[derive(Debug, Default)]
 pub(crate) struct Log(Option<Box<Held>>);
 
-/// The entries that are replayable; at least one.
+/// The replayable entries, at least one.
 #[derive(Debug)]
 struct Held {
-    /// The number of the first of them.
+    /// The number of the first entry.
     first: u64,
     entries: VecDeque<Bytes>,
 }
@@ -27,12 +27,12 @@ impl Held {
 }
 
 impl Log {
-    /// The last number held.
+    /// The number of the last entry.
     pub(crate) fn last(&self) -> Option<u64> {
         self.0.as_ref().map(|held| held.next() - 1)
     }
 
-    /// Appends what is new; the rules are those of [`crate::Store::append`].
+    /// Appends the new entries by the rules of [`crate::Store::append`].
     pub(crate) fn append(
         &mut self,
         first: u64,
@@ -41,8 +41,8 @@ impl Log {
     ) -> Result<Appended, Error> {
         let end = first.saturating_add(entries.len() as u64);
         let appended = Appended { through: end.checked_sub(1) };
-        // A log that is empty, or ends below the floor, has nothing worth keeping: what
-        // comes must begin at the floor. Any other goes on where it ends.
+        // A log that is empty, or ends below the floor, has no replayable entry: the batch
+        // must begin at the floor. Any other log continues where it ends.
         let expected = self.0.as_ref().map_or(floor, |held| held.next().max(floor));
         if first > expected {
             return Err(Error::Hole { last: self.last() });
@@ -65,7 +65,7 @@ impl Log {
         }
     }
 
-    /// Drops what is below the floor.
+    /// Drops the entries below the floor.
     fn trim(&mut self, floor: u64) {
         let Some(held) = &mut self.0 else { return };
         let below = floor.saturating_sub(held.first);
@@ -77,7 +77,7 @@ impl Log {
         held.first += below;
     }
 
-    /// Every entry, by number.
+    /// All entries with their numbers.
     pub(crate) fn to_vec(&self) -> Vec<(u64, Bytes)> {
         self.0.as_ref().map_or_else(Vec::new, |held| {
             (held.first..).zip(held.entries.iter().cloned()).collect()
@@ -89,7 +89,7 @@ impl Log {
 mod tests {
     use super::*;
 
-    /// Sends batches of `(first, floor, how many)`; what the log then holds.
+    /// Appends batches of `(first, floor, count)` and compares the numbers in the log.
     fn check(batches: &[(u64, u64, u64)], held: std::ops::Range<u64>) {
         let mut log = Log::default();
         for &(first, floor, count) in batches {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_already_is_dropped_and_the_rest_pushed() {
+    fn entries_that_the_log_holds_are_dropped_and_the_rest_appended() {
         check(&[(1, 1, 3), (2, 1, 4)], 1..6);
         check(&[(1, 1, 3), (1, 1, 2)], 1..4);
     }
@@ -133,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_ends_below_the_floor_is_replaced_by_what_begins_at_it() {
+    fn a_log_that_ends_below_the_floor_is_replaced_by_a_batch_that_begins_at_the_floor() {
         check(&[(1, 1, 3), (7, 7, 2)], 7..9);
         check(&[(1, 1, 3), (8, 7, 2)], 1..4);
     }
 
     #[test]
-    fn the_floor_drops_what_is_below_it_also_from_the_batch() {
+    fn entries_below_the_floor_are_dropped_from_the_log_and_the_batch() {
         check(&[(1, 1, 3), (4, 3, 2)], 3..6);
         check(&[(1, 1, 3), (4, 5, 3)], 5..7);
         check(&[(1, 1, 3), (4, 9, 2)], 0..0);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_floor_brings_nothing_back() {
+    fn a_lower_floor_restores_no_entry() {
         check(&[(1, 1, 4), (5, 4, 1), (1, 1, 4)], 4..6);
     }
 }

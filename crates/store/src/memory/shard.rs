@@ -1,6 +1,6 @@
-//! A part of the sessions, and how they expire.
+//! One shard of the sessions, with their expiry.
 //!
-//! Every operation checks all it has to before it changes anything.
+//! Every operation completes its checks before it changes anything.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,15 +14,16 @@ use crate::{
     Token,
 };
 
-/// Below this, the table is not worth shrinking.
+/// The table is not shrunk below this capacity.
 const CAPACITY_MIN: usize = 64;
 
-/// A part of the sessions. Times are milliseconds of the store's clock.
+/// One shard of the sessions. Times are milliseconds of the store's clock.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     sessions: HashMap<SessionId, Box<Entry>>,
-    /// When to look whether a session has expired, one for each session. Prolonging a
-    /// session leaves its look as it is; the look then finds it alive and moves on.
+    /// When each session is next checked for expiry, one entry a session. Prolonging a session
+    /// leaves its entry as it is: the check finds that the session has not expired and
+    /// schedules the next one.
     looks: BTreeSet<(u64, SessionId)>,
 }
 
@@ -30,9 +31,9 @@ pub(super) struct Shard {
 struct Entry {
     record: Record,
     log: Log,
-    /// From when on it is absent.
+    /// When the session expires.
     expires: u64,
-    /// When the look at it is due; never after `expires`.
+    /// When the session is next checked for expiry; never after `expires`.
     look: u64,
 }
 
@@ -118,7 +119,7 @@ impl Shard {
         let Batch { session, first, floor, entries, .. } = ring;
         let ends = record.status == RecordStatus::Ended;
         match self.find(&session, now) {
-            // What is missing, or fell back to an earlier owner, is written anew.
+            // A session that is missing, or fell back to an earlier owner, is written again.
             Err(Error::Missing) => {}
             Ok(entry) if record.came_after(entry.record.owner.token) => {}
             Err(Error::Ended) if ends => return Ok(Appended { through: None }),
@@ -185,7 +186,7 @@ impl Shard {
         }
     }
 
-    /// Looks at up to `max` sessions that may have expired, and answers how many had.
+    /// Checks up to `max` sessions for expiry, and returns how many it removed.
     pub(super) fn sweep(&mut self, now: u64, max: usize) -> usize {
         let mut forgotten = 0;
         for _ in 0..max {
@@ -206,26 +207,26 @@ impl Shard {
         forgotten
     }
 
-    /// How many sessions and looks there are.
+    /// The numbers of sessions and of scheduled checks.
     #[cfg(test)]
     pub(super) fn size(&self) -> (usize, usize) {
         (self.sessions.len(), self.looks.len())
     }
 
-    /// For how many sessions there is room.
+    /// The capacity of the table of sessions.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.sessions.capacity()
     }
 
-    /// The session, unless it has expired or ended.
+    /// Returns the session, unless it has expired or ended.
     fn find(&mut self, session: &SessionId, now: u64) -> Result<&mut Entry, Error> {
         let entry = self.sessions.get_mut(session).filter(|entry| entry.expires > now);
         let entry = entry.ok_or(Error::Missing)?;
         if entry.record.status == RecordStatus::Ended { Err(Error::Ended) } else { Ok(entry) }
     }
 
-    /// The session, if `token` may act for it.
+    /// Returns the session if `token` owns it.
     fn owned(&mut self, session: &SessionId, token: Token, now: u64) -> Result<&mut Entry, Error> {
         let entry = self.find(session, now)?;
         let record = &entry.record;
@@ -238,7 +239,7 @@ impl Shard {
         }
     }
 
-    /// Writes the session, in the place of whatever was known of it.
+    /// Writes the session, replacing any entry that it has.
     fn put(&mut self, session: &SessionId, mut record: Record, log: Log, expires: u64) {
         self.forget(session);
         record.former.truncate(FORMER_MAX);
@@ -262,7 +263,7 @@ impl Shard {
         }
     }
 
-    /// Gives the table's memory back once most of it is unused.
+    /// Frees memory of the table once most of it is unused.
     fn shrink(&mut self) {
         if self.sessions.capacity() > CAPACITY_MIN.max(self.sessions.len() * 4) {
             self.sessions.shrink_to(self.sessions.len() * 2);
@@ -270,7 +271,7 @@ impl Shard {
     }
 }
 
-/// Writes the state if it is newer; the version then held.
+/// Writes the state if it is newer. Returns the version that the record has afterwards.
 fn save(record: &mut Record, state: State) -> u64 {
     if state.version > record.state.version {
         record.state = state;
@@ -278,7 +279,7 @@ fn save(record: &mut Record, state: State) -> u64 {
     record.state.version
 }
 
-/// What stays of a session that is over.
+/// The tombstone of a session that has ended.
 fn tombstone(record: Record) -> Record {
     Record {
         former: Vec::new(),

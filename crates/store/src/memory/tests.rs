@@ -1,4 +1,4 @@
-//! The memory store keeps every promise, and keeps nothing else.
+//! Runs the contract on the memory store, and checks that it frees its memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::contract::World;
 
-/// A memory store whose time is moved by hand.
+/// A memory store whose clock the test advances.
 struct Bench {
     store: Memory,
     clock: Arc<AtomicU64>,
@@ -58,7 +58,7 @@ fn batch(session: &SessionId, ttl: Duration) -> Batch {
     Batch { session: session.clone(), token, first: 1, floor: 1, entries, ttl, prolongs: true }
 }
 
-/// Sessions and looks of all shards.
+/// The numbers of sessions and of scheduled checks in all shards.
 fn size(store: &Memory) -> (usize, usize) {
     store
         .shards
@@ -69,7 +69,7 @@ fn size(store: &Memory) -> (usize, usize) {
 
 const TTL: Duration = Duration::from_secs(60);
 
-/// Opens sessions that nobody comes back to.
+/// Creates sessions that no owner prolongs.
 async fn abandon(bench: &Bench, numbers: std::ops::Range<usize>) {
     for number in numbers {
         let session = session(number);
@@ -92,7 +92,7 @@ async fn ten_thousand_abandoned_sessions_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn sessions_that_come_make_room_by_themselves() {
+async fn new_sessions_remove_expired_ones() {
     let bench = Bench::new();
     for round in 0..5 {
         abandon(&bench, round * 2_000..(round + 1) * 2_000).await;
@@ -116,7 +116,7 @@ async fn ended_sessions_leave_nothing_behind_but_short_lived_tombstones() {
 }
 
 #[tokio::test]
-async fn a_session_in_use_survives_every_look_and_is_looked_at_once() {
+async fn a_session_in_use_survives_every_check_and_has_one_scheduled_check() {
     let bench = Bench::new();
     abandon(&bench, 0..1).await;
     for _ in 0..100 {
@@ -166,7 +166,7 @@ async fn an_appended_payload_is_not_copied() {
 }
 
 #[tokio::test]
-async fn what_is_long_in_a_record_is_shared_with_its_owner() {
+async fn long_fields_of_a_record_are_shared_with_its_owner() {
     let store = Memory::default();
     let record = record("demo");
     store.create(&session(0), record.clone(), TTL).await.expect("made");
@@ -193,7 +193,7 @@ fn claims_from_many_threads_have_one_winner() {
     }
 }
 
-/// What a future says that never waits.
+/// The output of a future that is ready at its first poll.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {

@@ -1,4 +1,4 @@
-//! The URL of a Redis, taken apart.
+//! Parses the URL of a Redis installation.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use super::settings::{Login, Secret};
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// Most addresses in one URL.
+/// Maximum number of addresses in one URL.
 const ADDRESSES_MAX: usize = 64;
 
-/// Where a process listens.
+/// Host and port of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Address {
     pub(super) host: String,
@@ -18,7 +18,7 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Reads `host:port`, `[v6]:port` or, where there is a default, only a host.
+    /// Parses `host:port`, `[v6]:port` or, if there is a default port, only a host.
     pub(super) fn parse(text: &str, default: Option<u16>) -> Option<Self> {
         let (host, port) = if let Some(rest) = text.strip_prefix('[') {
             let (host, rest) = rest.split_once(']')?;
@@ -47,7 +47,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// What to connect to.
+/// A parsed URL: which servers to connect to, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) shape: Shape,
@@ -59,16 +59,16 @@ pub(super) struct Target {
 /// How the primary of a key is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// There is one.
+    /// One server keeps all keys.
     Single(Address),
-    /// Any of these knows which slots are where.
+    /// Each of these nodes reports which primary keeps which slots.
     Cluster(Vec<Address>),
-    /// Any of these knows where the master of this name is.
+    /// Each of these Sentinels reports the address of the master of this name.
     Sentinel { sentinels: Vec<Address>, master: String },
 }
 
 impl Target {
-    /// Reads a URL; what is wrong with it never quotes it.
+    /// Parses a URL. An error text never quotes the URL, which may hold a password.
     pub(super) fn parse(url: &str) -> Result<Self, &'static str> {
         let (scheme, rest) = url.split_once("://").ok_or("it has no scheme")?;
         let (tls, kind) = match scheme.split_once('+').unwrap_or((scheme, "")) {
@@ -119,7 +119,7 @@ fn addresses(text: &str, default: u16) -> Result<Vec<Address>, &'static str> {
     if addresses.len() > ADDRESSES_MAX { Err("it has too many hosts") } else { Ok(addresses) }
 }
 
-/// Undoes `%xx`.
+/// Decodes `%xx`.
 fn decode(text: &str) -> Result<String, &'static str> {
     const WRONG: &str = "it has a % that is not two hexadecimal digits of UTF-8";
     let mut bytes = Vec::with_capacity(text.len());
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_is_read() {
+    fn a_url_of_each_shape_is_parsed() {
         let single = Target::parse("redis://h").expect("read");
         assert_eq!(single.shape, Shape::Single(address("h", 6379)));
         assert_eq!((single.tls, single.db, single.login), (false, 0, Login::default()));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_quoting_it() {
+    fn an_error_about_a_url_does_not_quote_the_url() {
         for url in [
             "",
             "h:1",

@@ -1,4 +1,4 @@
-//! What Redis answered, and what that means.
+//! Interprets the answers of Redis.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use super::address::Address;
 use super::layout;
 use crate::{Error, Incarnation};
 
-/// The bytes of an answer, if it is some.
+/// The bytes of an answer, if it is a string.
 pub(super) fn bytes(value: &Value) -> Option<&[u8]> {
     match value {
         Value::BulkString(bytes) => Some(bytes),
@@ -17,27 +17,27 @@ pub(super) fn bytes(value: &Value) -> Option<&[u8]> {
     }
 }
 
-/// The text of an answer, if it is one.
+/// The text of an answer, if it is a string in UTF-8.
 pub(super) fn text(value: &Value) -> Option<&str> {
     std::str::from_utf8(bytes(value)?).ok()
 }
 
-/// Redis answered what no script of this version answers.
+/// The error for an answer or a stored value that this version cannot decode.
 pub(super) fn nonsense() -> Error {
-    unavailable("redis holds or answered what this version does not understand")
+    unavailable("cannot decode an answer or a stored value of redis: another version wrote it")
 }
 
 pub(super) fn unavailable(why: impl Into<String>) -> Error {
     Error::Unavailable(io::Error::other(why.into()))
 }
 
-/// Redis answered that it will not, or must not be asked.
+/// The error for a command that Redis refused, or that must not be sent to it.
 pub(super) fn refused(why: impl Into<String>) -> Error {
     Error::Unavailable(io::Error::new(io::ErrorKind::PermissionDenied, why.into()))
 }
 
-/// What a script answered: its first word says how it went, and the rest is handed on
-/// where it went well.
+/// The result of a script. The first word of the answer is a status code; the rest is returned
+/// if the code is zero.
 pub(super) fn outcome(value: Value) -> Result<Vec<Value>, Error> {
     let Value::Array(mut words) = value else { return Err(nonsense()) };
     let Some(Value::Int(code)) = words.first() else { return Err(nonsense()) };
@@ -67,25 +67,25 @@ pub(super) fn outcome(value: Value) -> Result<Vec<Value>, Error> {
     })
 }
 
-/// What an error of the server asks for. All of them but [`Verdict::Refused`] mean that
-/// nothing was done.
+/// What to do after an error of the server. Each one but [`Verdict::Refused`] means that the
+/// command was not executed.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
-    /// Load the scripts and send it again.
+    /// Load the scripts, then send the command again.
     Load,
-    /// The slot is there now.
+    /// Send the command to this server, which keeps the slot now.
     Moved(Address),
-    /// This once, ask there.
+    /// Send the command to this server once, after `ASKING`.
     Ask(Address),
-    /// Send it again after a while.
+    /// Send the command again after a pause.
     Wait,
-    /// Send it again after a while, on a new connection.
+    /// Send the command again after a pause, on a new connection.
     Reconnect,
-    /// It will not be done.
+    /// Fail: the server refused the command.
     Refused(String),
 }
 
-/// `from` is who said it.
+/// What to do after this error; `from` is the server that sent it.
 pub(super) fn verdict(error: &ServerError, from: &Address) -> Verdict {
     let code = error.code();
     match code {
@@ -97,19 +97,22 @@ pub(super) fn verdict(error: &ServerError, from: &Address) -> Verdict {
         },
         "TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "BUSY" => Verdict::Wait,
         "READONLY" => Verdict::Reconnect,
-        // Its text may quote what was sent.
-        "ERR" => Verdict::Refused(format!("{from} refused with an error")),
-        _ => Verdict::Refused(format!("{from} refused: {code} {}", error.details().unwrap_or(""))),
+        // The text of this error may quote the command, so it is left out.
+        "ERR" => Verdict::Refused(format!("redis at {from} refused the command: ERR")),
+        _ => Verdict::Refused(format!(
+            "redis at {from} refused the command: {code} {}",
+            error.details().unwrap_or("")
+        )),
     }
 }
 
-/// Reads `<slot> <host>:<port>`. Without a host, it is the one who said it.
+/// Parses `<slot> <host>:<port>`. An empty host stands for the server that sent the answer.
 fn redirection(details: &str, from: &Address) -> Option<Address> {
     let place = details.split_whitespace().nth(1)?;
     match place.strip_prefix(':') {
         Some(port) => Some(Address { host: from.host.clone(), port: port.parse().ok()? }),
         None => {
-            // An IPv6 address comes without brackets.
+            // Redis writes an IPv6 address without brackets.
             let (host, port) = place.rsplit_once(':')?;
             Some(Address { host: host.into(), port: port.parse().ok()? })
         }

@@ -1,8 +1,8 @@
-//! Sends each call to the primary of its slot, until the call is answered or its time is up.
+//! Sends each command to the primary of its slot, until it is answered or its timeout is over.
 //!
-//! Every call is safe to repeat, so a call that failed without an answer is sent again. A call
-//! that has no answer when its time is up has an unknown outcome. Calls to one server go in one
-//! write, in order, and the outcome of one does not affect the others.
+//! Every command is safe to repeat, so a command without an answer is sent again. A command
+//! without an answer at the timeout has an unknown outcome. Commands to one server are sent in
+//! one write, in order, and the outcome of one does not affect the others.
 
 use std::collections::HashSet;
 use std::io;
@@ -25,45 +25,46 @@ use super::settings::{Invalid, Settings};
 use crate::metrics::{self, Operation, Outcome};
 use crate::{Error, Primary, PrimaryId};
 
-/// Waits between attempts, in milliseconds: the first, and the longest.
+/// Pauses between attempts, in milliseconds: the first and the longest.
 const PAUSE: (u64, u64) = (5, 100);
 
-/// So many times a call goes elsewhere at once. Then it waits, too.
+/// How often a redirected command is sent on without a pause.
 const HOPS_MAX: u32 = 4;
 
-/// One command, and where it belongs.
+/// One command and the slot of its keys.
 pub(super) struct Call {
     pub(super) slot: u16,
     pub(super) command: Cmd,
-    /// What it is for, as metrics call it.
+    /// The label of the command in metrics.
     pub(super) operation: Operation,
-    /// Roughly how long it is.
+    /// The approximate length of the command.
     pub(super) bytes: usize,
     pub(super) terms: Terms,
 }
 
-/// What a call asks for beyond an answer.
+/// On which primary a command may be executed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Terms {
+    /// On any.
     Plain,
-    /// Only this primary will do, by which the caller judged. Where it named none, any that
-    /// it acknowledged.
+    /// Only on this primary, from which the caller read the state of the session. `None` stands
+    /// for any primary that the caller acknowledged.
     At(Option<PrimaryId>),
 }
 
-/// What a call was answered.
+/// The answer to a command.
 pub(super) struct Answer {
     pub(super) value: Value,
-    /// Did it come from a primary that the caller acknowledged?
+    /// Whether the caller acknowledged the primary that sent the answer.
     pub(super) is_acknowledged: bool,
 }
 
-/// Knows the ways to every primary.
+/// The connections to every primary.
 pub(super) struct Client {
     paths: Paths,
     settings: Settings,
-    /// The primaries that the caller acknowledged. `None` until it first asks for them: a
-    /// caller that never does is content with any.
+    /// The primaries that the caller acknowledged. `None` until it first reads the primaries: a
+    /// caller that never does accepts any.
     acknowledged: Mutex<Option<HashSet<PrimaryId>>>,
 }
 
@@ -72,21 +73,21 @@ enum Paths {
     Cluster(Cluster),
 }
 
-/// A call that has no final answer yet, and where it was among the calls.
+/// A command without a final answer, and its index among the commands.
 struct Pending {
     place: usize,
     call: Call,
-    /// Where it was sent instead, and whether it says there that it was.
+    /// The server that the command was redirected to, and whether `ASKING` precedes it.
     detour: Option<(Address, bool)>,
 }
 
-/// Calls that go to one server.
+/// Commands to one server.
 type Group = (Arc<Link>, Vec<Pending>);
 
-/// The result of a call.
+/// The result of one attempt to execute a command.
 enum Attempted {
     Answer(Result<Answer, Error>),
-    /// Nothing, or nothing final: try again, and why.
+    /// No final answer: the command is sent again.
     Again {
         pending: Pending,
         why: Error,
@@ -94,23 +95,23 @@ enum Attempted {
     },
 }
 
-/// Why something is sent once more.
+/// Why a command is sent again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// There is no way to the slot, or there was no answer.
+    /// The slot has no connection, or the server did not answer.
     Unanswered,
-    /// The server did not know the script.
+    /// The server has not loaded the script.
     Script,
-    /// The slot is elsewhere.
+    /// Another server keeps the slot.
     Moved,
-    /// The server cannot, for now.
+    /// The server cannot execute the command now.
     Busy,
-    /// The server is no primary any more.
+    /// The server is no longer a primary.
     Deposed,
 }
 
 impl Cause {
-    /// As metrics call it.
+    /// The label of the cause in metrics.
     const fn label(self) -> &'static str {
         match self {
             Self::Unanswered => "unanswered",
@@ -121,14 +122,14 @@ impl Cause {
         }
     }
 
-    /// Is it better to wait a little?
+    /// Whether the retry waits for a pause.
     const fn rests(self) -> bool {
         !matches!(self, Self::Script | Self::Moved)
     }
 }
 
 impl Client {
-    /// Connects in the background, on this runtime.
+    /// Starts to connect in the background, on this runtime.
     pub(super) fn new(settings: Settings, runtime: &Handle) -> Result<Self, Invalid> {
         let target = settings.target()?;
         metrics::show();
@@ -154,7 +155,7 @@ impl Client {
         Ok(Self { paths, settings, acknowledged: Mutex::default() })
     }
 
-    /// The calls' answers, in their order.
+    /// Executes commands and returns their answers, in the same order.
     pub(super) async fn perform(&self, calls: Vec<Call>) -> Vec<Result<Answer, Error>> {
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
         self.perform_each(calls, |place, answer| answers[place] = Some(answer)).await;
@@ -162,8 +163,8 @@ impl Client {
         answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
     }
 
-    /// Tells of each call's answer, by its place, as soon as its server has answered. Calls to
-    /// one server are no business of those to another, however long that takes.
+    /// Executes commands. Calls `tell` with the index and the answer of each command as soon as
+    /// its server has answered. A slow server does not delay the commands to another one.
     pub(super) async fn perform_each(
         &self,
         calls: Vec<Call>,
@@ -208,7 +209,7 @@ impl Client {
         }
     }
 
-    /// Sends each call once, after a pause perhaps. Answers with which round that was.
+    /// Sends each command once, after a pause if `rests`. Returns also the number of the attempt.
     async fn round(
         &self,
         pending: Vec<Pending>,
@@ -222,7 +223,7 @@ impl Client {
         (attempt, self.attempt(pending, deadline).await)
     }
 
-    /// Sends each call once, those for one server together.
+    /// Sends each command once. Commands to one server are sent together.
     async fn attempt(&self, pending: Vec<Pending>, deadline: Instant) -> Vec<(usize, Attempted)> {
         let (groups, lost) = self.by_server(pending);
         if !lost.is_empty() {
@@ -238,7 +239,7 @@ impl Client {
         came
     }
 
-    /// The calls by where they go, and those of which that is not known.
+    /// Groups commands by server. The second list has the commands without a known server.
     fn by_server(&self, pending: Vec<Pending>) -> (Vec<Group>, Vec<Pending>) {
         let (mut groups, mut lost) = (Vec::<Group>::new(), Vec::new());
         for pending in pending {
@@ -254,8 +255,8 @@ impl Client {
         (groups, lost)
     }
 
-    /// Sends a group to its server, in as many writes as its bounds make of it. Each write
-    /// has its own time, as long as those before it were answered.
+    /// Sends a group to its server, in as many writes as the bounds of a write require. Each
+    /// write has a timeout of its own, which starts once the write before it was answered.
     async fn send(
         &self,
         link: Arc<Link>,
@@ -292,7 +293,7 @@ impl Client {
         came
     }
 
-    /// One write; an error concerns all of it.
+    /// Sends one write and reads its answers. An error applies to all commands of the write.
     async fn write(
         &self,
         link: &Link,
@@ -305,21 +306,23 @@ impl Client {
         };
         let is_acknowledged = self.is_acknowledged(up.primary);
         let mut pipeline = Pipeline::with_capacity(write.len());
-        // The places of answers to be read; others are to `ASKING` before them.
+        // The indices of answers to commands; the other answers are to `ASKING`.
         let mut places = Vec::with_capacity(write.len());
         let mut came = Vec::with_capacity(write.len());
         let mut sent = Vec::with_capacity(write.len());
         for mut pending in write {
-            // At each attempt: between two of them there may have been a failover.
+            // Checked at each attempt: a failover may have happened since the last one.
             let may_be_sent = match pending.call.terms {
                 Terms::At(Some(judged_by)) => judged_by == up.primary,
                 Terms::At(None) => is_acknowledged,
                 Terms::Plain => true,
             };
             if !may_be_sent {
-                // The slot may have moved; the next judgement goes by a new map.
+                // The slot may have moved, so the caller's next read needs a new map.
                 self.refresh();
-                let why = refused("redis has another primary; see what it forgot first");
+                let why = refused(
+                    "redis has another primary than the one that was read; read the session again",
+                );
                 came.push((pending.place, Attempted::Answer(Err(why))));
                 continue;
             }
@@ -353,26 +356,26 @@ impl Client {
             came.push((pending.place, self.judge(pending, verdict, &up, error.code())));
         }
         if load {
-            // Where it fails, the next attempt will say so.
+            // If this fails, the next attempt fails too.
             let _ = link.send(&up, &script::load_all(), deadline).await;
         }
         if reconnect {
-            link.drop_connection(&up, "it is no primary any more");
+            link.drop_connection(&up, "the server is no longer a primary");
             self.refresh();
         }
         Ok(came)
     }
 
-    /// What becomes of a call that was answered with an error.
+    /// Decides whether a command that was answered with an error is sent again.
     fn judge(&self, mut pending: Pending, verdict: Verdict, up: &Up, code: &str) -> Attempted {
-        let why = unavailable(format!("{} answers {code}", up.address));
+        let why = unavailable(format!("redis at {} answered {code}", up.address));
         let cause = match (verdict, &self.paths) {
             (Verdict::Refused(why), _) => return Attempted::Answer(Err(refused(why))),
             (Verdict::Load, _) => Cause::Script,
             (Verdict::Wait, _) => Cause::Busy,
             (Verdict::Reconnect, _) => Cause::Deposed,
             (Verdict::Moved(_) | Verdict::Ask(_), Paths::Single(_)) => {
-                let why = "this redis is part of a cluster; write redis+cluster:// in its URL";
+                let why = "this redis is part of a cluster; use redis+cluster:// in its URL";
                 return Attempted::Answer(Err(refused(why)));
             }
             (Verdict::Moved(address), Paths::Cluster(_)) => {
@@ -391,7 +394,7 @@ impl Client {
         Attempted::Again { pending, why, cause }
     }
 
-    /// Every primary that answers, and what it keeps.
+    /// Every primary that answers, with its slots.
     pub(super) async fn primaries(&self) -> Result<Vec<Primary>, Error> {
         let known = match &self.paths {
             Paths::Single(link) => vec![(Arc::clone(link), None)],
@@ -417,20 +420,21 @@ impl Client {
             self.refresh();
         }
         if primaries.is_empty() {
-            return Err(failed.unwrap_or_else(|| unavailable("no redis cluster answers")));
+            let none = || unavailable("no node of the redis cluster answered");
+            return Err(failed.unwrap_or_else(none));
         }
-        // Before the first answer nothing was judged.
+        // Before the first answer, the caller has made no decision that a failover could void.
         let ids = || primaries.iter().map(|primary: &Primary| primary.id).collect();
         self.acknowledged().get_or_insert_with(ids);
         Ok(primaries)
     }
 
-    /// From now on these primaries are believed that something is missing, and no others.
+    /// Replaces the set of acknowledged primaries. Only these may report that a key is missing.
     pub(super) fn acknowledge(&self, primaries: &[PrimaryId]) {
         *self.acknowledged() = Some(primaries.iter().copied().collect());
     }
 
-    /// Which primary is at the other end right now.
+    /// Reads the id of the primary at the other end.
     async fn primary_at(&self, link: &Link) -> Result<PrimaryId, Error> {
         let deadline = Instant::now() + self.settings.timeout();
         let mut pipeline = redis::pipe();
@@ -439,13 +443,13 @@ impl Client {
         let answers = link.send(&up, &pipeline, deadline).await.map_err(Error::Unavailable)?;
         let id = answers.first().and_then(primary_in);
         if id != Some(up.primary) {
-            // It was deposed, and perhaps is back; what is sent from now on must know.
-            link.drop_connection(&up, "it was deposed, or was for a while");
+            // The server was demoted, perhaps only for a while. A new connection has its new id.
+            link.drop_connection(&up, "the server was demoted, or its replication id changed");
         }
-        id.ok_or_else(|| unavailable(format!("{} is no primary any more", up.address)))
+        id.ok_or_else(|| unavailable(format!("redis at {} is no longer a primary", up.address)))
     }
 
-    /// Is there a connection to every primary, as far as is known?
+    /// Whether every known primary has a connection.
     pub(super) fn is_up(&self) -> bool {
         let up = match &self.paths {
             Paths::Single(link) => link.is_up(),
@@ -486,7 +490,7 @@ impl Client {
         let pause = deadline.min(Instant::now() + backoff(attempt, PAUSE.0, PAUSE.1));
         match &self.paths {
             Paths::Single(_) => sleep_until(pause).await,
-            // A new map may be what is missing.
+            // A new map of the slots ends the pause.
             Paths::Cluster(cluster) => {
                 let _ = timeout_at(pause, cluster.refreshed()).await;
             }
@@ -494,7 +498,7 @@ impl Client {
     }
 }
 
-/// The result of a call at last, as metrics call it.
+/// The label of a final answer in metrics.
 fn outcome(answer: &Result<Answer, Error>) -> Outcome {
     match answer {
         Ok(_) => Outcome::Answered,

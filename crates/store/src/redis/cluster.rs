@@ -1,7 +1,7 @@
-//! Which primary of a cluster keeps which slot.
+//! The map from slots to the primaries of a Redis Cluster.
 //!
-//! A task fetches a map of all slots at the start, and again whenever a call was redirected or
-//! got no answer. The task rests between two fetches.
+//! A task fetches the map at the start, and again after a command was redirected or got no
+//! answer. The task pauses between two fetches.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use super::keys::SLOTS;
 use super::link::{Link, Route, Task};
 use super::settings::Settings;
 
-/// Rest between two fetches of the map.
+/// The pause between two fetches of the map.
 const REST: Duration = Duration::from_millis(100);
 
-/// Most servers that are asked for the map.
+/// Maximum number of servers that the map is requested from at once.
 const ASKED_MAX: usize = 16;
 
-/// Most primaries that a map may name: more than Redis recommends for a cluster.
+/// Maximum number of primaries in a map: more than Redis recommends for a cluster.
 const PRIMARIES_MAX: usize = 1_024;
 
-/// Slots that lie together, first and last.
+/// Ranges of slots: first and last of each.
 pub(super) type Ranges = Vec<(u16, u16)>;
 
-/// The slots and their primaries.
+/// The primaries of a Redis Cluster, with the slots of each.
 pub(super) struct Cluster {
     shared: Arc<Shared>,
     _task: Task,
@@ -46,10 +46,10 @@ struct Shared {
     wanted: Notify,
 }
 
-/// Who keeps which slot.
+/// Which primary keeps which slot.
 #[derive(Default)]
 struct Map {
-    /// Slots in ascending order, first and last of each range, and who keeps them.
+    /// First slot, last slot and primary of each range, in ascending order.
     ranges: Vec<(u16, u16, Address)>,
     links: HashMap<Address, Arc<Link>>,
 }
@@ -82,13 +82,13 @@ impl Cluster {
         Self { shared, _task: Task(task.abort_handle()) }
     }
 
-    /// The way to the slot's primary, if it is known.
+    /// The connection to the slot's primary, if the map has one.
     pub(super) fn link(&self, slot: u16) -> Option<Arc<Link>> {
         let map = self.shared.map.borrow();
         map.links.get(map.address_of(slot)?).cloned()
     }
 
-    /// The way to this server, whatever it keeps.
+    /// The connection to this server, which need not be in the map.
     pub(super) fn link_to(&self, address: &Address) -> Arc<Link> {
         if let Some(link) = self.shared.map.borrow().links.get(address) {
             return Arc::clone(link);
@@ -102,20 +102,20 @@ impl Cluster {
         link
     }
 
-    /// Something was not where the map says.
+    /// Requests a new map: a server did not keep the slot that the map names.
     pub(super) fn refresh(&self) {
         self.shared.wanted.notify_one();
     }
 
-    /// Waits for a map that is newer than now.
+    /// Requests a new map and waits for it.
     pub(super) async fn refreshed(&self) {
         let mut map = self.shared.map.subscribe();
         self.refresh();
-        // The sender lives as long as this.
+        // `self` holds the sender, so this does not fail.
         let _ = map.changed().await;
     }
 
-    /// Every primary that keeps slots, and which.
+    /// Every primary in the map, with its slots.
     pub(super) fn primaries(&self) -> Vec<(Arc<Link>, Ranges)> {
         let map = self.shared.map.borrow();
         let mut primaries: HashMap<&Address, Ranges> = HashMap::new();
@@ -133,7 +133,7 @@ impl Shared {
         Link::new(route, self.dialer.clone(), &self.settings, &self.runtime)
     }
 
-    /// The map, as the one says that has seen the newest change of primaries.
+    /// Fetches the map of the server with the newest configuration.
     async fn fetch(&self) -> Option<Vec<(u16, u16, Address)>> {
         let mut asked: Vec<_> = self.map.borrow().links.keys().cloned().collect();
         asked.extend(self.seeds.iter().cloned());
@@ -151,14 +151,14 @@ impl Shared {
     }
 }
 
-/// Fetches the map whenever it is wanted, for ever.
+/// Fetches the map whenever it is requested. Never returns.
 async fn keep_map(shared: Arc<Shared>) {
     loop {
         shared.wanted.notified().await;
         match shared.fetch().await {
             Some(ranges) => {
                 let old = Arc::clone(&shared.map.borrow());
-                // One that was sent to lately may be about to get slots.
+                // A server without slots that was sent to recently may be about to get some.
                 let mut links = old.links.clone();
                 links.retain(|_, link| link.is_young());
                 for (_, _, address) in &ranges {
@@ -176,7 +176,7 @@ async fn keep_map(shared: Arc<Shared>) {
     }
 }
 
-/// Whether a server's cluster works, and how far it has seen it change.
+/// Orders servers by whether their cluster works, then by configuration epoch.
 fn rank(info: &Value) -> Option<(bool, u64)> {
     let text = text(info)?;
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -184,7 +184,7 @@ fn rank(info: &Value) -> Option<(bool, u64)> {
     Some((field("cluster_state:")? == "ok", epoch))
 }
 
-/// Reads `CLUSTER SLOTS` as answered by `from`.
+/// Decodes an answer to `CLUSTER SLOTS` that `from` sent.
 fn ranges(slots: &Value, from: &Address) -> Option<Vec<(u16, u16, Address)>> {
     let Value::Array(slots) = slots else { return None };
     let mut ranges = Vec::with_capacity(slots.len().min(SLOTS.into()));
@@ -194,7 +194,7 @@ fn ranges(slots: &Value, from: &Address) -> Option<Vec<(u16, u16, Address)>> {
             return None;
         };
         let [host, Value::Int(port), ..] = &primary[..] else { return None };
-        // A server that does not know how it is reached leaves out its host.
+        // A server that does not know its own address leaves out the host.
         let host = match bytes(host) {
             Some(b"" | b"?") | None => from.host.clone(),
             Some(host) => String::from_utf8(host.to_vec()).ok()?,
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_host_means_the_one_who_gave_it() {
+    fn an_empty_host_in_an_answer_stands_for_the_server_that_sent_it() {
         let node = |host| Value::Array(vec![host, Value::Int(7)]);
         let range =
             |first, host| Value::Array(vec![Value::Int(first), Value::Int(first + 1), node(host)]);

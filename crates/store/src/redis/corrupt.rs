@@ -1,9 +1,9 @@
 //! Ends sessions whose record or log is corrupt.
 //!
-//! A record of a newer layout is left alone: a node of that version can read it. One of this
-//! version's own layout that cannot be decoded is of no use to any node; each request for the
-//! session would fail until it expires. It is replaced by a tombstone, so that the client
-//! learns that its session is gone and opens another one.
+//! A record of a newer layout is not changed: a node of that version can read it. A record of
+//! this version's layout that cannot be decoded is useless to every node, and each request for
+//! the session would fail until it expires. It is replaced by a tombstone, so that the client
+//! gets the answer for an ended session and opens another one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -17,21 +17,21 @@ use super::script::Name;
 use super::{Redis, layout, millis};
 use crate::{Digest, Error, Incarnation, Owner, Record, RecordStatus, State, Token};
 
-/// How long the tombstone of a corrupt session stands: longer than its owner, if it has one,
-/// takes to notice.
+/// How long the tombstone of a corrupt session is kept: longer than its owner, if it has one,
+/// needs to detect that the session has ended.
 const TOMBSTONE: Duration = Duration::from_secs(3_600);
 
 /// The shortest time between two log lines about corrupt sessions.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
-/// Since when times are counted.
+/// The start of the clock of [`NEXT_LOG`].
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// When the next log line may be written, in milliseconds since [`START`].
 static NEXT_LOG: AtomicU64 = AtomicU64::new(0);
 
 impl Redis {
-    /// Replaces a record by a tombstone if it still consists of these bytes. Answers with the
+    /// Replaces a record by a tombstone if the record still has these bytes. Returns the
     /// tombstone.
     pub(super) async fn end_corrupt(
         &self,
@@ -56,15 +56,17 @@ impl Redis {
             .arg(millis(TOMBSTONE));
         let answer = self.client.call(call).await?.value;
         if matches!(&answer, Value::Array(words) if words[..] == [Value::Int(11)]) {
-            return Err(unavailable("the corrupt record was replaced meanwhile; read it again"));
+            return Err(unavailable(
+                "the corrupt session record was replaced by another write; read it again",
+            ));
         }
         outcome(answer)?;
         if may_log() {
             tracing::error!(
                 ?session,
                 bytes = bytes.len(),
-                "a session was ended: its record or log in redis is corrupt; \
-                 look for another program that writes to this redis"
+                "corrupt session ended: its record or log in redis cannot be decoded; check \
+                 whether another program writes to this redis"
             );
         }
         Ok(tombstone)

@@ -1,4 +1,4 @@
-//! Makes connections, and finds out the role of the server at the other end.
+//! Opens connections, and reads the role of the server at the other end.
 
 use std::io;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use super::settings::{Invalid, Login, Settings};
 use super::{doubts, script};
 use crate::PrimaryId;
 
-/// How long others may take longer than the first who answered, where the best of several
-/// answers is wanted.
+/// How long to wait for the answers of other servers after the first answer.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// How many requests may wait to be written to a connection; more of them wait outside.
+/// How many requests may wait to be written to a connection. Further requests wait in their
+/// callers.
 const WRITES_MAX: usize = 128;
 
-/// Knows everything about a connection but where it goes.
+/// The parameters of connections, without the address.
 #[derive(Clone)]
 pub(super) struct Dialer {
     login: Login,
@@ -35,7 +35,7 @@ pub(super) struct Dialer {
 }
 
 impl Dialer {
-    /// `login` may be another than the URL's: Sentinels have their own.
+    /// `login` may differ from the URL's: Sentinels have logins of their own.
     pub(super) fn new(
         settings: &Settings,
         tls: bool,
@@ -49,14 +49,14 @@ impl Dialer {
         });
         let tls = tls.then(|| TlsCertificates { client_tls, root_cert: pem(&settings.ca) });
         let dialer = Self { login, db, tls, timeout: settings.connect_timeout() };
-        // Reads the certificates, so that a wrong one is said before anything starts.
+        // Parses the certificates, so that an invalid one is an error at the start.
         dialer.client(&Address { host: "localhost".into(), port: 1 }).map_err(|_| Invalid::Pem)?;
         Ok(dialer)
     }
 
-    /// A connection that is logged in, whatever is at its other end.
+    /// Opens a connection and logs in, to a server of any role.
     pub(super) async fn dial(&self, address: &Address) -> io::Result<MultiplexedConnection> {
-        // Answers have their own timeouts, which also end requests that could not be written.
+        // The callers set the timeouts of answers, which also end requests not yet written.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
@@ -70,7 +70,7 @@ impl Dialer {
         }
     }
 
-    /// A connection to a primary that knows every script, and which primary it is.
+    /// Opens a connection to a primary and loads every script. Returns also the primary's id.
     pub(super) async fn dial_primary(
         &self,
         address: &Address,
@@ -86,7 +86,8 @@ impl Dialer {
         if let Some(Value::ServerError(error)) =
             answers.iter().find(|answer| matches!(answer, Value::ServerError(_)))
         {
-            return Err(io::Error::other(format!("{address} refuses a script: {}", error.code())));
+            let why = format!("redis at {address} refused to load a script: {}", error.code());
+            return Err(io::Error::other(why));
         }
         match primary {
             Some(primary) => {
@@ -95,11 +96,11 @@ impl Dialer {
                 }
                 Ok((connection, primary))
             }
-            None => Err(io::Error::other(format!("{address} is not a primary"))),
+            None => Err(io::Error::other(format!("redis at {address} is not a primary"))),
         }
     }
 
-    /// Sends a few commands and waits as long as for a connection.
+    /// Sends commands and waits for the answers, with the timeout of a connection.
     pub(super) async fn ask(
         &self,
         connection: &mut MultiplexedConnection,
@@ -109,14 +110,16 @@ impl Dialer {
         let asking = connection.send_packed_commands(pipeline, 0, pipeline.len());
         match timeout(self.timeout, asking).await {
             Ok(Ok(values)) if values.len() == pipeline.len() => Ok(values),
-            Ok(Ok(_)) => Err(io::Error::other(format!("{address} answered too little"))),
+            Ok(Ok(_)) => Err(io::Error::other(format!(
+                "redis at {address} sent fewer answers than commands"
+            ))),
             Ok(Err(error)) => Err(said(address, &error)),
             Err(_) => Err(late(address)),
         }
     }
 
-    /// Dials all of them and sends each these commands; the answers of those who gave any,
-    /// in time and not much later than the first.
+    /// Connects to all addresses and sends each the same commands. Returns the answers that
+    /// arrive before the timeout, and at most [`GRACE`] after the first.
     pub(super) async fn gather(
         &self,
         addresses: &[Address],
@@ -165,22 +168,22 @@ impl Dialer {
     }
 }
 
-/// The id of the primary that gave this answer to `INFO replication`; `None` if it is none.
+/// The id of the primary in an answer to `INFO replication`; `None` if the server is a replica.
 pub(super) fn primary_in(info: &Value) -> Option<PrimaryId> {
     if doubts::field(info, "role")? != "master" {
         return None;
     }
-    // 160 bits, of which 128 are plenty.
+    // 128 of the 160 bits are enough to tell primaries apart.
     u128::from_str_radix(doubts::field(info, "master_replid")?.get(..32)?, 16).ok().map(PrimaryId)
 }
 
-/// What the library says went wrong. Never holds a password.
+/// An error of the library, with the address. It never contains a password.
 pub(super) fn said(address: &Address, error: &redis::RedisError) -> io::Error {
     io::Error::other(format!("{address}: {error}"))
 }
 
 pub(super) fn late(address: &Address) -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, format!("{address} did not answer in time"))
+    io::Error::new(io::ErrorKind::TimedOut, format!("redis at {address} did not answer in time"))
 }
 
 #[cfg(test)]
@@ -188,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_primary_is_known_by_its_replication_id() {
+    fn a_primary_is_identified_by_its_replication_id() {
         let info = |text: &str| primary_in(&Value::BulkString(text.as_bytes().to_vec()));
         let id = "0123456789abcdef0123456789abcdef01234567";
         let primary = info(&format!("# Replication\r\nrole:master\r\nmaster_replid:{id}\r\n"));

@@ -1,32 +1,33 @@
-//! Settings that a Redis reports and that break a promise of ours. They are logged at each
-//! connection and stop nothing: the operator of a trial may have accepted them.
+//! Checks the settings that Redis reports. A setting that breaks a guarantee of the store is
+//! logged at each connection. The store still starts: the operator may have accepted the risk.
 
 use redis::Value;
 
 use super::answer::text;
 
-/// A Sentinel that waits longer than this before it calls a primary dead makes a failover
-/// longer than clients are held.
+/// The longest time in which a Sentinel should detect a dead primary. With a longer one, a
+/// failover takes longer than requests of clients are held.
 const DOWN_AFTER_MS_MAX: u64 = 5_000;
 
-/// What is to be doubted, from the answers to `INFO memory` and `INFO persistence`.
+/// Warnings about the answers to `INFO memory` and `INFO persistence`.
 pub(super) fn of_server(memory: &Value, persistence: &Value) -> Vec<&'static str> {
     let mut doubts = Vec::new();
     let bounded = field(memory, "maxmemory").is_some_and(|bytes| bytes != "0");
     if bounded && field(memory, "maxmemory_policy").is_some_and(|policy| policy != "noeviction") {
-        doubts.push("it may evict sessions; set maxmemory-policy to noeviction");
+        doubts.push("redis may evict sessions; set maxmemory-policy to noeviction");
     }
     if field(persistence, "aof_enabled") == Some("0") {
-        doubts.push("sessions do not survive its restart; set appendonly to yes");
+        doubts.push("redis loses all sessions when it restarts; set appendonly to yes");
     }
     doubts
 }
 
-/// What is to be doubted about how long a Sentinel waits.
+/// A warning about the time in which a Sentinel detects a dead primary.
 pub(super) fn of_sentinel(down_after_ms: Option<&str>) -> Option<&'static str> {
     let wait: u64 = down_after_ms?.parse().ok()?;
-    (wait > DOWN_AFTER_MS_MAX)
-        .then_some("a failover may take too long; set down-after-milliseconds to 3000 or less")
+    (wait > DOWN_AFTER_MS_MAX).then_some(
+        "a failover of redis may take too long; set down-after-milliseconds to 3000 or less",
+    )
 }
 
 /// The value of a field in an answer to `INFO`.
@@ -47,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_breaks_a_promise_is_doubted() {
+    fn only_settings_that_break_a_guarantee_are_warned_about() {
         let safe = info("# Memory\r\nmaxmemory:9\r\nmaxmemory_policy:noeviction\r\n");
         let unbounded = info("maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n");
         let evicts = info("maxmemory:9\r\nmaxmemory_policy:volatile-ttl\r\n");

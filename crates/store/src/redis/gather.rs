@@ -1,36 +1,37 @@
-//! Lets appends that come at about the same time go out at the same time.
+//! Batches appends of different sessions within a short window.
 //!
-//! An append that travels alone costs Redis a wake-up, a read and a write, several times
-//! what it costs to perform. Where a few come every millisecond, each from another session,
-//! they wait for the end of a common window and are written, read and answered together.
-//! Where fewer come nothing would be gained, and where more come they meet by themselves.
+//! An append that is sent alone costs Redis a wake-up, a read and a write, several times the
+//! cost of its execution. At a medium rate, appends wait for the end of a common window and are
+//! written, read and answered together. At a low rate a wait gains nothing. At a high rate
+//! appends share writes without a wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// So many windows are looked back on.
+/// Number of windows in a period, over which appends are counted.
 const WINDOWS: u64 = 16;
 
-/// Appends in that time from which on they wait. With fewer than 2.5 in a window, an append mostly
-/// has the connection to itself whether or not it waits.
+/// Appends in a period from which on they wait. With fewer than 2.5 in a window, an append is
+/// mostly sent alone whether or not it waits.
 const FEW: u64 = 40;
 
-/// Appends in that time up to which they wait. With more than 15 in a window, several are on
-/// their way at any time and share a write without waiting.
+/// Appends in a period up to which they wait. With more than 15 in a window, several are in
+/// flight at any time and share a write without waiting.
 const MANY: u64 = 240;
 
-/// Has appends wait for the end of a window, where some came lately. Approximate where threads
-/// meet, which costs a wait or saves one.
+/// Delays appends to the end of a window, if the last period had a medium number of them. The
+/// counts are approximate under concurrency: an error adds or saves one wait.
 pub(super) struct Gather {
     start: Instant,
-    /// How long a window is; zero for none.
+    /// The length of a window; zero disables the delay.
     window_ms: u64,
-    /// Which sixteen windows are being counted, and how many came in them.
+    /// The number of the current period.
     period: AtomicU64,
+    /// Appends in the current period.
     count: AtomicU64,
-    /// How many came in the sixteen before.
+    /// Appends in the period before.
     before: AtomicU64,
 }
 
@@ -40,7 +41,7 @@ impl Gather {
         Self { start: Instant::now(), window_ms, period: zero(), count: zero(), before: zero() }
     }
 
-    /// Waits for the end of the window, where other appends came lately.
+    /// Waits for the end of the window, if the last period had a medium number of appends.
     pub(super) async fn wait(&self) {
         if self.window_ms == 0 {
             return;
@@ -52,7 +53,7 @@ impl Gather {
         }
     }
 
-    /// Counts one more, and says whether so many came lately that waiting helps.
+    /// Counts an append, and returns whether it should wait.
     fn is_worth_it(&self, period: u64) -> bool {
         let last = self.period.swap(period, Ordering::Relaxed);
         if last != period {
@@ -70,7 +71,7 @@ mod tests {
 
     const WINDOW_MS: u64 = 5;
 
-    /// So many come in each of some periods; do those of the next one wait?
+    /// Counts these appends in successive periods, then checks whether the next append waits.
     #[track_caller]
     fn check(counts: &[u64], waits: bool) {
         let gather = Gather::new(WINDOW_MS);
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn some_wait_for_each_other_but_neither_few_nor_many() {
+    fn appends_wait_at_a_medium_rate_but_not_at_a_low_or_high_one() {
         check(&[FEW - 1], false);
         check(&[FEW], true);
         check(&[MANY], true);
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_does_so_until_the_end_of_a_common_window() {
+    async fn appends_wait_until_the_end_of_a_common_window() {
         let gather = Gather::new(WINDOW_MS);
         for _ in 0..FEW {
             gather.wait().await;
@@ -109,7 +110,7 @@ mod tests {
             woken().await
         });
         assert_eq!(one, other);
-        // Timers go by whole milliseconds.
+        // Timers have a resolution of 1 ms.
         let end = Duration::from_millis(WINDOW_MS * (WINDOWS + 1));
         assert!((end..end + Duration::from_millis(1)).contains(&one), "{one:?}");
     }

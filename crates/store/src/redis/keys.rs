@@ -1,4 +1,4 @@
-//! What Redis keys are called, and in which slot they are.
+//! The names of Redis keys, and their slots.
 //!
 //! All keys of a session share a hash tag, and so do all keys about nodes: a script
 //! touches one slot only.
@@ -7,7 +7,7 @@ use protocol::SessionId;
 
 use crate::Incarnation;
 
-/// How many slots a cluster has.
+/// The number of slots of a Redis Cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
 /// The keys of one installation.
@@ -21,31 +21,31 @@ impl Keys {
         Self { prefix: prefix.into() }
     }
 
-    /// A session's record and log.
+    /// The keys of a session's record and log.
     pub(super) fn session(&self, session: &SessionId) -> [String; 2] {
         let record = self.record(session);
         let log = format!("{record}:log");
         [record, log]
     }
 
-    /// A session's record.
+    /// The key of a session's record.
     pub(super) fn record(&self, session: &SessionId) -> String {
         format!("{}:{{{}}}", self.prefix, tag(session))
     }
 
-    /// Which incarnations to read leases of, by expiry.
+    /// The key of the sorted set of incarnations, ordered by the expiry of their leases.
     pub(super) fn nodes(&self) -> String {
         format!("{}:{{nodes}}", self.prefix)
     }
 
-    /// One incarnation's lease, or the mark that it is dead.
+    /// The key of one incarnation's lease or dead mark.
     pub(super) fn node(&self, incarnation: Incarnation) -> String {
         format!("{}:{{nodes}}:{incarnation}", self.prefix)
     }
 }
 
-/// The session as a hash tag. Ids are the clients' to choose: a brace would end the tag,
-/// and the keys of nodes are no session's.
+/// The session id as a hash tag. Clients can send any id: a brace would end the tag, and
+/// `nodes` is the tag of the keys about nodes.
 fn tag(session: &SessionId) -> String {
     if session.as_str() == "nodes" {
         return "%nodes".into();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_called_as_written_in_the_design() {
+    fn keys_have_the_documented_names() {
         let keys = Keys::new("rh");
         assert_eq!(keys.session(&id("abc-1")), ["rh:{abc-1}", "rh:{abc-1}:log"]);
         assert_eq!(keys.nodes(), "rh:{nodes}");
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn no_session_id_reaches_anothers_keys() {
+    fn no_session_id_has_the_keys_of_another() {
         let keys = Keys::new("rh");
         let ids = ["nodes", "%nodes", "}", "{", "a}b", "a}", "a", "%7D", "%", "{a}", "nodes}:x{"];
         let mut all: Vec<String> = ids.iter().flat_map(|text| keys.session(&id(text))).collect();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_those_of_a_cluster() {
+    fn slots_are_computed_as_by_redis_cluster() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(slot(b"foo"), 12_182);
         assert_eq!(slot(b"{foo}bar"), slot(b"foo"));

@@ -1,7 +1,7 @@
-//! How records, log entries and leases lie in Redis.
+//! The binary layout of records, log entries and leases in Redis.
 //!
-//! What a script looks at lies first and at fixed places, so that it compares bytes and
-//! parses nothing. All numbers are big-endian. A record:
+//! The fields that scripts read are at fixed offsets at the beginning, so that a script compares
+//! bytes and parses nothing. All numbers are big-endian. A record:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -16,13 +16,14 @@
 //! | 43.. | former tokens, digest of the principal, tenant and revision (each after its length in 2
 //! bytes), `initialize`, the state |
 //!
-//! A log entry is its number in 8 bytes, and the payload. A lease is `L`, the number
-//! of the renewal in 8 bytes, what it was answered in 1 byte, the number of links in 2 bytes, the
-//! linked incarnations, draining in 1 byte, load in 8, name and address (each after its length in 2
-//! bytes). A dead mark is `D` and who marked.
+//! A log entry is its number in 8 bytes, and the payload. A lease is `L`, the number of the
+//! renewal in 8 bytes, the number of the renewal that found no lease in 8 bytes, the number of
+//! links in 2 bytes, the linked incarnations, draining in 1 byte, load in 8 bytes, name and
+//! address (each after its length in 2 bytes). A dead mark is `D` and the incarnation that wrote
+//! it.
 //!
-//! A change of these needs another [`LAYOUT`]: nodes of two versions share one Redis
-//! while an installation is upgraded.
+//! A change of the layout needs another [`LAYOUT`]: nodes of two versions share one Redis during
+//! an upgrade.
 
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ pub(super) fn encode_node(node: Incarnation) -> [u8; 8] {
     node.0.to_be_bytes()
 }
 
-/// `None` where a part is longer than any that can be sent.
+/// Encodes a record; `None` if a field is longer than its length prefix can express.
 pub(super) fn encode_record(record: &Record) -> Option<Vec<u8>> {
     let former = &record.former[..record.former.len().min(FORMER_MAX)];
     let mut bytes = Vec::with_capacity(
@@ -73,7 +74,7 @@ pub(super) fn encode_record(record: &Record) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// `None` for what [`encode_record`] does not write.
+/// Decodes a record; `None` for bytes that [`encode_record`] does not write.
 pub(super) fn decode_record(bytes: &[u8]) -> Option<Record> {
     let mut rest = Rest(bytes);
     if rest.byte()? != LAYOUT {
@@ -97,12 +98,12 @@ pub(super) fn decode_record(bytes: &[u8]) -> Option<Record> {
     rest.0.is_empty().then_some(record)
 }
 
-/// Was the record written by a version that has another layout? That version can read it.
+/// Whether a newer version wrote the record, in its own layout.
 pub(super) fn is_newer(bytes: &[u8]) -> bool {
     bytes.first().is_some_and(|layout| *layout > LAYOUT)
 }
 
-/// The owner at the beginning of a record, as scripts quote it.
+/// Decodes the owner of a record, as scripts return it.
 pub(super) fn decode_owner(bytes: &[u8]) -> Option<Owner> {
     let mut rest = Rest(bytes);
     Some(Owner { token: rest.token()?, node: Incarnation(rest.number()?) })
@@ -112,7 +113,7 @@ pub(super) fn encode_entry(number: u64, payload: &[u8]) -> Vec<u8> {
     [&number.to_be_bytes(), payload].concat()
 }
 
-/// An entry of the log.
+/// Decodes a log entry.
 pub(super) fn decode_entry(mut bytes: Vec<u8>) -> Option<(u64, Bytes)> {
     let number = Rest(&bytes).number()?;
     Some((number, Bytes::from(bytes.split_off(8))))
@@ -121,7 +122,7 @@ pub(super) fn decode_entry(mut bytes: Vec<u8>) -> Option<(u64, Bytes)> {
 pub(super) fn encode_lease(lease: &Lease) -> Option<Vec<u8>> {
     let mut bytes = vec![b'L'];
     bytes.extend(lease.renewal.to_be_bytes());
-    // The script keeps the renewal that found no lease in its place.
+    // The script stores the number of the renewal that found no lease in this place.
     bytes.extend(lease.acknowledged.to_be_bytes());
     bytes.extend(u16::try_from(lease.linked.len()).ok()?.to_be_bytes());
     bytes.extend(lease.linked.iter().flat_map(|node| encode_node(*node)));
@@ -132,7 +133,7 @@ pub(super) fn encode_lease(lease: &Lease) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What the key of an incarnation holds.
+/// Decodes the value at an incarnation's key: its lease or its dead mark.
 pub(super) fn decode_presence(incarnation: Incarnation, bytes: &[u8]) -> Option<Presence> {
     let mut rest = Rest(bytes);
     let presence = match rest.byte()? {
@@ -146,7 +147,7 @@ pub(super) fn decode_presence(incarnation: Incarnation, bytes: &[u8]) -> Option<
             let draining = rest.byte()? != 0;
             let load = rest.number()?;
             let (name, address): (Arc<str>, Arc<str>) = (rest.text()?.into(), rest.text()?.into());
-            // What was acknowledged is not kept, and is nothing to others.
+            // The acknowledged number is not stored: other nodes do not need it.
             let acknowledged = 0;
             Presence::Live(Lease {
                 incarnation,
@@ -170,7 +171,7 @@ fn put_text(bytes: &mut Vec<u8>, text: &str) -> Option<()> {
     Some(())
 }
 
-/// What is not read yet.
+/// The bytes that are not decoded yet.
 struct Rest<'b>(&'b [u8]);
 
 impl<'b> Rest<'b> {
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_record_and_a_lease_decode_to_what_was_encoded() {
         let bytes = encode_record(&record()).expect("written");
         assert_eq!(decode_record(&bytes), Some(record()));
         assert_eq!(decode_owner(&bytes[2..26]), Some(record().owner));
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_of_another_layout_is_not_read() {
+    fn truncated_bytes_and_other_layouts_are_not_decoded() {
         let bytes = encode_record(&record()).expect("written");
         for end in 0..bytes.len() {
             assert_eq!(decode_record(&bytes[..end]), None);
@@ -266,7 +267,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_of_anybody_do_no_harm(bytes: Vec<u8>) {
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
             decode_record(&bytes);
             decode_presence(Incarnation(1), &bytes);
             decode_owner(&bytes);

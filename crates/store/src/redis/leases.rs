@@ -1,4 +1,4 @@
-//! Leases of nodes, and marks of dead ones.
+//! Leases of nodes and dead marks, in Redis.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::script::Name;
 use super::{Redis, layout, millis};
 use crate::{Error, Incarnation, Lease, Marking, Presence, Renewed};
 
-/// How often a marking begins again because nodes came meanwhile.
+/// How often a dead mark is attempted again because other nodes joined during the attempt.
 const ROUNDS_MAX: usize = 4;
 
-/// Most nodes that are looked at.
+/// Maximum number of nodes whose leases are read.
 const NODES_MAX: usize = 4_096;
 
 impl Redis {
@@ -27,7 +27,9 @@ impl Redis {
             .arg(lease.incarnation.to_string());
         let answer = self.leases.call(call).await?.value;
         if matches!(&answer, Value::Array(words) if words[..] == [Value::Int(10)]) {
-            return Err(unavailable("a newer renewal of the lease is held; this one came late"));
+            return Err(unavailable(
+                "the renewal arrived late: redis holds a newer one of this lease",
+            ));
         }
         let words = outcome(answer)?;
         Ok(Renewed { was_there: matches!(words.first(), Some(Value::Int(1))) })
@@ -64,7 +66,7 @@ impl Redis {
             match layout::decode_presence(member, lease) {
                 Some(Presence::Live(lease)) => live.push(lease),
                 Some(_) => {}
-                // Of a program with another layout. Its links to others are not known then.
+                // A program with another layout wrote it, so its links cannot be read.
                 None => foreign = Some(member),
             }
         }
@@ -72,7 +74,7 @@ impl Redis {
         Ok(live)
     }
 
-    /// Logs a lease of another layout, once until there is none any more.
+    /// Logs a lease of another layout. It is logged again only after all such leases are gone.
     fn log_foreign(&self, foreign: Option<Incarnation>) {
         let was_logged = self.has_foreign_leases.swap(foreign.is_some(), Ordering::Relaxed);
         if let Some(node) = foreign.filter(|_| !was_logged) {
@@ -92,7 +94,7 @@ impl Redis {
         let answer = self.client.call(Call::new(&key, get)).await?;
         match &answer.value {
             Value::Nil if !answer.is_acknowledged => {
-                Err(unavailable("redis has another primary; it may have forgotten the lease"))
+                Err(unavailable("redis has a new primary, which may lack the node's lease"))
             }
             Value::Nil => Ok(Presence::Gone),
             value => {
@@ -120,7 +122,7 @@ impl Redis {
                 .arg(&layout::encode_node(by))
                 .arg(millis(ttl))
                 .arg(seen.map_or_else(Vec::new, |seen| seen.to_be_bytes().to_vec()));
-            // The script looks at the leases of the first of them only.
+            // The script reads the leases of `others` only.
             for member in others.iter().chain(also_dead).chain([&by, &incarnation]) {
                 call = call.arg(member.to_string());
             }
@@ -136,7 +138,7 @@ impl Redis {
                 _ => return outcome(answer).map(|_| Marking::Dead),
             }
         }
-        Err(unavailable("nodes come faster than they can be looked at; try again"))
+        Err(unavailable("the node was not marked dead: other nodes kept joining; try again"))
     }
 
     /// Every incarnation that may hold a lease.

@@ -1,7 +1,7 @@
-//! The way to one primary: one connection, made anew whenever it broke.
+//! The connection to one primary, which is reopened whenever it breaks.
 //!
-//! A task of its own connects; those who send wait for it, each as long as it may. The
-//! library repeats nothing: what was sent on a connection that broke has an unknown outcome.
+//! A task opens the connection. Senders wait for it until their deadlines. Nothing is repeated
+//! here: a command that was sent on a connection that broke has an unknown outcome.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -20,24 +20,24 @@ use super::dial::{Dialer, late, said};
 use super::settings::Settings;
 use crate::{PrimaryId, metrics};
 
-/// How long a sender waits for a connection before it looks whether there is another way.
+/// How long a sender waits for a connection before it looks up the primary again.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Where the other end is.
+/// How the address of the primary is found.
 #[derive(Clone)]
 pub(super) enum Route {
-    /// Always there.
+    /// It is always this one.
     Fixed(Address),
-    /// Wherever Sentinels say the master of this name is.
+    /// The Sentinels report the address of the master of this name.
     Sentinels { sentinels: Vec<Address>, master: String, dialer: Dialer },
 }
 
-/// The way to one primary.
+/// The connection to one primary.
 pub(super) struct Link {
     state: watch::Receiver<State>,
     /// The number of the newest connection that is known to be broken.
     broken: watch::Sender<u64>,
-    /// Bounds the requests that await this server; more of them wait for their turn.
+    /// Bounds the writes in flight to this server; further ones wait for a permit.
     turns: Semaphore,
     since: Instant,
     _task: Task,
@@ -49,19 +49,19 @@ enum State {
     Down(Arc<str>),
 }
 
-/// A connection that worked when it was made.
+/// One open connection, which may have broken since.
 pub(super) struct Up {
     connection: MultiplexedConnection,
-    /// Where it goes.
+    /// The server's address.
     pub(super) address: Address,
-    /// Who was at the other end then.
+    /// The server's primary id at the time of the connect.
     pub(super) primary: PrimaryId,
     number: u64,
 }
 
 impl Link {
     pub(super) fn new(route: Route, dialer: Dialer, settings: &Settings, runtime: &Handle) -> Self {
-        let (up, state) = watch::channel(State::Down("there is no connection yet".into()));
+        let (up, state) = watch::channel(State::Down("not connected to redis yet".into()));
         let (broken, watched) = watch::channel(0);
         let wait = (settings.reconnect_ms_min, settings.reconnect_ms_max);
         let task = runtime.spawn(keep_up(route, dialer, wait, up, watched));
@@ -69,17 +69,17 @@ impl Link {
         Self { state, broken, turns, since: Instant::now(), _task: Task(task.abort_handle()) }
     }
 
-    /// Was it made less than a minute ago?
+    /// Whether it was created less than a minute ago.
     pub(super) fn is_young(&self) -> bool {
         self.since.elapsed() < Duration::from_secs(60)
     }
 
-    /// Is there a connection now that has not been found broken?
+    /// Whether a connection is open that is not known to be broken.
     pub(super) fn is_up(&self) -> bool {
         matches!(*self.state.borrow(), State::Up(_))
     }
 
-    /// A connection, as soon as there is one.
+    /// Returns the open connection, and waits for one if there is none.
     pub(super) async fn up(&self, deadline: Instant) -> io::Result<Arc<Up>> {
         let deadline = deadline.min(Instant::now() + PATIENCE);
         let mut state = self.state.clone();
@@ -87,7 +87,7 @@ impl Link {
         let answer = timeout_at(deadline, waiting).await.map(|state| state.map(|s| s.clone()));
         match answer {
             Ok(Ok(State::Up(up))) => Ok(up),
-            Ok(_) => Err(io::Error::other("the runtime that keeps redis connections has stopped")),
+            Ok(_) => Err(io::Error::other("the runtime of the redis connections has stopped")),
             Err(_) => match &*self.state.borrow() {
                 State::Up(up) => Ok(Arc::clone(up)),
                 State::Down(why) => Err(io::Error::new(io::ErrorKind::NotConnected, &**why)),
@@ -95,8 +95,8 @@ impl Link {
         }
     }
 
-    /// Writes the commands and reads their answers. An error says nothing about what
-    /// became of them.
+    /// Writes the commands and reads their answers. After an error the outcome of the commands is
+    /// unknown.
     pub(super) async fn send(
         &self,
         up: &Up,
@@ -114,17 +114,20 @@ impl Link {
                 metrics::round_trip(start.elapsed());
                 return Ok(values);
             }
-            Ok(Ok(_)) => io::Error::other(format!("{} answered too little", up.address)),
+            Ok(Ok(_)) => {
+                let why = format!("redis at {} sent fewer answers than commands", up.address);
+                io::Error::other(why)
+            }
             Ok(Err(error)) => said(&up.address, &error),
-            // Perhaps the server is only slow, but then nothing is lost by asking on another
-            // connection; on a dead one, all would wait for the kernel to notice.
+            // A retry on another connection is harmless if the server is only slow. On a dead
+            // connection, every sender would wait until the kernel detects the failure.
             Err(_) => late(&up.address),
         };
         self.drop_connection(up, &error.to_string());
         Err(error)
     }
 
-    /// Makes the connection anew. Those who still wait for answers on it may have them.
+    /// Reopens the connection. Callers that wait for answers on the old one may still get them.
     pub(super) fn drop_connection(&self, up: &Up, why: &str) {
         let is_first = self.broken.send_if_modified(|broken| {
             let newer = up.number > *broken;
@@ -133,12 +136,12 @@ impl Link {
         });
         if is_first {
             metrics::CONNECTIONS_BROKEN.inc();
-            tracing::warn!(redis = %up.address, why, "a connection to redis is made anew");
+            tracing::warn!(redis = %up.address, why, "redis connection lost; reconnecting");
         }
     }
 }
 
-/// Keeps a connection up, for ever.
+/// Opens a connection, and opens another one whenever it breaks.
 async fn keep_up(
     route: Route,
     dialer: Dialer,
@@ -161,16 +164,16 @@ async fn keep_up(
                     return;
                 }
                 state.send_replace(State::Down("the connection to redis broke".into()));
-                // One that broke at once is no better than none.
+                // A connection that broke at once counts as a failed attempt.
                 if since.elapsed() > Duration::from_millis(wait_max) {
                     failures = 0;
                 }
             }
             Err(error) => {
                 metrics::CONNECT_FAILURES.inc();
-                // Said once an outage, not at each attempt.
+                // Logged once an outage, not at each attempt.
                 if !std::mem::replace(&mut is_told, true) {
-                    tracing::warn!(%error, "cannot connect to redis; retrying until it answers");
+                    tracing::warn!(%error, "cannot connect to redis; retrying until it succeeds");
                 }
                 state.send_replace(State::Down(error.to_string().into()));
             }
@@ -196,15 +199,15 @@ async fn connect(
     Ok((address, connection, primary))
 }
 
-/// Doubles from `min` to `max` milliseconds; a random half of it is left out, so that nodes
-/// do not come all at once.
+/// The pause after so many failures. It doubles from `min` to `max` milliseconds. Up to half of
+/// it is left out at random, so that nodes do not reconnect at the same time.
 pub(super) fn backoff(failures: u32, min: u64, max: u64) -> Duration {
     let whole = min.saturating_mul(1 << (failures.saturating_sub(1)).min(20)).min(max).max(1);
     let random = RandomState::new().hash_one(failures) % (whole / 2 + 1);
     Duration::from_millis(whole - random)
 }
 
-/// A connection that counts as long as this lives.
+/// Counts an open connection in metrics until it is dropped.
 struct Counted;
 
 impl Counted {
@@ -220,7 +223,7 @@ impl Drop for Counted {
     }
 }
 
-/// A task that ends with its owner.
+/// A task that is aborted when this is dropped.
 pub(super) struct Task(pub(super) AbortHandle);
 
 impl Drop for Task {
@@ -234,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_to_a_bound_and_are_never_nothing() {
+    fn pauses_grow_to_a_bound_and_are_never_zero() {
         for failures in 1..100 {
             let wait = backoff(failures, 20, 1_000);
             let whole = (20 << (failures - 1).min(20)).min(1_000);

@@ -1,9 +1,8 @@
-//! Sends the calls of one event-loop tick of a thread together, as one pipeline.
+//! Sends the commands of one event-loop tick of a thread together, as one pipeline.
 //!
-//! A thread that serves clients handles what has arrived at all of its connections before
-//! it waits again, and each of their sessions may have something to be written. The
-//! connection to Redis is kept on another thread: given each call by itself, that thread would
-//! wake for each and write each by itself. So calls wait for the end of the tick ([`tick`]).
+//! In one tick, a thread handles the events of all its connections, and each of their sessions
+//! may send a command. The connection to Redis runs on another thread, which would wake up and
+//! write once for each command. So commands wait for the end of the tick ([`tick`]).
 
 use std::cell::RefCell;
 use std::mem;
@@ -17,15 +16,15 @@ use super::client::{Answer, Call, Client};
 use crate::Error;
 
 thread_local! {
-    /// The batches of this thread: one for each client that it calls.
+    /// The batches of this thread, one for each client.
     static BATCHES: RefCell<Vec<Arc<Batch>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Takes the answer to a call.
+/// Receives the answer to a command.
 type Asker = oneshot::Sender<Result<Answer, Error>>;
 
-/// The calls of one thread to one client that are sent at the end of its tick. Bounded by the
-/// callers: none makes another call before it was answered.
+/// The commands of one thread to one client that are sent at the end of its tick. The number of
+/// callers bounds it: a caller waits for an answer before it sends another command.
 struct Batch {
     client: Weak<Client>,
     calls: Mutex<Vec<(Call, Asker)>>,
@@ -58,7 +57,7 @@ impl Batch {
 impl Deferred for Batch {
     fn perform(&self) {
         let calls = self.take();
-        // A client without a caller left has no call that is waited for.
+        // If the client is gone, no caller waits for an answer.
         if let Some(client) = self.client.upgrade()
             && !calls.is_empty()
         {
@@ -67,7 +66,7 @@ impl Deferred for Batch {
         }
     }
 
-    /// The runtime ended before the tick did. Drops the calls, so that no caller waits.
+    /// The runtime ended before the tick did. Drops the commands, so that no caller waits.
     fn perform_elsewhere(&self) {
         drop(self.take());
     }
@@ -78,7 +77,7 @@ async fn send(client: Arc<Client>, calls: Vec<(Call, Asker)>) {
         calls.into_iter().map(|(call, asker)| (call, Some(asker))).unzip();
     let tell = |place: usize, answer| {
         if let Some(asker) = askers[place].take() {
-            // A caller that is gone may send its call again: every call is safe to repeat.
+            // A caller that is gone needs no answer: every command is safe to repeat.
             let _ = asker.send(answer);
         }
     };
@@ -86,8 +85,8 @@ async fn send(client: Arc<Client>, calls: Vec<(Call, Asker)>) {
 }
 
 impl Client {
-    /// One call's answer. The call is sent with all that the thread calls in this tick; by
-    /// itself on a runtime of several threads, which has no ticks.
+    /// Executes one command. It is sent together with the other commands of this thread's tick.
+    /// On a multi-threaded runtime, which has no ticks, it is sent alone.
     pub(super) async fn call(self: &Arc<Self>, call: Call) -> Result<Answer, Error> {
         if !tick::install() {
             let mut answers = self.perform(vec![call]).await;
@@ -99,6 +98,6 @@ impl Client {
         let batch: Arc<dyn Deferred> = batch;
         tick::defer(&batch);
         drop(batch);
-        answer.await.unwrap_or_else(|_| Err(unavailable("the runtime that asked redis has ended")))
+        answer.await.unwrap_or_else(|_| Err(unavailable("the runtime of the caller has ended")))
     }
 }

@@ -1,4 +1,4 @@
-//! The scripts, and what is sent to run one.
+//! The Lua scripts, and the commands that run them.
 
 use std::sync::LazyLock;
 
@@ -6,7 +6,7 @@ use redis::{Cmd, Pipeline};
 
 use crate::metrics::Operation;
 
-/// One of the scripts.
+/// The name of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Name {
     Create,
@@ -22,8 +22,8 @@ pub(super) enum Name {
     Mark,
 }
 
-/// Every script. Those about a session begin with the same words, and one of them with
-/// what is nearly always enough.
+/// Every script. The scripts about a session begin with common functions. The append script
+/// begins with a fast path for the ordinary case.
 static SCRIPTS: LazyLock<[Script; 11]> = LazyLock::new(|| {
     let alone = |name, text: &str| Script::new(name, text.to_owned());
     let head = include_str!("scripts/head.lua");
@@ -47,7 +47,7 @@ static SCRIPTS: LazyLock<[Script; 11]> = LazyLock::new(|| {
 });
 
 impl Name {
-    /// Runs the script on these keys, all of them. Arguments are added by the caller.
+    /// The command that runs the script on these keys. The caller adds the arguments.
     pub(super) fn on<K: AsRef<str>>(self, keys: &[K]) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(SCRIPTS[self as usize].hash.as_str()).arg(keys.len());
@@ -75,7 +75,7 @@ impl From<Name> for Operation {
     }
 }
 
-/// Makes a server know every script.
+/// The commands that load every script.
 pub(super) fn load_all() -> Pipeline {
     let mut pipeline = redis::pipe();
     for script in SCRIPTS.iter() {
@@ -85,7 +85,7 @@ pub(super) fn load_all() -> Pipeline {
 }
 
 struct Script {
-    /// Says where it lies in [`SCRIPTS`].
+    /// Its discriminant is the index in [`SCRIPTS`].
     #[cfg(test)]
     name: Name,
     text: String,
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_script_lies_where_its_name_says() {
+    fn each_script_is_at_the_index_of_its_name() {
         for (place, script) in SCRIPTS.iter().enumerate() {
             assert_eq!(script.name as usize, place);
         }

@@ -1,4 +1,4 @@
-//! Asks Sentinels where the master is.
+//! Reads the address of the master from Sentinels.
 
 use std::io;
 
@@ -9,7 +9,8 @@ use super::answer::text;
 use super::dial::Dialer;
 use super::doubts;
 
-/// Where the master of this name is, as the Sentinel says that has seen the newest failover.
+/// Returns the address of the master of this name, from the Sentinel with the newest
+/// configuration epoch.
 pub(super) async fn find(
     sentinels: &[Address],
     master: &str,
@@ -22,10 +23,10 @@ pub(super) async fn find(
     known
         .max_by_key(|(epoch, _)| *epoch)
         .map(|(_, address)| address)
-        .ok_or_else(|| io::Error::other(format!("no sentinel knows where {master} is")))
+        .ok_or_else(|| io::Error::other(format!("no sentinel knows the master {master}")))
 }
 
-/// The epoch and address in one Sentinel's answer: names and values by turns.
+/// The epoch and address in one Sentinel's answer, which alternates names and values.
 fn said_by(answer: &Value) -> Option<(u64, Address)> {
     let Value::Array(fields) = answer else { return None };
     let field = |name: &str| {

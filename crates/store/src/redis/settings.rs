@@ -1,4 +1,4 @@
-//! What an operator says about Redis.
+//! The settings of the store in Redis.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::address::Target;
 
-/// Longest window in which appends wait for each other, in milliseconds.
+/// The longest window in which appends are batched, in milliseconds.
 const APPEND_WINDOW_MS_MAX: u64 = 100;
 
 /// How to reach Redis, and how long to wait for it. The URL, the passwords and the certificates
@@ -15,7 +15,7 @@ const APPEND_WINDOW_MS_MAX: u64 = 100;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Where it is. One of
+    /// The URL of Redis. One of
     /// `redis://[user:password@]host[:port][/db]`,
     /// `redis+cluster://[user:password@]host[:port][,host[:port]…]` and
     /// `redis+sentinel://[user:password@]host[:port][,host[:port]…]/master[/db]`,
@@ -23,45 +23,45 @@ pub struct Settings {
     /// of `-._~` in a user or password is written `%xx`.
     #[serde(skip)]
     pub url: Secret,
-    /// Who to be at Redis, where the URL does not say it.
+    /// The user to log in as, if the URL has none.
     pub user: String,
-    /// The user's password, as it is.
+    /// The user's password, without `%xx`.
     #[serde(skip)]
     pub password: Secret,
-    /// What the keys of this installation begin with; two of them share a Redis by
-    /// differing in it.
+    /// The prefix of the keys of this installation. Two installations with different prefixes
+    /// can share a Redis.
     pub prefix: String,
-    /// Longest wait for a connection, TLS and password included.
+    /// Timeout of a connect, TLS handshake and login included.
     pub connect_timeout_ms: u64,
-    /// Longest wait for an answer, repetitions included. Then the outcome is unknown.
-    /// Keep it below a node's lease, or one lost answer costs the lease.
+    /// Timeout of an operation, retries included. After it the outcome is unknown. Must be
+    /// below the lease of a node: otherwise one lost answer costs the lease.
     pub timeout_ms: u64,
-    /// Wait before the second attempt to connect; it doubles from there. Half of it, up
-    /// to all of it, is random.
+    /// Pause before the second attempt to connect; it doubles with each attempt. Up to half of
+    /// it is left out at random.
     pub reconnect_ms_min: u64,
-    /// Longest wait between two attempts to connect.
+    /// Longest pause between two attempts to connect.
     pub reconnect_ms_max: u64,
-    /// Most commands that are written to one server at once. What is more waits for their
-    /// answers.
+    /// Maximum number of commands in one write to a server. Further commands wait for the
+    /// answers to it.
     pub batch_commands_max: usize,
-    /// From how many bytes on no further command is written at once with others.
+    /// Maximum length of a write, beyond which no further command is added to it.
     pub batch_bytes_max: usize,
-    /// Most requests that await one server. Further ones wait, up to their timeout.
+    /// Maximum number of writes in flight to one server. Further ones wait, up to their timeout.
     pub in_flight_max: usize,
     /// How long an append to a session's log may wait for others, to be written with them. It
-    /// waits only while 2.5 to 15 come in such a time, on average; 0: never. At most
-    /// 100.
+    /// waits only at an average of 2.5 to 15 appends in such a window. 0 disables the wait. At
+    /// most 100.
     pub append_window_ms: u64,
-    /// Certificates of those who may vouch for Redis, as PEM. The system's if empty.
+    /// Certificates of the authorities to trust, as PEM. The system's if empty.
     #[serde(skip)]
     pub ca: String,
-    /// The certificate to show to Redis, as PEM, if it asks for one.
+    /// The client certificate, as PEM, if Redis requires one.
     #[serde(skip)]
     pub certificate: String,
     /// The certificate's key, as PEM.
     #[serde(skip)]
     pub key: Secret,
-    /// Who to be at Sentinels, if they ask. The other user is for Redis itself.
+    /// The user to log in as at Sentinels, if they require it. [`Self::user`] is for Redis.
     pub sentinel_user: String,
     /// The password for Sentinels.
     #[serde(skip)]
@@ -93,12 +93,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The defaults, for this URL.
+    /// The default settings with this URL.
     pub fn at(url: impl Into<String>) -> Self {
         Self { url: Secret(url.into()), ..Self::default() }
     }
 
-    /// Where Redis is, if everything is right.
+    /// Validates the settings and parses the URL.
     pub(super) fn target(&self) -> Result<Target, Invalid> {
         if self.prefix.is_empty() || !self.prefix.bytes().all(|b| b.is_ascii_alphanumeric()) {
             return Err(Invalid::Prefix);
@@ -124,7 +124,7 @@ impl Settings {
         Ok(target)
     }
 
-    /// Who to be at Sentinels.
+    /// The login at Sentinels.
     pub(super) fn sentinel_login(&self) -> Login {
         Login { user: self.sentinel_user.clone(), password: self.sentinel_password.clone() }
     }
@@ -138,7 +138,7 @@ impl Settings {
     }
 }
 
-/// Text that is never printed, nor written out with the settings it is in.
+/// Text that is neither printed nor serialised.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(pub String);
@@ -167,36 +167,36 @@ impl From<&str> for Secret {
     }
 }
 
-/// What is wrong with the settings. Never holds a piece of a secret.
+/// Why settings are invalid. Never contains part of a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum Invalid {
-    /// The URL cannot be read.
-    #[error("the URL of redis is not right: {0}")]
+    /// The URL cannot be parsed.
+    #[error("the URL of redis is invalid: {0}")]
     Url(&'static str),
-    /// Two users or passwords, of which one would be ignored.
-    #[error("a user or password of redis stands both in its URL and beside it; keep one")]
+    /// The login is set twice, and one would be ignored.
+    #[error("the login of redis is set both in its URL and beside it; remove one")]
     Login,
     /// The prefix could collide with the rest of a key.
-    #[error("the prefix of redis keys has other characters than letters and digits, or none")]
+    #[error("the prefix of redis keys is empty or has characters other than letters and digits")]
     Prefix,
-    /// A bound that lets nothing through.
-    #[error("a bound or timeout of redis is zero; leave it out to have its default")]
+    /// A bound or timeout with which no command could be sent.
+    #[error("a bound or timeout of redis is zero; remove it to use the default")]
     Zero,
-    /// Events would be late.
+    /// The append window would delay events too long.
     #[error(
-        "the append window of redis is longer than {APPEND_WINDOW_MS_MAX} ms; every event of a \
-         stream waits up to that long"
+        "the append window of redis is longer than {APPEND_WINDOW_MS_MAX} ms, which would delay \
+         every event of a stream; lower it"
     )]
     AppendWindow,
-    /// Half an identity.
-    #[error("a certificate for redis needs its key, and a key its certificate")]
+    /// A client certificate without its key, or the reverse.
+    #[error("the client certificate for redis and its key must be set together")]
     Identity,
-    /// Certificates or key cannot be read.
-    #[error("the certificates or the key for redis are not PEM")]
+    /// A certificate or the key cannot be parsed.
+    #[error("a certificate or the key for redis is not valid PEM")]
     Pem,
 }
 
-/// Who to be.
+/// A user and password.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Login {
     pub(super) user: String,
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_work_is_refused_at_once() {
+    fn invalid_settings_are_rejected() {
         let invalid = |change: fn(&mut Settings)| {
             let mut settings = Settings::default();
             change(&mut settings);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_may_stand_beside_the_url_with_a_password_as_it_is() {
+    fn a_user_and_an_unescaped_password_may_be_set_beside_the_url() {
         let settings = Settings {
             user: "me".into(),
             password: "p@ss/w:rd%".into(),

@@ -1,4 +1,4 @@
-//! A cluster of six processes: three primaries, each with a replica.
+//! Tests on a Redis Cluster of six processes: three primaries, each with a replica.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ impl Cluster {
         for server in &self.servers[1..] {
             let () = server.run(&["CLUSTER", "MEET", "127.0.0.1", &first, &bus[1]]).await;
         }
-        self.until("everybody knows everybody", |info| info.contains("cluster_known_nodes:6"))
+        self.until("every node knows all others", |info| info.contains("cluster_known_nodes:6"))
             .await;
         for (replica, primary) in self.servers[3..].iter().zip(&self.servers) {
             let id: String = primary.run(&["CLUSTER", "MYID"]).await;
@@ -107,7 +107,7 @@ impl Cluster {
 /// A cluster that all tests share.
 pub(crate) fn shared() -> &'static Cluster {
     static SHARED: LazyLock<Cluster> = LazyLock::new(|| {
-        // Tests have a runtime each, which cannot be waited on from within.
+        // Each test has a runtime, in which another one cannot block.
         let starting = std::thread::spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(Cluster::start())
@@ -117,7 +117,7 @@ pub(crate) fn shared() -> &'static Cluster {
     &SHARED
 }
 
-/// A batch for each of many sessions, wherever they are.
+/// Batches of sessions on different primaries, in one tick.
 #[tokio::test]
 async fn batches_for_many_sessions_reach_each_its_own_primary() {
     let store = open(&shared().url());
@@ -144,7 +144,7 @@ async fn batches_for_many_sessions_reach_each_its_own_primary() {
     assert_eq!(primaries.iter().filter(|primary| primary.holds_slot(slot_of_leases)).count(), 1);
 }
 
-/// The first address of the URL may be any of them, and some may be gone.
+/// The URL may name any nodes of the cluster, also some that are gone.
 #[tokio::test]
 async fn one_address_of_a_living_server_is_enough() {
     let replica = shared().servers[4].port;
@@ -158,7 +158,7 @@ async fn one_address_of_a_living_server_is_enough() {
     session.append(&store, 1, "a").await.expect("taken");
 }
 
-/// `redis://` at a cluster works for a part of the sessions, which is worse than not at all.
+/// A node of a cluster with `redis://` would work for a part of the sessions only.
 #[tokio::test]
 async fn a_cluster_that_is_taken_for_a_single_server_says_so() {
     let store = open(&shared().servers[0].url());
@@ -170,8 +170,8 @@ async fn a_cluster_that_is_taken_for_a_single_server_says_so() {
     assert!(unavailable::<()>(Err(why)).contains("redis+cluster://"));
 }
 
-/// A slot moves, keys and all, while its session is written to. Nothing is lost or doubled;
-/// what cannot be answered in between can be afterwards.
+/// A slot moves with its keys during appends to its session. No entry is lost or duplicated, and
+/// operations that are unavailable during the move succeed after it.
 #[tokio::test]
 async fn a_session_is_appended_to_while_its_slot_moves() {
     let cluster = Cluster::start().await;
@@ -203,7 +203,7 @@ async fn a_session_is_appended_to_while_its_slot_moves() {
     assert_eq!(session.log(&store).await, all.join(" "));
     assert!(number >= 7, "{number}");
     assert_eq!(cluster.home_of(&session).await, home);
-    // A claim that was judged by a primary that has not the slot is not brought to this one.
+    // A claim that names a primary without the slot is not sent to the one that has it.
     let heir = session.heir();
     let claim = async |at| {
         let expected = Expected::Token(session.owner.token);
@@ -219,7 +219,7 @@ async fn a_session_is_appended_to_while_its_slot_moves() {
     at_last(|| claim(holder.id)).await.expect("claimed");
 }
 
-/// A primary dies: its sessions wait until the replica has its place, the others do not.
+/// A primary dies: its sessions wait until the replica has replaced it, the others do not.
 #[tokio::test]
 async fn a_replica_takes_over_and_the_change_can_be_seen() {
     let cluster = Cluster::start().await;
@@ -233,7 +233,7 @@ async fn a_replica_takes_over_and_the_change_can_be_seen() {
         sessions[home] = Some(session);
     }
     let [Some(orphan), Some(other), _] = &sessions[..] else { unreachable!() };
-    // It only hangs at first: whoever is asked with it, in one turn, is answered at once.
+    // The primary only hangs at first. Commands of the same tick to other primaries are answered.
     cluster.servers[0].pause();
     let timed = async |session: &Session| {
         let start = Instant::now();
@@ -243,14 +243,14 @@ async fn a_replica_takes_over_and_the_change_can_be_seen() {
     taken.expect("nothing to the others");
     unavailable(lost);
     assert!(took * 2 < waited && waited < Duration::from_secs(2), "{took:?}, {waited:?}");
-    // A primary that does not answer is not replaced; one whose slots another has is.
+    // A primary is replaced once another one has its slots, not if it only does not answer.
     let silent =
         before.iter().find(|primary| primary.holds_slot(|| slot_of(&orphan.id))).expect("kept");
     let answering = look(&store).await;
     assert!(answering.len() == 2 && !silent.is_replaced_by(&answering), "{answering:?}");
     cluster.servers[0].kill();
-    // Appends go on as soon as there is a new primary; what it forgot, if anything, is
-    // re-asserted by its owner. Claims wait until it was told of.
+    // Appends succeed as soon as there is a new primary. The owner re-asserts what the primary
+    // lost, if anything. Claims wait until the new primary is acknowledged.
     let answer = at_last(|| orphan.append(&store, 2, "b")).await;
     match answer {
         Ok(_) => {}
@@ -283,7 +283,7 @@ async fn a_replica_takes_over_and_the_change_can_be_seen() {
 }
 
 impl Cluster {
-    /// Which of the first three keeps the session.
+    /// The index of the primary that keeps the session.
     async fn home_of(&self, session: &Session) -> usize {
         let key = format!("rh:{{{}}}", session.id.as_str());
         let slot: u16 = self.servers[1].run(&["CLUSTER", "KEYSLOT", &key]).await;
@@ -299,10 +299,10 @@ impl Cluster {
                 return place;
             }
         }
-        panic!("nobody keeps slot {slot}");
+        panic!("no primary keeps slot {slot}");
     }
 
-    /// Moves the session's slot as an operator does, key by key, and takes its time.
+    /// Moves the session's slot slowly and key by key, as an operator does.
     async fn move_slot(&self, session: &Session, from: usize, to: usize) {
         let key = format!("rh:{{{}}}", session.id.as_str());
         let [source, target] = [&self.servers[from], &self.servers[to]];

@@ -1,9 +1,8 @@
-//! What every store promises, on each shape of Redis.
+//! Runs the contract of every store on each shape of Redis.
 //!
-//! A test in which time passes neither waits nor races against a busy machine. Its store
-//! is told times sixty times as long as the test says, and time passes by bringing forward
-//! everything that Redis will let expire. That a time to live is one for Redis, too, is a
-//! test of its own elsewhere.
+//! Tests of expiry neither wait nor depend on the load of the machine. The store gets each time
+//! to live multiplied by sixty, and the test reduces the remaining time of every key. A separate
+//! test checks that Redis applies a time to live.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -18,10 +17,10 @@ use store::{
 
 use crate::server::{connect, run};
 
-/// How much slower than a test's the store's time is.
+/// The factor between a time of the store and a time of the test.
 const SLOWNESS: u32 = 60;
 
-/// Brings a key's end forward; of a set ordered by expiry, every member's too.
+/// Reduces the remaining time of a key and, in a set ordered by expiry, of every member.
 const BRING_FORWARD: &str = "
 local by = tonumber(ARGV[1])
 if redis.call('TYPE', KEYS[1]).ok == 'zset' then
@@ -32,11 +31,11 @@ local left = redis.call('PTTL', KEYS[1])
 if left >= 0 then redis.call('PEXPIRE', KEYS[1], math.max(left - by, 0)) end
 ";
 
-/// A store on some Redis, alone under its prefix.
+/// A store on a Redis, with a prefix of its own.
 pub(crate) struct World {
     store: Slow,
     prefix: String,
-    /// Every server that keeps something.
+    /// Every server that keeps keys.
     servers: Vec<String>,
 }
 
@@ -91,7 +90,7 @@ mod cluster {
     store::contract!(world());
 }
 
-/// A store whose time is slower.
+/// A store that multiplies each time to live.
 struct Slow(Arc<dyn Store>);
 
 #[async_trait::async_trait]

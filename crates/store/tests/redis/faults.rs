@@ -1,4 +1,4 @@
-//! One server that forgets, fills up, stops, or is cut off; and what it costs.
+//! Tests on one server that loses data, runs out of memory, stops, or is unreachable.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::server::{Server, free_port, shared_url};
 
 /// `SCRIPT FLUSH`, by an operator or by a restart that kept the data.
 #[tokio::test]
-async fn a_server_that_forgot_the_scripts_is_told_again() {
+async fn scripts_are_loaded_again_on_a_server_that_lost_them() {
     let server = Server::start(&[]);
     let store = open(&server.url());
     let session = Session::made(&store).await;
@@ -26,7 +26,7 @@ async fn a_server_that_forgot_the_scripts_is_told_again() {
     assert_eq!(session.log(&store).await, "a b c");
 }
 
-/// Everything is forgotten; the owner lives.
+/// The server lost all data, and the owner still has the session.
 #[tokio::test]
 async fn a_session_outlives_a_restart_without_persistence_if_its_owner_does() {
     let server = Server::start(&[]);
@@ -37,7 +37,7 @@ async fn a_session_outlives_a_restart_without_persistence_if_its_owner_does() {
     let server = server.restart();
     let answer = at_last(|| session.append(&store, 3, "c")).await;
     assert!(matches!(answer, Err(Error::Missing)), "{answer:?}");
-    // Whoever does not own it cannot tell yet that it is gone.
+    // A node that does not own a session cannot read yet that it is missing.
     let nobody = Session::new();
     unavailable(store.read(&nobody.id).await);
     let after = look(&store).await;
@@ -48,9 +48,9 @@ async fn a_session_outlives_a_restart_without_persistence_if_its_owner_does() {
     drop(server);
 }
 
-/// A claim that did not know of the failover could depose an owner that has the only copy.
+/// A claimant that missed the failover could depose an owner that has the only copy.
 #[tokio::test]
-async fn no_claim_and_no_release_on_a_primary_that_was_not_told_of() {
+async fn no_claim_and_no_release_on_a_primary_that_was_not_acknowledged() {
     let server = Server::start(&[]);
     let store = open(&server.url());
     store.primaries().await.expect("told");
@@ -66,7 +66,7 @@ async fn no_claim_and_no_release_on_a_primary_that_was_not_told_of() {
     drop(server);
 }
 
-/// The evidence was another primary's, which may know of an owner that this one has forgotten.
+/// The claimant read another primary, which may have a newer owner than this one.
 #[tokio::test]
 async fn what_one_primary_judged_is_not_done_at_the_next_also_when_that_is_acknowledged() {
     let server = Server::start(&[]);
@@ -84,7 +84,7 @@ async fn what_one_primary_judged_is_not_done_at_the_next_also_when_that_is_ackno
     drop(server);
 }
 
-/// Its lease may be among what the new primary has forgotten.
+/// The new primary may have lost the node's lease.
 #[tokio::test]
 async fn no_node_is_gone_on_a_primary_that_was_not_acknowledged() {
     let server = Server::start(&[]);
@@ -102,7 +102,7 @@ async fn no_node_is_gone_on_a_primary_that_was_not_acknowledged() {
     drop(server);
 }
 
-/// Its client would otherwise be told for ever to try again.
+/// Otherwise every request of its client would fail as unavailable until the session expires.
 #[tokio::test]
 async fn a_corrupt_session_is_ended_and_one_of_a_newer_layout_is_left_alone() {
     let server = Server::start(&[]);
@@ -136,8 +136,8 @@ async fn a_corrupt_session_is_ended_and_one_of_a_newer_layout_is_left_alone() {
     assert_eq!(server.run::<Vec<u8>>(&["GET", &key(&newer)]).await, bytes);
 }
 
-/// `maxmemory` with `noeviction`: what would grow is refused, what keeps the cluster
-/// together is not.
+/// `maxmemory` with `noeviction`: Redis refuses writes that need memory. The scripts of leases,
+/// claims and releases are executed.
 #[tokio::test]
 async fn a_full_server_takes_no_entries_but_leases_claims_and_releases_go_on() {
     let server = Server::start(&["--maxmemory-policy", "noeviction"]);
@@ -171,7 +171,7 @@ async fn a_full_server_takes_no_entries_but_leases_claims_and_releases_go_on() {
     session.append(&store, 1, "a").await.expect("taken again");
 }
 
-/// `min-replicas-to-write`: nothing is half done.
+/// `min-replicas-to-write`: no operation is executed in part.
 #[tokio::test]
 async fn a_primary_that_lost_its_replicas_takes_nothing() {
     let server = Server::start(&[]);
@@ -188,7 +188,7 @@ async fn a_primary_that_lost_its_replicas_takes_nothing() {
     assert_eq!(store.read(&session.id).await.expect("read"), Some(session.record));
 }
 
-/// The server did it, and nobody heard. The store asks again by itself.
+/// The server executed a command and its answer was lost. The store retries by itself.
 #[tokio::test]
 async fn an_answer_that_was_lost_is_asked_for_again() {
     let server = Server::start(&[]);
@@ -208,7 +208,7 @@ async fn an_answer_that_was_lost_is_asked_for_again() {
     assert_eq!(heir.log(&store).await, "");
 }
 
-/// An append given up for lost arrives when the session is another's.
+/// An append that timed out arrives after the session has got another owner.
 #[tokio::test]
 async fn what_arrives_late_on_an_old_connection_changes_nothing() {
     let server = Server::start(&[]);
@@ -230,7 +230,7 @@ async fn what_arrives_late_on_an_old_connection_changes_nothing() {
     assert_eq!(heir.log(&store).await, "a b c");
 }
 
-/// After a failover the logs of all sessions are written anew, which may take longer than a
+/// After a failover the logs of all sessions are written again, which may take longer than a
 /// lease lasts.
 #[tokio::test]
 async fn a_renewal_does_not_wait_for_what_else_is_written() {
@@ -242,7 +242,7 @@ async fn a_renewal_does_not_wait_for_what_else_is_written() {
     store.renew(first.clone(), LONG).await.expect("renewed");
     proxy.hold_next();
     let renewed = async {
-        // The log is being written by now, and is held on its connection.
+        // The log is being written by now, and the proxy holds it on its connection.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let next = Lease { renewal: 2, acknowledged: 1, ..first.clone() };
         let start = Instant::now();
@@ -256,7 +256,7 @@ async fn a_renewal_does_not_wait_for_what_else_is_written() {
     appended.expect("taken");
 }
 
-/// How many scripts a server was asked to run.
+/// The number of scripts that a server has run.
 async fn evalshas(server: &Server) -> u64 {
     let info: String = server.run(&["INFO", "commandstats"]).await;
     let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
@@ -264,9 +264,9 @@ async fn evalshas(server: &Server) -> u64 {
     calls.unwrap_or(0)
 }
 
-/// SIGSTOP, or a machine that swaps: no wait is longer than its timeout.
+/// The server is stopped by SIGSTOP, as on a machine that swaps.
 #[tokio::test]
-async fn nobody_waits_for_a_paused_server_longer_than_the_timeout() {
+async fn no_operation_waits_for_a_paused_server_longer_than_the_timeout() {
     let server = Server::start(&[]);
     let store = open_with(Settings { timeout_ms: 300, ..Settings::at(server.url()) });
     let session = Session::made(&store).await;
@@ -285,9 +285,9 @@ async fn nobody_waits_for_a_paused_server_longer_than_the_timeout() {
     assert_eq!(session.log(&store).await, "a b c");
 }
 
-/// Redis closes idle connections, load balancers do, operators do.
+/// Redis, load balancers and operators close idle connections.
 #[tokio::test]
-async fn a_connection_that_was_closed_is_made_anew_unnoticed() {
+async fn a_connection_that_was_closed_is_reopened_without_an_error() {
     let server = Server::start(&[]);
     let store = open(&server.url());
     let session = Session::made(&store).await;
@@ -312,7 +312,7 @@ async fn a_store_waits_for_a_server_that_is_not_there_yet() {
     at_last(|| async { Session::new().make(&store).await }).await.expect("made");
 }
 
-/// Two of them share a server.
+/// Two installations share a server.
 #[tokio::test]
 async fn installations_with_other_prefixes_do_not_meet() {
     let one = open(&shared_url());
@@ -324,9 +324,9 @@ async fn installations_with_other_prefixes_do_not_meet() {
     assert!(one.read(&session.id).await.expect("read").is_some());
 }
 
-/// The contract's worlds bring time forward by hand.
+/// The contract tests do not wait for real time.
 #[tokio::test]
-async fn a_time_to_live_is_one_for_redis_too() {
+async fn redis_expires_keys_after_their_time_to_live() {
     let store = open(&shared_url());
     let (session, ttl) = (Session::new(), Duration::from_millis(400));
     let start = Instant::now();
@@ -348,7 +348,7 @@ async fn a_time_to_live_is_one_for_redis_too() {
     assert_eq!(marking, Marking::Dead);
 }
 
-/// A record of a later version is not guessed at.
+/// This version cannot decode a record of a later one.
 #[tokio::test]
 async fn a_record_in_another_layout_is_left_alone() {
     let server = Server::start(&[]);
@@ -387,7 +387,8 @@ async fn a_session_writes_no_key_but_its_own_two() {
     assert_eq!(server.run::<Vec<String>>(&["KEYS", "*"]).await, [record], "the tombstone");
 }
 
-/// One write and one answer, however many sessions; a claim brings record and log.
+/// Each operation is one write and one answer, for any number of sessions. The answer to a claim
+/// has record and log.
 #[tokio::test]
 async fn an_operation_is_one_round_trip() {
     let server = Server::start(&[]);
@@ -429,7 +430,7 @@ async fn an_operation_is_one_round_trip() {
     assert_eq!(ended.status, RecordStatus::Ended);
 }
 
-/// What an idle session keeps: its record.
+/// An idle session keeps its record.
 #[tokio::test]
 async fn an_idle_session_takes_less_than_a_kilobyte() {
     const SESSIONS: usize = 1_000;
@@ -439,7 +440,7 @@ async fn an_idle_session_takes_less_than_a_kilobyte() {
     for number in 0..SESSIONS {
         let mut session =
             Session::named(&format!("5f0c1f0e-1d7c-4a38-9a6f-{number:012x}-a1b2c3d4"));
-        // Params as long as clients with many capabilities send them.
+        // Params of the length that clients with many capabilities send.
         session.record.initialize = vec![b'x'; 300].into();
         session.make(&store).await.expect("made");
         session.append(&store, 1, "entry").await.expect("taken");

@@ -1,4 +1,4 @@
-//! What tests about failing servers have in common: sessions, waits, and a store to open.
+//! Helpers of the tests on Redis servers: sessions, waits, and stores.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use store::{
     RecordStatus, State, Store, Token,
 };
 
-/// Long enough to never matter.
+/// A time to live that does not expire during a test.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// A store on this URL, that gives up soon.
+/// Opens a store on this URL, with a short timeout.
 pub(crate) fn open(url: &str) -> Redis {
     open_with(Settings::at(url))
 }
@@ -51,7 +51,7 @@ impl Session {
         Self { id: SessionId::parse(id).expect("a valid id"), owner, record }
     }
 
-    /// A session that the store knows.
+    /// A session that is in the store.
     pub(crate) async fn made(store: &Redis) -> Self {
         let session = Self::new();
         session.make(store).await.expect("a new session is made");
@@ -62,7 +62,7 @@ impl Session {
         store.create(&self.id, self.record.clone(), LONG).await
     }
 
-    /// Entries from `first` on, one a word; all is replayable.
+    /// A batch with an entry for each word, numbered from `first` on; all are replayable.
     pub(crate) fn batch(&self, first: u64, words: &str) -> Batch {
         let own = |word: &str| Bytes::copy_from_slice(word.as_bytes());
         Batch {
@@ -85,14 +85,14 @@ impl Session {
         store.append(self.batch(first, words)).await
     }
 
-    /// Sends it again until it is answered with anything but "unavailable".
+    /// Repeats the append until its result is another than [`Error::Unavailable`].
     pub(crate) async fn append_at_last(&self, store: &Redis, first: u64, words: &str) {
         let answer = at_last(|| self.append(store, first, words)).await;
         let last = first + words.split_whitespace().count() as u64 - 1;
         assert_eq!(answer.expect("taken").through, Some(last));
     }
 
-    /// The session in the hands of another node, which has yet to claim it.
+    /// The session with another node as its owner, which has not claimed it yet.
     pub(crate) fn heir(&self) -> Self {
         let token = self.owner.token.next(random());
         let owner = Owner { token, node: Incarnation(random()) };
@@ -124,14 +124,14 @@ pub(crate) fn lease() -> Lease {
     }
 }
 
-/// Learns who keeps the data, and takes note of it, as a node does each second.
+/// Reads the primaries and acknowledges them, as a node does each second.
 pub(crate) async fn look(store: &Redis) -> Vec<Primary> {
     let primaries = at_last(|| store.primaries()).await.expect("told");
     store.acknowledge(&primaries.iter().map(|primary| primary.id).collect::<Vec<_>>());
     primaries
 }
 
-/// Asks until the answer is another than "unavailable", for half a minute.
+/// Repeats an operation until its result is another than [`Error::Unavailable`], for at most 30 s.
 pub(crate) async fn at_last<T, F>(mut ask: impl FnMut() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,

@@ -1,4 +1,4 @@
-//! The store on real servers of Redis: its promises, and what happens when they fail.
+//! Tests the store on real Redis servers: its guarantees, and failures of the servers.
 //!
 //! Needs `redis-server` 7.0 or newer in the path; `deploy/local/redis-test install` installs
 //! Debian's. `ROUNDHOUSE_TEST_REDIS` names another program, such as `valkey-server`.

@@ -1,7 +1,7 @@
-//! The store of a single node, which is easy to read, as a model of Redis: whatever is
-//! asked, in whatever order, both say the same.
+//! Compares the store in Redis with the store in memory as its model: both give the same results
+//! for any sequence of operations.
 //!
-//! `ROUNDHOUSE_SEED` runs the one sequence of a failure again.
+//! `ROUNDHOUSE_SEED` repeats the sequence of one failure.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const SEQUENCES: u64 = 300;
 const STEPS: usize = 40;
 
 #[tokio::test]
-async fn redis_says_what_memory_says() {
+async fn redis_gives_the_same_results_as_memory() {
     let settings =
         store::redis::Settings { timeout_ms: 10_000, ..store::redis::Settings::at(shared_url()) };
     let redis = open_with(settings);
@@ -66,7 +66,7 @@ impl Step {
             11 => Self::Many((0..4).map(|_| dice.batch(session)).collect()),
             12..16 => Self::Reassert(dice.record(tenant), dice.batch(session)),
             16..18 => {
-                // Versions that a number of Lua cannot tell apart are among them.
+                // Some of the versions are equal as numbers in Lua.
                 let version = dice.below(3) + [0, 1 << 53, u64::MAX - 3][dice.below(3) as usize];
                 Self::Save(dice.owner().token, State { version, bytes: dice.bytes()[..].into() })
             }
@@ -76,7 +76,7 @@ impl Step {
         }
     }
 
-    /// What the store answers, and what it then holds.
+    /// The result of the step, and the record and log after it.
     async fn run(&self, store: &dyn Store, session: &Session) -> String {
         let id = &session.id;
         let said = match self {
@@ -105,7 +105,7 @@ impl Step {
     }
 }
 
-/// Numbers that look random and can be thrown again.
+/// A pseudo-random generator whose sequence can be repeated.
 struct Dice(u64);
 
 impl Dice {
@@ -116,7 +116,7 @@ impl Dice {
         self.0 % bound
     }
 
-    /// One of a few, so that they meet; some have the same counter.
+    /// One of a few owners, so that they conflict; some have the same counter.
     fn owner(&mut self) -> Owner {
         let high = [0, 1 << 53, 1 << 63][self.below(3) as usize / 2 * self.below(3) as usize];
         let token = Token { counter: 1 + high + self.below(3), random: self.below(2) };

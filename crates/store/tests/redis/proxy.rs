@@ -1,4 +1,4 @@
-//! A wire to a server that can be cut, or hold back what is sent on it.
+//! A proxy to a server that can close connections and delay commands.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// Forwards connections to a server, as long as it lives.
+/// Forwards connections to a server until it is dropped.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     shared: Arc<Shared>,
@@ -18,13 +18,13 @@ pub(crate) struct Proxy {
 
 #[derive(Default)]
 struct Shared {
-    /// How often a client wrote.
+    /// The number of writes of clients.
     writes: AtomicUsize,
-    /// The next answer is lost, and its connection.
+    /// Whether the next answer is dropped and its connection closed.
     cut: AtomicBool,
-    /// The next writing is held, and its connection.
+    /// Whether the next write is held, with its connection.
     hold: AtomicBool,
-    /// What was held may go on.
+    /// Notified when the held write is forwarded.
     go_on: Notify,
 }
 
@@ -41,22 +41,22 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// How often clients wrote since this was last asked.
+    /// The number of writes of clients since the last call.
     pub(crate) fn writes(&self) -> usize {
         self.shared.writes.swap(0, SeqCst)
     }
 
-    /// Executes the next command, and cuts the connection instead of answering.
+    /// Lets the server execute the next command, and closes the connection instead of answering.
     pub(crate) fn cut_next_answer(&self) {
         self.shared.cut.store(true, SeqCst);
     }
 
-    /// Keeps the next command, and everything after it on its connection.
+    /// Holds the next command, and everything after it on its connection.
     pub(crate) fn hold_next(&self) {
         self.shared.hold.store(true, SeqCst);
     }
 
-    /// What was held arrives, however late.
+    /// Forwards the held commands.
     pub(crate) fn go_on(&self) {
         self.shared.go_on.notify_one();
     }

@@ -1,4 +1,4 @@
-//! One primary, one replica, and three Sentinels that decide which is which.
+//! Tests on one primary, one replica and three Sentinels.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ impl Watched {
         }
         let until_online = |info: String| info.contains("master_link_status:up");
         while !until_online(self.replica.run(&["INFO", "replication"]).await) {
-            assert!(Instant::now() < until, "the replica did not come");
+            assert!(Instant::now() < until, "the replica did not connect");
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -53,8 +53,8 @@ impl Watched {
     }
 }
 
-/// The primary dies after it took writes that nobody else knows of. The owner lives, so
-/// nothing is lost; and whoever does not know yet claims nothing.
+/// The primary dies before its last writes are replicated. The owner still has them, so nothing
+/// is lost. A node that has not acknowledged the new primary claims nothing.
 #[tokio::test]
 async fn a_failover_that_forgets_the_last_writes_loses_nothing_while_the_owner_lives() {
     let watched = Watched::start(None).await;
@@ -65,7 +65,7 @@ async fn a_failover_that_forgets_the_last_writes_loses_nothing_while_the_owner_l
     let replicated: usize = watched.primary.run(&["WAIT", "1", "5000"]).await;
     assert_eq!(replicated, 1);
 
-    // From here on the replica hears nothing.
+    // From here on the replica receives no writes.
     let () = watched.replica.run(&["REPLICAOF", "127.0.0.1", "1"]).await;
     let owner = old.heir();
     old.claimed_by(&owner, &store).await.expect("claimed");
@@ -73,7 +73,7 @@ async fn a_failover_that_forgets_the_last_writes_loses_nothing_while_the_owner_l
     let ended = Session::made(&store).await;
     watched.primary.kill();
 
-    // The record fell back to the owner before.
+    // The record of the new primary names the owner before.
     let answer = at_last(|| owner.append(&store, 4, "d")).await;
     match answer {
         Err(Error::Fenced(by)) => assert!(owner.record.came_after(by.token)),
@@ -91,7 +91,7 @@ async fn a_failover_that_forgets_the_last_writes_loses_nothing_while_the_owner_l
     assert!(matches!(by_old, Err(Error::Fenced(by)) if by == owner.owner), "{by_old:?}");
 }
 
-/// A Sentinel that is gone costs nothing but an attempt.
+/// One Sentinel is unreachable, and the servers have passwords.
 #[tokio::test]
 async fn writes_go_on_after_a_failover_also_with_a_dead_sentinel_and_passwords() {
     let watched = Watched::start(Some("sentinels-own")).await;

@@ -1,4 +1,4 @@
-//! Servers that live as long as the test that started them.
+//! Redis servers that are stopped with the test that started them.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
@@ -12,18 +12,18 @@ use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// How long a server may take to start, on a machine that is busy with other tests.
+/// How long a server may take to start on a busy machine.
 const START: Duration = Duration::from_secs(20);
 
-/// One process of Redis on a port of 127.0.0.1, gone when this is dropped.
+/// One Redis process on a port of 127.0.0.1, killed when this is dropped.
 pub(crate) struct Server {
     pub(crate) port: u16,
     pub(crate) dir: TempDir,
     arguments: Vec<String>,
-    /// Who to be, as it stands in a URL.
+    /// User and password as in a URL.
     login: String,
     process: Child,
-    /// The server lives until this closes.
+    /// The server ends when this is closed.
     _leash: ChildStdin,
 }
 
@@ -56,7 +56,7 @@ impl Server {
         server
     }
 
-    /// A server that speaks TLS only, with these files in its directory: `ca`, `cert`, `key`.
+    /// A server that accepts TLS only, with the files `ca`, `cert` and `key` in its directory.
     pub(crate) fn with_tls(dir: TempDir, arguments: &[&str]) -> Self {
         let port = free_port();
         let file = |name: &str| dir.path().join(name).to_str().expect("a path").to_owned();
@@ -109,7 +109,7 @@ impl Server {
         format!("redis://{}127.0.0.1:{}", self.login, self.port)
     }
 
-    /// A connection of the test's own.
+    /// A separate connection for the test.
     pub(crate) async fn connect(&self) -> MultiplexedConnection {
         connect(&self.url()).await
     }
@@ -127,7 +127,7 @@ impl Server {
         self.signal(Signal::CONT);
     }
 
-    /// Kills the process and starts another at the same place.
+    /// Kills the process and starts another on the same port.
     pub(crate) fn restart(self) -> Self {
         let (port, arguments) = (self.port, self.arguments.clone());
         drop(self);
@@ -158,7 +158,7 @@ impl Drop for Server {
     }
 }
 
-/// The password that the arguments ask for.
+/// The password in the arguments.
 fn login_in(arguments: &[String]) -> String {
     let password = arguments.windows(2).find(|pair| pair[0] == "--requirepass");
     password.map(|pair| format!(":{}@", pair[1])).unwrap_or_default()
@@ -179,8 +179,8 @@ pub(crate) async fn run<T: FromRedisValue>(
     words.query_async(connection).await.unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
-/// The number of this process among those that test at the same time. Two tests that
-/// `cargo nextest` runs at once have different slots; its runs have different ids.
+/// The number of this process among the test processes. Two tests that `cargo nextest` runs at
+/// the same time have different slots, and two of its runs have different ids.
 fn share() -> usize {
     let slot = std::env::var("NEXTEST_TEST_GLOBAL_SLOT").ok().and_then(|slot| slot.parse().ok());
     let run = std::env::var("NEXTEST_RUN_ID").ok();
@@ -188,14 +188,14 @@ fn share() -> usize {
     slot.zip(run).map_or(std::process::id() as usize, |(slot, run): (usize, usize)| run + slot)
 }
 
-/// A port that nobody listened at a moment ago.
+/// A port on which no process listened at the time of the check.
 ///
-/// It is below those that the system gives to connections: one of these may be taken again
-/// before the server listens there. A server of a cluster listens on the port 10,000 above as
-/// well, so that one is free too.
+/// It is below the range of outgoing connections, which might take the port before the server
+/// listens on it. A server of a cluster also listens on the port 10,000 above, so that one is
+/// free too.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Other test processes look elsewhere.
+    // Other test processes use other ranges.
     let from = 10_000 + (share() % 300) as u16 * 37;
     let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     loop {
@@ -206,7 +206,7 @@ pub(crate) fn free_port() -> u16 {
     }
 }
 
-/// What a store must be allowed to do, as an operator writes it.
+/// The permissions that a store needs, as in the operator's documentation.
 pub(crate) const RIGHTS: &str = include_str!("../../../../docs/redis.acl");
 
 /// A server that all tests share.
@@ -220,7 +220,7 @@ pub(crate) fn shared() -> &'static Server {
     &SHARED
 }
 
-/// The URL of the shared server for somebody who may no more than a store needs.
+/// The URL of the shared server, for a user with the permissions that a store needs.
 pub(crate) fn shared_url() -> String {
     format!("redis://roundhouse:in-house@127.0.0.1:{}", shared().port)
 }

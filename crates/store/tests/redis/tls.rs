@@ -1,4 +1,4 @@
-//! Certificates and passwords: who gets in, and what is told to those who do not.
+//! Tests of certificates and passwords, and of the errors about them.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use store::Store;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::fixture::{Session, open, open_with, unavailable};
 use crate::server::{Server, shared};
 
-/// Whoever vouches for the server, and for its clients.
+/// The certificate authority of the server and its clients.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -26,13 +26,13 @@ impl Authority {
     fn vouch(&self) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec!["127.0.0.1".into()]).expect("params");
-        // With the authority's own name, it would be taken for one that vouches for itself.
+        // With the authority's name, the certificate would be taken for a self-signed one.
         params.distinguished_name.push(DnType::CommonName, "server or client");
         let certificate = params.signed_by(&key, &self.issuer).expect("signed");
         (certificate.pem(), key.serialize_pem())
     }
 
-    /// A directory with what a server needs.
+    /// A directory with the certificate files of a server.
     fn equip(&self) -> TempDir {
         let dir = tempfile::tempdir().expect("a directory");
         let (certificate, key) = self.vouch();
@@ -43,9 +43,9 @@ impl Authority {
     }
 }
 
-/// The server shows a certificate and wants one; the password has awkward letters.
+/// Server and client present certificates. The password has characters that URLs escape.
 #[tokio::test]
-async fn both_ends_prove_themselves_and_a_password_is_asked_for() {
+async fn a_store_connects_with_mutual_tls_and_a_password() {
     let authority = Authority::new();
     let server = Server::with_tls(authority.equip(), &["--requirepass", "p@ss/w:rd%"]);
     let (certificate, key) = authority.vouch();
@@ -78,9 +78,9 @@ async fn both_ends_prove_themselves_and_a_password_is_asked_for() {
     assert!(matches!(Redis::open(broken), Err(Invalid::Pem)));
 }
 
-/// Said by Redis in its own words, which name no password.
+/// The error text is that of Redis, which contains no password.
 #[tokio::test]
-async fn a_wrong_password_is_said_and_not_repeated() {
+async fn a_wrong_password_is_an_error_that_does_not_quote_it() {
     let store = open(&format!("redis://roundhouse:hunter2@127.0.0.1:{}", shared().port));
     let why = unavailable(store.read(&Session::new().id).await);
     assert!(!why.contains("hunter2"), "{why}");

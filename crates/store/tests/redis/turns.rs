@@ -1,4 +1,5 @@
-//! What one thread asks in one of its turns, while another keeps the connection.
+//! Tests that the commands of one event-loop tick are sent together, to a connection on another
+//! thread.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -15,20 +16,20 @@ use tokio::time::timeout;
 use crate::fixture::{Session, open};
 use crate::server::{Server, run};
 
-/// How many ask at once: what they send fits into one read of the server's.
+/// The number of concurrent appends: their commands fit into one read of the server.
 const ASKING: usize = 16;
 
 fn one_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// A store whose connection lives on a thread of its own, for as long as the sender.
+/// A store whose connection runs on a thread of its own, until the sender is dropped.
 fn kept_elsewhere(server: &Server) -> (oneshot::Sender<()>, Arc<Redis>) {
     let ((stay, stays), (tell, told)) = (oneshot::channel(), mpsc::channel());
     let url = server.url();
     std::thread::spawn(move || {
         one_thread().block_on(async {
-            tell.send(Arc::new(open(&url))).expect("somebody waits");
+            tell.send(Arc::new(open(&url))).expect("the test waits");
             let _left = stays.await;
         });
     });
@@ -36,7 +37,7 @@ fn kept_elsewhere(server: &Server) -> (oneshot::Sender<()>, Arc<Redis>) {
 }
 
 #[test]
-fn what_a_thread_asks_in_one_turn_is_read_in_one_go() {
+fn commands_of_one_tick_are_read_together() {
     let server = Server::start(&[]);
     let (_stay, store) = kept_elsewhere(&server);
     one_thread().block_on(async {
@@ -46,23 +47,23 @@ fn what_a_thread_asks_in_one_turn_is_read_in_one_go() {
             let before = reads(&mut admin).await;
             let taken = join_all(sessions.iter().map(|s| s.append(&store, number, "x"))).await;
             assert!(taken.iter().all(Result::is_ok), "{taken:?}");
-            // The question is one of them.
-            let goes = reads(&mut admin).await - before - 1;
-            assert!(goes <= 2, "{ASKING} appends were read in {goes} goes");
+            // The command for the counter is one of the reads.
+            let reads = reads(&mut admin).await - before - 1;
+            assert!(reads <= 2, "{ASKING} appends took {reads} reads");
         }
     });
 }
 
-/// How often the server has read from a connection.
+/// The number of reads that the server has made from connections.
 async fn reads(admin: &mut MultiplexedConnection) -> u64 {
     let info: String = run(admin, &["INFO", "stats"]).await;
     let line = info.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
     line.and_then(|reads| reads.trim().parse().ok()).expect("a number of reads")
 }
 
-/// A thread may have one runtime after another, as tests have.
+/// A thread may have several runtimes, one after the other.
 #[test]
-fn a_turn_that_ends_with_its_runtime_keeps_nobody_waiting() {
+fn a_tick_that_ends_with_its_runtime_leaves_no_caller_waiting() {
     let server = Server::start(&[]);
     let (_stay, store) = kept_elsewhere(&server);
     let first = one_thread();
@@ -80,7 +81,7 @@ fn a_turn_that_ends_with_its_runtime_keeps_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn of_calls_that_go_together_each_has_its_own_answer() {
+async fn each_command_of_one_tick_has_its_own_answer() {
     let server = Server::start(&[]);
     let store = open(&server.url());
     let (one, other) = (Session::made(&store).await, Session::new());
