@@ -1,4 +1,4 @@
-//! What a message through a link costs, without anyone who sends or hears it.
+//! Measures a message through a link, without a session or a server.
 
 use std::task::{Context, Poll, Waker};
 

@@ -1,8 +1,9 @@
-//! The process between the node and a tenant's server, which leaves no process alive.
+//! The guard process between the node and a tenant's server. It kills all descendants of the
+//! server.
 //!
-//! A node cannot end all descendants of a server from outside: they leave the server's
+//! A node cannot end all descendants of a server from outside: they may leave the server's
 //! process group with `setsid`, and no process is left to kill them when the node itself
-//! is killed. So a small program of our own, the guard, is the server's parent. The
+//! is killed. So the guard, a small program of this crate, is the server's parent. The
 //! kernel signals the guard when the node dies, and makes every orphaned descendant a
 //! child of the guard. The guard exits only when all of them are dead. The server
 //! communicates with the node directly: the guard passes its own standard streams on to
@@ -31,36 +32,36 @@ use rustix::process::{
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// The command was not found, as shells say it.
+/// The exit status of shells for a command that was not found.
 pub(crate) const NOT_FOUND: i32 = 127;
-/// The command was found and cannot be run, as shells say it.
+/// The exit status of shells for a command that was found and cannot be run.
 pub(crate) const NOT_RUNNABLE: i32 = 126;
-/// The guard itself could not do its work.
+/// The exit status of a guard that failed.
 const UNFIT: i32 = 125;
-/// What a status of a process that died of a signal begins at, as shells say it.
+/// Shells add the number of a signal to this, for a process that the signal ended.
 pub(crate) const SIGNALLED: i32 = 128;
 
-/// How long the guard tries to kill what will not die (a process of another user, or
-/// one stuck in the kernel) before it goes without.
+/// How long the guard tries to kill descendants before it exits. A process of another user, or
+/// one that is stuck in the kernel, cannot be killed.
 const KILLING_MAX: Duration = Duration::from_secs(5);
 
-/// How a guard is started: a program that calls [`run`] with what follows `args`.
+/// How a guard is started: a program that calls [`run`] with the arguments after `args`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guard {
     /// The program.
     pub program: OsString,
-    /// What makes it call [`run`].
+    /// The arguments that make the program call [`run`].
     pub args: Vec<OsString>,
 }
 
 impl Guard {
-    /// The running program itself, which calls [`run`] when its first argument is
-    /// `word`. Holds also when its file is replaced while it runs.
+    /// A guard that is the running program itself, which must call [`run`] if its first argument
+    /// is `word`. Works also if the program's file is replaced while it runs.
     pub fn this_program(word: impl Into<OsString>) -> Self {
         Self { program: "/proc/self/exe".into(), args: vec![word.into()] }
     }
 
-    /// The guard's command line.
+    /// The command line of a guard for this program.
     pub(crate) fn command(
         &self,
         bounds: &Bounds,
@@ -80,7 +81,7 @@ impl Guard {
     }
 }
 
-/// What a server's processes may take, each of them.
+/// The resource limits of each process of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) memory_bytes: Option<u64>,
@@ -89,10 +90,10 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Sets the limits of a process, or of this one and of all it starts from now on.
+    /// Sets the limits of a process; `None` stands for this process. Its children inherit them.
     pub(crate) fn apply(&self, pid: Option<Pid>) -> io::Result<()> {
-        // Not the address space: runtimes with a garbage collector reserve far more of
-        // it than they ever use. This counts private memory that can be written.
+        // `Data` limits private writable memory. The address space is not limited: runtimes with
+        // a garbage collector reserve far more of it than they use.
         let bounds = [
             (Resource::Data, self.memory_bytes),
             (Resource::Nofile, self.files),
@@ -101,7 +102,7 @@ impl Bounds {
         ];
         for (resource, bound) in bounds {
             let Some(bound) = bound else { continue };
-            // Only root may raise a limit that is lower already.
+            // Only root may raise a limit.
             let bound = getrlimit(resource).maximum.map_or(bound, |maximum| maximum.min(bound));
             prlimit(pid, resource, Rlimit { current: Some(bound), maximum: Some(bound) })?;
         }
@@ -109,9 +110,9 @@ impl Bounds {
     }
 }
 
-/// Guards one server until it and everything it started are dead; gives the status to
-/// exit with. Call it before anything else: it needs a process with a single thread
-/// and no children.
+/// Runs a guard until the server and all its descendants have ended. Returns the status to exit
+/// with. Must be called before anything else: it needs a process with a single thread and no
+/// children.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
     match Order::read(args).ok_or_else(|| io::Error::other("not called as a guard")).and_then(keep)
     {
@@ -123,7 +124,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
     }
 }
 
-/// What the guard was told.
+/// The command line of the guard.
 struct Order {
     parent: Pid,
     bounds: Bounds,
@@ -156,13 +157,13 @@ impl Order {
 }
 
 fn keep(order: Order) -> io::Result<i32> {
-    // What process listings show. Else it would be named after the link it was run by.
+    // The name in process listings, which would be that of the link to the program otherwise.
     let _ = rustix::thread::set_name(c"mcp-guard");
-    // The handlers come first: a signal before them would kill the guard alone.
+    // Handlers are installed first: an earlier signal would kill the guard alone.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGCHLD])?;
     set_child_subreaper(Some(getpid()))?;
     set_parent_process_death_signal(Some(Signal::HUP))?;
-    // The parent may have died before it could be a reason for a signal.
+    // If the parent died before the call above, the kernel sends no signal.
     if getppid() != Some(order.parent) {
         return Ok(UNFIT);
     }
@@ -180,7 +181,8 @@ fn keep(order: Order) -> io::Result<i32> {
     Ok(status?.map_or(SIGNALLED + SIGHUP, shell_status))
 }
 
-/// Only the server holds its streams now, so that the node sees when it closes them.
+/// Closes the guard's copies of the server's streams, so that the node sees when the server
+/// closes them.
 fn let_go_of_streams() -> io::Result<()> {
     let nowhere = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nowhere)?;
@@ -189,7 +191,7 @@ fn let_go_of_streams() -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the server's status when it exits, or nothing when all must end at once.
+/// Returns the server's status when it exits, or `None` after `SIGHUP`.
 fn watch(signals: &mut Signals, server: u32) -> io::Result<Option<ExitStatus>> {
     let mut terminated = false;
     loop {
@@ -200,7 +202,7 @@ fn watch(signals: &mut Signals, server: u32) -> io::Result<Option<ExitStatus>> {
             match signal {
                 SIGHUP => return Ok(None),
                 SIGTERM | SIGINT if !terminated => {
-                    // The group has the guard in it, whose own copy is not passed on.
+                    // The group includes the guard, which ignores its own copy.
                     terminated = true;
                     kill_process_group(getpid(), Signal::TERM)?;
                 }
@@ -210,7 +212,7 @@ fn watch(signals: &mut Signals, server: u32) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// Reaps children that have ended. Stops at the server itself, and returns its status.
+/// Reaps children that have ended. Stops at the server, and returns its status.
 fn reap_until(server: u32) -> io::Result<Option<ExitStatus>> {
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -225,7 +227,8 @@ fn reap_until(server: u32) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// Kills children until there are none: the children of a dead child are ours.
+/// Kills children until there are none. The kernel makes orphaned descendants children of the
+/// guard.
 fn kill_descendants() {
     let deadline = Instant::now() + KILLING_MAX;
     let mut pause = Duration::from_millis(1);
@@ -245,13 +248,13 @@ fn kill_descendants() {
     }
 }
 
-/// The processes whose parent we are, dead ones included.
+/// The children of this process, also those that have ended.
 fn children() -> Vec<Pid> {
     listed_children().unwrap_or_else(|_| found_children())
 }
 
-/// As the kernel lists them, if it is built with that list. Only those of this thread,
-/// which is the only one.
+/// The kernel's list of children, if the kernel has it. It has the children of this thread, which
+/// is the only one.
 fn listed_children() -> io::Result<Vec<Pid>> {
     let listed = fs::read_to_string("/proc/thread-self/children")?;
     Ok(listed.split_ascii_whitespace().filter_map(read_pid).collect())
@@ -261,7 +264,7 @@ fn found_children() -> Vec<Pid> {
     processes().filter(|pid| parent_of(*pid) == Some(getpid())).collect()
 }
 
-/// Every process there is.
+/// Every process of the system.
 pub(crate) fn processes() -> impl Iterator<Item = Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| read_pid(entry.file_name().to_str()?))
@@ -269,7 +272,7 @@ pub(crate) fn processes() -> impl Iterator<Item = Pid> {
 
 fn parent_of(pid: Pid) -> Option<Pid> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // The name before the last parenthesis may hold anything.
+    // The name before the last parenthesis may have any characters.
     let (_, after_name) = stat.rsplit_once(')')?;
     read_pid(after_name.split_ascii_whitespace().nth(1)?)
 }
@@ -278,7 +281,7 @@ fn read_pid(text: &str) -> Option<Pid> {
     Pid::from_raw(text.parse().ok()?)
 }
 
-/// The status as a shell would give it on.
+/// The exit status that a shell would return.
 fn shell_status(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| SIGNALLED + status.signal().unwrap_or_default())
 }
@@ -299,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_read_as_it_is_given() {
+    fn a_command_line_is_parsed_as_it_was_written() {
         let bounds = Bounds { memory_bytes: Some(1), files: None, cpu_secs: Some(3) };
         let guard = Guard { program: "node".into(), args: vec!["guard".into()] };
         let command = guard.command(&bounds, "cat", ["--", "-n"]);

@@ -1,7 +1,7 @@
-//! Reaches tenants' MCP servers wherever they run.
+//! Connects sessions to their tenants' MCP servers.
 //!
-//! A [`Backend`] opens [`Link`]s, one for each session: a live pipe of JSON-RPC
-//! messages, whose two halves are a [`LinkSender`] and [`LinkEvents`].
+//! A [`Backend`] opens one [`Link`] for each session. A link carries JSON-RPC messages in both
+//! directions; its two halves are a [`LinkSender`] and [`LinkEvents`].
 
 pub mod guard;
 mod link;

@@ -1,4 +1,4 @@
-//! The pipe between a session and a tenant's server.
+//! The link between a session and a tenant's server.
 //!
 //! This module does not depend on the kind of server: an implementation either drives
 //! the [`ServerEnd`] that [`Link::pair`] returns, or the task that polls the
@@ -23,17 +23,17 @@ pub trait Backend: Send + Sync + 'static {
     fn open(&self, session: &SessionId) -> Link;
 }
 
-/// Every backend of the node, by tenant.
+/// The backends of the node, by tenant.
 #[derive(Clone, Default)]
 pub struct Backends(Arc<HashMap<Arc<str>, Arc<dyn Backend>>>);
 
 impl Backends {
-    /// These backends.
+    /// Creates the table from pairs of tenant and backend.
     pub fn new(backends: impl IntoIterator<Item = (Arc<str>, Arc<dyn Backend>)>) -> Self {
         Self(Arc::new(backends.into_iter().collect()))
     }
 
-    /// The backend of the tenant.
+    /// Returns the backend of the tenant.
     pub fn of(&self, tenant: &str) -> Option<&Arc<dyn Backend>> {
         self.0.get(tenant)
     }
@@ -42,11 +42,11 @@ impl Backends {
 /// Bounds of a link, the same in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkLimits {
-    /// Most messages waiting. At the bound the session's `send` fails with
+    /// Maximum number of queued messages. At the bound the session's `send` fails with
     /// [`SendError::Full`], and the server's [`EventSender::send`] waits.
     pub messages_max: usize,
-    /// Most bytes waiting, with the same consequence. A single message may be larger:
-    /// it is taken when nothing else waits.
+    /// Maximum number of queued bytes, with the same consequence. A single message may be
+    /// larger: it is accepted while the queue is empty.
     pub bytes_max: usize,
 }
 
@@ -58,20 +58,20 @@ impl Default for LinkLimits {
 
 /// Both halves of a link.
 pub struct Link {
-    /// Takes what is said to the server.
+    /// Sends messages to the server.
     pub sender: LinkSender,
-    /// Gives what the server says.
+    /// Receives events from the server.
     pub events: LinkEvents,
 }
 
 impl Link {
-    /// A link and what drives it from the server's side.
+    /// Creates a link, and the end of it that drives the server.
     pub fn pair(limits: LinkLimits) -> (Self, ServerEnd) {
         let (sender, receiver, end) = pair::pair(limits);
         (Self { sender: LinkSender(sender), events: LinkEvents(Source::Queue(receiver)) }, end)
     }
 
-    /// A link whose server runs inside the session's own polling: `engine` makes it,
+    /// Creates a link whose server runs while the session polls it. `engine` creates the server
     /// from its end of the link and the session's receiver.
     pub(crate) fn in_place(
         limits: LinkLimits,
@@ -83,48 +83,48 @@ impl Link {
     }
 }
 
-/// What a link tells. `Up` comes first, at most once; `Down` last, at most once.
+/// An event of a link. `Up` is the first event and `Down` the last; each occurs at most once.
 #[derive(Clone, Debug)]
 pub enum LinkEvent {
-    /// The server can be spoken to.
+    /// The server can receive messages.
     Up,
-    /// The server said this.
+    /// The server sent a message.
     Message {
         /// The message.
         message: Message,
-        /// The request of ours it belongs to, where the link knows.
+        /// The client's request to which it belongs, if the link knows it.
         about: Option<RequestId>,
     },
-    /// The server is gone or could not be started. The reason is fit for a client to read.
+    /// The server has ended or could not be started. The reason is sent to clients.
     Down {
-        /// No secret, no path, no payload.
+        /// Contains no secret, no path and no payload.
         reason: String,
     },
 }
 
-/// Why a message was not taken.
+/// Why a message was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The server does not keep up; the queue to it is full.
-    #[error("the server does not keep up")]
+    /// The queue to the server is full.
+    #[error("the queue to the server is full")]
     Full,
     /// The link is down.
     #[error("the link is down")]
     Down,
 }
 
-/// The half that speaks to the server.
+/// The half of a link that sends messages to the server.
 pub struct LinkSender(pair::SessionSender);
 
 impl LinkSender {
-    /// Hands over one message. Never waits. What is sent before `Up` is kept for the
-    /// server, within the link's bounds.
+    /// Enqueues one message. Never waits. Messages that are sent before `Up` stay in the queue,
+    /// within the link's bounds.
     pub fn send(&self, message: Message) -> Result<(), SendError> {
         self.0.send(message)
     }
 }
 
-/// The half that listens to the server.
+/// The half of a link that receives events from the server.
 pub struct LinkEvents(Source);
 
 enum Source {
@@ -141,7 +141,7 @@ pub(crate) trait Engine: Send {
 }
 
 impl LinkEvents {
-    /// The next event; `None` when nothing more will come, which is after `Down`.
+    /// Polls for the next event. `None` after `Down`: there are no further events.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
         match &mut self.0 {
             Source::Queue(receiver) => receiver.poll_next(context),
@@ -149,7 +149,7 @@ impl LinkEvents {
         }
     }
 
-    /// As `poll_next`, for callers that may wait.
+    /// Waits for the next event. As [`Self::poll_next`].
     pub async fn next(&mut self) -> Option<LinkEvent> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }

@@ -1,61 +1,59 @@
-//! What is counted about tenants' servers.
+//! Metrics of tenants' servers.
 
 use std::sync::LazyLock;
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge};
 use telemetry::register;
 
-/// Children that run now, or are being stopped.
-pub(crate) static CHILDREN: LazyLock<IntGauge> =
-    LazyLock::new(|| register::gauge("roundhouse_children", "Stdio servers that run now."));
+/// Child processes that run or are being stopped.
+pub(crate) static CHILDREN: LazyLock<IntGauge> = LazyLock::new(|| {
+    register::gauge("roundhouse_children", "Stdio servers that run or are being stopped.")
+});
 
-/// Children that were started.
+/// Child processes that were started.
 pub(crate) static STARTS: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter("roundhouse_child_starts_total", "Stdio servers that were started.")
 });
 
-/// Children that ended, and starts that failed; `cause` is one of [`Cause`].
+/// Child processes that ended, and failed starts; `cause` is one of [`Cause`].
 pub(crate) static EXITS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     register::counters(
         "roundhouse_child_exits_total",
-        "Stdio servers that ended, by cause.",
+        "Stdio servers that ended or failed to start, by cause.",
         &["cause"],
     )
 });
 
-/// Lines on stdout that are no messages.
+/// Lines on stdout that are not messages.
 pub(crate) static JUNK_LINES: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_child_junk_lines_total",
-        "Lines on the standard output of stdio servers that are no messages.",
+        "Lines on the standard output of stdio servers that are not JSON-RPC messages.",
     )
 });
 
-/// Lines on stderr that were not logged, for there were too many.
+/// Lines on stderr that were not logged because of the rate limit.
 pub(crate) static STDERR_DROPPED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_child_stderr_dropped_lines_total",
-        "Lines on the standard error of stdio servers that were too many to log.",
+        "Lines on the standard error of stdio servers that the rate limit kept out of the log.",
     )
 });
 
-/// Processes that were killed because their guard or leader was gone before them.
+/// Processes that were killed because their guard had been killed.
 pub(crate) static ORPHANS_KILLED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_child_orphans_killed_total",
-        "Processes left behind by a stdio server whose guard was killed.",
+        "Processes of a stdio server that were killed after its guard had been killed.",
     )
 });
 
 /// Panics of native handlers.
 pub(crate) static NATIVE_PANICS: LazyLock<IntCounter> = LazyLock::new(|| {
-    register::counter(
-        "roundhouse_native_panics_total",
-        "Panics of native handlers, each answered with an error.",
-    )
+    register::counter("roundhouse_native_panics_total", "Panics of handlers that run in the node.")
 });
 
-/// Shows every metric from the start, so that a rate is right from the first one.
+/// Registers every metric with the value zero, so that a rate includes the first event.
 pub(crate) fn show() {
     for counter in [&STARTS, &JUNK_LINES, &STDERR_DROPPED, &ORPHANS_KILLED, &NATIVE_PANICS] {
         LazyLock::force(counter);
@@ -66,20 +64,20 @@ pub(crate) fn show() {
     }
 }
 
-/// Why a child ended.
+/// Why a child process ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cause {
     /// It could not be started.
     NotStarted,
-    /// It went on its own.
+    /// It exited by itself.
     Exited,
-    /// The session was over, and it went when its input was closed.
+    /// The session ended, and the process exited when its input was closed.
     Closed,
-    /// The session was over, and it went at SIGTERM.
+    /// The session ended, and the process exited after SIGTERM.
     Terminated,
-    /// The session was over, and only SIGKILL helped.
+    /// The session ended, and the process exited only after SIGKILL.
     Killed,
-    /// It broke a bound or closed its pipes.
+    /// It exceeded a bound or closed its pipes.
     Broke,
 }
 
@@ -98,7 +96,7 @@ impl Cause {
         }
     }
 
-    /// Counts one more of this cause.
+    /// Counts an exit with this cause.
     pub(crate) fn count(self) {
         EXITS.with_label_values(&[self.label()]).inc();
     }

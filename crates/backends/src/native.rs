@@ -1,10 +1,9 @@
 //! MCP servers written in Rust that run inside the node.
 //!
-//! A [`Handler`] takes a method and raw parameters and gives a raw result. It never
-//! sees an envelope, an id or a revision. Its futures run in place: the task that polls
-//! the link's events (the session's actor) polls them too, so a call that is ready at
-//! once costs no task and no wake-up. The price: a handler that blocks or spins delays
-//! every session of the same thread. Long work belongs on
+//! A [`Handler`] receives a method and raw parameters and returns a raw result. It never
+//! sees an envelope, an id or a revision. The task that polls the link's events (the session's
+//! actor) polls the handler's futures too, so a call that is ready at once needs no task and no
+//! wake-up. A handler that blocks delays every session of the same thread. Long work belongs on
 //! `tokio::task::spawn_blocking` or a task of its own.
 
 mod engine;
@@ -24,35 +23,34 @@ use self::peer::Line;
 pub use self::peer::Peer;
 use crate::{Backend, Link, LinkLimits};
 
-/// Most calls and notifications of one session that a handler works on at a time. A
-/// further call is answered with an error, a further notification is dropped.
+/// Maximum number of concurrent calls and notifications of one session. A further call is
+/// answered with an error; a further notification is dropped.
 pub const CALLS_MAX: usize = 256;
 
-/// An MCP server in process, shared by all sessions of a backend.
+/// An MCP server in the process of the node, shared by all sessions of a backend.
 pub trait Handler: Send + Sync + 'static {
-    /// Who the server is and what it can do; the answer to `initialize`.
+    /// Name, version and capabilities of the server; the answer to `initialize`.
     fn info(&self) -> Info;
 
-    /// Answers a request; `initialize` and `ping` never come here. The result is JSON
-    /// text, which is passed on unread. The future is dropped when the client cancels
-    /// the request or the session ends. A panic is answered with -32603 and harms no
-    /// other call.
+    /// Answers a request other than `initialize` and `ping`. The result is JSON text, which is
+    /// sent without a check. The future is dropped when the client cancels the request or the
+    /// session ends. A panic is answered with -32603 and does not affect other calls.
     fn call(&self, call: Call) -> impl Future<Output = Result<Bytes, Error>> + Send;
 
-    /// Hears a notification of the client's; `notifications/cancelled` never comes here.
+    /// Handles a notification of the client other than `notifications/cancelled`.
     fn notified(&self, notice: Notice) -> impl Future<Output = ()> + Send {
         let _ = notice;
         async {}
     }
 
-    /// The session is over: what the handler kept for it can go. Its futures are
-    /// dropped by then.
+    /// Called when the session has ended, so that the handler can free its state. The futures of
+    /// the session are dropped before.
     fn closed(&self, session: &SessionId) {
         let _ = session;
     }
 }
 
-/// Who a server is and what it can do.
+/// Name, version and capabilities of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
     name: Cow<'static, str>,
@@ -68,20 +66,20 @@ impl Info {
         Self { name, version, capabilities: "{}".into(), instructions: None }
     }
 
-    /// What it can do: the JSON text of `capabilities`, such as `{"tools":{}}`.
+    /// Sets the capabilities: the JSON text of `capabilities`, such as `{"tools":{}}`.
     pub fn capabilities(mut self, json: impl Into<Cow<'static, str>>) -> Self {
         self.capabilities = json.into();
         self
     }
 
-    /// How a model should use it.
+    /// Sets the instructions for a model that uses the server.
     pub fn instructions(mut self, text: impl Into<Cow<'static, str>>) -> Self {
         self.instructions = Some(text.into());
         self
     }
 }
 
-/// One request of the client's.
+/// One request of the client.
 #[derive(Clone)]
 pub struct Call {
     request: Request,
@@ -89,12 +87,12 @@ pub struct Call {
 }
 
 impl Call {
-    /// Whose request it is.
+    /// The session of the request.
     pub fn session(&self) -> &SessionId {
         &self.line.session
     }
 
-    /// What is asked.
+    /// The method of the request.
     pub fn method(&self) -> &Method {
         &self.request.method
     }
@@ -104,7 +102,7 @@ impl Call {
         self.request.params()
     }
 
-    /// The parameters as a type; an error that can be returned as it is when they are not.
+    /// Deserialises the parameters. The error can be returned from [`Handler::call`].
     pub fn params_as<T: DeserializeOwned>(&self) -> Result<T, Error> {
         read(self.params())
     }
@@ -114,13 +112,13 @@ impl Call {
         &self.request
     }
 
-    /// A way to reach the client while, and because, this request is being answered.
+    /// Sends messages to the client that belong to this request.
     pub fn peer(&self) -> Peer {
         Peer::about(Arc::clone(&self.line), self.request.clone())
     }
 }
 
-/// One notification of the client's.
+/// One notification of the client.
 #[derive(Clone)]
 pub struct Notice {
     notification: Notification,
@@ -128,12 +126,12 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// Whose notification it is.
+    /// The session of the notification.
     pub fn session(&self) -> &SessionId {
         &self.line.session
     }
 
-    /// What is told.
+    /// The method of the notification.
     pub fn method(&self) -> &Method {
         &self.notification.method
     }
@@ -143,13 +141,13 @@ impl Notice {
         self.notification.params()
     }
 
-    /// The parameters as a type.
+    /// Deserialises the parameters.
     pub fn params_as<T: DeserializeOwned>(&self) -> Result<T, Error> {
         read(self.params())
     }
 
-    /// A way to reach the client, apart from any request; it may be kept as long as
-    /// the session lives.
+    /// Sends messages to the client that belong to no request. It may be kept until the session
+    /// ends.
     pub fn peer(&self) -> Peer {
         Peer::apart(Arc::clone(&self.line))
     }
@@ -170,11 +168,11 @@ pub fn json<T: Serialize + ?Sized>(result: &T) -> Result<Bytes, Error> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct Error {
-    /// What kind of error.
+    /// The JSON-RPC error code.
     pub code: i32,
-    /// What went wrong; the client reads it.
+    /// The message, which is sent to the client.
     pub message: Cow<'static, str>,
-    /// More about it, as JSON text.
+    /// Additional data, as JSON text.
     pub data: Option<Bytes>,
 }
 
@@ -184,12 +182,12 @@ impl Error {
         Self { code, message: message.into(), data: None }
     }
 
-    /// -32601: there is no such method.
+    /// -32601: the method is unknown.
     pub fn method_not_found(method: &Method) -> Self {
         Self::new(ErrorCode::MethodNotFound.number(), format!("unknown method: {method}"))
     }
 
-    /// -32602: the parameters are not what the method takes.
+    /// -32602: the parameters do not fit the method.
     pub fn invalid_params(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorCode::InvalidParams.number(), message)
     }
@@ -199,7 +197,7 @@ impl Error {
         Self::new(ErrorCode::InternalError.number(), message)
     }
 
-    /// The error object of a response.
+    /// Decodes the error object of a response.
     fn from_object(object: &[u8]) -> Self {
         #[derive(serde::Deserialize)]
         struct Object<'a> {
@@ -253,12 +251,12 @@ pub struct NativeBackend {
 }
 
 impl NativeBackend {
-    /// A backend that the handler answers for.
+    /// Creates a backend for the handler.
     pub fn new(handler: impl Handler) -> Self {
         Self { served: Arc::new(handler), limits: LinkLimits::default() }
     }
 
-    /// The same with other bounds of its links.
+    /// Sets the bounds of the links.
     pub fn with_limits(mut self, limits: LinkLimits) -> Self {
         self.limits = limits;
         self
@@ -276,7 +274,7 @@ impl Backend for NativeBackend {
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A [`Handler`] behind a pointer.
+/// A [`Handler`] as a trait object.
 trait Served: Send + Sync {
     fn info(&self) -> Info;
     fn call(self: Arc<Self>, call: Call) -> Boxed<Result<Bytes, Error>>;

@@ -1,10 +1,9 @@
 //! MCP servers written with the `rmcp` crate that run inside the node.
 //!
-//! Between a session and such a server no JSON text is written twice and no socket or
-//! task stands: a message is read straight into `rmcp`'s types, the service's futures
-//! run where the link is polled, and what the service says is written once.
-//! `rmcp`'s own loop runs only behind the [`Peer`]s it hands out, since there is no
-//! other way to make one; see [`peer_loop`].
+//! A message is decoded directly into `rmcp`'s types, and a message of the service is encoded
+//! once. The service's futures run while the link is polled, without a socket or a task.
+//! `rmcp`'s own loop runs only behind the [`Peer`]s, since `rmcp` creates a peer only with a
+//! loop; see [`peer_loop`].
 //!
 //! [`Peer`]: ::rmcp::Peer
 
@@ -22,18 +21,17 @@ use protocol::SessionId;
 use crate::link::{Engine, EventReceiver};
 use crate::{Backend, Link, LinkEvent, LinkLimits, ServerEnd, metrics};
 
-/// Most requests of one session that a service works on at a time, those included that
-/// were cancelled and do not stop. A further one is answered with an error.
+/// Maximum number of concurrent requests of one session, including cancelled ones that still run.
+/// A further one is answered with an error.
 pub const CALLS_MAX: usize = 128;
 
-/// Serves an `rmcp` service to every session that opens a link, each its own instance.
+/// Serves an `rmcp` service to every session that opens a link. Each session has an instance.
 ///
-/// The service speaks for the revisions it supports; what it answers to `initialize`
-/// is what `rmcp` itself would answer. Its futures run on the session's thread, so what
-/// blocks or computes for long belongs on a thread of its own. A cancelled request's
-/// token is cancelled and its answer dropped. When the session is over, its futures are
-/// dropped and all tokens cancelled. A panic is answered with -32603 and harms no other
-/// call.
+/// The service states the revisions that it supports; the answer to `initialize` is the one
+/// that `rmcp` itself would give. The futures run on the session's thread, so blocking or long
+/// work belongs on another thread. A cancelled request's token is cancelled and its response is
+/// dropped. When the session ends, its futures are dropped and all tokens are cancelled. A panic
+/// is answered with -32603 and does not affect other calls.
 ///
 /// ```
 /// use backends::rmcp::RmcpBackend;
@@ -52,7 +50,7 @@ pub struct RmcpBackend {
 type Make = dyn Fn(&SessionId, ServerEnd, EventReceiver) -> Box<dyn Engine> + Send + Sync;
 
 impl RmcpBackend {
-    /// A backend whose sessions are served by what the factory makes.
+    /// Creates a backend that calls the factory for the service of each session.
     pub fn new<S: Service<RoleServer>>(
         factory: impl Fn(&SessionId) -> S + Send + Sync + 'static,
     ) -> Self {
@@ -68,7 +66,7 @@ impl RmcpBackend {
         Self { make: Arc::new(make), limits: LinkLimits::default() }
     }
 
-    /// The same with other bounds of its links.
+    /// Sets the bounds of the links.
     pub fn with_limits(mut self, limits: LinkLimits) -> Self {
         self.limits = limits;
         self
@@ -81,13 +79,13 @@ impl Backend for RmcpBackend {
     }
 }
 
-/// A link whose service could not be made.
+/// A link whose service could not be created.
 struct Unmade(EventReceiver);
 
 impl Unmade {
     fn new(end: &ServerEnd, receiver: EventReceiver) -> Self {
         metrics::NATIVE_PANICS.inc();
-        tracing::error!("the factory of an rmcp service panicked");
+        tracing::error!("factory of an rmcp service panicked; the link of the session is down");
         end.sender().down("the server could not be started");
         Self(receiver)
     }

@@ -1,10 +1,9 @@
-//! MCP servers that are programs, spoken to over their standard streams.
+//! MCP servers that are programs, with messages over their standard streams.
 //!
-//! Every session gets a process of its own, in its own process group, with an
-//! environment that is cleared but for [`INHERITED`] and what is configured. Whatever
-//! ends first (the session, the process, the node), nothing of it stays alive; see
-//! [`crate::guard`] for how. The protocol of MCP is not looked at here: lines in,
-//! messages out, and the other way round.
+//! Every session has a process of its own, in its own process group. The process inherits only
+//! the variables in [`INHERITED`] and the configured ones. When the session, the process or the
+//! node ends, all descendants of the process are killed; see [`crate::guard`]. This module
+//! converts lines to messages and back, and does not interpret them.
 
 mod child;
 mod children;
@@ -23,41 +22,41 @@ pub use self::children::{Children, ChildrenSettings, INHERITED};
 use crate::guard::Bounds;
 use crate::{Backend, Link, LinkLimits};
 
-/// The longest pause before a server that keeps failing is started again.
+/// The longest pause before the next start of a server that keeps failing.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// A program that is a tenant's MCP server.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct StdioSettings {
-    /// The program: a path, or a name that is looked up in `PATH`. No shell reads it.
+    /// The program: a path, or a name that is looked up in `PATH`. No shell expands it.
     pub command: String,
-    /// Its arguments, as they are.
+    /// The arguments of the program. No shell expands them.
     #[serde(default)]
     pub args: Vec<String>,
-    /// Its environment, beside and over what it inherits from the node.
+    /// Environment variables, in addition to the inherited ones. They override those.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Where it runs; the node's own directory by default.
+    /// The working directory; the node's own by default.
     #[serde(default)]
     pub cwd: Option<PathBuf>,
-    /// How long it may take to go when its input is closed, and again after `SIGTERM`;
-    /// then it is killed.
+    /// How long the process may take to exit after its input is closed, and again after
+    /// `SIGTERM`. Then it is killed.
     #[serde(default = "default_stop_grace_ms")]
     pub stop_grace_ms: u64,
-    /// Longest line it may write; a longer one ends the link.
+    /// Maximum length of a line that it writes; a longer one ends the link.
     #[serde(default = "default_line_bytes_max")]
     pub line_bytes_max: usize,
-    /// Most private memory that each of its processes may have; further allocations
-    /// fail. It holds from the first instruction under a guard, as the program has one; where a
-    /// program that embeds the library has none, from a moment after the start.
+    /// Maximum private memory of each of its processes; further allocations fail. With a guard
+    /// the limit applies from the first instruction. Without one, as in a program that embeds the
+    /// library, it is set shortly after the start.
     #[serde(default)]
     pub memory_bytes_max: Option<u64>,
-    /// Most files that each of its processes may have open.
+    /// Maximum number of open files of each of its processes.
     #[serde(default)]
     pub files_max: Option<u64>,
-    /// Most processor time that each of its processes may use, in seconds; then the
-    /// kernel kills it.
+    /// Maximum processor time of each of its processes, in seconds. After it the kernel kills
+    /// the process.
     #[serde(default)]
     pub cpu_secs_max: Option<u64>,
 }
@@ -71,7 +70,7 @@ fn default_line_bytes_max() -> usize {
 }
 
 impl StdioSettings {
-    /// A command and its arguments, all else by default.
+    /// Settings with this command and these arguments, and defaults for the rest.
     pub fn new(
         command: impl Into<String>,
         args: impl IntoIterator<Item = impl Into<String>>,
@@ -106,18 +105,18 @@ impl StdioSettings {
 #[derive(Clone)]
 pub struct StdioBackend(Arc<Program>);
 
-/// What every process of a backend has in common.
+/// The state that all processes of a backend share.
 struct Program {
-    /// Names the backend in logs.
+    /// The name of the backend in logs.
     name: String,
     settings: StdioSettings,
     children: Children,
-    /// How many processes have ended on their own since one last said something.
+    /// How many processes have exited by themselves since one last sent a message.
     failures: AtomicU32,
 }
 
 impl StdioBackend {
-    /// A backend whose processes are among `children`. `name` is for logs only.
+    /// Creates a backend whose processes are counted in `children`. `name` is for logs only.
     pub fn new(name: impl Into<String>, settings: StdioSettings, children: Children) -> Self {
         let (name, failures) = (name.into(), AtomicU32::new(0));
         Self(Arc::new(Program { name, settings, children, failures }))
@@ -133,8 +132,8 @@ impl Backend for StdioBackend {
 }
 
 impl Program {
-    /// How long to wait before another start: twice as long for each process that ended
-    /// on its own since one last said something.
+    /// The pause before the next start. It doubles with each process that exited by itself since
+    /// one last sent a message.
     fn pause(&self) -> Duration {
         match self.failures.load(Ordering::Relaxed) {
             0 => Duration::ZERO,

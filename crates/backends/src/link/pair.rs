@@ -1,7 +1,7 @@
 //! Two bounded queues between a session and the task or engine that drives its server.
 //!
-//! A queue has room allocated only while something is in it: a node holds thousands of
-//! links, and nearly all of them are idle.
+//! A queue allocates memory only while it is not empty: a node has thousands of links, and nearly
+//! all of them are idle.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -15,7 +15,7 @@ use tokio::sync::futures::Notified;
 
 use super::{LinkEvent, LinkLimits, SendError};
 
-/// The session has dropped its half of the link: nothing that is sent arrives.
+/// The session has dropped its half of the link, so no event can be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the session is gone")]
 pub struct Gone;
@@ -39,17 +39,18 @@ struct Shared {
     to_session: Mutex<Queue<LinkEvent>>,
     /// Wakes senders that wait for room in `to_session`.
     room: LazyNotify,
-    /// The session's receiver was dropped.
+    /// Wakes tasks once the session's receiver is dropped.
     receiver_gone: LazyNotify,
-    /// Senders to the session. With the last one the link is down.
+    /// The number of senders to the session. The link is down when the last one is dropped.
     senders: AtomicUsize,
 }
 
-/// Wakes the tasks that wait for something. Made when the first one waits: nearly none does.
+/// Wakes the tasks that wait for a condition. It is allocated when the first task waits, since
+/// nearly none does.
 ///
-/// A task that waits makes it before it looks a last time, under a queue's lock, whether there is
-/// anything to wait for; the notifier has changed that under the same lock. So either the task
-/// sees the change, or it is notified.
+/// A task allocates it, then checks the condition once more under a queue's lock. The notifying
+/// task changes the condition under the same lock. So the waiting task either sees the change or
+/// is notified.
 #[derive(Default)]
 struct LazyNotify(OnceLock<Box<Notify>>);
 
@@ -65,7 +66,7 @@ impl LazyNotify {
     }
 }
 
-/// One direction.
+/// The queue of one direction of a link.
 struct Queue<T> {
     waiting: VecDeque<T>,
     bytes: usize,
@@ -76,11 +77,11 @@ struct Queue<T> {
 /// Whether a queue has both of its ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum QueueState {
-    /// It is written and read.
+    /// Items are written and read.
     Open,
-    /// Nothing more will be written; what waits is still read.
+    /// No more items are written; queued ones are still read.
     Ended,
-    /// Nothing more is taken: the reader is gone, or will not need it.
+    /// No more items are accepted: the reader is gone, or needs none.
     Unread,
 }
 
@@ -98,7 +99,7 @@ impl<T: Weigh> Queue<T> {
                 && self.bytes.saturating_add(more) <= limits.bytes_max)
     }
 
-    /// The caller wakes the waker that it gets, after the lock.
+    /// Appends an item. The caller wakes the returned waker after it has released the lock.
     #[must_use]
     fn push(&mut self, item: T) -> Option<Waker> {
         self.bytes += item.weight();
@@ -115,14 +116,15 @@ impl<T: Weigh> Queue<T> {
         Some(item)
     }
 
-    /// Nothing more is taken. What waits is still read, and so is the end.
+    /// Accepts no more items. Queued items and the end of the queue are still read.
     fn refuse_more(&mut self) {
         if self.state == QueueState::Open {
             self.state = QueueState::Unread;
         }
     }
 
-    /// Ends reading. What waits is not read; the caller drops it after the lock.
+    /// Ends reading and returns the queued items. The caller drops them after it has released
+    /// the lock.
     #[must_use]
     fn leave_unread(&mut self) -> VecDeque<T> {
         self.state = QueueState::Unread;
@@ -145,7 +147,7 @@ impl<T: Weigh> Queue<T> {
     }
 }
 
-/// What an item counts against the bytes of a link.
+/// The number of bytes that an item counts against the bound of a link.
 trait Weigh {
     fn weight(&self) -> usize;
 }
@@ -165,7 +167,7 @@ impl Weigh for LinkEvent {
     }
 }
 
-/// Nothing panics under these locks, so a poisoned one is as good as any.
+/// Locks also a poisoned mutex: no code panics while it holds one.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -192,7 +194,7 @@ impl SessionSender {
 impl Drop for SessionSender {
     fn drop(&mut self) {
         let mut queue = lock(&self.0.to_server);
-        // Also where the server is down: its end learns that the session is gone.
+        // Also if the server is down: its end must see that the session is gone.
         queue.state = QueueState::Ended;
         let reader = queue.reader.take();
         drop(queue);
@@ -214,18 +216,18 @@ impl EventReceiver {
         polled
     }
 
-    /// The first event that waits. Registers no waker.
+    /// Takes the first queued event. Registers no waker.
     pub(crate) fn pop(&mut self) -> Option<LinkEvent> {
         let event = lock(&self.0.to_session).pop()?;
         self.0.room.notify();
         Some(event)
     }
 
-    /// The first of what waits and, at its end, `event`.
+    /// Enqueues `event` after the queued events, and takes the first one.
     pub(crate) fn behind_what_waits(&mut self, event: LinkEvent) -> LinkEvent {
         let mut queue = lock(&self.0.to_session);
         let Some(first) = queue.pop() else { return event };
-        // The link's calls bound how many answers wait here beyond the bound.
+        // Responses may exceed the bound of the queue. The number of calls bounds them.
         let reader = queue.push(event);
         drop(queue);
         drop(reader);
@@ -245,24 +247,24 @@ impl Drop for EventReceiver {
     }
 }
 
-/// The server's side of a link. Where it and all its senders are dropped before `Down` was
-/// sent, the session receives `Down` all the same.
+/// The server's side of a link. If it and all its senders are dropped before `Down` was sent,
+/// the session receives `Down` nevertheless.
 pub struct ServerEnd {
     sender: EventSender,
 }
 
 impl ServerEnd {
-    /// The next message of the session's; `None` when it has dropped its sender.
+    /// Waits for the next message of the session; `None` once it has dropped its sender.
     pub async fn receive(&mut self) -> Option<Message> {
         std::future::poll_fn(|context| self.poll_receive(context)).await
     }
 
-    /// As `receive`, for hand-written futures.
+    /// Polls for the next message of the session. As [`Self::receive`].
     pub fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Option<Message>> {
         lock(&self.sender.0.to_server).poll(context)
     }
 
-    /// Sends an event to the session; waits while there is no room.
+    /// Sends an event to the session; waits while the queue is full.
     pub async fn send(&self, event: LinkEvent) -> Result<(), Gone> {
         self.sender.send(event).await
     }
@@ -291,8 +293,8 @@ impl Drop for ServerEnd {
 pub struct EventSender(Arc<Shared>);
 
 impl EventSender {
-    /// Sends an event to the session; waits while there is no room. After `Down`, nothing more is
-    /// received.
+    /// Sends an event to the session; waits while the queue is full. After `Down`, no further
+    /// event can be sent.
     pub async fn send(&self, event: LinkEvent) -> Result<(), Gone> {
         let mut event = event;
         loop {
@@ -302,7 +304,7 @@ impl EventSender {
             };
             let mut room = pin!(self.0.room.awaited());
             room.as_mut().enable();
-            // There may be room since the attempt above and before the enrolment.
+            // The queue may have been read between the attempt above and the registration.
             event = match self.try_send(event)? {
                 None => return Ok(()),
                 Some(event) => event,
@@ -311,7 +313,7 @@ impl EventSender {
         }
     }
 
-    /// As `send`, but returns the event where there is no room.
+    /// Sends an event to the session without waiting. Returns the event if the queue is full.
     pub fn try_send(&self, event: LinkEvent) -> Result<Option<LinkEvent>, Gone> {
         let mut queue = lock(&self.0.to_session);
         if queue.state != QueueState::Open {
@@ -329,18 +331,18 @@ impl EventSender {
         reader.inspect(Waker::wake_by_ref);
         if is_down {
             lock(&self.0.to_server).refuse_more();
-            // A sender that waits for room would wait for ever.
+            // Otherwise senders that wait for room would never wake up.
             self.0.room.notify();
         }
         Ok(None)
     }
 
-    /// Sends that the server is gone. There is always room for that, once.
+    /// Sends [`LinkEvent::Down`], also if the queue is full.
     pub fn down(&self, reason: impl Into<String>) {
         let _ = self.try_send(LinkEvent::Down { reason: reason.into() });
     }
 
-    /// Is the session gone?
+    /// Whether the session has dropped its receiver.
     pub fn is_closed(&self) -> bool {
         lock(&self.0.to_session).state == QueueState::Unread
     }
@@ -365,7 +367,7 @@ impl Clone for EventSender {
 impl Drop for EventSender {
     fn drop(&mut self) {
         if self.0.senders.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.down("the server went away");
+            self.down("the server has ended");
         }
     }
 }

@@ -32,7 +32,7 @@ impl Wake for Woken {
 }
 
 #[tokio::test]
-async fn what_the_session_sends_is_heard_in_order_and_uncopied() {
+async fn messages_of_the_session_arrive_in_order_and_uncopied() {
     let (link, mut end) = Link::pair(LinkLimits::default());
     let (first, second) = (message(1), message(2));
     link.sender.send(first.clone()).unwrap();
@@ -43,7 +43,7 @@ async fn what_the_session_sends_is_heard_in_order_and_uncopied() {
 }
 
 #[tokio::test]
-async fn the_server_hears_the_end_after_everything_that_was_sent() {
+async fn the_server_receives_the_end_after_all_messages() {
     let (link, mut end) = Link::pair(LinkLimits::default());
     link.sender.send(message(1)).unwrap();
     drop(link.sender);
@@ -69,14 +69,14 @@ async fn bytes_are_bounded_but_one_large_message_always_passes() {
 }
 
 #[test]
-fn sending_to_a_server_that_let_go_fails() {
+fn sending_to_a_dropped_server_end_fails() {
     let (link, end) = Link::pair(LinkLimits::default());
     drop(end);
     assert_eq!(link.sender.send(message(1)), Err(SendError::Down));
 }
 
 #[tokio::test]
-async fn a_server_that_says_too_much_waits_until_the_session_has_listened() {
+async fn a_server_waits_on_a_full_queue_until_the_session_has_read() {
     let (mut link, end) = Link::pair(limits(1, 1 << 20));
     end.send(message_event(1)).await.unwrap();
     let mut waiting = pin!(end.send(message_event(2)));
@@ -87,7 +87,7 @@ async fn a_server_that_says_too_much_waits_until_the_session_has_listened() {
 }
 
 #[tokio::test]
-async fn a_server_that_waits_for_room_is_told_when_the_session_goes() {
+async fn a_server_that_waits_for_room_gets_an_error_when_the_session_ends() {
     let (link, end) = Link::pair(limits(1, 1 << 20));
     end.send(message_event(1)).await.unwrap();
     let sender = end.sender();
@@ -112,7 +112,7 @@ async fn down_passes_a_full_queue_and_is_the_last_message() {
 }
 
 #[tokio::test]
-async fn a_server_that_vanishes_without_a_word_is_down() {
+async fn a_server_end_that_is_dropped_without_an_event_is_down() {
     let (mut link, end) = Link::pair(LinkLimits::default());
     let sender = end.sender();
     drop(end);
@@ -124,7 +124,7 @@ async fn a_server_that_vanishes_without_a_word_is_down() {
 }
 
 #[test]
-fn a_listener_is_woken_once_for_each_wait() {
+fn a_reader_is_woken_once_for_each_wait() {
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
     let mut context = Context::from_waker(&waker);

@@ -1,7 +1,7 @@
-//! Runs a handler's futures inside the polling of the link's events.
+//! Polls a handler's futures while the session polls the link's events.
 //!
-//! A future that is ready at its first poll is answered in that poll: no task, no
-//! wake-up. Only what is pending then joins the futures that run side by side.
+//! A call whose future is ready at the first poll is answered in that poll, without a task or a
+//! wake-up. Only a pending future is added to the set of concurrent futures.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -29,15 +29,15 @@ pub(super) struct InPlace {
     line: Arc<Line>,
     end: ServerEnd,
     receiver: EventReceiver,
-    /// Made when a call is not answered at once: empty, it would take as much as most
-    /// sessions' calls ever need.
+    /// Allocated when a call is not answered at once, to save memory in idle sessions.
     in_flight: Option<Box<InFlight>>,
     is_up: bool,
-    /// Whose turn it is, so that neither new nor old calls starve the other.
+    /// Whether the next poll begins with new messages, so that neither new nor running calls
+    /// starve.
     new_first: bool,
 }
 
-/// What the handler works on.
+/// The calls and notifications that the handler has not finished.
 #[derive(Default)]
 struct InFlight {
     running: FuturesUnordered<Abortable<Running>>,
@@ -55,7 +55,7 @@ impl InPlace {
         Self { served, line, end, receiver, in_flight: None, is_up: false, new_first: false }
     }
 
-    /// Takes messages of the session's until one is answered at once.
+    /// Handles messages of the session until one is answered at once.
     fn poll_new(&mut self, context: &mut Context<'_>) -> Option<Response> {
         while let Poll::Ready(Some(message)) = self.end.poll_receive(context) {
             let answer = match message {
@@ -110,7 +110,8 @@ impl InPlace {
         None
     }
 
-    /// The future is dropped when the running ones are polled next, in this same turn.
+    /// Cancels a call. Its future is dropped when the running futures are polled next, in this
+    /// same poll.
     fn cancelled(&mut self, notification: &Notification) {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -140,7 +141,7 @@ impl InPlace {
         Begun::Running(handle)
     }
 
-    /// Lets what runs go on until some call is answered.
+    /// Polls the running futures until a call is answered.
     fn poll_running(&mut self, context: &mut Context<'_>) -> Option<Response> {
         while let Some(in_flight) = &mut self.in_flight {
             let Poll::Ready(ended) = in_flight.running.poll_next_unpin(context) else { break };
@@ -179,13 +180,13 @@ impl Engine for InPlace {
         }
         self.new_first = !self.new_first;
         let old = if self.new_first { None } else { self.poll_running(context) };
-        // Work that begins here is polled here too, or no waker would be registered for it.
+        // Futures that are added here must be polled here too, to register their wakers.
         let answer = old.or_else(|| self.poll_new(context)).or_else(|| self.poll_running(context));
         match answer {
             Some(response) => {
                 let about = response.id.clone();
                 let event = LinkEvent::Message { message: response.into(), about };
-                // What a call has said comes before what it ends with.
+                // Messages that a call has sent precede its response.
                 Poll::Ready(Some(self.receiver.behind_what_waits(event)))
             }
             None => self.receiver.poll_next(context),
@@ -198,7 +199,7 @@ impl Drop for InPlace {
         self.in_flight = None;
         self.line.end();
         if catch_unwind(AssertUnwindSafe(|| self.served.closed(&self.line.session))).is_err() {
-            tracing::error!("a native handler panicked when a session was over");
+            tracing::error!(session = ?self.line.session, "native handler panicked at the end of a session");
         }
     }
 }
@@ -213,7 +214,7 @@ enum Work {
     Notice(Boxed<()>),
 }
 
-/// One call or notification that the handler works on; gives the answer, if any.
+/// One call or notification that the handler has not finished. Its output is the response, if any.
 struct Running(Work);
 
 impl Future for Running {
@@ -236,14 +237,14 @@ impl Future for Running {
     }
 }
 
-/// The panic itself has gone to the panic hook.
+/// Counts and logs a panic. The panic hook has printed the panic itself.
 fn panicked() -> Error {
     metrics::NATIVE_PANICS.inc();
-    tracing::error!("a native handler panicked");
+    tracing::error!("native handler panicked; its call is answered with an error");
     Error::internal("the server failed")
 }
 
-/// The answer to `initialize`: the server as it is, in the revision that was asked for.
+/// The answer to `initialize`, with the requested revision.
 fn introduce(request: &Request, info: &Info) -> Result<Bytes, Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]

@@ -1,4 +1,4 @@
-//! A handler's way to the client.
+//! Sends messages of a handler to the client.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,19 +12,19 @@ use tokio::sync::oneshot;
 use super::Error;
 use crate::{EventSender, Gone, LinkEvent};
 
-/// Most questions to one client that may wait for an answer; a further one fails.
+/// Maximum number of server requests to one client without a response; a further one fails.
 const ASKED_MAX: usize = 64;
 
-/// What the calls of one session share.
+/// The state that the calls of one session share.
 pub(super) struct Line {
     pub(super) session: SessionId,
     sender: EventSender,
-    /// Few, and nearly always none.
+    /// Server requests without a response. Nearly always empty.
     asked: Mutex<ThinVec<Asked>>,
     questions: AtomicU64,
 }
 
-/// A question to the client, and who waits for its answer.
+/// The id of a server request, and the receiver of its response.
 type Asked = (RequestId, oneshot::Sender<Response>);
 
 impl Line {
@@ -36,28 +36,29 @@ impl Line {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes the client's response to the request that waits for it. Else drops the response.
+    /// Passes the client's response to the server request that waits for it. Drops a response
+    /// without one.
     pub(super) fn answered(&self, response: Response) {
         if let Some(waiting) = response.id.as_ref().and_then(|id| self.closed(id)) {
             let _ = waiting.send(response);
         }
     }
 
-    /// A question is not open any more; who waited for its answer, if it was.
+    /// Removes a server request. Returns the sender of its response, if it was open.
     fn closed(&self, id: &RequestId) -> Option<oneshot::Sender<Response>> {
         let mut asked = self.asked();
         let index = asked.iter().position(|(open, _)| open == id)?;
         Some(asked.swap_remove(index).1)
     }
 
-    /// The session is over: no question will be answered.
+    /// Fails all server requests: the session has ended.
     pub(super) fn end(&self) {
         let unanswered = std::mem::take(&mut *self.asked());
         drop(unanswered);
     }
 }
 
-/// Reaches the client of one session. Cheap to clone.
+/// Sends messages to the client of one session. Cheap to clone.
 #[derive(Clone)]
 pub struct Peer {
     line: Arc<Line>,
@@ -73,13 +74,13 @@ impl Peer {
         Self { line, request: None }
     }
 
-    /// Whose client it is.
+    /// The session of the client.
     pub fn session(&self) -> &SessionId {
         &self.line.session
     }
 
-    /// Sends a notification; `params` is JSON text. It goes where the answer to the
-    /// call goes, and before it. Waits while the session has no room.
+    /// Sends a notification; `params` is JSON text. It is sent on the stream of the call's
+    /// response, before the response. Waits while the queue to the session is full.
     pub async fn notify(
         &self,
         method: impl Into<Method>,
@@ -88,8 +89,8 @@ impl Peer {
         self.send(Notification::new(method.into(), params).into()).await
     }
 
-    /// Tells how far the call has come. Says nothing when the client did not ask for
-    /// it, which is no error (PRG-01). `progress` must rise from one to the next.
+    /// Sends the progress of the call. Sends nothing if the client did not request progress,
+    /// which is not an error (PRG-01). `progress` must increase with each call.
     pub async fn progress(
         &self,
         progress: f64,
@@ -116,10 +117,9 @@ impl Peer {
         }
     }
 
-    /// Asks the client something and waits for its answer: the JSON text of the
-    /// result, or its error. The session bounds the wait: it answers for a client that
-    /// does not. When the future is dropped, the client is told that the answer is no
-    /// longer wanted.
+    /// Sends a request to the client and waits for its response: the JSON text of the result, or
+    /// the error. The session bounds the wait: it answers for a client that does not. If the
+    /// future is dropped, the client gets a `notifications/cancelled`.
     pub async fn ask(
         &self,
         method: impl Into<Method>,
@@ -133,7 +133,7 @@ impl Peer {
             Err(Gone) => None,
         };
         question.open = false;
-        match answered.ok_or_else(|| Error::internal("the session is over"))?.outcome() {
+        match answered.ok_or_else(|| Error::internal("the session has ended"))?.outcome() {
             Ok(result) => Ok(result),
             Err(error) => Err(Error::from_object(&error)),
         }
@@ -145,7 +145,7 @@ impl Peer {
         let (sender, answer) = oneshot::channel();
         let mut asked = self.line.asked();
         if asked.len() >= ASKED_MAX {
-            return Err(Error::internal("too many questions to the client wait for an answer"));
+            return Err(Error::internal("too many requests to the client have no response yet"));
         }
         asked.push((id.clone(), sender));
         drop(asked);
@@ -162,7 +162,7 @@ impl Peer {
     }
 }
 
-/// A question that the client has not answered. Dropped while open, it is withdrawn.
+/// A server request that the client has not answered. Cancelled if it is dropped while open.
 struct Question<'a> {
     peer: &'a Peer,
     id: RequestId,
@@ -176,8 +176,8 @@ impl Drop for Question<'_> {
         }
         let params = format!(r#"{{"requestId":{}}}"#, self.id.to_json());
         let withdrawn = Notification::new(Method::Cancelled, Some(params.as_bytes()));
-        // Without room the notification is dropped. The only effect: the client keeps a
-        // request open whose response is not read.
+        // The notification is dropped if the queue is full. The client then keeps a request open
+        // whose response is not read.
         let _ = self.peer.line.sender.try_send(self.peer.event(withdrawn.into()));
     }
 }

@@ -16,7 +16,7 @@ struct Inner {
     asked: Mutex<Option<Result<Bytes, Error>>>,
 }
 
-/// Does what the method's name says.
+/// A handler whose methods are named by their effects.
 #[derive(Clone, Default)]
 struct Obedient(Arc<Inner>);
 
@@ -108,7 +108,7 @@ impl Talk {
         }
     }
 
-    /// Polls until nothing more happens by itself.
+    /// Polls until nothing is ready. Whether no event was returned.
     fn is_silent(&mut self) -> bool {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         self.link.events.poll_next(&mut context).is_pending()
@@ -116,7 +116,7 @@ impl Talk {
 }
 
 #[tokio::test]
-async fn initialize_is_answered_from_the_info_in_the_revision_that_was_asked_for() {
+async fn initialize_is_answered_from_the_info_with_the_requested_revision() {
     let mut talk = Talk::begin().await;
     talk.request(1, "initialize", r#"{"protocolVersion":"2025-06-18","capabilities":{}}"#);
     let (text, about) = talk.next().await;
@@ -136,7 +136,7 @@ async fn ping_needs_no_handler() {
 
 #[test]
 fn a_call_that_is_ready_at_once_is_answered_by_the_next_poll() {
-    // No runtime: nothing can be spawned here.
+    // Without a runtime, nothing can be spawned.
     let session = SessionId::parse("s").unwrap();
     let mut link = NativeBackend::new(Obedient::default()).open(&session);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -180,7 +180,7 @@ async fn a_cancelled_call_is_dropped_and_never_answered() {
 }
 
 #[tokio::test]
-async fn dropping_the_link_drops_every_running_call_and_says_so() {
+async fn dropping_the_link_drops_every_running_call_and_notifies_the_handler() {
     let mut talk = Talk::begin().await;
     talk.request(1, "hang", "{}");
     talk.request(2, "hang", "{}");
@@ -191,7 +191,7 @@ async fn dropping_the_link_drops_every_running_call_and_says_so() {
 }
 
 #[tokio::test]
-async fn what_a_call_tells_comes_before_its_answer_and_names_the_call() {
+async fn messages_of_a_call_precede_its_response_and_name_the_call() {
     let mut talk = Talk::begin().await;
     talk.request(5, "tell", r#"{"_meta":{"progressToken":"p"}}"#);
     for step in 1..=3 {
@@ -205,14 +205,14 @@ async fn what_a_call_tells_comes_before_its_answer_and_names_the_call() {
 }
 
 #[tokio::test]
-async fn progress_that_nobody_asked_for_is_not_told() {
+async fn progress_that_was_not_requested_is_not_sent() {
     let mut talk = Talk::begin().await;
     talk.request(5, "tell", "{}");
     assert!(talk.next().await.0.contains("notifications/message"));
 }
 
 #[tokio::test]
-async fn a_question_to_the_client_is_answered_by_its_response() {
+async fn a_server_request_is_answered_by_the_clients_response() {
     let mut talk = Talk::begin().await;
     talk.request(9, "ask", "{}");
     let (question, about) = talk.next().await;
@@ -223,7 +223,7 @@ async fn a_question_to_the_client_is_answered_by_its_response() {
 }
 
 #[tokio::test]
-async fn a_clients_error_reaches_whoever_asked() {
+async fn a_clients_error_reaches_the_call_that_sent_the_request() {
     let mut talk = Talk::begin().await;
     talk.request(9, "ask", "{}");
     talk.next().await;
@@ -235,20 +235,20 @@ async fn a_clients_error_reaches_whoever_asked() {
 }
 
 #[tokio::test]
-async fn cancelling_a_call_withdraws_its_question() {
+async fn cancelling_a_call_cancels_its_server_request() {
     let mut talk = Talk::begin().await;
     talk.request(9, "ask", "{}");
     talk.next().await;
     talk.send(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":9}}"#);
     let (text, _) = talk.next().await;
     assert!(text.contains(r#""notifications/cancelled","params":{"requestId":"native-1"}"#));
-    // An answer that comes too late finds nobody.
+    // A late response is dropped.
     talk.send(r#"{"jsonrpc":"2.0","id":"native-1","result":{}}"#);
     assert!(talk.is_silent());
 }
 
 #[tokio::test]
-async fn a_notification_reaches_the_handler_which_may_answer_with_its_own() {
+async fn a_notification_reaches_the_handler_which_may_send_one_of_its_own() {
     let mut talk = Talk::begin().await;
     talk.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
     let (text, about) = talk.next().await;
@@ -258,7 +258,7 @@ async fn a_notification_reaches_the_handler_which_may_answer_with_its_own() {
 }
 
 #[tokio::test]
-async fn a_call_too_many_is_refused_and_the_others_go_on() {
+async fn a_call_above_the_maximum_is_refused_and_the_others_continue() {
     let mut talk = Talk::begin().await;
     for id in 0..CALLS_MAX {
         talk.request(id as i64, "hang", "{}");
@@ -269,7 +269,7 @@ async fn a_call_too_many_is_refused_and_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn a_hanging_call_delays_nobody() {
+async fn a_pending_call_does_not_delay_others() {
     let mut talk = Talk::begin().await;
     talk.request(1, "hang", "{}");
     talk.request(2, "wait", "{}");

@@ -1,7 +1,7 @@
-//! Runs a service's futures inside the polling of the link's events.
+//! Polls a service's futures while the session polls the link's events.
 //!
-//! A call that is ready at its first poll is answered in that poll: no task, no
-//! wake-up. Only what is pending then joins the futures that run side by side.
+//! A call whose future is ready at the first poll is answered in that poll, without a task or a
+//! wake-up. Only a pending future is added to the set of concurrent futures.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -35,15 +35,16 @@ pub(super) struct InPlace<S: Service<RoleServer>> {
     running: FuturesUnordered<Running>,
     /// The running calls that can be cancelled, with their serial numbers.
     calls: HashMap<RequestId, (u64, CancellationToken)>,
-    /// One for each call that ran at the same time so far; never more than `CALLS_MAX`.
+    /// As many as the maximum of concurrent calls so far; at most `CALLS_MAX`.
     peer_loops: Vec<PeerLoop<S>>,
-    /// The peer loops that no call has, the one to be taken next last.
+    /// The peer loops without a call. The last one is taken first.
     free: Vec<usize>,
     serials: u64,
-    /// Cancelled when the session is over.
+    /// Cancelled when the session ends.
     over: CancellationToken,
     is_up: bool,
-    /// Whose turn it is, so that neither new nor old calls starve the other.
+    /// Whether the next poll begins with new messages, so that neither new nor running calls
+    /// starve.
     new_first: bool,
 }
 
@@ -64,7 +65,7 @@ impl<S: Service<RoleServer>> InPlace<S> {
         }
     }
 
-    /// Takes messages of the session's until one is answered at once.
+    /// Handles messages of the session until one is answered at once.
     fn poll_new(&mut self, context: &mut Context<'_>) -> Option<Response> {
         while let Poll::Ready(Some(message)) = self.end.poll_receive(context) {
             let answer = match message {
@@ -110,7 +111,7 @@ impl<S: Service<RoleServer>> InPlace<S> {
         let peer = self.peer_loops[peer_loop].peer().clone();
         let token = self.over.child_token();
         let mut context = RequestContext::new(read::id(&request.id), peer);
-        // The service may cancel its own token, which is no cancellation of the call.
+        // The service may cancel its own token, which does not cancel the call.
         context.ct = token.child_token();
         context.meta = asked.meta;
         context.extensions = asked.extensions;
@@ -141,17 +142,17 @@ impl<S: Service<RoleServer>> InPlace<S> {
     fn release(&mut self, ended: &Ended) {
         self.peer_loops[ended.peer_loop].belongs_to(None);
         self.free.push(ended.peer_loop);
-        // What the call has left behind may go.
+        // Ends tasks of the call that still run.
         ended.token.cancel();
     }
 
-    /// Lets what runs go on until some call is answered.
+    /// Polls the running futures until a call is answered.
     fn poll_running(&mut self, context: &mut Context<'_>) -> Option<Response> {
         while !self.running.is_empty() {
             let Poll::Ready(Some(ended)) = self.running.poll_next_unpin(context) else { break };
             self.release(&ended);
-            // A call that is not on the list was cancelled and gets no response (CAN-01).
-            // Its id may belong to another call by now.
+            // A call that is not in `calls` was cancelled and gets no response (CAN-01).
+            // Another call may have its id by now.
             if self.calls.get(&ended.id).is_some_and(|(serial, _)| *serial == ended.serial) {
                 self.calls.remove(&ended.id);
                 return Some(ended.answer());
@@ -170,7 +171,7 @@ impl<S: Service<RoleServer>> InPlace<S> {
                     token.cancel();
                 }
             }
-            // Questions were renamed, so their progress has to be.
+            // The progress tokens of server requests were replaced, so they are restored here.
             ClientNotification::ProgressNotification(progress) => {
                 if let NumberOrString::String(name) = &progress.params.progress_token.0
                     && let Some((asker, number)) = peer_loop::question(name)
@@ -209,13 +210,13 @@ impl<S: Service<RoleServer>> Engine for InPlace<S> {
         }
         self.new_first = !self.new_first;
         let old = if self.new_first { None } else { self.poll_running(context) };
-        // Work that begins here is polled here too, or no waker would be registered for it.
+        // Futures that are added here must be polled here too, to register their wakers.
         let answer = old.or_else(|| self.poll_new(context)).or_else(|| self.poll_running(context));
         match answer {
             Some(response) => {
                 let about = response.id.clone();
                 let event = LinkEvent::Message { message: response.into(), about };
-                // What a call has said comes before what it ends with.
+                // Messages that a call has sent precede its response.
                 Poll::Ready(Some(self.receiver.behind_what_waits(event)))
             }
             None => self.receiver.poll_next(context),
@@ -232,7 +233,7 @@ impl<S: Service<RoleServer>> Drop for InPlace<S> {
 
 type Boxed = Pin<Box<dyn Future<Output = Result<ServerResult, ErrorData>> + Send>>;
 
-/// One call that the service works on.
+/// One call that the service has not finished.
 struct Running {
     id: RequestId,
     serial: u64,
@@ -241,7 +242,7 @@ struct Running {
     future: Boxed,
 }
 
-/// A call that the service has done with.
+/// A call that the service has finished.
 struct Ended {
     id: RequestId,
     serial: u64,
@@ -290,7 +291,7 @@ fn session_id(id: &NumberOrString) -> RequestId {
     }
 }
 
-/// The handshake as `rmcp`'s own loop would do it.
+/// Handles `initialize` as `rmcp`'s own loop does.
 async fn initialize<S: Service<RoleServer>>(
     service: &S,
     mut client: InitializeRequestParams,
@@ -302,7 +303,10 @@ async fn initialize<S: Service<RoleServer>>(
     let ServerResult::InitializeResult(mut server) =
         service.handle_request(request, context).await?
     else {
-        return Err(ErrorData::internal_error("the server did not introduce itself", None));
+        return Err(ErrorData::internal_error(
+            "the server did not answer `initialize` with its result",
+            None,
+        ));
     };
     let supported = service.supported_protocol_versions();
     server.protocol_version =
@@ -312,7 +316,7 @@ async fn initialize<S: Service<RoleServer>>(
     Ok(ServerResult::InitializeResult(server))
 }
 
-/// The version that was asked for where the server has it, else one of its own.
+/// The requested version if the server supports it, otherwise one of the server's.
 fn negotiated(
     asked: &ProtocolVersion,
     preferred: ProtocolVersion,

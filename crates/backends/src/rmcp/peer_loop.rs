@@ -1,10 +1,9 @@
-//! A way for one call at a time to reach the client.
+//! Sends the messages of one call at a time to the client.
 //!
-//! `rmcp` makes a [`Peer`] only together with a loop that carries out what the peer
-//! asks for, and forgets which call asked. So each call that runs gets a peer and a
-//! loop for itself: what comes out of the loop belongs to the call. A peer loop outlives its
-//! call and is given to the next one, because a service may keep the peer; what it
-//! says between two calls belongs to none.
+//! `rmcp` creates a [`Peer`] only together with a loop, which does not record which call sent a
+//! message. So each running call has a peer and a loop of its own, and every message of the loop
+//! belongs to that call. A peer loop is reused for later calls, because a service may keep the
+//! peer. Messages between two calls belong to none.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -26,13 +25,13 @@ use tokio::sync::Notify;
 use super::read;
 use crate::{EventSender, Gone, LinkEvent, metrics};
 
-/// Most questions of one peer loop that wait for an answer, or whose answer waits for the
-/// service; a further one fails.
+/// Maximum number of server requests of one peer loop that have no response, or whose response
+/// the service has not received; a further one fails.
 const ASKED_MAX: usize = 64;
-/// Most notifications that wait for the service; a further one is dropped.
+/// Maximum number of queued notifications to the service; a further one is dropped.
 const NOTIFICATIONS_MAX: usize = 64;
 
-/// One peer, its loop, and whose it is.
+/// One peer with its loop, and the call that has it.
 pub(super) struct PeerLoop<S: Service<RoleServer>> {
     /// Ends the loop when it is dropped.
     running: RunningService<RoleServer, Listener<S>>,
@@ -40,12 +39,12 @@ pub(super) struct PeerLoop<S: Service<RoleServer>> {
 }
 
 impl<S: Service<RoleServer>> PeerLoop<S> {
-    /// Has to be called from within a tokio runtime.
+    /// Must be called from within a tokio runtime.
     pub(super) fn open(number: usize, service: &Arc<S>, sender: EventSender) -> Self {
         let held = Arc::new(Held { number, state: Mutex::default(), arrived: Notify::new() });
         let wire = Wire { held: Arc::clone(&held), sender };
         let listener = Listener(Arc::clone(service));
-        // The client's introduction is left out here, since `rmcp` would log it.
+        // The client's info is left out here, since `rmcp` would log it.
         let running = ::rmcp::service::serve_directly(listener, wire, None);
         Self { running, held }
     }
@@ -54,12 +53,12 @@ impl<S: Service<RoleServer>> PeerLoop<S> {
         self.running.peer()
     }
 
-    /// From now on, or never more, what is said belongs to this request.
+    /// Sets the request to which further messages belong; `None` for no request.
     pub(super) fn belongs_to(&self, about: Option<RequestId>) {
         self.held.state().about = about;
     }
 
-    /// Lets the service hear a notification of the client's.
+    /// Enqueues a notification of the client for the service.
     pub(super) fn notified(&self, notification: ClientNotification) {
         let mut state = self.held.state();
         if state.notifications.len() < NOTIFICATIONS_MAX {
@@ -69,7 +68,8 @@ impl<S: Service<RoleServer>> PeerLoop<S> {
         }
     }
 
-    /// Hears the client's answer to question `number`; one to no question is dropped.
+    /// Enqueues the client's response to server request `number`. A response to no open request is
+    /// dropped.
     pub(super) fn answered(&self, number: i64, response: &Response) {
         let mut state = self.held.state();
         if state.asked.remove(&number).is_none() {
@@ -84,48 +84,48 @@ impl<S: Service<RoleServer>> PeerLoop<S> {
         self.held.arrived.notify_one();
     }
 
-    /// The token that `rmcp` gave question `number`.
+    /// The progress token that `rmcp` gave server request `number`.
     pub(super) fn token(&self, number: i64) -> Option<ProgressToken> {
         self.held.state().asked.get(&number).cloned()
     }
 }
 
-/// The name under which the client sees question `number` of a peer loop; `rmcp` counts the
-/// questions of each peer loop from 0.
+/// The id of server request `number` of a peer loop for the client. `rmcp` numbers the requests of
+/// each peer loop from 0.
 fn name(peer_loop: usize, number: i64) -> String {
     format!("rmcp-{peer_loop}-{number}")
 }
 
-/// The peer loop and the number of a question.
+/// The peer loop and the number of the server request with this id.
 pub(super) fn question(name: &str) -> Option<(usize, i64)> {
     let (peer_loop, number) = name.strip_prefix("rmcp-")?.split_once('-')?;
     Some((peer_loop.parse().ok()?, number.parse().ok()?))
 }
 
-/// What a peer loop and its loop share.
+/// The state that a [`PeerLoop`] and its transport share.
 struct Held {
     number: usize,
     state: Mutex<State>,
-    /// Tells the loop that there is something to hear.
+    /// Notifies the loop of queued messages.
     arrived: Notify,
 }
 
 #[derive(Default)]
 struct State {
     about: Option<RequestId>,
-    /// The questions that have no answer yet, and their progress tokens.
+    /// The progress tokens of server requests without a response, by number.
     asked: HashMap<i64, ProgressToken>,
     answers: VecDeque<ClientJsonRpcMessage>,
     notifications: VecDeque<ClientJsonRpcMessage>,
 }
 
 impl Held {
-    /// Nothing panics under this lock, so a poisoned one is as good as any.
+    /// Locks also a poisoned mutex: no code panics while it holds it.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a question one that no other peer loop can have asked.
+    /// Replaces id and progress token of a server request by ones that no other peer loop uses.
     fn rename(&self, request: &mut ServerRequest, id: &NumberOrString) -> Result<String, NotSaid> {
         let NumberOrString::Number(number) = *id else { return Err(NotSaid::Unreadable) };
         let mut state = self.state();
@@ -141,7 +141,7 @@ impl Held {
         Ok(name)
     }
 
-    /// The message as the client gets it.
+    /// Converts a message to the one that the client gets.
     fn message(&self, message: ServerJsonRpcMessage) -> Result<Message, NotSaid> {
         let message = match message {
             JsonRpcMessage::Request(mut asked) => {
@@ -158,7 +158,7 @@ impl Held {
                 }
                 JsonRpcMessage::Notification(told)
             }
-            // A peer loop is never asked anything, so it has nothing to answer.
+            // A peer loop gets no requests, so it sends no responses.
             JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_) => {
                 return Err(NotSaid::Unreadable);
             }
@@ -168,18 +168,18 @@ impl Held {
     }
 }
 
-/// Why the client does not hear something.
+/// Why a message was not sent to the client.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotSaid {
     #[error(transparent)]
     Gone(#[from] Gone),
-    #[error("too many questions to the client wait for an answer")]
+    #[error("too many requests to the client have no response yet")]
     TooManyQuestions,
-    #[error("the message is none that a server may send")]
+    #[error("the message is not one that a server may send")]
     Unreadable,
 }
 
-/// What a loop takes for its transport.
+/// The transport of a peer's loop.
 struct Wire {
     held: Arc<Held>,
     sender: EventSender,
@@ -188,7 +188,7 @@ struct Wire {
 impl Transport<RoleServer> for Wire {
     type Error = NotSaid;
 
-    /// Says it at once where there is room, so that nothing overtakes it.
+    /// Sends the message in this call if the queue has room, so that messages stay in order.
     fn send(
         &mut self,
         message: ServerJsonRpcMessage,
@@ -215,7 +215,7 @@ impl Transport<RoleServer> for Wire {
             if next.is_some() {
                 return next;
             }
-            // What arrives in between leaves a permit.
+            // A message that is enqueued before the wait leaves a permit.
             self.held.arrived.notified().await;
         }
     }
@@ -225,7 +225,7 @@ impl Transport<RoleServer> for Wire {
     }
 }
 
-/// Passes notifications on to the service. Requests take a shorter way.
+/// Passes notifications to the service. [`super::engine`] passes requests to it directly.
 struct Listener<S>(Arc<S>);
 
 impl<S: Service<RoleServer>> Service<RoleServer> for Listener<S> {
@@ -234,7 +234,7 @@ impl<S: Service<RoleServer>> Service<RoleServer> for Listener<S> {
         _: ClientRequest,
         _: RequestContext<RoleServer>,
     ) -> Result<ServerResult, ErrorData> {
-        Err(ErrorData::internal_error("a lane takes no requests", None))
+        Err(ErrorData::internal_error("a peer loop takes no requests", None))
     }
 
     async fn handle_notification(
@@ -251,9 +251,9 @@ impl<S: Service<RoleServer>> Service<RoleServer> for Listener<S> {
     }
 }
 
-/// The panic itself has gone to the panic hook.
+/// Counts and logs a panic. The panic hook has printed the panic itself.
 pub(super) fn panicked() -> ErrorData {
     metrics::NATIVE_PANICS.inc();
-    tracing::error!("an rmcp service panicked");
+    tracing::error!("rmcp service panicked; its call is answered with an error");
     ErrorData::internal_error("the server failed", None)
 }

@@ -1,9 +1,8 @@
-//! Reads a client's messages straight into `rmcp`'s types.
+//! Decodes a client's messages directly into `rmcp`'s types.
 //!
-//! `rmcp`'s own reading buffers a message and tries one type after another. Here the
-//! method names the type; only what is not of the handshake revisions is left to
-//! `rmcp`. Parameters that are not the method's are refused as such (RPC-13), where
-//! `rmcp` would take the request for one of an unknown method.
+//! `rmcp`'s own decoder buffers a message and tries one type after another. This module selects
+//! the type by the method; only methods outside the handshake revisions are left to `rmcp`.
+//! Invalid parameters are refused as such (RPC-13), while `rmcp` would report an unknown method.
 
 #![expect(deprecated, reason = "rmcp deprecates logging, which the handshake revisions have")]
 
@@ -22,7 +21,7 @@ use ::rmcp::model::{
 use protocol::{Method, Notification, Request, RequestId, Response};
 use serde::de::DeserializeOwned;
 
-/// A request as a service takes it: its metadata apart from the rest.
+/// A decoded request for a service, with its metadata separate.
 pub(super) struct Asked {
     pub(super) request: ClientRequest,
     pub(super) meta: RequestMetaObject,
@@ -64,7 +63,7 @@ where
 {
     let text = request.params();
     let mut params: P = typed(text.as_deref().unwrap_or(b"{}"))?;
-    // A service finds the metadata in its context, as behind any transport of `rmcp`.
+    // A service reads the metadata from its context, as with any transport of `rmcp`.
     let meta = params.meta_mut().take().unwrap_or_default();
     Ok(Asked { meta, ..plain(model::Request::<M, P>::new(params).into()) })
 }
@@ -95,7 +94,7 @@ fn typed<T: DeserializeOwned>(json: &[u8]) -> Result<T, ErrorData> {
     serde_json::from_slice(json).map_err(|error| ErrorData::invalid_params(error.to_string(), None))
 }
 
-/// `None` when it is not one that `rmcp` can take.
+/// Decodes a notification; `None` if `rmcp` has no type for it.
 pub(super) fn notification(notification: &Notification) -> Option<ClientNotification> {
     match notification.method {
         Method::Initialized => Some(InitializedNotification::default().into()),
@@ -103,11 +102,12 @@ pub(super) fn notification(notification: &Notification) -> Option<ClientNotifica
     }
 }
 
-/// The client's answer to a question; an error where it is none.
+/// Decodes the client's response to a server request.
 pub(super) fn answer(response: &Response) -> Result<ClientResult, ErrorData> {
     match response.outcome() {
-        Ok(result) => serde_json::from_slice(&result)
-            .map_err(|_| ErrorData::internal_error("the client's answer cannot be read", None)),
+        Ok(result) => serde_json::from_slice(&result).map_err(|_| {
+            ErrorData::internal_error("the client's response cannot be decoded", None)
+        }),
         Err(error) => Err(serde_json::from_slice(&error).unwrap_or_else(|_| {
             ErrorData::internal_error("the client answered with a malformed error", None)
         })),

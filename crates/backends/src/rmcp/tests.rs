@@ -28,7 +28,7 @@ struct Seen {
     go: Notify,
 }
 
-/// Does what the tool's name says.
+/// A service whose tools are named by their effects.
 #[derive(Clone, Default)]
 struct Obedient(Arc<Seen>);
 
@@ -135,7 +135,7 @@ async fn ask(peer: &Peer<RoleServer>) -> Result<CallToolResponse, ErrorData> {
     }
 }
 
-/// A link to an [`Obedient`] service, with what it has seen.
+/// A link to an [`Obedient`] service, and what the service has recorded.
 struct Open {
     link: Link,
     seen: Arc<Seen>,
@@ -151,7 +151,7 @@ impl Open {
         Self { link, seen }
     }
 
-    /// A link whose handshake is over.
+    /// A link after the handshake.
     async fn initialized() -> Self {
         let mut open = Self::new().await;
         open.send(1, "initialize", initialize("2025-11-25"));
@@ -176,10 +176,10 @@ impl Open {
         self.link.sender.send(notification.into()).unwrap();
     }
 
-    /// The next thing said, and what it is about.
+    /// The next message, and the request to which it belongs.
     async fn next_message(&mut self) -> (Value, Option<RequestId>) {
         let next = tokio::time::timeout(Duration::from_secs(10), self.link.events.next());
-        match next.await.expect("something is said") {
+        match next.await.expect("a message arrives") {
             Some(LinkEvent::Message { message, about }) => {
                 (serde_json::from_slice(message.raw()).unwrap(), about)
             }
@@ -193,7 +193,7 @@ impl Open {
         message
     }
 
-    /// Lets everything happen that can happen; nothing is said meanwhile.
+    /// Runs all tasks until none is ready. Asserts that no message is sent meanwhile.
     async fn settle(&mut self) {
         for _ in 0..100 {
             tokio::task::yield_now().await;
@@ -213,7 +213,7 @@ fn initialize(version: &str) -> Value {
 }
 
 #[tokio::test]
-async fn the_handshake_agrees_on_what_was_asked_for_where_the_service_has_it() {
+async fn the_handshake_selects_the_requested_revision_if_the_service_supports_it() {
     for (asked, agreed) in [
         ("2024-11-05", "2024-11-05"),
         ("2025-03-26", "2025-03-26"),
@@ -230,14 +230,14 @@ async fn the_handshake_agrees_on_what_was_asked_for_where_the_service_has_it() {
 }
 
 #[tokio::test]
-async fn the_service_hears_that_the_handshake_is_over() {
+async fn the_service_receives_the_end_of_the_handshake() {
     let mut open = Open::initialized().await;
     open.settle().await;
     assert_eq!(open.seen.initialized.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
-async fn parameters_that_are_not_the_methods_are_refused_as_such() {
+async fn invalid_parameters_are_refused_as_such() {
     let mut open = Open::initialized().await;
     for (method, params) in [
         ("tools/call", json!({ "nam": "x" })),
@@ -262,7 +262,7 @@ async fn an_error_keeps_its_data() {
 }
 
 #[tokio::test]
-async fn metadata_is_found_in_the_context() {
+async fn the_context_has_the_metadata() {
     let mut open = Open::initialized().await;
     let params = json!({ "name": "meta", "_meta": { "progressToken": 7, "x": "y" } });
     open.send(2, "tools/call", params);
@@ -271,7 +271,7 @@ async fn metadata_is_found_in_the_context() {
 }
 
 #[tokio::test]
-async fn what_calls_say_side_by_side_belongs_to_each() {
+async fn messages_of_concurrent_calls_belong_to_their_calls() {
     let mut open = Open::initialized().await;
     for id in 2..6 {
         open.call(id, "log");
@@ -289,7 +289,7 @@ async fn what_calls_say_side_by_side_belongs_to_each() {
 }
 
 #[tokio::test]
-async fn what_a_task_of_a_call_says_belongs_to_the_call() {
+async fn messages_of_a_task_of_a_call_belong_to_the_call() {
     let mut open = Open::initialized().await;
     open.call(1, "wait");
     open.call(2, "log from a task");
@@ -298,7 +298,7 @@ async fn what_a_task_of_a_call_says_belongs_to_the_call() {
 }
 
 #[tokio::test]
-async fn what_is_said_after_a_call_belongs_to_none() {
+async fn messages_after_a_call_belong_to_none() {
     let mut open = Open::initialized().await;
     open.call(2, "keep the peer");
     open.answer(2).await;
@@ -317,7 +317,7 @@ async fn progress_carries_the_clients_token() {
 }
 
 #[tokio::test]
-async fn questions_asked_side_by_side_get_their_own_answers() {
+async fn concurrent_server_requests_get_their_own_responses() {
     let mut open = Open::initialized().await;
     open.call(2, "ask");
     open.call(3, "ask");
@@ -329,14 +329,14 @@ async fn questions_asked_side_by_side_get_their_own_answers() {
         second["params"]["_meta"]["progressToken"]
     );
     assert_ne!(first_about, second_about);
-    // The later question is answered first.
+    // The later request is answered first.
     for (question, about) in [(second, second_about), (first, first_about)] {
         let Some(RequestId::Number(call)) = about else { panic!() };
         let id = RequestId::from(question["id"].as_str().unwrap());
         let result = json!({ "action": "accept", "content": { "call": call } }).to_string();
         let answer = Response::result(id, result.as_bytes());
         open.link.sender.send(answer.clone().into()).unwrap();
-        // A second answer to one question is dropped.
+        // A second response to one request is dropped.
         open.link.sender.send(answer.into()).unwrap();
         let text = open.answer(call).await["result"]["content"][0]["text"].clone();
         assert_eq!(text, json!({ "call": call }).to_string());
@@ -345,7 +345,7 @@ async fn questions_asked_side_by_side_get_their_own_answers() {
 }
 
 #[tokio::test]
-async fn an_error_of_the_clients_reaches_who_asked() {
+async fn an_error_of_the_client_reaches_the_call_that_sent_the_request() {
     let mut open = Open::initialized().await;
     open.call(2, "ask");
     let (question, _) = open.next_message().await;
@@ -355,7 +355,7 @@ async fn an_error_of_the_clients_reaches_who_asked() {
 }
 
 #[tokio::test]
-async fn progress_of_a_question_reaches_the_service_under_its_own_token() {
+async fn progress_of_a_server_request_reaches_the_service_with_its_own_token() {
     let mut open = Open::initialized().await;
     open.call(2, "ask");
     let (question, _) = open.next_message().await;
@@ -366,7 +366,7 @@ async fn progress_of_a_question_reaches_the_service_under_its_own_token() {
 }
 
 #[tokio::test]
-async fn a_cancelled_call_is_told_and_not_answered() {
+async fn the_service_is_notified_of_a_cancelled_call_which_is_not_answered() {
     let mut open = Open::initialized().await;
     open.call(2, "until cancelled");
     open.settle().await;
@@ -383,7 +383,7 @@ async fn a_cancelled_call_is_told_and_not_answered() {
 }
 
 #[tokio::test]
-async fn a_panic_is_answered_and_harms_no_other_call() {
+async fn a_panic_is_answered_and_does_not_affect_other_calls() {
     let mut open = Open::initialized().await;
     open.call(2, "wait");
     for tool in ["panic", "panic later"] {
@@ -395,7 +395,7 @@ async fn a_panic_is_answered_and_harms_no_other_call() {
 }
 
 #[tokio::test]
-async fn a_factory_that_panics_takes_down_its_link_alone() {
+async fn a_factory_that_panics_ends_only_its_link() {
     let backend = RmcpBackend::new(|_| -> Obedient { panic!("as told") });
     let mut link = backend.open(&SessionId::parse("session").unwrap());
     assert!(matches!(link.events.next().await, Some(LinkEvent::Down { .. })));
@@ -414,7 +414,7 @@ async fn too_many_calls_at_once_are_refused() {
 }
 
 #[tokio::test]
-async fn a_dropped_link_leaves_nothing_behind() {
+async fn a_dropped_link_ends_every_loop_and_future() {
     let mut open = Open::initialized().await;
     open.call(2, "hang");
     open.call(3, "until cancelled");
@@ -433,7 +433,7 @@ async fn a_dropped_link_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_question_is_found_again_by_its_name() {
+fn the_id_of_a_server_request_decodes_to_its_peer_loop_and_number() {
     assert_eq!(peer_loop::question("rmcp-3-17"), Some((3, 17)));
     for name in ["rmcp-3", "rmcp-x-1", "native-1", "", "rmcp-1-"] {
         assert_eq!(peer_loop::question(name), None, "{name}");

@@ -16,11 +16,11 @@ use super::children::{MARK, Place};
 use crate::guard::{self, Bounds};
 use crate::metrics;
 
-/// How often a process is looked after where the kernel cannot tell of its end.
+/// How often a process is polled if the kernel cannot notify of its end.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How often the descendants of a killed guard are looked for, since new ones may
-/// appear while the old ones are killed.
+/// How often the descendants of a killed guard are searched for: new ones may be started while
+/// others are killed.
 const SEARCHES_MAX: usize = 10;
 
 /// The standard streams of a process, on the node's side.
@@ -30,7 +30,7 @@ pub(super) struct Streams {
     pub(super) stderr: ChildStderr,
 }
 
-/// A running process. Dropped before its end was seen, it is buried.
+/// A running process. If it is dropped before its end, it is killed and reaped.
 pub(super) struct Child(Option<UnreapedChild>);
 
 impl Child {
@@ -39,7 +39,7 @@ impl Child {
     }
 
     fn unreaped(&self) -> &UnreapedChild {
-        // Taken only by what consumes the child.
+        // Only methods that consume the child take it.
         self.0.as_ref().expect("a child has its process until it is dropped")
     }
 
@@ -53,19 +53,18 @@ impl Child {
         Some(Streams { stdin, stdout, stderr: process.stderr.take()? })
     }
 
-    /// Sets limits from outside where no guard does it from inside. The process may
-    /// have done its first steps by then.
+    /// Sets the limits of a process without a guard. The process may have run for a moment before.
     pub(super) fn bound(&self, bounds: &Bounds) {
         let unreaped = self.unreaped();
         if !unreaped.is_guarded()
             && let Err(error) = bounds.apply(Some(unreaped.pid()))
         {
-            tracing::warn!(%error, "the limits of a server could not be set");
+            tracing::warn!(%error, "limits of a stdio server could not be set; it runs without them");
         }
     }
 
-    /// Returns when the process has ended. It stays a zombie, so that the kernel gives
-    /// its id to no other process before its group is killed.
+    /// Returns when the process has ended. The process stays a zombie, so that the kernel does
+    /// not reuse its id before its group is killed.
     pub(super) async fn ended(&self) {
         let pid = self.unreaped().pid();
         match watch(pid) {
@@ -78,15 +77,15 @@ impl Child {
         }
     }
 
-    /// Has the process ended, reaped or not?
+    /// Whether the process has ended, reaped or not.
     pub(super) fn has_ended(&self) -> bool {
         has_ended(self.unreaped().pid())
     }
 
-    /// Asks the process to go.
+    /// Sends `SIGTERM` to the process and its group, once.
     pub(super) fn terminate(&self) {
         let unreaped = self.unreaped();
-        // A guard passes it on to the group, which would otherwise hear it twice.
+        // A guard passes the signal on to the group, which would otherwise receive it twice.
         let _ = if unreaped.is_guarded() {
             kill_process(unreaped.pid(), Signal::TERM)
         } else {
@@ -94,7 +93,7 @@ impl Child {
         };
     }
 
-    /// Makes the process go, by its guard where it has one.
+    /// Ends the process at once, by its guard if it has one.
     pub(super) fn hang_up(&self) {
         self.unreaped().hang_up();
     }
@@ -104,7 +103,7 @@ impl Child {
         self.unreaped().kill();
     }
 
-    /// The process itself, for one that ended or was told to.
+    /// Takes the process of a child that has ended or was signalled to end.
     pub(super) fn into_unreaped(mut self) -> Option<UnreapedChild> {
         self.0.take()
     }
@@ -113,14 +112,14 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         if let Some(unreaped) = self.0.take() {
-            // At once: the node itself may be about to exit.
+            // The signal is sent here, since the node may be about to exit.
             unreaped.hang_up();
             unreaped.place.0.clone().reap(unreaped);
         }
     }
 }
 
-/// A process to which nothing is sent any more, and which is not reaped yet.
+/// A process whose input is closed, and which is not reaped yet.
 pub(super) struct UnreapedChild {
     process: std::process::Child,
     place: Place,
@@ -148,7 +147,7 @@ impl UnreapedChild {
         let _ = kill_process_group(self.pid(), Signal::KILL);
     }
 
-    /// Has the process ended? If so, nothing of it is left now.
+    /// Whether the process has ended. If so, reaps it and kills its descendants.
     pub(super) fn is_over(&mut self) -> bool {
         if !has_ended(self.pid()) {
             return false;
@@ -160,19 +159,19 @@ impl UnreapedChild {
         true
     }
 
-    /// Kills what is left of the group of a process that has ended, and reaps it. Gives
-    /// its status, and whether its descendants have to be searched for, which takes a
-    /// while: its guard was killed.
+    /// Kills the group of a process that has ended, and reaps the process. Returns its status, and
+    /// whether its descendants must be searched for because its guard was killed. That search is
+    /// slow.
     pub(super) fn finish(&mut self) -> (Option<ExitStatus>, bool) {
-        // Has no effect after a guard's orderly end, which leaves no process.
+        // Has no effect after a guard's normal exit, which leaves no process.
         self.kill();
         let status = self.process.wait().ok();
         let is_orderly = status.is_some_and(|status| status.code().is_some());
         (status, self.is_guarded() && !is_orderly)
     }
 
-    /// Kills the descendants of a guard that did not end by itself. They are orphans now;
-    /// the mark in their environment identifies them.
+    /// Kills the descendants of a guard that was killed. They are orphans now; the mark in their
+    /// environment identifies them.
     pub(super) fn kill_marked(&self) {
         let mark = format!("{MARK}={}", self.mark).into_bytes();
         let is_marked = |pid: &Pid| {
@@ -195,14 +194,14 @@ impl UnreapedChild {
     }
 }
 
-/// Something that becomes readable when the process has ended.
+/// A descriptor that becomes readable when the process has ended.
 #[expect(deprecated, reason = "sound for an owned descriptor, and its successor is unsafe")]
 fn watch(pid: Pid) -> io::Result<AsyncFd<OwnedFd>> {
     let descriptor = pidfd_open(pid, PidfdFlags::empty())?;
     AsyncFd::with_interest(descriptor, Interest::READABLE)
 }
 
-/// Has the process ended, reaped or not?
+/// Whether the process has ended, reaped or not.
 fn has_ended(pid: Pid) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     !matches!(waitid(WaitId::Pid(pid), options), Ok(None))

@@ -1,8 +1,8 @@
-//! All children of a node: how many there may be, who starts them, who buries them.
+//! All child processes of a node: bounds their number, starts them and reaps them.
 //!
-//! Children are started by one thread that lives as long as any of them: the kernel
-//! tells a guard that its parent died when the *thread* dies that started it. The same
-//! thread buries children that were let go of without ceremony.
+//! One thread starts all children and runs until the last one has ended: the kernel signals a
+//! guard that its parent died when the *thread* that started it ends. The same thread reaps
+//! children that were dropped while they ran.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -22,26 +22,26 @@ use super::child::{Child, UnreapedChild};
 use crate::guard::{Bounds, Guard};
 use crate::metrics;
 
-/// What a child inherits of the node's environment: where programs, the user's files
-/// and temporary files are, and how to write texts and times. Nothing else.
+/// The variables that a child inherits from the node's environment: the places of programs, the
+/// user's files and temporary files, the locale and the time zone.
 pub const INHERITED: &[&str] =
     &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
 
-/// The variable by which a child's descendants are found when its guard was killed.
+/// The variable that identifies a child's descendants after its guard was killed.
 pub(super) const MARK: &str = "ROUNDHOUSE_CHILD";
 
-/// How often the dead are looked after while there are any.
+/// How often the thread checks whether dropped children have ended.
 const BURYING_EVERY: Duration = Duration::from_millis(20);
 
-/// How long a guard may take to kill what it guards before it is killed with its group.
+/// How long a guard may take to kill its descendants before it is killed with its group.
 const GUARD_GRACE: Duration = Duration::from_secs(2);
 
 /// Bounds of a node's children.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChildrenSettings {
-    /// Most processes of tenants that the node runs at a time; the link of a further
-    /// one is down at once.
+    /// Maximum number of processes of tenants on the node; the link of a further one is down at
+    /// once.
     pub children_max: usize,
 }
 
@@ -61,17 +61,18 @@ struct Inner {
     inherited: Vec<(OsString, OsString)>,
     running: AtomicUsize,
     none_left: Notify,
-    /// Makes marks of this node's children differ from those of any other.
+    /// Part of every mark, so that marks of different nodes differ.
     name_seed: u128,
     marks: AtomicU64,
     thread: OnceLock<Option<SyncSender<Task>>>,
 }
 
 impl Children {
-    /// No children yet. `environment` is the node's own, of which they get [`INHERITED`].
+    /// Starts without children. `environment` is the node's own, of which children inherit
+    /// [`INHERITED`].
     ///
-    /// Without a guard a child is killed as a process group and only while the node
-    /// lives: what left the group with `setsid`, or outlived a killed node, stays.
+    /// Without a guard, only the process group of a child is killed, and only while the node
+    /// runs. Processes that left the group with `setsid`, or whose node was killed, keep running.
     pub fn new(
         settings: ChildrenSettings,
         guard: Option<Guard>,
@@ -92,13 +93,13 @@ impl Children {
         }))
     }
 
-    /// How many run now, are being started or are being stopped.
+    /// The number of children that run, are being started or are being stopped.
     pub fn count(&self) -> usize {
         self.0.running.load(Ordering::Acquire)
     }
 
-    /// Returns when no child is left, for a node that stops. Every wait of a child's
-    /// end is bounded by its backend's grace.
+    /// Returns when no child is left, for a node that stops. The wait for each child is bounded
+    /// by its backend's grace period.
     pub async fn stopped(&self) {
         loop {
             let mut none_left = std::pin::pin!(self.0.none_left.notified());
@@ -110,7 +111,7 @@ impl Children {
         }
     }
 
-    /// A place for one more child, if there is one.
+    /// Takes a permit for one more child, if one is left.
     pub(super) fn place(&self) -> Option<Place> {
         let more = |running| (running < self.0.settings.children_max).then_some(running + 1);
         self.0.running.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
@@ -137,10 +138,10 @@ impl Children {
         self.0.guard.is_some()
     }
 
-    /// Makes sure that a child which was told to end does so, and reaps it.
+    /// Waits in the thread for the end of a signalled child, kills it if it is late, and reaps it.
     pub(super) fn reap(&self, unreaped: UnreapedChild) {
         if self.send(Task::Reap(Box::new(unreaped))).is_err() {
-            tracing::error!("a child could not be handed over to be stopped");
+            tracing::error!("child process not reaped: the thread of the children has ended");
         }
     }
 
@@ -165,7 +166,7 @@ impl Children {
 
     fn send(&self, task: Task) -> io::Result<()> {
         let thread = self.0.thread.get_or_init(|| {
-            // Each place has at most two tasks under way, so the queue is never full.
+            // Each permit has at most two tasks in the queue, so the queue is never full.
             let (tasks, received) = sync_channel(2 * self.0.settings.children_max + 2);
             let thread = std::thread::Builder::new().name("children".into());
             thread.spawn(move || Thread::default().run(&received)).ok().map(|_| tasks)
@@ -175,7 +176,7 @@ impl Children {
     }
 }
 
-/// One child's place among the node's children; given back when dropped.
+/// The permit of one child; released when dropped.
 pub(super) struct Place(pub(super) Children);
 
 impl Drop for Place {
@@ -187,7 +188,7 @@ impl Drop for Place {
     }
 }
 
-/// What the thread is asked to do.
+/// A task for the thread.
 enum Task {
     Start(Box<Start>),
     Reap(Box<UnreapedChild>),
@@ -201,10 +202,10 @@ struct Start {
     reply: oneshot::Sender<io::Result<Child>>,
 }
 
-/// Runs while there may be a child to start or to reap.
+/// The thread that starts and reaps children. Runs until [`Children`] and all permits are dropped.
 #[derive(Default)]
 struct Thread {
-    /// At most one for each place.
+    /// At most one for each permit.
     reaping: VecDeque<(Box<UnreapedChild>, Instant)>,
 }
 
@@ -222,7 +223,7 @@ impl Thread {
                     self.reaping.push_back((unreaped, Instant::now() + GUARD_GRACE));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                // No child is left to reap either: the place of each child keeps the queue open.
+                // No child is left to reap either: the permit of each child keeps the queue open.
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             let now = Instant::now();
@@ -246,6 +247,6 @@ fn start_one(start: Start) {
         metrics::STARTS.inc();
         child.bound(&bounds);
     }
-    // A child whose caller no longer waits is dropped here, which ends and reaps it.
+    // If the caller no longer waits, the child is dropped here, which ends and reaps it.
     let _ = reply.send(child);
 }

@@ -1,4 +1,4 @@
-//! The life of one process: start, talk, end.
+//! Runs one server process: starts it, transfers its messages, and ends it.
 
 use std::io;
 use std::process::ExitStatus;
@@ -18,22 +18,21 @@ use crate::guard::{NOT_FOUND, NOT_RUNNABLE, SIGNALLED};
 use crate::metrics::{self, Cause};
 use crate::{EventSender, LinkEvent, ServerEnd};
 
-/// How long the node goes on reading the output of a process that has ended. No process
-/// writes to the pipe any more, so the rest of the output is in it already.
+/// How long the node reads the output of a process after its end. No process writes to the pipe
+/// any more, so it has all remaining output already.
 const READ_ON: Duration = Duration::from_secs(2);
 
-/// Longest part of a line of stderr that is logged.
+/// Maximum length of a logged line of stderr; the rest of the line is dropped.
 const STDERR_LINE_BYTES_MAX: usize = 2 << 10;
 
-/// Lines of stderr that are logged at once, and how many more each second; what is
-/// beyond is counted and dropped.
+/// The burst and the rate of logged lines of stderr. Further lines are counted and dropped.
 const STDERR_BURST: f64 = 100.0;
 const STDERR_LINES_PER_SEC: f64 = 20.0;
 
-/// Junk lines of one process that are logged; further ones are only counted.
+/// Maximum number of logged junk lines of one process; further ones are only counted.
 const JUNK_LOGGED_MAX: u32 = 20;
 
-/// Hosts one process for one session, from before its start until nothing of it is left.
+/// Runs one process for one session, from its start until it and its descendants have ended.
 pub(super) async fn host(program: Arc<Program>, session: SessionId, end: ServerEnd) {
     let sender = end.sender();
     let started = tokio::select! {
@@ -44,17 +43,22 @@ pub(super) async fn host(program: Arc<Program>, session: SessionId, end: ServerE
         Ok(child) => child,
         Err(reason) => {
             Cause::NotStarted.count();
-            tracing::warn!(backend = program.name, ?session, reason, "a server was not started");
+            tracing::warn!(
+                backend = program.name,
+                ?session,
+                reason,
+                "stdio server was not started; check its command"
+            );
             return sender.down(reason);
         }
     };
     let pid = child.id();
-    tracing::debug!(backend = program.name, ?session, pid, "a server is started");
+    tracing::debug!(backend = program.name, ?session, pid, "stdio server started");
     let (reason, cause) = talk(child, &program, end).await;
     cause.count();
     match cause {
         Cause::Closed | Cause::Terminated => {
-            tracing::debug!(backend = program.name, ?session, pid, ?cause, "a server is stopped");
+            tracing::debug!(backend = program.name, ?session, pid, ?cause, "stdio server stopped");
         }
         _ => tracing::warn!(
             backend = program.name,
@@ -62,7 +66,7 @@ pub(super) async fn host(program: Arc<Program>, session: SessionId, end: ServerE
             pid,
             reason,
             ?cause,
-            "a server is gone"
+            "stdio server ended unexpectedly"
         ),
     }
     sender.down(reason);
@@ -73,28 +77,28 @@ async fn start(program: &Program) -> Result<Child, String> {
     let place = program
         .children
         .place()
-        .ok_or("the node runs as many servers as it may; try again later")?;
+        .ok_or("the node has reached its maximum number of servers; try again later")?;
     program.children.start(place, &program.settings).await.map_err(|error| {
         program.failed();
         not_started(&error)
     })
 }
 
-/// Why the talk is over.
+/// Why the transfer of messages ended.
 enum Over {
-    /// The session is gone.
+    /// The session has ended.
     Unwanted,
     /// The process has ended.
     Ended,
-    /// The process cannot be talked to.
+    /// A pipe of the process has failed.
     Lost(Lost),
 }
 
-/// Why a pipe is of no more use.
+/// Why a pipe has failed.
 enum Lost {
-    /// The process closed it, most likely because it ends.
+    /// The process closed it, most likely because it exits.
     Closed(&'static str),
-    /// The process does not keep to the rules.
+    /// The process violated the protocol.
     Broke(String),
 }
 
@@ -120,7 +124,7 @@ async fn talk(mut child: Child, program: &Arc<Program>, end: ServerEnd) -> (Stri
         Over::Unwanted => {
             let how = wind_down(&child, grace).await;
             reap(child, pipes).await;
-            ("the session is over".to_owned(), how)
+            ("the session has ended".to_owned(), how)
         }
         Over::Lost(Lost::Broke(reason)) => {
             sender.down(&*reason);
@@ -129,7 +133,7 @@ async fn talk(mut child: Child, program: &Arc<Program>, end: ServerEnd) -> (Stri
             reap(child, Pipes::default()).await;
             (reason, Cause::Broke)
         }
-        // Its status says more than a closed pipe, if there is one soon.
+        // If the process exits soon, its status is a better reason than the closed pipe.
         Over::Lost(Lost::Closed(reason))
             if timeout(grace.min(READ_ON), child.ended()).await.is_err() =>
         {
@@ -147,7 +151,7 @@ async fn talk(mut child: Child, program: &Arc<Program>, end: ServerEnd) -> (Stri
     }
 }
 
-/// The tasks that serve a process's pipes. Dropping them closes the pipes.
+/// The tasks that read and write a process's pipes. Dropping them closes the pipes.
 #[derive(Default)]
 struct Pipes {
     tasks: JoinSet<Option<Lost>>,
@@ -168,8 +172,8 @@ impl Pipes {
     }
 }
 
-/// Waits for the process's end, then asks for it, then makes it (STD-04). Its input is
-/// closed by now, or as soon as what is queued is written.
+/// Waits for the process to exit, then sends `SIGTERM`, then kills it (STD-04). Its input is
+/// closed once all queued messages are written.
 async fn wind_down(child: &Child, grace: Duration) -> Cause {
     if timeout(grace, child.ended()).await.is_ok() {
         return Cause::Closed;
@@ -186,8 +190,8 @@ async fn wind_down(child: &Child, grace: Duration) -> Cause {
     Cause::Killed
 }
 
-/// Reaps a process that has ended, with all that is left of it, and hears out what it
-/// said before. One that the kernel does not let die is left to the children's thread.
+/// Reaps a process that has ended, kills its descendants, and reads its remaining output. A
+/// process that has not ended is left to the thread of [`super::children`].
 async fn reap(child: Child, mut pipes: Pipes) -> Option<ExitStatus> {
     if !child.has_ended() {
         return None;
@@ -227,7 +231,7 @@ fn describe(status: Option<ExitStatus>, is_guarded: bool) -> String {
     }
 }
 
-/// The lines of a pipe from the process.
+/// Reads the lines of a pipe from the process.
 struct Lines<R> {
     pipe: R,
     splitter: LineSplitter,
@@ -238,8 +242,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         Self { pipe, splitter: LineSplitter::new(line_bytes_max) }
     }
 
-    /// The next line; `None` at the end of the pipe. A pipe that breaks has ended as well.
-    /// When the future is dropped, nothing is lost.
+    /// Waits for the next line; `None` at the end of the pipe or after an error. Cancel safe.
     async fn next(&mut self) -> Option<Line> {
         loop {
             if let Some(line) = self.splitter.next_line() {
@@ -251,14 +254,14 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    /// The last line, where the pipe ended inside it.
+    /// The last line, if the pipe ended inside it.
     fn take_unended(&mut self) -> Option<Bytes> {
         self.splitter.take_unended()
     }
 }
 
-/// Passes on what the process says, and throws it away when the session is gone: a
-/// process that is stopping must not hang in a write.
+/// Sends the messages of the process to the session. Drops them once the session has ended: a
+/// process that is stopping must not block in a write.
 async fn read(program: Arc<Program>, stdout: ChildStdout, sender: EventSender) -> Option<Lost> {
     let line_bytes_max = program.settings.line_bytes_max;
     let mut lines = Lines::new(stdout, line_bytes_max);
@@ -305,7 +308,7 @@ async fn send(sender: &EventSender, message: Message) {
     let _ = sender.send(LinkEvent::Message { message, about: None }).await;
 }
 
-/// Lines that are no messages: counted and logged, never quoted (STD-02).
+/// Counts and logs lines that are not messages. Never quotes them (STD-02).
 #[derive(Default)]
 struct Junk(u32);
 
@@ -314,18 +317,22 @@ impl Junk {
         metrics::JUNK_LINES.inc();
         if self.0 < JUNK_LOGGED_MAX {
             self.0 += 1;
-            tracing::warn!(backend = program.name, why, "a server wrote what is no message");
+            tracing::warn!(
+                backend = program.name,
+                why,
+                "stdio server wrote a line that is not a message"
+            );
         }
     }
 }
 
-/// Hands the process what the session says. Returns when the session is gone, which
+/// Writes the messages of the session to the process. Returns when the session has ended, which
 /// closes the process's input.
 async fn write(mut stdin: ChildStdin, mut end: ServerEnd) -> Option<Lost> {
     let sender = end.sender();
     loop {
         let message = tokio::select! {
-            // What was sent before the session went is still written.
+            // Messages that were sent before the session ended are still written.
             biased;
             message = end.receive() => message?,
             () = sender.closed() => return None,
@@ -337,7 +344,7 @@ async fn write(mut stdin: ChildStdin, mut end: ServerEnd) -> Option<Lost> {
     }
 }
 
-/// Logs what the process writes to stderr, as much of it as is worth it (STD-03).
+/// Logs what the process writes to stderr, up to a rate limit (STD-03).
 async fn log(program: Arc<Program>, stderr: ChildStderr, pid: u32) -> Option<Lost> {
     let mut lines = Lines::new(stderr, STDERR_LINE_BYTES_MAX);
     let mut allowance = Allowance { lines: STDERR_BURST, counted: Instant::now(), dropped: 0 };
@@ -357,12 +364,12 @@ async fn log(program: Arc<Program>, stderr: ChildStderr, pid: u32) -> Option<Los
                             backend = program.name,
                             pid,
                             dropped,
-                            "a server wrote more to stderr than is logged"
+                            "lines of stderr of a stdio server dropped: more than the log's limit"
                         );
                     }
                     let text = String::from_utf8_lossy(&line);
-                    // As a debug value, so that it cannot forge lines of the log.
-                    tracing::info!(backend = program.name, pid, stderr = ?text, "a server wrote to stderr");
+                    // As a debug value, so that it cannot inject lines into the log.
+                    tracing::info!(backend = program.name, pid, stderr = ?text, "stdio server wrote to stderr");
                 } else {
                     allowance.dropped += 1;
                     metrics::STDERR_DROPPED.inc();
@@ -372,7 +379,7 @@ async fn log(program: Arc<Program>, stderr: ChildStderr, pid: u32) -> Option<Los
     }
 }
 
-/// How many lines may still be logged.
+/// A token bucket for logged lines.
 struct Allowance {
     lines: f64,
     counted: Instant,

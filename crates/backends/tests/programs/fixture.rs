@@ -1,5 +1,5 @@
-//! A guard (`fixture guard …`), or a node (`fixture node COMMAND…`) that hosts one
-//! command, copies what it says to standard output, and waits to be killed.
+//! A guard (`fixture guard …`), or a node (`fixture node COMMAND…`) that hosts one command, copies
+//! its messages to standard output, and waits to be killed.
 
 use std::ffi::OsString;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Servers that are programs: how they are spoken to, and that nothing of them stays.
+//! Tests of servers that are programs: their messages, their end, and their descendants.
 
 mod orphans;
 mod stage;

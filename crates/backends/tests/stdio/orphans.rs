@@ -1,4 +1,4 @@
-//! Nothing of a server outlives its session, itself or the node.
+//! No descendant of a server outlives its session, the server or the node.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -22,7 +22,7 @@ fn parent_of(pid: i32) -> i32 {
 }
 
 #[tokio::test]
-async fn when_the_session_goes_so_does_every_descendant() {
+async fn every_descendant_ends_with_the_session() {
     let children = guarded();
     let mut talk = Talk::up(python(&format!("{FAMILY}{SLEEPS}")), &children).await;
     let pids = talk.pids().await;
@@ -33,7 +33,7 @@ async fn when_the_session_goes_so_does_every_descendant() {
 }
 
 #[tokio::test]
-async fn when_the_server_exits_so_does_every_descendant() {
+async fn every_descendant_ends_with_the_server() {
     let children = guarded();
     let mut talk = Talk::up(python(FAMILY), &children).await;
     let pids = talk.pids().await;
@@ -42,7 +42,7 @@ async fn when_the_server_exits_so_does_every_descendant() {
 }
 
 #[tokio::test]
-async fn when_the_node_is_killed_so_is_every_descendant() {
+async fn every_descendant_ends_when_the_node_is_killed() {
     let mut node = Command::new(env!("CARGO_BIN_EXE_backends-fixture"))
         .args(["node", "python3", "-c", &format!("{FAMILY}{SLEEPS}")])
         .stdout(Stdio::piped())
@@ -59,7 +59,7 @@ async fn when_the_node_is_killed_so_is_every_descendant() {
 }
 
 #[tokio::test]
-async fn when_the_guard_is_killed_so_is_every_descendant() {
+async fn every_descendant_ends_when_the_guard_is_killed() {
     let children = guarded();
     let mut talk = Talk::up(python(&format!("{FAMILY}{SLEEPS}")), &children).await;
     let pids = talk.pids().await;
@@ -70,7 +70,7 @@ async fn when_the_guard_is_killed_so_is_every_descendant() {
 }
 
 #[tokio::test]
-async fn a_guard_that_is_told_to_terminate_passes_it_on() {
+async fn a_guard_passes_sigterm_on_to_its_server() {
     let children = guarded();
     let mut talk = Talk::up(python(&format!("{FAMILY}{SLEEPS}")), &children).await;
     let pids = talk.pids().await;
@@ -80,7 +80,7 @@ async fn a_guard_that_is_told_to_terminate_passes_it_on() {
 }
 
 #[test]
-fn a_guard_that_nobody_waits_for_starts_nothing() {
+fn a_guard_whose_parent_has_died_starts_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let started = folder.path().join("started");
     let guard = |args: &[&str]| {
@@ -88,7 +88,7 @@ fn a_guard_that_nobody_waits_for_starts_nothing() {
         command.arg("guard").args(args).arg(&started).stderr(Stdio::null());
         command.status().unwrap().code()
     };
-    // Its parent is said to be process 1, which is as if its parent had died.
+    // The argument names process 1 as the parent, as if the parent had died.
     assert_eq!(guard(&["--parent=1", "--", "touch"]), Some(125));
     assert_eq!(guard(&["--", "touch"]), Some(125));
     assert_eq!(guard(&["--parent=1", "--what=1", "--", "touch"]), Some(125));
@@ -96,7 +96,7 @@ fn a_guard_that_nobody_waits_for_starts_nothing() {
 }
 
 #[tokio::test]
-async fn without_a_guard_the_group_goes_with_the_session_and_with_the_server() {
+async fn without_a_guard_the_group_ends_with_the_session_and_with_the_server() {
     let script =
         r#"sleep 600 & printf '{"jsonrpc":"2.0","method":"x","params":{"p":[%d,%d]}}\n' $$ $!;"#;
     let children = unguarded();
@@ -112,7 +112,7 @@ async fn without_a_guard_the_group_goes_with_the_session_and_with_the_server() {
     all_gone(&pids).await;
 }
 
-/// Processes that carry the environment of these children.
+/// Processes that have the environment of these children.
 fn carriers(value: &str) -> Vec<i32> {
     let variable = format!("SCENARIO={value}").into_bytes();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -174,7 +174,7 @@ async fn many_children_that_die_leave_no_zombie() {
         let mut fields = rest.split_ascii_whitespace();
         fields.next() == Some("Z") && fields.next() == Some(&own.to_string())
     };
-    // Other tests of this process may have one for a moment; none stays.
+    // Other tests of this process may have a zombie for a moment; none stays.
     let zombies: Vec<i32> = pids.filter(zombie).collect();
     tokio::time::timeout(PATIENCE, async {
         while zombies.iter().any(zombie) {

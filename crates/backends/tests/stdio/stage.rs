@@ -1,4 +1,4 @@
-//! What the tests share: links to small scripts, and a look at processes.
+//! Helpers of the tests: links to small scripts, and checks of processes.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use protocol::{Message, SessionId};
 use tokio::time::timeout;
 
-/// Longer than anything here takes; a test that waits so long has failed.
+/// A timeout that no passing test reaches.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The fixture as a guard.
@@ -30,7 +30,7 @@ pub(crate) fn unguarded() -> Children {
     Children::new(ChildrenSettings::default(), None, environment())
 }
 
-/// A shell script with little patience.
+/// A shell script with a short grace period.
 pub(crate) fn sh(script: &str) -> StdioSettings {
     let mut settings = StdioSettings::new("sh", ["-c", script]);
     settings.stop_grace_ms = 300;
@@ -63,7 +63,7 @@ impl Talk {
         timeout(PATIENCE, self.link.events.next()).await.expect("an event in time")
     }
 
-    /// What the server says next.
+    /// The next message of the server.
     pub(crate) async fn said(&mut self) -> String {
         match self.next().await {
             Some(LinkEvent::Message { message, about: None }) => {
@@ -73,7 +73,7 @@ impl Talk {
         }
     }
 
-    /// Why the server is gone, now.
+    /// The reason of the link's `Down`, which must be the next event.
     pub(crate) async fn down(&mut self) -> String {
         match self.next().await {
             Some(LinkEvent::Down { reason }) => {
@@ -88,7 +88,7 @@ impl Talk {
         self.link.sender.send(message(text)).unwrap();
     }
 
-    /// The process ids that a script tells.
+    /// The process ids that a script sends.
     pub(crate) async fn pids(&mut self) -> Vec<i32> {
         pids_in(&self.said().await)
     }
@@ -105,7 +105,7 @@ pub(crate) fn pids_in(text: &str) -> Vec<i32> {
     list.split(',').map(|pid| pid.trim().parse().expect("a number")).collect()
 }
 
-/// Does the process run? A zombie does not.
+/// Whether the process runs. `false` for a zombie.
 pub(crate) fn is_alive(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
@@ -127,8 +127,8 @@ pub(crate) async fn stopped(children: &Children) {
     timeout(PATIENCE, children.stopped()).await.expect("every child to end");
 }
 
-/// A script that tells its process id and those of a child and of a grandchild that
-/// has left the group and the session, and ignores `SIGTERM` and `SIGHUP`.
+/// A script that sends its process id and those of a child and of a grandchild that has left the
+/// group and the session and ignores `SIGTERM` and `SIGHUP`.
 pub(crate) const FAMILY: &str = r#"
 import os, signal, subprocess, sys, json
 escape = "import os, signal, time; os.setsid(); " \

@@ -1,4 +1,4 @@
-//! The end of a server whose session is over.
+//! Tests how a server is stopped after its session has ended.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::stage::*;
 
 /// STD-04.
 #[tokio::test]
-async fn a_server_is_first_told_by_the_end_of_its_input() {
+async fn the_input_of_a_server_is_closed_first() {
     let folder = tempfile::tempdir().unwrap();
     for children in [guarded(), unguarded()] {
         let mut settings =
@@ -71,7 +71,7 @@ async fn a_server_that_ignores_everything_is_killed() {
 }
 
 #[tokio::test]
-async fn a_server_that_talks_while_it_stops_does_not_hang_in_a_full_pipe() {
+async fn a_server_that_writes_while_it_stops_does_not_block_on_a_full_pipe() {
     let script = "import sys\nprint('{\"jsonrpc\":\"2.0\",\"method\":\"x\"}')\nsys.stdin.read()\nprint('x' * 5_000_000)\nopen('done', 'w')";
     let folder = tempfile::tempdir().unwrap();
     let children = guarded();
@@ -86,13 +86,13 @@ async fn a_server_that_talks_while_it_stops_does_not_hang_in_a_full_pipe() {
 }
 
 #[tokio::test]
-async fn the_node_runs_no_more_children_than_it_may() {
+async fn the_node_runs_no_more_children_than_its_maximum() {
     let settings = ChildrenSettings { children_max: 2 };
     let children = Children::new(settings, Some(guard()), std::env::vars_os());
     let first = Talk::up(sh("exec cat"), &children).await;
     let _second = Talk::up(sh("exec cat"), &children).await;
     let mut third = Talk::open(sh("exec cat"), &children);
-    assert!(third.down().await.contains("as many servers as it may"));
+    assert!(third.down().await.contains("maximum number of servers"));
     drop(first);
     while children.count() > 1 {
         tokio::time::sleep(Duration::from_millis(5)).await;

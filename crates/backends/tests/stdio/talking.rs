@@ -1,4 +1,4 @@
-//! Lines in, messages out.
+//! Tests the messages between sessions and servers.
 
 use backends::stdio::INHERITED;
 use backends::{LinkEvent, SendError};
@@ -9,7 +9,7 @@ const ECHO: &str = "exec cat";
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
 
 #[tokio::test]
-async fn what_is_sent_reaches_the_server_and_what_it_says_comes_back() {
+async fn messages_reach_the_server_and_its_messages_reach_the_session() {
     for children in [guarded(), unguarded()] {
         let mut talk = Talk::up(sh(ECHO), &children).await;
         talk.send(PING);
@@ -38,7 +38,7 @@ async fn a_large_message_passes_both_ways() {
 
 /// STD-01, STD-02, STD-07.
 #[tokio::test]
-async fn a_banner_junk_and_empty_lines_are_skipped_and_batches_and_crlf_are_taken() {
+async fn a_banner_junk_and_empty_lines_are_skipped_and_batches_and_crlf_are_accepted() {
     let script = r#"
         echo 'Welcome to the server!'
         echo '{"jsonrpc":"1.0","id":1,"method":"old"}'
@@ -56,7 +56,7 @@ async fn a_banner_junk_and_empty_lines_are_skipped_and_batches_and_crlf_are_take
 
 /// STD-03.
 #[tokio::test]
-async fn ten_megabytes_of_stderr_block_nobody() {
+async fn ten_megabytes_of_stderr_do_not_block_the_server() {
     let script = r#"head -c 10485760 /dev/zero >&2; echo >&2; yes 'a line' | head -c 10485760 >&2; exec cat"#;
     let mut talk = Talk::up(sh(script), &guarded()).await;
     talk.send(PING);
@@ -76,7 +76,7 @@ async fn a_line_that_is_too_long_ends_the_link_and_the_server() {
 
 /// STD-11.
 #[tokio::test]
-async fn a_server_that_does_not_read_makes_sending_fail_and_blocks_nobody() {
+async fn sending_fails_without_blocking_if_a_server_does_not_read() {
     let children = guarded();
     let talk = Talk::up(sh("exec sleep 600"), &children).await;
     let large = message(&format!(
@@ -98,7 +98,7 @@ async fn a_server_that_does_not_read_makes_sending_fail_and_blocks_nobody() {
 }
 
 #[tokio::test]
-async fn a_session_that_does_not_listen_holds_its_server_back_and_loses_nothing() {
+async fn a_session_that_does_not_read_slows_its_server_and_loses_nothing() {
     let script = "import sys\nfor n in range(2000): print('{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"params\":{\"n\":%d}}' % n)";
     let mut talk = Talk::up(python(script), &guarded()).await;
     for number in 0..2000 {
@@ -109,7 +109,7 @@ async fn a_session_that_does_not_listen_holds_its_server_back_and_loses_nothing(
 }
 
 #[tokio::test]
-async fn a_server_that_dies_in_mid_call_says_what_it_said_and_how_it_ended() {
+async fn messages_and_exit_status_of_a_server_that_dies_during_a_call_arrive() {
     let script = r#"read line; echo '{"jsonrpc":"2.0","method":"last"}'; exit 3"#;
     for children in [guarded(), unguarded()] {
         let mut talk = Talk::up(sh(script), &children).await;
@@ -121,7 +121,7 @@ async fn a_server_that_dies_in_mid_call_says_what_it_said_and_how_it_ended() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_killed_says_so() {
+async fn the_link_of_a_killed_server_is_down_with_the_signal_as_the_reason() {
     let mut talk = Talk::up(sh("kill -9 $$"), &guarded()).await;
     assert_eq!(talk.down().await, "the server exited with status 137 (signal 9)");
     let mut talk = Talk::up(sh("kill -9 $$"), &unguarded()).await;
@@ -146,8 +146,8 @@ async fn a_server_that_only_closes_its_output_is_down_and_stopped() {
 }
 
 #[tokio::test]
-async fn the_environment_is_cleared_but_for_what_is_inherited_and_configured() {
-    // What it was given, before a shell adds to it.
+async fn the_environment_has_only_inherited_and_configured_variables() {
+    // The environment at the start, before a shell adds to it.
     let script = r#"
 given=$(tr '\0' '|' < /proc/$$/environ)
 printf '{"jsonrpc":"2.0","method":"env","params":{"given":"%s"}}\n' "$given"
@@ -171,7 +171,7 @@ printf '{"jsonrpc":"2.0","method":"env","params":{"given":"%s"}}\n' "$given"
 }
 
 #[tokio::test]
-async fn a_server_runs_where_it_is_told_to() {
+async fn a_server_runs_in_the_configured_directory() {
     let folder = tempfile::tempdir().unwrap();
     for children in [guarded(), unguarded()] {
         let mut settings =
@@ -184,7 +184,7 @@ async fn a_server_runs_where_it_is_told_to() {
 }
 
 #[tokio::test]
-async fn the_limits_of_a_server_hold() {
+async fn the_limits_of_a_server_are_enforced() {
     let script = r#"
 import json, resource
 try:
@@ -207,7 +207,7 @@ print(json.dumps({"jsonrpc": "2.0", "method": "x", "params": {"a": [fits, files,
 }
 
 #[tokio::test]
-async fn a_server_that_keeps_failing_is_started_ever_more_slowly() {
+async fn a_server_that_keeps_failing_is_started_with_growing_pauses() {
     let backend = backends::stdio::StdioBackend::new("test", sh("exit 1"), guarded());
     let session = protocol::SessionId::parse("s").unwrap();
     let begun = std::time::Instant::now();
