@@ -1,7 +1,7 @@
-//! Numbers compared by what their digits say, without rounding: 42 is 42.0, and
-//! 9007199254740993 is not 9007199254740992.
+//! Compares JSON numbers by their decimal values, without rounding: 42 equals 42.0, and
+//! 9007199254740993 does not equal 9007199254740992.
 
-/// Do two JSON numbers have the same value? No, where one is not a JSON number.
+/// Whether two JSON numbers have the same value. `false` if one is not a JSON number.
 pub(crate) fn same_number(one: &str, other: &str) -> bool {
     match (Decimal::read(one), Decimal::read(other)) {
         (Some(one), Some(other)) => one == other,

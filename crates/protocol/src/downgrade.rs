@@ -1,8 +1,8 @@
-//! What a side of an older revision must not see, and what it gets instead.
+//! Replaces payload content that an older revision does not have.
 //!
-//! Every function answers `None` where nothing has to change. Where the revision has
-//! everything, or nothing in the text looks as if it had to change, that costs no parse.
-//! What cannot be read stays as it is: the other side says what it thinks of it.
+//! Every function returns `None` if nothing has to change. If the revision has all content, or
+//! the text cannot contain such content, the text is not parsed. Malformed text stays as it is:
+//! its receiver reports the error.
 
 mod elicitation;
 
@@ -12,9 +12,9 @@ use memchr::memmem::Finder;
 use crate::raw::{self, Edits, Needle, Object, may_hold, quoted};
 use crate::{Method, Revision};
 
-/// A result of the server's as a client of this revision may see it (TOOL-09, PRM-03):
-/// audio becomes a note in text, and a resource link a text with its URI. Images and
-/// embedded resources have always been there.
+/// Converts a result of the server for a client of this revision (TOOL-09, PRM-03): audio
+/// becomes a note in text, and a resource link a text with its URI. Every revision has images
+/// and embedded resources.
 pub fn result_for_client(revision: Revision, method: &Method, result: &[u8]) -> Option<Bytes> {
     if !may_hold_newer_content(revision, result) {
         return None;
@@ -40,10 +40,10 @@ pub fn result_for_client(revision: Revision, method: &Method, result: &[u8]) -> 
     edits.apply(result)
 }
 
-/// The parameters of a request to the client as a client of this revision may see them:
-/// forms with the fields it knows (ELI-02), and sampling messages with one block of
-/// content each (SMP-04), a longer one being said as several messages. Tools in sampling
-/// and elicitation by URL cannot be said to an older client at all; the session refuses them.
+/// Converts the parameters of a server request for a client of this revision. Forms keep the
+/// fields that the revision has (ELI-02). A sampling message with several blocks of content
+/// becomes several messages (SMP-04). Tools in sampling and elicitation by URL cannot be
+/// converted; the session refuses them.
 pub fn request_for_client(revision: Revision, method: &Method, params: &[u8]) -> Option<Bytes> {
     match method {
         Method::Elicit if !revision.has_elicitation_modes() => elicitation::older_form(params),
@@ -52,9 +52,8 @@ pub fn request_for_client(revision: Revision, method: &Method, params: &[u8]) ->
     }
 }
 
-/// A result of the client's as a server of this revision may see it (SMP-04): of several
-/// blocks of content the texts are joined; where there is no text, the first block that
-/// the revision knows is taken.
+/// Converts a result of the client for a server of this revision (SMP-04). The texts of several
+/// blocks of content are joined. Without a text, the first block that the revision has is used.
 pub fn result_for_server(revision: Revision, method: &Method, result: &[u8]) -> Option<Bytes> {
     if *method != Method::CreateMessage || revision.has_sampling_tools() {
         return None;
@@ -84,7 +83,7 @@ fn edit_block(revision: Revision, whole: &[u8], block: &str, edits: &mut Edits) 
     }
 }
 
-/// What stands for a block of content that the revision does not know.
+/// The replacement of a block of content that the revision does not have.
 fn older_block(revision: Revision, block: &str) -> Option<String> {
     let block = Object::read(block.as_bytes())?;
     let member = |key| block.read_as::<String>(key);
@@ -112,7 +111,7 @@ fn text_block(text: &str, annotations: Option<&str>) -> String {
     raw::object(members)
 }
 
-/// `sampling/createMessage` with every message's content a single block.
+/// Splits messages of `sampling/createMessage` so that each has a single block of content.
 fn single_blocks(revision: Revision, params: &[u8]) -> Option<Bytes> {
     let object = Object::read(params)?;
     let mut edits = Edits::default();

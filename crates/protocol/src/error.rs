@@ -1,4 +1,4 @@
-//! JSON-RPC error codes, and the refusal of a message that breaks the envelope's rules.
+//! JSON-RPC error codes, and the rejection of a malformed message.
 
 use crate::RequestId;
 
@@ -7,20 +7,20 @@ use crate::RequestId;
 pub enum ErrorCode {
     /// -32700: the text is not JSON.
     ParseError,
-    /// -32600: JSON, but no request, notification or response.
+    /// -32600: the JSON is not a request, notification or response.
     InvalidRequest,
     /// -32601: the receiver has no such method.
     MethodNotFound,
-    /// -32602: the parameters are not what the method takes.
+    /// -32602: the parameters do not fit the method.
     InvalidParams,
     /// -32603: the receiver failed.
     InternalError,
     /// -32001: a mirrored header is missing, malformed or differs from the body (HDR-05).
     HeaderMismatch,
-    /// -32001 with status 404: the session is unknown or over. SDK convention; the
-    /// status tells the two apart.
+    /// -32001 with status 404: the session is unknown or has ended. A convention of the SDKs,
+    /// which tell the two meanings of the code apart by the status.
     SessionNotFound,
-    /// -32000: refused for a reason of the server's own, which the message names.
+    /// -32000: refused for a server-specific reason, which the message states.
     Refused,
 }
 
@@ -39,25 +39,25 @@ impl ErrorCode {
     }
 }
 
-/// Why a message was not taken, with what is needed to answer it.
+/// Why a message was rejected, with the fields of the response to it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Rejection {
     /// The code to answer with.
     pub code: ErrorCode,
-    /// What is wrong and what to do about it. Never quotes a payload.
+    /// The error and how to correct it. Never quotes a payload.
     pub message: String,
-    /// The id of the rejected request, where it could be read.
+    /// The id of the rejected request, if it could be parsed.
     pub id: Option<RequestId>,
 }
 
 impl Rejection {
-    /// A rejection of a message whose id could not be read.
+    /// Creates a rejection of a message whose id could not be parsed.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), id: None }
     }
 
-    /// The same, answering the request `id`.
+    /// Sets the id of the rejected request.
     pub fn of(mut self, id: Option<RequestId>) -> Self {
         self.id = id;
         self

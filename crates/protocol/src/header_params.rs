@@ -6,8 +6,8 @@ use memchr::memmem::Finder;
 
 use crate::raw::{self, Edits, Needle, Object};
 
-/// Most annotations of one tool. No HTTP server of today takes many more headers than
-/// this, so a tool that has more could not be called; it is invalid.
+/// Maximum number of annotations of one tool. HTTP servers accept few more headers than this, so
+/// a tool with more could not be called; it is invalid.
 const ANNOTATIONS_MAX: usize = 64;
 
 /// The annotation's keyword in a parameter's schema.
@@ -21,14 +21,15 @@ pub struct HeaderParams(Vec<HeaderParam>);
 /// One annotated argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderParam {
-    /// What follows `Mcp-Param-`, as the tool's author wrote it. Compared in any case.
+    /// The header's name after `Mcp-Param-`, as the tool's author wrote it. Compared without
+    /// regard to case.
     pub header: String,
     /// The argument's name.
     pub argument: String,
 }
 
-/// Why a tool's annotations are no good; a client must then not be shown the tool
-/// (HDR-16). Names the parameter, for the log.
+/// Why a tool's annotations are invalid. Such a tool must not be listed to a client (HDR-16).
+/// The text names the parameter, for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// The annotation is not a string, or an empty one.
@@ -38,9 +39,9 @@ pub enum Invalid {
     #[error("x-mcp-header of parameter `{0}` must be visible ASCII without space and colon")]
     Unspeakable(String),
     /// Only numbers, strings and booleans fit into a header.
-    #[error("x-mcp-header stands on parameter `{0}`, whose type is not number, string or boolean")]
+    #[error("x-mcp-header annotates parameter `{0}`, whose type is not number, string or boolean")]
     NotPrimitive(String),
-    /// Two arguments cannot share a header; case does not tell them apart.
+    /// Two arguments have the same header. Names of headers are compared without regard to case.
     #[error("x-mcp-header of parameter `{0}` is used by another parameter, perhaps in other case")]
     Twice(String),
     /// More annotations than a request can have headers.
@@ -49,8 +50,8 @@ pub enum Invalid {
 }
 
 impl HeaderParams {
-    /// Reads the annotations of a tool's `inputSchema`, given as JSON text. The draft says
-    /// nothing of nested properties, so only those at the top count (HDR-14).
+    /// Reads the annotations of a tool's `inputSchema`, given as JSON text. The draft does not
+    /// define them for nested properties, so only top-level properties are read (HDR-14).
     pub fn read(input_schema: &[u8]) -> Result<Self, Invalid> {
         if !raw::may_hold(input_schema, &MENTIONED) {
             return Ok(Self::default());
@@ -75,13 +76,13 @@ impl HeaderParams {
         self.0.iter()
     }
 
-    /// Has the tool no annotation?
+    /// Whether the tool has no annotation.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// The annotation of one parameter, where it has one.
+/// The annotation of one parameter, if it has one.
 fn header_of(argument: &str, schema: &str) -> Result<Option<String>, Invalid> {
     let Some(schema) = Object::read(schema.as_bytes()) else { return Ok(None) };
     if schema.get(KEYWORD).is_none() {
@@ -91,7 +92,7 @@ fn header_of(argument: &str, schema: &str) -> Result<Option<String>, Invalid> {
         .read_as(KEYWORD)
         .filter(|header: &String| !header.is_empty())
         .ok_or_else(|| Invalid::Nameless(argument.to_owned()))?;
-    // The draft only excludes space and colon; no header can carry a control character.
+    // The draft excludes only space and colon, but no header can contain a control character.
     if !header.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') {
         return Err(Invalid::Unspeakable(argument.to_owned()));
     }
@@ -116,29 +117,29 @@ fn is_primitive(schema: &Object<'_>) -> bool {
     }
 }
 
-/// What Roundhouse needs to know of one page of a `tools/list` result.
+/// The members of one page of a `tools/list` result that Roundhouse reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolsPage {
     /// The tools that have a name, in the list's order.
     pub tools: Vec<Tool>,
-    /// The cursor of the next page, where there is one.
+    /// The cursor of the next page, if there is one.
     pub next_cursor: Option<String>,
 }
 
-/// What Roundhouse needs to know of one tool.
+/// The members of one tool that Roundhouse reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tool {
     /// Its name.
     pub name: String,
     /// Which of its arguments are mirrored in headers.
     pub header_params: Result<HeaderParams, Invalid>,
-    /// Does its author say that a call changes nothing?
+    /// Whether its author declares that a call changes nothing.
     pub is_read_only: bool,
-    /// Does its author say that a second equal call changes nothing more?
+    /// Whether its author declares that a second equal call has no further effect.
     pub is_idempotent: bool,
 }
 
-/// Reads the JSON text of a `tools/list` result; what is malformed is left out.
+/// Reads the JSON text of a `tools/list` result; malformed tools are left out.
 pub fn tools(result: &[u8]) -> ToolsPage {
     let Some(page) = Object::read(result) else { return ToolsPage::default() };
     let tools = page.get("tools").and_then(raw::elements).unwrap_or_default();
@@ -160,8 +161,8 @@ fn read_tool(tool: &str) -> Option<Tool> {
     })
 }
 
-/// A `tools/list` result without the tools whose annotations are invalid, and why each
-/// was dropped (HDR-16); every other tool keeps its bytes. `None` when all may stay.
+/// Removes the tools with invalid annotations from a `tools/list` result (HDR-16). Returns also
+/// why each was removed. Every other tool keeps its bytes. `None` if all tools are valid.
 pub fn without_invalid_tools(result: &[u8]) -> Option<(Bytes, Vec<(String, Invalid)>)> {
     if !raw::may_hold(result, &MENTIONED) {
         return None;

@@ -1,4 +1,4 @@
-//! Request ids and progress tokens: a string or an integer, told apart on the wire (RPC-02, PRG-01).
+//! Request ids and progress tokens: a string or an integer, which stay different (RPC-02, PRG-01).
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ pub enum RequestId {
     String(Arc<str>),
 }
 
-/// The token by which a request's progress is told; the same shape as an id.
+/// The token that identifies a request in progress notifications. It has the type of an id.
 pub type ProgressToken = RequestId;
 
 impl RequestId {
-    /// Longest id or progress token that is taken, in bytes: they are kept for as long as a
-    /// session may be asked about them. A request with a longer one is refused.
+    /// Maximum length of an id or progress token, in bytes, since sessions store them. A request
+    /// with a longer one is rejected.
     pub const BYTES_MAX: usize = 1_024;
 
-    /// Reads an id from its JSON text; `None` when it is neither string nor integer.
+    /// Parses an id from its JSON text; `None` if it is neither a string nor an integer.
     pub fn from_json(json: &str) -> Option<Self> {
         serde_json::from_str(json).ok()
     }

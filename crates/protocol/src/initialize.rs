@@ -1,33 +1,33 @@
-//! The handshake's two payloads: who is there, and what each side can do (RPC-07).
+//! The two payloads of the handshake: names and capabilities of both sides (RPC-07).
 //!
-//! Of a client's parameters the members that are defined are kept, as they came, for every
-//! handshake with its server; the others are dropped. A server's result is handed on as it
-//! came. In both the revision is the one that was negotiated.
+//! The defined members of a client's parameters are kept unchanged, for every handshake with its
+//! server; the others are dropped. A server's result is forwarded unchanged. In both, the revision
+//! is replaced by the negotiated one.
 
 use bytes::Bytes;
 
 use crate::raw::{self, Object};
 use crate::{ErrorCode, Method, Rejection, Revision};
 
-/// Longest name or version of a peer that is kept, in bytes; the rest is cut off.
+/// Maximum length of a peer's name or version, in bytes; a longer one is truncated.
 const NAME_BYTES_MAX: usize = 100;
 
-/// What the client says in `initialize`.
+/// The client's parameters of `initialize`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitializeParams {
-    /// The revision it asks for; any text.
+    /// The requested revision; any text.
     pub protocol_version: String,
-    /// What it can do, under the revision that it will be answered (RPC-08).
+    /// The client's capabilities under the negotiated revision (RPC-08).
     pub capabilities: ClientCapabilities,
-    /// What it calls itself, for logs: shortened, and without what could disturb a
-    /// terminal. Nothing may depend on it. Empty where it does not say.
+    /// The client's name, for logs only. Truncated, and without control characters. Empty if it is
+    /// missing.
     pub client_name: String,
-    /// Its version, likewise.
+    /// The version of the client, likewise.
     pub client_version: String,
 }
 
 impl InitializeParams {
-    /// Reads the JSON text of the parameters. Malformed ones are answered -32602.
+    /// Parses the JSON text of the parameters. Malformed ones are rejected with -32602.
     pub fn read(params: &[u8]) -> Result<Self, Rejection> {
         let wrong = |what: &str| {
             Rejection::new(ErrorCode::InvalidParams, format!("`initialize` needs {what}"))
@@ -49,7 +49,7 @@ impl InitializeParams {
     }
 }
 
-/// A peer's word about itself, tamed.
+/// A peer's name or version, truncated and without control characters.
 fn for_logs(info: &Object<'_>, key: &str) -> String {
     let said: String = info.read_as(key).unwrap_or_default();
     let mut tame: String = said.chars().filter(|char| !char.is_control()).collect();
@@ -57,7 +57,7 @@ fn for_logs(info: &Object<'_>, key: &str) -> String {
     tame
 }
 
-/// What a client can be asked for (RPC-12).
+/// The capabilities of a client (RPC-12).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientCapabilities {
     roots: bool,
@@ -70,7 +70,7 @@ pub struct ClientCapabilities {
 }
 
 impl ClientCapabilities {
-    /// As declared in the newest revision's words.
+    /// Reads the declared capabilities by the rules of the newest revision.
     fn read(capabilities: &Object<'_>) -> Self {
         let roots = capabilities.object("roots");
         let sampling = capabilities.object("sampling");
@@ -78,7 +78,7 @@ impl ClientCapabilities {
         let declared = |object: &Option<Object<'_>>, key| {
             object.as_ref().is_some_and(|object| object.declares(key))
         };
-        // No mode at all means the one there was before there were modes (ELI-01).
+        // Without a declared mode, the capability means the form mode (ELI-01).
         let elicitation_url = declared(&elicitation, "url");
         Self {
             roots: roots.is_some(),
@@ -92,14 +92,14 @@ impl ClientCapabilities {
         }
     }
 
-    /// What these mean under a revision: what it does not know, it does not have, and
-    /// where it knows no modes of elicitation, a declared one is by form.
+    /// These capabilities under another revision. Capabilities that it does not define are
+    /// removed. If it defines no modes of elicitation, elicitation means the form mode.
     pub fn under(self, revision: Revision) -> Self {
         let has_modes = revision.has_elicitation_modes();
         let elicitation_form = self.elicitation_form || (self.elicitation_url && !has_modes);
         Self {
             sampling_tools: self.sampling_tools && revision.has_sampling_tools(),
-            // Before sampling had capabilities of its own, context was part of it (SMP-02).
+            // Older revisions include context in the capability for sampling (SMP-02).
             sampling_context: self.sampling
                 && (self.sampling_context || !revision.has_sampling_tools()),
             elicitation_form: elicitation_form && revision.has_elicitation(),
@@ -108,58 +108,58 @@ impl ClientCapabilities {
         }
     }
 
-    /// May it be asked for its roots (ROOT-01)?
+    /// Whether it answers requests for its roots (ROOT-01).
     pub fn roots(&self) -> bool {
         self.roots
     }
 
-    /// Will it tell when they change?
+    /// Whether it sends notifications when its roots change.
     pub fn roots_list_changed(&self) -> bool {
         self.roots_list_changed
     }
 
-    /// May its model be asked (SMP-01)?
+    /// Whether it answers sampling requests (SMP-01).
     pub fn sampling(&self) -> bool {
         self.sampling
     }
 
-    /// May its model be given tools (SMP-02)?
+    /// Whether sampling requests may have tools (SMP-02).
     pub fn sampling_tools(&self) -> bool {
         self.sampling_tools
     }
 
-    /// May its model be given the context of servers (SMP-02)?
+    /// Whether sampling requests may include the context of servers (SMP-02).
     pub fn sampling_context(&self) -> bool {
         self.sampling_context
     }
 
-    /// May its user be asked by a form (ELI-01)?
+    /// Whether it answers elicitation by form (ELI-01).
     pub fn elicitation_form(&self) -> bool {
         self.elicitation_form
     }
 
-    /// May its user be sent to a URL (ELI-01)?
+    /// Whether it answers elicitation by URL (ELI-01).
     pub fn elicitation_url(&self) -> bool {
         self.elicitation_url
     }
 }
 
-/// What the tenant's server answers to `initialize`.
+/// The result of `initialize` that a tenant's server sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitializeResult {
-    /// The revision it will speak; any text.
+    /// The revision that the server selected; any text.
     pub protocol_version: String,
-    /// What it offers.
+    /// The server's capabilities.
     pub capabilities: ServerCapabilities,
-    /// What it calls itself, for logs; empty where it does not say.
+    /// The server's name, for logs; empty if it is missing.
     pub server_name: String,
-    /// Its version, likewise.
+    /// The version of the server, likewise.
     pub server_version: String,
 }
 
 impl InitializeResult {
-    /// Reads the JSON text of the result. A server that says too little about itself is
-    /// taken all the same: its tenant wants it hosted.
+    /// Parses the JSON text of the result. A result without name or version is accepted, so that
+    /// the tenant's server can be hosted.
     pub fn read(result: &[u8]) -> Result<Self, Rejection> {
         let malformed = || {
             Rejection::new(
@@ -179,13 +179,13 @@ impl InitializeResult {
         })
     }
 
-    /// The revision it will speak, where we know it.
+    /// The revision that the server selected, if it is a known one.
     pub fn revision(&self) -> Option<Revision> {
         Revision::named(&self.protocol_version)
     }
 }
 
-/// What a server offers.
+/// The capabilities of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerCapabilities {
     tools: Offer,
@@ -196,7 +196,7 @@ pub struct ServerCapabilities {
     completions: bool,
 }
 
-/// A list that a server may have, and may tell the changes of.
+/// A list that a server may have, and whether it sends notifications of changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Offer {
     is_there: bool,
@@ -220,48 +220,48 @@ impl ServerCapabilities {
         }
     }
 
-    /// Has it tools (TOOL-01)?
+    /// Whether it has tools (TOOL-01).
     pub fn tools(&self) -> bool {
         self.tools.is_there
     }
 
-    /// Will it tell when the set of tools changes?
+    /// Whether it sends notifications when the set of tools changes.
     pub fn tools_list_changed(&self) -> bool {
         self.tools.list_changed
     }
 
-    /// Has it prompts (PRM-01)?
+    /// Whether it has prompts (PRM-01).
     pub fn prompts(&self) -> bool {
         self.prompts.is_there
     }
 
-    /// Will it tell when the set of prompts changes?
+    /// Whether it sends notifications when the set of prompts changes.
     pub fn prompts_list_changed(&self) -> bool {
         self.prompts.list_changed
     }
 
-    /// Has it resources (RES-01)?
+    /// Whether it has resources (RES-01).
     pub fn resources(&self) -> bool {
         self.resources.is_there
     }
 
-    /// Will it tell when the set of resources changes?
+    /// Whether it sends notifications when the set of resources changes.
     pub fn resources_list_changed(&self) -> bool {
         self.resources.list_changed
     }
 
-    /// Can one subscribe to its resources (RES-06)?
+    /// Whether clients can subscribe to its resources (RES-06).
     pub fn resources_subscribe(&self) -> bool {
         self.resources_subscribe
     }
 
-    /// Does it send log messages (LOG-01)?
+    /// Whether it sends log messages (LOG-01).
     pub fn logging(&self) -> bool {
         self.logging
     }
 
-    /// The list changes that it declared to tell of: what a client is told again when
-    /// it may have missed something.
+    /// The notifications of list changes that it declared. A client that may have missed one gets
+    /// all of them.
     pub fn list_changed_methods(&self) -> Vec<Method> {
         let all = [
             (self.tools, Method::ToolsListChanged),
@@ -271,16 +271,16 @@ impl ServerCapabilities {
         all.into_iter().filter(|(list, _)| list.list_changed).map(|(_, method)| method).collect()
     }
 
-    /// Does it complete arguments (CMP-01)? The capability is unknown in 2024-11-05,
-    /// where a server may complete without saying so.
+    /// Whether it completes arguments (CMP-01). 2024-11-05 has no such capability, so its servers
+    /// may complete arguments without declaring it.
     pub fn completions(&self) -> bool {
         self.completions
     }
 }
 
-/// What is kept of the parameters of `initialize`, in at most `bytes_max` bytes:
-/// `protocolVersion`, `capabilities` and `clientInfo`, each as it came. The client's icons are
-/// left out where they do not fit. `None` where it is more than that all the same.
+/// The part of the parameters of `initialize` that is stored, in at most `bytes_max` bytes:
+/// `protocolVersion`, `capabilities` and `clientInfo`, each unchanged. The client's icons are left
+/// out if they do not fit. `None` if the rest is longer than `bytes_max`.
 pub fn kept_initialize_params(params: &[u8], bytes_max: usize) -> Option<Bytes> {
     let params = Object::read(params).unwrap_or_default();
     let info = params.get("clientInfo");
@@ -302,8 +302,8 @@ pub fn kept_initialize_params(params: &[u8], bytes_max: usize) -> Option<Bytes> 
     kept(info).or_else(iconless).map(Bytes::from)
 }
 
-/// The parameters of `initialize`, or its result, with another `protocolVersion`; every
-/// other byte stays. What is not an object stays as it is.
+/// Replaces `protocolVersion` in the parameters or the result of `initialize`. Every other byte
+/// stays. Text that is not an object stays unchanged.
 pub fn with_protocol_version(payload: &[u8], revision: Revision) -> Bytes {
     raw::with_member(payload, "protocolVersion", &raw::quoted(revision.as_str()))
         .unwrap_or_else(|| Bytes::copy_from_slice(payload))
@@ -403,7 +403,7 @@ mod tests {
         }
         check("2025-06-18", "{}", true, false);
         check("2025-06-18", r#"{"url":{}}"#, true, false);
-        // Older revisions know no elicitation, whatever is declared.
+        // Older revisions have no elicitation, so a declared capability is removed.
         check("2025-03-26", "{}", false, false);
         check("2024-11-05", r#"{"form":{},"url":{}}"#, false, false);
     }

@@ -1,8 +1,7 @@
-//! What MCP messages are, and what each revision allows. Bytes in, values out.
+//! MCP messages, and the rules of each revision. Bytes in, values out.
 //!
-//! Everything here is a pure function or a plain value: no clock, no socket, no
-//! task. Payloads (`params`, `result`, `error`) stay the bytes they came as;
-//! only the envelope around them is read.
+//! This crate has pure functions and plain values only: no clock, no socket, no task. Payloads
+//! (`params`, `result`, `error`) keep their bytes; only the envelope around them is parsed.
 
 mod decimal;
 pub mod downgrade;

@@ -1,16 +1,16 @@
 //! Splits the bytes of a pipe into lines: the framing of stdio messages (STD-01).
 //!
-//! [`LineSplitter`] does not read. Its user appends what it has read to
+//! [`LineSplitter`] does no I/O. Its caller appends the bytes that it has read to
 //! [`LineSplitter::room`] and takes lines until none is complete.
 
 use bytes::{Buf as _, BufMut, Bytes, BytesMut};
 use memchr::memchr;
 
-/// Room that is made for each read.
+/// Minimum capacity for each read.
 const READ_BYTES: usize = 8 << 10;
 
-/// A line up to this long is copied out of the buffer: a session may keep it for long,
-/// and must not keep a whole chunk with it. A longer one is split off uncopied.
+/// A line up to this length is copied out of the buffer: a session may keep it for a long time,
+/// and must not keep the whole buffer with it. A longer one is split off without a copy.
 const COPIED_BYTES_MAX: usize = 4 << 10;
 
 /// One line of a pipe.
@@ -23,11 +23,11 @@ pub enum Line {
     TooLong(Bytes),
 }
 
-/// Splits what is appended to it into lines of at most `line_bytes_max` bytes, and keeps no more
-/// than one line and one read.
+/// Splits bytes into lines of at most `line_bytes_max` bytes. Buffers at most one line and one
+/// read.
 pub struct LineSplitter {
     buffer: BytesMut,
-    /// How much of the buffer is known to have no line end.
+    /// The length of the part of the buffer that has no line end.
     searched: usize,
     /// The buffer begins inside a line that was too long.
     is_skipping: bool,
@@ -35,18 +35,18 @@ pub struct LineSplitter {
 }
 
 impl LineSplitter {
-    /// A splitter that has nothing yet. The carriage return of a line counts as a part of it.
+    /// Creates an empty splitter. The carriage return of a line counts as a part of it.
     pub fn new(line_bytes_max: usize) -> Self {
         Self { buffer: BytesMut::new(), searched: 0, is_skipping: false, line_bytes_max }
     }
 
-    /// Where the next read appends.
+    /// The buffer to which the next read appends.
     pub fn room(&mut self) -> &mut (impl BufMut + use<>) {
         self.buffer.reserve(READ_BYTES);
         &mut self.buffer
     }
 
-    /// The next line that is complete or too long; `None` when more must be read.
+    /// Returns the next line that is complete or too long; `None` if more bytes must be read.
     pub fn next_line(&mut self) -> Option<Line> {
         loop {
             let Some(found) = memchr(b'\n', &self.buffer[self.searched..]) else {
@@ -73,8 +73,8 @@ impl LineSplitter {
         }
     }
 
-    /// The last line, when nothing more can be read and that line has no end; `None` where
-    /// the pipe ended with a line end or inside a line that was too long.
+    /// Returns the last line at the end of the pipe, if it has no line end. `None` if the pipe
+    /// ended with a line end or inside a line that was too long.
     pub fn take_unended(&mut self) -> Option<Bytes> {
         self.searched = 0;
         let rest = self.buffer.split().freeze();

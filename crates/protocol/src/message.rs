@@ -1,7 +1,7 @@
 //! JSON-RPC 2.0 envelopes over raw JSON: payloads pass through byte for byte.
 //!
-//! A parsed message keeps the bytes it came as and knows where its parts lie in
-//! them, so that cloning one, or handing on its parameters, copies nothing.
+//! A parsed message keeps its bytes and the positions of its parts in them, so that a clone of
+//! the message or of its parameters copies nothing.
 
 mod parse;
 
@@ -15,32 +15,32 @@ use memchr::memmem::Finder;
 use crate::raw::{Needle, Object, may_hold, pick, with_member};
 use crate::{ErrorCode, Method, ProgressToken, Rejection, RequestId};
 
-/// What one HTTP body or one stdio line holds.
+/// The content of one HTTP body or one stdio line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
     /// A single message.
     One(Message),
-    /// A JSON-RPC batch, never empty; members that are not messages are answered one by one.
+    /// A JSON-RPC batch, never empty. Each member that is not a message is answered separately.
     Batch(Vec<Result<Message, Rejection>>),
 }
 
 /// One JSON-RPC message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
-    /// Wants an answer.
+    /// A request, which is answered by one response.
     Request(Request),
-    /// Wants none.
+    /// A notification, which is not answered.
     Notification(Notification),
-    /// Is one.
+    /// The response to a request.
     Response(Response),
 }
 
-/// A message that wants exactly one answer.
+/// A message that is answered by exactly one response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// Unique among the requestor's requests in flight.
     pub id: RequestId,
-    /// What is asked.
+    /// The method of the request.
     pub method: Method,
     raw: Bytes,
     id_at: Span,
@@ -50,7 +50,7 @@ pub struct Request {
 /// A message that is never answered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notification {
-    /// What is told.
+    /// The method of the notification.
     pub method: Method,
     raw: Bytes,
     params: Option<Span>,
@@ -59,7 +59,7 @@ pub struct Notification {
 /// The final response to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Response {
-    /// The request's id; absent where the other side could not read it (RPC-06).
+    /// The request's id; absent if the other side could not parse it (RPC-06).
     pub id: Option<RequestId>,
     raw: Bytes,
     id_at: Option<Span>,
@@ -70,7 +70,7 @@ pub struct Response {
 type Span = Range<usize>;
 
 impl Message {
-    /// Reads one message; a batch is refused.
+    /// Parses one message; a batch is rejected.
     pub fn parse(raw: Bytes) -> Result<Self, Rejection> {
         match parse(raw, &Limits::default())? {
             Body::One(message) => Ok(message),
@@ -90,14 +90,14 @@ impl Message {
         }
     }
 
-    /// The message on one line, as stdio and SSE need it. A raw line break can only
-    /// stand between tokens, so a space may take its place.
+    /// The message on one line, as stdio and SSE require. Raw line breaks occur only between
+    /// tokens, so they are replaced by spaces.
     pub fn line(&self) -> Bytes {
         one_line(self.raw())
     }
 }
 
-/// `json` without raw line breaks; the same bytes where it has none.
+/// Replaces raw line breaks in `json`; returns the same bytes if it has none.
 fn one_line(json: &Bytes) -> Bytes {
     if memchr::memchr2(b'\n', b'\r', json).is_none() {
         return json.clone();
@@ -106,7 +106,7 @@ fn one_line(json: &Bytes) -> Bytes {
 }
 
 impl Request {
-    /// A request of our own. `params` is JSON text.
+    /// Creates a request. `params` is JSON text.
     pub fn new(id: RequestId, method: Method, params: Option<&[u8]>) -> Self {
         let mut raw = BytesMut::new();
         raw.put_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
@@ -125,7 +125,7 @@ impl Request {
         self.params.clone().map(|span| self.raw.slice(span))
     }
 
-    /// The same request under another id; nothing else changes by a byte.
+    /// The same request with another id; every other byte stays.
     pub fn with_id(&self, id: RequestId) -> Self {
         let (raw, id_at, shift) = splice(&self.raw, &self.id_at, id.to_json().as_bytes());
         let params = self.params.clone().map(|span| shift.apply(span));
@@ -146,11 +146,11 @@ impl Request {
         Self { id: self.id.clone(), method: self.method.clone(), raw, id_at, params: Some(params) }
     }
 
-    /// `params._meta.progressToken`, where there is one (PRG-01).
+    /// `params._meta.progressToken`, if the request has one (PRG-01).
     pub fn progress_token(&self) -> Option<ProgressToken> {
         let params = &self.raw[self.params.clone()?];
         static PROGRESS_TOKEN: Needle = Needle::new(|| Finder::new("progressToken"));
-        // Most requests have none.
+        // Most requests have no token, which this search finds without a parse.
         if !may_hold(params, &PROGRESS_TOKEN) {
             return None;
         }
@@ -159,8 +159,8 @@ impl Request {
         serde_json::from_str(token?).ok()
     }
 
-    /// The same request with another `params._meta.progressToken`; one without a token
-    /// stays as it is.
+    /// The same request with another `params._meta.progressToken`. A request without a token
+    /// stays unchanged.
     pub fn with_progress_token(&self, token: &ProgressToken) -> Self {
         let with_token = || {
             let params = &self.raw[self.params.clone()?];
@@ -174,7 +174,7 @@ impl Request {
 }
 
 impl Notification {
-    /// A notification of our own. `params` is JSON text.
+    /// Creates a notification. `params` is JSON text.
     pub fn new(method: Method, params: Option<&[u8]>) -> Self {
         let mut raw = BytesMut::new();
         raw.put_slice(b"{\"jsonrpc\":\"2.0\"");
@@ -194,7 +194,7 @@ impl Notification {
 }
 
 impl Response {
-    /// A result. `result` is JSON text.
+    /// Creates a response with a result. `result` is JSON text.
     pub fn result(id: RequestId, result: &[u8]) -> Self {
         let mut raw = BytesMut::with_capacity(result.len() + 64);
         raw.put_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
@@ -211,7 +211,8 @@ impl Response {
         }
     }
 
-    /// An error; without an id the member is left out (RPC-06). `data` is JSON text.
+    /// Creates a response with an error. Without an id the member is left out (RPC-06). `data` is
+    /// JSON text.
     pub fn error(id: Option<RequestId>, code: i32, message: &str, data: Option<&[u8]>) -> Self {
         let mut object = BytesMut::new();
         object.put_slice(format!("{{\"code\":{code},\"message\":").as_bytes());
@@ -224,7 +225,7 @@ impl Response {
         Self::raw_error(id, &object)
     }
 
-    /// An error whose error object is given as JSON text.
+    /// Creates a response with an error object that is given as JSON text.
     pub fn raw_error(id: Option<RequestId>, object: &[u8]) -> Self {
         let mut raw = BytesMut::with_capacity(object.len() + 64);
         raw.put_slice(b"{\"jsonrpc\":\"2.0\"");
@@ -238,7 +239,7 @@ impl Response {
         Self { id, raw: raw.freeze(), id_at, result: None, error: Some(error) }
     }
 
-    /// The answer to a message that was rejected.
+    /// Creates the response to a message that was rejected.
     pub fn rejecting(rejection: &Rejection) -> Self {
         Self::error(rejection.id.clone(), rejection.code.number(), &rejection.message, None)
     }
@@ -248,7 +249,7 @@ impl Response {
         &self.raw
     }
 
-    /// Did the request succeed?
+    /// Whether the response has a result.
     pub fn is_result(&self) -> bool {
         self.result.is_some()
     }
@@ -261,10 +262,10 @@ impl Response {
         }
     }
 
-    /// The same response to another id; nothing else changes by a byte.
+    /// The same response with another id; every other byte stays.
     pub fn with_id(&self, id: RequestId) -> Self {
         let Some(id_at) = &self.id_at else {
-            // Only an error has no id.
+            // Only a response with an error may have no id.
             return Self::raw_error(Some(id), &self.outcome().unwrap_or_else(|error| error));
         };
         let (raw, id_at, shift) = splice(&self.raw, id_at, id.to_json().as_bytes());
@@ -277,7 +278,7 @@ impl Response {
         }
     }
 
-    /// The same response with another result; an error stays what it is.
+    /// The same response with another result. A response with an error stays unchanged.
     pub fn with_result(&self, result: &[u8]) -> Self {
         let Some(span) = &self.result else { return self.clone() };
         let (raw, result, shift) = splice(&self.raw, span, result);
@@ -326,7 +327,7 @@ fn put_method(raw: &mut BytesMut, method: &Method, params: Option<&[u8]>) -> Opt
     params
 }
 
-/// How spans move when a part before them changes its length.
+/// Moves spans after the length of a part before them has changed.
 struct Shift {
     from: usize,
     by: isize,
@@ -341,7 +342,7 @@ impl Shift {
     }
 }
 
-/// `raw` with what lies at `span` replaced.
+/// Replaces the bytes of `raw` at `span`.
 fn splice(raw: &Bytes, span: &Span, with: &[u8]) -> (Bytes, Span, Shift) {
     let mut spliced = BytesMut::with_capacity(raw.len() - span.len() + with.len());
     spliced.put_slice(&raw[..span.start]);

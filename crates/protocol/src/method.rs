@@ -1,4 +1,4 @@
-//! The methods of MCP, known ones by name.
+//! The methods of MCP.
 
 macro_rules! methods {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)+) => {
@@ -6,7 +6,7 @@ macro_rules! methods {
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum Method {
             $($(#[$doc])* $variant,)+
-            /// Any other method; the tenant's server decides about it.
+            /// Any other method, which the tenant's server accepts or rejects.
             Other(Box<str>),
         }
 
@@ -36,15 +36,15 @@ methods! {
     Initialize = "initialize",
     /// The handshake's end.
     Initialized = "notifications/initialized",
-    /// Is the peer there?
+    /// Checks that the peer answers.
     Ping = "ping",
-    /// The requestor no longer wants an answer.
+    /// Cancels a request.
     Cancelled = "notifications/cancelled",
-    /// How far a request has come.
+    /// The progress of a request.
     Progress = "notifications/progress",
-    /// A log message of the server's.
+    /// A log message of the server.
     LogMessage = "notifications/message",
-    /// Which log messages the client wants.
+    /// Sets the minimum level of log messages to the client.
     SetLevel = "logging/setLevel",
     /// Lists tools.
     ToolsList = "tools/list",
@@ -58,9 +58,9 @@ methods! {
     ResourceTemplatesList = "resources/templates/list",
     /// Reads a resource.
     ResourcesRead = "resources/read",
-    /// Asks for a resource's updates.
+    /// Subscribes to a resource's updates.
     Subscribe = "resources/subscribe",
-    /// Ends a resource's updates.
+    /// Unsubscribes from a resource's updates.
     Unsubscribe = "resources/unsubscribe",
     /// The set of resources changed.
     ResourcesListChanged = "notifications/resources/list_changed",
@@ -74,21 +74,21 @@ methods! {
     PromptsListChanged = "notifications/prompts/list_changed",
     /// Completes an argument.
     Complete = "completion/complete",
-    /// Asks the client for its roots.
+    /// Requests the client's roots.
     RootsList = "roots/list",
     /// The client's roots changed.
     RootsListChanged = "notifications/roots/list_changed",
-    /// Asks the client's model.
+    /// Requests a sample of the client's model.
     CreateMessage = "sampling/createMessage",
-    /// Asks the client's user.
+    /// Requests input of the client's user.
     Elicit = "elicitation/create",
     /// A URL elicitation is complete.
     ElicitationComplete = "notifications/elicitation/complete",
 }
 
 impl Method {
-    /// Is a request of this method answered without anything being done that a second one
-    /// would do again? Calls of tools are not: it depends on the tool.
+    /// Whether requests of this method are idempotent. `false` for calls of tools, which depend on
+    /// the tool.
     pub fn only_reads(&self) -> bool {
         match self {
             Self::Ping
@@ -99,7 +99,7 @@ impl Method {
             | Self::ResourceTemplatesList
             | Self::ResourcesRead
             | Self::Complete => true,
-            // Each sets what is so afterwards, whether or not it was so before.
+            // Each of these sets a state, which a repetition leaves unchanged.
             Self::SetLevel | Self::Subscribe | Self::Unsubscribe => true,
             _ => false,
         }

@@ -1,7 +1,7 @@
 //! The headers of DRAFT-2026-v1 that mirror the body: `Mcp-Method`, `Mcp-Name`, `Mcp-Param-*`.
 //!
-//! A component on the way may act on these headers where Roundhouse acts on the body, so
-//! both must say the same (HDR-04). Asked only where
+//! An intermediary may act on these headers while Roundhouse acts on the body, so both must have
+//! the same values (HDR-04). Checked only for revisions with
 //! [`Revision::has_mirrored_headers`](crate::Revision::has_mirrored_headers) (HDR-21).
 
 use std::borrow::Cow;
@@ -18,26 +18,26 @@ const METHOD: &str = "Mcp-Method";
 const NAME: &str = "Mcp-Name";
 const PARAM: &str = "Mcp-Param-";
 
-/// Longest part of a name or method that an error message repeats, in bytes.
+/// Maximum length of a name or method in an error message, in bytes; a longer one is truncated.
 const QUOTED_MAX: usize = 128;
 
-/// The mirrored headers of one POST: as many as the HTTP server lets in.
+/// The mirrored headers of one POST. The HTTP server bounds their number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mirrored {
-    /// Names in lower case and values without the white space around them. A header that
-    /// came twice with different values stands here twice, and fails the check.
+    /// Names in lower case, and values without surrounding white space. A header with two
+    /// different values has two entries, and fails the check.
     headers: Vec<(Box<str>, Box<[u8]>)>,
 }
 
 impl Mirrored {
-    /// Picks the mirrored headers out of all headers, whose names may be in any case.
-    /// `None` when there is none of them.
+    /// Selects the mirrored headers among all headers, whose names may be in any case.
+    /// `None` if there are none.
     pub fn from_headers<'a>(
         headers: impl Iterator<Item = (&'a str, &'a [u8])>,
     ) -> Option<Box<Self>> {
         let mut mirrored = Self::default();
         for (name, value) in headers {
-            // Every header of every POST comes by here; most leave at once.
+            // This runs for every header of every POST, and most are skipped at once.
             if name.get(..4).is_none_or(|start| !start.eq_ignore_ascii_case("mcp-")) {
                 continue;
             }
@@ -56,13 +56,13 @@ impl Mirrored {
         (!mirrored.headers.is_empty()).then(|| Box::new(mirrored))
     }
 
-    /// The headers, as [`Mirrored::from_headers`] takes them on another node.
+    /// The headers, in the form that [`Mirrored::from_headers`] takes on another node.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.headers.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// Do the headers of a POST say what its message says? `annotations` are those of the
-    /// tool that is called, where Roundhouse knows them.
+    /// Checks that the headers of a POST have the values of its message. `annotations` are those
+    /// of the called tool, if Roundhouse has them.
     pub fn check(
         given: Option<&Self>,
         message: &Message,
@@ -102,21 +102,21 @@ impl Mirrored {
         let params = request.params().unwrap_or_default();
         let params = Object::read(&params).unwrap_or_default();
         if params.count(key) > 1 {
-            return Err(Problem(format!("`params.{key}` stands there twice; send it once")));
+            return Err(Problem(format!("`params.{key}` occurs twice; send it once")));
         }
         let name: Option<String> = params.read_as(key);
         match (self.value(NAME)?, name) {
-            // There is nothing to mirror; the tenant's server says what it thinks of that.
+            // The message has no name to mirror; the tenant's server reports the error.
             (None, None) => Ok(()),
             (None, Some(_)) => Err(Problem::missing(NAME)),
             (Some(value), Some(name)) if value == name => Ok(()),
-            // The draft knows base64 only for parameters, its successor for names too (HDR-07).
+            // The draft defines base64 only for parameters, its successor for names too (HDR-07).
             (Some(value), Some(name)) if decoded(value).is_some_and(|text| text == name) => Ok(()),
             (Some(value), name) => Err(Problem::differs(NAME, value, name.as_deref())),
         }
     }
 
-    /// HDR-10. Headers that no annotation knows are for others, and ignored (HDR-18).
+    /// HDR-10. Headers without an annotation are ignored (HDR-18).
     fn check_params(
         &self,
         request: &Request,
@@ -130,7 +130,7 @@ impl Mirrored {
         let params = request.params().unwrap_or_default();
         let params = Object::read(&params).unwrap_or_default();
         if params.count("arguments") > 1 {
-            return Err(Problem("`params.arguments` stands there twice; send it once".into()));
+            return Err(Problem("`params.arguments` occurs twice; send it once".into()));
         }
         let arguments = params.object("arguments").unwrap_or_default();
         for annotated in annotations.iter() {
@@ -138,7 +138,7 @@ impl Mirrored {
             let argument =
                 arguments.get(&annotated.argument).filter(|argument| *argument != "null");
             if arguments.count(&annotated.argument) > 1 {
-                return Err(Problem(format!("the argument of {header} stands there twice")));
+                return Err(Problem(format!("the argument of {header} occurs twice")));
             }
             match (self.value(&header)?, argument) {
                 (None, None) => {}
@@ -176,7 +176,7 @@ impl Mirrored {
     }
 }
 
-/// What is wrong with the headers, for the client's developer.
+/// An error in the headers, for the client's developer.
 struct Problem(String);
 
 impl Problem {
@@ -201,7 +201,7 @@ fn shortened(text: &str) -> &str {
     &text[..floor_char_boundary(text, QUOTED_MAX)]
 }
 
-/// Without the optional white space around a header's value (RFC 9110, 5.5).
+/// Removes the optional white space around a header's value (RFC 9110, 5.5).
 fn trim(value: &[u8]) -> &[u8] {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t');
     let start = value.iter().position(|byte| !is_space(byte)).unwrap_or(value.len());
@@ -209,8 +209,8 @@ fn trim(value: &[u8]) -> &[u8] {
     &value[start..end]
 }
 
-/// The text of a header's value: what stands between `=?base64?` and `?=` decoded, or the
-/// value itself where it has not both (HDR-09). `None` when it cannot be decoded.
+/// The text of a header's value: the decoded base64 between `=?base64?` and `?=`, or the value
+/// itself if it does not have both (HDR-09). `None` if the base64 is invalid.
 fn decoded(value: &str) -> Option<Cow<'_, str>> {
     let inner = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
     let Some(inner) = inner else { return Some(value.into()) };
@@ -218,7 +218,7 @@ fn decoded(value: &str) -> Option<Cow<'_, str>> {
     String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
-/// Is `value` the string form of the argument, given as JSON text?
+/// Whether `value` is the string form of the argument, which is given as JSON text.
 fn mirrors(value: &str, argument: &str) -> bool {
     match argument.as_bytes() {
         [b'"', ..] => serde_json::from_str::<String>(argument).is_ok_and(|text| text == value),

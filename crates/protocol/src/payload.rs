@@ -1,7 +1,7 @@
-//! What Roundhouse reads out of payloads, and the few members it replaces in them.
+//! Reads members of payloads, and replaces some.
 //!
-//! Each reader takes the JSON text of a message's `params`, and gives `None` for what is
-//! absent or malformed; what that means is for the caller to say.
+//! Each reader takes the JSON text of a message's `params`, and returns `None` for a member that
+//! is absent or malformed. The caller decides what that means.
 
 use std::fmt;
 
@@ -11,33 +11,33 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use crate::raw::{self, Name, Object};
 use crate::{ProgressToken, RequestId};
 
-/// How serious a log message is, by RFC 5424: the least comes first (LOG-01).
+/// The severity of a log message by RFC 5424, in ascending order (LOG-01).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LogLevel {
-    /// For someone who looks for a fault.
+    /// Detail for finding faults.
     Debug,
-    /// Things go as they should.
+    /// Normal operation.
     Info,
-    /// Normal, but worth a look.
+    /// Normal but significant.
     Notice,
-    /// Something may go wrong.
+    /// A condition that may lead to an error.
     Warning,
-    /// Something went wrong.
+    /// An error.
     Error,
-    /// A part has failed.
+    /// A component has failed.
     Critical,
-    /// Someone must act at once.
+    /// Action is required at once.
     Alert,
-    /// Nothing works.
+    /// The system is unusable.
     Emergency,
 }
 
 impl LogLevel {
-    /// The names on the wire, the least serious first.
+    /// The names on the wire, in ascending order of severity.
     pub const NAMES: [&'static str; 8] =
         ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
-    /// Every level, the least serious first.
+    /// Every level, in ascending order of severity.
     pub const ALL: [Self; 8] = [
         Self::Debug,
         Self::Info,
@@ -49,7 +49,7 @@ impl LogLevel {
         Self::Emergency,
     ];
 
-    /// The level of that name.
+    /// Parses the name of a level.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|level| level.as_str() == name)
     }
@@ -60,12 +60,12 @@ impl LogLevel {
     }
 }
 
-/// How the user is asked (ELI-01).
+/// The mode of an elicitation (ELI-01).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElicitationMode {
     /// By a form in the client.
     Form,
-    /// By a page that the client opens, or in some way of tomorrow: not by a form.
+    /// By a page that the client opens, or by a mode of a later revision.
     Url,
 }
 
@@ -74,23 +74,22 @@ pub fn log_level_of(params: &[u8]) -> Option<LogLevel> {
     LogLevel::named(&text(params, "level")?)
 }
 
-/// Which request `notifications/cancelled` is about (CAN-01). No request has an id longer
-/// than [`RequestId::BYTES_MAX`].
+/// The id of the request that `notifications/cancelled` cancels (CAN-01). No request has an id
+/// longer than [`RequestId::BYTES_MAX`].
 pub fn cancelled_request_id(params: &[u8]) -> Option<RequestId> {
     let [id] = raw::pick(params, ["requestId"])?;
     serde_json::from_str(id.filter(|id| id.len() <= RequestId::BYTES_MAX)?).ok()
 }
 
-/// The parameters of `notifications/cancelled` about another request, for the next hop
-/// (CAN-04).
+/// The parameters of `notifications/cancelled` with another request id, for the next hop (CAN-04).
 pub fn with_cancelled_request_id(params: &[u8], id: &RequestId) -> Option<Bytes> {
     cancelled_request_id(params)?;
     raw::with_member(params, "requestId", &id.to_json())
 }
 
-/// What `notifications/progress` tells. Not picked and then parsed, as elsewhere, but read in
-/// one go: streams are full of it, and it saves a twentieth of a session's step. Of a member
-/// that is there twice the last one counts; none may be of another kind.
+/// The members of `notifications/progress`. They are deserialised in one pass, other than in the
+/// functions below: progress is frequent, and this saves 5 % of a session's step. The last one of
+/// duplicate members is used; all must have the right type.
 #[derive(Default)]
 struct Told {
     token: Option<ProgressToken>,
@@ -121,20 +120,20 @@ impl<'de> Deserialize<'de> for Told {
     }
 }
 
-/// Whose progress `notifications/progress` tells, and how far it has come (PRG-01, PRG-02).
+/// The token and the progress of `notifications/progress` (PRG-01, PRG-02).
 pub fn progress_of(params: &[u8]) -> Option<(ProgressToken, f64)> {
     let Told { token, progress } = serde_json::from_slice(params).ok()?;
     Some((token?, progress?))
 }
 
-/// The parameters of `notifications/progress` under another token, for the next hop (PRG-04).
+/// The parameters of `notifications/progress` with another token, for the next hop (PRG-04).
 pub fn with_progress_token(params: &[u8], token: &ProgressToken) -> Option<Bytes> {
     progress_of(params)?;
     raw::with_member(params, "progressToken", &token.to_json())
 }
 
-/// The resource that `resources/subscribe`, `resources/unsubscribe`, `resources/read` or
-/// `notifications/resources/updated` is about (RES-06).
+/// The URI of the resource of `resources/subscribe`, `resources/unsubscribe`, `resources/read` or
+/// `notifications/resources/updated` (RES-06).
 pub fn resource_uri_of(params: &[u8]) -> Option<String> {
     text(params, "uri")
 }
@@ -149,8 +148,8 @@ pub fn cursor_of(params: &[u8]) -> Option<String> {
     text(params, "cursor")
 }
 
-/// Does `sampling/createMessage` give the model tools, or carry their use in its messages
-/// (SMP-02)? Needs a client with [`sampling_tools`](crate::ClientCapabilities::sampling_tools).
+/// Whether `sampling/createMessage` has tools, or uses of tools in its messages (SMP-02). It
+/// requires a client with [`sampling_tools`](crate::ClientCapabilities::sampling_tools).
 pub fn sampling_uses_tools(params: &[u8]) -> bool {
     let uses = |params: Object<'_>| {
         params.declares("tools")
@@ -175,13 +174,13 @@ fn message_uses_tools(message: &str) -> bool {
     }
 }
 
-/// Does `sampling/createMessage` want the context of servers (SMP-02)? Needs a client with
-/// [`sampling_context`](crate::ClientCapabilities::sampling_context).
+/// Whether `sampling/createMessage` includes the context of servers (SMP-02). It requires a client
+/// with [`sampling_context`](crate::ClientCapabilities::sampling_context).
 pub fn sampling_uses_context(params: &[u8]) -> bool {
     matches!(text(params, "includeContext").as_deref(), Some("thisServer" | "allServers"))
 }
 
-/// How `elicitation/create` asks (ELI-01): by form where it does not say.
+/// The mode of `elicitation/create` (ELI-01); by form if it has none.
 pub fn elicitation_mode(params: &[u8]) -> ElicitationMode {
     match Object::read(params).and_then(|params| params.read_as::<String>("mode")).as_deref() {
         None | Some("form") => ElicitationMode::Form,
@@ -189,7 +188,8 @@ pub fn elicitation_mode(params: &[u8]) -> ElicitationMode {
     }
 }
 
-/// The `elicitationId` of a URL elicitation and of the notification of its end (ELI-05, ELI-06).
+/// The `elicitationId` of a URL elicitation, or of the notification that it is complete (ELI-05,
+/// ELI-06).
 pub fn elicitation_id_of(params: &[u8]) -> Option<String> {
     text(params, "elicitationId")
 }
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(cancelled_request_id(named(1_023).as_bytes()), None);
     }
 
-    /// What no reader may make sense of, or fall over.
+    /// Payloads for which each reader returns `None`.
     const NONSENSE: [&[u8]; 8] =
         [b"", b"{", b"[]", b"7", b"null", b"{}", b"\xFF", br#"{"level":7,"uri":[],"mode":{}}"#];
 

@@ -1,5 +1,4 @@
-//! JSON text as members that keep their bytes: for looking into a payload, and for
-//! changing one part of it without rebuilding the rest.
+//! Reads and edits JSON text without changing the bytes of other members.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,45 +10,45 @@ use memchr::memmem::Finder;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// An object's members in their order, each value as the text it came as.
+/// An object's members in their order, each value as its original text.
 #[derive(Default)]
 pub(crate) struct Object<'a> {
     pub(crate) members: Vec<(Cow<'a, str>, &'a RawValue)>,
 }
 
 impl<'a> Object<'a> {
-    /// `None` when `json` is not an object.
+    /// Parses an object; `None` if `json` is not an object.
     pub(crate) fn read(json: &'a [u8]) -> Option<Self> {
-        // Once for all: from bytes, each member would be checked for itself.
+        // One UTF-8 check of the whole: from bytes, each member would be checked separately.
         serde_json::from_str(std::str::from_utf8(json).ok()?).ok()
     }
 
-    /// The member's text. Of a member that is there twice the last one counts, as in most readers.
+    /// The member's text. The last one of duplicate members is used, as in most parsers.
     pub(crate) fn get(&self, key: &str) -> Option<&'a str> {
         self.members.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value.get())
     }
 
-    /// The member as a value; `None` where it is absent or something else.
+    /// The deserialised member; `None` if it is absent or has another type.
     pub(crate) fn read_as<T: Deserialize<'a>>(&self, key: &str) -> Option<T> {
         serde_json::from_str(self.get(key)?).ok()
     }
 
-    /// The member as an object.
+    /// The member, if it is an object.
     pub(crate) fn object(&self, key: &str) -> Option<Self> {
         Self::read(self.get(key)?.as_bytes())
     }
 
-    /// Is the member there, and neither `null` nor `false`?
+    /// Whether the member is present and neither `null` nor `false`.
     pub(crate) fn declares(&self, key: &str) -> bool {
         self.get(key).is_some_and(|value| !matches!(value, "null" | "false"))
     }
 
-    /// Is the member `true`?
+    /// Whether the member is `true`.
     pub(crate) fn is_true(&self, key: &str) -> bool {
         self.get(key) == Some("true")
     }
 
-    /// How often the member is there.
+    /// The number of members with this name.
     pub(crate) fn count(&self, key: &str) -> usize {
         self.members.iter().filter(|(name, _)| name == key).count()
     }
@@ -75,8 +74,8 @@ impl<'de> Deserialize<'de> for Object<'de> {
     }
 }
 
-/// The texts of some members of an object, as [`Object::get`] would give them, without
-/// keeping the others. `None` when `json` is not an object.
+/// The texts of some members of an object, as from [`Object::get`], without storing the others.
+/// `None` if `json` is not an object.
 pub(crate) fn pick<'a, const N: usize>(
     json: &'a [u8],
     keys: [&str; N],
@@ -109,7 +108,7 @@ impl<'de, const N: usize> Visitor<'de> for Pick<'_, N> {
     }
 }
 
-/// A member's name: nearly always as it stands in the text, a copy where it is escaped.
+/// A member's name, borrowed from the text unless it has escapes.
 pub(crate) struct Name<'a>(pub(crate) Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Name<'de> {
@@ -131,7 +130,7 @@ impl<'de> Deserialize<'de> for Name<'de> {
     }
 }
 
-/// An array's elements, each as the text it came as; `None` when `json` is not an array.
+/// An array's elements, each as its original text; `None` if `json` is not an array.
 pub(crate) fn elements(json: &str) -> Option<Vec<&RawValue>> {
     serde_json::from_str(json).ok()
 }
@@ -141,35 +140,35 @@ pub(crate) fn quoted(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_default()
 }
 
-/// An object's text made of members whose values are JSON text.
+/// Builds an object from members whose values are JSON text.
 pub(crate) fn object<'a>(members: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let members: Vec<_> =
         members.into_iter().map(|(key, value)| format!("{}:{value}", quoted(key))).collect();
     format!("{{{}}}", members.join(","))
 }
 
-/// An array's text made of elements that are JSON text.
+/// Builds an array from elements that are JSON text.
 pub(crate) fn array<'a>(elements: impl IntoIterator<Item = &'a str>) -> String {
     format!("[{}]", elements.into_iter().collect::<Vec<_>>().join(","))
 }
 
-/// Where `part`, which was borrowed from `whole`, lies in it.
+/// The position of `part` in `whole`, from which it was borrowed.
 pub(crate) fn span_in(whole: &[u8], part: &str) -> Range<usize> {
     let start = part.as_ptr().addr() - whole.as_ptr().addr();
     start..start + part.len()
 }
 
-/// Replacements in a text, in the order of their places.
+/// Replacements in a text, in ascending order of position.
 #[derive(Default)]
 pub(crate) struct Edits(Vec<(Range<usize>, String)>);
 
 impl Edits {
-    /// Puts `text` where `part`, which was borrowed from `whole`, lies.
+    /// Replaces `part`, which was borrowed from `whole`, by `text`.
     pub(crate) fn replace(&mut self, whole: &[u8], part: &str, text: String) {
         self.0.push((span_in(whole, part), text));
     }
 
-    /// `whole` as edited; `None` where nothing was.
+    /// Returns the edited text; `None` if there was no replacement.
     pub(crate) fn apply(self, whole: &[u8]) -> Option<Bytes> {
         if self.0.is_empty() {
             return None;
@@ -186,8 +185,8 @@ impl Edits {
     }
 }
 
-/// The object `json` with member `key` replaced wherever it stands, or put first where
-/// it is missing; every other byte stays. `None` when `json` is not an object.
+/// Replaces each member `key` of the object `json`, or inserts it as the first one if it is
+/// missing. Every other byte stays. `None` if `json` is not an object.
 pub(crate) fn with_member(json: &[u8], key: &str, value: &str) -> Option<Bytes> {
     let object = Object::read(json)?;
     let mut edits = Edits::default();
@@ -214,17 +213,17 @@ pub(crate) fn floor_char_boundary(text: &str, bytes_max: usize) -> usize {
     end
 }
 
-/// A text that is looked for in many messages. Preparing the search costs more than the
-/// search does.
+/// A text that is searched for in many messages. It is prepared once, since the preparation costs
+/// more than a search.
 pub(crate) type Needle = LazyLock<Finder<'static>>;
 
-/// May `json` hold the string `text`? Says no only where it surely does not, and costs a
-/// search instead of a parse: escapes can hide any text.
+/// Whether `json` may contain the string `text`. `false` only if it certainly does not. Costs a
+/// search instead of a parse. `true` for any escaped text, which may decode to `text`.
 pub(crate) fn may_hold(json: &[u8], text: &Needle) -> bool {
     text.find(json).is_some() || memchr::memchr(b'\\', json).is_some_and(|at| escapes(&json[at..]))
 }
 
-/// Is any character written as its number?
+/// Whether the text has an escape by number.
 fn escapes(json: &[u8]) -> bool {
     static ESCAPE: Needle = Needle::new(|| Finder::new("\\u"));
     ESCAPE.find(json).is_some()

@@ -1,6 +1,6 @@
-//! The revisions of the specification, as questions.
+//! The revisions of the specification, and the features of each.
 //!
-//! The only place where revisions are compared. All other code asks here.
+//! Only this file compares revisions. All other code calls methods of [`Revision`].
 
 /// A revision of MCP that begins with `initialize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,10 +23,10 @@ impl Revision {
     /// Every revision, oldest first.
     pub const ALL: [Self; 5] = [V2024_11_05, V2025_03_26, V2025_06_18, V2025_11_25, Draft2026V1];
 
-    /// What is offered to a client that asks for an unknown revision (RPC-08).
+    /// The revision for a client that requests an unknown one (RPC-08).
     pub const NEWEST_STABLE: Self = V2025_11_25;
 
-    /// What a request without a version header and without a session counts as (VER-02).
+    /// The revision of a request without a version header and without a session (VER-02).
     pub const ASSUMED: Self = V2025_03_26;
 
     /// The revision's name on the wire.
@@ -40,71 +40,73 @@ impl Revision {
         }
     }
 
-    /// The revision of that name.
+    /// Parses the name of a revision.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|revision| revision.as_str() == name)
     }
 
-    /// The revision to answer a client that asked for `name`: the same where it is
-    /// known, else the newest stable one (RPC-08).
+    /// The revision for a client that requested `name`: the same if it is known, otherwise the
+    /// newest stable one (RPC-08).
     pub fn negotiate(name: &str) -> Self {
         Self::named(name).unwrap_or(Self::NEWEST_STABLE)
     }
 
-    /// What to ask a tenant's server for on behalf of a client of this revision. No
-    /// server of today speaks the draft, whose payloads are those of the newest stable one.
+    /// The revision to request from a tenant's server for a client of this revision. The draft is
+    /// replaced by the newest stable one, which has the same payloads, since no server supports it.
     pub fn asked_of_servers(self) -> Self {
         self.min(Self::NEWEST_STABLE)
     }
 
-    /// May a client send a JSON-RPC batch (POST-05, BAT-06)? Unspecified in 2024-11-05, so tolerated.
+    /// Whether a client may send a JSON-RPC batch (POST-05, BAT-06). 2024-11-05 does not specify
+    /// it, so it is accepted.
     pub fn has_batches(self) -> bool {
         self <= V2025_03_26
     }
 
-    /// Does a stream begin with an event that has an id and no data (SSE-04)? Clients
-    /// of older revisions may try to parse the empty data.
+    /// Whether a stream begins with an event that has an id and no data (SSE-04). Clients of older
+    /// revisions may try to parse the empty data.
     pub fn has_priming(self) -> bool {
         self >= V2025_11_25
     }
 
-    /// Must POSTs mirror method and name in `Mcp-*` headers (HDR-01, HDR-21)?
+    /// Whether POSTs must mirror method and name in `Mcp-*` headers (HDR-01, HDR-21).
     pub fn has_mirrored_headers(self) -> bool {
         self >= Draft2026V1
     }
 
-    /// May requests to the client go on a standalone GET stream (GET-05, GET-06)?
+    /// Whether server requests may be sent on a standalone GET stream (GET-05, GET-06).
     pub fn has_standalone_requests(self) -> bool {
         self <= V2025_11_25
     }
 
-    /// Does `elicitation/create` exist (ELI-01)?
+    /// Whether `elicitation/create` exists (ELI-01).
     pub fn has_elicitation(self) -> bool {
         self >= V2025_06_18
     }
 
-    /// Does elicitation have modes (form, url), titled enums and defaults (ELI-02)?
+    /// Whether elicitation has modes (form, url), titled enums and defaults (ELI-02).
     pub fn has_elicitation_modes(self) -> bool {
         self >= V2025_11_25
     }
 
-    /// Is audio a content type (TOOL-09)?
+    /// Whether audio is a content type (TOOL-09).
     pub fn has_audio(self) -> bool {
         self >= V2025_03_26
     }
 
-    /// Is a resource link a content type (TOOL-09)?
+    /// Whether a resource link is a content type (TOOL-09).
     pub fn has_resource_links(self) -> bool {
         self >= V2025_06_18
     }
 
-    /// May a sampling result's content be an array, and may sampling use tools (SMP-02, SMP-04)?
+    /// Whether a sampling result's content may be an array, and sampling may use tools (SMP-02,
+    /// SMP-04).
     pub fn has_sampling_tools(self) -> bool {
         self >= V2025_11_25
     }
 
-    /// Does a client's reopening of its standalone stream depend on an abortive end?
-    /// Older TypeScript clients reopen only then.
+    /// Whether clients may reopen a standalone stream only after it was aborted, as older
+    /// TypeScript clients do.
     pub fn reopens_only_after_abort(self) -> bool {
         !self.has_priming()
     }

@@ -1,19 +1,19 @@
-//! The id of a session: visible ASCII, opaque to all programs but its maker (SES-02, SES-03).
+//! The id of a session: visible ASCII, opaque to every program but the one that created it
+//! (SES-02, SES-03).
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Longest session id that is looked up at all, in bytes.
+/// Maximum length of a session id, in bytes; a longer one is not looked up.
 const LENGTH_MAX: usize = 128;
 
-/// A session id as it stands in `Mcp-Session-Id`. Holding one proves nothing about
-/// the holder (SES-04). Its `Debug` form is shortened: a reader of a log must not be
-/// able to use a session.
+/// A session id as in `Mcp-Session-Id`. An id does not authenticate its sender (SES-04). Its
+/// `Debug` form is shortened: a reader of a log must not be able to use a session.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Arc<str>);
 
 impl SessionId {
-    /// The id in a header's value; `None` where no session can have it.
+    /// Parses the value of a header; `None` if no session can have this id.
     pub fn parse(value: &str) -> Option<Self> {
         let fits = !value.is_empty() && value.len() <= LENGTH_MAX;
         (fits && value.bytes().all(|byte| matches!(byte, 0x21..=0x7E))).then(|| Self(value.into()))

@@ -1,8 +1,8 @@
-//! Server-sent events, written (SSE-12); what reads them is for tests.
+//! Encodes server-sent events (SSE-12). The decoder is for tests.
 //!
-//! What is written here is what every client of today was seen to take: a field always
-//! with its colon, since one parser ends the stream at a line without; ids only where
-//! the client may come back; nothing that could end a line too early, whatever is passed in.
+//! The encoding is one that all tested clients parse. Every field has a colon, since one parser
+//! ends the stream at a line without. An event has an id only if the client may resume from it.
+//! No argument can end a line early.
 
 #[cfg(any(test, feature = "sse-decoder"))]
 mod decode;
@@ -12,9 +12,9 @@ pub use decode::{Decoder, Event, TooLong};
 
 use bytes::{BufMut, BytesMut};
 
-/// A JSON-RPC message. `name` is the event's name: clients take a nameless event for
-/// `message`, the one name that those of 2024-11-05 know. `line` is JSON on one line; a
-/// raw line break in it can only stand between tokens, and becomes a space.
+/// Writes a JSON-RPC message. `name` is the event's name: an event without one counts as
+/// `message`, the only name that clients of 2024-11-05 support. `line` is JSON on one line; a raw
+/// line break, which occurs only between tokens, is replaced by a space.
 pub fn message(out: &mut BytesMut, name: Option<&str>, id: Option<&str>, line: &[u8]) {
     out.reserve(line.len() + 64);
     if let Some(name) = name {
@@ -27,36 +27,36 @@ pub fn message(out: &mut BytesMut, name: Option<&str>, id: Option<&str>, line: &
     out.put_u8(b'\n');
 }
 
-/// An id without a message, so that the client can come back to this point (SSE-04), and
-/// how long it waits before it does (SSE-05). The empty `data:` is needed: most clients
-/// ignore an id that stands alone.
+/// Writes an id without a message, so that the client can resume from this point (SSE-04), and
+/// how long it waits before it reconnects (SSE-05). The empty `data:` is required: most clients
+/// ignore an id without data.
 pub fn cursor(out: &mut BytesMut, id: &str, retry_ms: u32) {
     identify(out, id);
     field(out, b"retry: ", retry_ms.to_string().as_bytes());
     out.put_slice(b"data:\n\n");
 }
 
-/// How long the client waits before it comes back, and nothing else (SSE-05).
+/// Writes only how long the client waits before it reconnects (SSE-05).
 pub fn retry(out: &mut BytesMut, retry_ms: u32) {
     field(out, b"retry: ", retry_ms.to_string().as_bytes());
     out.put_u8(b'\n');
 }
 
-/// A comment, which clients ignore: keeps the connection alive (SSE-13).
+/// Writes a comment, which clients ignore, to keep the connection alive (SSE-13).
 pub fn comment(out: &mut BytesMut, text: &str) {
     field(out, b": ", text.as_bytes());
     out.put_u8(b'\n');
 }
 
-/// The first event of an HTTP+SSE stream: where to post messages to (OLD-02).
+/// Writes the first event of an HTTP+SSE stream: the URL for POSTs (OLD-02).
 pub fn endpoint(out: &mut BytesMut, uri: &str) {
     out.put_slice(b"event: endpoint\n");
     field(out, b"data: ", uri.as_bytes());
     out.put_u8(b'\n');
 }
 
-/// Leaves out an id that holds a control character: the client cannot resume from that
-/// event, but the id cannot inject another event into the stream either.
+/// Writes an id, unless it contains a control character, which could inject another event into the
+/// stream. The client cannot resume from an event without an id.
 fn identify(out: &mut BytesMut, id: &str) {
     if !id.bytes().any(|byte| byte.is_ascii_control()) {
         field(out, b"id: ", id.as_bytes());

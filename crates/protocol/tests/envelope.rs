@@ -1,4 +1,4 @@
-//! What is an envelope, what is not, and what passes through it unchanged.
+//! Tests which envelopes are accepted, and which bytes stay unchanged.
 
 use bytes::Bytes;
 use protocol::{
@@ -28,7 +28,7 @@ fn response(text: &str) -> Response {
     }
 }
 
-/// Not taken, with this code, and answered to this id.
+/// Asserts a rejection with this code and id.
 fn refused(text: impl AsRef<[u8]>, code: ErrorCode, id: Option<RequestId>) {
     let rejection = body(&text).expect_err("the text is no message");
     let shown = String::from_utf8_lossy(text.as_ref());
@@ -38,7 +38,7 @@ fn refused(text: impl AsRef<[u8]>, code: ErrorCode, id: Option<RequestId>) {
 
 // holds: RPC-01, RPC-13
 #[test]
-fn what_is_not_utf8_json_is_a_parse_error() {
+fn text_that_is_not_utf8_json_is_a_parse_error() {
     for text in [
         &b"\xFF\xFE"[..],
         b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"p\xC3\"}",
@@ -60,7 +60,7 @@ fn what_is_not_utf8_json_is_a_parse_error() {
 
 // holds: RPC-01, RPC-13
 #[test]
-fn json_that_is_no_message_is_an_invalid_request() {
+fn json_that_is_not_a_message_is_an_invalid_request() {
     for text in [
         "1",
         "null",
@@ -183,14 +183,14 @@ fn parameters_are_an_object_or_absent() {
 }
 
 #[test]
-fn a_member_that_stands_there_twice_is_refused_however_it_is_spelled() {
+fn a_duplicate_member_is_rejected_in_every_spelling() {
     for member in
         [r#""jsonrpc":"2.0""#, r#""id":2"#, r#""\u0069d":2"#, r#""method":"x""#, r#""params":{}"#]
     {
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{{}},{member}}}"#);
         refused(text, ErrorCode::InvalidRequest, None);
     }
-    // Members that nobody here reads may be what they want.
+    // Unknown members may occur twice.
     assert!(body(r#"{"jsonrpc":"2.0","id":1,"method":"ping","x":1,"x":2}"#).is_ok());
 }
 
@@ -228,7 +228,7 @@ fn a_batch_longer_than_the_limit_is_refused_whole() {
 }
 
 #[test]
-fn a_single_message_is_wanted_where_there_are_no_batches() {
+fn a_batch_is_rejected_where_a_single_message_is_expected() {
     let batch = Bytes::from_static(br#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#);
     assert_eq!(Message::parse(batch).unwrap_err().code, ErrorCode::InvalidRequest);
 }
@@ -338,7 +338,7 @@ fn a_progress_token_is_found_and_replaced_in_its_place() {
 }
 
 #[test]
-fn a_rejection_never_quotes_what_it_read() {
+fn a_rejection_never_quotes_its_input() {
     for text in [
         "{\"token\":\"hunter2\"",
         r#"{"jsonrpc":"hunter2","id":1,"method":"x"}"#,

@@ -1,11 +1,11 @@
-//! The envelope's parser against bytes of all kinds.
+//! Property tests of the parser of envelopes.
 
 use bytes::Bytes;
 use proptest::prelude::*;
 use protocol::{Body, Limits, Message, RequestId, Response, parse};
 use serde_json::Value;
 
-/// Texts close enough to messages to get past the first check.
+/// Texts that are similar enough to messages to pass the first check.
 fn almost_a_message() -> impl Strategy<Value = Vec<u8>> {
     let member = prop_oneof![
         Just(r#""jsonrpc":"2.0""#.to_owned()),
@@ -24,7 +24,7 @@ fn almost_a_message() -> impl Strategy<Value = Vec<u8>> {
         4 => object.clone(),
         1 => proptest::collection::vec(object, 0..4).prop_map(|all| format!("[{}]", all.join(","))),
     ];
-    // Now and then a byte goes wrong.
+    // Some texts have a wrong byte.
     (text, proptest::option::weighted(0.3, (any::<prop::sample::Index>(), any::<u8>()))).prop_map(
         |(text, wrong)| {
             let mut bytes = text.into_bytes();
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_accepted_reads_back_as_the_same(bytes in almost_a_message()) {
+    fn an_accepted_message_parses_again_to_the_same(bytes in almost_a_message()) {
         let limits = Limits { depth_max: 5, batch_max: 2 };
         let Ok(body) = parse(Bytes::from(bytes.clone()), &limits) else { return Ok(()) };
         if let Body::Batch(members) = &body {

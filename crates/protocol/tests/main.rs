@@ -1,4 +1,4 @@
-//! What is read and written.
+//! Tests of parsers and encoders.
 //!
 //! The integration tests of this crate are one program, so that it is compiled and linked once.
 

@@ -1,5 +1,5 @@
-//! Payloads made of the words that their readers look for, in places where they do not
-//! belong: nobody panics, and what is changed is still JSON.
+//! Property tests of payload readers: payloads have known names in wrong places. No reader
+//! panics, and every changed payload is JSON.
 
 use proptest::prelude::*;
 use protocol::{HeaderParams, InitializeParams, InitializeResult, Method, Revision};
@@ -58,7 +58,7 @@ fn payload() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Payloads of the right shape, whose parts are anything.
+/// Payloads with the right structure and random parts.
 fn shaped() -> impl Strategy<Value = String> {
     let any_part = || payload().prop_map(|value| value.to_string());
     prop_oneof![
@@ -80,7 +80,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn nobody_panics_and_what_changes_stays_json(json in shaped()) {
+    fn no_reader_panics_and_changed_payloads_stay_json(json in shaped()) {
         let json = json.as_bytes();
         let mut changed = Vec::new();
         for revision in Revision::ALL {
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_downgraded_needs_no_more_of_it(json in shaped()) {
+    fn a_second_downgrade_changes_nothing(json in shaped()) {
         let json = json.as_bytes();
         for revision in Revision::ALL {
             for method in [Method::ToolsCall, Method::PromptsGet, Method::CreateMessage, Method::Elicit] {

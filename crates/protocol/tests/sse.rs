@@ -1,4 +1,4 @@
-//! The SSE codec against random streams.
+//! Property tests of the SSE codec.
 
 use bytes::BytesMut;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ fn decode<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<Event> {
     events
 }
 
-/// Something that Roundhouse writes, and how it is to be read.
+/// A frame that Roundhouse writes, and the event that it decodes to.
 #[derive(Clone, Debug)]
 enum Frame {
     Message { name: Option<String>, id: Option<String>, line: String },
@@ -73,7 +73,7 @@ fn frame() -> impl Strategy<Value = Frame> {
     ]
 }
 
-/// Streams as others write them: bits of the syntax and bytes of all kinds.
+/// Streams of other programs: parts of the syntax and random bytes.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     let bit = prop_oneof![
         Just(b"\n".to_vec()),
@@ -93,7 +93,7 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_back(frames in proptest::collection::vec(frame(), 0..12)) {
+    fn written_frames_decode_to_the_same_events(frames in proptest::collection::vec(frame(), 0..12)) {
         let mut out = BytesMut::new();
         for frame in &frames {
             frame.write(&mut out);
@@ -104,7 +104,7 @@ proptest! {
 
     // holds: SSE-12
     #[test]
-    fn a_stream_is_read_the_same_wherever_it_is_cut(stream in stream()) {
+    fn a_stream_decodes_the_same_wherever_it_is_split(stream in stream()) {
         let whole = decode([&stream[..]]);
         for cut in 0..=stream.len() {
             let (before, after) = stream.split_at(cut);

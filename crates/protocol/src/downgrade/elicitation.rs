@@ -1,15 +1,15 @@
 //! Forms for clients of 2025-06-18 (ELI-02).
 //!
-//! They know enums only as `enum` with `enumNames`, defaults only of booleans, and no
-//! choice of several. Such a choice is left out of the form, also where it is required:
-//! there is no field of theirs whose answer the server would take for it. The server sees
-//! an answer without it, as if the user had left it empty.
+//! These clients support enums only as `enum` with `enumNames`, defaults only for booleans, and
+//! no choice of several values. A field with such a choice is left out of the form, also if it is
+//! required: no other field has an answer that the server would accept for it. The server gets an
+//! answer without the field.
 
 use bytes::Bytes;
 
 use crate::raw::{self, Edits, Object, quoted};
 
-/// `elicitation/create` by a form that such a client can show; `None` when this one is.
+/// Converts the form of `elicitation/create` for such a client; `None` if nothing has to change.
 pub(super) fn older_form(params: &[u8]) -> Option<Bytes> {
     let object = Object::read(params)?;
     let schema = object.object("requestedSchema")?;
@@ -33,7 +33,7 @@ pub(super) fn older_form(params: &[u8]) -> Option<Bytes> {
     }
     let kept = raw::object(kept.iter().map(|(name, field)| (*name, field.as_str())));
     let required = without(&schema, &left_out);
-    // Edits go in the order of their places.
+    // Edits must be in ascending order of position.
     for (key, value) in &schema.members {
         match (&**key, &required) {
             ("properties", _) => edits.replace(params, value.get(), kept.clone()),
@@ -44,7 +44,7 @@ pub(super) fn older_form(params: &[u8]) -> Option<Bytes> {
     edits.apply(params)
 }
 
-/// The required fields but for those left out, as JSON text; `None` when all stay.
+/// The required fields without those left out, as JSON text; `None` if all stay.
 fn without(schema: &Object<'_>, left_out: &[&str]) -> Option<String> {
     let required: Vec<String> = schema.read_as("required")?;
     let stays = |name: &&String| !left_out.contains(&name.as_str());
@@ -91,7 +91,7 @@ fn choices(one_of: &str) -> Option<(String, String)> {
     for choice in raw::elements(one_of)? {
         let choice = Object::read(choice.get().as_bytes())?;
         let value = choice.get("const")?;
-        // The revision's enums are of texts; anything else stays what it is.
+        // Enums of this revision are strings; any other type stays unchanged.
         serde_json::from_str::<String>(value).ok()?;
         let name = choice.get("title").filter(|name| name.starts_with('"')).unwrap_or(value);
         values.push(value);

@@ -1,4 +1,4 @@
-//! Downgrades as pairs of texts: `None` means that nothing changes.
+//! Tests downgrades with pairs of texts. `None` means that nothing changes.
 
 use super::*;
 
@@ -99,7 +99,7 @@ fn titled_choices_become_enum_and_enum_names() {
         "[]",
         Some((r#"{"c":{"type":"string","enum":["r"],"enumNames":["Red"]}}"#, "[]")),
     );
-    // Not what the revision calls a titled enum.
+    // Not a titled enum of the revision.
     check_form(r#"{"c":{"oneOf":[{"type":"string"},{"type":"number"}]}}"#, "[]", None);
     check_form(r#"{"c":{"type":"string","enum":["a"],"enumNames":["A"]}}"#, "[]", None);
 }

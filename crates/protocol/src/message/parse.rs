@@ -1,6 +1,6 @@
-//! Parses envelopes: turns bytes, which any sender may have sent, into messages.
+//! Parses untrusted bytes as JSON-RPC messages.
 //!
-//! Never quotes its input, which may hold secrets, and never recurses.
+//! Errors never quote the input, which may contain secrets. The parser never recurses.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,12 +14,12 @@ use super::{Body, Message, Notification, Request, Response};
 use crate::raw::span_in;
 use crate::{ErrorCode, Method, Rejection, RequestId};
 
-/// Bounds of what [`parse`] takes.
+/// The limits of [`parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Deepest nesting of arrays and objects; deeper text is refused with -32600.
+    /// Maximum nesting of arrays and objects; deeper text is rejected with -32600.
     pub depth_max: usize,
-    /// Most members of a batch; a longer one is refused whole with -32600.
+    /// Maximum number of members of a batch; a longer one is rejected as a whole with -32600.
     pub batch_max: usize,
 }
 
@@ -29,10 +29,11 @@ impl Default for Limits {
     }
 }
 
-/// Longest id that is taken, as JSON text; a longer one is refused with -32600.
+/// Maximum length of an id as JSON text; a longer one is rejected with -32600.
 const ID_BYTES_MAX: usize = RequestId::BYTES_MAX;
 
-/// Reads a body: UTF-8, JSON, JSON-RPC 2.0, in that order (RPC-01, RPC-02, RPC-06, BAT-05).
+/// Parses a body. Checks UTF-8, JSON and JSON-RPC 2.0, in that order (RPC-01, RPC-02, RPC-06,
+/// BAT-05).
 pub fn parse(raw: Bytes, limits: &Limits) -> Result<Body, Rejection> {
     let text = std::str::from_utf8(&raw).map_err(|_| {
         Rejection::new(ErrorCode::ParseError, "the body is not UTF-8; send JSON encoded as UTF-8")
@@ -67,7 +68,7 @@ fn parse_batch(whole: &Bytes, text: &str, limits: &Limits) -> Result<Body, Rejec
     Ok(Body::Batch(members.iter().map(|member| parse_one(whole, member.get())).collect()))
 }
 
-/// Reads an array, but keeps only one element more than may be.
+/// Parses an array, and keeps at most one element more than the limit.
 struct Members {
     members_max: usize,
 }
@@ -95,7 +96,7 @@ impl<'de> Visitor<'de> for Members {
     }
 }
 
-/// The envelope. Duplicate members are an error, so what one reader sees every reader sees.
+/// The envelope. Duplicate members are an error, so that every parser reads the same values.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
@@ -112,14 +113,14 @@ struct Envelope<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// Keeps `null` apart from absence.
+/// Distinguishes `null` from an absent member.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// Reads one message; `text` lies in `whole`.
+/// Parses one message; `text` is a part of `whole`.
 fn parse_one(whole: &Bytes, text: &str) -> Result<Message, Rejection> {
-    // A struct would be read from an array's elements too, member by member.
+    // Without this check, serde would also deserialise the struct from an array.
     if text.starts_with('[') {
         return Err(invalid("a member of a batch must be an object"));
     }
@@ -129,7 +130,7 @@ fn parse_one(whole: &Bytes, text: &str) -> Result<Message, Rejection> {
 
     let id = match envelope.id.map(RawValue::get) {
         None => None,
-        // An error about a request whose id could not be read (JSON-RPC 2.0 section 5).
+        // An error about a request whose id could not be parsed (JSON-RPC 2.0 section 5).
         Some("null") if envelope.method.is_none() && envelope.error.is_some() => None,
         Some(json) if json.len() > ID_BYTES_MAX => {
             return Err(invalid(&format!("`id` is longer than {ID_BYTES_MAX} bytes")));
@@ -181,7 +182,7 @@ fn parse_one(whole: &Bytes, text: &str) -> Result<Message, Rejection> {
     }
 }
 
-/// The string that `json` is, copied only where it has escapes.
+/// The string in `json`, copied only if it has escapes.
 fn string_in(json: &str) -> Option<Cow<'_, str>> {
     let inner = json.strip_prefix('"')?.strip_suffix('"')?;
     if !inner.contains('\\') {
@@ -205,7 +206,7 @@ fn invalid(message: &str) -> Rejection {
     Rejection::new(ErrorCode::InvalidRequest, message)
 }
 
-/// Never quotes the text: it may hold secrets.
+/// The rejection for an error of the JSON parser. Never quotes the text, which may contain secrets.
 fn not_json(error: &serde_json::Error) -> Rejection {
     if error.is_data() {
         return invalid("the body is JSON, but not a JSON-RPC 2.0 message");
@@ -216,8 +217,8 @@ fn not_json(error: &serde_json::Error) -> Rejection {
     )
 }
 
-/// Is `json` nested deeper than `levels`? Most texts do not even have so many brackets,
-/// and those are quickly counted.
+/// Whether `json` is nested deeper than `levels`. Most texts have fewer brackets than that, which
+/// a count shows quickly.
 fn deeper_than(json: &[u8], levels: usize) -> bool {
     if memchr::memchr2_iter(b'[', b'{', json).nth(levels).is_none() {
         return false;

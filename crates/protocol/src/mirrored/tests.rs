@@ -1,4 +1,4 @@
-//! Mirrored headers against bodies: `check` says what an error message must hold.
+//! Tests mirrored headers against bodies.
 
 use bytes::Bytes;
 
@@ -34,7 +34,7 @@ fn check(given: &[(&str, &[u8])], json: &str) -> Result<(), String> {
     outcome(given, json, None)
 }
 
-/// The problem must be told with these words.
+/// Asserts an error whose message contains these words.
 fn refused(outcome: Result<(), String>, words: &str) {
     let message = outcome.expect_err("the headers do not mirror the body");
     assert!(message.contains(words), "{message}");
@@ -178,12 +178,12 @@ fn encoded_values_are_decoded_strictly() {
         let value = format!("=?base64?{bad}?=");
         refused(check(value.as_bytes(), greeting), "not valid base64");
     }
-    // Only a prefix or only a suffix, the two overlapping, or other case: meant literally.
+    // A prefix or suffix alone, both overlapping, and other case stand for themselves.
     for literal in ["=?base64?SGVsbG8=", "SGVsbG8=?=", "=?base64?=", "=?Base64?SGVsbG8=?="] {
         let arguments = format!(r#"{{"region":"{literal}"}}"#);
         assert_eq!(check(literal.as_bytes(), &arguments), Ok(()), "{literal}");
     }
-    // What looks encoded is decoded by everyone on the way, so it cannot be meant literally.
+    // A value that looks encoded is always decoded, so it cannot stand for itself.
     refused(check(b"=?base64?ZXU=?=", r#"{"region":"=?base64?ZXU=?="}"#), "differs");
 }
 

@@ -1,20 +1,20 @@
-//! A stream of bytes, read as server-sent events by the rules of WHATWG's HTML.
+//! Decodes server-sent events by the rules of WHATWG's HTML.
 
-/// One block of a stream that said something: events with data, and also blocks with
-/// nothing but an id or a retry, which browsers keep to themselves.
+/// One block of a stream with at least one field: an event with data, or a block with only an id
+/// or a retry, for which browsers dispatch no event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// `event`, where the block names one; without, it is a `message`.
+    /// `event`, if the block has it; otherwise the event is a `message`.
     pub event: Option<String>,
-    /// `id`, where this block has one. [`Decoder::last_event_id`] knows the latest.
+    /// `id`, if this block has one. [`Decoder::last_event_id`] returns the latest.
     pub id: Option<String>,
-    /// `data`, its lines joined. `None` means that no client sees an event here.
+    /// `data`, with its lines joined. `None` if clients dispatch no event for the block.
     pub data: Option<String>,
-    /// `retry`: how long to wait before coming back, in milliseconds.
+    /// `retry`: how long to wait before reconnecting, in milliseconds.
     pub retry: Option<u64>,
 }
 
-/// An event was longer than the bound. The stream cannot be read on.
+/// An event was longer than the bound. The rest of the stream cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event is longer than {bytes_max} bytes; close the stream")]
 pub struct TooLong {
@@ -22,7 +22,7 @@ pub struct TooLong {
     pub bytes_max: usize,
 }
 
-/// Reads a stream piece by piece, wherever the pieces are cut.
+/// Decodes a stream in pieces of any length.
 #[derive(Debug)]
 pub struct Decoder {
     event_bytes_max: usize,
@@ -30,7 +30,7 @@ pub struct Decoder {
     line: Vec<u8>,
     /// The unfinished event.
     event: Event,
-    /// What the unfinished event holds already, in bytes.
+    /// The length of the unfinished event so far, in bytes.
     held: usize,
     after_cr: bool,
     is_first_line: bool,
@@ -40,8 +40,8 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// For the start of a stream. A line, or an event's fields together, that are longer
-    /// than `event_bytes_max` end the reading with [`TooLong`].
+    /// Creates a decoder for a new stream. It fails with [`TooLong`] if a line, or the fields of an
+    /// event together, are longer than `event_bytes_max`.
     pub fn new(event_bytes_max: usize) -> Self {
         Self {
             event_bytes_max,
@@ -56,9 +56,9 @@ impl Decoder {
         }
     }
 
-    /// Reads on, appending what became complete. At an error, what came before it has
-    /// been appended; every later call fails too. What is incomplete when the stream
-    /// ends was never an event.
+    /// Decodes the next piece and appends the completed events. After an error, the events before
+    /// it have been appended, and every later call fails too. An event that is incomplete at the
+    /// end of the stream is discarded.
     pub fn feed(&mut self, mut bytes: &[u8], events: &mut Vec<Event>) -> Result<(), TooLong> {
         let too_long = TooLong { bytes_max: self.event_bytes_max };
         if self.broken {
@@ -94,13 +94,13 @@ impl Decoder {
         Ok(())
     }
 
-    /// The id to come back with: the last one seen, whatever stood beside it. `None` also
-    /// after an empty one, which takes the earlier ids back.
+    /// The id to resume from: the last one of the stream. `None` also after an empty id, which
+    /// resets it.
     pub fn last_event_id(&self) -> Option<&str> {
         self.last_event_id.as_deref().filter(|id| !id.is_empty())
     }
 
-    /// How many comments were seen.
+    /// The number of comments so far.
     pub fn comments(&self) -> u64 {
         self.comments
     }
@@ -143,7 +143,7 @@ impl Decoder {
             }
             _ => return,
         }
-        // Counted with the line's overhead, so that empty data lines have a bound too.
+        // Includes the overhead of the line, so that empty data lines are bounded too.
         self.held += field.len() + value.len() + 1;
     }
 
@@ -169,7 +169,7 @@ mod tests {
         (decoder, events)
     }
 
-    /// The events' data; `-` for a block without.
+    /// The data of the events; `-` for a block without data.
     fn check(text: &str, expected: &[&str]) {
         let (_, events) = decode(text.as_bytes());
         let told: Vec<_> =
@@ -184,7 +184,7 @@ mod tests {
         check("data: a\r\n\r\ndata: b\r\n\r\n", &["a", "b"]);
         check("data: a\r\rdata: b\r\r", &["a", "b"]);
         check("data: a\r\n\ndata: b\n\r\n", &["a", "b"]);
-        // A CRLF ends one line and not two, also where it is cut in two.
+        // A CRLF ends one line and not two, also if it is split between pieces.
         let (mut decoder, mut events) = (Decoder::new(100), Vec::new());
         for part in ["id: 1\r", "\ndata: a\r", "\n", "data: b\r\n\r", "\n"] {
             decoder.feed(part.as_bytes(), &mut events).expect("the events are short");
