@@ -1,4 +1,4 @@
-//! Logs, the metrics registry, and whether the node is ready. Knows nothing of MCP.
+//! Logs, the metrics registry and readiness. Independent of MCP.
 
 mod logs;
 mod metrics;

@@ -1,18 +1,19 @@
-//! Logs. They go to stderr always, since stdout belongs to the stdio transport (STD-02).
+//! Sets up logging. Logs are always written to stderr, since the stdio transport uses stdout
+//! (STD-02).
 
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 
 /// The directives before the configured level. The HTTP layer logs mostly malformed input of
 /// clients, and any client could fill the log with it; the front counts such input instead.
-/// The `rmcp` crate logs whole messages, and no payload belongs into a log (SEC-19).
+/// The `rmcp` crate logs whole messages, and logs must not contain payloads (SEC-19).
 const QUIET: &str = "actix_http=off,actix_server=warn,rmcp=error";
 
-/// How much is logged, and in what shape.
+/// The level and the format of logs.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// One line of text, or one JSON object, an event.
+    /// The format of each event: one line of text, or one JSON object.
     pub format: Format,
     /// `error`, `warn`, `info`, `debug` or `trace`; also by crate, as in `info,front=debug`.
     pub level: String,
@@ -25,43 +26,42 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Checks that the level can be read. [`init`] checks the same; this method is for a caller
-    /// that checks earlier.
+    /// Checks that the level can be parsed, for a caller that checks before [`init`] does.
     pub fn check(&self) -> Result<(), Error> {
         filter(&self.level).map(drop)
     }
 }
 
-/// The shape of a log event.
+/// The format of a log event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// For people.
+    /// One line of text, for people.
     Text,
-    /// For machines.
+    /// One JSON object, for programs.
     Json,
 }
 
 /// Why logging was not set up.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The level cannot be read; nothing was set up.
+    /// The level cannot be parsed; nothing was set up.
     #[error(
-        "the log level `{level}` is not one; write error, warn, info, debug or trace, or crate=level pairs with commas between"
+        "the log level `{level}` is invalid; write error, warn, info, debug or trace, or crate=level pairs with commas between"
     )]
     Level {
-        /// What was written.
+        /// The configured level.
         level: String,
-        /// What is wrong with it.
+        /// The error of the parser.
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
-    /// This process logs already, perhaps to where an embedding program wants it.
-    #[error("logging is set up already; set it up once, and before anything else")]
+    /// This process has set up logging already, for example in an embedding program.
+    #[error("logging is set up already; set it up once, before anything is logged")]
     Again,
 }
 
-/// Sets up logging for the process. Once.
+/// Sets up logging for the process. Must be called once.
 pub fn init(settings: &Settings) -> Result<(), Error> {
     let filter = filter(&settings.level)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

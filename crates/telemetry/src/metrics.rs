@@ -1,5 +1,5 @@
-//! The metrics registry as text. The metrics themselves are statics in the `metrics.rs`
-//! of the crate they are about, registered with the registry that every process has one of.
+//! Writes the metrics registry as text. The metrics are statics in the `metrics.rs` of each crate,
+//! registered with the default registry of the process.
 
 use std::sync::LazyLock;
 
@@ -7,19 +7,19 @@ use prometheus::{Encoder, IntGauge, TextEncoder};
 
 use crate::register;
 
-/// Would the node like to be sent work?
+/// Whether the node is ready.
 pub(crate) static READY: LazyLock<IntGauge> = LazyLock::new(|| {
     register::gauge("roundhouse_ready", "1 while the node is ready for work, else 0.")
 });
 
-/// What [`metrics_text`] is, for the header that says so.
+/// The `Content-Type` of [`metrics_text`].
 pub const METRICS_CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
-/// Every metric of this process, the process's own memory, time and files among them.
+/// Every metric of this process, with those of its memory, processor time and files.
 pub fn metrics_text() -> Vec<u8> {
     let mut text = Vec::with_capacity(16 << 10);
     if let Err(error) = TextEncoder::new().encode(&prometheus::gather(), &mut text) {
-        tracing::error!(%error, "the metrics cannot be written");
+        tracing::error!(%error, "metrics could not be written; the answer to the scrape is incomplete");
     }
     text
 }

@@ -1,13 +1,13 @@
-//! Whether the node should be sent work, and if not, why.
+//! Whether the node is ready for requests, and if not, why.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::metrics;
 
-/// The reasons for which the node is not ready; with none left, it is. Beside them there
-/// are remarks, which keep no work away. Cheap to clone, all clones are one. Reasons and
-/// remarks are written in the code, so there are only so many.
+/// The reasons why the node is not ready. The node is ready if there are none. Remarks do not
+/// affect readiness. Cheap to clone; all clones share one state. Reasons and remarks are
+/// constants in the code, which bounds their number.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<Mutex<Said>>);
 
@@ -18,24 +18,24 @@ struct Said {
 }
 
 impl Readiness {
-    /// Not ready, for one reason.
+    /// Creates a state that is not ready for one reason.
     pub fn waiting_for(reason: &'static str) -> Self {
         let readiness = Self::default();
         readiness.hold(reason);
         readiness
     }
 
-    /// From now on not ready for this reason, whatever others there are.
+    /// Adds a reason why the node is not ready.
     pub fn hold(&self, reason: &'static str) {
         self.change(|said| said.reasons.insert(reason));
     }
 
-    /// This reason is gone.
+    /// Removes a reason.
     pub fn clear(&self, reason: &'static str) {
         self.change(|said| said.reasons.remove(reason));
     }
 
-    /// Adds a remark where `is_so`, else removes it. The readiness endpoint shows remarks, also
+    /// Adds a remark if `is_so`, otherwise removes it. The readiness endpoint shows remarks also
     /// while the node is ready.
     pub fn remark(&self, remark: &'static str, is_so: bool) {
         self.change(|said| match is_so {
@@ -44,12 +44,12 @@ impl Readiness {
         });
     }
 
-    /// Why the node is not ready; empty when it is.
+    /// The reasons why the node is not ready; empty if it is ready.
     pub fn reasons(&self) -> Vec<&'static str> {
         self.change(|said| said.reasons.iter().copied().collect())
     }
 
-    /// What else there is to know.
+    /// The remarks.
     pub fn remarks(&self) -> Vec<&'static str> {
         self.change(|said| said.remarks.iter().copied().collect())
     }
