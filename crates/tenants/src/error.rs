@@ -1,4 +1,4 @@
-//! What can be wrong with a tenant as it was written down. Each says how to mend it.
+//! Errors in the settings of a tenant. Each text states how to correct them.
 
 /// Why a tenant cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -10,14 +10,14 @@ pub enum Error {
     /// The name is longer than a name may be.
     #[error("the name of tenant `{name}` has {length} characters; shorten it to at most {max}")]
     NameTooLong {
-        /// Its beginning.
+        /// The beginning of the name.
         name: String,
-        /// How long it is.
+        /// The length of the name.
         length: usize,
-        /// How long it may be.
+        /// The maximum length.
         max: usize,
     },
-    /// The name has a character that does not belong into the endpoint's path.
+    /// The name has a character that the endpoint's path must not have.
     #[error(
         "the name of tenant `{name}` has {found:?} in it; use only a-z, 0-9, `-` and `_`, since \
          the name stands in the endpoint's path"
@@ -29,7 +29,7 @@ pub enum Error {
         found: char,
     },
     /// The name begins with a hyphen or an underscore.
-    #[error("the name of tenant `{0}` begins with a sign; begin it with a letter or a digit")]
+    #[error("the name of tenant `{0}` begins with - or _; begin it with a letter or a digit")]
     NameStart(String),
     /// `auth` is missing: the settings do not state which clients may use the endpoint.
     #[error(
@@ -37,7 +37,7 @@ pub enum Error {
          every client that can reach the endpoint may"
     )]
     AuthMissing(String),
-    /// `auth` is a word that means nothing.
+    /// `auth` has an unknown value.
     #[error(
         "tenant `{name}` has auth = {written:?}, which is not known; the only kind is \"open\""
     )]
@@ -47,7 +47,7 @@ pub enum Error {
         /// What stands there.
         written: String,
     },
-    /// An allowed origin could never equal what a browser sends.
+    /// An allowed origin cannot equal an origin that a browser sends.
     #[error(
         "tenant `{name}` allows the origin {written:?}, which no browser sends; write scheme, host \
          and port only, as in \"https://app.example.com\""
@@ -58,7 +58,7 @@ pub enum Error {
         /// What stands there.
         written: String,
     },
-    /// A limit under which the tenant could do nothing at all.
+    /// A limit of zero, with which no client could use the endpoint.
     #[error("tenant `{name}` has {limit} = 0, so no client could use it; write at least 1")]
     LimitZero {
         /// The tenant.

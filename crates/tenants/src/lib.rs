@@ -1,8 +1,7 @@
-//! Who may use what, and how much.
+//! Tenants: who may use an endpoint, and how much.
 //!
-//! A [`Tenant`] is what [`Settings`] say once they were found to be right: its name fits
-//! into a path, its origins are origins, and its `auth` was written by someone. Nothing
-//! here reads a file, a header or a message.
+//! A [`Tenant`] is created from valid [`Settings`] only: its name fits into a path, its origins
+//! are origins, and its `auth` is set. This crate reads no file, header or message.
 
 mod error;
 mod name;
@@ -17,19 +16,19 @@ use sha2::{Digest, Sha256};
 pub use error::Error;
 pub use settings::{Limits, Settings};
 
-/// A tenant: who brings a server and owns an endpoint.
+/// A tenant: the owner of a server and its endpoint.
 #[derive(Clone, Debug)]
 pub struct Tenant {
     /// The name in the endpoint's path: 1 to 64 of `a-z 0-9 - _`, beginning with a letter or digit.
     pub name: Arc<str>,
     /// Origins that may use the endpoint, beside the node's own and loopback ones.
     pub allowed_origins: Vec<String>,
-    /// Most sessions of the tenant on this node; a further `initialize` is refused.
+    /// Maximum number of sessions of the tenant on this node; a further `initialize` is refused.
     pub sessions_max: usize,
 }
 
 impl Tenant {
-    /// The tenant that these settings describe, or everything that is wrong with them.
+    /// Creates the tenant of these settings, or returns all errors in them.
     pub fn new(name: &str, settings: &Settings) -> Result<Self, Vec<Error>> {
         let origins = settings.allowed_origins.iter().map(|written| origin::check(name, written));
         let checks = [name::check(name), settings.check_auth(name), settings.limits.check(name)];
@@ -45,54 +44,55 @@ impl Tenant {
     }
 }
 
-/// Who a request is from. A session answers only to the principal that opened it (SES-04).
+/// The authenticated sender of a request. Only the principal that opened a session may use it
+/// (SES-04).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal(Arc<str>);
 
 impl Principal {
-    /// The one principal of all clients of an open endpoint.
+    /// The principal that all clients of an open endpoint share.
     pub fn anonymous() -> Self {
         Self("".into())
     }
 
-    /// A client, by a name that no other client has at that endpoint.
+    /// The principal of a client, by a name that no other client has at that endpoint.
     pub fn named(name: &str) -> Self {
         Self(name.into())
     }
 
-    /// The name that [`Principal::named`] took, for another node that is trusted as this one
-    /// is; empty for the anonymous principal. Not for logs.
+    /// The name given to [`Principal::named`], for another node of the cluster; empty for the
+    /// anonymous principal. Must not be logged.
     pub fn name(&self) -> &str {
         &self.0
     }
 
-    /// Enough to recognise the principal, not to become it.
+    /// A digest that identifies the principal and does not reveal its name.
     pub fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.0.as_bytes()).into()
     }
 
-    /// Is this the principal of all clients of an open endpoint, rather than of one client?
+    /// Whether this is the principal that all clients of an open endpoint share.
     pub fn is_anonymous(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Every tenant of the node. Fixed once the node runs, so it is as large as its settings.
+/// The tenants of the node. They do not change while the node runs, so the settings bound them.
 #[derive(Clone, Debug, Default)]
 pub struct Tenants(Arc<HashMap<Arc<str>, Arc<Tenant>>>);
 
 impl Tenants {
-    /// These tenants.
+    /// Creates the table of these tenants.
     pub fn new(tenants: impl IntoIterator<Item = Tenant>) -> Self {
         Self(Arc::new(tenants.into_iter().map(|t| (t.name.clone(), Arc::new(t))).collect()))
     }
 
-    /// The tenant of that name.
+    /// Returns the tenant with this name.
     pub fn find(&self, name: &str) -> Option<&Arc<Tenant>> {
         self.0.get(name)
     }
 
-    /// Every tenant, by name.
+    /// All tenants, ordered by name.
     pub fn by_name(&self) -> Vec<&Arc<Tenant>> {
         let mut all: Vec<_> = self.0.values().collect();
         all.sort_by(|one, other| one.name.cmp(&other.name));

@@ -1,11 +1,11 @@
-//! What a tenant may be called.
+//! The names of tenants.
 
 use crate::Error;
 
-/// Longest name, in characters. It stands in paths, logs and metric labels.
+/// Maximum length of a name, in characters. Paths, logs and metric labels contain it.
 const LENGTH_MAX: usize = 64;
 
-/// Is it a name that can stand in a path, a key and a label as it is?
+/// Checks that paths, keys and labels can contain the name without escapes.
 pub(crate) fn check(name: &str) -> Result<(), Error> {
     let Some(first) = name.chars().next() else {
         return Err(Error::NameEmpty);

@@ -1,20 +1,20 @@
-//! What an allowed origin may look like: exactly what a browser sends in `Origin` (SEC-01).
+//! Checks allowed origins: each must have the form that a browser sends in `Origin` (SEC-01).
 
 use crate::Error;
 
-/// Can a browser's `Origin` equal this?
+/// Whether a browser's `Origin` can equal this text.
 pub(crate) fn check(tenant: &str, written: &str) -> Result<(), Error> {
     let is_origin = written.split_once("://").is_some_and(|(scheme, authority)| {
         is_scheme(scheme) && is_authority(authority) && !is_implied(scheme, authority)
     });
-    // Sandboxed pages send the word `null`; an operator that lists it allows such pages.
+    // Sandboxed pages send `null`; an operator that lists it allows such pages.
     if is_origin || written == "null" {
         return Ok(());
     }
     Err(Error::Origin { name: tenant.into(), written: written.into() })
 }
 
-/// Browsers leave out the port that a scheme has anyway.
+/// The default port of a scheme, which browsers leave out.
 fn is_implied(scheme: &str, authority: &str) -> bool {
     matches!((scheme, split_port(authority).1), ("http", Some("80")) | ("https", Some("443")))
 }
@@ -24,8 +24,8 @@ fn is_scheme(scheme: &str) -> bool {
         && scheme.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'+' | b'-' | b'.'))
 }
 
-// Upper case, a path, a user or a wildcard never stand in an `Origin`, so a rule that has
-// them would quietly match nothing.
+// An `Origin` never has upper case, a path, a user or a wildcard, so a rule with one of them would
+// match no request.
 fn is_authority(authority: &str) -> bool {
     let (host, port) = split_port(authority);
     let in_host = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_');

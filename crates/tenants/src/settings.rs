@@ -4,21 +4,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// A tenant as it is written down.
+/// The settings of a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Which clients may use the endpoint. There is no default on purpose: an endpoint is
-    /// open to every client only if the operator wrote `"open"`.
+    /// Which clients may use the endpoint. It has no default, so that an endpoint is open to every
+    /// client only if the operator has set `"open"`.
     pub auth: Option<String>,
-    /// Origins that may use the endpoint, beside the node's own and loopback ones.
+    /// Origins that may use the endpoint, in addition to the node's own and loopback ones.
     pub allowed_origins: Vec<String>,
-    /// How much the tenant may use.
+    /// The limits of the tenant.
     pub limits: Limits,
 }
 
 impl Settings {
-    /// The settings of an endpoint that every client may use that can reach it.
+    /// The settings of an endpoint that is open to every client.
     pub fn open() -> Self {
         Self { auth: Some("open".into()), ..Self::default() }
     }
@@ -32,11 +32,12 @@ impl Settings {
     }
 }
 
-/// How much a tenant may use.
+/// The limits of a tenant.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Most sessions of the tenant on this node; a further `initialize` is refused until one ends.
+    /// Maximum number of sessions of the tenant on this node; a further `initialize` is refused
+    /// until one ends.
     pub sessions_max: usize,
 }
 
