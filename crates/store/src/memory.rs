@@ -33,10 +33,10 @@ const SHARDS: usize = 16;
 
 /// How many sessions an operation checks for expiry. Above one, so that expired sessions are
 /// removed faster than sessions are created.
-const LOOKS_PER_OPERATION: usize = 4;
+const CHECKS_PER_OPERATION: usize = 4;
 
 /// How many sessions of each shard a sweep checks for expiry: less than 1 ms of work.
-const LOOKS_PER_SWEEP: usize = 1_000;
+const CHECKS_PER_SWEEP: usize = 1_000;
 
 /// Returns the time since a fixed moment. It never decreases.
 type Clock = Box<dyn Fn() -> Duration + Send + Sync>;
@@ -70,7 +70,7 @@ impl Memory {
     /// Locks the session's shard for a write, after removing a few expired sessions from it.
     fn shard_at(&self, session: &SessionId, now: u64) -> MutexGuard<'_, Shard> {
         let mut shard = self.shard(session);
-        shard.sweep(now, LOOKS_PER_OPERATION);
+        shard.sweep(now, CHECKS_PER_OPERATION);
         shard
     }
 
@@ -194,7 +194,7 @@ impl Store for Memory {
 
     async fn sweep(&self) -> Result<usize, Error> {
         let now = self.now();
-        Ok(self.shards.iter().map(|shard| lock(shard).sweep(now, LOOKS_PER_SWEEP)).sum())
+        Ok(self.shards.iter().map(|shard| lock(shard).sweep(now, CHECKS_PER_SWEEP)).sum())
     }
 }
 

@@ -84,23 +84,23 @@ static ROUND_TRIPS: LazyLock<Histogram> = LazyLock::new(|| {
     )
 });
 
-pub(crate) fn round_trip(took: Duration) {
+pub(crate) fn observe_round_trip(took: Duration) {
     ROUND_TRIPS.observe(took.as_secs_f64());
 }
 
 /// Sets whether every primary has a connection.
-pub(crate) fn is_up(up: bool) {
+pub(crate) fn set_up(up: bool) {
     UP.set(up.into());
 }
 
 /// Counts a finished command and observes its duration.
-pub(crate) fn came(operation: Operation, outcome: Outcome, took: Duration) {
+pub(crate) fn count_command(operation: Operation, outcome: Outcome, took: Duration) {
     BY_KIND[operation as usize][outcome as usize].inc();
     SECONDS[operation as usize].observe(took.as_secs_f64());
 }
 
 /// Registers every metric with the value zero, so that a rate includes the first event.
-pub(crate) fn show() {
+pub(crate) fn register_all() {
     LazyLock::force(&UP);
     LazyLock::force(&CONNECTIONS);
     LazyLock::force(&CONNECT_FAILURES);

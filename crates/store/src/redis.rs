@@ -9,20 +9,20 @@
 
 mod address;
 mod answer;
+mod append_window;
 mod client;
 mod cluster;
+mod connection;
 mod corrupt;
 mod dial;
-mod doubts;
-mod gather;
 mod keys;
 mod layout;
 mod leases;
-mod link;
 mod outbox;
 mod script;
 mod sentinel;
 mod settings;
+mod warnings;
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,11 +34,11 @@ use protocol::SessionId;
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
-use self::answer::{bytes, nonsense, outcome, unavailable};
-use self::client::{Call, Client, Terms};
-use self::gather::Gather;
+use self::answer::{bytes, script_result, unavailable, undecodable};
+use self::append_window::AppendWindow;
+use self::client::{Client, PrimaryCondition, RedisCommand};
 use self::keys::{Keys, slot};
-use self::script::Name;
+use self::script::ScriptName;
 pub use self::settings::{Invalid, Secret, Settings};
 use crate::metrics::Operation;
 use crate::{
@@ -53,7 +53,7 @@ pub struct Redis {
     /// as the logs of all sessions after a failover.
     leases: Arc<Client>,
     keys: Keys,
-    gather: Gather,
+    append_window: AppendWindow,
     /// Whether a lease of another layout was found and logged, so that it is logged once.
     has_foreign_leases: AtomicBool,
 }
@@ -70,61 +70,61 @@ impl Redis {
     pub fn open(settings: Settings) -> Result<Self, Invalid> {
         let keys = Keys::new(&settings.prefix);
         let leases = Arc::new(Client::new(settings.clone(), &Handle::current())?);
-        let gather = Gather::new(settings.append_window_ms);
+        let append_window = AppendWindow::new(settings.append_window_ms);
         let client = Arc::new(Client::new(settings, &Handle::current())?);
         let has_foreign_leases = AtomicBool::new(false);
-        Ok(Self { client, leases, keys, gather, has_foreign_leases })
+        Ok(Self { client, leases, keys, append_window, has_foreign_leases })
     }
 
     /// A script on the keys of a session's record and log.
-    fn on_session(&self, name: Name, session: &SessionId) -> Call {
+    fn session_script(&self, name: ScriptName, session: &SessionId) -> RedisCommand {
         let keys = self.keys.session(session);
-        Call::script(name, &keys)
+        RedisCommand::script(name, &keys)
     }
 
-    fn append_call(&self, batch: &Batch) -> Call {
-        let mut call = self.on_session(Name::Append, &batch.session);
-        call.command.arg(&layout::encode_token(batch.token));
-        call.command.arg(u8::from(batch.prolongs));
-        add_entries(&mut call, batch);
-        call
+    fn append_command(&self, batch: &Batch) -> RedisCommand {
+        let mut command = self.session_script(ScriptName::Append, &batch.session);
+        command.cmd.arg(&layout::encode_token(batch.token));
+        command.cmd.arg(u8::from(batch.prolongs));
+        add_entries(&mut command, batch);
+        command
     }
 }
 
-impl Call {
+impl RedisCommand {
     /// A script on these keys, which must all be in one slot.
-    fn script<K: AsRef<str>>(name: Name, keys: &[K]) -> Self {
+    fn script<K: AsRef<str>>(name: ScriptName, keys: &[K]) -> Self {
         let key = keys.first().map_or("", K::as_ref);
         Self { operation: name.into(), ..Self::new(key, name.on(keys)) }
     }
 
     /// A plain command. It counts as a read unless the caller sets another operation.
-    fn new(key: &str, command: Cmd) -> Self {
-        let (operation, terms) = (Operation::Read, Terms::Plain);
-        Self { slot: slot(key.as_bytes()), command, operation, bytes: 0, terms }
+    fn new(key: &str, cmd: Cmd) -> Self {
+        let (operation, primary) = (Operation::Read, PrimaryCondition::Any);
+        Self { slot: slot(key.as_bytes()), cmd, operation, bytes: 0, primary }
     }
 
     fn arg(mut self, arg: impl redis::ToRedisArgs) -> Self {
-        self.command.arg(arg);
+        self.cmd.arg(arg);
         self
     }
 
-    fn on(self, terms: Terms) -> Self {
-        Self { terms, ..self }
+    fn only_on(self, primary: PrimaryCondition) -> Self {
+        Self { primary, ..self }
     }
 }
 
 /// Adds the batch's numbers, time to live and entries as arguments.
-fn add_entries(call: &mut Call, batch: &Batch) {
-    call.command.arg(batch.first).arg(batch.floor).arg(millis(batch.ttl));
+fn add_entries(command: &mut RedisCommand, batch: &Batch) {
+    command.cmd.arg(batch.first).arg(batch.floor).arg(millis(batch.ttl));
     for (number, entry) in (batch.first..).zip(&batch.entries) {
-        call.command.arg(layout::encode_entry(number, entry));
-        call.bytes += entry.len();
+        command.cmd.arg(layout::encode_entry(number, entry));
+        command.bytes += entry.len();
     }
 }
 
 /// The result of an append: the last number of the batch.
-fn taken(batch: &Batch) -> Appended {
+fn appended(batch: &Batch) -> Appended {
     let end = batch.first.saturating_add(batch.entries.len() as u64);
     Appended { through: end.checked_sub(1) }
 }
@@ -144,18 +144,18 @@ impl Store for Redis {
         ttl: Duration,
     ) -> Result<(), Error> {
         let create = self
-            .on_session(Name::Create, session)
+            .session_script(ScriptName::Create, session)
             .arg(&encoded(&record)?)
             .arg(&layout::encode_token(record.owner.token))
             .arg(millis(ttl));
-        outcome(self.client.call(create).await?.value).map(drop)
+        script_result(self.client.execute(create).await?.value).map(drop)
     }
 
     async fn read(&self, session: &SessionId) -> Result<Option<Record>, Error> {
         let key = self.keys.record(session);
         let mut get = redis::cmd("GET");
         get.arg(&key);
-        let answer = self.client.call(Call::new(&key, get)).await?;
+        let answer = self.client.execute(RedisCommand::new(&key, get)).await?;
         match &answer.value {
             Value::Nil if !answer.is_acknowledged => Err(unavailable(
                 "redis has a new primary, which may lack the session; retry after its owner \
@@ -163,10 +163,10 @@ impl Store for Redis {
             )),
             Value::Nil => Ok(None),
             value => {
-                let bytes = bytes(value).ok_or_else(nonsense)?;
+                let bytes = bytes(value).ok_or_else(undecodable)?;
                 match layout::decode_record(bytes) {
                     Some(record) => Ok(Some(record)),
-                    None if layout::is_newer(bytes) => Err(nonsense()),
+                    None if layout::is_newer(bytes) => Err(undecodable()),
                     None => self.end_corrupt(session, bytes).await.map(Some),
                 }
             }
@@ -178,13 +178,13 @@ impl Store for Redis {
         let (mut exists, mut range) = (redis::cmd("EXISTS"), redis::cmd("LRANGE"));
         exists.arg(&record);
         range.arg(&log).arg(0).arg(-1);
-        let calls = vec![Call::new(&record, exists), Call::new(&log, range)];
-        let mut answers = self.client.perform(calls).await.into_iter();
-        let mut next = || answers.next().unwrap_or_else(|| Err(nonsense())).map(|a| a.value);
+        let commands = vec![RedisCommand::new(&record, exists), RedisCommand::new(&log, range)];
+        let mut answers = self.client.execute_all(commands).await.into_iter();
+        let mut next = || answers.next().unwrap_or_else(|| Err(undecodable())).map(|a| a.value);
         match (next()?, next()?) {
             (Value::Int(0), _) => Ok(Vec::new()),
             (_, Value::Array(entries)) => decode_log(entries),
-            _ => Err(nonsense()),
+            _ => Err(undecodable()),
         }
     }
 
@@ -200,18 +200,18 @@ impl Store for Redis {
             Expected::Token(token) => layout::encode_token(token).to_vec(),
             Expected::Released => Vec::new(),
         };
-        let call = self
-            .on_session(Name::Claim, session)
+        let command = self
+            .session_script(ScriptName::Claim, session)
             .arg(&layout::encode_token(new.token))
             .arg(&layout::encode_node(new.node))
             .arg(&expected)
             .arg(millis(ttl))
-            .on(Terms::At(at));
-        let mut words = outcome(self.client.call(call).await?.value)?.into_iter();
+            .only_on(PrimaryCondition::At(at));
+        let mut words = script_result(self.client.execute(command).await?.value)?.into_iter();
         let (Some(record), Some(Value::Array(log))) = (words.next(), words.next()) else {
-            return Err(nonsense());
+            return Err(undecodable());
         };
-        let bytes = bytes(&record).ok_or_else(nonsense)?;
+        let bytes = bytes(&record).ok_or_else(undecodable)?;
         if let (Some(record), Ok(log)) = (layout::decode_record(bytes), decode_log(log)) {
             return Ok(Claimed { record, log });
         }
@@ -220,30 +220,31 @@ impl Store for Redis {
     }
 
     async fn append(&self, batch: Batch) -> Result<Appended, Error> {
-        self.gather.wait().await;
-        outcome(self.client.call(self.append_call(&batch)).await?.value).map(|_| taken(&batch))
+        self.append_window.wait().await;
+        script_result(self.client.execute(self.append_command(&batch)).await?.value)
+            .map(|_| appended(&batch))
     }
 
     async fn reassert(&self, record: Record, ring: Batch) -> Result<Appended, Error> {
         let mut reassert = self
-            .on_session(Name::Reassert, &ring.session)
+            .session_script(ScriptName::Reassert, &ring.session)
             .arg(&encoded(&record)?)
             .arg(&layout::encode_token(record.owner.token));
         add_entries(&mut reassert, &ring);
         let ends = record.status == RecordStatus::Ended;
-        outcome(self.client.call(reassert).await?.value)?;
-        Ok(if ends { Appended { through: None } } else { taken(&ring) })
+        script_result(self.client.execute(reassert).await?.value)?;
+        Ok(if ends { Appended { through: None } } else { appended(&ring) })
     }
 
     async fn save(&self, session: &SessionId, token: Token, state: State) -> Result<u64, Error> {
         let key = self.keys.record(session);
-        let call = Call::script(Name::Save, &[&key])
+        let command = RedisCommand::script(ScriptName::Save, &[&key])
             .arg(&layout::encode_token(token))
             .arg(&state.version.to_be_bytes())
             .arg(&*state.bytes);
-        let words = outcome(self.client.call(call).await?.value)?;
+        let words = script_result(self.client.execute(command).await?.value)?;
         let version = words.first().and_then(bytes).and_then(|bytes| bytes.try_into().ok());
-        version.map(u64::from_be_bytes).ok_or_else(nonsense)
+        version.map(u64::from_be_bytes).ok_or_else(undecodable)
     }
 
     async fn release(
@@ -253,20 +254,20 @@ impl Store for Redis {
         at: Option<PrimaryId>,
         ttl: Duration,
     ) -> Result<(), Error> {
-        let call = self
-            .on_session(Name::Release, session)
+        let command = self
+            .session_script(ScriptName::Release, session)
             .arg(&layout::encode_token(token))
             .arg(millis(ttl))
-            .on(Terms::At(at));
-        outcome(self.client.call(call).await?.value).map(drop)
+            .only_on(PrimaryCondition::At(at));
+        script_result(self.client.execute(command).await?.value).map(drop)
     }
 
     async fn end(&self, session: &SessionId, token: Token, ttl: Duration) -> Result<(), Error> {
-        let call = self
-            .on_session(Name::Finish, session)
+        let command = self
+            .session_script(ScriptName::Finish, session)
             .arg(&layout::encode_token(token))
             .arg(millis(ttl));
-        outcome(self.client.call(call).await?.value).map(drop)
+        script_result(self.client.execute(command).await?.value).map(drop)
     }
 
     async fn renew(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
@@ -274,7 +275,7 @@ impl Store for Redis {
     }
 
     async fn leave(&self, incarnation: Incarnation, ttl: Duration) -> Result<(), Error> {
-        self.leave_for_good(incarnation, ttl).await
+        self.end_lease(incarnation, ttl).await
     }
 
     async fn nodes(&self) -> Result<Vec<Lease>, Error> {
@@ -293,7 +294,7 @@ impl Store for Redis {
         seen: Option<u64>,
         ttl: Duration,
     ) -> Result<Marking, Error> {
-        self.mark(incarnation, by, also_dead, seen, ttl).await
+        self.mark_incarnation(incarnation, by, also_dead, seen, ttl).await
     }
 
     async fn primaries(&self) -> Result<Vec<Primary>, Error> {
@@ -316,8 +317,8 @@ fn encoded(record: &Record) -> Result<Vec<u8>, Error> {
 
 fn decode_log(entries: Vec<Value>) -> Result<Vec<(u64, Bytes)>, Error> {
     let decode = |entry| match entry {
-        Value::BulkString(bytes) => layout::decode_entry(bytes).ok_or_else(nonsense),
-        _ => Err(nonsense()),
+        Value::BulkString(bytes) => layout::decode_entry(bytes).ok_or_else(undecodable),
+        _ => Err(undecodable()),
     };
     entries.into_iter().map(decode).collect()
 }

@@ -8,10 +8,10 @@ use crate::{Error, Incarnation, Lease, Marking, Presence, Renewed};
 /// The leases and dead marks of incarnations. Bounded by the number of nodes that renew: each
 /// renewal removes the expired entries.
 #[derive(Debug, Default)]
-pub(super) struct Leases(HashMap<Incarnation, Known>);
+pub(super) struct Leases(HashMap<Incarnation, LeaseEntry>);
 
 #[derive(Debug)]
-struct Known {
+struct LeaseEntry {
     presence: Presence,
     /// The number of the renewal that found no lease.
     begun: u64,
@@ -25,9 +25,9 @@ impl Leases {
         lease: Lease,
         (now, expires): (u64, u64),
     ) -> Result<Renewed, Error> {
-        self.0.retain(|_, known| known.expires > now);
+        self.0.retain(|_, entry| entry.expires > now);
         let held = self.0.get(&lease.incarnation);
-        let begun = match held.map(|known| (&known.presence, known.begun)) {
+        let begun = match held.map(|entry| (&entry.presence, entry.begun)) {
             Some((Presence::Live(held), _)) if held.renewal > lease.renewal => {
                 let why = "the renewal arrived late: the store holds a newer one of this lease";
                 return Err(Error::Unavailable(io::Error::other(why)));
@@ -43,20 +43,20 @@ impl Leases {
         let incarnation = lease.incarnation;
         // The acknowledged number is only for the store: other nodes do not read it.
         let presence = Presence::Live(Lease { acknowledged: 0, ..lease });
-        self.0.insert(incarnation, Known { presence, begun, expires });
+        self.0.insert(incarnation, LeaseEntry { presence, begun, expires });
         Ok(Renewed { was_there })
     }
 
     pub(super) fn leave(&mut self, incarnation: Incarnation, (now, expires): (u64, u64)) {
         if !matches!(self.presence(incarnation, now), Presence::Dead { .. }) {
             let presence = Presence::Dead { by: incarnation };
-            self.0.insert(incarnation, Known { presence, begun: 0, expires });
+            self.0.insert(incarnation, LeaseEntry { presence, begun: 0, expires });
         }
     }
 
     pub(super) fn live(&self, now: u64) -> impl Iterator<Item = &Lease> {
-        self.0.values().filter(move |known| known.expires > now).filter_map(|known| {
-            match &known.presence {
+        self.0.values().filter(move |entry| entry.expires > now).filter_map(|entry| {
+            match &entry.presence {
                 Presence::Live(lease) => Some(lease),
                 _ => None,
             }
@@ -65,7 +65,7 @@ impl Leases {
 
     pub(super) fn presence(&self, incarnation: Incarnation, now: u64) -> Presence {
         match self.0.get(&incarnation) {
-            Some(known) if known.expires > now => known.presence.clone(),
+            Some(entry) if entry.expires > now => entry.presence.clone(),
             _ => Presence::Gone,
         }
     }
@@ -99,7 +99,7 @@ impl Leases {
                 return Ok(Marking::LinkedTo(other.incarnation));
             }
         }
-        let mark = Known { presence: Presence::Dead { by }, begun: 0, expires };
+        let mark = LeaseEntry { presence: Presence::Dead { by }, begun: 0, expires };
         self.0.insert(incarnation, mark);
         Ok(Marking::Dead)
     }

@@ -10,17 +10,17 @@ use crate::{Appended, Error};
 ///
 /// The session's owner bounds it by raising the floor.
 #[derive(Debug, Default)]
-pub(crate) struct Log(Option<Box<Held>>);
+pub(crate) struct Log(Option<Box<Entries>>);
 
 /// The replayable entries, at least one.
 #[derive(Debug)]
-struct Held {
+struct Entries {
     /// The number of the first entry.
     first: u64,
     entries: VecDeque<Bytes>,
 }
 
-impl Held {
+impl Entries {
     fn next(&self) -> u64 {
         self.first.saturating_add(self.entries.len() as u64)
     }
@@ -60,7 +60,7 @@ impl Log {
         match &mut self.0 {
             Some(held) => held.entries.extend(entries),
             None => {
-                self.0 = Some(Box::new(Held { first: expected, entries: entries.into() }));
+                self.0 = Some(Box::new(Entries { first: expected, entries: entries.into() }));
             }
         }
     }

@@ -24,7 +24,7 @@ pub(super) struct Shard {
     /// When each session is next checked for expiry, one entry a session. Prolonging a session
     /// leaves its entry as it is: the check finds that the session has not expired and
     /// schedules the next one.
-    looks: BTreeSet<(u64, SessionId)>,
+    expiry_checks: BTreeSet<(u64, SessionId)>,
 }
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ struct Entry {
     /// When the session expires.
     expires: u64,
     /// When the session is next checked for expiry; never after `expires`.
-    look: u64,
+    next_check: u64,
 }
 
 impl Shard {
@@ -46,7 +46,7 @@ impl Shard {
     ) -> Result<(), Error> {
         match self.find(session, now) {
             Err(Error::Missing) => {
-                self.put(session, record, Log::default(), expires);
+                self.insert_session(session, record, Log::default(), expires);
                 Ok(())
             }
             Err(other) => Err(other),
@@ -135,12 +135,12 @@ impl Shard {
             }
         }
         if ends {
-            self.put(&session, tombstone(record), Log::default(), expires);
+            self.insert_session(&session, tombstone(record), Log::default(), expires);
             return Ok(Appended { through: None });
         }
         let mut log = Log::default();
         let appended = log.append(first, floor, entries)?;
-        self.put(&session, record, log, expires);
+        self.insert_session(&session, record, log, expires);
         Ok(appended)
     }
 
@@ -178,7 +178,7 @@ impl Shard {
         match self.owned(session, token, now) {
             Ok(entry) => {
                 let record = tombstone(entry.record.clone());
-                self.put(session, record, Log::default(), expires);
+                self.insert_session(session, record, Log::default(), expires);
                 Ok(())
             }
             Err(Error::Ended) => Ok(()),
@@ -190,16 +190,16 @@ impl Shard {
     pub(super) fn sweep(&mut self, now: u64, max: usize) -> usize {
         let mut forgotten = 0;
         for _ in 0..max {
-            if self.looks.first().is_none_or(|(due, _)| *due > now) {
+            if self.expiry_checks.first().is_none_or(|(due, _)| *due > now) {
                 break;
             }
-            let Some((_, session)) = self.looks.pop_first() else { break };
+            let Some((_, session)) = self.expiry_checks.pop_first() else { break };
             let Some(entry) = self.sessions.get_mut(&session) else { continue };
             if entry.expires > now {
-                entry.look = entry.expires;
-                self.looks.insert((entry.expires, session));
+                entry.next_check = entry.expires;
+                self.expiry_checks.insert((entry.expires, session));
             } else {
-                self.forget(&session);
+                self.remove_session(&session);
                 forgotten += 1;
             }
         }
@@ -210,7 +210,7 @@ impl Shard {
     /// The numbers of sessions and of scheduled checks.
     #[cfg(test)]
     pub(super) fn size(&self) -> (usize, usize) {
-        (self.sessions.len(), self.looks.len())
+        (self.sessions.len(), self.expiry_checks.len())
     }
 
     /// The capacity of the table of sessions.
@@ -240,26 +240,26 @@ impl Shard {
     }
 
     /// Writes the session, replacing any entry that it has.
-    fn put(&mut self, session: &SessionId, mut record: Record, log: Log, expires: u64) {
-        self.forget(session);
+    fn insert_session(&mut self, session: &SessionId, mut record: Record, log: Log, expires: u64) {
+        self.remove_session(session);
         record.former.truncate(FORMER_MAX);
-        let entry = Box::new(Entry { record, log, expires, look: expires });
-        self.looks.insert((expires, session.clone()));
+        let entry = Box::new(Entry { record, log, expires, next_check: expires });
+        self.expiry_checks.insert((expires, session.clone()));
         self.sessions.insert(session.clone(), entry);
     }
 
-    fn forget(&mut self, session: &SessionId) {
+    fn remove_session(&mut self, session: &SessionId) {
         let Some(entry) = self.sessions.remove(session) else { return };
-        self.looks.remove(&(entry.look, session.clone()));
+        self.expiry_checks.remove(&(entry.next_check, session.clone()));
     }
 
     fn prolong(&mut self, session: &SessionId, expires: u64) {
         let Some(entry) = self.sessions.get_mut(session) else { return };
         entry.expires = expires;
-        if expires < entry.look {
-            self.looks.remove(&(entry.look, session.clone()));
-            entry.look = expires;
-            self.looks.insert((expires, session.clone()));
+        if expires < entry.next_check {
+            self.expiry_checks.remove(&(entry.next_check, session.clone()));
+            entry.next_check = expires;
+            self.expiry_checks.insert((expires, session.clone()));
         }
     }
 

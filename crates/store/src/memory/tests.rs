@@ -150,7 +150,7 @@ async fn a_sweep_is_bounded() {
     while bench.store.sweep().await.expect("swept") > 0 {
         sweeps += 1;
     }
-    assert!(sweeps >= 40_000 / (LOOKS_PER_SWEEP as u32 * shards), "{sweeps}");
+    assert!(sweeps >= 40_000 / (CHECKS_PER_SWEEP as u32 * shards), "{sweeps}");
     assert_eq!(size(&bench.store).0, 0);
 }
 

@@ -23,7 +23,7 @@ pub(super) fn text(value: &Value) -> Option<&str> {
 }
 
 /// The error for an answer or a stored value that this version cannot decode.
-pub(super) fn nonsense() -> Error {
+pub(super) fn undecodable() -> Error {
     unavailable("cannot decode an answer or a stored value of redis: another version wrote it")
 }
 
@@ -38,9 +38,9 @@ pub(super) fn refused(why: impl Into<String>) -> Error {
 
 /// The result of a script. The first word of the answer is a status code; the rest is returned
 /// if the code is zero.
-pub(super) fn outcome(value: Value) -> Result<Vec<Value>, Error> {
-    let Value::Array(mut words) = value else { return Err(nonsense()) };
-    let Some(Value::Int(code)) = words.first() else { return Err(nonsense()) };
+pub(super) fn script_result(value: Value) -> Result<Vec<Value>, Error> {
+    let Value::Array(mut words) = value else { return Err(undecodable()) };
+    let Some(Value::Int(code)) = words.first() else { return Err(undecodable()) };
     let incarnation = |value: Option<&Value>| {
         let bytes = value.and_then(bytes)?.try_into().ok()?;
         Some(Incarnation(u64::from_be_bytes(bytes)))
@@ -53,7 +53,7 @@ pub(super) fn outcome(value: Value) -> Result<Vec<Value>, Error> {
         1 => Error::Missing,
         2 => {
             let owner = words.get(1).and_then(bytes).and_then(layout::decode_owner);
-            owner.map_or_else(nonsense, Error::Fenced)
+            owner.map_or_else(undecodable, Error::Fenced)
         }
         3 => Error::Released,
         4 => Error::Ended,
@@ -61,16 +61,16 @@ pub(super) fn outcome(value: Value) -> Result<Vec<Value>, Error> {
             Some(Value::Int(last)) => Error::Hole { last: u64::try_from(*last).ok() },
             _ => Error::Hole { last: None },
         },
-        6 => incarnation(words.get(1)).map_or_else(nonsense, |by| Error::MarkedDead { by }),
+        6 => incarnation(words.get(1)).map_or_else(undecodable, |by| Error::MarkedDead { by }),
         7 => Error::LeaseGone,
-        _ => nonsense(),
+        _ => undecodable(),
     })
 }
 
-/// What to do after an error of the server. Each one but [`Verdict::Refused`] means that the
+/// What to do after an error of the server. Each one but [`ErrorAction::Refused`] means that the
 /// command was not executed.
 #[derive(Debug, PartialEq)]
-pub(super) enum Verdict {
+pub(super) enum ErrorAction {
     /// Load the scripts, then send the command again.
     Load,
     /// Send the command to this server, which keeps the slot now.
@@ -86,20 +86,20 @@ pub(super) enum Verdict {
 }
 
 /// What to do after this error; `from` is the server that sent it.
-pub(super) fn verdict(error: &ServerError, from: &Address) -> Verdict {
+pub(super) fn error_action(error: &ServerError, from: &Address) -> ErrorAction {
     let code = error.code();
     match code {
-        "NOSCRIPT" => Verdict::Load,
+        "NOSCRIPT" => ErrorAction::Load,
         "MOVED" | "ASK" => match error.details().and_then(|details| redirection(details, from)) {
-            Some(address) if code == "MOVED" => Verdict::Moved(address),
-            Some(address) => Verdict::Ask(address),
-            None => Verdict::Wait,
+            Some(address) if code == "MOVED" => ErrorAction::Moved(address),
+            Some(address) => ErrorAction::Ask(address),
+            None => ErrorAction::Wait,
         },
-        "TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "BUSY" => Verdict::Wait,
-        "READONLY" => Verdict::Reconnect,
+        "TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "BUSY" => ErrorAction::Wait,
+        "READONLY" => ErrorAction::Reconnect,
         // The text of this error may quote the command, so it is left out.
-        "ERR" => Verdict::Refused(format!("redis at {from} refused the command: ERR")),
-        _ => Verdict::Refused(format!(
+        "ERR" => ErrorAction::Refused(format!("redis at {from} refused the command: ERR")),
+        _ => ErrorAction::Refused(format!(
             "redis at {from} refused the command: {code} {}",
             error.details().unwrap_or("")
         )),

@@ -16,10 +16,10 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::address::{Address, Shape};
-use super::answer::{Verdict, refused, unavailable, verdict};
+use super::answer::{ErrorAction, error_action, refused, unavailable};
 use super::cluster::Cluster;
+use super::connection::{OpenConnection, RedisConnection, Route, backoff};
 use super::dial::{Dialer, primary_in};
-use super::link::{Link, Route, Up, backoff};
 use super::script;
 use super::settings::{Invalid, Settings};
 use crate::metrics::{self, Operation, Outcome};
@@ -32,28 +32,28 @@ const PAUSE: (u64, u64) = (5, 100);
 const HOPS_MAX: u32 = 4;
 
 /// One command and the slot of its keys.
-pub(super) struct Call {
+pub(super) struct RedisCommand {
     pub(super) slot: u16,
-    pub(super) command: Cmd,
+    pub(super) cmd: Cmd,
     /// The label of the command in metrics.
     pub(super) operation: Operation,
     /// The approximate length of the command.
     pub(super) bytes: usize,
-    pub(super) terms: Terms,
+    pub(super) primary: PrimaryCondition,
 }
 
 /// On which primary a command may be executed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Terms {
+pub(super) enum PrimaryCondition {
     /// On any.
-    Plain,
+    Any,
     /// Only on this primary, from which the caller read the state of the session. `None` stands
     /// for any primary that the caller acknowledged.
     At(Option<PrimaryId>),
 }
 
 /// The answer to a command.
-pub(super) struct Answer {
+pub(super) struct RedisAnswer {
     pub(super) value: Value,
     /// Whether the caller acknowledged the primary that sent the answer.
     pub(super) is_acknowledged: bool,
@@ -69,35 +69,35 @@ pub(super) struct Client {
 }
 
 enum Paths {
-    Single(Arc<Link>),
+    Single(Arc<RedisConnection>),
     Cluster(Cluster),
 }
 
 /// A command without a final answer, and its index among the commands.
-struct Pending {
+struct PendingCommand {
     place: usize,
-    call: Call,
+    command: RedisCommand,
     /// The server that the command was redirected to, and whether `ASKING` precedes it.
     detour: Option<(Address, bool)>,
 }
 
 /// Commands to one server.
-type Group = (Arc<Link>, Vec<Pending>);
+type Group = (Arc<RedisConnection>, Vec<PendingCommand>);
 
 /// The result of one attempt to execute a command.
 enum Attempted {
-    Answer(Result<Answer, Error>),
+    Answer(Result<RedisAnswer, Error>),
     /// No final answer: the command is sent again.
     Again {
-        pending: Pending,
+        pending: PendingCommand,
         why: Error,
-        cause: Cause,
+        cause: RetryCause,
     },
 }
 
 /// Why a command is sent again.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Cause {
+enum RetryCause {
     /// The slot has no connection, or the server did not answer.
     Unanswered,
     /// The server has not loaded the script.
@@ -110,7 +110,7 @@ enum Cause {
     Deposed,
 }
 
-impl Cause {
+impl RetryCause {
     /// The label of the cause in metrics.
     const fn label(self) -> &'static str {
         match self {
@@ -123,7 +123,7 @@ impl Cause {
     }
 
     /// Whether the retry waits for a pause.
-    const fn rests(self) -> bool {
+    const fn needs_pause(self) -> bool {
         !matches!(self, Self::Script | Self::Moved)
     }
 }
@@ -132,15 +132,15 @@ impl Client {
     /// Starts to connect in the background, on this runtime.
     pub(super) fn new(settings: Settings, runtime: &Handle) -> Result<Self, Invalid> {
         let target = settings.target()?;
-        metrics::show();
+        metrics::register_all();
         if target.tls {
             // A program that embeds this crate may have installed another provider before.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let dialer = Dialer::new(&settings, target.tls, target.login, target.db)?;
         let single = |route| {
-            let link = Link::new(route, dialer.clone(), &settings, runtime);
-            Paths::Single(Arc::new(link))
+            let connection = RedisConnection::new(route, dialer.clone(), &settings, runtime);
+            Paths::Single(Arc::new(connection))
         };
         let paths = match target.shape {
             Shape::Single(address) => single(Route::Fixed(address)),
@@ -156,63 +156,81 @@ impl Client {
     }
 
     /// Executes commands and returns their answers, in the same order.
-    pub(super) async fn perform(&self, calls: Vec<Call>) -> Vec<Result<Answer, Error>> {
-        let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
-        self.perform_each(calls, |place, answer| answers[place] = Some(answer)).await;
+    pub(super) async fn execute_all(
+        &self,
+        commands: Vec<RedisCommand>,
+    ) -> Vec<Result<RedisAnswer, Error>> {
+        let mut answers: Vec<_> = commands.iter().map(|_| None).collect();
+        self.execute_each(commands, |place, answer| answers[place] = Some(answer)).await;
         let unanswered = || Err(unavailable("redis gave no answer"));
         answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
     }
 
-    /// Executes commands. Calls `tell` with the index and the answer of each command as soon as
+    /// Executes commands. Calls `on_answer` with the index and the answer of each command as soon as
     /// its server has answered. A slow server does not delay the commands to another one.
-    pub(super) async fn perform_each(
+    pub(super) async fn execute_each(
         &self,
-        calls: Vec<Call>,
-        mut tell: impl FnMut(usize, Result<Answer, Error>),
+        commands: Vec<RedisCommand>,
+        mut on_answer: impl FnMut(usize, Result<RedisAnswer, Error>),
     ) {
-        let operations: Vec<_> = calls.iter().map(|call| call.operation).collect();
-        let calls = calls.into_iter().enumerate();
-        let pending = calls.map(|(place, call)| Pending { place, call, detour: None }).collect();
+        let operations: Vec<_> = commands.iter().map(|command| command.operation).collect();
+        let commands = commands.into_iter().enumerate();
+        let pending = commands
+            .map(|(place, command)| PendingCommand { place, command, detour: None })
+            .collect();
         let start = Instant::now();
         let deadline = start + self.settings.timeout();
-        let (groups, lost) = self.by_server(pending);
+        let (groups, lost) = self.group_by_server(pending);
         let groups = groups.into_iter().map(|(_, group)| group);
         let groups = groups.chain((!lost.is_empty()).then_some(lost));
         let mut rounds: FuturesUnordered<_> =
-            groups.map(|group| self.round(group, 1, false, deadline)).collect();
-        while let Some((attempt, came)) = rounds.next().await {
+            groups.map(|group| self.attempt_after_pause(group, 1, false, deadline)).collect();
+        while let Some((attempt, results)) = rounds.next().await {
             let is_late = Instant::now() >= deadline;
             let mut rest = false;
             let mut pending = Vec::new();
-            for (place, came) in came {
-                match came {
+            for (place, attempted) in results {
+                match attempted {
                     Attempted::Answer(answer) => {
-                        metrics::came(operations[place], outcome(&answer), start.elapsed());
-                        tell(place, answer);
+                        metrics::count_command(
+                            operations[place],
+                            final_outcome(&answer),
+                            start.elapsed(),
+                        );
+                        on_answer(place, answer);
                     }
                     Attempted::Again { why, .. } if is_late => {
                         let answer = Err(why);
-                        metrics::came(operations[place], outcome(&answer), start.elapsed());
-                        tell(place, answer);
+                        metrics::count_command(
+                            operations[place],
+                            final_outcome(&answer),
+                            start.elapsed(),
+                        );
+                        on_answer(place, answer);
                     }
                     Attempted::Again { pending: again, cause, .. } => {
                         metrics::REPEATS.with_label_values(&[cause.label()]).inc();
-                        rest |= cause.rests();
+                        rest |= cause.needs_pause();
                         pending.push(again);
                     }
                 }
             }
             pending.sort_by_key(|pending| pending.place);
             if !pending.is_empty() {
-                rounds.push(self.round(pending, attempt + 1, rest || attempt > HOPS_MAX, deadline));
+                rounds.push(self.attempt_after_pause(
+                    pending,
+                    attempt + 1,
+                    rest || attempt > HOPS_MAX,
+                    deadline,
+                ));
             }
         }
     }
 
     /// Sends each command once, after a pause if `rests`. Returns also the number of the attempt.
-    async fn round(
+    async fn attempt_after_pause(
         &self,
-        pending: Vec<Pending>,
+        pending: Vec<PendingCommand>,
         attempt: u32,
         rests: bool,
         deadline: Instant,
@@ -220,36 +238,42 @@ impl Client {
         if rests {
             self.pause(attempt - 1, deadline).await;
         }
-        (attempt, self.attempt(pending, deadline).await)
+        (attempt, self.attempt_all(pending, deadline).await)
     }
 
     /// Sends each command once. Commands to one server are sent together.
-    async fn attempt(&self, pending: Vec<Pending>, deadline: Instant) -> Vec<(usize, Attempted)> {
-        let (groups, lost) = self.by_server(pending);
+    async fn attempt_all(
+        &self,
+        pending: Vec<PendingCommand>,
+        deadline: Instant,
+    ) -> Vec<(usize, Attempted)> {
+        let (groups, lost) = self.group_by_server(pending);
         if !lost.is_empty() {
             self.refresh();
         }
         let lost = lost.into_iter().map(|pending| {
             let why = unavailable("no primary of the redis cluster is known for the slot");
-            (pending.place, Attempted::Again { pending, why, cause: Cause::Unanswered })
+            (pending.place, Attempted::Again { pending, why, cause: RetryCause::Unanswered })
         });
-        let mut came: Vec<_> = lost.collect();
-        let groups = groups.into_iter().map(|(link, group)| self.send(link, group, deadline));
-        came.extend(join_all(groups).await.into_iter().flatten());
-        came
+        let mut results: Vec<_> = lost.collect();
+        let groups = groups
+            .into_iter()
+            .map(|(connection, group)| self.send_group(connection, group, deadline));
+        results.extend(join_all(groups).await.into_iter().flatten());
+        results
     }
 
     /// Groups commands by server. The second list has the commands without a known server.
-    fn by_server(&self, pending: Vec<Pending>) -> (Vec<Group>, Vec<Pending>) {
+    fn group_by_server(&self, pending: Vec<PendingCommand>) -> (Vec<Group>, Vec<PendingCommand>) {
         let (mut groups, mut lost) = (Vec::<Group>::new(), Vec::new());
         for pending in pending {
-            let Some(link) = self.link(&pending) else {
+            let Some(connection) = self.connection(&pending) else {
                 lost.push(pending);
                 continue;
             };
-            match groups.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &link)) {
+            match groups.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &connection)) {
                 Some((_, group)) => group.push(pending),
-                None => groups.push((link, vec![pending])),
+                None => groups.push((connection, vec![pending])),
             }
         }
         (groups, lost)
@@ -257,13 +281,13 @@ impl Client {
 
     /// Sends a group to its server, in as many writes as the bounds of a write require. Each
     /// write has a timeout of its own, which starts once the write before it was answered.
-    async fn send(
+    async fn send_group(
         &self,
-        link: Arc<Link>,
-        group: Vec<Pending>,
+        connection: Arc<RedisConnection>,
+        group: Vec<PendingCommand>,
         mut deadline: Instant,
     ) -> Vec<(usize, Attempted)> {
-        let mut came = Vec::with_capacity(group.len());
+        let mut results = Vec::with_capacity(group.len());
         let mut group = group.into_iter().peekable();
         while group.peek().is_some() {
             let (mut write, mut bytes) = (Vec::new(), 0);
@@ -271,18 +295,18 @@ impl Client {
                 bytes < self.settings.batch_bytes_max
                     && write.len() < self.settings.batch_commands_max
             }) {
-                bytes += next.call.bytes;
+                bytes += next.command.bytes;
                 write.push(next);
             }
-            match self.write(&link, write, deadline).await {
-                Ok(answered) => came.extend(answered),
+            match self.send_write(&connection, write, deadline).await {
+                Ok(answered) => results.extend(answered),
                 Err((write, why)) => {
                     self.refresh();
                     for pending in write.into_iter().chain(group) {
                         let why = Error::Unavailable(io::Error::new(why.kind(), why.to_string()));
-                        came.push((
+                        results.push((
                             pending.place,
-                            Attempted::Again { pending, why, cause: Cause::Unanswered },
+                            Attempted::Again { pending, why, cause: RetryCause::Unanswered },
                         ));
                     }
                     break;
@@ -290,32 +314,32 @@ impl Client {
             }
             deadline = deadline.max(Instant::now() + self.settings.timeout());
         }
-        came
+        results
     }
 
     /// Sends one write and reads its answers. An error applies to all commands of the write.
-    async fn write(
+    async fn send_write(
         &self,
-        link: &Link,
-        write: Vec<Pending>,
+        connection: &RedisConnection,
+        write: Vec<PendingCommand>,
         deadline: Instant,
-    ) -> Result<Vec<(usize, Attempted)>, (Vec<Pending>, io::Error)> {
-        let up = match link.up(deadline).await {
-            Ok(up) => up,
+    ) -> Result<Vec<(usize, Attempted)>, (Vec<PendingCommand>, io::Error)> {
+        let open = match connection.wait_until_open(deadline).await {
+            Ok(open) => open,
             Err(why) => return Err((write, why)),
         };
-        let is_acknowledged = self.is_acknowledged(up.primary);
+        let is_acknowledged = self.is_acknowledged(open.primary);
         let mut pipeline = Pipeline::with_capacity(write.len());
         // The indices of answers to commands; the other answers are to `ASKING`.
         let mut places = Vec::with_capacity(write.len());
-        let mut came = Vec::with_capacity(write.len());
+        let mut results = Vec::with_capacity(write.len());
         let mut sent = Vec::with_capacity(write.len());
         for mut pending in write {
             // Checked at each attempt: a failover may have happened since the last one.
-            let may_be_sent = match pending.call.terms {
-                Terms::At(Some(judged_by)) => judged_by == up.primary,
-                Terms::At(None) => is_acknowledged,
-                Terms::Plain => true,
+            let may_be_sent = match pending.command.primary {
+                PrimaryCondition::At(Some(expected)) => expected == open.primary,
+                PrimaryCondition::At(None) => is_acknowledged,
+                PrimaryCondition::Any => true,
             };
             if !may_be_sent {
                 // The slot may have moved, so the caller's next read needs a new map.
@@ -323,20 +347,20 @@ impl Client {
                 let why = refused(
                     "redis has another primary than the one that was read; read the session again",
                 );
-                came.push((pending.place, Attempted::Answer(Err(why))));
+                results.push((pending.place, Attempted::Answer(Err(why))));
                 continue;
             }
             if let Some((_, true)) = pending.detour.take() {
                 pipeline.cmd("ASKING");
             }
             places.push(pipeline.len());
-            pipeline.add_command(pending.call.command.clone());
+            pipeline.add_command(pending.command.cmd.clone());
             sent.push(pending);
         }
         if sent.is_empty() {
-            return Ok(came);
+            return Ok(results);
         }
-        let mut values = match link.send(&up, &pipeline, deadline).await {
+        let mut values = match connection.send(&open, &pipeline, deadline).await {
             Ok(values) => values,
             Err(why) => return Err((sent, why)),
         };
@@ -344,51 +368,60 @@ impl Client {
         for (pending, place) in sent.into_iter().zip(places) {
             let value = std::mem::take(&mut values[place]);
             let Value::ServerError(error) = value else {
-                came.push((
+                results.push((
                     pending.place,
-                    Attempted::Answer(Ok(Answer { value, is_acknowledged })),
+                    Attempted::Answer(Ok(RedisAnswer { value, is_acknowledged })),
                 ));
                 continue;
             };
-            let verdict = verdict(&error, &up.address);
-            load |= verdict == Verdict::Load;
-            reconnect |= verdict == Verdict::Reconnect;
-            came.push((pending.place, self.judge(pending, verdict, &up, error.code())));
+            let action = error_action(&error, &open.address);
+            load |= action == ErrorAction::Load;
+            reconnect |= action == ErrorAction::Reconnect;
+            results.push((
+                pending.place,
+                self.retry_or_fail(pending, action, &open, error.code()),
+            ));
         }
         if load {
             // If this fails, the next attempt fails too.
-            let _ = link.send(&up, &script::load_all(), deadline).await;
+            let _ = connection.send(&open, &script::load_all(), deadline).await;
         }
         if reconnect {
-            link.drop_connection(&up, "the server is no longer a primary");
+            connection.drop_connection(&open, "the server is no longer a primary");
             self.refresh();
         }
-        Ok(came)
+        Ok(results)
     }
 
     /// Decides whether a command that was answered with an error is sent again.
-    fn judge(&self, mut pending: Pending, verdict: Verdict, up: &Up, code: &str) -> Attempted {
-        let why = unavailable(format!("redis at {} answered {code}", up.address));
-        let cause = match (verdict, &self.paths) {
-            (Verdict::Refused(why), _) => return Attempted::Answer(Err(refused(why))),
-            (Verdict::Load, _) => Cause::Script,
-            (Verdict::Wait, _) => Cause::Busy,
-            (Verdict::Reconnect, _) => Cause::Deposed,
-            (Verdict::Moved(_) | Verdict::Ask(_), Paths::Single(_)) => {
+    fn retry_or_fail(
+        &self,
+        mut pending: PendingCommand,
+        action: ErrorAction,
+        open: &OpenConnection,
+        code: &str,
+    ) -> Attempted {
+        let why = unavailable(format!("redis at {} answered {code}", open.address));
+        let cause = match (action, &self.paths) {
+            (ErrorAction::Refused(why), _) => return Attempted::Answer(Err(refused(why))),
+            (ErrorAction::Load, _) => RetryCause::Script,
+            (ErrorAction::Wait, _) => RetryCause::Busy,
+            (ErrorAction::Reconnect, _) => RetryCause::Deposed,
+            (ErrorAction::Moved(_) | ErrorAction::Ask(_), Paths::Single(_)) => {
                 let why = "this redis is part of a cluster; use redis+cluster:// in its URL";
                 return Attempted::Answer(Err(refused(why)));
             }
-            (Verdict::Moved(address), Paths::Cluster(_)) => {
+            (ErrorAction::Moved(address), Paths::Cluster(_)) => {
                 self.refresh();
                 pending.detour = Some((address, false));
-                Cause::Moved
+                RetryCause::Moved
             }
-            (Verdict::Ask(address), Paths::Cluster(_)) => {
+            (ErrorAction::Ask(address), Paths::Cluster(_)) => {
                 pending.detour = Some((address, true));
-                Cause::Moved
+                RetryCause::Moved
             }
         };
-        if cause.rests() {
+        if cause.needs_pause() {
             self.refresh();
         }
         Attempted::Again { pending, why, cause }
@@ -397,16 +430,20 @@ impl Client {
     /// Every primary that answers, with its slots.
     pub(super) async fn primaries(&self) -> Result<Vec<Primary>, Error> {
         let known = match &self.paths {
-            Paths::Single(link) => vec![(Arc::clone(link), None)],
+            Paths::Single(connection) => vec![(Arc::clone(connection), None)],
             Paths::Cluster(cluster) => {
                 if cluster.primaries().is_empty() {
                     let _ = timeout(self.settings.timeout(), cluster.refreshed()).await;
                 }
-                cluster.primaries().into_iter().map(|(link, slots)| (link, Some(slots))).collect()
+                cluster
+                    .primaries()
+                    .into_iter()
+                    .map(|(connection, slots)| (connection, Some(slots)))
+                    .collect()
             }
         };
-        let asked = join_all(known.into_iter().map(|(link, slots)| async move {
-            let id = self.primary_at(&link).await?;
+        let asked = join_all(known.into_iter().map(|(connection, slots)| async move {
+            let id = self.primary_at(&connection).await?;
             Ok(Primary { id, slots })
         }));
         let (mut primaries, mut failed) = (Vec::new(), None);
@@ -435,30 +472,33 @@ impl Client {
     }
 
     /// Reads the id of the primary at the other end.
-    async fn primary_at(&self, link: &Link) -> Result<PrimaryId, Error> {
+    async fn primary_at(&self, connection: &RedisConnection) -> Result<PrimaryId, Error> {
         let deadline = Instant::now() + self.settings.timeout();
         let mut pipeline = redis::pipe();
         pipeline.cmd("INFO").arg("replication");
-        let up = link.up(deadline).await.map_err(Error::Unavailable)?;
-        let answers = link.send(&up, &pipeline, deadline).await.map_err(Error::Unavailable)?;
+        let open = connection.wait_until_open(deadline).await.map_err(Error::Unavailable)?;
+        let answers =
+            connection.send(&open, &pipeline, deadline).await.map_err(Error::Unavailable)?;
         let id = answers.first().and_then(primary_in);
-        if id != Some(up.primary) {
+        if id != Some(open.primary) {
             // The server was demoted, perhaps only for a while. A new connection has its new id.
-            link.drop_connection(&up, "the server was demoted, or its replication id changed");
+            connection
+                .drop_connection(&open, "the server was demoted, or its replication id changed");
         }
-        id.ok_or_else(|| unavailable(format!("redis at {} is no longer a primary", up.address)))
+        id.ok_or_else(|| unavailable(format!("redis at {} is no longer a primary", open.address)))
     }
 
     /// Whether every known primary has a connection.
     pub(super) fn is_up(&self) -> bool {
         let up = match &self.paths {
-            Paths::Single(link) => link.is_up(),
+            Paths::Single(connection) => connection.is_open(),
             Paths::Cluster(cluster) => {
                 let primaries = cluster.primaries();
-                !primaries.is_empty() && primaries.iter().all(|(link, _)| link.is_up())
+                !primaries.is_empty()
+                    && primaries.iter().all(|(connection, _)| connection.is_open())
             }
         };
-        metrics::is_up(up);
+        metrics::set_up(up);
         up
     }
 
@@ -470,12 +510,12 @@ impl Client {
         self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn link(&self, pending: &Pending) -> Option<Arc<Link>> {
+    fn connection(&self, pending: &PendingCommand) -> Option<Arc<RedisConnection>> {
         match &self.paths {
-            Paths::Single(link) => Some(Arc::clone(link)),
+            Paths::Single(connection) => Some(Arc::clone(connection)),
             Paths::Cluster(cluster) => match &pending.detour {
-                Some((address, _)) => Some(cluster.link_to(address)),
-                None => cluster.link(pending.call.slot),
+                Some((address, _)) => Some(cluster.connection_to(address)),
+                None => cluster.connection_of_slot(pending.command.slot),
             },
         }
     }
@@ -499,7 +539,7 @@ impl Client {
 }
 
 /// The label of a final answer in metrics.
-fn outcome(answer: &Result<Answer, Error>) -> Outcome {
+fn final_outcome(answer: &Result<RedisAnswer, Error>) -> Outcome {
     match answer {
         Ok(_) => Outcome::Answered,
         Err(Error::Unavailable(why)) => match why.kind() {

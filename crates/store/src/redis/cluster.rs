@@ -14,9 +14,9 @@ use tokio::time::sleep;
 
 use super::address::Address;
 use super::answer::{bytes, text};
+use super::connection::{RedisConnection, Route, Task};
 use super::dial::Dialer;
 use super::keys::SLOTS;
-use super::link::{Link, Route, Task};
 use super::settings::Settings;
 
 /// The pause between two fetches of the map.
@@ -51,7 +51,7 @@ struct Shared {
 struct Map {
     /// First slot, last slot and primary of each range, in ascending order.
     ranges: Vec<(u16, u16, Address)>,
-    links: HashMap<Address, Arc<Link>>,
+    connections: HashMap<Address, Arc<RedisConnection>>,
 }
 
 impl Map {
@@ -83,23 +83,23 @@ impl Cluster {
     }
 
     /// The connection to the slot's primary, if the map has one.
-    pub(super) fn link(&self, slot: u16) -> Option<Arc<Link>> {
+    pub(super) fn connection_of_slot(&self, slot: u16) -> Option<Arc<RedisConnection>> {
         let map = self.shared.map.borrow();
-        map.links.get(map.address_of(slot)?).cloned()
+        map.connections.get(map.address_of(slot)?).cloned()
     }
 
     /// The connection to this server, which need not be in the map.
-    pub(super) fn link_to(&self, address: &Address) -> Arc<Link> {
-        if let Some(link) = self.shared.map.borrow().links.get(address) {
-            return Arc::clone(link);
+    pub(super) fn connection_to(&self, address: &Address) -> Arc<RedisConnection> {
+        if let Some(connection) = self.shared.map.borrow().connections.get(address) {
+            return Arc::clone(connection);
         }
-        let link = Arc::new(self.shared.open(address));
+        let connection = Arc::new(self.shared.open(address));
         self.shared.map.send_modify(|map| {
-            let mut links = map.links.clone();
-            links.entry(address.clone()).or_insert_with(|| Arc::clone(&link));
-            *map = Arc::new(Map { ranges: map.ranges.clone(), links });
+            let mut connections = map.connections.clone();
+            connections.entry(address.clone()).or_insert_with(|| Arc::clone(&connection));
+            *map = Arc::new(Map { ranges: map.ranges.clone(), connections });
         });
-        link
+        connection
     }
 
     /// Requests a new map: a server did not keep the slot that the map names.
@@ -116,33 +116,36 @@ impl Cluster {
     }
 
     /// Every primary in the map, with its slots.
-    pub(super) fn primaries(&self) -> Vec<(Arc<Link>, Ranges)> {
+    pub(super) fn primaries(&self) -> Vec<(Arc<RedisConnection>, Ranges)> {
         let map = self.shared.map.borrow();
         let mut primaries: HashMap<&Address, Ranges> = HashMap::new();
         for (first, last, address) in &map.ranges {
             primaries.entry(address).or_default().push((*first, *last));
         }
-        let link = |address: &Address| map.links.get(address).cloned();
-        primaries.into_iter().filter_map(|(address, slots)| Some((link(address)?, slots))).collect()
+        let connection = |address: &Address| map.connections.get(address).cloned();
+        primaries
+            .into_iter()
+            .filter_map(|(address, slots)| Some((connection(address)?, slots)))
+            .collect()
     }
 }
 
 impl Shared {
-    fn open(&self, address: &Address) -> Link {
+    fn open(&self, address: &Address) -> RedisConnection {
         let route = Route::Fixed(address.clone());
-        Link::new(route, self.dialer.clone(), &self.settings, &self.runtime)
+        RedisConnection::new(route, self.dialer.clone(), &self.settings, &self.runtime)
     }
 
     /// Fetches the map of the server with the newest configuration.
     async fn fetch(&self) -> Option<Vec<(u16, u16, Address)>> {
-        let mut asked: Vec<_> = self.map.borrow().links.keys().cloned().collect();
+        let mut asked: Vec<_> = self.map.borrow().connections.keys().cloned().collect();
         asked.extend(self.seeds.iter().cloned());
         asked.sort();
         asked.dedup();
         asked.truncate(ASKED_MAX);
         let mut pipeline = redis::pipe();
         pipeline.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
-        let answers = self.dialer.gather(&asked, &pipeline).await;
+        let answers = self.dialer.query_all(&asked, &pipeline).await;
         let maps = answers.iter().filter_map(|(from, answers)| {
             let rank = rank(answers.first()?)?;
             Some((rank, ranges(answers.get(1)?, from)?))
@@ -159,16 +162,16 @@ async fn keep_map(shared: Arc<Shared>) {
             Some(ranges) => {
                 let old = Arc::clone(&shared.map.borrow());
                 // A server without slots that was sent to recently may be about to get some.
-                let mut links = old.links.clone();
-                links.retain(|_, link| link.is_young());
+                let mut connections = old.connections.clone();
+                connections.retain(|_, connection| connection.is_young());
                 for (_, _, address) in &ranges {
-                    if !links.contains_key(address) {
-                        let held = old.links.get(address).cloned();
-                        let link = held.unwrap_or_else(|| Arc::new(shared.open(address)));
-                        links.insert(address.clone(), link);
+                    if !connections.contains_key(address) {
+                        let held = old.connections.get(address).cloned();
+                        let connection = held.unwrap_or_else(|| Arc::new(shared.open(address)));
+                        connections.insert(address.clone(), connection);
                     }
                 }
-                shared.map.send_replace(Arc::new(Map { ranges, links }));
+                shared.map.send_replace(Arc::new(Map { ranges, connections }));
             }
             None => shared.wanted.notify_one(),
         }
@@ -220,7 +223,7 @@ mod tests {
     #[test]
     fn a_slot_is_found_in_its_range_or_not_at_all() {
         let ranges = vec![(0, 5, address(1)), (6, 6, address(2)), (10, 20, address(1))];
-        let map = Map { ranges, links: HashMap::new() };
+        let map = Map { ranges, connections: HashMap::new() };
         for (slot, port) in
             [(0, Some(1)), (5, Some(1)), (6, Some(2)), (7, None), (10, Some(1)), (21, None)]
         {

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use protocol::SessionId;
 use redis::Value;
 
-use super::answer::{outcome, unavailable};
-use super::script::Name;
+use super::answer::{script_result, unavailable};
+use super::script::ScriptName;
 use super::{Redis, layout, millis};
 use crate::{Digest, Error, Incarnation, Owner, Record, RecordStatus, State, Token};
 
@@ -49,18 +49,18 @@ impl Redis {
             state: State::default(),
             status: RecordStatus::Ended,
         };
-        let call = self
-            .on_session(Name::Bury, session)
+        let command = self
+            .session_script(ScriptName::EndCorrupt, session)
             .arg(bytes)
             .arg(&super::encoded(&tombstone)?)
             .arg(millis(TOMBSTONE));
-        let answer = self.client.call(call).await?.value;
+        let answer = self.client.execute(command).await?.value;
         if matches!(&answer, Value::Array(words) if words[..] == [Value::Int(11)]) {
             return Err(unavailable(
                 "the corrupt session record was replaced by another write; read it again",
             ));
         }
-        outcome(answer)?;
+        script_result(answer)?;
         if may_log() {
             tracing::error!(
                 ?session,

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::address::Address;
 use super::settings::{Invalid, Login, Settings};
-use super::{doubts, script};
+use super::{script, warnings};
 use crate::PrimaryId;
 
 /// How long to wait for the answers of other servers after the first answer.
@@ -65,8 +65,8 @@ impl Dialer {
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
         match timeout(self.timeout, connecting).await {
             Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(said(address, &error)),
-            Err(_) => Err(late(address)),
+            Ok(Err(error)) => Err(redis_error(address, &error)),
+            Err(_) => Err(timeout_error(address)),
         }
     }
 
@@ -80,7 +80,7 @@ impl Dialer {
         for section in ["memory", "persistence", "replication"] {
             pipeline.cmd("INFO").arg(section);
         }
-        let mut answers = self.ask(&mut connection, address, &pipeline).await?;
+        let mut answers = self.query(&mut connection, address, &pipeline).await?;
         let info = answers.split_off(answers.len().saturating_sub(3));
         let primary = info.get(2).and_then(primary_in);
         if let Some(Value::ServerError(error)) =
@@ -91,8 +91,8 @@ impl Dialer {
         }
         match primary {
             Some(primary) => {
-                for doubt in doubts::of_server(&info[0], &info[1]) {
-                    tracing::warn!(redis = %address, "{doubt}");
+                for warning in warnings::of_server(&info[0], &info[1]) {
+                    tracing::warn!(redis = %address, "{warning}");
                 }
                 Ok((connection, primary))
             }
@@ -101,7 +101,7 @@ impl Dialer {
     }
 
     /// Sends commands and waits for the answers, with the timeout of a connection.
-    pub(super) async fn ask(
+    pub(super) async fn query(
         &self,
         connection: &mut MultiplexedConnection,
         address: &Address,
@@ -113,14 +113,14 @@ impl Dialer {
             Ok(Ok(_)) => Err(io::Error::other(format!(
                 "redis at {address} sent fewer answers than commands"
             ))),
-            Ok(Err(error)) => Err(said(address, &error)),
-            Err(_) => Err(late(address)),
+            Ok(Err(error)) => Err(redis_error(address, &error)),
+            Err(_) => Err(timeout_error(address)),
         }
     }
 
     /// Connects to all addresses and sends each the same commands. Returns the answers that
     /// arrive before the timeout, and at most [`GRACE`] after the first.
-    pub(super) async fn gather(
+    pub(super) async fn query_all(
         &self,
         addresses: &[Address],
         pipeline: &Pipeline,
@@ -129,7 +129,7 @@ impl Dialer {
             .iter()
             .map(|address| async move {
                 let mut connection = self.dial(address).await?;
-                let answers = self.ask(&mut connection, address, pipeline).await?;
+                let answers = self.query(&mut connection, address, pipeline).await?;
                 io::Result::Ok((address.clone(), answers))
             })
             .collect();
@@ -170,19 +170,19 @@ impl Dialer {
 
 /// The id of the primary in an answer to `INFO replication`; `None` if the server is a replica.
 pub(super) fn primary_in(info: &Value) -> Option<PrimaryId> {
-    if doubts::field(info, "role")? != "master" {
+    if warnings::field(info, "role")? != "master" {
         return None;
     }
     // 128 of the 160 bits are enough to tell primaries apart.
-    u128::from_str_radix(doubts::field(info, "master_replid")?.get(..32)?, 16).ok().map(PrimaryId)
+    u128::from_str_radix(warnings::field(info, "master_replid")?.get(..32)?, 16).ok().map(PrimaryId)
 }
 
 /// An error of the library, with the address. It never contains a password.
-pub(super) fn said(address: &Address, error: &redis::RedisError) -> io::Error {
+pub(super) fn redis_error(address: &Address, error: &redis::RedisError) -> io::Error {
     io::Error::other(format!("{address}: {error}"))
 }
 
-pub(super) fn late(address: &Address) -> io::Error {
+pub(super) fn timeout_error(address: &Address) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("redis at {address} did not answer in time"))
 }
 

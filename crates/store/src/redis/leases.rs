@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::answer::{bytes, nonsense, outcome, text, unavailable};
-use super::client::Call;
-use super::script::Name;
+use super::answer::{bytes, script_result, text, unavailable, undecodable};
+use super::client::RedisCommand;
+use super::script::ScriptName;
 use super::{Redis, layout, millis};
 use crate::{Error, Incarnation, Lease, Marking, Presence, Renewed};
 
@@ -21,31 +21,31 @@ impl Redis {
     pub(super) async fn renew_lease(&self, lease: Lease, ttl: Duration) -> Result<Renewed, Error> {
         let keys = [self.keys.node(lease.incarnation), self.keys.nodes()];
         let text = layout::encode_lease(&lease);
-        let call = Call::script(Name::Renew, &keys)
+        let command = RedisCommand::script(ScriptName::Renew, &keys)
             .arg(&text.ok_or_else(|| unavailable("the lease is too long for redis"))?)
             .arg(millis(ttl))
             .arg(lease.incarnation.to_string());
-        let answer = self.leases.call(call).await?.value;
+        let answer = self.leases.execute(command).await?.value;
         if matches!(&answer, Value::Array(words) if words[..] == [Value::Int(10)]) {
             return Err(unavailable(
                 "the renewal arrived late: redis holds a newer one of this lease",
             ));
         }
-        let words = outcome(answer)?;
+        let words = script_result(answer)?;
         Ok(Renewed { was_there: matches!(words.first(), Some(Value::Int(1))) })
     }
 
-    pub(super) async fn leave_for_good(
+    pub(super) async fn end_lease(
         &self,
         incarnation: Incarnation,
         ttl: Duration,
     ) -> Result<(), Error> {
         let keys = [self.keys.node(incarnation), self.keys.nodes()];
-        let call = Call::script(Name::Leave, &keys)
+        let command = RedisCommand::script(ScriptName::Leave, &keys)
             .arg(&layout::encode_node(incarnation))
             .arg(millis(ttl))
             .arg(incarnation.to_string());
-        outcome(self.leases.call(call).await?.value).map(drop)
+        script_result(self.leases.execute(command).await?.value).map(drop)
     }
 
     pub(super) async fn live_nodes(&self) -> Result<Vec<Lease>, Error> {
@@ -57,8 +57,8 @@ impl Redis {
         for member in &members {
             get.arg(self.keys.node(*member));
         }
-        let answer = self.client.call(Call::new(&self.keys.nodes(), get)).await?;
-        let Value::Array(leases) = answer.value else { return Err(nonsense()) };
+        let answer = self.client.execute(RedisCommand::new(&self.keys.nodes(), get)).await?;
+        let Value::Array(leases) = answer.value else { return Err(undecodable()) };
         let mut foreign = None;
         let mut live = Vec::new();
         for (member, lease) in members.into_iter().zip(leases) {
@@ -91,7 +91,7 @@ impl Redis {
         let key = self.keys.node(incarnation);
         let mut get = redis::cmd("GET");
         get.arg(&key);
-        let answer = self.client.call(Call::new(&key, get)).await?;
+        let answer = self.client.execute(RedisCommand::new(&key, get)).await?;
         match &answer.value {
             Value::Nil if !answer.is_acknowledged => {
                 Err(unavailable("redis has a new primary, which may lack the node's lease"))
@@ -99,12 +99,12 @@ impl Redis {
             Value::Nil => Ok(Presence::Gone),
             value => {
                 let presence = bytes(value).and_then(|b| layout::decode_presence(incarnation, b));
-                presence.ok_or_else(nonsense)
+                presence.ok_or_else(undecodable)
             }
         }
     }
 
-    pub(super) async fn mark(
+    pub(super) async fn mark_incarnation(
         &self,
         incarnation: Incarnation,
         by: Incarnation,
@@ -117,25 +117,25 @@ impl Redis {
             others.retain(|other| ![incarnation, by].contains(other) && !also_dead.contains(other));
             let mut keys = vec![self.keys.node(incarnation), self.keys.node(by), self.keys.nodes()];
             keys.extend(others.iter().map(|other| self.keys.node(*other)));
-            let mut call = Call::script(Name::Mark, &keys)
+            let mut command = RedisCommand::script(ScriptName::Mark, &keys)
                 .arg(&layout::encode_node(incarnation))
                 .arg(&layout::encode_node(by))
                 .arg(millis(ttl))
                 .arg(seen.map_or_else(Vec::new, |seen| seen.to_be_bytes().to_vec()));
             // The script reads the leases of `others` only.
             for member in others.iter().chain(also_dead).chain([&by, &incarnation]) {
-                call = call.arg(member.to_string());
+                command = command.arg(member.to_string());
             }
-            let answer = self.client.call(call).await?.value;
-            let Value::Array(words) = &answer else { return Err(nonsense()) };
+            let answer = self.client.execute(command).await?.value;
+            let Value::Array(words) = &answer else { return Err(undecodable()) };
             match &words[..] {
                 [Value::Int(8)] => {}
                 [Value::Int(9), other] => {
                     let other = text(other).and_then(Incarnation::parse);
-                    return other.map(Marking::LinkedTo).ok_or_else(nonsense);
+                    return other.map(Marking::LinkedTo).ok_or_else(undecodable);
                 }
                 [Value::Int(12)] => return Ok(Marking::Renewed),
-                _ => return outcome(answer).map(|_| Marking::Dead),
+                _ => return script_result(answer).map(|_| Marking::Dead),
             }
         }
         Err(unavailable("the node was not marked dead: other nodes kept joining; try again"))
@@ -146,9 +146,9 @@ impl Redis {
         let key = self.keys.nodes();
         let mut range = redis::cmd("ZRANGE");
         range.arg(&key).arg(0).arg(NODES_MAX - 1);
-        let answer = self.client.call(Call::new(&key, range)).await?;
-        let Value::Array(members) = answer.value else { return Err(nonsense()) };
-        let member = |value| text(value).and_then(Incarnation::parse).ok_or_else(nonsense);
+        let answer = self.client.execute(RedisCommand::new(&key, range)).await?;
+        let Value::Array(members) = answer.value else { return Err(undecodable()) };
+        let member = |value| text(value).and_then(Incarnation::parse).ok_or_else(undecodable);
         members.iter().map(member).collect()
     }
 }

@@ -12,89 +12,93 @@ use tick::Deferred;
 use tokio::sync::oneshot;
 
 use super::answer::unavailable;
-use super::client::{Answer, Call, Client};
+use super::client::{Client, RedisAnswer, RedisCommand};
 use crate::Error;
 
 thread_local! {
     /// The batches of this thread, one for each client.
-    static BATCHES: RefCell<Vec<Arc<Batch>>> = const { RefCell::new(Vec::new()) };
+    static BATCHES: RefCell<Vec<Arc<TickBatch>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Receives the answer to a command.
-type Asker = oneshot::Sender<Result<Answer, Error>>;
+type AnswerSender = oneshot::Sender<Result<RedisAnswer, Error>>;
 
 /// The commands of one thread to one client that are sent at the end of its tick. The number of
 /// callers bounds it: a caller waits for an answer before it sends another command.
-struct Batch {
+struct TickBatch {
     client: Weak<Client>,
-    calls: Mutex<Vec<(Call, Asker)>>,
+    commands: Mutex<Vec<(RedisCommand, AnswerSender)>>,
 }
 
-impl Batch {
+impl TickBatch {
     /// The calling thread's batch for `client`.
-    fn of(client: &Arc<Client>) -> Arc<Self> {
+    fn of_client(client: &Arc<Client>) -> Arc<Self> {
         BATCHES.with_borrow_mut(|batches| {
             let known = batches.iter().find(|batch| batch.client.as_ptr() == Arc::as_ptr(client));
             if let Some(batch) = known {
                 return Arc::clone(batch);
             }
             batches.retain(|batch| batch.client.strong_count() > 0);
-            let batch = Arc::new(Self { client: Arc::downgrade(client), calls: Mutex::default() });
+            let batch =
+                Arc::new(Self { client: Arc::downgrade(client), commands: Mutex::default() });
             batches.push(Arc::clone(&batch));
             batch
         })
     }
 
-    fn add(&self, call: Call, asker: Asker) {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push((call, asker));
+    fn push(&self, command: RedisCommand, sender: AnswerSender) {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push((command, sender));
     }
 
-    fn take(&self) -> Vec<(Call, Asker)> {
-        mem::take(&mut *self.calls.lock().unwrap_or_else(PoisonError::into_inner))
+    fn take_commands(&self) -> Vec<(RedisCommand, AnswerSender)> {
+        mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Deferred for Batch {
+impl Deferred for TickBatch {
     fn perform(&self) {
-        let calls = self.take();
+        let commands = self.take_commands();
         // If the client is gone, no caller waits for an answer.
         if let Some(client) = self.client.upgrade()
-            && !calls.is_empty()
+            && !commands.is_empty()
         {
             // A runtime that is shutting down drops the future, and its callers get an error.
-            tokio::spawn(send(client, calls));
+            tokio::spawn(execute_batch(client, commands));
         }
     }
 
     /// The runtime ended before the tick did. Drops the commands, so that no caller waits.
     fn perform_elsewhere(&self) {
-        drop(self.take());
+        drop(self.take_commands());
     }
 }
 
-async fn send(client: Arc<Client>, calls: Vec<(Call, Asker)>) {
-    let (calls, mut askers): (Vec<_>, Vec<_>) =
-        calls.into_iter().map(|(call, asker)| (call, Some(asker))).unzip();
-    let tell = |place: usize, answer| {
-        if let Some(asker) = askers[place].take() {
+async fn execute_batch(client: Arc<Client>, commands: Vec<(RedisCommand, AnswerSender)>) {
+    let (commands, mut senders): (Vec<_>, Vec<_>) =
+        commands.into_iter().map(|(command, sender)| (command, Some(sender))).unzip();
+    let on_answer = |place: usize, answer| {
+        if let Some(sender) = senders[place].take() {
             // A caller that is gone needs no answer: every command is safe to repeat.
-            let _ = asker.send(answer);
+            let _ = sender.send(answer);
         }
     };
-    client.perform_each(calls, tell).await;
+    client.execute_each(commands, on_answer).await;
 }
 
 impl Client {
     /// Executes one command. It is sent together with the other commands of this thread's tick.
     /// On a multi-threaded runtime, which has no ticks, it is sent alone.
-    pub(super) async fn call(self: &Arc<Self>, call: Call) -> Result<Answer, Error> {
+    pub(super) async fn execute(
+        self: &Arc<Self>,
+        command: RedisCommand,
+    ) -> Result<RedisAnswer, Error> {
         if !tick::install() {
-            let mut answers = self.perform(vec![call]).await;
+            let mut answers = self.execute_all(vec![command]).await;
             return answers.pop().unwrap_or_else(|| Err(unavailable("redis gave no answer")));
         }
-        let (asker, answer) = oneshot::channel();
-        let batch = Batch::of(self);
-        batch.add(call, asker);
+        let (sender, answer) = oneshot::channel();
+        let batch = TickBatch::of_client(self);
+        batch.push(command, sender);
         let batch: Arc<dyn Deferred> = batch;
         tick::defer(&batch);
         drop(batch);

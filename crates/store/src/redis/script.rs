@@ -8,7 +8,7 @@ use crate::metrics::Operation;
 
 /// The name of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Name {
+pub(super) enum ScriptName {
     Create,
     Claim,
     Append,
@@ -16,7 +16,7 @@ pub(super) enum Name {
     Save,
     Release,
     Finish,
-    Bury,
+    EndCorrupt,
     Renew,
     Leave,
     Mark,
@@ -30,23 +30,23 @@ static SCRIPTS: LazyLock<[Script; 11]> = LazyLock::new(|| {
     let session = |name, text| Script::new(name, format!("{head}{text}"));
     let ordinary = include_str!("scripts/ordinary.lua");
     let append = include_str!("scripts/append.lua");
-    let append = Script::new(Name::Append, format!("{ordinary}{head}{append}"));
+    let append = Script::new(ScriptName::Append, format!("{ordinary}{head}{append}"));
     [
-        session(Name::Create, include_str!("scripts/create.lua")),
-        session(Name::Claim, include_str!("scripts/claim.lua")),
+        session(ScriptName::Create, include_str!("scripts/create.lua")),
+        session(ScriptName::Claim, include_str!("scripts/claim.lua")),
         append,
-        session(Name::Reassert, include_str!("scripts/reassert.lua")),
-        session(Name::Save, include_str!("scripts/save.lua")),
-        session(Name::Release, include_str!("scripts/release.lua")),
-        session(Name::Finish, include_str!("scripts/finish.lua")),
-        alone(Name::Bury, include_str!("scripts/bury.lua")),
-        alone(Name::Renew, include_str!("scripts/renew.lua")),
-        alone(Name::Leave, include_str!("scripts/leave.lua")),
-        alone(Name::Mark, include_str!("scripts/mark.lua")),
+        session(ScriptName::Reassert, include_str!("scripts/reassert.lua")),
+        session(ScriptName::Save, include_str!("scripts/save.lua")),
+        session(ScriptName::Release, include_str!("scripts/release.lua")),
+        session(ScriptName::Finish, include_str!("scripts/finish.lua")),
+        alone(ScriptName::EndCorrupt, include_str!("scripts/end_corrupt.lua")),
+        alone(ScriptName::Renew, include_str!("scripts/renew.lua")),
+        alone(ScriptName::Leave, include_str!("scripts/leave.lua")),
+        alone(ScriptName::Mark, include_str!("scripts/mark.lua")),
     ]
 });
 
-impl Name {
+impl ScriptName {
     /// The command that runs the script on these keys. The caller adds the arguments.
     pub(super) fn on<K: AsRef<str>>(self, keys: &[K]) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
@@ -58,19 +58,19 @@ impl Name {
     }
 }
 
-impl From<Name> for Operation {
-    fn from(name: Name) -> Self {
+impl From<ScriptName> for Operation {
+    fn from(name: ScriptName) -> Self {
         match name {
-            Name::Create => Self::Create,
-            Name::Claim => Self::Claim,
-            Name::Append => Self::Append,
-            Name::Reassert => Self::Reassert,
-            Name::Save => Self::Save,
-            Name::Release => Self::Release,
-            Name::Finish | Name::Bury => Self::End,
-            Name::Renew => Self::Renew,
-            Name::Leave => Self::Leave,
-            Name::Mark => Self::MarkDead,
+            ScriptName::Create => Self::Create,
+            ScriptName::Claim => Self::Claim,
+            ScriptName::Append => Self::Append,
+            ScriptName::Reassert => Self::Reassert,
+            ScriptName::Save => Self::Save,
+            ScriptName::Release => Self::Release,
+            ScriptName::Finish | ScriptName::EndCorrupt => Self::End,
+            ScriptName::Renew => Self::Renew,
+            ScriptName::Leave => Self::Leave,
+            ScriptName::Mark => Self::MarkDead,
         }
     }
 }
@@ -87,13 +87,13 @@ pub(super) fn load_all() -> Pipeline {
 struct Script {
     /// Its discriminant is the index in [`SCRIPTS`].
     #[cfg(test)]
-    name: Name,
+    name: ScriptName,
     text: String,
     hash: String,
 }
 
 impl Script {
-    fn new(name: Name, text: String) -> Self {
+    fn new(name: ScriptName, text: String) -> Self {
         let hash = redis::Script::new(&text).get_hash().to_owned();
         debug_assert!(!hash.is_empty(), "{name:?}");
         Self {

@@ -12,5 +12,5 @@ mod model;
 mod proxy;
 mod sentinels;
 mod server;
+mod ticks;
 mod tls;
-mod turns;

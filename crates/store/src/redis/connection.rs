@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::address::Address;
-use super::dial::{Dialer, late, said};
+use super::dial::{Dialer, redis_error, timeout_error};
 use super::settings::Settings;
 use crate::{PrimaryId, metrics};
 
@@ -33,24 +33,24 @@ pub(super) enum Route {
 }
 
 /// The connection to one primary.
-pub(super) struct Link {
-    state: watch::Receiver<State>,
+pub(super) struct RedisConnection {
+    state: watch::Receiver<ConnectionState>,
     /// The number of the newest connection that is known to be broken.
     broken: watch::Sender<u64>,
     /// Bounds the writes in flight to this server; further ones wait for a permit.
-    turns: Semaphore,
+    permits: Semaphore,
     since: Instant,
     _task: Task,
 }
 
 #[derive(Clone)]
-enum State {
-    Up(Arc<Up>),
+enum ConnectionState {
+    Open(Arc<OpenConnection>),
     Down(Arc<str>),
 }
 
 /// One open connection, which may have broken since.
-pub(super) struct Up {
+pub(super) struct OpenConnection {
     connection: MultiplexedConnection,
     /// The server's address.
     pub(super) address: Address,
@@ -59,14 +59,15 @@ pub(super) struct Up {
     number: u64,
 }
 
-impl Link {
+impl RedisConnection {
     pub(super) fn new(route: Route, dialer: Dialer, settings: &Settings, runtime: &Handle) -> Self {
-        let (up, state) = watch::channel(State::Down("not connected to redis yet".into()));
+        let (up, state) =
+            watch::channel(ConnectionState::Down("not connected to redis yet".into()));
         let (broken, watched) = watch::channel(0);
         let wait = (settings.reconnect_ms_min, settings.reconnect_ms_max);
-        let task = runtime.spawn(keep_up(route, dialer, wait, up, watched));
-        let turns = Semaphore::new(settings.in_flight_max);
-        Self { state, broken, turns, since: Instant::now(), _task: Task(task.abort_handle()) }
+        let task = runtime.spawn(keep_connected(route, dialer, wait, up, watched));
+        let permits = Semaphore::new(settings.in_flight_max);
+        Self { state, broken, permits, since: Instant::now(), _task: Task(task.abort_handle()) }
     }
 
     /// Whether it was created less than a minute ago.
@@ -75,22 +76,27 @@ impl Link {
     }
 
     /// Whether a connection is open that is not known to be broken.
-    pub(super) fn is_up(&self) -> bool {
-        matches!(*self.state.borrow(), State::Up(_))
+    pub(super) fn is_open(&self) -> bool {
+        matches!(*self.state.borrow(), ConnectionState::Open(_))
     }
 
     /// Returns the open connection, and waits for one if there is none.
-    pub(super) async fn up(&self, deadline: Instant) -> io::Result<Arc<Up>> {
+    pub(super) async fn wait_until_open(
+        &self,
+        deadline: Instant,
+    ) -> io::Result<Arc<OpenConnection>> {
         let deadline = deadline.min(Instant::now() + PATIENCE);
         let mut state = self.state.clone();
-        let waiting = state.wait_for(|state| matches!(state, State::Up(_)));
+        let waiting = state.wait_for(|state| matches!(state, ConnectionState::Open(_)));
         let answer = timeout_at(deadline, waiting).await.map(|state| state.map(|s| s.clone()));
         match answer {
-            Ok(Ok(State::Up(up))) => Ok(up),
+            Ok(Ok(ConnectionState::Open(up))) => Ok(up),
             Ok(_) => Err(io::Error::other("the runtime of the redis connections has stopped")),
             Err(_) => match &*self.state.borrow() {
-                State::Up(up) => Ok(Arc::clone(up)),
-                State::Down(why) => Err(io::Error::new(io::ErrorKind::NotConnected, &**why)),
+                ConnectionState::Open(up) => Ok(Arc::clone(up)),
+                ConnectionState::Down(why) => {
+                    Err(io::Error::new(io::ErrorKind::NotConnected, &**why))
+                }
             },
         }
     }
@@ -99,36 +105,36 @@ impl Link {
     /// unknown.
     pub(super) async fn send(
         &self,
-        up: &Up,
+        up: &OpenConnection,
         pipeline: &Pipeline,
         deadline: Instant,
     ) -> io::Result<Vec<Value>> {
-        let Ok(Ok(_turn)) = timeout_at(deadline, self.turns.acquire()).await else {
-            return Err(late(&up.address));
+        let Ok(Ok(_permit)) = timeout_at(deadline, self.permits.acquire()).await else {
+            return Err(timeout_error(&up.address));
         };
         let mut connection = up.connection.clone();
         let start = Instant::now();
         let sending = connection.send_packed_commands(pipeline, 0, pipeline.len());
         let error = match timeout_at(deadline, sending).await {
             Ok(Ok(values)) if values.len() == pipeline.len() => {
-                metrics::round_trip(start.elapsed());
+                metrics::observe_round_trip(start.elapsed());
                 return Ok(values);
             }
             Ok(Ok(_)) => {
                 let why = format!("redis at {} sent fewer answers than commands", up.address);
                 io::Error::other(why)
             }
-            Ok(Err(error)) => said(&up.address, &error),
+            Ok(Err(error)) => redis_error(&up.address, &error),
             // A retry on another connection is harmless if the server is only slow. On a dead
             // connection, every sender would wait until the kernel detects the failure.
-            Err(_) => late(&up.address),
+            Err(_) => timeout_error(&up.address),
         };
         self.drop_connection(up, &error.to_string());
         Err(error)
     }
 
     /// Reopens the connection. Callers that wait for answers on the old one may still get them.
-    pub(super) fn drop_connection(&self, up: &Up, why: &str) {
+    pub(super) fn drop_connection(&self, up: &OpenConnection, why: &str) {
         let is_first = self.broken.send_if_modified(|broken| {
             let newer = up.number > *broken;
             *broken = up.number.max(*broken);
@@ -142,28 +148,28 @@ impl Link {
 }
 
 /// Opens a connection, and opens another one whenever it breaks.
-async fn keep_up(
+async fn keep_connected(
     route: Route,
     dialer: Dialer,
     (wait_min, wait_max): (u64, u64),
-    state: watch::Sender<State>,
+    state: watch::Sender<ConnectionState>,
     mut broken: watch::Receiver<u64>,
 ) {
-    let (mut number, mut failures, mut is_told) = (0, 0, false);
+    let (mut number, mut failures, mut is_logged) = (0, 0, false);
     loop {
         match connect(&route, &dialer).await {
             Ok((address, connection, primary)) => {
                 tracing::info!(redis = %address, ?primary, "connected to redis");
                 let _counted = Counted::new();
-                is_told = false;
+                is_logged = false;
                 number += 1;
-                let up = Up { connection, address, primary, number };
-                state.send_replace(State::Up(Arc::new(up)));
+                let up = OpenConnection { connection, address, primary, number };
+                state.send_replace(ConnectionState::Open(Arc::new(up)));
                 let since = Instant::now();
                 if broken.wait_for(|broken| *broken >= number).await.is_err() {
                     return;
                 }
-                state.send_replace(State::Down("the connection to redis broke".into()));
+                state.send_replace(ConnectionState::Down("the connection to redis broke".into()));
                 // A connection that broke at once counts as a failed attempt.
                 if since.elapsed() > Duration::from_millis(wait_max) {
                     failures = 0;
@@ -172,10 +178,10 @@ async fn keep_up(
             Err(error) => {
                 metrics::CONNECT_FAILURES.inc();
                 // Logged once an outage, not at each attempt.
-                if !std::mem::replace(&mut is_told, true) {
+                if !std::mem::replace(&mut is_logged, true) {
                     tracing::warn!(%error, "cannot connect to redis; retrying until it succeeds");
                 }
-                state.send_replace(State::Down(error.to_string().into()));
+                state.send_replace(ConnectionState::Down(error.to_string().into()));
             }
         }
         if failures > 0 {
@@ -192,7 +198,7 @@ async fn connect(
     let address = match route {
         Route::Fixed(address) => address.clone(),
         Route::Sentinels { sentinels, master, dialer } => {
-            super::sentinel::find(sentinels, master, dialer).await?
+            super::sentinel::find_master(sentinels, master, dialer).await?
         }
     };
     let (connection, primary) = dialer.dial_primary(&address).await?;

@@ -11,15 +11,15 @@ const DOWN_AFTER_MS_MAX: u64 = 5_000;
 
 /// Warnings about the answers to `INFO memory` and `INFO persistence`.
 pub(super) fn of_server(memory: &Value, persistence: &Value) -> Vec<&'static str> {
-    let mut doubts = Vec::new();
+    let mut warnings = Vec::new();
     let bounded = field(memory, "maxmemory").is_some_and(|bytes| bytes != "0");
     if bounded && field(memory, "maxmemory_policy").is_some_and(|policy| policy != "noeviction") {
-        doubts.push("redis may evict sessions; set maxmemory-policy to noeviction");
+        warnings.push("redis may evict sessions; set maxmemory-policy to noeviction");
     }
     if field(persistence, "aof_enabled") == Some("0") {
-        doubts.push("redis loses all sessions when it restarts; set appendonly to yes");
+        warnings.push("redis loses all sessions when it restarts; set appendonly to yes");
     }
-    doubts
+    warnings
 }
 
 /// A warning about the time in which a Sentinel detects a dead primary.

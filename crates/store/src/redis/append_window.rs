@@ -23,7 +23,7 @@ const MANY: u64 = 240;
 
 /// Delays appends to the end of a window, if the last period had a medium number of them. The
 /// counts are approximate under concurrency: an error adds or saves one wait.
-pub(super) struct Gather {
+pub(super) struct AppendWindow {
     start: Instant,
     /// The length of a window; zero disables the delay.
     window_ms: u64,
@@ -35,7 +35,7 @@ pub(super) struct Gather {
     before: AtomicU64,
 }
 
-impl Gather {
+impl AppendWindow {
     pub(super) fn new(window_ms: u64) -> Self {
         let zero = AtomicU64::default;
         Self { start: Instant::now(), window_ms, period: zero(), count: zero(), before: zero() }
@@ -74,13 +74,13 @@ mod tests {
     /// Counts these appends in successive periods, then checks whether the next append waits.
     #[track_caller]
     fn check(counts: &[u64], waits: bool) {
-        let gather = Gather::new(WINDOW_MS);
+        let append_window = AppendWindow::new(WINDOW_MS);
         for (period, count) in counts.iter().enumerate() {
             for _ in 0..*count {
-                gather.is_worth_it(period as u64);
+                append_window.is_worth_it(period as u64);
             }
         }
-        assert_eq!(gather.is_worth_it(counts.len() as u64), waits, "{counts:?}");
+        assert_eq!(append_window.is_worth_it(counts.len() as u64), waits, "{counts:?}");
     }
 
     #[test]
@@ -95,15 +95,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn appends_wait_until_the_end_of_a_common_window() {
-        let gather = Gather::new(WINDOW_MS);
+        let append_window = AppendWindow::new(WINDOW_MS);
         for _ in 0..FEW {
-            gather.wait().await;
+            append_window.wait().await;
         }
-        assert_eq!(gather.start.elapsed(), Duration::ZERO);
+        assert_eq!(append_window.start.elapsed(), Duration::ZERO);
         tokio::time::advance(Duration::from_millis(WINDOW_MS * WINDOWS + 1)).await;
         let woken = async || {
-            gather.wait().await;
-            gather.start.elapsed()
+            append_window.wait().await;
+            append_window.start.elapsed()
         };
         let (one, other) = tokio::join!(woken(), async {
             tokio::time::advance(Duration::from_micros(500)).await;
@@ -117,13 +117,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn without_a_window_no_append_waits() {
-        let gather = Gather::new(0);
+        let append_window = AppendWindow::new(0);
         for _ in 0..20 {
             tokio::time::advance(Duration::from_millis(4)).await;
             for _ in 0..5 {
-                gather.wait().await;
+                append_window.wait().await;
             }
         }
-        assert_eq!(gather.start.elapsed(), Duration::from_millis(80));
+        assert_eq!(append_window.start.elapsed(), Duration::from_millis(80));
     }
 }
