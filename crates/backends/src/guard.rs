@@ -37,7 +37,7 @@ pub(crate) const NOT_FOUND: i32 = 127;
 /// The exit status of shells for a command that was found and cannot be run.
 pub(crate) const NOT_RUNNABLE: i32 = 126;
 /// The exit status of a guard that failed.
-const UNFIT: i32 = 125;
+const GUARD_FAILED: i32 = 125;
 /// Shells add the number of a signal to this, for a process that the signal ended.
 pub(crate) const SIGNALLED: i32 = 128;
 
@@ -64,7 +64,7 @@ impl Guard {
     /// The command line of a guard for this program.
     pub(crate) fn command(
         &self,
-        bounds: &Bounds,
+        bounds: &ResourceLimits,
         program: impl AsRef<OsStr>,
         args: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Command {
@@ -83,13 +83,13 @@ impl Guard {
 
 /// The resource limits of each process of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Bounds {
+pub(crate) struct ResourceLimits {
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) files: Option<u64>,
     pub(crate) cpu_secs: Option<u64>,
 }
 
-impl Bounds {
+impl ResourceLimits {
     /// Sets the limits of a process; `None` stands for this process. Its children inherit them.
     pub(crate) fn apply(&self, pid: Option<Pid>) -> io::Result<()> {
         // `Data` limits private writable memory. The address space is not limited: runtimes with
@@ -114,27 +114,29 @@ impl Bounds {
 /// with. Must be called before anything else: it needs a process with a single thread and no
 /// children.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> i32 {
-    match Order::read(args).ok_or_else(|| io::Error::other("not called as a guard")).and_then(keep)
+    match GuardArgs::read(args)
+        .ok_or_else(|| io::Error::other("not called as a guard"))
+        .and_then(run_guard)
     {
         Ok(status) => status,
         Err(error) => {
             let _ = writeln!(io::stderr(), "guard: {error}");
-            UNFIT
+            GUARD_FAILED
         }
     }
 }
 
 /// The command line of the guard.
-struct Order {
+struct GuardArgs {
     parent: Pid,
-    bounds: Bounds,
+    bounds: ResourceLimits,
     program: OsString,
     args: Vec<OsString>,
 }
 
-impl Order {
+impl GuardArgs {
     fn read(args: impl IntoIterator<Item = OsString>) -> Option<Self> {
-        let (mut parent, mut bounds) = (None, Bounds::default());
+        let (mut parent, mut bounds) = (None, ResourceLimits::default());
         let mut args = args.into_iter();
         loop {
             let arg = args.next()?;
@@ -156,7 +158,7 @@ impl Order {
     }
 }
 
-fn keep(order: Order) -> io::Result<i32> {
+fn run_guard(args: GuardArgs) -> io::Result<i32> {
     // The name in process listings, which would be that of the link to the program otherwise.
     let _ = rustix::thread::set_name(c"mcp-guard");
     // Handlers are installed first: an earlier signal would kill the guard alone.
@@ -164,11 +166,11 @@ fn keep(order: Order) -> io::Result<i32> {
     set_child_subreaper(Some(getpid()))?;
     set_parent_process_death_signal(Some(Signal::HUP))?;
     // If the parent died before the call above, the kernel sends no signal.
-    if getppid() != Some(order.parent) {
-        return Ok(UNFIT);
+    if getppid() != Some(args.parent) {
+        return Ok(GUARD_FAILED);
     }
-    order.bounds.apply(None)?;
-    let server = match Command::new(&order.program).args(&order.args).spawn() {
+    args.bounds.apply(None)?;
+    let server = match Command::new(&args.program).args(&args.args).spawn() {
         Ok(server) => server,
         Err(error) => {
             let _ = writeln!(io::stderr(), "guard: the command cannot be run: {error}");
@@ -176,14 +178,14 @@ fn keep(order: Order) -> io::Result<i32> {
             return Ok(if found { NOT_RUNNABLE } else { NOT_FOUND });
         }
     };
-    let status = let_go_of_streams().and_then(|()| watch(&mut signals, server.id()));
+    let status = close_own_streams().and_then(|()| wait_for_server(&mut signals, server.id()));
     kill_descendants();
     Ok(status?.map_or(SIGNALLED + SIGHUP, shell_status))
 }
 
 /// Closes the guard's copies of the server's streams, so that the node sees when the server
 /// closes them.
-fn let_go_of_streams() -> io::Result<()> {
+fn close_own_streams() -> io::Result<()> {
     let nowhere = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nowhere)?;
     rustix::stdio::dup2_stdout(&nowhere)?;
@@ -192,7 +194,7 @@ fn let_go_of_streams() -> io::Result<()> {
 }
 
 /// Returns the server's status when it exits, or `None` after `SIGHUP`.
-fn watch(signals: &mut Signals, server: u32) -> io::Result<Option<ExitStatus>> {
+fn wait_for_server(signals: &mut Signals, server: u32) -> io::Result<Option<ExitStatus>> {
     let mut terminated = false;
     loop {
         if let Some(status) = reap_until(server)? {
@@ -303,11 +305,11 @@ mod tests {
 
     #[test]
     fn a_command_line_is_parsed_as_it_was_written() {
-        let bounds = Bounds { memory_bytes: Some(1), files: None, cpu_secs: Some(3) };
+        let bounds = ResourceLimits { memory_bytes: Some(1), files: None, cpu_secs: Some(3) };
         let guard = Guard { program: "node".into(), args: vec!["guard".into()] };
         let command = guard.command(&bounds, "cat", ["--", "-n"]);
-        let order = Order::read(command.get_args().skip(1).map(Into::into)).unwrap();
-        assert_eq!((order.parent, order.bounds), (getpid(), bounds));
-        assert_eq!((order.program, order.args), ("cat".into(), vec!["--".into(), "-n".into()]));
+        let args = GuardArgs::read(command.get_args().skip(1).map(Into::into)).unwrap();
+        assert_eq!((args.parent, args.bounds), (getpid(), bounds));
+        assert_eq!((args.program, args.args), ("cat".into(), vec!["--".into(), "-n".into()]));
     }
 }

@@ -15,7 +15,7 @@ pub(crate) static STARTS: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter("roundhouse_child_starts_total", "Stdio servers that were started.")
 });
 
-/// Child processes that ended, and failed starts; `cause` is one of [`Cause`].
+/// Child processes that ended, and failed starts; `cause` is one of [`ExitCause`].
 pub(crate) static EXITS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     register::counters(
         "roundhouse_child_exits_total",
@@ -54,19 +54,19 @@ pub(crate) static NATIVE_PANICS: LazyLock<IntCounter> = LazyLock::new(|| {
 });
 
 /// Registers every metric with the value zero, so that a rate includes the first event.
-pub(crate) fn show() {
+pub(crate) fn register_all() {
     for counter in [&STARTS, &JUNK_LINES, &STDERR_DROPPED, &ORPHANS_KILLED, &NATIVE_PANICS] {
         LazyLock::force(counter);
     }
     LazyLock::force(&CHILDREN);
-    for cause in Cause::ALL {
+    for cause in ExitCause::ALL {
         EXITS.with_label_values(&[cause.label()]);
     }
 }
 
 /// Why a child process ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Cause {
+pub(crate) enum ExitCause {
     /// It could not be started.
     NotStarted,
     /// It exited by itself.
@@ -81,7 +81,7 @@ pub(crate) enum Cause {
     Broke,
 }
 
-impl Cause {
+impl ExitCause {
     const ALL: [Self; 6] =
         [Self::NotStarted, Self::Exited, Self::Closed, Self::Terminated, Self::Killed, Self::Broke];
 

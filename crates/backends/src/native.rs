@@ -19,7 +19,7 @@ use protocol::{ErrorCode, Method, Notification, Request, Response, SessionId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use self::peer::Line;
+use self::peer::ClientChannel;
 pub use self::peer::Peer;
 use crate::{Backend, Link, LinkLimits};
 
@@ -83,13 +83,13 @@ impl Info {
 #[derive(Clone)]
 pub struct Call {
     request: Request,
-    line: Arc<Line>,
+    channel: Arc<ClientChannel>,
 }
 
 impl Call {
     /// The session of the request.
     pub fn session(&self) -> &SessionId {
-        &self.line.session
+        &self.channel.session
     }
 
     /// The method of the request.
@@ -114,7 +114,7 @@ impl Call {
 
     /// Sends messages to the client that belong to this request.
     pub fn peer(&self) -> Peer {
-        Peer::about(Arc::clone(&self.line), self.request.clone())
+        Peer::for_request(Arc::clone(&self.channel), self.request.clone())
     }
 }
 
@@ -122,13 +122,13 @@ impl Call {
 #[derive(Clone)]
 pub struct Notice {
     notification: Notification,
-    line: Arc<Line>,
+    channel: Arc<ClientChannel>,
 }
 
 impl Notice {
     /// The session of the notification.
     pub fn session(&self) -> &SessionId {
-        &self.line.session
+        &self.channel.session
     }
 
     /// The method of the notification.
@@ -149,7 +149,7 @@ impl Notice {
     /// Sends messages to the client that belong to no request. It may be kept until the session
     /// ends.
     pub fn peer(&self) -> Peer {
-        Peer::apart(Arc::clone(&self.line))
+        Peer::without_request(Arc::clone(&self.channel))
     }
 }
 
@@ -266,8 +266,8 @@ impl NativeBackend {
 impl Backend for NativeBackend {
     fn open(&self, session: &SessionId) -> Link {
         Link::in_place(self.limits, |end, receiver| {
-            let line = Line::new(session.clone(), end.sender());
-            Box::new(engine::InPlace::new(Arc::clone(&self.served), line, end, receiver))
+            let channel = ClientChannel::new(session.clone(), end.sender());
+            Box::new(engine::InPlace::new(Arc::clone(&self.served), channel, end, receiver))
         })
     }
 }

@@ -60,7 +60,7 @@ impl RmcpBackend {
               -> Box<dyn Engine> {
             match catch_unwind(AssertUnwindSafe(|| factory(session))) {
                 Ok(service) => Box::new(engine::InPlace::new(service, end, receiver)),
-                Err(_) => Box::new(Unmade::new(&end, receiver)),
+                Err(_) => Box::new(FailedLink::new(&end, receiver)),
             }
         };
         Self { make: Arc::new(make), limits: LinkLimits::default() }
@@ -80,9 +80,9 @@ impl Backend for RmcpBackend {
 }
 
 /// A link whose service could not be created.
-struct Unmade(EventReceiver);
+struct FailedLink(EventReceiver);
 
-impl Unmade {
+impl FailedLink {
     fn new(end: &ServerEnd, receiver: EventReceiver) -> Self {
         metrics::NATIVE_PANICS.inc();
         tracing::error!("factory of an rmcp service panicked; the link of the session is down");
@@ -91,7 +91,7 @@ impl Unmade {
     }
 }
 
-impl Engine for Unmade {
+impl Engine for FailedLink {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<LinkEvent>> {
         self.0.poll_next(context)
     }

@@ -7,7 +7,7 @@
 
 mod child;
 mod children;
-mod talk;
+mod process;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use protocol::SessionId;
 use serde::{Deserialize, Serialize};
 
 pub use self::children::{Children, ChildrenSettings, INHERITED};
-use crate::guard::Bounds;
+use crate::guard::ResourceLimits;
 use crate::{Backend, Link, LinkLimits};
 
 /// The longest pause before the next start of a server that keeps failing.
@@ -92,8 +92,8 @@ impl StdioSettings {
         Duration::from_millis(self.stop_grace_ms)
     }
 
-    fn bounds(&self) -> Bounds {
-        Bounds {
+    fn bounds(&self) -> ResourceLimits {
+        ResourceLimits {
             memory_bytes: self.memory_bytes_max,
             files: self.files_max,
             cpu_secs: self.cpu_secs_max,
@@ -126,7 +126,7 @@ impl StdioBackend {
 impl Backend for StdioBackend {
     fn open(&self, session: &SessionId) -> Link {
         let (link, end) = Link::pair(LinkLimits::default());
-        tokio::spawn(talk::host(Arc::clone(&self.0), session.clone(), end));
+        tokio::spawn(process::host_process(Arc::clone(&self.0), session.clone(), end));
         link
     }
 }
@@ -141,11 +141,11 @@ impl Program {
         }
     }
 
-    fn failed(&self) {
+    fn count_failure(&self) {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn worked(&self) {
+    fn reset_failures(&self) {
         self.failures.store(0, Ordering::Relaxed);
     }
 }

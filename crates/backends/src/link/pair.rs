@@ -92,7 +92,7 @@ impl<T> Default for Queue<T> {
     }
 }
 
-impl<T: Weigh> Queue<T> {
+impl<T: QueueWeight> Queue<T> {
     fn has_room(&self, more: usize, limits: &LinkLimits) -> bool {
         self.waiting.is_empty()
             || (self.waiting.len() < limits.messages_max
@@ -117,7 +117,7 @@ impl<T: Weigh> Queue<T> {
     }
 
     /// Accepts no more items. Queued items and the end of the queue are still read.
-    fn refuse_more(&mut self) {
+    fn stop_accepting(&mut self) {
         if self.state == QueueState::Open {
             self.state = QueueState::Unread;
         }
@@ -148,17 +148,17 @@ impl<T: Weigh> Queue<T> {
 }
 
 /// The number of bytes that an item counts against the bound of a link.
-trait Weigh {
+trait QueueWeight {
     fn weight(&self) -> usize;
 }
 
-impl Weigh for Message {
+impl QueueWeight for Message {
     fn weight(&self) -> usize {
         self.raw().len()
     }
 }
 
-impl Weigh for LinkEvent {
+impl QueueWeight for LinkEvent {
     fn weight(&self) -> usize {
         match self {
             Self::Message { message, .. } => message.weight(),
@@ -224,7 +224,7 @@ impl EventReceiver {
     }
 
     /// Enqueues `event` after the queued events, and takes the first one.
-    pub(crate) fn behind_what_waits(&mut self, event: LinkEvent) -> LinkEvent {
+    pub(crate) fn push_and_pop(&mut self, event: LinkEvent) -> LinkEvent {
         let mut queue = lock(&self.0.to_session);
         let Some(first) = queue.pop() else { return event };
         // Responses may exceed the bound of the queue. The number of calls bounds them.
@@ -330,7 +330,7 @@ impl EventSender {
         drop(queue);
         reader.inspect(Waker::wake_by_ref);
         if is_down {
-            lock(&self.0.to_server).refuse_more();
+            lock(&self.0.to_server).stop_accepting();
             // Otherwise senders that wait for room would never wake up.
             self.0.room.notify();
         }

@@ -18,7 +18,7 @@ use protocol::{ErrorCode, Message, Method, Notification, Request, RequestId, Res
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::peer::Line;
+use super::peer::ClientChannel;
 use super::{Boxed, CALLS_MAX, Call, Error, Info, Notice, Served};
 use crate::link::{Engine, EventReceiver};
 use crate::{LinkEvent, ServerEnd, metrics};
@@ -26,7 +26,7 @@ use crate::{LinkEvent, ServerEnd, metrics};
 /// The handler's side of one link.
 pub(super) struct InPlace {
     served: Arc<dyn Served>,
-    line: Arc<Line>,
+    channel: Arc<ClientChannel>,
     end: ServerEnd,
     receiver: EventReceiver,
     /// Allocated when a call is not answered at once, to save memory in idle sessions.
@@ -48,21 +48,21 @@ struct InFlight {
 impl InPlace {
     pub(super) fn new(
         served: Arc<dyn Served>,
-        line: Arc<Line>,
+        channel: Arc<ClientChannel>,
         end: ServerEnd,
         receiver: EventReceiver,
     ) -> Self {
-        Self { served, line, end, receiver, in_flight: None, is_up: false, new_first: false }
+        Self { served, channel, end, receiver, in_flight: None, is_up: false, new_first: false }
     }
 
     /// Handles messages of the session until one is answered at once.
     fn poll_new(&mut self, context: &mut Context<'_>) -> Option<Response> {
         while let Poll::Ready(Some(message)) = self.end.poll_receive(context) {
             let answer = match message {
-                Message::Request(request) => self.requested(request, context),
-                Message::Notification(notification) => self.notified(notification, context),
+                Message::Request(request) => self.on_request(request, context),
+                Message::Notification(notification) => self.on_notification(notification, context),
                 Message::Response(response) => {
-                    self.line.answered(response);
+                    self.channel.on_response(response);
                     None
                 }
             };
@@ -73,9 +73,9 @@ impl InPlace {
         None
     }
 
-    fn requested(&mut self, request: Request, context: &mut Context<'_>) -> Option<Response> {
+    fn on_request(&mut self, request: Request, context: &mut Context<'_>) -> Option<Response> {
         match request.method {
-            Method::Initialize => return Some(self.initialized(&request)),
+            Method::Initialize => return Some(self.answer_initialize(&request)),
             Method::Ping => return Some(Response::result(request.id, b"{}")),
             _ if self.in_flight() >= CALLS_MAX => {
                 let code = ErrorCode::Refused.number();
@@ -85,34 +85,34 @@ impl InPlace {
             _ => {}
         }
         let id = request.id.clone();
-        let call = Call { request, line: Arc::clone(&self.line) };
+        let call = Call { request, channel: Arc::clone(&self.channel) };
         let work = Work::Call(id.clone(), Arc::clone(&self.served).call(call));
-        match self.begin(work, context) {
-            Begun::Done(answer) => answer,
-            Begun::Running(handle) => {
+        match self.start_work(work, context) {
+            Started::Done(answer) => answer,
+            Started::Running(handle) => {
                 self.in_flight.get_or_insert_default().calls.insert(id, handle);
                 None
             }
         }
     }
 
-    fn notified(
+    fn on_notification(
         &mut self,
         notification: Notification,
         context: &mut Context<'_>,
     ) -> Option<Response> {
         if notification.method == Method::Cancelled {
-            self.cancelled(&notification);
+            self.on_cancelled(&notification);
         } else if self.in_flight() < CALLS_MAX {
-            let notice = Notice { notification, line: Arc::clone(&self.line) };
-            self.begin(Work::Notice(Arc::clone(&self.served).notified(notice)), context);
+            let notice = Notice { notification, channel: Arc::clone(&self.channel) };
+            self.start_work(Work::Notice(Arc::clone(&self.served).notified(notice)), context);
         }
         None
     }
 
     /// Cancels a call. Its future is dropped when the running futures are polled next, in this
     /// same poll.
-    fn cancelled(&mut self, notification: &Notification) {
+    fn on_cancelled(&mut self, notification: &Notification) {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Params {
@@ -130,15 +130,15 @@ impl InPlace {
         self.in_flight.as_ref().map_or(0, |in_flight| in_flight.running.len())
     }
 
-    fn begin(&mut self, work: Work, context: &mut Context<'_>) -> Begun {
+    fn start_work(&mut self, work: Work, context: &mut Context<'_>) -> Started {
         let mut running = Running(work);
         if let Poll::Ready(answer) = Pin::new(&mut running).poll(context) {
-            return Begun::Done(answer);
+            return Started::Done(answer);
         }
         let (handle, registration) = AbortHandle::new_pair();
         let running = Abortable::new(running, registration);
         self.in_flight.get_or_insert_default().running.push(running);
-        Begun::Running(handle)
+        Started::Running(handle)
     }
 
     /// Polls the running futures until a call is answered.
@@ -160,9 +160,9 @@ impl InPlace {
         None
     }
 
-    fn initialized(&self, request: &Request) -> Response {
+    fn answer_initialize(&self, request: &Request) -> Response {
         let info = catch_unwind(AssertUnwindSafe(|| self.served.info()));
-        match info.map_err(|_| panicked()).and_then(|info| introduce(request, &info)) {
+        match info.map_err(|_| panicked()).and_then(|info| initialize_result(request, &info)) {
             Ok(result) => Response::result(request.id.clone(), &result),
             Err(error) => error.answering(request.id.clone()),
         }
@@ -187,7 +187,7 @@ impl Engine for InPlace {
                 let about = response.id.clone();
                 let event = LinkEvent::Message { message: response.into(), about };
                 // Messages that a call has sent precede its response.
-                Poll::Ready(Some(self.receiver.behind_what_waits(event)))
+                Poll::Ready(Some(self.receiver.push_and_pop(event)))
             }
             None => self.receiver.poll_next(context),
         }
@@ -197,14 +197,14 @@ impl Engine for InPlace {
 impl Drop for InPlace {
     fn drop(&mut self) {
         self.in_flight = None;
-        self.line.end();
-        if catch_unwind(AssertUnwindSafe(|| self.served.closed(&self.line.session))).is_err() {
-            tracing::error!(session = ?self.line.session, "native handler panicked at the end of a session");
+        self.channel.fail_open_requests();
+        if catch_unwind(AssertUnwindSafe(|| self.served.closed(&self.channel.session))).is_err() {
+            tracing::error!(session = ?self.channel.session, "native handler panicked at the end of a session");
         }
     }
 }
 
-enum Begun {
+enum Started {
     Done(Option<Response>),
     Running(AbortHandle),
 }
@@ -245,7 +245,7 @@ fn panicked() -> Error {
 }
 
 /// The answer to `initialize`, with the requested revision.
-fn introduce(request: &Request, info: &Info) -> Result<Bytes, Error> {
+fn initialize_result(request: &Request, info: &Info) -> Result<Bytes, Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Params<'a> {
@@ -254,7 +254,7 @@ fn introduce(request: &Request, info: &Info) -> Result<Bytes, Error> {
     }
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct Introduction<'a> {
+    struct InitializeResult<'a> {
         protocol_version: &'a RawValue,
         capabilities: &'a RawValue,
         server_info: Implementation<'a>,
@@ -267,12 +267,12 @@ fn introduce(request: &Request, info: &Info) -> Result<Bytes, Error> {
         version: &'a str,
     }
     let params = request.params().unwrap_or_default();
-    let asked: Params<'_> = serde_json::from_slice(&params)
+    let params: Params<'_> = serde_json::from_slice(&params)
         .map_err(|_| Error::invalid_params("`initialize` needs a `protocolVersion`"))?;
     let capabilities = serde_json::from_str(&info.capabilities)
         .map_err(|_| Error::internal("the server's capabilities are not JSON"))?;
-    super::json(&Introduction {
-        protocol_version: asked.protocol_version,
+    super::json(&InitializeResult {
+        protocol_version: params.protocol_version,
         capabilities,
         server_info: Implementation { name: &info.name, version: &info.version },
         instructions: info.instructions.as_deref(),

@@ -13,47 +13,52 @@ use super::Error;
 use crate::{EventSender, Gone, LinkEvent};
 
 /// Maximum number of server requests to one client without a response; a further one fails.
-const ASKED_MAX: usize = 64;
+const SERVER_REQUESTS_MAX: usize = 64;
 
 /// The state that the calls of one session share.
-pub(super) struct Line {
+pub(super) struct ClientChannel {
     pub(super) session: SessionId,
     sender: EventSender,
     /// Server requests without a response. Nearly always empty.
-    asked: Mutex<ThinVec<Asked>>,
-    questions: AtomicU64,
+    open_requests: Mutex<ThinVec<OpenRequest>>,
+    next_request: AtomicU64,
 }
 
 /// The id of a server request, and the receiver of its response.
-type Asked = (RequestId, oneshot::Sender<Response>);
+type OpenRequest = (RequestId, oneshot::Sender<Response>);
 
-impl Line {
+impl ClientChannel {
     pub(super) fn new(session: SessionId, sender: EventSender) -> Arc<Self> {
-        Arc::new(Self { session, sender, asked: Mutex::default(), questions: AtomicU64::new(1) })
+        Arc::new(Self {
+            session,
+            sender,
+            open_requests: Mutex::default(),
+            next_request: AtomicU64::new(1),
+        })
     }
 
-    fn asked(&self) -> MutexGuard<'_, ThinVec<Asked>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn open_requests(&self) -> MutexGuard<'_, ThinVec<OpenRequest>> {
+        self.open_requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Passes the client's response to the server request that waits for it. Drops a response
     /// without one.
-    pub(super) fn answered(&self, response: Response) {
-        if let Some(waiting) = response.id.as_ref().and_then(|id| self.closed(id)) {
+    pub(super) fn on_response(&self, response: Response) {
+        if let Some(waiting) = response.id.as_ref().and_then(|id| self.take_open_request(id)) {
             let _ = waiting.send(response);
         }
     }
 
     /// Removes a server request. Returns the sender of its response, if it was open.
-    fn closed(&self, id: &RequestId) -> Option<oneshot::Sender<Response>> {
-        let mut asked = self.asked();
-        let index = asked.iter().position(|(open, _)| open == id)?;
-        Some(asked.swap_remove(index).1)
+    fn take_open_request(&self, id: &RequestId) -> Option<oneshot::Sender<Response>> {
+        let mut open = self.open_requests();
+        let index = open.iter().position(|(open_id, _)| open_id == id)?;
+        Some(open.swap_remove(index).1)
     }
 
     /// Fails all server requests: the session has ended.
-    pub(super) fn end(&self) {
-        let unanswered = std::mem::take(&mut *self.asked());
+    pub(super) fn fail_open_requests(&self) {
+        let unanswered = std::mem::take(&mut *self.open_requests());
         drop(unanswered);
     }
 }
@@ -61,22 +66,22 @@ impl Line {
 /// Sends messages to the client of one session. Cheap to clone.
 #[derive(Clone)]
 pub struct Peer {
-    line: Arc<Line>,
+    channel: Arc<ClientChannel>,
     request: Option<Request>,
 }
 
 impl Peer {
-    pub(super) fn about(line: Arc<Line>, request: Request) -> Self {
-        Self { line, request: Some(request) }
+    pub(super) fn for_request(channel: Arc<ClientChannel>, request: Request) -> Self {
+        Self { channel, request: Some(request) }
     }
 
-    pub(super) fn apart(line: Arc<Line>) -> Self {
-        Self { line, request: None }
+    pub(super) fn without_request(channel: Arc<ClientChannel>) -> Self {
+        Self { channel, request: None }
     }
 
     /// The session of the client.
     pub fn session(&self) -> &SessionId {
-        &self.line.session
+        &self.channel.session
     }
 
     /// Sends a notification; `params` is JSON text. It is sent on the stream of the call's
@@ -125,31 +130,31 @@ impl Peer {
         method: impl Into<Method>,
         params: Option<&[u8]>,
     ) -> Result<Bytes, Error> {
-        let (answer, mut question) = self.enrol()?;
-        let request = Request::new(question.id.clone(), method.into(), params);
+        let (answer, mut guard) = self.register_request()?;
+        let request = Request::new(guard.id.clone(), method.into(), params);
         let sent = self.send(request.into()).await;
         let answered = match sent {
             Ok(()) => answer.await.ok(),
             Err(Gone) => None,
         };
-        question.open = false;
+        guard.is_open = false;
         match answered.ok_or_else(|| Error::internal("the session has ended"))?.outcome() {
             Ok(result) => Ok(result),
             Err(error) => Err(Error::from_object(&error)),
         }
     }
 
-    fn enrol(&self) -> Result<(oneshot::Receiver<Response>, Question<'_>), Error> {
-        let number = self.line.questions.fetch_add(1, Ordering::Relaxed);
+    fn register_request(&self) -> Result<(oneshot::Receiver<Response>, RequestGuard<'_>), Error> {
+        let number = self.channel.next_request.fetch_add(1, Ordering::Relaxed);
         let id = RequestId::from(format!("native-{number}"));
         let (sender, answer) = oneshot::channel();
-        let mut asked = self.line.asked();
-        if asked.len() >= ASKED_MAX {
+        let mut open = self.channel.open_requests();
+        if open.len() >= SERVER_REQUESTS_MAX {
             return Err(Error::internal("too many requests to the client have no response yet"));
         }
-        asked.push((id.clone(), sender));
-        drop(asked);
-        Ok((answer, Question { peer: self, id, open: true }))
+        open.push((id.clone(), sender));
+        drop(open);
+        Ok((answer, RequestGuard { peer: self, id, is_open: true }))
     }
 
     fn event(&self, message: Message) -> LinkEvent {
@@ -158,26 +163,26 @@ impl Peer {
     }
 
     async fn send(&self, message: Message) -> Result<(), Gone> {
-        self.line.sender.send(self.event(message)).await
+        self.channel.sender.send(self.event(message)).await
     }
 }
 
 /// A server request that the client has not answered. Cancelled if it is dropped while open.
-struct Question<'a> {
+struct RequestGuard<'a> {
     peer: &'a Peer,
     id: RequestId,
-    open: bool,
+    is_open: bool,
 }
 
-impl Drop for Question<'_> {
+impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
-        if !self.open || self.peer.line.closed(&self.id).is_none() {
+        if !self.is_open || self.peer.channel.take_open_request(&self.id).is_none() {
             return;
         }
         let params = format!(r#"{{"requestId":{}}}"#, self.id.to_json());
-        let withdrawn = Notification::new(Method::Cancelled, Some(params.as_bytes()));
+        let cancelled = Notification::new(Method::Cancelled, Some(params.as_bytes()));
         // The notification is dropped if the queue is full. The client then keeps a request open
         // whose response is not read.
-        let _ = self.peer.line.sender.try_send(self.peer.event(withdrawn.into()));
+        let _ = self.peer.channel.sender.try_send(self.peer.event(cancelled.into()));
     }
 }

@@ -11,14 +11,14 @@ use crate::LinkEvent;
 struct Inner {
     dropped: AtomicUsize,
     closed: AtomicUsize,
-    heard: Mutex<Vec<Method>>,
+    received: Mutex<Vec<Method>>,
     go: Notify,
     asked: Mutex<Option<Result<Bytes, Error>>>,
 }
 
 /// A handler whose methods are named by their effects.
 #[derive(Clone, Default)]
-struct Obedient(Arc<Inner>);
+struct TestHandler(Arc<Inner>);
 
 struct CountsDrop(Arc<Inner>);
 
@@ -28,7 +28,7 @@ impl Drop for CountsDrop {
     }
 }
 
-impl Handler for Obedient {
+impl Handler for TestHandler {
     fn info(&self) -> Info {
         Info::new("obedient", "1.2.3").capabilities(r#"{"tools":{}}"#).instructions("Be brief.")
     }
@@ -64,7 +64,7 @@ impl Handler for Obedient {
     }
 
     async fn notified(&self, notice: Notice) {
-        self.0.heard.lock().unwrap().push(notice.method().clone());
+        self.0.received.lock().unwrap().push(notice.method().clone());
         if notice.method() == &Method::Initialized {
             notice.peer().notify("notifications/tools/list_changed", None).await.unwrap();
         }
@@ -76,13 +76,13 @@ impl Handler for Obedient {
 }
 
 struct Talk {
-    handler: Obedient,
+    handler: TestHandler,
     link: Link,
 }
 
 impl Talk {
     async fn begin() -> Self {
-        let handler = Obedient::default();
+        let handler = TestHandler::default();
         let session = SessionId::parse("s").unwrap();
         let mut link = NativeBackend::new(handler.clone()).open(&session);
         assert!(matches!(link.events.next().await, Some(LinkEvent::Up)));
@@ -109,7 +109,7 @@ impl Talk {
     }
 
     /// Polls until nothing is ready. Whether no event was returned.
-    fn is_silent(&mut self) -> bool {
+    fn is_idle(&mut self) -> bool {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         self.link.events.poll_next(&mut context).is_pending()
     }
@@ -138,7 +138,7 @@ async fn ping_needs_no_handler() {
 fn a_call_that_is_ready_at_once_is_answered_by_the_next_poll() {
     // Without a runtime, nothing can be spawned.
     let session = SessionId::parse("s").unwrap();
-    let mut link = NativeBackend::new(Obedient::default()).open(&session);
+    let mut link = NativeBackend::new(TestHandler::default()).open(&session);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(link.events.poll_next(&mut context).is_ready());
     let request = br#"{"jsonrpc":"2.0","id":1,"method":"echo","params":{"a": 1}}"#;
@@ -172,11 +172,11 @@ async fn a_panic_is_an_error_of_that_call_only() {
 async fn a_cancelled_call_is_dropped_and_never_answered() {
     let mut talk = Talk::begin().await;
     talk.request(1, "hang", "{}");
-    assert!(talk.is_silent());
+    assert!(talk.is_idle());
     talk.send(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#);
-    assert!(talk.is_silent());
+    assert!(talk.is_idle());
     assert_eq!(talk.handler.0.dropped.load(Ordering::Relaxed), 1);
-    assert!(talk.handler.0.heard.lock().unwrap().is_empty());
+    assert!(talk.handler.0.received.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -184,7 +184,7 @@ async fn dropping_the_link_drops_every_running_call_and_notifies_the_handler() {
     let mut talk = Talk::begin().await;
     talk.request(1, "hang", "{}");
     talk.request(2, "hang", "{}");
-    assert!(talk.is_silent());
+    assert!(talk.is_idle());
     drop(talk.link);
     assert_eq!(talk.handler.0.dropped.load(Ordering::Relaxed), 2);
     assert_eq!(talk.handler.0.closed.load(Ordering::Relaxed), 1);
@@ -244,7 +244,7 @@ async fn cancelling_a_call_cancels_its_server_request() {
     assert!(text.contains(r#""notifications/cancelled","params":{"requestId":"native-1"}"#));
     // A late response is dropped.
     talk.send(r#"{"jsonrpc":"2.0","id":"native-1","result":{}}"#);
-    assert!(talk.is_silent());
+    assert!(talk.is_idle());
 }
 
 #[tokio::test]
@@ -254,7 +254,7 @@ async fn a_notification_reaches_the_handler_which_may_send_one_of_its_own() {
     let (text, about) = talk.next().await;
     assert!(text.contains("notifications/tools/list_changed"));
     assert_eq!(about, None);
-    assert_eq!(*talk.handler.0.heard.lock().unwrap(), [Method::Initialized]);
+    assert_eq!(*talk.handler.0.received.lock().unwrap(), [Method::Initialized]);
 }
 
 #[tokio::test]
@@ -262,7 +262,7 @@ async fn a_call_above_the_maximum_is_refused_and_the_others_continue() {
     let mut talk = Talk::begin().await;
     for id in 0..CALLS_MAX {
         talk.request(id as i64, "hang", "{}");
-        assert!(talk.is_silent());
+        assert!(talk.is_idle());
     }
     talk.request(1000, "echo", "{}");
     assert!(talk.next().await.0.contains(r#""id":1000,"error":{"code":-32000"#));

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::CALLS_MAX;
 use super::peer_loop::{self, PeerLoop, panicked};
-use super::read::{self, Asked};
+use super::read::{self, DecodedRequest};
 use crate::link::{Engine, EventReceiver};
 use crate::{LinkEvent, ServerEnd};
 
@@ -69,13 +69,13 @@ impl<S: Service<RoleServer>> InPlace<S> {
     fn poll_new(&mut self, context: &mut Context<'_>) -> Option<Response> {
         while let Poll::Ready(Some(message)) = self.end.poll_receive(context) {
             let answer = match message {
-                Message::Request(request) => self.requested(&request, context),
+                Message::Request(request) => self.on_request(&request, context),
                 Message::Notification(notification) => {
-                    self.notified(&notification);
+                    self.on_notification(&notification);
                     None
                 }
                 Message::Response(response) => {
-                    self.answered(&response);
+                    self.on_response(&response);
                     None
                 }
             };
@@ -86,18 +86,18 @@ impl<S: Service<RoleServer>> InPlace<S> {
         None
     }
 
-    fn requested(&mut self, request: &Request, context: &mut Context<'_>) -> Option<Response> {
-        let asked = match read::request(request) {
-            Ok(asked) => asked,
-            Err(error) => return Some(refusal(&request.id, &error)),
+    fn on_request(&mut self, request: &Request, context: &mut Context<'_>) -> Option<Response> {
+        let decoded = match read::request(request) {
+            Ok(decoded) => decoded,
+            Err(error) => return Some(error_response(&request.id, &error)),
         };
         if self.running.len() >= CALLS_MAX {
             let (code, busy) = (ErrorCode::Refused, "too many calls at once; try again later");
             return Some(Response::error(Some(request.id.clone()), code.number(), busy, None));
         }
-        let mut call = self.begin(request, asked);
+        let mut call = self.start_call(request, decoded);
         if let Poll::Ready(ended) = Pin::new(&mut call).poll(context) {
-            self.release(&ended);
+            self.release_peer_loop(&ended);
             return Some(ended.answer());
         }
         self.calls.insert(call.id.clone(), (call.serial, call.token.clone()));
@@ -105,22 +105,22 @@ impl<S: Service<RoleServer>> InPlace<S> {
         None
     }
 
-    fn begin(&mut self, request: &Request, asked: Asked) -> Running {
+    fn start_call(&mut self, request: &Request, decoded: DecodedRequest) -> Running {
         let peer_loop = self.take_peer_loop();
-        self.peer_loops[peer_loop].belongs_to(Some(request.id.clone()));
+        self.peer_loops[peer_loop].assign_request(Some(request.id.clone()));
         let peer = self.peer_loops[peer_loop].peer().clone();
         let token = self.over.child_token();
         let mut context = RequestContext::new(read::id(&request.id), peer);
         // The service may cancel its own token, which does not cancel the call.
         context.ct = token.child_token();
-        context.meta = asked.meta;
-        context.extensions = asked.extensions;
+        context.meta = decoded.meta;
+        context.extensions = decoded.extensions;
         let service = Arc::clone(&self.service);
-        let future: Boxed = match asked.request {
+        let future: Boxed = match decoded.request {
             ClientRequest::InitializeRequest(asked) => {
                 Box::pin(async move { initialize(&*service, asked.params, context).await })
             }
-            asked => Box::pin(async move { service.handle_request(asked, context).await }),
+            request => Box::pin(async move { service.handle_request(request, context).await }),
         };
         self.serials += 1;
         Running { id: request.id.clone(), serial: self.serials, peer_loop, token, future }
@@ -139,8 +139,8 @@ impl<S: Service<RoleServer>> InPlace<S> {
         number
     }
 
-    fn release(&mut self, ended: &Ended) {
-        self.peer_loops[ended.peer_loop].belongs_to(None);
+    fn release_peer_loop(&mut self, ended: &Ended) {
+        self.peer_loops[ended.peer_loop].assign_request(None);
         self.free.push(ended.peer_loop);
         // Ends tasks of the call that still run.
         ended.token.cancel();
@@ -150,7 +150,7 @@ impl<S: Service<RoleServer>> InPlace<S> {
     fn poll_running(&mut self, context: &mut Context<'_>) -> Option<Response> {
         while !self.running.is_empty() {
             let Poll::Ready(Some(ended)) = self.running.poll_next_unpin(context) else { break };
-            self.release(&ended);
+            self.release_peer_loop(&ended);
             // A call that is not in `calls` was cancelled and gets no response (CAN-01).
             // Another call may have its id by now.
             if self.calls.get(&ended.id).is_some_and(|(serial, _)| *serial == ended.serial) {
@@ -161,12 +161,12 @@ impl<S: Service<RoleServer>> InPlace<S> {
         None
     }
 
-    fn notified(&mut self, notification: &Notification) {
-        let Some(mut told) = read::notification(notification) else { return };
+    fn on_notification(&mut self, notification: &Notification) {
+        let Some(mut notification) = read::notification(notification) else { return };
         let mut peer_loop = 0;
-        match &mut told {
+        match &mut notification {
             ClientNotification::CancelledNotification(cancelled) => {
-                let id = cancelled.params.request_id.as_ref().map(session_id);
+                let id = cancelled.params.request_id.as_ref().map(request_id);
                 if let Some((_, token)) = id.and_then(|id| self.calls.remove(&id)) {
                     token.cancel();
                 }
@@ -174,27 +174,29 @@ impl<S: Service<RoleServer>> InPlace<S> {
             // The progress tokens of server requests were replaced, so they are restored here.
             ClientNotification::ProgressNotification(progress) => {
                 if let NumberOrString::String(name) = &progress.params.progress_token.0
-                    && let Some((asker, number)) = peer_loop::question(name)
-                    && let Some(token) =
-                        self.peer_loops.get(asker).and_then(|peer_loop| peer_loop.token(number))
+                    && let Some((sender, number)) = peer_loop::decode_request_id(name)
+                    && let Some(token) = self
+                        .peer_loops
+                        .get(sender)
+                        .and_then(|peer_loop| peer_loop.progress_token(number))
                 {
                     progress.params.progress_token = token;
-                    peer_loop = asker;
+                    peer_loop = sender;
                 }
             }
             _ => {}
         }
         if let Some(peer_loop) = self.peer_loops.get(peer_loop) {
-            peer_loop.notified(told);
+            peer_loop.enqueue_notification(notification);
         }
     }
 
-    fn answered(&self, response: &Response) {
+    fn on_response(&self, response: &Response) {
         if let Some(RequestId::String(name)) = &response.id
-            && let Some((peer_loop, number)) = peer_loop::question(name)
+            && let Some((peer_loop, number)) = peer_loop::decode_request_id(name)
             && let Some(peer_loop) = self.peer_loops.get(peer_loop)
         {
-            peer_loop.answered(number, response);
+            peer_loop.enqueue_response(number, response);
         }
     }
 }
@@ -217,7 +219,7 @@ impl<S: Service<RoleServer>> Engine for InPlace<S> {
                 let about = response.id.clone();
                 let event = LinkEvent::Message { message: response.into(), about };
                 // Messages that a call has sent precede its response.
-                Poll::Ready(Some(self.receiver.behind_what_waits(event)))
+                Poll::Ready(Some(self.receiver.push_and_pop(event)))
             }
             None => self.receiver.poll_next(context),
         }
@@ -272,19 +274,19 @@ impl Ended {
             Ok(Ok(result)) => Response::result(self.id.clone(), &result),
             Ok(Err(_)) => {
                 let error = ErrorData::internal_error("the result cannot be written as JSON", None);
-                refusal(&self.id, &error)
+                error_response(&self.id, &error)
             }
-            Err(error) => refusal(&self.id, error),
+            Err(error) => error_response(&self.id, error),
         }
     }
 }
 
-fn refusal(id: &RequestId, error: &ErrorData) -> Response {
+fn error_response(id: &RequestId, error: &ErrorData) -> Response {
     let data = error.data.as_ref().and_then(|data| serde_json::to_vec(data).ok());
     Response::error(Some(id.clone()), error.code.0, &error.message, data.as_deref())
 }
 
-fn session_id(id: &NumberOrString) -> RequestId {
+fn request_id(id: &NumberOrString) -> RequestId {
     match id {
         NumberOrString::Number(number) => RequestId::Number(*number),
         NumberOrString::String(text) => RequestId::String(text.clone()),

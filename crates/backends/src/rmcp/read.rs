@@ -22,13 +22,13 @@ use protocol::{Method, Notification, Request, RequestId, Response};
 use serde::de::DeserializeOwned;
 
 /// A decoded request for a service, with its metadata separate.
-pub(super) struct Asked {
+pub(super) struct DecodedRequest {
     pub(super) request: ClientRequest,
     pub(super) meta: RequestMetaObject,
     pub(super) extensions: Extensions,
 }
 
-pub(super) fn request(request: &Request) -> Result<Asked, ErrorData> {
+pub(super) fn request(request: &Request) -> Result<DecodedRequest, ErrorData> {
     match request.method {
         Method::Initialize => params::<InitializeResultMethod, InitializeRequestParams>(request),
         Method::Ping => Ok(plain(PingRequest::default().into())),
@@ -51,11 +51,15 @@ pub(super) fn request(request: &Request) -> Result<Asked, ErrorData> {
     }
 }
 
-fn plain(request: ClientRequest) -> Asked {
-    Asked { request, meta: RequestMetaObject::default(), extensions: Extensions::default() }
+fn plain(request: ClientRequest) -> DecodedRequest {
+    DecodedRequest {
+        request,
+        meta: RequestMetaObject::default(),
+        extensions: Extensions::default(),
+    }
 }
 
-fn params<M, P>(request: &Request) -> Result<Asked, ErrorData>
+fn params<M, P>(request: &Request) -> Result<DecodedRequest, ErrorData>
 where
     M: Default,
     P: DeserializeOwned + RequestParamsMeta,
@@ -65,10 +69,10 @@ where
     let mut params: P = typed(text.as_deref().unwrap_or(b"{}"))?;
     // A service reads the metadata from its context, as with any transport of `rmcp`.
     let meta = params.meta_mut().take().unwrap_or_default();
-    Ok(Asked { meta, ..plain(model::Request::<M, P>::new(params).into()) })
+    Ok(DecodedRequest { meta, ..plain(model::Request::<M, P>::new(params).into()) })
 }
 
-fn page<M: Default>(request: &Request) -> Result<Asked, ErrorData>
+fn page<M: Default>(request: &Request) -> Result<DecodedRequest, ErrorData>
 where
     ClientRequest: From<RequestOptionalParam<M, PaginatedRequestParams>>,
 {
@@ -80,14 +84,14 @@ where
     let meta = params.as_mut().and_then(|params| params.meta_mut().take()).unwrap_or_default();
     let (method, extensions) = (M::default(), Extensions::default());
     let request = RequestOptionalParam { method, params, extensions };
-    Ok(Asked { meta, ..plain(request.into()) })
+    Ok(DecodedRequest { meta, ..plain(request.into()) })
 }
 
-fn other(request: &Request) -> Result<Asked, ErrorData> {
+fn other(request: &Request) -> Result<DecodedRequest, ErrorData> {
     let mut request: ClientRequest = typed(request.raw())?;
     let meta = std::mem::take(request.get_meta_mut());
     let extensions = std::mem::take(request.extensions_mut());
-    Ok(Asked { request, meta, extensions })
+    Ok(DecodedRequest { request, meta, extensions })
 }
 
 fn typed<T: DeserializeOwned>(json: &[u8]) -> Result<T, ErrorData> {

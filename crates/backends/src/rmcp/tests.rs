@@ -30,7 +30,7 @@ struct Seen {
 
 /// A service whose tools are named by their effects.
 #[derive(Clone, Default)]
-struct Obedient(Arc<Seen>);
+struct TestService(Arc<Seen>);
 
 struct CountsDrop(Arc<Seen>);
 
@@ -40,7 +40,7 @@ impl Drop for CountsDrop {
     }
 }
 
-impl ServerHandler for Obedient {
+impl ServerHandler for TestService {
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
@@ -135,7 +135,7 @@ async fn ask(peer: &Peer<RoleServer>) -> Result<CallToolResponse, ErrorData> {
     }
 }
 
-/// A link to an [`Obedient`] service, and what the service has recorded.
+/// A link to an [`TestService`] service, and what the service has recorded.
 struct Open {
     link: Link,
     seen: Arc<Seen>,
@@ -144,7 +144,7 @@ struct Open {
 impl Open {
     async fn new() -> Self {
         let seen = Arc::new(Seen::default());
-        let service = Obedient(Arc::clone(&seen));
+        let service = TestService(Arc::clone(&seen));
         let backend = RmcpBackend::new(move |_| service.clone());
         let mut link = backend.open(&SessionId::parse("session").unwrap());
         assert!(matches!(link.events.next().await, Some(LinkEvent::Up)));
@@ -156,7 +156,7 @@ impl Open {
         let mut open = Self::new().await;
         open.send(1, "initialize", initialize("2025-11-25"));
         open.answer(1).await;
-        open.tell("notifications/initialized", json!({}));
+        open.notify("notifications/initialized", json!({}));
         open
     }
 
@@ -170,7 +170,7 @@ impl Open {
         self.send(id, "tools/call", json!({ "name": tool }));
     }
 
-    fn tell(&self, method: &str, params: Value) {
+    fn notify(&self, method: &str, params: Value) {
         let params = params.to_string();
         let notification = Notification::new(method.into(), Some(params.as_bytes()));
         self.link.sender.send(notification.into()).unwrap();
@@ -360,7 +360,7 @@ async fn progress_of_a_server_request_reaches_the_service_with_its_own_token() {
     open.call(2, "ask");
     let (question, _) = open.next_message().await;
     let token = &question["params"]["_meta"]["progressToken"];
-    open.tell("notifications/progress", json!({ "progressToken": token, "progress": 1 }));
+    open.notify("notifications/progress", json!({ "progressToken": token, "progress": 1 }));
     open.settle().await;
     assert_eq!(open.seen.progress.load(Ordering::Relaxed), 1);
 }
@@ -370,7 +370,7 @@ async fn the_service_is_notified_of_a_cancelled_call_which_is_not_answered() {
     let mut open = Open::initialized().await;
     open.call(2, "until cancelled");
     open.settle().await;
-    open.tell("notifications/cancelled", json!({ "requestId": 2, "reason": "enough" }));
+    open.notify("notifications/cancelled", json!({ "requestId": 2, "reason": "enough" }));
     open.settle().await;
     assert_eq!(open.seen.cancelled.load(Ordering::Relaxed), 1);
     assert_eq!(open.seen.told_cancelled.load(Ordering::Relaxed), 1);
@@ -396,7 +396,7 @@ async fn a_panic_is_answered_and_does_not_affect_other_calls() {
 
 #[tokio::test]
 async fn a_factory_that_panics_ends_only_its_link() {
-    let backend = RmcpBackend::new(|_| -> Obedient { panic!("as told") });
+    let backend = RmcpBackend::new(|_| -> TestService { panic!("as told") });
     let mut link = backend.open(&SessionId::parse("session").unwrap());
     assert!(matches!(link.events.next().await, Some(LinkEvent::Down { .. })));
     assert!(link.events.next().await.is_none());
@@ -434,8 +434,8 @@ async fn a_dropped_link_ends_every_loop_and_future() {
 
 #[test]
 fn the_id_of_a_server_request_decodes_to_its_peer_loop_and_number() {
-    assert_eq!(peer_loop::question("rmcp-3-17"), Some((3, 17)));
+    assert_eq!(peer_loop::decode_request_id("rmcp-3-17"), Some((3, 17)));
     for name in ["rmcp-3", "rmcp-x-1", "native-1", "", "rmcp-1-"] {
-        assert_eq!(peer_loop::question(name), None, "{name}");
+        assert_eq!(peer_loop::decode_request_id(name), None, "{name}");
     }
 }

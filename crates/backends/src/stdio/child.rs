@@ -12,12 +12,12 @@ use rustix::process::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::children::{MARK, Place};
-use crate::guard::{self, Bounds};
+use super::children::{ChildPermit, MARK};
+use crate::guard::{self, ResourceLimits};
 use crate::metrics;
 
 /// How often a process is polled if the kernel cannot notify of its end.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How often the descendants of a killed guard are searched for: new ones may be started while
 /// others are killed.
@@ -34,8 +34,8 @@ pub(super) struct Streams {
 pub(super) struct Child(Option<UnreapedChild>);
 
 impl Child {
-    pub(super) fn new(process: std::process::Child, place: Place, mark: String) -> Self {
-        Self(Some(UnreapedChild { process, place, mark }))
+    pub(super) fn new(process: std::process::Child, permit: ChildPermit, mark: String) -> Self {
+        Self(Some(UnreapedChild { process, permit, mark }))
     }
 
     fn unreaped(&self) -> &UnreapedChild {
@@ -54,7 +54,7 @@ impl Child {
     }
 
     /// Sets the limits of a process without a guard. The process may have run for a moment before.
-    pub(super) fn bound(&self, bounds: &Bounds) {
+    pub(super) fn bound(&self, bounds: &ResourceLimits) {
         let unreaped = self.unreaped();
         if !unreaped.is_guarded()
             && let Err(error) = bounds.apply(Some(unreaped.pid()))
@@ -71,7 +71,7 @@ impl Child {
             Ok(watched) if watched.readable().await.is_ok() => {}
             _ => {
                 while !has_ended(pid) {
-                    tokio::time::sleep(LOOK_EVERY).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
             }
         }
@@ -114,7 +114,7 @@ impl Drop for Child {
         if let Some(unreaped) = self.0.take() {
             // The signal is sent here, since the node may be about to exit.
             unreaped.hang_up();
-            unreaped.place.0.clone().reap(unreaped);
+            unreaped.permit.0.clone().reap(unreaped);
         }
     }
 }
@@ -122,7 +122,7 @@ impl Drop for Child {
 /// A process whose input is closed, and which is not reaped yet.
 pub(super) struct UnreapedChild {
     process: std::process::Child,
-    place: Place,
+    permit: ChildPermit,
     mark: String,
 }
 
@@ -132,7 +132,7 @@ impl UnreapedChild {
     }
 
     fn is_guarded(&self) -> bool {
-        self.place.0.is_guarded()
+        self.permit.0.is_guarded()
     }
 
     pub(super) fn hang_up(&self) {

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::StdioSettings;
 use super::child::{Child, UnreapedChild};
-use crate::guard::{Bounds, Guard};
+use crate::guard::{Guard, ResourceLimits};
 use crate::metrics;
 
 /// The variables that a child inherits from the node's environment: the places of programs, the
@@ -31,12 +31,12 @@ pub const INHERITED: &[&str] =
 pub(super) const MARK: &str = "ROUNDHOUSE_CHILD";
 
 /// How often the thread checks whether dropped children have ended.
-const BURYING_EVERY: Duration = Duration::from_millis(20);
+const REAP_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long a guard may take to kill its descendants before it is killed with its group.
 const GUARD_GRACE: Duration = Duration::from_secs(2);
 
-/// Bounds of a node's children.
+/// Limits of a node's children.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChildrenSettings {
@@ -64,7 +64,7 @@ struct Inner {
     /// Part of every mark, so that marks of different nodes differ.
     name_seed: u128,
     marks: AtomicU64,
-    thread: OnceLock<Option<SyncSender<Task>>>,
+    thread: OnceLock<Option<SyncSender<ThreadTask>>>,
 }
 
 impl Children {
@@ -78,7 +78,7 @@ impl Children {
         guard: Option<Guard>,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Self {
-        metrics::show();
+        metrics::register_all();
         let inherits = |name: &OsStr| INHERITED.iter().any(|inherited| name == *inherited);
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self(Arc::new(Inner {
@@ -112,15 +112,19 @@ impl Children {
     }
 
     /// Takes a permit for one more child, if one is left.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn take_permit(&self) -> Option<ChildPermit> {
         let more = |running| (running < self.0.settings.children_max).then_some(running + 1);
         self.0.running.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         metrics::CHILDREN.inc();
-        Some(Place(self.clone()))
+        Some(ChildPermit(self.clone()))
     }
 
     /// Starts a child. When the future is dropped, the child is killed or never started.
-    pub(super) async fn start(&self, place: Place, settings: &StdioSettings) -> io::Result<Child> {
+    pub(super) async fn start(
+        &self,
+        permit: ChildPermit,
+        settings: &StdioSettings,
+    ) -> io::Result<Child> {
         let (reply, started) = oneshot::channel();
         let mark = format!(
             "{}.{}.{}",
@@ -129,8 +133,8 @@ impl Children {
             self.0.marks.fetch_add(1, Ordering::Relaxed)
         );
         let (command, bounds) = (self.command(settings, &mark), settings.bounds());
-        let start = Start { place, command, mark, bounds, reply };
-        self.send(Task::Start(Box::new(start)))?;
+        let start = Start { permit, command, mark, bounds, reply };
+        self.send(ThreadTask::Start(Box::new(start)))?;
         started.await.unwrap_or_else(|_| Err(io::Error::other("the starting thread is gone")))
     }
 
@@ -140,7 +144,7 @@ impl Children {
 
     /// Waits in the thread for the end of a signalled child, kills it if it is late, and reaps it.
     pub(super) fn reap(&self, unreaped: UnreapedChild) {
-        if self.send(Task::Reap(Box::new(unreaped))).is_err() {
+        if self.send(ThreadTask::Reap(Box::new(unreaped))).is_err() {
             tracing::error!("child process not reaped: the thread of the children has ended");
         }
     }
@@ -164,12 +168,12 @@ impl Children {
         command
     }
 
-    fn send(&self, task: Task) -> io::Result<()> {
+    fn send(&self, task: ThreadTask) -> io::Result<()> {
         let thread = self.0.thread.get_or_init(|| {
             // Each permit has at most two tasks in the queue, so the queue is never full.
             let (tasks, received) = sync_channel(2 * self.0.settings.children_max + 2);
             let thread = std::thread::Builder::new().name("children".into());
-            thread.spawn(move || Thread::default().run(&received)).ok().map(|_| tasks)
+            thread.spawn(move || ChildThread::default().run(&received)).ok().map(|_| tasks)
         });
         let thread = thread.as_ref().ok_or_else(|| io::Error::other("no thread to start with"))?;
         thread.try_send(task).map_err(|_| io::Error::other("the starting thread is gone"))
@@ -177,9 +181,9 @@ impl Children {
 }
 
 /// The permit of one child; released when dropped.
-pub(super) struct Place(pub(super) Children);
+pub(super) struct ChildPermit(pub(super) Children);
 
-impl Drop for Place {
+impl Drop for ChildPermit {
     fn drop(&mut self) {
         metrics::CHILDREN.dec();
         if self.0.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -189,37 +193,37 @@ impl Drop for Place {
 }
 
 /// A task for the thread.
-enum Task {
+enum ThreadTask {
     Start(Box<Start>),
     Reap(Box<UnreapedChild>),
 }
 
 struct Start {
-    place: Place,
+    permit: ChildPermit,
     command: Command,
     mark: String,
-    bounds: Bounds,
+    bounds: ResourceLimits,
     reply: oneshot::Sender<io::Result<Child>>,
 }
 
 /// The thread that starts and reaps children. Runs until [`Children`] and all permits are dropped.
 #[derive(Default)]
-struct Thread {
+struct ChildThread {
     /// At most one for each permit.
     reaping: VecDeque<(Box<UnreapedChild>, Instant)>,
 }
 
-impl Thread {
-    fn run(mut self, tasks: &Receiver<Task>) {
+impl ChildThread {
+    fn run(mut self, tasks: &Receiver<ThreadTask>) {
         loop {
             let task = if self.reaping.is_empty() {
                 tasks.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
-                tasks.recv_timeout(BURYING_EVERY)
+                tasks.recv_timeout(REAP_INTERVAL)
             };
             match task {
-                Ok(Task::Start(start)) => start_one(*start),
-                Ok(Task::Reap(unreaped)) => {
+                Ok(ThreadTask::Start(start)) => start_child(*start),
+                Ok(ThreadTask::Reap(unreaped)) => {
                     self.reaping.push_back((unreaped, Instant::now() + GUARD_GRACE));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -237,12 +241,12 @@ impl Thread {
     }
 }
 
-fn start_one(start: Start) {
-    let Start { place, mut command, mark, bounds, reply } = start;
+fn start_child(start: Start) {
+    let Start { permit, mut command, mark, bounds, reply } = start;
     if reply.is_closed() {
         return;
     }
-    let child = command.spawn().map(|process| Child::new(process, place, mark));
+    let child = command.spawn().map(|process| Child::new(process, permit, mark));
     if let Ok(child) = &child {
         metrics::STARTS.inc();
         child.bound(&bounds);

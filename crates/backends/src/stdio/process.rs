@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::Program;
 use super::child::{Child, Streams};
 use crate::guard::{NOT_FOUND, NOT_RUNNABLE, SIGNALLED};
-use crate::metrics::{self, Cause};
+use crate::metrics::{self, ExitCause};
 use crate::{EventSender, LinkEvent, ServerEnd};
 
 /// How long the node reads the output of a process after its end. No process writes to the pipe
@@ -33,16 +33,16 @@ const STDERR_LINES_PER_SEC: f64 = 20.0;
 const JUNK_LOGGED_MAX: u32 = 20;
 
 /// Runs one process for one session, from its start until it and its descendants have ended.
-pub(super) async fn host(program: Arc<Program>, session: SessionId, end: ServerEnd) {
+pub(super) async fn host_process(program: Arc<Program>, session: SessionId, end: ServerEnd) {
     let sender = end.sender();
     let started = tokio::select! {
-        started = start(&program) => started,
+        started = start_child(&program) => started,
         () = sender.closed() => return,
     };
     let child = match started {
         Ok(child) => child,
         Err(reason) => {
-            Cause::NotStarted.count();
+            ExitCause::NotStarted.count();
             tracing::warn!(
                 backend = program.name,
                 ?session,
@@ -54,10 +54,10 @@ pub(super) async fn host(program: Arc<Program>, session: SessionId, end: ServerE
     };
     let pid = child.id();
     tracing::debug!(backend = program.name, ?session, pid, "stdio server started");
-    let (reason, cause) = talk(child, &program, end).await;
+    let (reason, cause) = transfer_messages(child, &program, end).await;
     cause.count();
     match cause {
-        Cause::Closed | Cause::Terminated => {
+        ExitCause::Closed | ExitCause::Terminated => {
             tracing::debug!(backend = program.name, ?session, pid, ?cause, "stdio server stopped");
         }
         _ => tracing::warn!(
@@ -72,81 +72,85 @@ pub(super) async fn host(program: Arc<Program>, session: SessionId, end: ServerE
     sender.down(reason);
 }
 
-async fn start(program: &Program) -> Result<Child, String> {
+async fn start_child(program: &Program) -> Result<Child, String> {
     sleep(program.pause()).await;
-    let place = program
+    let permit = program
         .children
-        .place()
+        .take_permit()
         .ok_or("the node has reached its maximum number of servers; try again later")?;
-    program.children.start(place, &program.settings).await.map_err(|error| {
-        program.failed();
+    program.children.start(permit, &program.settings).await.map_err(|error| {
+        program.count_failure();
         not_started(&error)
     })
 }
 
 /// Why the transfer of messages ended.
-enum Over {
+enum TransferEnd {
     /// The session has ended.
-    Unwanted,
+    SessionEnded,
     /// The process has ended.
     Ended,
     /// A pipe of the process has failed.
-    Lost(Lost),
+    PipeFailed(PipeFailure),
 }
 
 /// Why a pipe has failed.
-enum Lost {
+enum PipeFailure {
     /// The process closed it, most likely because it exits.
     Closed(&'static str),
     /// The process violated the protocol.
     Broke(String),
 }
 
-async fn talk(mut child: Child, program: &Arc<Program>, end: ServerEnd) -> (String, Cause) {
+async fn transfer_messages(
+    mut child: Child,
+    program: &Arc<Program>,
+    end: ServerEnd,
+) -> (String, ExitCause) {
     let sender = end.sender();
     let mut pipes = match Pipes::connect(&mut child, program, end) {
         Ok(pipes) => pipes,
-        Err(error) => return (not_started(&error), Cause::NotStarted),
+        Err(error) => return (not_started(&error), ExitCause::NotStarted),
     };
     let _ = sender.send(LinkEvent::Up).await;
-    let over = loop {
+    let end_reason = loop {
         tokio::select! {
             biased;
-            () = sender.closed() => break Over::Unwanted,
-            Some(Ok(lost)) = pipes.tasks.join_next() => if let Some(lost) = lost {
-                break Over::Lost(lost);
+            () = sender.closed() => break TransferEnd::SessionEnded,
+            Some(Ok(failure)) = pipes.tasks.join_next() => if let Some(failure) = failure {
+                break TransferEnd::PipeFailed(failure);
             },
-            () = child.ended() => break Over::Ended,
+            () = child.ended() => break TransferEnd::Ended,
         }
     };
     let grace = program.settings.stop_grace();
-    match over {
-        Over::Unwanted => {
-            let how = wind_down(&child, grace).await;
+    match end_reason {
+        TransferEnd::SessionEnded => {
+            let how = stop_process(&child, grace).await;
             reap(child, pipes).await;
             ("the session has ended".to_owned(), how)
         }
-        Over::Lost(Lost::Broke(reason)) => {
+        TransferEnd::PipeFailed(PipeFailure::Broke(reason)) => {
             sender.down(&*reason);
             drop(pipes);
-            wind_down(&child, grace).await;
+            stop_process(&child, grace).await;
             reap(child, Pipes::default()).await;
-            (reason, Cause::Broke)
+            (reason, ExitCause::Broke)
         }
         // If the process exits soon, its status is a better reason than the closed pipe.
-        Over::Lost(Lost::Closed(reason))
+        TransferEnd::PipeFailed(PipeFailure::Closed(reason))
             if timeout(grace.min(READ_ON), child.ended()).await.is_err() =>
         {
             sender.down(reason);
             drop(pipes);
-            wind_down(&child, grace).await;
+            stop_process(&child, grace).await;
             reap(child, Pipes::default()).await;
-            (reason.to_owned(), Cause::Broke)
+            (reason.to_owned(), ExitCause::Broke)
         }
-        Over::Ended | Over::Lost(Lost::Closed(_)) => {
-            program.failed();
+        TransferEnd::Ended | TransferEnd::PipeFailed(PipeFailure::Closed(_)) => {
+            program.count_failure();
             let status = reap(child, pipes).await;
-            (describe(status, program.children.is_guarded()), Cause::Exited)
+            (describe_exit(status, program.children.is_guarded()), ExitCause::Exited)
         }
     }
 }
@@ -154,7 +158,7 @@ async fn talk(mut child: Child, program: &Arc<Program>, end: ServerEnd) -> (Stri
 /// The tasks that read and write a process's pipes. Dropping them closes the pipes.
 #[derive(Default)]
 struct Pipes {
-    tasks: JoinSet<Option<Lost>>,
+    tasks: JoinSet<Option<PipeFailure>>,
     writing: Option<AbortHandle>,
 }
 
@@ -165,29 +169,29 @@ impl Pipes {
         let (stdin, stdout) = (ChildStdin::from_std(stdin)?, ChildStdout::from_std(stdout)?);
         let stderr = ChildStderr::from_std(stderr)?;
         let mut tasks = JoinSet::new();
-        tasks.spawn(read(Arc::clone(program), stdout, end.sender()));
-        tasks.spawn(log(Arc::clone(program), stderr, child.id()));
-        let writing = Some(tasks.spawn(write(stdin, end)));
+        tasks.spawn(read_messages(Arc::clone(program), stdout, end.sender()));
+        tasks.spawn(log_stderr(Arc::clone(program), stderr, child.id()));
+        let writing = Some(tasks.spawn(write_messages(stdin, end)));
         Ok(Self { tasks, writing })
     }
 }
 
 /// Waits for the process to exit, then sends `SIGTERM`, then kills it (STD-04). Its input is
 /// closed once all queued messages are written.
-async fn wind_down(child: &Child, grace: Duration) -> Cause {
+async fn stop_process(child: &Child, grace: Duration) -> ExitCause {
     if timeout(grace, child.ended()).await.is_ok() {
-        return Cause::Closed;
+        return ExitCause::Closed;
     }
     child.terminate();
     if timeout(grace, child.ended()).await.is_ok() {
-        return Cause::Terminated;
+        return ExitCause::Terminated;
     }
     child.hang_up();
     if timeout(READ_ON, child.ended()).await.is_err() {
         child.kill();
         let _ = timeout(READ_ON, child.ended()).await;
     }
-    Cause::Killed
+    ExitCause::Killed
 }
 
 /// Reaps a process that has ended, kills its descendants, and reads its remaining output. A
@@ -213,7 +217,7 @@ fn not_started(error: &io::Error) -> String {
     format!("the server could not be started ({})", error.kind())
 }
 
-fn describe(status: Option<ExitStatus>, is_guarded: bool) -> String {
+fn describe_exit(status: Option<ExitStatus>, is_guarded: bool) -> String {
     use std::os::unix::process::ExitStatusExt as _;
     let Some(status) = status else { return "the server exited".to_owned() };
     match (status.code(), status.signal()) {
@@ -262,7 +266,11 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 
 /// Sends the messages of the process to the session. Drops them once the session has ended: a
 /// process that is stopping must not block in a write.
-async fn read(program: Arc<Program>, stdout: ChildStdout, sender: EventSender) -> Option<Lost> {
+async fn read_messages(
+    program: Arc<Program>,
+    stdout: ChildStdout,
+    sender: EventSender,
+) -> Option<PipeFailure> {
     let line_bytes_max = program.settings.line_bytes_max;
     let mut lines = Lines::new(stdout, line_bytes_max);
     let mut junk = Junk::default();
@@ -271,32 +279,32 @@ async fn read(program: Arc<Program>, stdout: ChildStdout, sender: EventSender) -
             Some(Line::Whole(line)) if line.iter().all(u8::is_ascii_whitespace) => continue,
             Some(Line::Whole(line)) => line,
             Some(Line::TooLong(_)) => {
-                return Some(Lost::Broke(format!(
+                return Some(PipeFailure::Broke(format!(
                     "the server wrote a line of more than {line_bytes_max} bytes"
                 )));
             }
             None => {
                 if lines.take_unended().is_some() {
-                    junk.found(&program, "the output ended inside a line");
+                    junk.count_line(&program, "the output ended inside a line");
                 }
-                return Some(Lost::Closed("the server closed its output"));
+                return Some(PipeFailure::Closed("the server closed its output"));
             }
         };
         let body = match protocol::parse(line, &Limits::default()) {
             Ok(body) => body,
             Err(rejection) => {
-                junk.found(&program, &rejection.message);
+                junk.count_line(&program, &rejection.message);
                 continue;
             }
         };
-        program.worked();
+        program.reset_failures();
         match body {
-            Body::One(message) => send(&sender, message).await,
+            Body::One(message) => send_message(&sender, message).await,
             Body::Batch(members) => {
                 for member in members {
                     match member {
-                        Ok(message) => send(&sender, message).await,
-                        Err(rejection) => junk.found(&program, &rejection.message),
+                        Ok(message) => send_message(&sender, message).await,
+                        Err(rejection) => junk.count_line(&program, &rejection.message),
                     }
                 }
             }
@@ -304,7 +312,7 @@ async fn read(program: Arc<Program>, stdout: ChildStdout, sender: EventSender) -
     }
 }
 
-async fn send(sender: &EventSender, message: Message) {
+async fn send_message(sender: &EventSender, message: Message) {
     let _ = sender.send(LinkEvent::Message { message, about: None }).await;
 }
 
@@ -313,7 +321,7 @@ async fn send(sender: &EventSender, message: Message) {
 struct Junk(u32);
 
 impl Junk {
-    fn found(&mut self, program: &Program, why: &str) {
+    fn count_line(&mut self, program: &Program, why: &str) {
         metrics::JUNK_LINES.inc();
         if self.0 < JUNK_LOGGED_MAX {
             self.0 += 1;
@@ -328,7 +336,7 @@ impl Junk {
 
 /// Writes the messages of the session to the process. Returns when the session has ended, which
 /// closes the process's input.
-async fn write(mut stdin: ChildStdin, mut end: ServerEnd) -> Option<Lost> {
+async fn write_messages(mut stdin: ChildStdin, mut end: ServerEnd) -> Option<PipeFailure> {
     let sender = end.sender();
     loop {
         let message = tokio::select! {
@@ -339,13 +347,13 @@ async fn write(mut stdin: ChildStdin, mut end: ServerEnd) -> Option<Lost> {
         };
         let line = message.line();
         if stdin.write_all_buf(&mut line.chain(&b"\n"[..])).await.is_err() {
-            return Some(Lost::Closed("the server closed its input"));
+            return Some(PipeFailure::Closed("the server closed its input"));
         }
     }
 }
 
 /// Logs what the process writes to stderr, up to a rate limit (STD-03).
-async fn log(program: Arc<Program>, stderr: ChildStderr, pid: u32) -> Option<Lost> {
+async fn log_stderr(program: Arc<Program>, stderr: ChildStderr, pid: u32) -> Option<PipeFailure> {
     let mut lines = Lines::new(stderr, STDERR_LINE_BYTES_MAX);
     let mut allowance = Allowance { lines: STDERR_BURST, counted: Instant::now(), dropped: 0 };
     loop {
@@ -357,7 +365,7 @@ async fn log(program: Arc<Program>, stderr: ChildStderr, pid: u32) -> Option<Los
             None => return None,
             Some(line) if line.is_empty() => {}
             Some(line) => {
-                if allowance.takes_one() {
+                if allowance.take_one() {
                     let dropped = std::mem::take(&mut allowance.dropped);
                     if dropped > 0 {
                         tracing::warn!(
@@ -387,7 +395,7 @@ struct Allowance {
 }
 
 impl Allowance {
-    fn takes_one(&mut self) -> bool {
+    fn take_one(&mut self) -> bool {
         let now = Instant::now();
         let more = now.duration_since(self.counted).as_secs_f64() * STDERR_LINES_PER_SEC;
         self.counted = now;

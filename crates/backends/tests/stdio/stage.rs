@@ -64,7 +64,7 @@ impl Talk {
     }
 
     /// The next message of the server.
-    pub(crate) async fn said(&mut self) -> String {
+    pub(crate) async fn next_text(&mut self) -> String {
         match self.next().await {
             Some(LinkEvent::Message { message, about: None }) => {
                 String::from_utf8(message.raw().to_vec()).unwrap()
@@ -90,7 +90,7 @@ impl Talk {
 
     /// The process ids that a script sends.
     pub(crate) async fn pids(&mut self) -> Vec<i32> {
-        pids_in(&self.said().await)
+        pids_in(&self.next_text().await)
     }
 }
 

@@ -46,7 +46,7 @@ while True: time.sleep(1)
         let mut settings = python(script);
         settings.cwd = Some(folder.path().to_owned());
         let mut talk = Talk::up(settings, &children).await;
-        talk.said().await;
+        talk.next_text().await;
         drop(talk);
         stopped(&children).await;
         let terms = folder.path().join("terms");
@@ -79,7 +79,7 @@ async fn a_server_that_writes_while_it_stops_does_not_block_on_a_full_pipe() {
     settings.cwd = Some(folder.path().to_owned());
     settings.stop_grace_ms = 10_000;
     let mut talk = Talk::up(settings, &children).await;
-    talk.said().await;
+    talk.next_text().await;
     drop(talk);
     stopped(&children).await;
     assert!(folder.path().join("done").exists());

@@ -13,7 +13,7 @@ async fn messages_reach_the_server_and_its_messages_reach_the_session() {
     for children in [guarded(), unguarded()] {
         let mut talk = Talk::up(sh(ECHO), &children).await;
         talk.send(PING);
-        assert_eq!(talk.said().await, PING);
+        assert_eq!(talk.next_text().await, PING);
         assert_eq!(children.count(), 1);
         drop(talk);
         stopped(&children).await;
@@ -24,7 +24,7 @@ async fn messages_reach_the_server_and_its_messages_reach_the_session() {
 async fn a_message_is_sent_on_one_line() {
     let mut talk = Talk::up(sh(ECHO), &guarded()).await;
     talk.send("{\"jsonrpc\":\"2.0\",\n\"method\":\"x\"}");
-    assert_eq!(talk.said().await, r#"{"jsonrpc":"2.0", "method":"x"}"#);
+    assert_eq!(talk.next_text().await, r#"{"jsonrpc":"2.0", "method":"x"}"#);
 }
 
 #[tokio::test]
@@ -33,7 +33,7 @@ async fn a_large_message_passes_both_ways() {
     let large =
         format!(r#"{{"jsonrpc":"2.0","method":"x","params":{{"a":"{}"}}}}"#, "a".repeat(3 << 20));
     talk.send(&large);
-    assert_eq!(talk.said().await.len(), large.len());
+    assert_eq!(talk.next_text().await.len(), large.len());
 }
 
 /// STD-01, STD-02, STD-07.
@@ -49,7 +49,7 @@ async fn a_banner_junk_and_empty_lines_are_skipped_and_batches_and_crlf_are_acce
     "#;
     let mut talk = Talk::up(sh(script), &guarded()).await;
     for method in ["a", "b", "c"] {
-        assert_eq!(talk.said().await, format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#));
+        assert_eq!(talk.next_text().await, format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#));
     }
     assert_eq!(talk.down().await, "the server exited with status 0");
 }
@@ -60,7 +60,7 @@ async fn ten_megabytes_of_stderr_do_not_block_the_server() {
     let script = r#"head -c 10485760 /dev/zero >&2; echo >&2; yes 'a line' | head -c 10485760 >&2; exec cat"#;
     let mut talk = Talk::up(sh(script), &guarded()).await;
     talk.send(PING);
-    assert_eq!(talk.said().await, PING);
+    assert_eq!(talk.next_text().await, PING);
 }
 
 /// STD-11.
@@ -103,7 +103,7 @@ async fn a_session_that_does_not_read_slows_its_server_and_loses_nothing() {
     let mut talk = Talk::up(python(script), &guarded()).await;
     for number in 0..2000 {
         let text = format!(r#"{{"jsonrpc":"2.0","method":"x","params":{{"n":{number}}}}}"#);
-        assert_eq!(talk.said().await, text);
+        assert_eq!(talk.next_text().await, text);
     }
     assert_eq!(talk.down().await, "the server exited with status 0");
 }
@@ -114,7 +114,7 @@ async fn messages_and_exit_status_of_a_server_that_dies_during_a_call_arrive() {
     for children in [guarded(), unguarded()] {
         let mut talk = Talk::up(sh(script), &children).await;
         talk.send(PING);
-        assert_eq!(talk.said().await, r#"{"jsonrpc":"2.0","method":"last"}"#);
+        assert_eq!(talk.next_text().await, r#"{"jsonrpc":"2.0","method":"last"}"#);
         assert_eq!(talk.down().await, "the server exited with status 3");
         assert_eq!(talk.link.sender.send(message(PING)), Err(SendError::Down));
     }
@@ -157,7 +157,7 @@ printf '{"jsonrpc":"2.0","method":"env","params":{"given":"%s"}}\n' "$given"
         settings.env.insert("LOG".into(), "info".into());
         settings.env.insert("TZ".into(), "UTC".into());
         let mut talk = Talk::up(settings, &children).await;
-        let said: serde_json::Value = serde_json::from_str(&talk.said().await).unwrap();
+        let said: serde_json::Value = serde_json::from_str(&talk.next_text().await).unwrap();
         let given = said["params"]["given"].as_str().unwrap();
         let mut variables: Vec<&str> = given.split_terminator('|').collect();
         assert!(variables.contains(&"LOG=info") && variables.contains(&"TZ=UTC"));
@@ -179,7 +179,7 @@ async fn a_server_runs_in_the_configured_directory() {
         settings.cwd = Some(folder.path().to_owned());
         let mut talk = Talk::up(settings, &children).await;
         let at = folder.path().canonicalize().unwrap();
-        assert!(talk.said().await.contains(at.to_str().unwrap()));
+        assert!(talk.next_text().await.contains(at.to_str().unwrap()));
     }
 }
 
@@ -202,7 +202,7 @@ print(json.dumps({"jsonrpc": "2.0", "method": "x", "params": {"a": [fits, files,
     settings.files_max = Some(64);
     settings.cpu_secs_max = Some(30);
     let mut talk = Talk::up(settings, &guarded()).await;
-    let said = talk.said().await;
+    let said = talk.next_text().await;
     assert!(said.contains("[false, [64, 64], [0, 0], [30, 30]]"), "{said}");
 }
 
