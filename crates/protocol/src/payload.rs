@@ -91,29 +91,29 @@ pub fn with_cancelled_request_id(params: &[u8], id: &RequestId) -> Option<Bytes>
 /// functions below: progress is frequent, and this saves 5 % of a session's step. The last one of
 /// duplicate members is used; all must have the right type.
 #[derive(Default)]
-struct Told {
+struct ProgressParams {
     token: Option<ProgressToken>,
     progress: Option<f64>,
 }
 
-impl<'de> Deserialize<'de> for Told {
+impl<'de> Deserialize<'de> for ProgressParams {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Members;
         impl<'de> Visitor<'de> for Members {
-            type Value = Told;
+            type Value = ProgressParams;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Told, A::Error> {
-                let mut told = Told::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ProgressParams, A::Error> {
+                let mut members = ProgressParams::default();
                 while let Some(Name(name)) = map.next_key()? {
                     match &*name {
-                        "progressToken" => told.token = Some(map.next_value()?),
-                        "progress" => told.progress = Some(map.next_value()?),
+                        "progressToken" => members.token = Some(map.next_value()?),
+                        "progress" => members.progress = Some(map.next_value()?),
                         _ => drop(map.next_value::<IgnoredAny>()?),
                     }
                 }
-                Ok(told)
+                Ok(members)
             }
         }
         deserializer.deserialize_map(Members)
@@ -122,7 +122,7 @@ impl<'de> Deserialize<'de> for Told {
 
 /// The token and the progress of `notifications/progress` (PRG-01, PRG-02).
 pub fn progress_of(params: &[u8]) -> Option<(ProgressToken, f64)> {
-    let Told { token, progress } = serde_json::from_slice(params).ok()?;
+    let ProgressParams { token, progress } = serde_json::from_slice(params).ok()?;
     Some((token?, progress?))
 }
 
