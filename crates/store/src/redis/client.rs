@@ -377,10 +377,7 @@ impl Client {
             let action = error_action(&error, &open.address);
             load |= action == ErrorAction::Load;
             reconnect |= action == ErrorAction::Reconnect;
-            results.push((
-                pending.place,
-                self.retry_or_fail(pending, action, &open, error.code()),
-            ));
+            results.push((pending.place, self.retry_or_fail(pending, action, &open, error.code())));
         }
         if load {
             // If this fails, the next attempt fails too.
