@@ -1,7 +1,7 @@
-//! What a client takes (`Accept`) and what it sent (`Content-Type`).
+//! Which content types a client accepts (`Accept`), and which one it sent (`Content-Type`).
 
-/// Which of the two answers of Streamable HTTP a client takes (POST-03, GET-03). Grows by
-/// one `Accept` header after another; without any, everything is taken.
+/// Which of the two answers of Streamable HTTP a client accepts (POST-03, GET-03). Built from one
+/// `Accept` header after another; without any, both are accepted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Accept {
     json: Taken,
@@ -9,19 +9,20 @@ pub(crate) struct Accept {
     present: bool,
 }
 
-/// How a client said that it takes a type, or not; the most specific word counts.
+/// Whether a client accepts a type; the most specific media range counts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
     specificity: u8,
     taken: bool,
 }
 
-/// How the SDKs ask for both; no other header makes less of these.
+/// The value with which the SDKs accept both. No other header reduces it.
 const SDKS: [&str; 2] =
     ["application/json, text/event-stream", "text/event-stream, application/json"];
 
 impl Accept {
-    /// Reads one header's value: media ranges with parameters, in any order, extra ones ignored.
+    /// Reads one header's value: media ranges with parameters, in any order; unknown ones are
+    /// ignored.
     pub(crate) fn add(&mut self, value: &str) {
         self.present = true;
         if SDKS.contains(&value) {
@@ -69,16 +70,16 @@ fn specificity(range: &str, exact: &str, family: &str) -> u8 {
     }
 }
 
-/// Is this parameter a weight of nothing, as in `q=0.0`?
+/// Is this parameter a weight of zero, as in `q=0.0`?
 fn is_zero_weight(parameter: &str) -> bool {
     parameter.split_once('=').is_some_and(|(name, weight)| {
         name.trim().eq_ignore_ascii_case("q") && weight.trim().parse() == Ok(0.0_f32)
     })
 }
 
-/// Is a body of this type JSON as we read it? A charset other than UTF-8 is not (POST-04).
+/// Is a body of this type JSON in UTF-8? Another charset is not accepted (POST-04).
 pub(crate) fn is_json(content_type: &str) -> bool {
-    // The spelling of nearly every client.
+    // The spelling that nearly every client uses.
     if content_type == "application/json" {
         return true;
     }

@@ -21,34 +21,32 @@ use crate::settings::AdminToken;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Most open connections; at the bound further ones wait in the kernel's queue.
+/// Most open connections. At the limit, further ones wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 64;
 
-/// How long a head may take to arrive, how long an idle connection is kept for its next
-/// request, and how long what was sent may stay unread: so that no client keeps a connection
-/// from the others.
+/// Limits for a head to arrive, for an idle connection to be kept for its next request, and for
+/// sent data to stay unread. They prevent one client from blocking connections of the others.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 const WRITE_TIMEOUT_SECS: u32 = 10;
 
-/// How long requests in flight may go on at a node that is told to drain without being told
-/// for how long.
+/// How long requests in flight may take at a node that is to drain, if the request names no time.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How often a draining node looks whether it has sessions again.
+/// The interval at which a draining node checks whether it has new sessions.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What operators learn of and change.
+/// What the endpoints for operators read and change.
 #[derive(Clone)]
 pub(crate) struct Operated {
     pub(crate) readiness: Readiness,
     pub(crate) handle: Handle,
     pub(crate) drain: Arc<Drain>,
-    /// What a request to drain has to carry; without it none is taken.
+    /// The token that a drain request must carry; without one every drain request is refused.
     pub(crate) token: Option<AdminToken>,
 }
 
-/// The server for operators.
+/// The HTTP service for operators.
 pub(crate) fn server(listener: TcpListener, operated: Operated) -> std::io::Result<Server> {
     let service = move || {
         let operated = operated.clone();
@@ -82,7 +80,7 @@ pub(crate) fn server(listener: TcpListener, operated: Operated) -> std::io::Resu
 
 fn answer(request: &Request, operated: &Operated) -> Response<Body> {
     let head = request.head();
-    // A browser's page has no business here, whatever name it found us by.
+    // A page in a browser may not use these endpoints, whatever host name it used.
     if head.headers.contains_key(header::ORIGIN) {
         return text(StatusCode::FORBIDDEN, TEXT, "not for pages\n");
     }
@@ -100,14 +98,14 @@ fn answer(request: &Request, operated: &Operated) -> Response<Body> {
     }
     match head.uri.path() {
         "/metrics" => text(StatusCode::OK, METRICS_CONTENT_TYPE, metrics_text()),
-        // The process answers; whether it should get work is the next question.
+        // Liveness only: readiness is reported by `/readyz`.
         "/healthz" => text(StatusCode::OK, TEXT, "alive\n"),
         "/readyz" => ready(&operated.readiness),
         _ => text(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz, /readyz\n"),
     }
 }
 
-/// Why a request to drain is not taken, if it is not.
+/// The refusal of a drain request, if it is refused.
 fn refusal(token: Option<&AdminToken>, shown: Option<&HeaderValue>) -> Option<Response<Body>> {
     let Some(token) = token else {
         let why = "POST /drain is off: set `admin.token_file` to a file that holds a token, and \
@@ -130,8 +128,8 @@ fn refusal(token: Option<&AdminToken>, shown: Option<&HeaderValue>) -> Option<Re
     Some(response)
 }
 
-/// Has the node give its sessions up, while the process goes on: `?secs=` says how long
-/// requests in flight may take. Told again, it is as it was.
+/// Starts a drain; the process goes on. `?secs=` sets how long requests in flight may take. A
+/// repeated request changes nothing.
 fn drain(operated: &Operated, query: &str) -> Response<Body> {
     let secs = query.split('&').find_map(|pair| pair.strip_prefix("secs="));
     let grace = match secs.map(str::parse) {
@@ -146,7 +144,7 @@ fn drain(operated: &Operated, query: &str) -> Response<Body> {
         tracing::info!("an operator has the node drain");
         let handle = operated.handle.clone();
         actix_rt::spawn(async move {
-            // What comes to be here until the balancer has looked is given up as well.
+            // Sessions that arrive until the balancer has noticed are released as well.
             loop {
                 handle.drain(grace).await;
                 while handle.sessions() == 0 {

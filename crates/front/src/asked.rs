@@ -1,4 +1,4 @@
-//! One request that passed the shared checks, and what every transport serves it with.
+//! One request that passed the shared checks, and the service that every transport uses for it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -41,18 +41,18 @@ impl<'a> Asked<'a> {
         Self { tenant, principal, method, query, heads, payload }
     }
 
-    /// This caller, with a session.
+    /// The caller of this request, for this session.
     pub(crate) fn caller(&self, session: SessionId) -> Caller {
         Caller { tenant: Arc::clone(self.tenant), principal: self.principal.clone(), session }
     }
 
-    /// The body, where it was not collected.
+    /// Takes the body if it was not collected.
     pub(crate) fn take_payload(&mut self) -> Payload {
         std::mem::replace(&mut self.payload, Payload::None)
     }
 }
 
-/// What the transports serve requests with.
+/// The shared state with which the transports serve requests.
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) handle: Handle,
@@ -62,7 +62,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// What serves under these settings.
+    /// The service under these settings.
     pub(crate) fn new(
         settings: &Settings,
         handle: Handle,
@@ -81,14 +81,15 @@ impl Service {
         })
     }
 
-    /// Collects the body of a request for a session, bounded in size and time. One that names
-    /// it in its headers waits for room a moment: a refusal would end some clients.
+    /// Collects the body of a request for a session, bounded in size and time. A body whose
+    /// request names the session in its headers waits a moment for memory: a refusal would make
+    /// some clients end the session.
     pub(crate) async fn collect(&self, asked: &mut Asked<'_>) -> Result<Bytes, Refused> {
         self.collect_within(asked, self.collecting.of_session).await
     }
 
-    /// Collects the body of a POST that names no session. Only `initialize` is answered there,
-    /// so it is bounded by less.
+    /// Collects the body of a POST that names no session. Only `initialize` is accepted there, so
+    /// the limit is lower.
     pub(crate) async fn collect_initialize(&self, asked: &mut Asked<'_>) -> Result<Bytes, Refused> {
         self.collect_within(asked, self.collecting.of_none).await
     }

@@ -1,4 +1,4 @@
-//! Bodies: how a request's is collected, and what a response's may be.
+//! Bodies: how a request's body is collected, and the forms of a response's body.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -18,18 +18,18 @@ use crate::sse_body::{Broken, SseBody};
 /// Why a body was not collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Uncollected {
-    /// It is longer than it may be.
+    /// It is longer than its limit.
     TooLarge {
-        /// The setting that bounds it.
+        /// The setting of the limit.
         setting: &'static str,
-        /// That bound, in bytes.
+        /// The limit, in bytes.
         bytes_max: usize,
     },
-    /// It took too long.
+    /// It did not arrive in time.
     TooSlow,
-    /// Unfinished bodies hold as much of the node's memory as they may.
+    /// Unfinished bodies use all the memory that the node allows them.
     TooMany,
-    /// The client went away, or its framing is broken.
+    /// The client disconnected, or the framing of the body is broken.
     Broken,
 }
 
@@ -39,12 +39,12 @@ impl From<PayloadError> for Uncollected {
     }
 }
 
-/// A bound of one body.
+/// The limit of one body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
-    /// Most bytes of it.
+    /// Maximum length in bytes.
     pub(crate) bytes_max: usize,
-    /// The setting that sets it.
+    /// The setting of the limit.
     pub(crate) setting: &'static str,
 }
 
@@ -54,33 +54,34 @@ impl Bound {
     }
 }
 
-/// How a body is collected.
+/// Collects bodies within their limits.
 #[derive(Clone, Debug)]
 pub(crate) struct Collecting {
-    /// Of a body that names a session, or is for one.
+    /// The limit of a body that is for a session.
     pub(crate) of_session: Bound,
-    /// Of a POST that names none.
+    /// The limit of the body of a POST without a session id.
     pub(crate) of_none: Bound,
-    /// How long it may take.
+    /// How long a body may take to arrive.
     pub(crate) wait: Duration,
-    /// How many bytes all unfinished bodies of the node may still grow by. Without it, every
-    /// connection could hold as much as one body may be long.
+    /// The bytes by which all unfinished bodies of the node may still grow. Without this limit,
+    /// every connection could hold as much memory as one body may have.
     pub(crate) room: Arc<AtomicUsize>,
 }
 
-/// A first piece of no more than this is not counted: a connection has a buffer of that
-/// order anyway, and most bodies are whole with it.
+/// A first piece of at most this size is not counted: a connection has a buffer of about that
+/// size anyway, and most bodies fit into it.
 const SMALL_BYTES: usize = 8 << 10;
 
-/// How long a body whose refusal would end its client waits for room, and how often it looks.
+/// How long a body waits for memory where a refusal would make its client end the session, and
+/// the interval between two attempts.
 const ROOM_PATIENCE: Duration = Duration::from_secs(5);
 const ROOM_AGAIN: Duration = Duration::from_millis(20);
 
-/// What one unfinished body takes of the room; given back when this is dropped.
+/// The memory that one unfinished body has reserved; released on drop.
 struct Share<'a> {
     room: &'a AtomicUsize,
     bytes: usize,
-    /// How long it may still wait for room. Meanwhile its client cannot send more either.
+    /// How long the body may still wait for memory. Meanwhile its client cannot send more.
     patience: Duration,
 }
 
@@ -105,8 +106,8 @@ impl Drop for Share<'_> {
     }
 }
 
-/// Collects a body. One that comes in one piece is not copied. Where it fails, the rest is
-/// left in the payload.
+/// Collects a body. A body that arrives in one piece is not copied. If collecting fails, the rest
+/// stays in the payload.
 pub(crate) async fn collect(
     payload: &mut Payload,
     announced: Option<u64>,
@@ -160,14 +161,14 @@ async fn next(payload: &mut Payload) -> Option<Result<Bytes, PayloadError>> {
 
 /// A response's body.
 pub(crate) enum Body {
-    /// Nothing more, or nothing at all.
+    /// No bytes.
     Empty,
-    /// All of it.
+    /// The whole body.
     Whole(Bytes),
-    /// A refusal, and what was not read of the request's body. While that is held, the
-    /// HTTP layer knows that the connection cannot be used again: it says so in the head,
-    /// and goes on reading for a bounded time after the answer, so that a client which
-    /// still sends gets to read it instead of a reset (POST-19).
+    /// A refusal, and the unread rest of the request's body. While the rest is held, the HTTP
+    /// layer treats the connection as not reusable: it sends `Connection: close` and reads on for
+    /// a bounded time. A client that is still sending can then read the answer instead of a reset
+    /// (POST-19).
     Early { answer: Bytes, _unread: Payload },
     /// A stream of events.
     Events(SseBody),

@@ -1,5 +1,5 @@
-//! CORS: what browsers let pages do here. Pages come from the origins that the gate takes
-//! and from no others: these headers loosen nothing (CORS-05).
+//! CORS: what browsers allow pages to do here. Only pages of the origins that the origin check
+//! allows get these headers (CORS-05).
 
 use actix_http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use actix_http::{Response, StatusCode};
@@ -13,10 +13,10 @@ const ALLOWED: &str = "content-type, authorization, accept, mcp-session-id, \
 /// Response headers that pages may read (CORS-04).
 const EXPOSED: &str = "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, Allow";
 
-/// How long a browser may keep a preflight's answer, in seconds; Chromium keeps none longer.
+/// How long a browser may cache a preflight's answer, in seconds. Chromium caches none longer.
 const MAX_AGE_SECS: u32 = 7_200;
 
-/// Answers `OPTIONS` (CORS-01): a preflight, or a plain question for the methods.
+/// Answers `OPTIONS` (CORS-01): a preflight, or a request for the allowed methods.
 pub(crate) fn preflight(methods: &'static str, requested: Option<&str>) -> Response<Body> {
     let mut response = Response::with_body(StatusCode::NO_CONTENT, Body::Empty);
     let headers = response.headers_mut();
@@ -27,8 +27,8 @@ pub(crate) fn preflight(methods: &'static str, requested: Option<&str>) -> Respo
     response
 }
 
-/// The headers that are always allowed, and what was requested of the `Mcp-*` family. A
-/// wildcard would not cover `Authorization`, and no pattern can say the family (CORS-03).
+/// The headers that are always allowed, and the requested ones of the `Mcp-*` family. A wildcard
+/// does not cover `Authorization`, and CORS has no pattern for a family (CORS-03).
 fn allowed_headers(requested: Option<&str>) -> HeaderValue {
     let mut allowed = ALLOWED.to_owned();
     for name in requested.unwrap_or_default().split(',') {
@@ -42,7 +42,7 @@ fn allowed_headers(requested: Option<&str>) -> HeaderValue {
     HeaderValue::from_str(&allowed).unwrap_or(HeaderValue::from_static(ALLOWED))
 }
 
-/// Lets the page that asked read the response, also where it is an error (CORS-04, CORS-05).
+/// Lets the requesting page read the response, also an error (CORS-04, CORS-05).
 pub(crate) fn expose(headers: &mut HeaderMap, origin: &str) {
     if let Ok(origin) = HeaderValue::from_str(origin) {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
@@ -50,7 +50,7 @@ pub(crate) fn expose(headers: &mut HeaderMap, origin: &str) {
     }
 }
 
-/// Tells caches that another origin gets another answer.
+/// Makes caches keep a separate answer for each origin.
 pub(crate) fn vary(headers: &mut HeaderMap) {
     headers.insert(header::VARY, HeaderValue::from_static("Origin"));
 }

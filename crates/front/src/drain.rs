@@ -1,4 +1,5 @@
-//! Whether clients are asked to leave this server, and whether requests still use it.
+//! Whether clients are asked to close their connections to this server, and whether requests
+//! still use it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,24 +11,25 @@ use tokio::sync::Notify;
 /// once the balancer sends no more requests here, and shorter while the balancer still does.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// What the responses of a server have to know of each other.
+/// State that the responses of a server share.
 #[derive(Debug, Default)]
 pub(crate) struct Drain {
     begun: AtomicBool,
     /// Requests that are being answered and streams that are open.
     present: AtomicUsize,
-    /// Ever so many of them; it wraps.
+    /// Counts every request; wraps around.
     came: AtomicUsize,
     left: Notify,
 }
 
 impl Drain {
-    /// From now on clients are asked to go. Answers whether they were before.
+    /// Asks clients to close their connections from now on. Returns whether they were asked
+    /// before.
     pub(crate) fn begin(&self) -> bool {
         self.begun.swap(true, Ordering::Relaxed)
     }
 
-    /// Are clients asked to go?
+    /// Are clients asked to close their connections?
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
     }
@@ -49,12 +51,12 @@ impl Drain {
     }
 }
 
-/// A request or stream that uses the server, for as long as this is held.
+/// A request or stream that uses the server until this guard is dropped.
 #[derive(Debug)]
 pub(crate) struct Present(Arc<Drain>);
 
 impl Present {
-    /// One more.
+    /// Counts one more request or stream.
     pub(crate) fn new(drain: &Arc<Drain>) -> Self {
         drain.came.fetch_add(1, Ordering::AcqRel);
         drain.present.fetch_add(1, Ordering::AcqRel);
@@ -76,7 +78,8 @@ mod tests {
 
     use super::*;
 
-    /// When it is over, where `callers` come so long after the begin and stay so long.
+    /// Returns when the drain is over, in milliseconds, where `callers` arrive and leave after
+    /// these delays.
     async fn check(callers: &[(u64, u64)], over: u64) {
         let drain = Arc::new(Drain::default());
         let began = Instant::now();
@@ -92,7 +95,7 @@ mod tests {
         let visitors: Vec<_> = visitors.collect();
         drain.over().await;
         let millis = began.elapsed().as_millis() as u64;
-        // A timer of tokio's is a millisecond late.
+        // Tokio's timer may fire a millisecond late.
         assert!((over..over + 10).contains(&millis), "over after {millis} ms");
         visitors.into_iter().for_each(|visitor| visitor.abort());
     }

@@ -6,25 +6,25 @@ use std::net::SocketAddr;
 /// Why the front did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another program listens there, or it is not an address of this machine.
+    /// Another program uses the address, or it is not an address of this machine.
     #[error("{address} cannot be listened on; free it, or choose another with `{setting}`")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
         /// The setting that names the address.
         setting: &'static str,
-        /// What the system says.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// A setting is not what it must be.
+    /// A setting has an invalid value.
     #[error("`{setting}` is `{written}`; {remedy}")]
     Setting {
-        /// Which.
+        /// The setting.
         setting: &'static str,
-        /// What stands there.
+        /// Its value.
         written: String,
-        /// What should.
+        /// What a valid value looks like.
         remedy: &'static str,
     },
 }

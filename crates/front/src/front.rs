@@ -20,7 +20,7 @@ use crate::{Error, Settings, cors, http_sse, metrics, streamable_http};
 #[derive(Clone)]
 pub(crate) struct Front {
     service: Service,
-    /// Who asks at an open endpoint: one for all of a worker's requests.
+    /// The principal of every client at an open endpoint: one for all of a worker's requests.
     anonymous: Principal,
     tenants: Tenants,
     gate: Arc<Gate>,
@@ -28,7 +28,7 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// What serves under these settings.
+    /// A front under these settings.
     pub(crate) fn new(
         settings: &Settings,
         handle: Handle,
@@ -44,7 +44,7 @@ impl Front {
         })
     }
 
-    /// For another worker, which shares nothing with this one that every request changes.
+    /// A front for another worker. The two share no state that every request changes.
     pub(crate) fn for_worker(&self) -> Self {
         Self { anonymous: Principal::anonymous(), ..self.clone() }
     }
@@ -82,7 +82,7 @@ impl Front {
         if let Some(origin) = origin {
             cors::expose(response.headers_mut(), origin);
         }
-        // An answer to a POST is kept by no cache, so most need no word for caches.
+        // No cache stores an answer to a POST, so most need no `Vary`.
         if head.method != Method::POST || !response.status().is_success() || origin.is_some() {
             cors::vary(response.headers_mut());
         }
@@ -91,20 +91,20 @@ impl Front {
         }
         let endpoint = found.map(|(_, endpoint)| endpoint);
         metrics::answered(endpoint, &head.method, response.status());
-        // No path and no header: they hold session ids, and may hold anything.
+        // Neither the path nor a header is logged: they may hold session ids.
         tracing::debug!(method = %head.method, ?endpoint, status = response.status().as_u16());
         Ok(response)
     }
 
-    /// Checks where a request comes from (SEC-01: on every method and path). A page that is
-    /// admitted may read whatever comes of its request.
+    /// Checks the origin and the host of a request (SEC-01: on every method and path). A page
+    /// that is admitted may read the response.
     fn admit<'a>(
         &self,
         head: &'a RequestHead,
         tenant: Option<&Arc<Tenant>>,
     ) -> Result<Heads<'a>, Refused> {
         let heads = Heads::read(&head.headers, self.header_bytes_max)?;
-        // A request may name its host in its first line too; then that is the one it means.
+        // A request may name its host in its first line too; that one then takes precedence.
         let named = head.uri.authority().map(|authority| authority.as_str());
         if !self.gate.allows_host(heads.host)
             || named.is_some_and(|host| !self.gate.allows_host(Some(host)))
@@ -127,7 +127,7 @@ impl Front {
             Endpoint::Sse => http_sse::open(&self.service, asked).await,
             Endpoint::Messages => http_sse::post(&self.service, asked).await,
         };
-        // What was not read by now never will be.
+        // The rest of the body is not read any more.
         served.unwrap_or_else(|refused| refused.unread(asked.take_payload()).into_response())
     }
 }

@@ -1,9 +1,9 @@
 //! Bounds the time that each request's head may take to arrive.
 //!
-//! The HTTP layer times the head of a connection's first request only. [`Timed`] wraps the
-//! socket and times every later one, from its first byte; the [`HeadProgress`] that both share
-//! know whether a head is due. A head that arrived whole in one read costs no timer. Nothing
-//! here parses a request: a head ends at its first empty line, as it does for the parser.
+//! The HTTP layer times the head of a connection's first request only. [`Timed`] wraps the socket
+//! and times every later one, from its first byte. [`HeadProgress`], which both share, records
+//! whether a head is due. A head that arrives whole in one read needs no timer. This file parses
+//! no request: a head ends at its first empty line, as it does for the parser.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -20,11 +20,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-/// What is written to a client whose head is late.
+/// The response to a client whose head is late.
 const REQUEST_TIMEOUT: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
-/// How far a connection is between two requests.
+/// The state of a connection between two requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The first head is due, which the HTTP layer times itself.
@@ -39,7 +39,7 @@ enum Phase {
     Serving,
 }
 
-/// Where a head ends: at the first empty line that is not its first line.
+/// Finds the end of a head: the first empty line that is not its first line.
 #[derive(Clone, Copy, Debug, Default)]
 struct HeadEnd {
     /// A line that is not empty was read.
@@ -49,7 +49,7 @@ struct HeadEnd {
 }
 
 impl HeadEnd {
-    /// Reads on; answers how many bytes follow the head, once it is complete.
+    /// Reads on; returns how many bytes follow the head, once it is complete.
     fn read(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut start = 0;
         for end in memchr::memchr_iter(b'\n', bytes) {
@@ -69,19 +69,19 @@ fn without_return(line: &[u8]) -> usize {
     line.len() - usize::from(line.last() == Some(&b'\r'))
 }
 
-/// What one connection's socket and its requests know of its heads.
+/// The head state that a connection's socket and its requests share.
 #[derive(Debug)]
 pub(crate) struct HeadProgress {
     phase: Cell<Phase>,
     end: Cell<HeadEnd>,
     /// Bytes that arrived behind the head of the request that is served.
     behind: Cell<u64>,
-    /// How long that request's body is; `None` where only its chunks say so.
+    /// Length of that request's body; `None` if it is chunked.
     body: Cell<Option<u64>>,
-    /// Bytes of a request arrived before the one ahead of it was answered, so where a head
-    /// begins is not known any more: the time between two requests is bounded as a head is.
+    /// Bytes of a request arrived before the one ahead of it was answered. The start of the next
+    /// head is therefore unknown, and the time between two requests is bounded as a head is.
     pipelined: Cell<bool>,
-    /// The connection's task, to be woken where that time begins.
+    /// Wakes the connection's task when that time begins.
     task: RefCell<Option<Waker>>,
 }
 
@@ -149,12 +149,12 @@ impl HeadProgress {
     }
 }
 
-/// Notes that a request is served, until it is dropped.
+/// Marks a request as served until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Serving(Option<Rc<HeadProgress>>);
 
 impl Serving {
-    /// Of the connection on which this request came.
+    /// The guard of a request on this connection.
     pub(crate) fn of(request: &Request) -> Self {
         let heads = request.conn_data::<Rc<HeadProgress>>().cloned();
         if let Some(heads) = &heads {
@@ -172,7 +172,7 @@ impl Drop for Serving {
     }
 }
 
-/// A response's body; its request is served for as long as the HTTP layer keeps it.
+/// A response's body. Its request counts as served for as long as the HTTP layer keeps the body.
 pub(crate) struct Served<B> {
     body: B,
     _serving: Serving,
@@ -199,30 +199,30 @@ impl<B: MessageBody + Unpin> MessageBody for Served<B> {
     }
 }
 
-/// A client's connection, each head on which arrives in time or ends it with a 408.
+/// A client's connection. A head that does not arrive in time ends it with a 408.
 #[derive(Debug)]
 pub(crate) struct Timed {
     stream: TcpStream,
     heads: Rc<HeadProgress>,
     timeout: Duration,
-    /// Boxed and made only where a head does not arrive in one read.
+    /// Boxed, and created only if a head does not arrive in one read.
     late: Option<Pin<Box<Sleep>>>,
-    /// The client does not take what is written: a 408 would land amid a response.
+    /// The client does not read: a 408 would be written into the middle of a response.
     is_blocked: bool,
 }
 
 impl Timed {
-    /// Times the heads on this connection.
+    /// Wraps a connection and times its heads.
     pub(crate) fn new(stream: TcpStream, timeout: Duration) -> Self {
         Self { stream, heads: HeadProgress::new(), timeout, late: None, is_blocked: false }
     }
 
-    /// What its requests have to share with it.
+    /// The state to share with the requests of the connection.
     pub(crate) fn heads(&self) -> &Rc<HeadProgress> {
         &self.heads
     }
 
-    /// Starts, stops and asks the timer.
+    /// Starts, stops and polls the timer.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         if !self.heads.is_due() {
             self.late = None;
@@ -242,7 +242,7 @@ impl Timed {
 }
 
 impl AsyncRead for Timed {
-    /// Reads. Where a head is late, the reader gets the end of the connection.
+    /// Reads. If a head is late, the reader gets the end of the connection.
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -252,7 +252,7 @@ impl AsyncRead for Timed {
         this.note_task(context);
         if this.is_late(context) {
             if !this.is_blocked {
-                // What does not fit into the kernel's buffer is not worth a wait.
+                // A rest that does not fit into the kernel's buffer is not waited for.
                 let _ = this.stream.try_write(REQUEST_TIMEOUT);
             }
             return Poll::Ready(Ok(()));
@@ -289,7 +289,7 @@ impl AsyncWrite for Timed {
 mod tests {
     use super::*;
 
-    /// Where the head ends in what arrives in these pieces: how much follows it in the last.
+    /// Returns how many bytes of the last piece follow the end of the head.
     #[track_caller]
     fn check(pieces: &[&str], behind: Option<usize>) {
         let mut end = HeadEnd::default();

@@ -1,14 +1,14 @@
-//! What a request's head says, read in one pass.
+//! Reads a request's headers in one pass.
 //!
-//! A header that decides something may come once: where two readers could each take a
-//! different one of two, the request is refused. `Content-Length`,
-//! `Transfer-Encoding` and `Host` are held to that by the HTTP layer itself.
+//! A header that decides something may occur once: two readers could each use a different one of
+//! two, so the request is refused. The HTTP layer itself enforces this for `Content-Length`,
+//! `Transfer-Encoding` and `Host`.
 
 use actix_http::header::HeaderMap;
 
 use crate::accept::Accept;
 
-/// The headers that matter here; names are compared without case (SES-13).
+/// The headers that the front uses. Names are compared without case (SES-13).
 #[derive(Debug, Default)]
 pub(crate) struct Heads<'a> {
     pub(crate) accept: Accept,
@@ -20,24 +20,24 @@ pub(crate) struct Heads<'a> {
     pub(crate) preflight_headers: Option<&'a str>,
     pub(crate) session: Option<&'a str>,
     pub(crate) version: Option<&'a str>,
-    /// The `Mcp-*` headers that mirror a body, as they came; at most as many as the HTTP
-    /// layer takes headers.
+    /// The `Mcp-*` headers that mirror a body, as received; at most as many as the HTTP layer
+    /// accepts.
     pub(crate) mirrored: Vec<(&'a str, &'a [u8])>,
 }
 
-/// Why a head was not taken.
+/// Why the headers were refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault<'a> {
-    /// Its names and values are longer than they may be together.
+    /// Their names and values are longer together than the limit.
     TooLarge,
-    /// A header that may come once came twice.
+    /// A header that may occur once occurred twice.
     Twice(&'a str),
-    /// A header's value holds more than visible ASCII and blanks.
+    /// A header's value contains characters other than visible ASCII and blanks.
     NotText(&'a str),
 }
 
 impl<'a> Heads<'a> {
-    /// Reads a head of at most `bytes_max` bytes of names and values.
+    /// Reads headers with at most `bytes_max` bytes of names and values.
     pub(crate) fn read(headers: &'a HeaderMap, bytes_max: usize) -> Result<Self, Fault<'a>> {
         let mut heads = Self::default();
         let mut bytes = 0;

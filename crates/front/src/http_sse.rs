@@ -1,7 +1,7 @@
-//! HTTP+SSE of 2024-11-05: `GET /{tenant}/sse` opens the one stream of a session, and
-//! `POST /{tenant}/messages?session=<id>` speaks in it. What answers a POST comes on the
-//! stream; the session ends with it (OLD-04). There is no resuming (OLD-10), and no header
-//! of a later revision is asked for (OLD-09).
+//! HTTP+SSE of 2024-11-05: `GET /{tenant}/sse` opens the one stream of a session, and `POST
+//! /{tenant}/messages?session=<id>` sends a message to the session. The response to a POST is
+//! written to the stream; the session ends with the stream (OLD-04). Streams cannot be resumed
+//! (OLD-10), and no header of a later revision is required (OLD-09).
 
 use actix_http::{Method, Response, StatusCode};
 use actors::{Answer, Opened, Refusal, ReplyEvent};
@@ -15,8 +15,8 @@ use crate::refusal::Refused;
 use crate::sse_body::SseBody;
 use crate::streamable_http::{events, no_answer};
 
-/// Opens a session and its stream (OLD-01). Any other method is 405, which sends a client
-/// that probes with a POST back to the old transport (OLD-07).
+/// Opens a session and its stream (OLD-01). Any other method gets 405: a client that probes with
+/// a POST then falls back to this transport (OLD-07).
 pub(crate) async fn open(
     service: &Service,
     asked: &mut Asked<'_>,
@@ -29,14 +29,15 @@ pub(crate) async fn open(
     }
     let Opened { session, replies } =
         service.handle.connect(asked.tenant, &asked.principal).await?;
-    // OLD-02: on our own origin, since it names none. A session's id needs no escaping.
+    // OLD-02: a path without an origin, so the client posts to this origin. A session id needs no
+    // escaping.
     let (base, tenant) = (&service.public_path, &asked.tenant.name);
     let endpoint = format!("{base}/{tenant}/messages?session={}", session.as_str());
     let body = SseBody::new(replies, Present::new(&service.drain));
     Ok(events(body.with_endpoint(&endpoint), None))
 }
 
-/// Takes what a client says; 202 says no more than that (OLD-03).
+/// Receives a client's message. A 202 only means that the session accepted the message (OLD-03).
 pub(crate) async fn post(
     service: &Service,
     asked: &mut Asked<'_>,
@@ -47,7 +48,7 @@ pub(crate) async fn post(
     if !asked.heads.content_type.is_some_and(is_json) {
         return Err(Refused::content_type());
     }
-    // Before the body is read: without a session there is nothing that it could be for.
+    // Before the body is read: without a session no message can be accepted.
     let session = session_in(asked.query)?;
     let raw = service.collect(asked).await?;
     let body = protocol::parse(raw, &protocol::Limits::default())?;
@@ -59,7 +60,7 @@ pub(crate) async fn post(
     }
 }
 
-/// The session that the endpoint event named; without one there is none (OLD-04).
+/// The session that the endpoint event named. A request without a session id is refused (OLD-04).
 fn session_in(query: &str) -> Result<SessionId, Refused> {
     let named = query.split('&').find_map(|pair| pair.strip_prefix("session="));
     Ok(named.and_then(SessionId::parse).ok_or(Refusal::UnknownSession)?)

@@ -1,8 +1,8 @@
-//! Speaks HTTP and stdio with clients.
+//! Serves clients over HTTP and stdio.
 //!
-//! One file a transport; what they share stands beside them. Nothing here knows what a
-//! session will answer: it is asked through [`actors::Handle`], and what comes back is put
-//! into statuses, heads and bodies.
+//! One file for each transport; the shared parts are beside them. The front does not know what a
+//! session will answer. It sends requests through [`actors::Handle`] and turns the replies into
+//! statuses, headers and bodies.
 
 mod accept;
 mod admin;

@@ -1,4 +1,4 @@
-//! What is measured at the edge. Labels come from closed sets: nothing a client sends is one.
+//! Metrics of the front. Labels come from closed sets: no label is a client's text.
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ static REQUESTS: LazyLock<IntCounterVec> = LazyLock::new(|| {
     )
 });
 
-/// Every combination, resolved once: counting a request is one addition.
+/// Every label combination, resolved once: counting a request is one addition.
 static BY_KIND: LazyLock<[[[IntCounter; 3]; 5]; 4]> = LazyLock::new(|| {
     ["mcp", "sse", "messages", "none"].map(|endpoint| {
         ["get", "post", "delete", "options", "other"].map(|method| {
@@ -35,7 +35,7 @@ pub(crate) static CONNECTIONS: LazyLock<IntGauge> = LazyLock::new(|| {
     register::gauge("roundhouse_front_connections", "Connections of clients that are open now.")
 });
 
-/// Shows every metric from the start, so that a rate is right from the first event on.
+/// Registers every metric at the start, so that a rate is right from the first event on.
 pub(crate) fn show() {
     LazyLock::force(&BY_KIND);
     LazyLock::force(&STREAMS);
@@ -60,12 +60,12 @@ pub(crate) fn answered(endpoint: Option<Endpoint>, method: &Method, status: Stat
     BY_KIND[endpoint][method][status].inc();
 }
 
-/// Counts something for as long as this is held.
+/// Adds one to a gauge until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Held(&'static IntGauge);
 
 impl Held {
-    /// One more of it.
+    /// Adds one.
     pub(crate) fn new(gauge: &'static LazyLock<IntGauge>) -> Self {
         gauge.inc();
         Self(gauge)

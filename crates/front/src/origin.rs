@@ -1,23 +1,23 @@
-//! Who may come from where: the `Origin` and `Host` checks (SEC-01, SEC-02, SEC-03).
+//! The `Origin` and `Host` checks (SEC-01, SEC-02, SEC-03).
 //!
-//! They keep a page of a stranger's, also one whose name was rebound to this machine's
-//! address, from using a client's browser to reach us. Neither is authentication.
+//! They prevent a foreign page, also one whose name was rebound to this machine's address, from
+//! reaching this server through a client's browser. Neither is authentication.
 
 use crate::{Error, Settings};
 
-/// Which origins and hosts are taken, read from the settings once.
+/// The allowed origins and hosts, read from the settings once.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
-    /// Only this machine reaches the listener, so its pages and names are taken.
+    /// The listener is on loopback, so local pages and local names are allowed.
     loopback: bool,
-    /// In lower case, without the port that its scheme has anyway.
+    /// In lower case, without the default port of the scheme.
     origins: Vec<String>,
-    /// In lower case; empty where `Host` is not looked at.
+    /// In lower case; empty if `Host` is not checked.
     hosts: Vec<String>,
 }
 
 impl Gate {
-    /// The gate that the settings describe.
+    /// The gate of these settings.
     pub(crate) fn new(settings: &Settings) -> Result<Self, Error> {
         let mut origins = Vec::new();
         for written in &settings.allowed_origins {
@@ -56,7 +56,7 @@ impl Gate {
             || tenants_own.iter().any(listed)
     }
 
-    /// Is this the name of a host that we answer for? No browser leaves it out.
+    /// Does this server answer for this host name? Every browser sends one.
     pub(crate) fn allows_host(&self, host: Option<&str>) -> bool {
         if !self.loopback && self.hosts.is_empty() {
             return true;
@@ -78,7 +78,7 @@ impl Settings {
     }
 }
 
-/// The path of the public URL, under which a proxy shows us; empty where there is none.
+/// The path of the public URL, under which a proxy serves this node; empty if there is none.
 pub(crate) fn public_path(settings: &Settings) -> Result<String, Error> {
     let Some(url) = &settings.public_url else { return Ok(String::new()) };
     let (_, path) = origin_of(url).ok_or_else(|| bad_public_url(url))?;
@@ -117,7 +117,7 @@ fn is_loopback_name(name: &str) -> bool {
     matches!(name, "127.0.0.1" | "[::1]") || name.eq_ignore_ascii_case("localhost")
 }
 
-/// Splits `name:port`; `None` where what stands behind the colon is no port.
+/// Splits `name:port`; `None` if the text after the colon is not a port.
 fn split_port(authority: &str) -> Option<(&str, Option<&str>)> {
     match authority.rsplit_once(':') {
         // The colon belongs to a bracketed IPv6 address.

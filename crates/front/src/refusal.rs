@@ -1,5 +1,5 @@
-//! Refusals as statuses, heads and JSON-RPC errors. Beside the transports' own answers the
-//! only place that names statuses.
+//! Maps refusals to statuses, headers and JSON-RPC errors. Only this file and the transports' own
+//! answers name statuses.
 
 use actix_http::header::{self, HeaderValue};
 use actix_http::{Payload, Response, StatusCode};
@@ -9,11 +9,11 @@ use protocol::{ErrorCode, Rejection, RequestId};
 use crate::body::{Body, Uncollected};
 use crate::heads::Fault;
 
-/// How long a client is asked to wait after 429 and 503. The node may be done with its
-/// restart by then, and a session of the tenant's may have ended.
+/// The `Retry-After` of a 429 or 503. By then the node may have restarted, or another session of
+/// the tenant may have ended.
 const RETRY_AFTER_SECS: u32 = 2;
 
-/// What a request is refused with.
+/// The response to a refused request.
 pub(crate) struct Refused {
     status: StatusCode,
     /// The JSON-RPC error of the body; without an id where the request's is not known (POST-09).
@@ -33,13 +33,13 @@ impl Refused {
         Self::new(status, ErrorCode::InvalidRequest, message)
     }
 
-    /// The same, and what has not been read of the request's body.
+    /// Adds the unread rest of the request's body.
     pub(crate) fn unread(mut self, payload: Payload) -> Self {
         self.unread = payload;
         self
     }
 
-    /// The same, answering the request of that id.
+    /// Sets the id of the request that is answered.
     pub(crate) fn of(mut self, id: Option<RequestId>) -> Self {
         self.rejection.id = id;
         self
@@ -57,12 +57,12 @@ impl Refused {
         Self { allow: Some(allow), ..refused }
     }
 
-    /// A page that may not use this endpoint (SEC-02).
+    /// The origin of the page is not allowed (SEC-02).
     pub(crate) fn origin() -> Self {
         Self::invalid(StatusCode::FORBIDDEN, "the origin is not allowed here")
     }
 
-    /// A name that is not ours (SEC-03).
+    /// The host name is not one of this server's (SEC-03).
     pub(crate) fn host() -> Self {
         Self::invalid(StatusCode::FORBIDDEN, "the host is not one of this server's")
     }
@@ -75,7 +75,7 @@ impl Refused {
         )
     }
 
-    /// The client does not take what it would get (POST-03, GET-03).
+    /// `Accept` excludes the content type of the answer (POST-03, GET-03).
     pub(crate) fn accept(needed: &'static str) -> Self {
         let message = format!("the client must accept {needed}");
         Self::invalid(StatusCode::NOT_ACCEPTABLE, message)
@@ -105,17 +105,17 @@ impl Refused {
         Self::new(StatusCode::BAD_REQUEST, ErrorCode::Refused, message)
     }
 
-    /// Is this a bound, a state or a fault of the node's rather than the request's fault?
+    /// Is the cause a limit, a state or a fault of the node, and not the request?
     pub(crate) fn is_ours(&self) -> bool {
         self.status.is_server_error()
     }
 
-    /// The JSON-RPC error alone.
+    /// The JSON-RPC error.
     pub(crate) fn rejection(&self) -> &Rejection {
         &self.rejection
     }
 
-    /// The JSON-RPC error alone, for transports without statuses.
+    /// The JSON-RPC error, for transports without statuses.
     pub(crate) fn into_rejection(self) -> Rejection {
         self.rejection
     }
@@ -160,11 +160,12 @@ impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
         let (status, code) = match &refusal {
             Refusal::Rejected(rejection) => return rejection.clone().into(),
-            // SES-06: the one status at which clients begin anew.
+            // SES-06: the only status after which clients create a new session.
             Refusal::UnknownSession => (StatusCode::NOT_FOUND, ErrorCode::SessionNotFound),
             // SSE-10.
             Refusal::UnknownEvent => (StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest),
-            // The one answer that stops every client's coming back, quietly.
+            // The only answer after which every client stops reconnecting without reporting an
+            // error.
             Refusal::NothingMore => (StatusCode::METHOD_NOT_ALLOWED, ErrorCode::Refused),
             Refusal::TooManySessions => (StatusCode::TOO_MANY_REQUESTS, ErrorCode::Refused),
             Refusal::Busy | Refusal::Stopping | Refusal::Unavailable | Refusal::Moved => {

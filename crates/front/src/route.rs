@@ -1,13 +1,13 @@
 //! Paths: `/{tenant}/mcp`, `/{tenant}/sse` and `/{tenant}/messages`.
 
-/// What stands behind a tenant's name.
+/// The endpoint after the tenant's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     /// Streamable HTTP.
     Mcp = 0,
     /// HTTP+SSE: the stream.
     Sse = 1,
-    /// HTTP+SSE: what clients say.
+    /// HTTP+SSE: the messages of clients.
     Messages = 2,
 }
 
@@ -22,8 +22,8 @@ impl Endpoint {
     }
 }
 
-/// The tenant and the endpoint that a path names. Nothing is decoded: no tenant's name
-/// needs it, and one spelling a path is one less to get wrong.
+/// The tenant and the endpoint that a path names. Nothing is decoded: no tenant's name needs it,
+/// and each path then has one spelling.
 pub(crate) fn find(path: &str) -> Option<(&str, Endpoint)> {
     let (tenant, endpoint) = path.strip_prefix('/')?.split_once('/')?;
     let endpoint = match endpoint {

@@ -19,21 +19,20 @@ use crate::front::Front;
 use crate::head_timeout::{Served, Serving, Timed};
 use crate::{AdminSettings, Error, Settings, admin, connection, metrics};
 
-/// Connections that the kernel holds for us while they wait to be accepted; beyond it, a
-/// client's connecting is tried again by its kernel after a second or more. When another
-/// node has died, its clients come all at once. As much as Linux grants by default
-/// (`net.core.somaxconn`).
+/// Connections that the kernel queues until they are accepted. Beyond it, a client's kernel
+/// retries the connect after a second or more. When another node has died, all its clients
+/// connect at once. The value is Linux' default limit (`net.core.somaxconn`).
 const BACKLOG: u32 = 4_096;
 
-/// How long a connection that is answered before its body was read is read on, so that the
-/// client gets to the answer; then it is closed whatever it still sends.
+/// How long a connection that was answered before its body was read is still read, so that the
+/// client can receive the answer. Then it is closed, whether or not the client still sends.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Longer than every grace period of [`Running::stop`], which is the one that counts.
+/// Longer than every grace period of [`Running::stop`], which is the one that takes effect.
 const SHUTDOWN_SECS_MAX: u64 = 3_600;
 
-/// Listens for clients and for operators. Call it within an actix system: sessions live on
-/// the workers' arbiters. Both sockets are bound when it returns.
+/// Listens for clients and for operators. Call it within an actix system: sessions run on the
+/// workers' arbiters. Both sockets are bound when it returns.
 pub fn serve(
     settings: &Settings,
     admin: &AdminSettings,
@@ -77,8 +76,8 @@ fn listen(address: SocketAddr, setting: &'static str) -> Result<(TcpListener, So
         .map_err(|source| Error::Listen { address, setting, source })
 }
 
-/// Every request goes straight to [`Front::answer`]: there are three paths, and routing
-/// tables, extractors and boxed futures between would cost more than the answer.
+/// Passes every request to [`Front::answer`]. There are three paths: a routing table, extractors
+/// and boxed futures would cost more than the answer.
 fn client_server(
     settings: &Settings,
     front: Front,
@@ -102,7 +101,7 @@ fn client_server(
         .disable_signals();
     let stopping = server.graceful_shutdown_signal();
     let service = move || {
-        // Sessions that are taken up may be brought to this worker.
+        // Sessions that this node takes over may be assigned to this worker.
         front.register_thread();
         let front = Rc::new(front.for_worker());
         let stopping = stopping.clone();
@@ -123,7 +122,7 @@ fn client_server(
             .h1(move |request: Request| {
                 let front = Rc::clone(&front);
                 let serving = Serving::of(&request);
-                // Boxed, since an idle connection has room for it all the time, twice over.
+                // Boxed: an idle connection reserves the future's size twice.
                 Box::pin(async move {
                     let response = front.answer(request).await;
                     response.map(|response| response.map_body(|_, body| Served::new(body, serving)))
@@ -142,25 +141,26 @@ struct Listening {
 }
 
 impl Listening {
-    /// Runs a server on the calling arbiter; it lives until it is stopped.
+    /// Runs a server on the calling arbiter until it is stopped.
     fn start(server: Server) -> Self {
         let handle = server.handle();
         let task = actix_rt::spawn(async move {
             if let Err(error) = server.await {
-                tracing::error!(%error, "a listener failed");
+                tracing::error!(%error, "listener failed; restart the node");
             }
         });
         Self { handle, task }
     }
 
-    /// Takes nothing new and lets what is in flight finish; says whether it did in time.
+    /// Accepts no new connection and waits for requests in flight. Returns whether they finished
+    /// in time.
     async fn stop(mut self, grace: Duration) -> bool {
         let stopped = async {
             self.handle.stop(true).await;
             let _ = (&mut self.task).await;
         };
         let in_time = tokio::time::timeout(grace, stopped).await.is_ok();
-        // A server hears nothing more while it waits, but dropping it cuts everything.
+        // A server processes no command while it waits, but dropping it closes every connection.
         self.task.abort();
         in_time
     }
@@ -177,18 +177,18 @@ pub struct Running {
 }
 
 impl Running {
-    /// Where clients are listened to.
+    /// The address of the listener for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where operators are.
+    /// The address of the listener for operators.
     pub fn admin_address(&self) -> SocketAddr {
         self.admin_address
     }
 
-    /// From now on every response asks the client to close its connection, so that a
-    /// balancer moves it to another node. Requests are still taken.
+    /// Asks the client to close its connection in every response from now on, so that a balancer
+    /// moves it to another node. Requests are still accepted.
     pub fn drain(&self) {
         self.drain.begin();
     }
@@ -200,8 +200,8 @@ impl Running {
         self.drain.over().await;
     }
 
-    /// Closes the listeners and waits for responses in flight, at most `grace`; then cuts
-    /// what is left. End the sessions first ([`Handle::stop`]): their streams are responses.
+    /// Closes the listeners, waits at most `grace` for responses in flight, then cuts off the
+    /// rest. End the sessions first ([`Handle::stop`]): their streams are responses.
     pub async fn stop(self, grace: Duration) {
         self.drain();
         if !self.clients.stop(grace).await {

@@ -1,4 +1,4 @@
-//! What an operator may set about the side that faces clients.
+//! The settings of the listeners for clients and operators.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,17 +12,17 @@ use subtle::ConstantTimeEq as _;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Where clients are listened to; port 0 takes any free one. On a loopback address
-    /// only local names are taken in `Host` and local pages in `Origin` (SEC-03, SEC-04).
+    /// Address of the listener for clients; port 0 takes any free one. On a loopback address only
+    /// local names are accepted in `Host` and local pages in `Origin` (SEC-03, SEC-04).
     pub listen: SocketAddr,
-    /// The URL under which clients reach this node or the balancer before it, as in
+    /// The URL under which clients reach this node or its balancer, as in
     /// `https://mcp.example.com`. Its origin and host are allowed.
     pub public_url: Option<String>,
-    /// Origins that may use every tenant's endpoint, as in `https://app.example.com`; a
-    /// request with any other is answered 403 (SEC-01). `null` must be listed to be taken.
+    /// Origins that may use every tenant's endpoint, as in `https://app.example.com`; a request
+    /// with any other is answered 403 (SEC-01). `null` is allowed only if it is listed.
     pub allowed_origins: Vec<String>,
-    /// Host names, with or without port, that `Host` may carry; any other is answered 403.
-    /// Empty on a listener that is not on loopback: `Host` is not looked at.
+    /// Host names, with or without port, that `Host` may carry; any other is answered 403. Empty
+    /// on a listener that is not on loopback: `Host` is not checked.
     pub allowed_hosts: Vec<String>,
     /// Largest request body; a larger one is answered 413, and at most this much of it is kept.
     pub body_bytes_max: usize,
@@ -30,14 +30,14 @@ pub struct Settings {
     /// is answered 413 with an error that names this setting. Leaves room for the client's icons.
     /// At most `body_bytes_max` counts.
     pub initialize_body_bytes_max: usize,
-    /// Most bytes of all bodies together that have begun to arrive and are not complete; at
-    /// the bound a body that needs more is answered 503 with `Retry-After`.
+    /// Most bytes of all unfinished bodies together. At the limit, a body that needs more is
+    /// answered 503 with `Retry-After`.
     pub bodies_bytes_max: usize,
     /// Largest sum of the lengths of a request's header names and values; a larger one is
     /// answered 431. More than 96 headers, or a head of more than 128 KiB, always is.
     pub header_bytes_max: usize,
-    /// Most open connections a worker; at the bound no further one is accepted until one
-    /// closes, and clients wait in the kernel's queue.
+    /// Most open connections a worker. At the limit, no further one is accepted until one closes,
+    /// and clients wait in the kernel's queue.
     pub connections_max: usize,
     /// How long an idle connection is kept for its next request, in seconds; then it is closed.
     pub keep_alive_secs: u64,
@@ -49,9 +49,9 @@ pub struct Settings {
     /// How long a client may take to send a body, in seconds; then it is answered 408 and
     /// the connection closed.
     pub body_timeout_secs: u64,
-    /// How long a client may leave what was sent to it unread or unconfirmed, in seconds;
-    /// then its connection is reset. So neither a client that stopped reading nor a machine
-    /// that vanished keeps a connection. Only on Linux.
+    /// How long data sent to a client may stay unread or unacknowledged, in seconds; then its
+    /// connection is reset. So neither a client that stopped reading nor a machine that vanished
+    /// keeps a connection. Only on Linux.
     pub write_timeout_secs: u32,
     /// Threads that serve clients; 0 for one a core.
     pub workers: usize,
@@ -82,14 +82,15 @@ impl Default for Settings {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdminSettings {
-    /// Where `/metrics`, `/healthz` and `/readyz` are served, to every client that reaches the
-    /// port; port 0 takes any free one. Let only operators and their machines reach it.
+    /// Address on which `/metrics`, `/healthz` and `/readyz` are served, to every client that
+    /// reaches the port; port 0 takes any free one. Allow only operators and their machines to
+    /// reach it.
     pub listen: SocketAddr,
     /// A file that holds a token, which others may not read (mode 600 or 640). With it,
     /// `POST /drain` is taken from a client that sends `Authorization: Bearer <token>`; without
     /// it, every `POST /drain` is answered 403. The file is read once, at the start.
     pub token_file: PathBuf,
-    /// What was in that file.
+    /// The token in that file.
     #[serde(skip)]
     pub token: Option<AdminToken>,
 }
@@ -101,18 +102,18 @@ impl Default for AdminSettings {
     }
 }
 
-/// What an operator has to show to change something. It is never shown.
+/// The token that authorises an operator to change something. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AdminToken(Arc<str>);
 
 impl AdminToken {
-    /// A token that is sent in a header as it is: visible ASCII, at least one character.
+    /// A token that can be sent in a header: visible ASCII, at least one character.
     pub fn new(token: &str) -> Option<Self> {
         let is_visible = token.bytes().all(|byte| byte.is_ascii_graphic());
         (is_visible && !token.is_empty()).then(|| Self(token.into()))
     }
 
-    /// Whether it is this one. Takes as long however much of it is right.
+    /// Is this the token? Compares in constant time.
     pub(crate) fn is(&self, shown: &[u8]) -> bool {
         self.0.as_bytes().ct_eq(shown).into()
     }

@@ -1,8 +1,9 @@
-//! An SSE stream as a response's body: what a connection is told, as bytes.
+//! An SSE stream as a response's body: encodes the events of a reply stream as bytes.
 //!
-//! What is ready goes out in one chunk. The body never ends by itself: the session
-//! finishes it or breaks it off, and the reply stream keeps it alive. Dropping it, as the HTTP
-//! layer does when the client is gone, drops the reply stream, and so tells the session.
+//! Ready events are written in one chunk. The body never ends by itself: the session ends or
+//! aborts it, and the reply stream sends keep-alive comments. When the client disconnects, the
+//! HTTP layer drops the body, and with it the reply stream: the session then detects the
+//! disconnect.
 
 use std::task::{Context, Poll};
 
@@ -13,10 +14,10 @@ use protocol::sse;
 use crate::drain::Present;
 use crate::metrics::{Held, STREAMS};
 
-/// A chunk goes out once it is this long, however much more is ready.
+/// A chunk is written once it has this length, even if more is ready.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// What a chunk has room for to begin with: more than the frames without a message take.
+/// Initial capacity of a chunk: more than the frames without a message need.
 const CHUNK_BYTES_MIN: usize = 128;
 
 /// The body of one SSE response.
@@ -29,26 +30,26 @@ pub(crate) struct SseBody {
     _present: Present,
 }
 
-/// How far a stream's end has come.
+/// How far the end of a stream has progressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// It goes on.
+    /// Not ended.
     Open,
-    /// It is complete; what is in the buffer still goes out.
+    /// Complete; the rest of the buffer is still to be written.
     Finished,
-    /// It is to be broken off; what is in the buffer still goes out.
+    /// To be aborted; the rest of the buffer is still to be written.
     Breaking,
-    /// What was in the buffer is with the kernel, or never will be.
+    /// Ended; the buffer was passed to the kernel or dropped.
     Broken,
 }
 
-/// The stream is broken off on purpose, so that its client comes back.
+/// The stream is aborted on purpose, so that its client resumes it.
 #[derive(Debug, thiserror::Error)]
 #[error("the stream is broken off")]
 pub(crate) struct Broken;
 
 impl SseBody {
-    /// The stream that `replies` tells.
+    /// A body with the events of `replies`.
     pub(crate) fn new(replies: ReplyStream, present: Present) -> Self {
         Self {
             replies,
@@ -59,27 +60,27 @@ impl SseBody {
         }
     }
 
-    /// The same stream, beginning with the event that tells a client of HTTP+SSE where to post.
+    /// The same body, beginning with the event that names the endpoint for POSTs (HTTP+SSE).
     pub(crate) fn with_endpoint(mut self, uri: &str) -> Self {
         sse::endpoint(&mut self.buffer, uri);
         self
     }
 
-    /// The next chunk; an error breaks the connection off without an end of the body.
+    /// The next chunk. An error closes the connection without an end of the body.
     pub(crate) fn poll_chunk(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Broken>>> {
         self.fill(context);
         if !self.buffer.is_empty() {
-            // Nothing is kept: most streams are idle most of the time.
+            // The buffer is not kept: most streams are idle most of the time.
             return Poll::Ready(Some(Ok(std::mem::take(&mut self.buffer).freeze())));
         }
         match self.end {
             End::Open => Poll::Pending,
             End::Finished => Poll::Ready(None),
-            // An error now would discard what the HTTP layer has not yet written; it
-            // writes while we wait, so wait once.
+            // An error now would discard what the HTTP layer has not yet written. It writes while
+            // this future is pending, so return pending once.
             End::Breaking => {
                 self.end = End::Broken;
                 context.waker().wake_by_ref();
@@ -89,13 +90,13 @@ impl SseBody {
         }
     }
 
-    /// Encodes what is ready. Where it stops before the reply stream is exhausted, the chunk is
-    /// not empty, and so this is called again.
+    /// Encodes what is ready. If it stops before the reply stream is exhausted, the chunk is not
+    /// empty, so this is called again.
     fn fill(&mut self, context: &mut Context<'_>) {
         while self.end == End::Open && self.buffer.len() < CHUNK_BYTES {
             match self.replies.poll_next(context) {
                 Poll::Ready(Some(ReplyEvent::Frame(frame))) => encode(&mut self.buffer, &frame),
-                // The head is written; a duplex session is open from the start anyway.
+                // The head is written already; a duplex session's stream is open from the start.
                 Poll::Ready(Some(ReplyEvent::Open { .. } | ReplyEvent::Answer(_))) => {}
                 Poll::Ready(Some(
                     ReplyEvent::Abort | ReplyEvent::Moved | ReplyEvent::LeaseLost { .. },
@@ -109,7 +110,7 @@ impl SseBody {
     }
 }
 
-/// The name of every message's event: the old clients know no other, the later ones take it.
+/// The event name of every message: the old clients require it, the later ones accept it.
 const MESSAGE: Option<&str> = Some("message");
 
 fn encode(buffer: &mut BytesMut, frame: &Frame) {

@@ -1,7 +1,7 @@
 //! stdio: one session over one pair of pipes, a JSON-RPC message a line (STD-01).
 //!
-//! Nothing but MCP is written, and nothing is written twice or half (STD-02). A line that
-//! is no message is answered with an error without an id, since a pipe has no status.
+//! Only MCP messages are written, each once and whole (STD-02). A line that is not a message gets
+//! an error without an id, since a pipe has no status.
 
 use std::collections::HashSet;
 use std::io;
@@ -20,10 +20,10 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt};
 use crate::refusal::Refused;
 use crate::streamable_http::no_answer;
 
-/// Serves one client of `tenant` over a pair of pipes until the session ends or the client
-/// closes its end; then requests in flight may go on for `grace`, and are dropped with the
-/// session after it. A line of more than `line_bytes_max` is answered with an error and
-/// skipped. Call it on an actix arbiter: the session lives there.
+/// Serves one client of `tenant` over a pair of pipes until the session ends or the client closes
+/// its end. After that, requests in flight may finish within `grace`; then they are dropped with
+/// the session. A line longer than `line_bytes_max` is answered with an error and skipped. Call
+/// it on an actix arbiter: the session runs there.
 pub async fn serve_stdio(
     handle: &Handle,
     tenant: &Arc<Tenant>,
@@ -62,9 +62,9 @@ pub async fn serve_stdio(
     output.flush().await
 }
 
-/// The next line that is not blank; `None` at the end. A last line without a line end
-/// counts: its sender closed the pipe, and meant it. May be dropped at any await and
-/// called again.
+/// The next line that is not blank; `None` at the end of the input. A last line without a line
+/// feed counts: its sender closed the pipe after writing it. Cancellation-safe: the future may be
+/// dropped at any await and the function called again.
 async fn next_line(
     stdin: &mut (impl AsyncRead + Unpin),
     lines: &mut LineSplitter,
@@ -85,13 +85,13 @@ async fn next_line(
     }
 }
 
-/// A line without what is blank at its end; `None` where nothing is left.
+/// The line without trailing white space; `None` if nothing is left.
 fn without_blanks(mut line: Bytes) -> Option<Bytes> {
     line.truncate(line.trim_ascii_end().len());
     (!line.is_empty()).then_some(line)
 }
 
-/// Writes replies to the client until no request waits for an answer any more.
+/// Writes replies to the client until no request is pending.
 async fn finish<W: AsyncWrite + Unpin>(
     replies: &mut ReplyStream,
     waiting: &mut Waiting,
@@ -105,7 +105,7 @@ async fn finish<W: AsyncWrite + Unpin>(
     Ok(())
 }
 
-/// Brings one line to the session.
+/// Posts one line to the session.
 async fn handle_line<W>(
     handle: &Handle,
     caller: &Caller,
@@ -120,7 +120,7 @@ async fn handle_line<W>(
     let ids = waiting.posted(&body);
     match handle.post(caller, body, None).next().await {
         Some(ReplyEvent::Answer(Answer::Accepted)) => {}
-        // Each request gets its answer, also where all were refused together.
+        // Each request gets its own final response, also where all were refused together.
         Some(ReplyEvent::Answer(Answer::Refused(refusal))) => {
             refuse(refusal, &ids, waiting, output)
         }
@@ -141,7 +141,7 @@ fn refuse<W>(refusal: Refusal, ids: &[RequestId], waiting: &mut Waiting, output:
     }
 }
 
-/// Writes a message of the session; cursors and comments are for streams that can be cut.
+/// Writes a message of the session. Cursors and comments are left out: a pipe cannot be resumed.
 fn write_event<W>(event: ReplyEvent, waiting: &mut Waiting, output: &mut Output<W>) {
     if let ReplyEvent::Frame(Frame::Message { data, .. }) = event {
         write_message(&data, waiting, output);
@@ -157,13 +157,13 @@ fn write_message<W>(message: &Bytes, waiting: &mut Waiting, output: &mut Output<
     output.write_line(message);
 }
 
-/// The requests that have no answer yet: no more than the session takes in flight, since
-/// those it refuses are answered at once.
+/// The pending requests. At most as many as the session accepts in flight, since a refused
+/// request is answered at once.
 #[derive(Default)]
 struct Waiting(HashSet<RequestId>);
 
 impl Waiting {
-    /// Notes the requests of a body; their ids.
+    /// Adds the requests of a body and returns their ids.
     fn posted(&mut self, body: &Body) -> Vec<RequestId> {
         let messages = match body {
             Body::One(message) => std::slice::from_ref(message).iter().collect(),
@@ -173,7 +173,7 @@ impl Waiting {
         for message in messages {
             match message {
                 Message::Request(request) => ids.push(request.id.clone()),
-                // A cancelled request is not answered, so it no longer waits (CAN-01).
+                // A cancelled request gets no response, so it is no longer pending (CAN-01).
                 Message::Notification(told) => {
                     if let Some(id) = cancelled_id(told) {
                         self.0.remove(&id);
@@ -198,8 +198,8 @@ fn cancelled_id(told: &Notification) -> Option<RequestId> {
     serde_json::from_slice::<Params>(&params).ok().map(|params| params.id)
 }
 
-/// The pipe to the client. Lines are buffered until it is flushed, which happens before
-/// anything more is read: no more than the answers to one line, or one message.
+/// The pipe to the client. Lines are buffered until the next flush, which happens before anything
+/// more is read. The buffer holds at most the answers to one line, or one message.
 struct Output<W> {
     stdout: W,
     buffer: BytesMut,

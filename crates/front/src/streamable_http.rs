@@ -1,9 +1,9 @@
 //! Streamable HTTP: `/{tenant}/mcp`, for 2025-03-26 and every revision with a handshake since.
 //!
-//! POST brings one message (or a batch, where the session's revision has them), GET opens
-//! or resumes a stream, DELETE ends the session. The session's own revision decides how it
-//! is spoken to; the version header is only checked to be a known one (VER-02, VER-03,
-//! VER-04). Nothing here waits with a limit once a session was asked: that is its business.
+//! POST carries one message (or a batch, where the session's revision has them), GET opens or
+//! resumes a stream, DELETE ends the session. The session's own revision decides the form of the
+//! answer; the version header is only checked to be a known one (VER-02, VER-03, VER-04). Nothing
+//! here has a timeout once a session has the request: the session owns the timeouts.
 
 use actix_http::header::{self, HeaderName, HeaderValue};
 use actix_http::{Method, Response, StatusCode};
@@ -20,7 +20,7 @@ use crate::drain::Present;
 use crate::refusal::Refused;
 use crate::sse_body::SseBody;
 
-/// What `Allow` says (GET-02).
+/// The value of `Allow` (GET-02).
 const ALLOW: &str = "GET, POST, DELETE";
 
 /// Answers one request.
@@ -59,15 +59,15 @@ async fn post(service: &Service, asked: &mut Asked<'_>) -> Result<Response<Body>
     let caller = asked.caller(session);
     let replies = service.handle.post(&caller, body, mirrored);
     let told = tell(service, replies, Some(&caller.session)).await;
-    // Any status but 200 on a POST in a live session ends some clients, so what is not the
-    // request's fault is said as its answer.
+    // Any status but 200 on a POST in a live session ends some clients. An error that is not the
+    // request's fault is therefore sent as its JSON-RPC answer.
     told.or_else(|refusal| match Refused::from(refusal) {
         refused if refused.is_ours() => instead(&again, refused),
         refused => Err(refused),
     })
 }
 
-/// A POST without a session: `initialize`, or a mistake.
+/// A POST without a session: an `initialize`, or an error of the client.
 async fn begin(
     service: &Service,
     asked: &Asked<'_>,
@@ -120,13 +120,13 @@ fn check_version(asked: &Asked<'_>) -> Result<(), Refused> {
     }
 }
 
-/// The headers that mirror the body, where any were sent; the session's revision says
-/// whether they must be right (HDR-21).
+/// The headers that mirror the body, if any were sent. The session's revision decides whether
+/// they must be correct (HDR-21).
 fn mirrored(asked: &Asked<'_>) -> Option<Box<Mirrored>> {
     Mirrored::from_headers(asked.heads.mirrored.iter().copied())
 }
 
-/// Is there an `initialize` in this? Then its id, where it stands alone (SES-11, BAT-02).
+/// If the body has an `initialize`: its id, if it is not part of a batch (SES-11, BAT-02).
 fn initialize_in(body: &Posted) -> Option<Option<RequestId>> {
     let is_initialize = |message: &Message| match message {
         Message::Request(request) => request.method == protocol::Method::Initialize,
@@ -147,7 +147,7 @@ fn only_id(body: &Posted) -> Option<RequestId> {
     }
 }
 
-/// Waits for the first word and makes the response of it.
+/// Waits for the first reply and builds the response from it.
 async fn tell(
     service: &Service,
     mut replies: ReplyStream,
@@ -159,14 +159,14 @@ async fn tell(
             let body = SseBody::new(replies, Present::new(&service.drain));
             Ok(events(body, session.filter(|_| welcome)))
         }
-        // Of a session that goes before it was ever answered.
+        // The session left this node before it answered.
         Some(ReplyEvent::Moved) => Err(Refusal::Moved),
         Some(ReplyEvent::LeaseLost { .. }) => Err(Refusal::Unavailable),
         Some(ReplyEvent::Frame(_) | ReplyEvent::Abort) | None => Err(no_answer()),
     }
 }
 
-/// A session that goes says so; one that is silent is a fault of ours.
+/// The refusal for a session that ended its replies without an answer: an internal error.
 pub(crate) fn no_answer() -> Refusal {
     Refusal::Rejected(Rejection::new(ErrorCode::InternalError, "the server failed to answer"))
 }
@@ -179,7 +179,7 @@ fn answered(answer: Answer, session: Option<&SessionId>) -> Result<Response<Body
         // POST-08.
         Answer::Accepted => Response::with_body(StatusCode::ACCEPTED, Body::Empty),
         Answer::Array(messages) => json(array(&messages)),
-        // CAN-01: a stream on which nothing comes is the answer without a word.
+        // CAN-01: a stream without events answers a cancelled request.
         Answer::Nothing => {
             let mut response = Response::with_body(StatusCode::OK, Body::Empty);
             put_event_headers(&mut response);
@@ -191,14 +191,14 @@ fn answered(answer: Answer, session: Option<&SessionId>) -> Result<Response<Body
     })
 }
 
-/// An SSE response; `welcome` is the session that was just made.
+/// An SSE response; `welcome` is the id of a session that was just created.
 pub(crate) fn events(body: SseBody, welcome: Option<&SessionId>) -> Response<Body> {
     let mut response = Response::with_body(StatusCode::OK, Body::Events(body));
     put_event_headers(&mut response);
     named(response, welcome)
 }
 
-/// No proxy or cache on the way may hold back, change or repeat events (POST-17).
+/// No proxy or cache may hold back, change or repeat events (POST-17).
 fn put_event_headers(response: &mut Response<Body>) {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -237,8 +237,8 @@ fn array(members: &[Bytes]) -> Bytes {
     array.freeze()
 }
 
-/// A fault of ours, as the answer to each request that was posted. What was posted besides
-/// was not taken, which only a status can say.
+/// The node's fault as the answer to each posted request. The other messages of the body were not
+/// accepted, which only a status can express.
 fn instead(raw: &Bytes, refused: Refused) -> Result<Response<Body>, Refused> {
     let error = |message: &Message| match message {
         Message::Request(request) => {

@@ -1,4 +1,4 @@
-//! What operators and their machines are told.
+//! The endpoints for operators and their machines.
 
 use crate::kit::{Reply, TOKEN, Wire, request, start_with};
 use backends::Backends;
@@ -75,7 +75,7 @@ async fn without_a_token_file_nobody_can_have_the_node_drain() {
     }
 }
 
-/// 64 connections are all that there are.
+/// The admin port accepts 64 connections.
 #[actix_rt::test]
 async fn a_second_head_that_never_ends_keeps_no_connection_of_the_admin_port() {
     let running = start_with(Backends::default(), Readiness::default(), |_| {});

@@ -1,4 +1,4 @@
-//! What the edge says to requests that reach no session.
+//! Answers of the front to requests that reach no session.
 
 use std::time::Duration;
 
@@ -317,7 +317,7 @@ async fn a_body_beyond_the_bound_is_413_and_one_at_it_is_read() {
     }
 }
 
-/// Before there is a session nobody is known, and nothing but `initialize` is answered.
+/// Without a session no client is identified, and only `initialize` is accepted.
 #[actix_rt::test]
 async fn without_a_session_a_body_has_a_smaller_bound() {
     let front = start(|_| {});
@@ -338,7 +338,7 @@ async fn without_a_session_a_body_has_a_smaller_bound() {
             "{}",
             reply.body
         );
-        // In pieces, and nothing beyond the bound is kept.
+        // In pieces, and no more than the limit is kept.
         let mut wire = Wire::open(&front).await;
         let chunked = format!("{headers}Transfer-Encoding: chunked\r\n");
         wire.say(request("POST /demo/mcp", &chunked, "")).await;
@@ -369,7 +369,7 @@ async fn half_sent_bodies_share_a_bound_and_give_it_back() {
     let (most, rest) = whole.split_at(whole.len() - 10);
     let mut first = Wire::open(&front).await;
     first.say(most).await;
-    // The second is refused as soon as the first holds its share, whenever that is.
+    // The second is refused as soon as the first has reserved its share.
     let refused = async {
         loop {
             let mut second = Wire::open(&front).await;
@@ -389,7 +389,7 @@ async fn half_sent_bodies_share_a_bound_and_give_it_back() {
 }
 
 // holds: POST-19
-/// A client that reads only after it has written everything must get to the answer too.
+/// A client that reads only after it has written everything still receives the answer.
 #[actix_rt::test]
 async fn a_client_that_sends_64_mib_reads_413_and_no_reset() {
     let front = start(|_| {});
@@ -437,8 +437,8 @@ async fn a_head_that_never_ends_is_408() {
     assert!(wire.hear_all().await.starts_with("HTTP/1.1 408"));
 }
 
-/// Answers how long the connection lasted after `said` was written, a byte more of it each
-/// 100 ms, and what came.
+/// Writes `said`, then one more byte of it each 100 ms. Returns how long the connection lasted
+/// and what was received.
 async fn dripped(wire: &mut Wire, said: &str) -> (Duration, String) {
     let began = std::time::Instant::now();
     let mut seen = Vec::new();

@@ -53,7 +53,7 @@ async fn a_session_ends_with_its_stream() {
     events.message().await;
     drop(events);
     let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
-    // The kernel tells us when it likes; a test that waited for longer would be killed.
+    // The kernel reports the broken connection late; a longer wait would time the test out.
     while post(&node.running, &endpoint, &ping).await.status() != 404 {
         tokio::task::yield_now().await;
     }

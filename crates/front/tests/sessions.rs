@@ -1,4 +1,4 @@
-//! Sessions over Streamable HTTP, as their responses show.
+//! Sessions over Streamable HTTP, tested by their responses.
 
 use std::time::Duration;
 

@@ -28,7 +28,7 @@ async fn a_client_that_stops_reading_loses_its_connection() {
     wire.0.readable().await.unwrap();
     assert_eq!(count().await, 2, "the session's own, and the one that will not read");
 
-    // What ends the wait is the kernel's patience, a second or so.
+    // The kernel's timeout ends the wait, after about a second.
     let gone = async { while count().await > 1 {} };
     tokio::time::timeout(Duration::from_secs(20), gone).await.expect("still open");
 }

@@ -45,7 +45,7 @@ impl Piped {
         self.say(initialized()).await;
     }
 
-    /// Closes the client's end; what still comes, and how the server ended.
+    /// Closes the client's end. Returns the messages that still arrive and the server's result.
     async fn close(mut self) -> Vec<Value> {
         self.stdin = None;
         let mut rest = Vec::new();

@@ -1,4 +1,4 @@
-//! A front on a free port, and a client that says exactly what it is told to.
+//! A front on a free port, and a client that sends exactly the given bytes.
 
 pub(crate) mod parrot;
 pub(crate) mod session;
@@ -14,7 +14,7 @@ use tenants::{Tenant, Tenants};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What an operator shows to change something.
+/// The token that authorises an operator.
 pub(crate) const TOKEN: &str = "a-token-for-operators";
 
 /// The head that a well-behaved client sends.
@@ -80,7 +80,7 @@ fn tenant(name: &str) -> Tenant {
     Tenant::new(name, &tenants::Settings::open()).unwrap()
 }
 
-/// A response as it came.
+/// A response as received.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -117,7 +117,7 @@ impl Wire {
         self.0.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    /// The next response, up to the length it announces. Panics when none comes for long.
+    /// The next response, up to the length it announces. Panics on a timeout.
     pub(crate) async fn hear(&mut self) -> Reply {
         let reading = async {
             let mut read = Vec::new();
@@ -134,7 +134,7 @@ impl Wire {
         tokio::time::timeout(Duration::from_secs(20), reading).await.expect("no answer")
     }
 
-    /// Everything until the other side closes.
+    /// Everything until the other end closes the connection.
     pub(crate) async fn hear_all(&mut self) -> String {
         let mut read = Vec::new();
         let reading = self.0.read_to_end(&mut read);

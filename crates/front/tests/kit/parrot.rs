@@ -1,4 +1,4 @@
-//! A tenant's server that does what the name of the tool says.
+//! A tenant's server whose behaviour the name of the called tool selects.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A client that is polite, and lets the test see every response.
+//! A client that follows the specification and shows the test every response.
 
 use front::Running;
 use reqwest::{Client, Method, RequestBuilder, Response};
