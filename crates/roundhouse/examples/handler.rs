@@ -29,7 +29,7 @@ impl Handler for Echo {
     }
 }
 
-/// The node to be; the tests start it too.
+/// The node; the tests start it too.
 pub(crate) fn node() -> Roundhouse {
     Roundhouse::new().open_tenant("acme", roundhouse::native(Echo))
 }

@@ -1,4 +1,4 @@
-//! Any `rmcp` service, mounted as it is. Each session gets an instance of its own.
+//! An `rmcp` service as a tenant's server. Each session gets its own instance.
 //!
 //! `cargo run --example rmcp_service` serves it at http://127.0.0.1:8080/acme/mcp.
 
@@ -18,7 +18,7 @@ impl Counter {
     }
 }
 
-/// The node to be; the tests start it too.
+/// The node; the tests start it too.
 pub(crate) fn node() -> Roundhouse {
     Roundhouse::new().open_tenant("acme", roundhouse::rmcp(Counter::default))
 }

@@ -18,11 +18,11 @@ use crate::{Error, metrics, watch};
 /// How long responses may still be written after their sessions have ended.
 const END_GRACE: Duration = Duration::from_secs(2);
 
-/// How long child processes are waited for. Each is killed within its own grace, so this
-/// is for what the system does not let die; the guards go on without us.
+/// How long to wait for child processes. Each is killed within its own grace period, so this
+/// covers processes that the system does not end; their guards go on after this process.
 const CHILDREN: Duration = Duration::from_secs(15);
 
-/// How often the store is asked to forget what has expired.
+/// The interval at which the store removes what has expired.
 const SWEEP: Duration = Duration::from_secs(10);
 
 impl Plan {
@@ -38,14 +38,17 @@ impl Plan {
         })
     }
 
-    /// Waits until no child process is left, or for as long as makes sense.
+    /// Waits until no child process is left, or until the time limit.
     pub(crate) async fn wait_for_children(&self) {
         if tokio::time::timeout(CHILDREN, self.children.stopped()).await.is_err() {
-            tracing::warn!(left = self.children.count(), "child processes do not end");
+            tracing::warn!(
+                left = self.children.count(),
+                "child processes did not end in time; their guards go on killing them"
+            );
         }
     }
 
-    /// How long requests in flight may go on once the node was asked to stop.
+    /// How long requests in flight may take after a stop was requested.
     pub(crate) fn drain(&self) -> Duration {
         Duration::from_secs(self.settings.node.drain_secs)
     }
@@ -88,14 +91,14 @@ impl Plan {
         readiness.hold("stopping");
         running.drain();
         if dead {
-            // Others act for its sessions already: nothing more may be said here.
+            // Other nodes already own its sessions: this node must not send anything more.
             running.stop(Duration::ZERO).await;
             return Err(Error::MarkedDead);
         }
         if cluster.is_alone() {
             handle.stop(self.drain()).await;
         } else {
-            // Clients are served on until their balancer has sent them elsewhere.
+            // Clients are served until their balancer has moved them to other nodes.
             let served = tokio::time::timeout(self.drain(), running.served());
             let _ = tokio::join!(handle.drain(self.drain()), served);
             handle.close();
@@ -117,7 +120,7 @@ async fn sweep(store: Arc<dyn Store>) {
     loop {
         next.tick().await;
         if let Err(error) = store.sweep().await {
-            tracing::warn!(%error, "the store could not be swept; it is tried again");
+            tracing::warn!(%error, "removing expired records failed; retrying at the next interval");
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Bounds of different sections that contradict each other.
+//! Checks limits of different sections that contradict each other.
 //!
-//! What one part of the program lets in, the next must be able to carry. Otherwise a message
-//! passes the first bound and fails at the second, long after the node has started.
+//! A message that one part of the program accepts must fit the limits of the next. Otherwise it
+//! passes the first limit and fails at the second, long after the node has started.
 
 use crate::settings::{BackendSettings, Problems, Settings};
 
-/// Room that a message between two nodes takes beside what it carries, in bytes: who asks for
-/// which session, and the headers that mirror the body.
+/// The bytes of a message between two nodes besides its payload: the caller, the session id, and
+/// the headers that mirror the body.
 const ENVELOPE_BYTES: usize = 64 << 10;
 
-/// Adds a problem for each two bounds that contradict each other.
+/// Adds a problem for each two limits that contradict each other.
 pub(crate) fn check(settings: &Settings, cluster: &cluster::Settings, problems: &mut Problems) {
     // A node on its own sends nothing to another.
     if cluster.listen.is_empty() {

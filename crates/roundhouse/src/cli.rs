@@ -1,4 +1,4 @@
-//! What can be typed after `roundhouse`.
+//! The command line.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "roundhouse", version, args_conflicts_with_subcommands = true)]
 pub struct Cli {
-    /// What to do; `serve` if nothing is said.
+    /// The command; `serve` if there is none.
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
@@ -21,20 +21,20 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// The command that was typed or meant.
+    /// The given command, or the default one.
     pub fn command(self) -> Command {
         self.command.unwrap_or(Command::Serve(self.serve))
     }
 }
 
-/// One thing that the program can do.
+/// A command of the program.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve every tenant over HTTP until asked to stop.
     Serve(Serve),
     /// Serve one tenant over standard input and output.
     Stdio(Stdio),
-    /// Say what a settings file sets up, or everything that is wrong with it.
+    /// Check a settings file: print what it configures, or every problem in it.
     Check(Check),
 }
 
@@ -44,10 +44,11 @@ pub struct Serve {
     /// The settings file (TOML).
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where clients are listened to; port 0 takes any free one [default: 127.0.0.1:8080].
+    /// Address of the listener for clients; port 0 takes any free one [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
-    /// Where operators are listened to; port 0 takes any free one [default: 127.0.0.1:9090].
+    /// Address of the listener for operators; port 0 takes any free one [default:
+    /// 127.0.0.1:9090].
     #[arg(long, value_name = "ADDRESS")]
     pub admin: Option<SocketAddr>,
     /// A server to host as the tenant `demo`: a program that speaks MCP over its standard
@@ -59,7 +60,7 @@ pub struct Serve {
 /// `roundhouse stdio`.
 #[derive(Debug, Args)]
 pub struct Stdio {
-    /// Which tenant is served.
+    /// The tenant to serve.
     #[arg(long, value_name = "NAME")]
     pub tenant: String,
     /// The settings file (TOML); without one, the built-in demo is the only tenant.

@@ -1,4 +1,4 @@
-//! The tenant `demo`: what is served when nothing is configured.
+//! The tenant `demo`, which is served when nothing is configured.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,12 +10,13 @@ use crate::settings::{BackendSettings, Environment, Problems, Settings};
 /// The tenant's name.
 pub(crate) const NAME: &str = "demo";
 
-/// The built-in handler that the demo consists of.
+/// The built-in handler of the demo.
 #[cfg(feature = "demo")]
 pub(crate) const HANDLER: &str = "everything";
 
-/// Reads the settings. A command becomes the tenant `demo`; with neither a command nor a
-/// file nor tenants in the environment, the built-in handler does, where the program has it.
+/// Reads the settings. A command becomes the backend of the tenant `demo`. Without a command, a
+/// file or tenants in the environment, the tenant gets the built-in handler, if the program has
+/// it.
 pub(crate) fn settings(
     config: Option<&Path>,
     command: &[OsString],
@@ -59,8 +60,8 @@ fn tenant(backend: &str, settings: &serde_json::Value) -> serde_json::Value {
     json!({ "tenants": { NAME: { "auth": "open", "backends": { backend: settings } } } })
 }
 
-// A user that types a command expects it to run as it would without Roundhouse before it. A
-// command in a settings file gets only the variables that the file configures.
+// A command on the command line runs with the environment that it would have without Roundhouse.
+// A command in a settings file gets only the variables that the file configures.
 fn inherit_environment(settings: &mut Settings) {
     let demo = settings.tenants.get_mut(NAME).and_then(|demo| demo.backends.get_mut("command"));
     if let Some(BackendSettings::Stdio(stdio)) = demo {

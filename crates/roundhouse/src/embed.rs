@@ -26,18 +26,18 @@ pub enum Error {
     /// The cluster cannot be joined.
     #[error("the cluster cannot be joined")]
     Cluster(#[from] cluster::Error),
-    /// Other nodes took this process for dead; a new one may start at once.
-    #[error("other nodes took this process for dead; start it again")]
+    /// Other nodes marked this process dead; a new one may start at once.
+    #[error("other nodes marked this process dead; start it again")]
     MarkedDead,
-    /// The system gives no thread or no signals.
-    #[error("the node gets no thread or no signals from the system")]
+    /// The system refused a thread or a signal handler.
+    #[error("the system refused the node a thread or a signal handler")]
     System(#[from] io::Error),
-    /// The node's thread ended before it had started; the log says why.
-    #[error("the node ended while it started; see its log")]
+    /// The node's thread ended before it had started; the log has the reason.
+    #[error("the node stopped during its start; see its log")]
     Died,
 }
 
-/// A node to be. Nothing is bound or started before [`Roundhouse::start`].
+/// Builds a node. Nothing is bound or started before [`Roundhouse::start`].
 #[derive(Default)]
 pub struct Roundhouse {
     settings: Settings,
@@ -48,12 +48,12 @@ pub struct Roundhouse {
 }
 
 impl Roundhouse {
-    /// A node without tenants, on the default addresses: loopback, 8080 and 9090.
+    /// A node without tenants, on the default addresses: loopback, ports 8080 and 9090.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A node of these settings, perhaps from [`Settings::read`].
+    /// A node with these settings, as [`Settings::read`] returns them.
     pub fn from_settings(settings: Settings) -> Self {
         Self { settings, ..Self::default() }
     }
@@ -71,20 +71,21 @@ impl Roundhouse {
         self
     }
 
-    /// Makes `backend` one that settings may name: `kind = "native"`, `name = "<name>"`.
+    /// Registers `backend` under a name that settings can refer to: `kind = "native"`, `name =
+    /// "<name>"`.
     pub fn handler(mut self, name: &str, backend: impl Backend) -> Self {
         self.natives.insert(name.into(), Arc::new(backend));
         self
     }
 
-    /// Keeps records in this store, whatever the settings name. Nodes of one cluster share
-    /// theirs.
+    /// Keeps session records in this store instead of the one in the settings. Nodes of one
+    /// cluster share a store.
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
         self
     }
 
-    /// Where clients are listened to, as in `127.0.0.1:8080`; port 0 takes any free one.
+    /// Address of the listener for clients, as in `127.0.0.1:8080`; port 0 takes any free one.
     pub fn listen(mut self, address: &str) -> Self {
         if let Some(address) = self.address("listen", address) {
             self.settings.front.listen = address;
@@ -92,7 +93,7 @@ impl Roundhouse {
         self
     }
 
-    /// Where operators are listened to, as in `127.0.0.1:9090`; port 0 takes any free one.
+    /// Address of the listener for operators, as in `127.0.0.1:9090`; port 0 takes any free one.
     pub fn admin(mut self, address: &str) -> Self {
         if let Some(address) = self.address("admin", address) {
             self.settings.admin.listen = address;
@@ -100,8 +101,8 @@ impl Roundhouse {
         self
     }
 
-    /// Any free ports of loopback, for clients and for operators: several nodes beside each
-    /// other, as tests need them.
+    /// Takes any free loopback ports for clients and operators, so that tests can run several
+    /// nodes on one machine.
     pub fn on_free_ports(self) -> Self {
         self.listen("127.0.0.1:0").admin("127.0.0.1:0")
     }
@@ -116,12 +117,12 @@ impl Roundhouse {
         address
     }
 
-    /// Starts the node on threads of its own. Both addresses are bound when it returns.
+    /// Starts the node on its own threads. Both addresses are bound when it returns.
     pub async fn start(self) -> Result<Node, Error> {
         Node::start(self.plan()?).await
     }
 
-    /// Starts the node and runs it until the process is asked to stop (SIGINT, SIGTERM).
+    /// Starts the node and runs it until the process receives SIGINT or SIGTERM.
     pub async fn serve(self) -> Result<(), Error> {
         let stop = Signals::new()?;
         let node = self.start().await?;
@@ -136,13 +137,12 @@ impl Roundhouse {
     }
 }
 
-/// A backend that runs in this process: the handler answers for it.
+/// A backend that runs in this process: the handler answers its requests.
 pub fn native(handler: impl Handler) -> NativeBackend {
     NativeBackend::new(handler)
 }
 
-/// A backend that runs in this process: each session is served by a service that the
-/// factory makes.
+/// A backend that runs in this process: the factory makes a service for each session.
 pub fn rmcp<S>(factory: impl Fn() -> S + Send + Sync + 'static) -> RmcpBackend
 where
     S: ::rmcp::Service<::rmcp::RoleServer>,

@@ -8,14 +8,14 @@ use std::path::Path;
 use front::AdminToken;
 use store::redis::Secret;
 
-/// Longest file that is read; a longer one is something else.
+/// Largest file that is read; a larger one is not a password, certificate or key.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// The permissions of a file that concern neither its owner nor its group.
+/// The permission bits for users other than the owner and the group.
 const OTHERS: u32 = 0o007;
 
-/// The text of the file that the setting `key` names. What is wrong with it names the file
-/// and repeats nothing of it.
+/// The text of the file that the setting `key` names. An error names the file and repeats nothing
+/// of its content.
 pub(crate) fn text(key: &str, path: &Path) -> Result<String, String> {
     let wrong = |why: &dyn std::fmt::Display| format!("`{key}`: {}: {why}", path.display());
     let file = File::open(path).map_err(|error| wrong(&error))?;
@@ -23,13 +23,13 @@ pub(crate) fn text(key: &str, path: &Path) -> Result<String, String> {
     let read = file.take(BYTES_MAX + 1).read_to_string(&mut text);
     match read {
         Ok(length) if length as u64 > BYTES_MAX => Err(wrong(&"longer than 1 MiB")),
-        Ok(0) => Err(wrong(&"there is nothing in it")),
+        Ok(0) => Err(wrong(&"the file is empty")),
         Ok(_) => Ok(text),
         Err(error) => Err(wrong(&error)),
     }
 }
 
-/// The token in the file that the setting `key` names: what an operator has to show.
+/// The token in the file that the setting `key` names, which operators send.
 pub(crate) fn token(key: &str, path: &Path) -> Result<AdminToken, String> {
     let wrong = |why: &dyn std::fmt::Display| format!("`{key}`: {}: {why}", path.display());
     let mode = std::fs::metadata(path).map_err(|error| wrong(&error))?.permissions().mode();
@@ -44,8 +44,9 @@ pub(crate) fn token(key: &str, path: &Path) -> Result<AdminToken, String> {
         .ok_or_else(|| wrong(&"holds no token; write one line of visible ASCII characters into it"))
 }
 
-/// A secret that is written in the setting `key`, or in the file that `{key}_file` names;
-/// in both, one would be ignored. Whatever wrote the file may have ended it with a line feed.
+/// A secret that is the value of the setting `key`, or the content of the file that `{key}_file`
+/// names. Both together are an error, since one would be ignored. A line feed at the end of the
+/// file is removed.
 pub(crate) fn secret(key: &str, written: &Secret, path: &Path) -> Result<Secret, String> {
     match (written.0.is_empty(), path.as_os_str().is_empty()) {
         (_, true) => Ok(written.clone()),

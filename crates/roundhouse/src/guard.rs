@@ -1,7 +1,7 @@
-//! The hidden second role of the program: guarding one child server.
+//! The hidden second role of the program: the guard process of one child server.
 //!
-//! A guard is this same program, started again with a first argument that no user types.
-//! [`backends::guard`] describes it.
+//! A guard is this same program, started again with a first argument that is not part of the
+//! command line's help. [`backends::guard`] describes it.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,17 +13,17 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 /// The first argument that makes the program a guard.
 const WORD: &str = "__guard";
 
-/// This program has called [`enter`], so it can be started again as a guard.
+/// This program has called [`enter`], so it can start itself as a guard.
 static CAN_GUARD: AtomicBool = AtomicBool::new(false);
 
-/// Call this first in `main`, before any thread starts. It makes the process one that other
-/// processes of its user can neither read nor attach to, and that leaves no core dump: a
-/// tenant's server, which runs as the same user, else reads secrets and other tenants' sessions
-/// in `/proc/<pid>/environ` and `mem`, and opens this process's sockets in `fd`.
+/// Call this first in `main`, before any thread starts. It prevents other processes of the same
+/// user from reading this process or attaching to it, and disables core dumps. Otherwise a
+/// tenant's server, which runs as the same user, could read secrets and other tenants' sessions
+/// in `/proc/<pid>/environ` and `mem`, and open this process's sockets in `fd`.
 ///
-/// Where the process was started to
-/// guard a child, this does it and never returns. Else it notes that children may be
-/// guarded by this program; without it, a child of a node that is killed may stay.
+/// If the process was started to guard a child, this function does so and never returns.
+/// Otherwise it records that this program can guard children; without this call, a child of a
+/// killed node may stay.
 pub fn enter() {
     #[cfg(target_os = "linux")]
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {

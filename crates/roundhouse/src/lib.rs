@@ -1,8 +1,8 @@
 //! The program, and the library for embedding: reads settings, assembles, stops in order.
 //!
-//! [`Roundhouse`] collects tenants and settings, [`Node`] is what it starts: one node that
-//! serves them on its own threads, whatever runtime its caller has. No other crate of the
-//! workspace reads files or the environment, and this one does nothing else of interest.
+//! [`Roundhouse`] collects tenants and settings. [`Node`] is one running node, which serves them
+//! on its own threads, whatever runtime its caller uses. Only this crate reads files and the
+//! environment.
 //!
 //! ```no_run
 //! use roundhouse::native::{Call, Error, Handler, Info, json};

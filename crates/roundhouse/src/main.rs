@@ -7,8 +7,8 @@ use clap::Parser as _;
 use roundhouse::cli::Cli;
 use roundhouse::program;
 
-/// glibc keeps what ended sessions leave free between the few things that live on: after
-/// ten thousand of them a node stayed at six times its memory. This one gives it back
+/// glibc does not return memory that ended sessions freed between the few allocations that stay:
+/// after ten thousand sessions a node stayed at six times its memory. This allocator returns it
 /// within seconds.
 #[cfg(feature = "jemalloc")]
 #[global_allocator]
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     match program::run(Cli::parse().command()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // If no process reads standard error, the exit code has to do.
+            // If no process reads standard error, only the exit code reports the failure.
             let _ = writeln!(std::io::stderr(), "roundhouse: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,4 +1,4 @@
-//! What is said of the program itself. What its parts count is in their own crates.
+//! Metrics of the program itself. Its parts have their own in their crates.
 
 use std::sync::LazyLock;
 
@@ -8,12 +8,12 @@ use telemetry::register;
 static BUILD: LazyLock<IntGaugeVec> = LazyLock::new(|| {
     register::gauges(
         "roundhouse_build_info",
-        "Always 1; which version this is stands in the label.",
+        "Always 1; the label has the version of the program.",
         &["version"],
     )
 });
 
-/// Shows what does not change.
+/// Sets the metrics that do not change.
 pub(crate) fn show() {
     BUILD.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
 }

@@ -1,8 +1,8 @@
 //! One running node, on a thread of its own.
 //!
-//! The node's parts need an actix system; a thread gives them one whatever the caller runs
-//! on. The caller holds a [`Node`]: dropping it asks the node to stop, [`Node::stop`] also
-//! waits until it did.
+//! The node's parts need an actix system, so a thread of its own runs one, whatever runtime the
+//! caller uses. The caller holds a [`Node`]: dropping it stops the node, [`Node::stop`] also
+//! waits until it has stopped.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::thread;
@@ -36,17 +36,17 @@ impl Node {
         Ok(Self { address, admin_address, tenants, stop, stopped })
     }
 
-    /// Where clients are listened to.
+    /// Address of the listener for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The Streamable HTTP endpoint of a tenant, as this machine reaches it.
+    /// URL of a tenant's Streamable HTTP endpoint, as reachable from this machine.
     pub fn url(&self, tenant: &str) -> String {
         format!("http://{}/{tenant}/mcp", reachable(self.address))
     }
 
-    /// The side that faces operators, as this machine reaches it.
+    /// URL of the listener for operators, as reachable from this machine.
     pub fn admin_url(&self) -> String {
         format!("http://{}", reachable(self.admin_address))
     }
@@ -56,8 +56,8 @@ impl Node {
         &self.tenants
     }
 
-    /// Returns when the node has ended by itself, which it does only where others took it
-    /// for dead; its log says why.
+    /// Returns when the node has ended by itself, which it does only if other nodes marked it
+    /// dead; its log has the reason.
     pub async fn ended(&mut self) {
         let _ = (&mut self.stopped).await;
     }
@@ -66,7 +66,7 @@ impl Node {
     /// `node.drain_secs`.
     pub async fn stop(self) {
         drop(self.stop);
-        // An error means that the node's thread is gone already, which is what is wanted.
+        // An error means that the node's thread has ended already.
         let _ = self.stopped.await;
     }
 }
@@ -81,7 +81,7 @@ async fn serve(
 ) {
     let mut started = Some(started);
     let mut tell = |addresses: Addresses| {
-        // If the caller dropped the start, the result is not received; then `stop` is ready.
+        // If the caller dropped the start, the send fails; then `stop` is ready.
         started.take().map(|started| started.send(addresses))
     };
     let running = plan.run(
@@ -98,7 +98,7 @@ async fn serve(
     let _ = over.send(());
 }
 
-/// An address that listens everywhere is reached on loopback.
+/// An unspecified address is reached on loopback.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(match address.ip() {

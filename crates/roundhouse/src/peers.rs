@@ -1,4 +1,4 @@
-//! The node among others: joins the cluster of the settings, and makes readiness follow the lease.
+//! Joins the cluster of the settings, and makes the node's readiness follow its lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use cluster::{Cluster, Membership};
 use store::Store;
 use telemetry::Readiness;
 
-/// How often the lease is looked at. Readiness follows it by at most twice this; sessions
-/// look at the lease themselves, before each step.
+/// The interval at which the lease is checked. Readiness follows it within twice this time.
+/// Sessions check the lease themselves, before each step.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// So many looks in a row must find the lease lost.
+/// Readiness changes after this many consecutive checks without a lease.
 const LOOKS_WITHOUT: u32 = 2;
 
-/// Why no request should be sent to a node whose lease is lost.
+/// The reason in `/readyz` while the lease is lost.
 const REASON: &str = "the lease is lost";
 
-/// Why no request should be sent yet to a node that has just started: it does not know what its
-/// store has forgotten, and claims no session.
+/// The reason in `/readyz` during stabilisation: the node does not know what its store has
+/// forgotten, and claims no session.
 const STABILISING: &str =
     "stabilising: the store has another primary than before, or the node has just started";
 
@@ -38,7 +38,7 @@ pub(crate) async fn join(
 pub(crate) struct LeaseWatch(Option<JoinHandle<()>>);
 
 impl LeaseWatch {
-    /// The lease of a node on its own is always valid.
+    /// The lease of a single node is always valid.
     pub(crate) fn start(cluster: &Cluster, readiness: &Readiness) -> Self {
         let watches = !cluster.is_alone();
         Self(watches.then(|| actix_rt::spawn(watch(cluster.clone(), readiness.clone()))))
@@ -60,8 +60,8 @@ async fn watch(cluster: Cluster, readiness: Readiness) {
         next.tick().await;
         let is_stable = cluster.is_stable();
         if has_started {
-            // All nodes are stabilising at once, and hold the requests that must wait: to send
-            // none here would send none to any node.
+            // All nodes stabilise at the same time, and hold the requests that must wait. If this
+            // made a node unready, no node would be ready.
             readiness.remark(STABILISING, !is_stable);
         } else if is_stable {
             readiness.clear(STABILISING);
@@ -69,16 +69,18 @@ async fn watch(cluster: Cluster, readiness: Readiness) {
         } else {
             readiness.hold(STABILISING);
         }
-        // Whenever a peer is lost the node may not act for a moment; readiness ignores that.
+        // Whenever a peer is lost, the node may not act for a moment; readiness ignores that.
         missed = if cluster.may_act() { 0 } else { missed.saturating_add(1) };
         let can_act = missed < LOOKS_WITHOUT;
         match (could_act, can_act) {
             (true, false) => {
-                tracing::warn!("{REASON}; sessions of this node wait until it is renewed");
+                tracing::warn!(
+                    "{REASON}; sessions of this node wait until the lease is renewed; check that the store can be reached"
+                );
                 readiness.hold(REASON);
             }
             (false, true) => {
-                tracing::info!("the lease is renewed");
+                tracing::info!("the lease is renewed; sessions go on");
                 readiness.clear(REASON);
             }
             _ => {}

@@ -1,7 +1,7 @@
-//! What a node will be: everything found right, and nothing started.
+//! The plan of a node: settings that were checked, and nothing started.
 //!
-//! [`Plan::of`] finds all that is wrong with the settings at once. It opens no socket and
-//! starts no process; [`crate::assemble`] does.
+//! [`Plan::of`] reports all problems of the settings at once. It opens no socket and starts no
+//! process; [`crate::assemble`] does.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) fn built_in() -> Named {
     Named::new()
 }
 
-/// Everything that a node needs.
+/// Everything that a node needs to start.
 pub(crate) struct Plan {
     pub(crate) settings: Settings,
     /// `settings.cluster`, its files read.
@@ -43,9 +43,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What these settings ask for. `mounted` are backends of tenants that the embedding
-    /// program brings itself, `natives` those that settings may name. A `store` that it
-    /// brings replaces the one that settings name.
+    /// The plan for these settings. `mounted` are backends of tenants that the embedding program
+    /// brings, `natives` the backends that settings may name. A `store` of the embedding program
+    /// replaces the one that settings name.
     pub(crate) fn of(
         mut settings: Settings,
         mounted: &Named,
@@ -93,7 +93,7 @@ impl Plan {
     }
 }
 
-/// What each kind of backend is made from.
+/// The context from which each kind of backend is made.
 struct Kinds<'a> {
     natives: &'a Named,
     children: &'a Children,

@@ -1,5 +1,5 @@
-//! What the program does for each command. It writes to standard output only what its
-//! reader waits for, and logs to standard error.
+//! Runs each command of the program. Standard output carries only the result of the command; logs
+//! are written to standard error.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::settings::{BackendSettings, Environment, Settings, TenantSettings};
 use crate::signals::Signals;
 use crate::{Node, Roundhouse, demo};
 
-/// Does what the command says, until it is done or the process is asked to stop.
+/// Runs the command until it is done or the process is asked to stop.
 pub fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve(serve) => on_this_thread(self::serve(serve))?,
@@ -30,7 +30,7 @@ fn on_this_thread<T>(work: impl Future<Output = T>) -> io::Result<T> {
 }
 
 async fn serve(serve: Serve) -> anyhow::Result<()> {
-    let mut signals = Signals::new().context("the system gives no signals")?;
+    let mut signals = Signals::new().context("cannot install signal handlers")?;
     let mut settings =
         demo::settings(serve.config.as_deref(), &serve.command, &Environment::of_process())?;
     if let Some(listen) = serve.listen {
@@ -43,7 +43,7 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
     raise_file_limit();
     let node = tokio::select! {
         started = Roundhouse::from_settings(settings).start() => started?,
-        // It may be waiting for its store.
+        // The node may be waiting for its store.
         () = signals.next() => return Ok(()),
     };
     if serve.config.is_none() && !node.address().ip().is_loopback() {
@@ -51,7 +51,7 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
     }
     print(&endpoints(&node))?;
     if !signals.stop_in_order(node).await {
-        bail!("other nodes took this process for dead; start it again");
+        bail!("other nodes marked this process dead; start it again");
     }
     tracing::info!("stopped");
     Ok(())
@@ -62,7 +62,7 @@ fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+        tracing::warn!(%error, "raising the limit of open files failed; the limit is unchanged");
     }
 }
 
@@ -72,14 +72,14 @@ fn endpoints(node: &Node) -> String {
 }
 
 async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
-    let mut signals = Signals::new().context("the system gives no signals")?;
+    let mut signals = Signals::new().context("cannot install signal handlers")?;
     let settings = demo::settings(stdio.config.as_deref(), &[], &Environment::of_process())?;
     telemetry::init(&settings.log)?;
     let plan = Roundhouse::from_settings(settings).plan()?;
     let Some(tenant) = plan.tenants.find(&stdio.tenant) else {
         bail!("there is no tenant `{}`; there is: {}", stdio.tenant, names(&plan.settings));
     };
-    // A client over standard streams has one node.
+    // A client over standard streams uses a single node.
     let membership = Cluster::alone(Arc::clone(&plan.store));
     let (handle, grace) = (plan.handle(membership), plan.drain());
     let line_bytes_max = plan.settings.front.body_bytes_max;
@@ -94,8 +94,8 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
         plan.wait_for_children().await;
     };
     signals.unless_again(stopping).await;
-    // A thread of the runtime may still be blocked in a read of standard input, and
-    // would keep the process alive until its client wrote something more.
+    // A thread of the runtime may still be blocked in a read of standard input. It would keep the
+    // process alive until its client writes something more.
     std::process::exit(0)
 }
 
@@ -106,7 +106,7 @@ fn names(settings: &Settings) -> String {
 fn check(check: &Check) -> anyhow::Result<()> {
     let settings = Settings::read(Some(&check.config), &Environment::of_process())?;
     let found = found(&check.config, &settings);
-    // What is planned belongs to a runtime. This one never runs, so nothing is connected to.
+    // Planning needs a runtime. This one never runs, so nothing is connected.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _inside = runtime.enter();
     Roundhouse::from_settings(settings).plan()?;

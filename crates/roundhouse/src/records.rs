@@ -1,4 +1,4 @@
-//! Where session records are kept: what `store.url` names, opened.
+//! Opens the store that `store.url` names.
 
 use std::sync::Arc;
 
@@ -10,23 +10,24 @@ use crate::settings::StoreSettings;
 /// An opened store.
 pub(crate) struct Records {
     pub(crate) store: Arc<dyn Store>,
-    /// Can other nodes see it? Only then is there anything to join.
+    /// Can other nodes reach it? Otherwise there is no cluster to join.
     pub(crate) shared: bool,
 }
 
 impl Records {
-    /// What the embedding program brings; it knows who else has it.
+    /// A store that the embedding program brings. Only that program knows which nodes share it.
     pub(crate) fn brought(store: Arc<dyn Store>) -> Self {
         Self { store, shared: true }
     }
 
-    /// What the settings name, or what is wrong with them. Reads the files that they name and
-    /// connects to nothing. The URL may carry a password, so only its scheme is repeated.
+    /// The store that the settings name, or the problems of these settings. Reads the files that
+    /// they name and connects to nothing. The URL may carry a password, so only its scheme is
+    /// repeated.
     pub(crate) fn open(settings: &StoreSettings) -> Result<Self, String> {
         match settings.url.0.split_once(':') {
             Some(("memory", "")) => Ok(Self { store: Arc::new(Memory::default()), shared: false }),
             Some((scheme, _)) if scheme.starts_with("redis") => {
-                // Redis says itself what is wrong with its settings, and repeats no secret.
+                // The error of the Redis client names the problem and repeats no secret.
                 let redis = store::redis::Redis::open(redis(settings, scheme)?)
                     .map_err(|invalid| format!("`store.url` and its like: {invalid}"))?;
                 Ok(Self { store: Arc::new(redis), shared: true })
@@ -40,7 +41,7 @@ impl Records {
     }
 }
 
-/// All that Redis wants to know, with what stands in files.
+/// The settings of the Redis client, with the contents of files.
 fn redis(written: &StoreSettings, scheme: &str) -> Result<store::redis::Settings, String> {
     if !written.tls.is_empty() && !scheme.starts_with("rediss") {
         return Err(

@@ -1,4 +1,4 @@
-//! Being asked to stop. The first SIGINT or SIGTERM stops in order, a second one at once.
+//! Handles SIGINT and SIGTERM. The first signal stops the node in order, a second one at once.
 
 use std::io;
 use std::time::Duration;
@@ -7,21 +7,21 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::Node;
 
-/// What a process is expected to answer that was stopped by SIGINT.
+/// The exit code that is expected of a process that SIGINT stopped.
 const INTERRUPTED: i32 = 130;
 
-/// Within this time a signal is the same one told twice: wrappers such as `timeout` and `npm`
-/// pass on what the terminal has told the whole process group already.
+/// Within this time a second signal counts as the same one. Wrappers such as `timeout` and `npm`
+/// forward a signal that the terminal has already sent to the whole process group.
 const DOUBLED: Duration = Duration::from_millis(500);
 
-/// The signals that ask a process to stop.
+/// The signals that stop the process.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Signals {
-    /// From now on the process does not die of them by itself.
+    /// From now on these signals no longer end the process by default.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -29,7 +29,7 @@ impl Signals {
         })
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
@@ -37,30 +37,31 @@ impl Signals {
         }
     }
 
-    /// Waits for the first one and then stops the node. False where the node ended before.
+    /// Waits for the first signal and then stops the node. Returns false if the node ended
+    /// before.
     pub(crate) async fn stop_in_order(mut self, mut node: Node) -> bool {
         tokio::select! {
             () = self.next() => {}
             () = node.ended() => return false,
         }
-        tracing::info!("stopping; once more stops at once");
+        tracing::info!("stopping in order; a second signal ends the process at once");
         self.unless_again(node.stop()).await;
         true
     }
 
-    /// Waits for `work`; another signal ends the process at once. Servers that still run
-    /// are ended by their guards.
+    /// Waits for `work`; another signal ends the process at once. The guards then end the servers
+    /// that still run.
     pub(crate) async fn unless_again<T>(&mut self, work: impl Future<Output = T>) -> T {
         tokio::select! {
             done = work => done,
             () = self.again() => {
-                tracing::warn!("stopped at once");
+                tracing::warn!("process ended at once by a second signal");
                 std::process::exit(INTERRUPTED)
             }
         }
     }
 
-    /// The next one that is not the last one told twice.
+    /// Waits for a signal that is not a repetition of the last one.
     async fn again(&mut self) {
         let doubled = tokio::time::sleep(DOUBLED);
         tokio::pin!(doubled);

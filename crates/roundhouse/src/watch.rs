@@ -1,6 +1,6 @@
-//! Looks whether the store can be reached, for operators: `/readyz` says so, and a metric.
-//! It keeps no work away. A node whose store is gone still answers what it may answer until
-//! its lease lapses, and then all of them would be gone from the balancer at once.
+//! Checks whether the store can be reached, and reports it in `/readyz` and a metric. The result
+//! does not stop work. A node without its store may still answer until its lease lapses; if it
+//! were unready, the balancer would remove all nodes at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 const REMARK: &str = "the store cannot be reached";
 
-/// Watches until it is aborted.
+/// Checks until it is aborted.
 pub(crate) async fn store(store: Arc<dyn Store>, readiness: Readiness) {
     let mut next = tokio::time::interval(LOOK);
     loop {

@@ -1,4 +1,4 @@
-//! Two nodes with one store: what a client is told does not depend on where it comes.
+//! Two nodes with one store: a client gets the same answers from both.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ async fn a_session_of_one_node_is_served_by_the_other() -> Result<()> {
         assert_eq!(there.call("tools/list", json!({})).await?["from"], "one");
     }
     one.stop().await;
-    // Its session was given up, and goes on where its client comes.
+    // The session was released, and its client uses it at the other node.
     assert_eq!(there.call("tools/list", json!({})).await?["from"], "other");
     other.stop().await;
     Ok(())

@@ -1,11 +1,11 @@
-//! Holds `docs/configuration.md` to the settings: every key, and its default.
+//! Compares `docs/configuration.md` with the settings: every key, and its default.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use roundhouse::Settings;
 
-/// The rows of the page: key and default, as they are written.
+/// The rows of the page: key and default.
 fn rows() -> BTreeMap<String, String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     let page = std::fs::read_to_string(path).unwrap();

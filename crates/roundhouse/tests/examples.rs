@@ -1,4 +1,4 @@
-//! The examples, met as any client would meet them.
+//! Runs the examples and uses them as a client does.
 
 use crate::client::Client;
 use anyhow::Result;

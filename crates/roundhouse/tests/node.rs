@@ -1,4 +1,4 @@
-//! Nodes inside a program of somebody else's.
+//! Nodes inside an embedding program.
 
 use crate::client::Client;
 use anyhow::Result;

@@ -1,4 +1,4 @@
-//! The program as its user meets it: what it prints, what it refuses, how it ends.
+//! The program as its user runs it: what it prints, what it refuses, how it ends.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// How long anything may take here.
+/// Time limit of every wait in these tests.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn roundhouse(args: &[&str]) -> Command {
@@ -34,7 +34,7 @@ impl Serving {
     fn start(more: &[&str]) -> Self {
         let args = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
         let mut command = roundhouse(&args);
-        // Neither is any business of a server's; see `COUNT`.
+        // Neither may be passed to a server; see `COUNT`.
         command.env("NODE_SECRET", "1").env("ROUNDHOUSE__LOG__LEVEL", "info");
         command.args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -49,7 +49,7 @@ impl Serving {
         line.trim_end().to_owned()
     }
 
-    /// Waits for a log line that has the word.
+    /// Waits for a log line that contains the word.
     fn logs(&mut self, word: &str) -> String {
         let found = self.stderr.by_ref().lines().map(Result::unwrap).find(|l| l.contains(word));
         found.unwrap_or_else(|| panic!("the log ended without {word:?}"))
@@ -90,8 +90,8 @@ fn tenant(name: &str) -> String {
     format!("[tenants.{name}]\nauth = 'open'\n[tenants.{name}.backends.main]\n{backend}\n")
 }
 
-/// Another process of the node's user reads a file of a process's `/proc` folder. As root,
-/// which may read everything, both are somebody else.
+/// Another process of the node's user reads a file of a process's `/proc` folder. As root, which
+/// may read everything, both run as another user.
 #[cfg(target_os = "linux")]
 mod readable {
     use std::os::unix::fs::MetadataExt as _;
@@ -108,7 +108,7 @@ mod readable {
         rustix::process::geteuid().is_root()
     }
 
-    /// A copy of the program that everybody may start, whatever the folders above it allow.
+    /// A copy of the program that every user may start, whatever the permissions of its folder.
     fn program() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -157,7 +157,8 @@ mod readable {
         let mut node = Serving { child, stdout, stderr };
         let url = node.line();
         let address = url.split('/').nth(2).unwrap();
-        // The server starts with the first session. It answers nothing, and nothing waits for it.
+        // The server starts with the first session. It answers nothing, and the test does not
+        // wait for it.
         let mut client = TcpStream::connect(address).unwrap();
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {},
@@ -174,7 +175,7 @@ mod readable {
         let pid = node.child.id();
         let until = Instant::now() + PATIENCE;
         let guard = loop {
-            // It is `cat` only once the guard has become our program and started it.
+            // The process is `cat` only after the guard has started it.
             if let Some(guard) =
                 children(pid).into_iter().find(|child| !children(*child).is_empty())
             {
@@ -194,7 +195,7 @@ mod readable {
             assert!(!listed.status.success() && listed.stdout.is_empty(), "{listed:?}");
             assert_eq!(std::fs::metadata(folder.join("environ")).unwrap().uid(), 0);
         }
-        // The server itself is not our business.
+        // The server's own files are not protected by this.
         let server = children(guard)[0];
         let read = as_nobody("cat").arg(format!("/proc/{server}/environ")).output().unwrap();
         assert!(read.status.success(), "{read:?}");
@@ -228,7 +229,7 @@ fn an_interrupt_ends_the_node_as_a_request_to_terminate_does() {
     assert!(node.ends().success());
 }
 
-/// A server that tells how many of the node's secrets it sees, and nothing more.
+/// A server that prints how many of the node's secrets it can read.
 const COUNT: &str =
     "echo secrets=$(env | grep -c -e ^NODE_SECRET -e ^ROUNDHOUSE__) >&2; exec cat >/dev/null";
 
@@ -261,7 +262,7 @@ fn a_second_signal_ends_a_node_that_still_waits_for_a_call() {
     let mut node = Serving::start(&["--", "sh", "-c", "echo started >&2; exec cat >&2"]);
     let _call = initialize(&node.line());
     node.logs("started");
-    // The first few are taken for one that is told twice.
+    // The first few signals count as repetitions of one.
     while node.child.try_wait().unwrap().is_none() {
         node.signal(Signal::INT);
         std::thread::sleep(Duration::from_millis(50));

@@ -21,8 +21,8 @@ pub enum BackendSettings {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct NativeSettings {
-    /// Which handler: `everything`, with the feature `demo`, or one that the embedding program
-    /// brings.
+    /// The name of the handler: `everything`, with the feature `demo`, or one that the embedding
+    /// program registers.
     pub name: String,
 }
 
@@ -35,8 +35,7 @@ impl BackendSettings {
     }
 }
 
-/// What a `stdio` backend has where nothing is written. Its command has no default, and an
-/// empty one is refused.
+/// The defaults of a `stdio` backend. Its command has no default, and an empty one is refused.
 pub(crate) fn stdio() -> StdioSettings {
     StdioSettings::new("", [""; 0])
 }

@@ -1,4 +1,4 @@
-//! `[cluster]`: how this node meets the others, and with which certificate.
+//! `[cluster]`: how this node connects to the others, and with which certificate.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,18 +8,19 @@ use super::TlsSettings;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ClusterSettings {
-    /// Who may vouch for nodes, and who this one is; nothing for links in the clear.
+    /// The authority that signs the nodes' certificates, and this node's own certificate; empty
+    /// for unencrypted links.
     pub tls: TlsSettings,
-    /// The rest. What mutual TLS takes is read from the files above.
+    /// The other settings. The certificates of mutual TLS are read from the files above.
     #[serde(flatten)]
     pub peers: cluster::Settings,
 }
 
 impl ClusterSettings {
-    /// All of it, files read and found right.
+    /// The settings of the cluster, with the files read and checked.
     pub(crate) fn read(&self) -> Result<cluster::Settings, String> {
         let mut settings = self.peers.clone();
-        // A node on its own reads nothing of all this.
+        // A single node reads none of these files.
         if !self.tls.is_empty() && !settings.listen.is_empty() {
             let pem = self.tls.read("cluster.tls")?;
             settings.tls =

@@ -25,25 +25,25 @@ pub use tls::TlsSettings;
 
 use shape::Shape;
 
-/// All that the operator may write down.
+/// All settings of an operator.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Settings {
-    /// `[front]`: the side that faces clients.
+    /// `[front]`: the listener for clients.
     pub front: front::Settings,
-    /// `[admin]`: the side that faces operators.
+    /// `[admin]`: the listener for operators.
     pub admin: front::AdminSettings,
-    /// `[node]`: this process among others.
+    /// `[node]`: this process.
     pub node: NodeSettings,
-    /// `[store]`: what all nodes must agree on.
+    /// `[store]`: the store that all nodes share.
     pub store: StoreSettings,
-    /// `[cluster]`: how this node meets the others.
+    /// `[cluster]`: how this node connects to the others.
     pub cluster: ClusterSettings,
-    /// `[sessions]`: the bounds of each session.
+    /// `[sessions]`: the limits of each session.
     pub sessions: actors::Settings,
-    /// `[log]`: what is logged, and in what shape.
+    /// `[log]`: what is logged, and in which format.
     pub log: telemetry::Settings,
-    /// `[tenants.X]`: who brings servers.
+    /// `[tenants.X]`: the tenants and their servers.
     pub tenants: BTreeMap<String, TenantSettings>,
 }
 
@@ -51,10 +51,10 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct NodeSettings {
-    /// How long requests in flight may go on after the node was asked to stop, in seconds.
-    /// Then they get an error as their final response.
+    /// How long requests in flight may take after a stop was requested, in seconds. Then they get
+    /// an error as their final response.
     pub drain_secs: u64,
-    /// The bounds of the node's child processes.
+    /// The limits of the node's child processes.
     #[serde(flatten)]
     pub children: ChildrenSettings,
 }
@@ -72,7 +72,7 @@ pub struct TenantSettings {
     /// Who may use the endpoint, and how much.
     #[serde(flatten)]
     pub tenant: tenants::Settings,
-    /// How the tenant's server is looked after.
+    /// How the tenant's server is supervised.
     #[serde(flatten)]
     pub care: actors::Care,
     /// `[tenants.X.backends.Y]`; exactly one for now.
@@ -80,8 +80,8 @@ pub struct TenantSettings {
 }
 
 impl Settings {
-    /// Every key that may be written, with its default as JSON (`null` where there is none)
-    /// and `*` for a name that the operator chooses.
+    /// Every valid key, with its default as JSON (`null` where there is none), and `*` for a name
+    /// that the operator chooses.
     pub fn keys() -> BTreeMap<String, serde_json::Value> {
         let mut keys = BTreeMap::new();
         shape::leaves("", &Self::default(), &mut keys);

@@ -1,4 +1,4 @@
-//! Everything that is wrong with the settings, told at once.
+//! All problems of the settings, reported together.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,51 +6,51 @@ use std::fmt;
 use super::Settings;
 use super::shape::{Shape, join};
 
-/// Keys that have another name now: each with the key to use instead.
+/// Renamed keys, each with its new name.
 pub(crate) const RENAMED: &[(&str, &str)] = &[
     ("cluster.whereabouts_max", "cluster.location_cache_max"),
     ("sessions.asks_max", "sessions.server_requests_max"),
 ];
 
-/// Keys that are gone: each with what holds instead. A `*` is any one name.
+/// Removed keys, each with what applies instead. A `*` matches any one name.
 const REMOVED: &[(&str, &str)] = &[(
     "tenants.*.backends.*.scope",
     "each session has a process of its own, which was the only value; leave the key out",
 )];
 
-/// Why settings cannot be used: one line for each thing to mend. It never repeats a
-/// value, which may be a secret.
+/// The reasons why settings cannot be used, one line each. It never repeats a value, which may be
+/// a secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 pub struct Problems(Vec<String>);
 
 impl Problems {
-    /// One thing to mend.
+    /// A single problem.
     pub fn one(problem: impl Into<String>) -> Self {
         Self(vec![problem.into()])
     }
 
-    /// What is wrong, one line each.
+    /// The problems, one line each.
     pub fn lines(&self) -> &[String] {
         &self.0
     }
 
-    /// One more thing to mend.
+    /// Adds a problem.
     pub(crate) fn add(&mut self, problem: impl Into<String>) {
         self.0.push(problem.into());
     }
 
-    /// What came of something that may be one more thing to mend.
+    /// The value of a result; adds its problem if it is one.
     pub(crate) fn note<T>(&mut self, outcome: Result<T, impl fmt::Display>) -> Option<T> {
         outcome.map_err(|wrong| self.add(wrong.to_string())).ok()
     }
 
-    /// The same for something that may be several.
+    /// The same for a result with several problems.
     pub(crate) fn note_all<T, E: fmt::Display>(&mut self, outcome: Result<T, Vec<E>>) -> Option<T> {
         let add = |wrong: Vec<E>| self.0.extend(wrong.iter().map(E::to_string));
         outcome.map_err(add).ok()
     }
 
-    /// `value`, unless something is wrong.
+    /// `value`, if there is no problem.
     pub(crate) fn or<T>(self, value: T) -> Result<T, Self> {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
     }
@@ -108,7 +108,7 @@ impl fmt::Display for Problems {
     }
 }
 
-/// Is this path one that `pattern` means?
+/// Does the pattern match this path?
 fn matches(pattern: &str, path: &str) -> bool {
     let (mut names, mut wanted) = (path.split('.'), pattern.split('.'));
     let is_meant =

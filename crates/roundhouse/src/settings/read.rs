@@ -1,4 +1,4 @@
-//! Reading: the file first, the environment over it, then every key against what is known.
+//! Reads the settings: the file first, the environment over it, then checks every key.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -10,25 +10,25 @@ use serde::Deserialize;
 
 use super::{Problems, Settings};
 
-/// What the variables begin with that are settings, not a child's business.
+/// The prefix of variables that are settings and are not passed to child processes.
 const PREFIX: &str = "ROUNDHOUSE__";
 
-/// The `ROUNDHOUSE__SECTION__KEY` variables that are laid over the file.
+/// The `ROUNDHOUSE__SECTION__KEY` variables, which override the file.
 #[derive(Clone, Debug, Default)]
 pub struct Environment(Option<HashMap<String, String>>);
 
 impl Environment {
-    /// That of this process.
+    /// The environment of this process.
     pub fn of_process() -> Self {
         Self(None)
     }
 
-    /// These variables and no others.
+    /// Exactly these variables.
     pub fn of(variables: impl IntoIterator<Item = (String, String)>) -> Self {
         Self(Some(variables.into_iter().collect()))
     }
 
-    /// What this process hands on to a command that was typed after it.
+    /// The variables that a command from the command line inherits.
     pub(crate) fn inherited() -> impl Iterator<Item = (String, String)> {
         let text = |(name, value): (OsString, OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -50,7 +50,7 @@ impl Settings {
         Self::build(Config::builder(), file, environment)
     }
 
-    /// The same, over what the program itself sets.
+    /// The same, over values that the program itself sets.
     pub(crate) fn read_over(
         base: &serde_json::Value,
         file: Option<&Path>,

@@ -1,7 +1,7 @@
-//! Which keys there are, and what is wrong with keys that are not.
+//! Which keys exist, and which of a file's keys are wrong.
 //!
-//! A [`Shape`] is made from defaults that were written out, so it knows a key the moment
-//! a crate adds it to its settings. It never knows what a value means.
+//! A [`Shape`] is made from serialised defaults, so it knows a key as soon as a crate adds it to
+//! its settings. It does not know what a value means.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use serde_json::Value as Json;
 
 use super::Problems;
 
-/// What the environment's values say of their origin.
+/// The origin of values from the environment.
 const ENVIRONMENT: &str = "the environment";
 
-/// What may stand at one place of the settings.
+/// The values that are allowed at one place of the settings.
 #[derive(Clone, Debug)]
 pub(crate) enum Shape {
     /// Any value; the crate that owns the key checks it.
@@ -24,7 +24,7 @@ pub(crate) enum Shape {
     Number,
     /// `true` or `false`.
     Truth,
-    /// A list; in the environment, words with commas between them.
+    /// A list; in the environment, words separated by commas.
     List,
     /// Exactly these keys.
     Table(BTreeMap<String, Shape>),
@@ -35,11 +35,11 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
-    /// The shape of these defaults. An empty table in them is one of texts, whose keys the
+    /// The shape of these defaults. An empty table in them is a table of texts whose keys the
     /// operator chooses.
     pub(crate) fn of(defaults: &impl serde::Serialize) -> Self {
-        // Settings are plain tables; if one could not be written out, its owner still
-        // refuses unknown keys, only less helpfully.
+        // Settings are plain tables. If one could not be serialised, its owner still refuses
+        // unknown keys, with a less helpful message.
         serde_json::to_value(defaults).map_or(Self::Any, |defaults| Self::of_json(&defaults))
     }
 
@@ -68,8 +68,8 @@ impl Shape {
         }
     }
 
-    /// Notes every key of `value` that there is not and every value of the wrong kind, and
-    /// makes numbers and lists of the environment's text.
+    /// Adds a problem for every unknown key of `value` and every value of the wrong kind.
+    /// Converts texts of the environment into numbers and lists.
     pub(crate) fn fit(&self, at: &str, value: &mut Value, problems: &mut Problems) {
         let origin = value.origin().map(str::to_owned);
         let from_environment = origin.as_deref() == Some(ENVIRONMENT);
@@ -128,7 +128,7 @@ impl Shape {
                 let words = words.map(|word| Value::new(origin.as_ref(), word)).collect();
                 Some(ValueKind::Array(words))
             }
-            // The crate that owns the key reports a number where text belongs.
+            // The crate that owns the key reports a number where text is expected.
             Self::Any => Self::Number.parse(text).or_else(|| Self::Truth.parse(text)),
             _ => None,
         }
@@ -146,7 +146,7 @@ impl Shape {
     }
 }
 
-/// Every path that leads to a value of these defaults, with the value.
+/// The path and value of every leaf of these defaults.
 pub(crate) fn leaves(
     at: &str,
     defaults: &impl serde::Serialize,
@@ -163,8 +163,8 @@ pub(crate) fn leaves(
     }
 }
 
-/// Names of a child's variables lost their case on the way through the environment;
-/// nearly all are in upper case.
+/// Names of a child's variables lost their case in the environment's keys; nearly all are in
+/// upper case.
 fn restore_case(table: &mut config::Map<String, Value>) {
     let (lowered, mut rest): (config::Map<_, _>, config::Map<_, _>) =
         table.drain().partition(|(_, value)| value.origin() == Some(ENVIRONMENT));

@@ -1,4 +1,4 @@
-//! `[store]`: where session records are kept, and how patiently.
+//! `[store]`: where session records are kept, and the timeouts of the store.
 
 use std::path::PathBuf;
 
@@ -11,23 +11,23 @@ use super::TlsSettings;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct StoreSettings {
-    /// Where session records are kept. `memory:` keeps them in this process, for one node;
-    /// `redis://`, `redis+cluster://` and `redis+sentinel://` (`rediss` for TLS) where every
-    /// node sees them. It may hold a password, so only its scheme is ever shown.
+    /// Where session records are kept. `memory:` keeps them in this process, for a single node;
+    /// `redis://`, `redis+cluster://` and `redis+sentinel://` (`rediss` for TLS) keep them where
+    /// every node can read them. The URL may hold a password, so only its scheme is ever printed.
     #[serde(serialize_with = "scheme")]
     pub url: Secret,
-    /// The password of `user` at Redis, as it is.
+    /// The password of `user` at Redis.
     pub password: Secret,
-    /// A file that holds it instead.
+    /// A file with this password.
     pub password_file: PathBuf,
     /// The password for Sentinels.
     pub sentinel_password: Secret,
-    /// A file that holds it instead.
+    /// A file with this password.
     pub sentinel_password_file: PathBuf,
-    /// Who vouches for Redis, and who this node is, where the URL says TLS.
+    /// The authority that signs Redis' certificate, and this node's own certificate, if the URL
+    /// demands TLS.
     pub tls: TlsSettings,
-    /// The rest of what Redis is talked to with. What is here and in a field above is
-    /// taken from above.
+    /// The other settings of the connection to Redis. The fields above override them.
     #[serde(flatten)]
     pub redis: store::redis::Settings,
 }

@@ -1,4 +1,4 @@
-//! A `tls` table: the files that prove to a peer who we are, and to us who it is.
+//! A `tls` table: the files with which two ends authenticate each other.
 
 use std::path::{Path, PathBuf};
 
@@ -11,15 +11,15 @@ use crate::files;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TlsSettings {
-    /// Certificates of those who may vouch for the other end.
+    /// Certificates of the authorities that sign the other end's certificate.
     pub ca_file: PathBuf,
-    /// The certificate that is shown to the other end.
+    /// The certificate that is sent to the other end.
     pub cert_file: PathBuf,
-    /// Its key.
+    /// The key of that certificate.
     pub key_file: PathBuf,
 }
 
-/// What was in the files. Empty where there is none.
+/// The contents of the files; empty for a file that is not configured.
 #[derive(Debug, Default)]
 pub(crate) struct Pem {
     pub(crate) ca: String,
@@ -28,12 +28,12 @@ pub(crate) struct Pem {
 }
 
 impl TlsSettings {
-    /// Is nothing written?
+    /// Is no file configured?
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Reads the files. `at` is the table, to be named where one cannot be read.
+    /// Reads the files. `at` names the table in an error.
     pub(crate) fn read(&self, at: &str) -> Result<Pem, String> {
         let text = |key: &str, path: &Path| match path.as_os_str().is_empty() {
             true => Ok(String::new()),

@@ -1,4 +1,4 @@
-//! The smallest client of Streamable HTTP that these tests get along with.
+//! A minimal client of Streamable HTTP for these tests.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -8,12 +8,12 @@ pub(crate) struct Client {
     http: reqwest::Client,
     url: String,
     session: String,
-    /// What the server said of itself.
+    /// The server's `serverInfo`.
     pub(crate) server: Value,
 }
 
 impl Client {
-    /// Shakes hands.
+    /// Does the handshake.
     pub(crate) async fn initialize(url: &str) -> Result<Self> {
         let (http, url) = (reqwest::Client::new(), url.to_owned());
         let (session, server) = (String::new(), Value::Null);
