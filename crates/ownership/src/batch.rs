@@ -1,4 +1,4 @@
-//! Entries on their way into a session's log.
+//! Batches of entries for a session's log.
 
 use std::time::Duration;
 
@@ -9,29 +9,30 @@ use crate::{Record, Token};
 
 /// Consecutive entries for one session's log, under its owner's token.
 ///
-/// An empty batch may prolong the session's life, trims the log to the floor, and is
-/// refused with a hole where the log's end was lost. The owner of an idle session sends one
-/// when the floor rises; otherwise the log would keep entries that no client can resume from.
+/// An empty batch may refresh the session's time to live and trims the log to the floor. The
+/// store refuses it with a hole if it has lost the end of the log. The owner of an idle session
+/// sends one when the floor rises; otherwise the log would keep entries that no client can resume
+/// from.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// Whose log.
+    /// The session of the log.
     pub session: SessionId,
     /// The token of its owner.
     pub token: Token,
     /// The number of the first entry; each further one is one more. In an empty batch,
     /// the number that the next entry will have.
     pub first: u64,
-    /// The oldest number still replayable; the log drops what is below. An owner never
-    /// lowers it. Its distance to the newest number is what bounds the log.
+    /// The oldest number that can still be replayed; the log drops the entries below it. An owner
+    /// never lowers it. Its distance to the newest number bounds the log.
     pub floor: u64,
-    /// The entries, encoded. Kept as they are, not copied: each should own its bytes and
-    /// not be a slice of something larger.
+    /// The entries, encoded. They are kept without a copy: each should own its bytes and not be a
+    /// slice of something larger.
     pub entries: Vec<Bytes>,
-    /// How long the session outlives this batch if nothing else happens to it, and the
-    /// batch [prolongs](Batch::prolongs) its life.
+    /// Time to live of the session, if the batch [refreshes](Batch::prolongs) it and nothing else
+    /// does.
     pub ttl: Duration,
-    /// The session's time to live begins anew; else it goes on. Not every batch needs to:
-    /// for the store that is as much work as to append. A re-assertion always does.
+    /// Does the batch refresh the session's time to live? Not every batch needs to: for the store
+    /// a refresh is as much work as an append. A re-assertion always does.
     pub prolongs: bool,
 }
 
@@ -39,11 +40,11 @@ pub struct Batch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
     /// The last number of the batch; of an empty one, the number before its first.
-    /// `None` where nothing was ever numbered.
+    /// `None` if no entry ever had a number.
     pub through: Option<u64>,
 }
 
-/// What a claimant is given.
+/// What a successful claim returns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claimed {
     /// The session, now the claimant's.
@@ -52,11 +53,11 @@ pub struct Claimed {
     pub log: Vec<(u64, Bytes)>,
 }
 
-/// What a claimant knows about the owner it replaces.
+/// The owner that a claim expects in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// It is this one (dead, or this very node).
+    /// This owner (dead, or this very node).
     Token(Token),
-    /// That owner, whichever it was, has released the session.
+    /// Any owner, if it has released the session.
     Released,
 }

@@ -1,15 +1,15 @@
 //! The failure detector for one peer: whether a process whose link broke is dead.
 //!
-//! [`FailureDetector`] takes how each attempt to connect failed and what the store holds about
-//! the peer's lease. It answers what to do next: read the lease, pause, have the peer marked
-//! dead, or stop. The evidence is weighed in `evidence.rs`. Nothing here connects, reads a
-//! store, waits or reads a clock.
+//! [`FailureDetector`] receives how each attempt to connect failed and what the store holds about
+//! the peer's lease. It returns the next action: read the lease, pause, have the peer marked
+//! dead, or stop. `evidence.rs` weighs the evidence. Nothing here connects, reads a store, waits
+//! or reads a clock.
 
 use crate::evidence::{Evidence, Look};
 use crate::{Incarnation, Presence};
 
-/// How long the store may take to answer a look at a peer's lease, in milliseconds. A look that
-/// takes longer counts as failed.
+/// How long the store may take to return a peer's lease, in milliseconds. A later answer counts
+/// as a failure.
 pub const LOOK_MS: u64 = 500;
 
 /// The pause between two attempts to connect, in milliseconds.
@@ -18,37 +18,37 @@ const PAUSE_MS: u64 = 50;
 /// The pause after [`SHORT_PAUSES`] attempts, in milliseconds.
 const LONG_PAUSE_MS: u64 = 250;
 
-/// So many attempts are [`PAUSE_MS`] apart. By then a dead process has long been found dead.
+/// After this many attempts the pause is longer. By then a dead process has long been marked
+/// dead.
 const SHORT_PAUSES: u32 = 40;
 
-/// How fast living nodes renew and notice.
+/// How fast live nodes renew their leases and detect broken links.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// A living node renews its lease this often, in milliseconds.
+    /// A live node renews its lease at this interval, in milliseconds.
     pub renew_ms: u64,
-    /// A living node notices within this time that a link broke, in milliseconds, and renews its
-    /// lease then.
+    /// A live node detects a broken link within this time, in milliseconds, and then renews its
+    /// lease.
     pub notice_ms: u64,
 }
 
 /// Why an attempt to connect failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// Nothing listens at the peer's address.
+    /// No process listens at the peer's address.
     Refused,
     /// Another process of the cluster answers there and advertises that address.
     Superseded,
-    /// Anything else, a timeout among them. Proves nothing of the peer.
+    /// Any other failure, such as a timeout. It proves nothing about the peer.
     Unreachable,
 }
 
-/// What this node knows of its links to the peer, whichever of the two made them.
+/// The links between this node and the peer, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Links {
-    /// One is up.
+    /// A link is up.
     pub is_up: bool,
-    /// Whether the peer's system closed one in order and none was made since. `None`: there was
-    /// never one.
+    /// Did the peer's system close the last link in order? `None`: there was no link yet.
     pub was_closed: Option<bool>,
 }
 
@@ -76,18 +76,20 @@ pub struct Found<'a> {
 /// What is known of the peer after a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing is proved: pause, then connect again.
+    /// Not proved: pause, then connect again.
     Undecided,
     /// It is dead. Have the store mark it; if the store does not, pause and connect again.
     Dead {
-        /// The number of the renewal that it was found dead by: a later one is a sign of life.
+        /// The number of the renewal at which it was found dead. A later renewal proves that it
+        /// is alive.
         renewal: u64,
     },
-    /// The store holds no lease of it: it was marked dead, or has left, or its lease is over.
+    /// The store holds no lease of the peer: it was marked dead, has left, or its lease expired.
     Gone,
 }
 
-/// Watches one peer from when its link broke, or was first wanted, until a link is up.
+/// Watches one peer from the end of its link, or the first attempt to connect, until a link is
+/// up.
 pub struct FailureDetector {
     evidence: Evidence,
     attempts: u32,
@@ -96,7 +98,7 @@ pub struct FailureDetector {
 }
 
 impl FailureDetector {
-    /// Begins to watch a peer that there is no link to.
+    /// Starts to watch a peer without a link.
     pub fn new(now_ms: u64, Timing { renew_ms, notice_ms }: Timing) -> Self {
         let evidence = Evidence::new(now_ms, (renew_ms, notice_ms));
         Self { evidence, attempts: 0, was_closed: false }
@@ -130,7 +132,7 @@ impl FailureDetector {
         Next::Look
     }
 
-    /// The store has answered a look. `own`: this node.
+    /// The store has returned the peer's presence. `own`: this node.
     pub fn looked(&mut self, own: Incarnation, found: Found<'_>) -> Verdict {
         let Found { asked_ms, answered_ms, presence } = found;
         match presence {
@@ -155,8 +157,8 @@ impl FailureDetector {
         }
     }
 
-    /// The store did not answer a look within [`LOOK_MS`]. The peer may be unable to renew for
-    /// the same reason, so the time until now proves nothing.
+    /// The store did not answer within [`LOOK_MS`]. The peer may be unable to renew for the same
+    /// reason, so the time until now proves nothing.
     pub fn look_failed(&mut self, now_ms: u64) {
         self.evidence.begin_again(now_ms);
     }

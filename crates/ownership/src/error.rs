@@ -1,4 +1,4 @@
-//! Why the store did not do it, and so whose turn it is.
+//! Why the store refused an operation, and what its caller does next.
 
 use std::io;
 
@@ -7,8 +7,8 @@ use crate::{Incarnation, Owner};
 /// Why an operation was not done.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The store cannot be reached or did not answer in time. Whether it did the thing
-    /// is unknown; sending the same again is safe.
+    /// The store cannot be reached or did not answer in time. Whether it performed the operation
+    /// is unknown; sending the same operation again is safe.
     #[error("the store is unavailable; try again")]
     Unavailable(#[source] io::Error),
     /// The store holds no such session: never made, expired, evicted, or forgotten by a
@@ -16,32 +16,32 @@ pub enum Error {
     /// not exist.
     #[error("the session is not in the store; its owner may re-assert it")]
     Missing,
-    /// The session belongs to another token. Where that is one from before the
-    /// caller's own ([`crate::Record::came_after`]), a claim was forgotten: re-assert.
-    /// Else the caller has been deposed, and stops.
+    /// The session belongs to another token. If that token is older than the caller's
+    /// ([`crate::Record::came_after`]), the store forgot a claim: re-assert. Otherwise the caller
+    /// was deposed and must stop.
     #[error("the session is owned by token {} of node {}; stop serving it", .0.token, .0.node)]
     Fenced(Owner),
     /// The session was released under the caller's own token. No owner acts under that token
     /// again; claim the session with a new one.
     #[error("the session was released under this token; claim it with a new one")]
     Released,
-    /// The session is over.
+    /// The session has ended.
     #[error("the session has ended; open a new one")]
     Ended,
-    /// Entries are missing before the batch. Send again everything after `last` that
+    /// Entries are missing before the batch. The owner sends again everything after `last` that
     /// can still be replayed.
     #[error("the log has a hole before the batch; send again what follows entry {last:?}")]
     Hole {
-        /// The last number that the log holds; `None` where it holds nothing.
+        /// The last number that the log holds; `None` if it is empty.
         last: Option<u64>,
     },
-    /// This incarnation was marked dead. It stops, and comes back as a new one.
+    /// This incarnation was marked dead. The process stops; a new one gets a new incarnation.
     #[error("this incarnation was marked dead by {by}; start a new one")]
     MarkedDead {
-        /// Who marked it.
+        /// The node that marked it.
         by: Incarnation,
     },
-    /// The caller's lease is gone. It renews before it says anything about others.
+    /// The caller's lease has expired. It renews the lease before it writes about other nodes.
     #[error("this incarnation holds no lease; renew it first")]
     LeaseGone,
 }

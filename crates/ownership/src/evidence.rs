@@ -1,55 +1,55 @@
 //! The evidence that a peer is dead whose link broke and which refuses connections.
 //!
-//! Two things look alike from another node: a process that was killed, and a firewall that is
-//! loaded anew between two nodes that live. They differ in this:
+//! Other nodes cannot tell these two apart directly: a process that was killed, and a firewall
+//! that is reloaded between two live nodes. They differ in this:
 //!
 //! - The system of a killed process closes its links in order. A firewall cannot, it only
-//!   resets them. (The system resets as well where the process left bytes unread.)
-//! - A node that lost a link renews its lease at once, and then the lease does not list that
-//!   link any more. And every living node renews its lease at a known interval.
+//!   resets them. (The system also resets a link if the process left bytes unread.)
+//! - A node that lost a link renews its lease at once, and the lease then no longer lists that
+//!   link. And every live node renews its lease at a known interval.
 //!
-//! So a peer is dead when its system closed the link and its lease was not renewed for a
-//! moment and still lists the link; or, however the link ended, when its lease was not renewed
-//! for longer than a living node takes. All that time its address must refuse. Renewals are
-//! numbered, so the number in the lease shows them without any clock. A node that is
-//! taken for dead in error, since it lives and cannot renew, stops when it finds the mark:
-//! nothing happens twice.
+//! A peer is dead when its system closed the link and its lease was not renewed for a moment and
+//! still lists the link. It is also dead, however the link ended, when its lease was not renewed
+//! for longer than a live node takes. During all that time its address must refuse connections.
+//! Renewals are numbered, so the number in the lease shows them without a clock. A live node that
+//! cannot renew may be marked dead in error. It stops when it finds the mark, so nothing is done
+//! twice.
 //!
-//! Another process that is found at the peer's address counts as a refusal, and as a link that
-//! was closed in order: the system of a replaced process has closed its links.
+//! Another process at the peer's address counts as a refusal, and as a link that was closed in
+//! order: the system of a replaced process has closed its links.
 
-/// Fewest refusals in a row that count: one alone may be a listener that is late.
+/// Fewest consecutive refusals that count: a single one may be a listener that starts late.
 const REFUSALS_MIN: u32 = 3;
 
-/// For how long a peer whose system closed the link must not have renewed, in milliseconds.
-/// Longer than a living node takes to renew.
+/// How long a peer whose system closed the link must not have renewed, in milliseconds. Longer
+/// than a live node takes to renew.
 const STILL_MS: u64 = 200;
 
-/// How long it may take until it is noticed that a link has ended which ended together with
-/// the one that broke, in milliseconds. One that is up for longer is up.
+/// How long this node may take to detect the end of a link that ended together with the one that
+/// broke, in milliseconds. A link that is up for longer counts as up.
 const NOTICE_MS: u64 = 100;
 
-/// How much later than its time something may come, in milliseconds.
+/// How late a timer may fire, in milliseconds.
 const LATE_MS: u64 = 250;
 
-/// What is known of a peer. Times are milliseconds of the node's clock.
+/// The evidence about a peer. Times are milliseconds of the node's clock.
 pub(crate) struct Evidence {
     /// When the link broke.
     broke: u64,
-    /// Since when no sign of life was seen.
+    /// Since when no renewal was seen.
     since: u64,
     refusals: u32,
-    /// The number of the renewal that the last look found.
+    /// The number of the renewal that the last read of the lease returned.
     renewal: Option<u64>,
-    /// A sign of life was seen since the link broke.
+    /// A renewal was seen since the link broke.
     lives: bool,
-    /// Another process was last found to be at its address.
+    /// Another process was last found at its address.
     superseded: bool,
-    /// Longer than a living node takes from one renewal to the next.
+    /// Longer than a live node takes from one renewal to the next.
     overdue: u64,
 }
 
-/// A look at a peer's lease.
+/// One read of a peer's lease.
 #[derive(Clone, Copy)]
 pub(crate) struct Look {
     /// When the store was asked for it.
@@ -65,8 +65,8 @@ pub(crate) struct Look {
 }
 
 impl Evidence {
-    /// A link broke. Living nodes renew each `renews` milliseconds, and take `notices` to
-    /// notice a broken link: then they do nothing until they have renewed.
+    /// A link broke. Live nodes renew at an interval of `renews` milliseconds, and detect a
+    /// broken link within `notices`; then they do nothing until they have renewed.
     pub(crate) fn new(now: u64, (renews, notices): (u64, u64)) -> Self {
         let overdue = (renews + renews / 4).max(notices) + LATE_MS;
         Self {
@@ -80,17 +80,18 @@ impl Evidence {
         }
     }
 
-    /// The peer's address refused a connection. Is it time to look at its lease?
+    /// The peer's address refused a connection. Returns whether to read its lease now.
     pub(crate) fn refused(&mut self) -> bool {
         self.refusals = self.refusals.saturating_add(1);
         self.superseded = false;
-        // The first look only finds the number of the renewal.
+        // The first read only gets the number of the renewal.
         self.refusals == 1 || self.refusals >= REFUSALS_MIN
     }
 
-    /// Another process of the cluster is at the peer's address. Is it time to look at its
-    /// lease? Counts as a refusal, and as if the peer's system had closed the link: a process
-    /// that was replaced has ended. One that lives behind the same address renews its lease.
+    /// Another process of the cluster is at the peer's address. Returns whether to read the
+    /// peer's lease now. It counts as a refusal, and as if the peer's system had closed the link:
+    /// a process that was replaced has ended. A live process behind the same address renews its
+    /// lease.
     pub(crate) fn superseded(&mut self) -> bool {
         let looks = self.refused();
         self.superseded = true;
@@ -102,28 +103,28 @@ impl Evidence {
         self.superseded
     }
 
-    /// It did not refuse: something is there, or the network is not.
+    /// The attempt failed in another way: a process listens there, or the network is broken.
     pub(crate) fn not_refused(&mut self) {
         self.refusals = 0;
         self.superseded = false;
     }
 
-    /// A sign of life was seen, or the store does not answer: then the peer may be unable to
-    /// renew for the same reason.
+    /// A renewal was seen. Or the store does not answer: the peer may be unable to renew for the
+    /// same reason.
     pub(crate) fn begin_again(&mut self, now: u64) {
         self.since = now;
         self.renewal = None;
     }
 
-    /// A link in the other direction is still up. Where that ended together with this one, this
-    /// is noticed in a moment.
+    /// A link in the other direction is still up. If it ended together with this one, this node
+    /// detects that soon.
     pub(crate) fn is_linked(&mut self, now: u64) {
         self.lives |= now.saturating_sub(self.broke) >= NOTICE_MS;
         self.refusals = 0;
         self.begin_again(now);
     }
 
-    /// Takes a look at its lease. Is it dead?
+    /// Weighs one read of the lease. Returns whether the peer is dead.
     pub(crate) fn weigh(&mut self, look: Look) -> bool {
         // A store that fails over may forget renewals: a lower number is no sign of life.
         let renewed = self.renewal.is_some_and(|before| look.renewal > before)
@@ -133,8 +134,8 @@ impl Evidence {
             self.begin_again(look.answered);
         }
         if self.renewal.is_none() && !conversation::mutant!("detector.count_from_the_break") {
-            // For how long it has not renewed is known only from the first look on. The link
-            // may have broken long before, while the address was out of reach.
+            // The time without a renewal counts from the first read only. The link may have
+            // broken long before, while the address could not be reached.
             self.since = self.since.max(look.asked);
         }
         self.renewal = Some(look.renewal);
@@ -142,8 +143,8 @@ impl Evidence {
         if self.refusals < REFUSALS_MIN {
             return false;
         }
-        // The answer is not older than the question, but may have been read much later: by a node
-        // that stood still meanwhile.
+        // The answer is not older than the request, but a node that was suspended may have read
+        // it much later.
         let still = look.asked.saturating_sub(self.since);
         let at_once = (look.closed || self.superseded)
             && !self.lives
@@ -160,9 +161,9 @@ mod tests {
     /// By the defaults: a lease is renewed each second.
     const RENEWS: (u64, u64) = (1_000, 900);
 
-    /// When a peer is found dead that was tried each 50 ms for `until` ms after its link
-    /// broke. It renewed at these times after the break, and 300 ms before; from `unlinked`
-    /// on its lease does not tell of the link.
+    /// Returns when a peer is found dead that refuses a connection each 50 ms until `until` ms
+    /// after its link broke. It renewed at these times after the break, and 300 ms before; from
+    /// `unlinked` on its lease does not list the link.
     fn found_dead(closed: bool, renewals: &[u64], unlinked: u64, until: u64) -> Option<u64> {
         let broke = 10_000;
         let mut evidence = Evidence::new(broke, RENEWS);
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn two_nodes_between_which_every_link_is_reset_both_live() {
-        // It lost its link as well, and so renews at once, and then as always.
+        // It lost its link as well, so it renews at once, and then at its interval.
         assert_eq!(found_dead(false, &[20, 1_020, 2_020, 3_020, 4_020], 20, 5_000), None);
         assert_eq!(found_dead(true, &[20, 1_020, 2_020, 3_020, 4_020], 20, 5_000), None);
     }
@@ -219,7 +220,7 @@ mod tests {
         }
         let look =
             |asked, renewal| Look { asked, answered: asked, renewal, linked: true, closed: true };
-        // It comes back, and the peer renews in a moment.
+        // The address accepts again, and the peer renews soon after.
         assert!(!evidence.weigh(look(10_000, 7)));
         assert!(!evidence.weigh(look(10_150, 8)));
         assert!(!evidence.weigh(look(10_300, 8)));
@@ -246,7 +247,7 @@ mod tests {
         assert_eq!(dead(0), Some(250));
         assert_eq!(dead(15), Some(250));
         assert_eq!(dead(95), Some(300));
-        // It was up when the first had long broken.
+        // It was up long after the first had broken.
         assert_eq!(dead(100), Some(1_650));
     }
 

@@ -1,9 +1,9 @@
 //! Which primaries keep the store's data, and for how long each has.
 //!
-//! A primary that was not there before may have forgotten what was written last. Owners then
-//! write their sessions anew, and until they had time to, no other node claims one.
-//! [`FailoverTracker`] takes the primaries that answered and says for each session in which
-//! generation it is and how far stabilisation is. It reads no clock and asks no store.
+//! A new primary may have lost the last writes of the one before. Owners then re-assert their
+//! sessions, and until they had time to, no other node claims one. [`FailoverTracker`] receives
+//! the primaries that answered. It returns the generation and the stabilisation of each session's
+//! primary. It reads no clock and calls no store.
 
 use crate::machine::{Claimable, Stabilisation};
 use crate::rules::rule;
@@ -15,28 +15,28 @@ const IN_PROCESS: PrimaryId = PrimaryId(0);
 /// What this node knows of the primary that keeps a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation {
-    /// Rises with each primary that was not there before; 0 before the first one.
+    /// Rises with each new primary; 0 before the first one.
     pub number: u64,
-    /// How far stabilisation is, of the session's primary and of the leases': these say which
-    /// node is gone.
+    /// The stabilisation of the session's primary and of the primary of the leases, which decide
+    /// whether a node is gone.
     pub stabilisation: Stabilisation,
     /// In which generations a node other than the owner may have claimed the session.
     pub claimable: Claimable,
-    /// By which primary that is judged. `None`: it is not known which one keeps the session, or
-    /// the store never fails over.
+    /// The primary of which this is known. `None`: the primary of the session is unknown, or the
+    /// store never fails over.
     pub primary: Option<PrimaryId>,
 }
 
-/// What a look at the primaries showed.
+/// The result of an observation of the primaries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observed {
-    /// A primary was not there before.
+    /// A primary is new.
     pub any_new: bool,
-    /// So the store has failed over: others were there before.
+    /// Others were there before it: the store has failed over.
     pub failed_over: bool,
 }
 
-/// The primaries as this node knows them. As many as the store has.
+/// The primaries that this node knows; as many as the store has.
 #[derive(Clone, Debug)]
 pub struct FailoverTracker {
     /// How long stabilisation takes, in milliseconds.
@@ -68,8 +68,8 @@ impl FailoverTracker {
         Self { stabilisation_ms, known: Vec::new(), newest: 0 }
     }
 
-    /// Takes the primaries that answered. Those that are not among them stay as they were
-    /// until others have their slots: a primary that is slow once has forgotten nothing.
+    /// Records the primaries that answered. The others stay unchanged until a new primary has
+    /// their slots: a slow primary has lost nothing.
     pub fn observe(&mut self, primaries: Vec<Primary>, now_ms: u64) -> Observed {
         let before = std::mem::take(&mut self.known);
         let mut any_new = false;
@@ -142,9 +142,9 @@ impl FailoverTracker {
         self.known.iter().all(|known| self.stabilisation_of(known, now_ms) == Stabilisation::Done)
     }
 
-    /// Does a lease that is not there prove that its node may not act? Not before the primary that
-    /// keeps the leases has kept them for as long as one lasts: it may have forgotten the last
-    /// renewals, or its clock may be ahead of the one before.
+    /// Does an expired lease prove that its node may not act? Not before the primary of the
+    /// leases has kept them for as long as a lease lasts: it may have lost the last renewals, or
+    /// its clock may be ahead of its predecessor's.
     pub fn lapse_proves(&self, leases: impl Fn() -> u16, now_ms: u64, lease_ms: u64) -> bool {
         self.holder(leases).is_some_and(|holder| {
             holder.primary.id == IN_PROCESS

@@ -1,8 +1,8 @@
 //! How long requests wait at an owner that lost its lease.
 //!
-//! An owner without a lease does nothing for a session, and it cannot know whether another node
-//! takes the session over. A request of which the client has received nothing waits for the
-//! lease to come back, and is given up after the hold time.
+//! An owner without a lease does nothing for a session, and cannot know whether another node
+//! takes the session over. A request of which the client has received nothing waits until the
+//! lease is renewed, and is given up after the hold time.
 
 /// Since when the owner of a session may not act.
 #[derive(Clone, Copy, Debug, Default)]
@@ -11,17 +11,17 @@ pub struct Lapse {
 }
 
 impl Lapse {
-    /// The owner may act. Could it not before?
+    /// The owner may act. Returns whether it could not before.
     pub fn over(&mut self) -> bool {
         self.since.take().is_some()
     }
 
-    /// The owner may not act now. Only the first call since it could counts.
+    /// The owner may not act. Only the first call since it could act sets the time.
     pub fn lasts(&mut self, now_ms: u64) {
         self.since.get_or_insert(now_ms);
     }
 
-    /// Until when requests wait, by the clock of [`Lapse::lasts`]. `None` where the owner may act.
+    /// Until when requests wait, by the clock of [`Lapse::lasts`]. `None` if the owner may act.
     pub fn waits_until(&self, hold_ms: u64) -> Option<u64> {
         Some(self.since?.saturating_add(hold_ms))
     }

@@ -1,11 +1,10 @@
 //! Who may act for a session, and what follows from that: pure decisions.
 //!
-//! Everything that a node of a cluster decides about the ownership of sessions is here: what an
+//! Every decision of a cluster node about the ownership of sessions is here. These are: what an
 //! owner writes next ([`machine`]), when another node may take a session over, which node is
-//! dead, and what becomes of a client's request when the owner of its session is lost. State
-//! and time come in, decisions go out. There is no `async`, clock, socket or lock: `cluster`,
-//! `store` and `actors` perform what is decided here, and the simulator in `tests` drives the
-//! same code.
+//! dead, and what happens to a client's request when the owner of its session is lost. State and
+//! time are inputs; decisions are outputs. There is no `async`, clock, socket or lock. `cluster`,
+//! `store` and `actors` perform the decisions, and the simulator in `tests` drives the same code.
 
 mod batch;
 pub mod detector;

@@ -1,64 +1,64 @@
 //! Where a session is, and whether it may be claimed: pure decisions.
 //!
-//! The caller reads the record and the owner's presence from the store, and says whether its
-//! own lease was held from before the question until after the answer: a node that was away
-//! cannot say who is gone, because it may be itself that is.
+//! The caller reads the record and the owner's presence from the store. It also passes whether
+//! its own lease was valid from before the request until after the answer: a node that was
+//! suspended cannot decide which node is gone, since it may be gone itself.
 
 use crate::rules::rule;
 use crate::validity::LeaseValidity;
 use crate::{Claimed, Error, Expected, Incarnation, Presence, Record, RecordStatus};
 
-/// What a session's record says of where it is.
+/// Where a session is, according to its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// Nowhere: it has ended.
+    /// It has ended.
     Ended,
-    /// The record names this node.
+    /// At this node.
     Here,
-    /// The record names another node: its presence decides, see [`claimable`].
+    /// At another node, if its presence proves that; see [`claimable`].
     At(Incarnation),
-    /// It may be claimed.
+    /// At no node: it may be claimed.
     Ownerless(Cause),
 }
 
 /// Why a session may be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Its owner gave it up.
+    /// Its owner released it.
     Released,
-    /// Its owner's lease is gone.
+    /// Its owner's lease expired.
     Lapsed,
-    /// Its owner's process is known to be dead.
+    /// Its owner's process is dead.
     Dead,
-    /// This node owns it and lacks it.
+    /// The record names this node, which does not have it.
     Own,
 }
 
-/// Who claims a session that has no owner.
+/// The node that claims a session without an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claimant {
-    /// The node that looks for it, which goes on with it.
+    /// The node that looks for the session, which then serves it.
     This,
-    /// The node that looks for it, which releases it at once: the record names this node as the
-    /// owner, so no other node may claim the session.
+    /// The node that looks for the session, which then releases it: the record names this node as
+    /// the owner, so no other node may claim the session.
     ThisForAnother,
-    /// Another node, which this one asks.
+    /// Another node, at the request of this one.
     Another,
 }
 
-/// Why nothing can be decided now. The same question may be decided a moment later.
+/// Why the location cannot be decided now. A later attempt may succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undecided {
-    /// The store failed over a moment ago, and what it forgot may not be put back yet.
+    /// The store failed over recently, and owners may not have re-asserted their sessions yet.
     Stabilisation,
-    /// The store was out of reach of this node a moment ago, so other nodes may not have renewed
+    /// This node could not reach the store until recently, so other nodes may not have renewed
     /// their leases yet.
     OutOfReach,
-    /// This node held no lease the whole time.
+    /// This node did not hold a lease the whole time.
     NoLease,
 }
 
-/// Where a session is by its record. `own`: the node that asks.
+/// The location of a session according to its record. `own`: this node.
 pub fn of_record(record: &Record, own: Incarnation) -> Location {
     match record.status {
         RecordStatus::Ended => Location::Ended,
@@ -68,8 +68,8 @@ pub fn of_record(record: &Record, own: Incarnation) -> Location {
     }
 }
 
-/// There is no record: is the session unknown? Its owner may be about to put it back, and a
-/// node that was away may have asked a primary that was replaced.
+/// There is no record: is the session unknown? Its owner may be about to re-assert it, and a
+/// suspended node may have read from a primary that was replaced.
 pub fn is_unknown(is_stable: bool, lease_held: bool) -> Result<(), Undecided> {
     match (is_stable || !rule!(WaitsOutStabilisation), lease_held || !rule!(UnknownByLease)) {
         (false, _) => Err(Undecided::Stabilisation),
@@ -78,7 +78,8 @@ pub fn is_unknown(is_stable: bool, lease_held: bool) -> Result<(), Undecided> {
     }
 }
 
-/// Is a lease that is gone that of a node that does not renew it? If that is not known, why.
+/// Does an expired lease prove that its node does not renew it? If that is not known, returns
+/// why.
 ///
 /// `outlasts_failover`: the primary has kept the leases for as long as one lasts, see
 /// [`crate::failover::FailoverTracker::lapse_proves`].
@@ -97,9 +98,9 @@ pub fn lapse_proof(
     }
 }
 
-/// May a session be claimed whose owner has this presence? `None` while the owner lives.
+/// May a session be claimed whose owner has this presence? `None` while the owner is alive.
 ///
-/// `lapse_proves`: by [`lapse_proof`].
+/// `lapse_proves`: the result of [`lapse_proof`].
 pub fn claimable(
     presence: &Presence,
     lapse_proves: Result<(), Undecided>,
@@ -116,11 +117,12 @@ pub fn claimable(
     }
 }
 
-/// Who claims a session that has no owner for this reason, at a node that a request for it came to.
+/// Which node claims a session without an owner, for this reason, at the node that received a
+/// request for it.
 ///
-/// `is_leaving`: this node takes no sessions any more. `is_stable`: it can say what the store
-/// may have forgotten; one that came a moment ago cannot, where others may have seen more.
-/// `has_taker`: another node is known that takes sessions and can be asked.
+/// `is_leaving`: this node takes no more sessions. `is_stable`: it knows what the store may have
+/// forgotten; a node that has just started does not, while others may. `has_taker`: this node
+/// knows another that takes sessions.
 pub fn claimant(cause: Cause, is_leaving: bool, is_stable: bool, has_taker: bool) -> Claimant {
     let is_new = !is_stable && rule!(WaitsOutStabilisation);
     match cause {
@@ -149,23 +151,23 @@ pub fn may_claim(is_stable: bool, lease_held: bool) -> Result<(), Undecided> {
     }
 }
 
-/// What a claimant makes of the store's answer.
+/// The meaning of the store's answer for the claimant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The session is the claimant's.
     Claimed,
-    /// The claim was done, but the lease was not held meanwhile: the node claims the session
+    /// The claim succeeded, but the lease was not held throughout: the node claims the session
     /// from itself once it holds a lease.
     NoLease,
-    /// Another node was faster, or the session ended.
+    /// Another node claimed the session first, or the session ended.
     Taken,
-    /// Whether the claim was done is not known: the same claim may be sent again.
+    /// The outcome of the claim is not known: the same claim may be sent again.
     NotKnown,
-    /// It was not done.
+    /// The claim failed.
     Failed,
 }
 
-/// What became of a claim. `lease_held`: from before it was sent until it was answered.
+/// The outcome of a claim. `lease_held`: from before it was sent until it was answered.
 pub fn claim_outcome(answer: &Result<Claimed, Error>, lease_held: bool) -> Outcome {
     match answer {
         Ok(_) if lease_held || !rule!(ClaimsByLease) => Outcome::Claimed,
@@ -207,7 +209,7 @@ mod tests {
         assert_eq!(claimant(Cause::Dead, false, false, true), Claimant::Another);
         assert_eq!(claimant(Cause::Dead, false, false, false), Claimant::This);
         assert_eq!(claimant(Cause::Released, true, true, false), Claimant::Another);
-        // Nobody else may claim it.
+        // No other node may claim it.
         assert_eq!(claimant(Cause::Own, false, false, true), Claimant::This);
         assert_eq!(claimant(Cause::Own, true, true, true), Claimant::ThisForAnother);
     }

@@ -51,7 +51,7 @@ pub enum OpResult {
     Done(Result<(), Error>),
 }
 
-/// What that means.
+/// The meaning of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The log holds everything up to this number.
@@ -60,7 +60,8 @@ pub enum Outcome {
     Saved(u64),
     /// The session is owned under another token of this node.
     Reclaimed(Token),
-    /// Another owner has the session, or it has ended. This owner may not act for it any more.
+    /// Another node owns the session, or the session has ended. This owner may not act for it any
+    /// more.
     Deposed,
     /// The session is released.
     Released,
@@ -68,8 +69,8 @@ pub enum Outcome {
     Ended,
 }
 
-/// One session's ownership. What only a failover or a lapsed lease needs is boxed: every
-/// session of a node keeps one of these.
+/// One session's ownership. State that only a failover or a lapse of the lease needs is boxed:
+/// every session of a node has one of these.
 #[derive(Debug)]
 pub struct Ownership {
     session: SessionId,
@@ -94,12 +95,12 @@ pub struct Ownership {
 struct Refresh {
     /// When the next one is due.
     at: u64,
-    /// The next append refreshes, whatever the time, also where there is no entry to append.
+    /// The next append refreshes, whatever the time, even without an entry.
     is_forced: bool,
 }
 
 impl Refresh {
-    /// A time to live begins now.
+    /// A time to live that begins now.
     fn new(now: u64, ttl: Duration) -> Self {
         Self { at: Self::next_at(now, ttl), is_forced: false }
     }
@@ -108,7 +109,7 @@ impl Refresh {
         self.is_forced || now >= self.at
     }
 
-    /// Often enough that the record never expires while the session has an owner.
+    /// Often enough that the record does not expire while the session has an owner.
     fn next_at(now: u64, ttl: Duration) -> u64 {
         if !rule!(Refreshes) {
             return u64::MAX;
@@ -155,8 +156,8 @@ impl Ownership {
 
     /// The record that marks the session as ended. The store may yet fail over to a primary that
     /// has not received it. The node that ended the session therefore keeps this record and
-    /// writes it again after each failover: an ended session, perhaps a stolen one, must not come
-    /// back.
+    /// re-asserts it after each failover. Otherwise an ended session, which may have been stolen,
+    /// could be used again.
     pub fn tombstone(&self) -> Record {
         Record { status: RecordStatus::Ended, ..self.record.clone() }
     }
@@ -201,7 +202,7 @@ impl Ownership {
         self.record.status = RecordStatus::Ended;
     }
 
-    /// When to call [`Ownership::next`] again, if nothing happens before.
+    /// When to call [`Ownership::next`] again if nothing happens before.
     pub fn wake_at(&self) -> Option<u64> {
         match self.phase {
             Phase::Idle => Some(self.attempts.paused_until().unwrap_or(self.refresh.at)),
@@ -209,8 +210,9 @@ impl Ownership {
         }
     }
 
-    /// The operation to perform next, if there is one now; it is in flight from then on.
-    /// `replay_buffer` returns everything that can be replayed, and the number of its first entry.
+    /// The next operation to perform, if there is one now; it counts as in flight.
+    /// `replay_buffer` returns everything that can be replayed, and the number of its first
+    /// entry.
     pub fn next(
         &mut self,
         snapshot: &LeaseSnapshot,
@@ -303,7 +305,7 @@ impl Ownership {
     fn is_to_reassert(&self, snapshot: &LeaseSnapshot) -> bool {
         let by_answer = match self.rewrite {
             Rewrite::No => false,
-            // A tombstone may be written at any time: no session comes back by it.
+            // A tombstone may be written at any time: it restores no session.
             Rewrite::UnderLease => self.goal.is_end() || !self.has_lapsed(snapshot),
             Rewrite::FellBack => true,
         };
@@ -319,9 +321,9 @@ impl Ownership {
         self.generations.claim_sent();
         let mine = self.record.owner;
         let from = self.token_doubt.late_claim().unwrap_or(mine.token);
-        // A claim of unknown outcome is sent again as it was; but not after a failover, which may
-        // have lost it with the claims that other nodes made from it: those nodes would take its
-        // token for an earlier one than theirs.
+        // A claim of unknown outcome is retried unchanged, but not after a failover. The failover
+        // may have lost that claim together with claims that other nodes made from it: those
+        // nodes would take its token for an earlier one than theirs.
         let (expected, failover_generation) = (Expected::Token(from), self.generations.seen());
         let again = self.token_doubt.sent_claim().filter(|claim| {
             claim.expected == expected && claim.failover_generation == failover_generation

@@ -1,4 +1,4 @@
-//! What every node can know about one session.
+//! The record of a session, which every node can read.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,41 +6,41 @@ use std::sync::Arc;
 
 use crate::{Owner, Token};
 
-/// Most tokens that a record remembers from before its owner's; the oldest is forgotten.
+/// Most former tokens in a record; the oldest is dropped.
 pub const FORMER_MAX: usize = 16;
 
-/// One session, as all nodes know it.
+/// The record of one session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// Who owns it, or owned it last.
+    /// The owner, or the last owner.
     pub owner: Owner,
-    /// The tokens before the owner's, newest first, at most [`FORMER_MAX`]. A record
-    /// that falls back to one of them has been through a failover.
+    /// The tokens before the owner's, newest first, at most [`FORMER_MAX`]. A record that falls
+    /// back to one of them has lost a claim in a failover.
     pub former: Vec<Token>,
-    /// Whose endpoint it was opened at.
+    /// The tenant of the session.
     pub tenant: Arc<str>,
     /// The principal that opened it; for any other principal the session is unknown (SES-04).
     pub principal: Digest,
-    /// The revision agreed on, as it is called on the wire. A node that does not know
-    /// it cannot serve the session.
+    /// The negotiated revision, in the form of the protocol. A node that does not know it cannot
+    /// serve the session.
     pub revision: Cow<'static, str>,
     /// The params of the client's `initialize`, as received. They are kept for as long as the
     /// record is, so they are shared and are not a slice of a larger buffer.
     pub initialize: Arc<[u8]>,
-    /// The changes since then, encoded by the session's owner.
+    /// The saved state, encoded by the session's owner.
     pub state: State,
     /// Whether the owner acts for the session.
     pub status: RecordStatus,
 }
 
 impl Record {
-    /// Is `token` one of those before the owner's? A record that holds such a token has
-    /// forgotten a claim; its rightful owner may re-assert itself.
+    /// Is `token` one of those before the owner's? A record that holds such a token has lost a
+    /// claim; its rightful owner may re-assert itself.
     pub fn came_after(&self, token: Token) -> bool {
         self.former.contains(&token)
     }
 
-    /// Makes `new` the owner, and the owner a former one.
+    /// Makes `new` the owner, and the present owner a former one.
     pub fn pass_to(&mut self, new: Owner) {
         self.former.insert(0, self.owner.token);
         self.former.truncate(FORMER_MAX);
@@ -52,26 +52,26 @@ impl Record {
 /// Whether a record's owner acts for the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordStatus {
-    /// It does, as long as its node lives.
+    /// It does, while its node is alive.
     Owned,
     /// The owner has released the session; any node may claim it.
     Released,
-    /// The session is over. The record stays for a while as a tombstone, so that
-    /// nothing late brings the session back.
+    /// The session has ended. The record stays for a while as a tombstone, so that no late write
+    /// restores the session.
     Ended,
 }
 
-/// What changes in a session and must outlive its owner: log level, subscriptions, what
-/// it takes to resume upstream. Opaque here.
+/// The state of a session that must outlive its owner: log level, subscriptions, the state to
+/// resume a server. Opaque here.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
-    /// Rises with every change. A write that comes late cannot put back an older one.
+    /// Rises with every change. A late write cannot replace a newer version.
     pub version: u64,
     /// The state, encoded. Shared, as `initialize` is.
     pub bytes: Arc<[u8]>,
 }
 
-/// A digest of who opened a session: enough to recognise them, not to become them.
+/// A digest of the principal that opened a session: it can be compared, but not reversed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest(pub [u8; 32]);
 

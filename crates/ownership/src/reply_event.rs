@@ -2,9 +2,9 @@
 
 use conversation::{Answer, EventId, Frame};
 
-/// One event of the reply to a connection. Either a single `Answer`, or `Open`, any number of
-/// `Frame`s and perhaps `Abort`. After the last one comes `None`. (A duplex connection is
-/// open from the start and told only frames, and perhaps `Abort`.)
+/// One event of the reply to a connection: either a single `Answer`, or `Open`, any number of
+/// `Frame`s and perhaps `Abort`. `None` follows the last one. (A duplex connection is open from
+/// the start and gets only frames, and perhaps `Abort`.)
 #[derive(Clone, Debug)]
 pub enum ReplyEvent {
     /// The whole answer.
@@ -13,8 +13,8 @@ pub enum ReplyEvent {
     Open {
         /// Does the head name the new session?
         welcome: bool,
-        /// Where the stream can be gone on with if nothing more of it is told; none for
-        /// one that is in no log.
+        /// The event to resume the stream after if no further event arrives; `None` for a stream
+        /// that is in no log.
         at: Option<EventId>,
     },
     /// The stream's next frame.
@@ -23,8 +23,8 @@ pub enum ReplyEvent {
     Abort,
     /// The session has left this owner, and the stream with it.
     Moved,
-    /// The owner lost its lease and did not get it back for as long as requests are held. What
-    /// it did of the request is not known. Only where nothing else was told.
+    /// The owner lost its lease and did not get it back within the hold time. Whether it carried
+    /// out the request is not known. Sent only if no other event was.
     LeaseLost {
         /// How long the request was held, in seconds.
         held_secs: u64,

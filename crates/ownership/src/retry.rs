@@ -1,14 +1,14 @@
 //! When a request whose owner was lost or not found is tried again, and when it is given up.
 //!
 //! [`Retry`] counts the attempts of one routed request. The caller passes the current time in
-//! milliseconds, by any clock that never goes back, and performs the [`Wait`].
+//! milliseconds, by a monotonic clock, and performs the [`Wait`].
 
 /// The waits between attempts to find the owner, in milliseconds; the last one repeats.
 const WAITS_MS: [u64; 7] = [0, 20, 50, 100, 200, 400, 500];
 
-/// How long an owner must have had a request, in milliseconds, before the loss of that owner
-/// counts as a new one although the client received nothing meanwhile. An owner that is lost
-/// earlier each time is tried less and less often, and until the hold time is over.
+/// How long an owner must have had a request, in milliseconds, before its loss counts as a new
+/// one although the client received nothing meanwhile. If owners are lost earlier each time, the
+/// waits grow until the hold time is over.
 const STEADY_MS: u64 = 5_000;
 
 /// What follows an attempt that found no owner.
@@ -16,9 +16,9 @@ const STEADY_MS: u64 = 5_000;
 pub enum Wait {
     /// Try again at once.
     Now,
-    /// Try again after so many milliseconds.
+    /// Try again after this many milliseconds.
     After(u64),
-    /// The request was held for as long as it may be.
+    /// The hold time is over.
     GiveUp,
 }
 
@@ -28,7 +28,7 @@ pub struct Retry {
     tries: usize,
     /// When the first of these attempts ended.
     since: Option<u64>,
-    /// Since when an owner has the request from which the client received nothing yet.
+    /// Since when an owner has the request and the client has received nothing from it.
     attached_since: Option<u64>,
 }
 
@@ -38,8 +38,8 @@ impl Retry {
         Self::default()
     }
 
-    /// How many attempts have ended since the last progress. From the first on, cached
-    /// locations are not used.
+    /// The number of ended attempts since the last progress. After the first, cached locations
+    /// are not used.
     pub fn tries(&self) -> usize {
         self.tries
     }
@@ -110,7 +110,7 @@ mod tests {
         let mut retry = Retry::new();
         assert_eq!(retry.next_wait(0, 20_000), Wait::Now);
         retry.attached(0);
-        // The first owner since the last loss counts, however often it says so.
+        // The first owner since the last loss counts, however often it answers.
         retry.attached(4_000);
         assert_eq!(retry.next_wait(4_999, 20_000), Wait::After(20));
         retry.attached(5_000);

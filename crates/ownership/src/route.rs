@@ -18,7 +18,7 @@ use self::progress::{Kind, LostEnd, Position, Progress};
 use crate::rules::rule;
 use crate::{ReplyEvent, SessionRequest};
 
-/// The final response to what a lost node may or may not have done.
+/// The error text for a request that a lost node may have carried out.
 const LOST: &str = "the node that worked on this was lost; whether it was done is not known";
 
 /// The state of one client's request on its way through the owners of its session.
@@ -32,7 +32,7 @@ pub struct RouteState {
     /// The last message that was forwarded, where it may be the final response to the only request,
     /// or on a resumed stream to a request of an earlier POST.
     last_message: Option<Bytes>,
-    /// The node that was asked last to take the session over has no room for it.
+    /// The node that was asked last to take over the session has no room for it.
     lacked_room: bool,
 }
 
@@ -50,7 +50,7 @@ pub fn is_progress(event: &ReplyEvent) -> bool {
     }
 }
 
-/// What the holder of the connection does next.
+/// The next step of the node that has the client's connection.
 #[derive(Debug)]
 pub enum RouteStep {
     /// Forward this event to the client.
@@ -69,9 +69,9 @@ pub enum RouteStep {
 /// What follows from the answer of a node that was asked to take the session over.
 #[derive(Debug)]
 pub enum TakeOverAnswer {
-    /// That node owns the session: the request is sent there.
+    /// That node owns the session: send the request there.
     IsOwner,
-    /// That node does not.
+    /// That node does not own it.
     Step(RouteStep),
 }
 
@@ -122,7 +122,7 @@ impl RouteState {
     pub fn reply_received(&mut self, event: ReplyEvent) -> RouteStep {
         match event {
             ReplyEvent::Answer(answer) if self.is_open() => self.resume_answered(&answer),
-            // Nothing was done there.
+            // The owner did not begin the request.
             ReplyEvent::Answer(Answer::Refused(Refusal::Moved)) => RouteStep::Locate,
             ReplyEvent::Answer(Answer::Refused(Refusal::Busy)) => self.session_busy(),
             ReplyEvent::Answer(Answer::Refused(Refusal::UnknownSession)) => self.session_unknown(),
@@ -152,7 +152,7 @@ impl RouteState {
             }
             Frame::Message { id, data } => {
                 if self.is_repeated_response(data) {
-                    // The stream is resumed from before it: the client does not get it.
+                    // The stream is resumed from before this message, so it is not forwarded.
                     return RouteStep::AwaitOwner;
                 }
                 self.progress.message_forwarded(*id);
@@ -162,9 +162,9 @@ impl RouteState {
         RouteStep::Forward(ReplyEvent::Frame(frame))
     }
 
-    /// Notes which requests have their final response. Is this a second one? Where an owner and
-    /// the end of its log are lost at once, the next owner sends an error instead of a result that
-    /// was forwarded before.
+    /// Removes the answered request from the pending ones. Returns whether this is a second final
+    /// response: if an owner and the end of its log are lost at once, the next owner sends an
+    /// error instead of a result that was forwarded before.
     fn is_repeated_response(&mut self, data: &Bytes) -> bool {
         match &self.kind {
             Kind::Batch => {
@@ -199,15 +199,15 @@ impl RouteState {
         !self.kind.is_listening() && self.pending.is_empty()
     }
 
-    /// A node that was asked to take the session over has as many sessions as it may. Nothing
-    /// was done there.
+    /// A node that was asked to take over the session has its maximum of sessions. It did
+    /// nothing.
     pub fn no_room_found(&mut self) -> RouteStep {
         self.lacked_room = true;
         RouteStep::LocateLater
     }
 
-    /// A message of this request is too large to be sent between two nodes. It is so each time,
-    /// so nothing is asked again.
+    /// A message of this request is too large to be sent between two nodes. A retry would fail in
+    /// the same way, so there is none.
     pub fn message_too_large(&mut self, bytes_max: u64) -> RouteStep {
         let words = format!(
             "the request or what it returned is larger than two nodes may send to each other: \
@@ -229,7 +229,8 @@ impl RouteState {
         finish([])
     }
 
-    /// The owner is gone, or the session from that node. How far the request came is not known.
+    /// The owner is lost, or the session left that node. How far the request was carried out is
+    /// not known.
     pub fn owner_lost(&mut self) -> RouteStep {
         self.lacked_room = false;
         match self.progress {
@@ -295,8 +296,8 @@ impl RouteState {
         finish([ReplyEvent::Answer(self.errors(&words))])
     }
 
-    /// Marks the request as one that the lost owner may have begun. A message without a request does
-    /// no harm when it is taken twice.
+    /// Marks the request as one that the lost owner may have begun. A message without a request
+    /// can be sent twice without harm.
     fn mark_again(&mut self) {
         if let SessionRequest::Post { again, .. } = &mut self.request {
             *again |= rule!(MarksAgain);
@@ -349,7 +350,7 @@ impl RouteState {
     /// For `secs` no node could take the request. Returns the last events for the client.
     pub fn hold_time_over(&mut self, secs: u64) -> VecDeque<ReplyEvent> {
         if self.is_open() && (self.progress.is_resumable() || self.pending.is_empty()) {
-            // The client comes back by itself.
+            // The client resumes by itself.
             return [ReplyEvent::Abort].into();
         }
         if self.pending.is_empty() {
@@ -367,7 +368,7 @@ impl RouteState {
             )
         };
         if self.is_open() {
-            // The client has no event id to come back with.
+            // The client has no event id to resume with.
             let pending = std::mem::take(&mut self.pending);
             return pending.into_iter().map(|id| message(error(id, &words))).collect();
         }
@@ -385,8 +386,8 @@ impl RouteState {
         [ReplyEvent::Answer(Answer::Refused(refusal))].into()
     }
 
-    /// A node says that the session is unknown, or not this client's. Where a lost owner may have
-    /// ended it, the store is asked which, once.
+    /// A node answered that the session is unknown, or not this client's. If a lost owner may
+    /// have ended it, the store is asked once more.
     pub fn session_unknown(&mut self) -> RouteStep {
         if let Kind::Delete { lost_end: lost_end @ LostEnd::Possible } = &mut self.kind {
             *lost_end = LostEnd::Asked;
@@ -395,9 +396,9 @@ impl RouteState {
         RouteStep::Finish(self.session_refused(Refusal::UnknownSession))
     }
 
-    /// The store holds the end of the session, which was this client's, or nothing of it, which is
-    /// found only where an owner that lives had the time to write it anew. A DELETE that a lost
-    /// owner may have done is answered as done: what its client asked for holds.
+    /// The store holds the end of the session, which was this client's, or no record. The latter
+    /// is decided only after a live owner had time to re-assert the session. A DELETE that a lost
+    /// owner may have carried out is answered as done: the session has ended.
     pub fn session_gone(&mut self) -> RouteStep {
         match self.kind {
             Kind::Delete { lost_end: LostEnd::Possible | LostEnd::Asked } => {
@@ -407,26 +408,26 @@ impl RouteState {
         }
     }
 
-    /// The node drains: a stream that its client resumes is ended here and goes on at another node.
-    /// `None` for a reply that is left to end by itself.
+    /// The node drains: a stream that its client resumes is ended here and continues at another
+    /// node. `None` for a reply that ends by itself.
     pub fn node_leaves(&mut self, retry: u32) -> Option<VecDeque<ReplyEvent>> {
         let Progress::Streaming { position: Position::After(_), is_primed } = self.progress else {
             return None;
         };
         match (is_primed, self.kind.is_listening()) {
             (true, _) => Some([ReplyEvent::Frame(Frame::Retry(retry))].into()),
-            // Clients of these revisions come back only to what broke.
+            // Clients of these revisions resume only after a broken connection.
             (false, true) => Some([ReplyEvent::Abort].into()),
             (false, false) => None,
         }
     }
 
-    /// A stream that cannot go on: its requests end with an error.
+    /// A stream that cannot be resumed: its requests end with an error.
     fn end_lost(&mut self) -> RouteStep {
         self.end_with(LOST)
     }
 
-    /// A stream that ends here, with this error for each request that has no response yet.
+    /// Ends a stream here, with this error for each pending request.
     fn end_with(&mut self, words: &str) -> RouteStep {
         if !self.is_answered() && self.pending.is_empty() {
             return finish([ReplyEvent::Abort]);

@@ -1,31 +1,31 @@
-//! What a client asks of its session, on its way to the owner.
+//! A client's request to its session, as it is sent to the owner.
 
 use conversation::{Event, SinkId};
 use protocol::{Body, Message, Mirrored, RequestId};
 
-/// What a connection comes for.
+/// A request of a client's connection.
 #[derive(Clone, Debug)]
 pub enum SessionRequest {
-    /// The client posted something.
+    /// A POST.
     Post {
-        /// What.
+        /// The message or batch.
         body: Body,
-        /// The headers that mirror it.
+        /// The headers that mirror the body.
         mirrored: Option<Box<Mirrored>>,
-        /// A former owner may have taken it.
+        /// A former owner may have received it.
         again: bool,
     },
-    /// The client opens a stream.
+    /// A GET: the client opens a stream.
     Listen {
         /// `Last-Event-ID`.
         after: Option<String>,
     },
-    /// The client ends the session.
+    /// A DELETE: the client ends the session.
     Delete,
 }
 
 impl SessionRequest {
-    /// What happens to the session. `forwarded`: it came through another node.
+    /// The event for the session. `forwarded`: another node forwarded the request.
     pub fn event(self, sink: SinkId, forwarded: bool) -> Event {
         match self {
             Self::Post { body, mirrored, again } => {
@@ -36,7 +36,7 @@ impl SessionRequest {
         }
     }
 
-    /// Are there requests in it?
+    /// Does it contain requests?
     pub fn asks(&self) -> bool {
         let is_request = |message: &Message| matches!(message, Message::Request(_));
         match self {

@@ -1,26 +1,27 @@
-//! Who owns a session: a token that no two claims share, and the node behind it.
+//! The owner of a session: a token that is unique to one claim, and the node that made the claim.
 
 use std::fmt;
 
 /// The fencing token of one session's owner. A node makes it before it claims the session.
 ///
-/// Tokens are compared for equality, all of them. The counter alone would repeat when a
-/// failover forgets a claim; it only orders, and is one more than any its maker has seen.
+/// Tokens are compared for equality, with both parts. The counter alone would repeat if a
+/// failover lost a claim. The counter only orders tokens: it is one more than any that its node
+/// has seen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token {
-    /// How many owners the session has had, as far as this token's maker knew.
+    /// How many owners the session has had, as far as the claiming node knew.
     pub counter: u64,
-    /// 64 random bits, never used for another token. They stand in event ids too.
+    /// 64 random bits, never used for another token. Event ids contain them too.
     pub random: u64,
 }
 
 impl Token {
-    /// The token of a session that is being made.
+    /// The token of a new session.
     pub const fn first(random: u64) -> Self {
         Self { counter: 1, random }
     }
 
-    /// A token to claim a session with that holds `self`.
+    /// A token to claim a session whose present token is `self`.
     pub const fn next(self, random: u64) -> Self {
         Self { counter: self.counter.saturating_add(1), random }
     }
@@ -45,7 +46,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// One life of a node: 64 random bits, new with every start of the process.
+/// One run of a node: 64 random bits, new with every start of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Incarnation(pub u64);
 
@@ -68,12 +69,12 @@ impl fmt::Debug for Incarnation {
     }
 }
 
-/// Who may act for a session, and where it is.
+/// The owner of a session, and its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
-    /// The token under which it acts.
+    /// The token of the owner.
     pub token: Token,
-    /// The node that holds it.
+    /// The node of the owner.
     pub node: Incarnation,
 }
 

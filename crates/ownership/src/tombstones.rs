@@ -1,10 +1,10 @@
 //! The tombstones of sessions that ended at this node.
 //!
-//! A store that fails over may forget what it was told last, the end of a session too. Then the
-//! session, perhaps a stolen one, would be there again. So the node that ended a session keeps a
-//! tombstone for as long as the store would have, and writes it anew after each failover. It
-//! never ends what is another owner's meanwhile: the store compares tokens. [`Tombstones`] says
-//! what to write; it asks no store and reads no clock.
+//! A store that fails over may lose its last writes, also the end of a session. The session,
+//! which may have been stolen, would then exist again. The node that ended a session therefore
+//! keeps a tombstone for as long as the store would have, and writes it again after each
+//! failover. A tombstone never ends a session that another node owns meanwhile: the store
+//! compares tokens. [`Tombstones`] decides what to write; it calls no store and reads no clock.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,34 +14,35 @@ use protocol::SessionId;
 
 use crate::{Batch, Error, Record, State};
 
-/// Most tombstones that are kept. Then the oldest is dropped before its time: what was written
-/// longest ago is what a failover forgets last. Each takes some hundred bytes.
+/// Most tombstones that are kept. At the limit the oldest is dropped early: a failover loses the
+/// newest writes first. Each takes some hundred bytes.
 pub const KEPT_MAX: usize = 16_384;
 
 /// Most tombstones that [`Tombstones::due`] returns at once.
 pub const DUE_MAX: usize = 64;
 
-/// The wait before what could not be written is written again, in milliseconds.
+/// The wait before a failed write is retried, in milliseconds.
 pub const RETRY_MS: u64 = 200;
 
-/// The shortest time to live that a tombstone is written with, in milliseconds.
+/// The shortest time to live of a written tombstone, in milliseconds.
 const TTL_MIN_MS: u64 = 1_000;
 
-/// That a session has ended.
+/// The tombstone of one session.
 #[derive(Clone, Debug)]
 pub struct Tombstone {
     session: SessionId,
     record: Record,
-    /// In which generation of the store it was written; `None`: in none yet, or that is not known.
+    /// The generation of the store in which it was written; `None`: not written yet, or not
+    /// known.
     generation: Option<u64>,
-    /// In milliseconds of the node's clock.
+    /// When it expires, in milliseconds of the node's clock.
     until: u64,
 }
 
 impl Tombstone {
-    /// That the session of this record ended. It is kept until `until_ms`.
+    /// The tombstone of the session of this record, to be kept until `until_ms`.
     pub fn new(session: SessionId, record: Record, generation: Option<u64>, until_ms: u64) -> Self {
-        // Of the rest nothing is written.
+        // The other fields are not written.
         let state = State { version: record.state.version, bytes: Arc::default() };
         let record = Record { initialize: Arc::default(), state, ..record };
         Self { session, record, generation, until: until_ms }
@@ -52,13 +53,13 @@ impl Tombstone {
         &self.session
     }
 
-    /// Is it to be written in this generation of the store?
+    /// Must it be written in this generation of the store?
     fn is_due(&self, generation: u64) -> bool {
         let is_due = self.generation.is_none_or(|written| written < generation);
         is_due && !conversation::mutant!("tombstones.never_due")
     }
 
-    /// What the store is to write anew: the record, and a log without entries.
+    /// The re-assertion for the store: the record, and a log without entries.
     pub fn reassertion(&self, now_ms: u64) -> (Record, Batch) {
         let batch = Batch {
             session: self.session.clone(),
@@ -73,14 +74,14 @@ impl Tombstone {
     }
 }
 
-/// A tombstone that is to be written.
+/// A tombstone that has to be written.
 #[derive(Clone, Debug)]
 pub struct Due {
-    /// By which [`Tombstones::written`] knows it.
+    /// Its number for [`Tombstones::written`].
     pub number: u64,
-    /// The generation of the store in which it is to be written.
+    /// The generation of the store to write it in.
     pub generation: u64,
-    /// What is to be written.
+    /// The re-assertion to write.
     pub tombstone: Tombstone,
 }
 
@@ -89,15 +90,16 @@ pub struct Due {
 pub enum Kept {
     /// There was room.
     WithRoom,
-    /// The oldest was dropped for it. `is_first`: no other since there were last none.
+    /// The oldest was dropped for it. `is_first`: it is the first drop since the list was last
+    /// empty.
     InsteadOfOldest {
         /// To be logged once.
         is_first: bool,
     },
 }
 
-/// Whether an answer of the store to [`Tombstone::reassertion`] means that it need not be written
-/// again in this generation: it is there, or another owner claimed what had come back.
+/// Whether an answer of the store to [`Tombstone::reassertion`] means that no retry is needed in
+/// this generation: it was written, or another owner claimed the restored session.
 pub fn is_done<T>(answer: &Result<T, Error>) -> bool {
     !matches!(answer, Err(Error::Unavailable(_)))
 }
@@ -107,14 +109,14 @@ pub fn is_done<T>(answer: &Result<T, Error>) -> bool {
 pub struct Tombstones {
     /// The number of the oldest; they are numbered without a hole.
     first: u64,
-    /// All are kept for the same time, so the oldest is over first.
+    /// All are kept for the same time, so the oldest expires first.
     oldest_first: VecDeque<Tombstone>,
-    /// One was dropped before its time since there were last none.
+    /// One was dropped early since the list was last empty.
     dropped: bool,
 }
 
 impl Tombstones {
-    /// Keeps one.
+    /// Adds a tombstone.
     pub fn keep(&mut self, tombstone: Tombstone, now_ms: u64) -> Kept {
         self.drop_expired(now_ms);
         let mut kept = Kept::WithRoom;
@@ -126,15 +128,15 @@ impl Tombstones {
         kept
     }
 
-    /// Is the newest due? A primary that was replaced may have acknowledged the end of a session
-    /// late: then the search for due tombstones after the failover did not find this one yet.
+    /// Must the newest be written? A replaced primary may have acknowledged the end of a session
+    /// late: then the search for due tombstones after the failover did not include this one.
     pub fn is_newest_due(&self, generation: impl FnOnce(&SessionId) -> u64) -> bool {
         let newest = self.oldest_first.back();
         newest.is_some_and(|newest| newest.is_due(generation(&newest.session)))
     }
 
-    /// Some that were not written in the generation that it is now for their session, from a
-    /// number on; at most [`DUE_MAX`].
+    /// The tombstones from a number on that were not written in the present generation of their
+    /// session; at most [`DUE_MAX`].
     pub fn due(
         &mut self,
         from: u64,
@@ -241,7 +243,7 @@ mod tests {
         tombstones.keep(tombstone(1, Some(1), 2_000), 0);
         assert_eq!(due(&mut tombstones, 0, 999, 2), [0, 1]);
         assert_eq!(due(&mut tombstones, 0, 1_000, 2), [1]);
-        // What was written after it had expired is of no use.
+        // A write after its expiry has no use.
         tombstones.written(0, 2);
         assert_eq!(due(&mut tombstones, 0, 1_000, 2), [1]);
         assert!(due(&mut tombstones, 0, 2_000, 2).is_empty());

@@ -1,39 +1,40 @@
 //! The validity of this node's lease: whether the node may act as an owner now.
 //!
-//! [`LeaseValidity`] takes renewals, lost links and the end, and gives the generation of the
-//! lease while the node may act. It is asked before everything that is done
-//! for a session, from every thread, so its state is atomic numbers. It reads no clock: the
-//! caller passes the time. One task renews; everything else may be called from anywhere.
+//! [`LeaseValidity`] receives renewals, lost links and the end of the lease, and returns the
+//! generation of the lease while the node may act. Every thread calls it before each action for a
+//! session, so its state is atomic numbers. It reads no clock: the caller passes the time. One
+//! task renews; every other method may be called from any thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::rules::rule;
 
-/// How leases are kept, in milliseconds; the same at every node.
+/// The timing of leases, in milliseconds; the same at every node.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// How long the store keeps a lease after its renewal.
     pub lease_ms: u64,
-    /// How long a node waits from the answer to one renewal to the next.
+    /// How long a node waits from the answer to one renewal until the next.
     pub renew_ms: u64,
-    /// How much earlier than the store a node takes its lease for over: more than clocks differ.
+    /// How much earlier than the store a node considers its lease expired: more than clocks
+    /// differ.
     pub margin_ms: u64,
 }
 
 impl Timing {
-    /// How long a renewal is good for, counted from when it was sent.
+    /// How long a renewal is valid, counted from when it was sent.
     fn span_ms(self) -> u64 {
         self.lease_ms.saturating_sub(self.margin_ms)
     }
 
-    /// From one answer to the next it takes a node at most so long, unless the store is out of its
-    /// reach. While one node has such answers, no other node's lease runs out for want of them.
+    /// The longest time from one answer to the next, unless the node cannot reach the store.
+    /// While one node gets such answers, no other node's lease expires for lack of them.
     fn heard_ms(self) -> u64 {
         self.renew_ms.saturating_add(self.margin_ms)
     }
 
-    /// How long a node waits for the answer to a renewal: one that does not come is worth a second
-    /// renewal before the lease ends.
+    /// How long a node waits for the answer to a renewal: if none arrives, there is time for a
+    /// second renewal before the lease expires.
     pub fn answer_ms(self) -> u64 {
         self.lease_ms / 3
     }
@@ -43,13 +44,13 @@ impl Timing {
         self.renew_ms / 4
     }
 
-    /// A living node renews within this time after the store can be reached again.
+    /// A live node renews within this time after the store can be reached again.
     fn return_ms(self) -> u64 {
         self.answer_ms() + self.retry_ms() + self.margin_ms / 4
     }
 }
 
-/// Permission to act as an owner, for as long as the lease in the store certainly lasts.
+/// Permission to act as an owner, for as long as the lease in the store is certainly valid.
 ///
 /// All times are milliseconds of this node's clock.
 #[derive(Debug)]
@@ -57,15 +58,15 @@ pub struct LeaseValidity {
     timing: Timing,
     /// When the permission ends; 0 before the first renewal.
     until_ms: AtomicU64,
-    /// When the newest renewal was answered that succeeded; 0 before the first one.
+    /// When the newest successful renewal was answered; 0 before the first one.
     heard_ms: AtomicU64,
-    /// When the store was within reach again after it had been out of reach, or after this process
-    /// stood still; 0: never so.
+    /// When the store could be reached again after an outage, or after this process was
+    /// suspended; 0: neither occurred.
     returned_ms: AtomicU64,
     /// How often the lease was lost.
     generation: AtomicU64,
-    /// How often a lost link was reason to fear that a peer has this node marked dead, and up to
-    /// which of those a renewal has answered.
+    /// How many lost links gave reason to fear that a peer has this node marked dead, and how
+    /// many of them a renewal has refuted.
     doubts: AtomicU64,
     dispelled: AtomicU64,
     /// The number of the newest renewal.
@@ -76,35 +77,35 @@ pub struct LeaseValidity {
     dead: AtomicBool,
 }
 
-/// A renewal under way.
+/// A renewal in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Renewal {
     /// Rises with each renewal of this incarnation.
     pub number: u64,
-    /// The newest renewal whose answer came before this one was sent; 0: none.
+    /// The newest renewal that was answered before this one was sent; 0: none.
     pub acknowledged: u64,
     sent_ms: u64,
-    /// The doubts that it answers if it succeeds.
+    /// The doubts that it refutes if it succeeds.
     doubts: u64,
     /// The generation as it was sent, where the node could act.
     before: Option<u64>,
 }
 
-/// How the lease was lost, as the renewal after that shows.
+/// How the lease was lost, as the next renewal shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Its time was over before the answer came.
+    /// It expired before the answer arrived.
     pub lapsed: bool,
     /// The store still held it.
     pub was_there: bool,
 }
 
-/// What follows from a renewal that succeeded.
+/// The consequences of a successful renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewed {
     /// The lease had been lost before, and a generation began.
     pub lost: Option<Lost>,
-    /// Sessions may have something to do: the node may act again, or in another generation.
+    /// Sessions may have work: the node may act again, or in another generation.
     pub is_news: bool,
 }
 
@@ -126,7 +127,7 @@ impl LeaseValidity {
         }
     }
 
-    /// A lease that is always held: of a node that shares its sessions with no other.
+    /// A lease that is always valid: for a node that shares its sessions with no other.
     pub fn permanent(timing: Timing) -> Self {
         let always = || AtomicU64::new(u64::MAX);
         Self { until_ms: always(), heard_ms: always(), ..Self::new(timing) }
@@ -147,8 +148,8 @@ impl LeaseValidity {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// A renewal is sent now. One task renews, and waits for the outcome of each renewal, or
-    /// gives it up, before the next.
+    /// A renewal is sent now. One task renews. It waits for the outcome of each renewal, or gives
+    /// it up, before the next.
     pub fn begin_renewal(&self, now_ms: u64) -> Renewal {
         Renewal {
             number: self.renewals.fetch_add(1, Ordering::Relaxed) + 1,
@@ -159,8 +160,8 @@ impl LeaseValidity {
         }
     }
 
-    /// A renewal succeeded: the store had no mark of this node's death. `was_there`: the store
-    /// held the lease all the time since the renewal that this one acknowledged.
+    /// A renewal succeeded: the store had no death mark of this node. `was_there`: the store held
+    /// the lease without a gap since the renewal that this one acknowledged.
     pub fn renewed(&self, now_ms: u64, renewal: Renewal, was_there: bool) -> Renewed {
         self.acknowledged.fetch_max(renewal.number, Ordering::Relaxed);
         let until = self.until_ms.load(Ordering::Acquire);
@@ -187,11 +188,11 @@ impl LeaseValidity {
         }
     }
 
-    /// Does a lease of another node that is gone show that this other node is not there to renew
-    /// it? Not while the store is out of reach of this node, nor right after that: it was out of
-    /// reach of the other as well, as far as is known.
+    /// Does another node's expired lease prove that this other node does not renew it? Not while
+    /// this node cannot reach the store, nor right after that: as far as is known, the other node
+    /// could not reach it either.
     pub fn lapse_proves(&self, now_ms: u64) -> bool {
-        // In this order: a return is stored before the answer that shows it.
+        // In this order: a recovery is stored before the answer that shows it.
         let is_out_of_reach = self.is_out_of_reach(now_ms);
         let returned = self.returned_ms.load(Ordering::Acquire);
         let has_waited =
@@ -203,14 +204,14 @@ impl LeaseValidity {
         now_ms.saturating_sub(self.heard_ms.load(Ordering::Acquire)) > self.timing.heard_ms()
     }
 
-    /// A link to a peer was lost: the peer may be about to have this node marked dead. Until a
-    /// renewal that is sent from now on succeeds, the node does not act. Where the store cannot
-    /// be reached the doubt stays: others may be able to reach it.
+    /// A link to a peer was lost: the peer may be about to have this node marked dead. The node
+    /// does not act until a renewal that is sent from now on succeeds. While the store cannot be
+    /// reached the doubt stays: other nodes may be able to reach it.
     pub fn doubt(&self) {
         self.doubts.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Is there a doubt that no renewal has dispelled?
+    /// Is there a doubt that no renewal has refuted?
     pub fn is_doubted(&self) -> bool {
         self.dispelled.load(Ordering::Acquire) < self.doubts.load(Ordering::Acquire)
     }
@@ -226,12 +227,12 @@ impl LeaseValidity {
         self.until_ms.load(Ordering::Acquire)
     }
 
-    /// The node gives its lease up.
+    /// The node gives up its lease.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
     }
 
-    /// Does the node leave?
+    /// Is the node leaving?
     pub fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Acquire)
     }
@@ -305,7 +306,7 @@ mod tests {
         let back = NOW + 2_001;
         renew(&lease, back, true);
         assert!(!lease.lapse_proves(back));
-        // What renews as it should does not prolong that.
+        // A regular renewal does not prolong that.
         renew(&lease, back + 1_000, true);
         renew(&lease, back + 2_000, true);
         assert!(!lease.lapse_proves(back + 2_499) && lease.lapse_proves(back + 2_500));
@@ -317,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_store_that_is_slow_is_not_out_of_reach() {
-        // Two renewals and the margin are all that a lease lasts for.
+        // A lease lasts for two renewals and the margin.
         let slow = Timing { renew_ms: 2_500, ..TIMING };
         let lease = LeaseValidity::new(slow);
         renew(&lease, NOW, false);

@@ -6,28 +6,28 @@ use conversation::mutant;
 const BACKOFF_MIN: u64 = 50;
 /// The longest wait between two attempts, in milliseconds.
 const BACKOFF_MAX: u64 = 2_000;
-/// The wait until the next look during stabilisation, in milliseconds.
+/// The wait before the next check during stabilisation, in milliseconds.
 const STABILISATION_MS: u64 = 100;
-/// The wait while the node holds no lease, in milliseconds. It ends when there is one.
+/// The wait without a lease, in milliseconds. It ends when the node holds one.
 const NO_LEASE_MS: u64 = 500;
 
-/// Why nothing is sent for now.
+/// Why no operation is sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     /// An operation failed.
     Failure,
-    /// Other owners have not had the time to re-assert their sessions.
+    /// Other owners have not had time to re-assert their sessions.
     Stabilisation,
     /// The node holds no lease.
     NoLease,
 }
 
-/// The operations that failed in a row, and the wait before the next attempt.
+/// The consecutive failures, and the wait before the next attempt.
 #[derive(Debug)]
 pub(super) enum Attempts {
     /// The next operation may be sent now.
     Ready { failures: u32 },
-    /// Nothing is sent before `until`.
+    /// No operation is sent before `until`.
     Paused { until: u64, reason: Reason, failures: u32 },
 }
 
@@ -37,7 +37,7 @@ impl Attempts {
         Self::Ready { failures: 0 }
     }
 
-    /// Until when nothing is sent, if that is so.
+    /// Until when no operation is sent, if one has to wait.
     pub(super) fn paused_until(&self) -> Option<u64> {
         match self {
             Self::Ready { .. } => None,
@@ -45,29 +45,29 @@ impl Attempts {
         }
     }
 
-    /// Is nothing sent yet?
+    /// Does the next operation have to wait?
     pub(super) fn is_paused(&self, now: u64) -> bool {
         self.paused_until().is_some_and(|until| now < until)
     }
 
-    /// The node holds a lease: what only waited for one waits no longer.
+    /// The node holds a lease: ends a wait for a lease.
     pub(super) fn lease_is_held(&mut self) {
         if let Self::Paused { reason: Reason::NoLease, failures, .. } = *self {
             *self = Self::Ready { failures };
         }
     }
 
-    /// Looks again during stabilisation.
+    /// Waits before the next check during stabilisation.
     pub(super) fn await_stabilisation(&mut self, now: u64) {
         self.pause(now + STABILISATION_MS, Reason::Stabilisation);
     }
 
-    /// Looks again for a lease.
+    /// Waits before the next check of the lease.
     pub(super) fn await_lease(&mut self, now: u64) {
         self.pause(now + NO_LEASE_MS, Reason::NoLease);
     }
 
-    /// Sends nothing more, for a fault of the tests.
+    /// Sends no further operation; a fault for tests.
     pub(super) fn stop(&mut self) {
         self.pause(u64::MAX, Reason::Failure);
     }
@@ -89,8 +89,8 @@ impl Attempts {
         has_failed
     }
 
-    /// An operation failed and is tried again, or another in its place. `is_known`: the store has
-    /// said what is the case; the first such answer is followed at once.
+    /// An operation failed and is retried or replaced. `is_known`: the store's answer is
+    /// definite; the first such answer is acted on at once.
     pub(super) fn failed(&mut self, now: u64, is_known: bool) {
         let before = self.failures();
         let failures = before.saturating_add(1);
@@ -105,7 +105,7 @@ impl Attempts {
         }
     }
 
-    /// The store failed over: why operations failed before says nothing any more.
+    /// The store failed over: earlier failures do not count any more.
     pub(super) fn reset(&mut self) {
         *self = Self::new();
     }

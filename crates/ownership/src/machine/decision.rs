@@ -56,7 +56,7 @@ pub(super) enum Unwritten {
     State,
 }
 
-/// All that decides which operation is next.
+/// The inputs of the decision.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Situation {
     pub(super) readiness: Readiness,
@@ -102,7 +102,7 @@ impl Situation {
     }
 }
 
-/// What follows.
+/// The decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
     Nothing,
@@ -116,7 +116,7 @@ pub(super) enum Decision {
     Release,
 }
 
-/// What to do next.
+/// Decides what the owner does next.
 pub(super) fn decide(situation: &Situation) -> Decision {
     first_row(situation).1
 }
@@ -137,7 +137,7 @@ macro_rules! table {
             (row, Decision::Nothing)
         }
 
-        /// The table as it is read.
+        /// The table for the documentation.
         #[cfg(test)]
         const ROWS: &[Row] = &[
             $(Row { when: $when, decision: Decision::$decision, why: $why },)+

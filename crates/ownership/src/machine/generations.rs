@@ -6,18 +6,18 @@ use crate::rules::rule;
 /// The failover generations of a session's primary, as its owner knows them.
 #[derive(Debug)]
 pub(super) struct Generations {
-    /// The newest one that the owner was told of.
+    /// The newest generation that the owner knows.
     seen: u64,
     /// The newest one in which the store is known to name this owner.
     confirmed: u64,
-    /// The newest one in which the store answered whom it names.
+    /// The newest generation in which the store answered which owner it names.
     answered: u64,
     /// The newest one in which the store is known to hold the whole session.
     whole: u64,
-    /// When the newest one began, the store was not known to name this owner.
+    /// When the newest generation began, the store was not known to name this owner.
     began_in_doubt: bool,
-    /// The store refused a re-assertion since it was last asked whom it names: it is full, or
-    /// does not answer.
+    /// The store refused a re-assertion since the owner last asked which owner it names: the
+    /// store is full, or does not answer.
     reassertion_failed: bool,
 }
 
@@ -34,7 +34,7 @@ impl Generations {
         }
     }
 
-    /// The newest generation that the owner was told of.
+    /// The newest generation that the owner knows.
     pub(super) fn seen(&self) -> u64 {
         self.seen
     }
@@ -44,7 +44,7 @@ impl Generations {
         self.whole
     }
 
-    /// Takes note of a generation. Returns whether it is newer than all before it.
+    /// Records a generation. Returns whether it is newer than all before it.
     pub(super) fn observe(&mut self, generation: u64) -> bool {
         if generation <= self.seen {
             return false;
@@ -72,12 +72,12 @@ impl Generations {
         self.reassertion_failed = true;
     }
 
-    /// A claim is sent: the store is asked whom it names.
+    /// A claim is sent: the answer shows which owner the store names.
     pub(super) fn claim_sent(&mut self) {
         self.reassertion_failed = false;
     }
 
-    /// The store has answered whom it names.
+    /// The store has answered which owner it names.
     pub(super) fn answered(&mut self) {
         self.answered = self.seen;
     }

@@ -1,6 +1,6 @@
-//! What an owner is to do with its session in the end.
+//! What an owner is to do with its session finally.
 
-/// What the owner is to do with the session in the end.
+/// The final operation of an owner on its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goal {
     Keep,

@@ -1,4 +1,4 @@
-//! The operation that is in flight, and why record and log are to be re-asserted.
+//! The operation in flight, and the reason for a re-assertion.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum InFlight {
@@ -11,13 +11,13 @@ pub(super) enum InFlight {
     Save {
         end: u64,
     },
-    /// In which lease generation, and in which failover generation, it was sent.
+    /// The lease generation and the failover generation in which it was sent.
     Claim {
         lease_generation: u64,
         failover_generation: u64,
     },
     Release {
-        /// One was sent before.
+        /// A release was sent before.
         again: bool,
     },
     End,
@@ -32,7 +32,7 @@ pub(super) struct Reassertion {
     pub(super) version: u64,
     /// Once it succeeds, the log holds everything below this number.
     pub(super) end: u64,
-    /// It marks the session as ended.
+    /// It writes a tombstone.
     pub(super) ends: bool,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Reassertion {
 pub(super) enum Phase {
     Idle,
     InFlight(InFlight),
-    /// The ownership is over: nothing is done any more.
+    /// The ownership has ended: no operation follows.
     Over,
 }
 

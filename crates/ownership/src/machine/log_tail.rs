@@ -10,9 +10,9 @@ use crate::rules::rule;
 #[derive(Debug)]
 pub(super) struct LogTail {
     entries: ThinVec<Bytes>,
-    /// The number of the first entry; without entries, of the next one.
+    /// The number of the first entry; without entries, the next number.
     first: u64,
-    /// The session was told that everything up to this number is in the log, or below its floor.
+    /// The session knows that everything up to this number is in the log, or below its floor.
     reported: u64,
     /// The oldest number that can be replayed.
     floor: u64,
@@ -21,7 +21,7 @@ pub(super) struct LogTail {
     covered: u64,
 }
 
-/// Part of the tail, to be appended.
+/// A part of the tail that is to be appended.
 pub(super) struct LogSlice {
     pub(super) first: u64,
     pub(super) floor: u64,
@@ -41,8 +41,8 @@ impl LogTail {
         Self { entries: ThinVec::new(), first: 1, reported: 0, floor: 1, covered: 0 }
     }
 
-    /// Takes entries. Returns whether the log has to be written although none of them waits:
-    /// it must learn of the floor.
+    /// Adds entries. Returns whether the log has to be written even without entries: it must get
+    /// the new floor.
     pub(super) fn push(&mut self, first: u64, floor: u64, entries: Vec<Bytes>) -> bool {
         if self.entries.is_empty() || mutant!("ownership.number_from_the_newest") {
             self.first = first;
@@ -101,8 +101,8 @@ impl LogTail {
         self.covered = self.covered.max(end);
     }
 
-    /// Everything below `end` is in the log, or below its floor. Returns the number up to which the
-    /// session may rely on that, where it was not told before.
+    /// Everything below `end` is in the log, or below its floor. Returns the number up to which
+    /// the session may rely on that, if it is new.
     pub(super) fn acknowledge(&mut self, end: u64) -> Option<u64> {
         let count = self.count_below(end);
         self.entries.drain(..count);

@@ -2,12 +2,12 @@
 
 use crate::{Batch, Expected, Owner, PrimaryId, Record, State, Token};
 
-/// What to do next in the store.
+/// The next operation on the store.
 #[derive(Clone, Debug)]
 pub enum Op {
     /// Append to the log.
     Append(Batch),
-    /// Write record and ring anew.
+    /// Write record and log again.
     Reassert(Record, Batch),
     /// Save the state.
     Save {
@@ -18,21 +18,21 @@ pub enum Op {
     },
     /// Claim the session.
     Claim {
-        /// From whom.
+        /// The expected owner.
         expected: Expected,
-        /// As whom.
+        /// The new owner.
         new: Owner,
-        /// At which primary.
+        /// The primary to claim at.
         at: Option<PrimaryId>,
     },
-    /// Give the session up.
+    /// Release the session.
     Release {
         /// The token of the owner.
         token: Token,
-        /// At which primary.
+        /// The primary to release at.
         at: Option<PrimaryId>,
     },
-    /// End it.
+    /// End the session.
     End {
         /// The token of the owner.
         token: Token,

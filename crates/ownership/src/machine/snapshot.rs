@@ -1,16 +1,16 @@
-//! What a node knows of time, its lease and the store when it asks an
-//! [`Ownership`](super::Ownership) what is next.
+//! What a node knows about time, its lease and the store when it calls
+//! [`Ownership::next`](super::Ownership::next).
 
 use crate::PrimaryId;
 
-/// How far the node knows what the session's primary holds.
+/// How far the stabilisation of the session's primary is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stabilisation {
-    /// It may have forgotten what others have yet to put back.
+    /// First half: the primary may lack what owners have yet to re-assert.
     First,
-    /// They had time to.
+    /// Second half: owners had time to re-assert their sessions.
     Second,
-    /// All that will come back is back.
+    /// Done: every session that an owner re-asserts is there.
     Done,
 }
 
@@ -37,7 +37,7 @@ pub struct LeaseSnapshot {
     pub stabilisation: Stabilisation,
     /// In which failover generations another node may have claimed the session.
     pub claimable: Claimable,
-    /// The primary by which that is judged: nothing is claimed or released at another.
+    /// The primary of which this is known: nothing is claimed or released at another.
     pub primary: Option<PrimaryId>,
 }
 

@@ -1,4 +1,4 @@
-//! What an owner does next, as tests.
+//! Tests of an owner's next operation.
 
 mod leaving;
 mod writing;
@@ -55,7 +55,7 @@ fn unavailable() -> Error {
     Error::Unavailable(std::io::ErrorKind::TimedOut.into())
 }
 
-/// What the store answers to whoever was claimed from by `token` of `node`.
+/// The store's answer to a claim from `token` of `node`.
 fn fenced(counter: u64, random: u64, node: Incarnation) -> Error {
     Error::Fenced(Owner { token: Token { counter, random }, node })
 }
@@ -71,7 +71,7 @@ impl Fixture {
         self.ownership.push(number, 1, vec![Bytes::from_static(entry.as_bytes())]);
     }
 
-    /// What is done next, in short.
+    /// The next operation, in short.
     #[track_caller]
     fn does(&mut self, expected: &str) {
         self.random += 1;
@@ -101,7 +101,7 @@ impl Fixture {
         assert_eq!(did, expected);
     }
 
-    /// One more entry is appended; answers with its number.
+    /// Appends one more entry; returns its number.
     #[track_caller]
     fn appends(&mut self, entry: &'static str, prolongs: bool) -> u64 {
         self.say(entry);
@@ -117,7 +117,7 @@ impl Fixture {
         assert_eq!(self.ownership.completed(&self.snapshot, result), outcomes);
     }
 
-    /// The claim that is under way succeeds.
+    /// The claim in flight succeeds.
     #[track_caller]
     fn claimed(&mut self) {
         let new = self.ownership.token_doubt.sent_claim().expect("a claim is in flight").new;
@@ -194,8 +194,8 @@ fn after_a_lapse_the_session_is_claimed_anew_before_anything_is_done_for_it() {
 
 #[test]
 fn a_session_that_is_missing_after_a_lapse_is_over() {
-    // Also where the store had said so before the lapse: it may have been claimed and ended
-    // after that.
+    // Also if the store had acknowledged it before the lapse: the session may have been claimed
+    // and ended after that.
     for was_told_before in [false, true] {
         let mut fixture = fixture();
         fixture.say("a");
@@ -216,7 +216,7 @@ fn a_session_that_a_failover_made_missing_is_written_anew_after_a_lapse_too() {
     fixture.does("nothing");
     fixture.snapshot.lease_generation = Some(1);
     fixture.does("claim 4 from 3");
-    // The store failed over while the claim was under way.
+    // The store failed over while the claim was in flight.
     fixture.snapshot.failover_generation = 2;
     fixture.completed(OpResult::Claimed(Err(Error::Missing)), []);
     fixture.does("reassert 3 Owned 1");
@@ -241,7 +241,7 @@ fn a_state_that_a_claim_finds_in_the_record_is_reported_as_saved() {
     let state = State { version: 7, bytes: [].into() };
     fixture.ownership.save(state.clone());
     fixture.does("save 7");
-    // It was written, and its answer never came.
+    // The claim was executed, and its answer was lost.
     fixture.completed(OpResult::Saved(Err(unavailable())), []);
     fixture.snapshot = LeaseSnapshot { now: 9_000, lease_generation: Some(1), ..fixture.snapshot };
     fixture.does("claim 4 from 3");
@@ -445,7 +445,7 @@ fn an_owner_in_doubt_does_not_act_during_the_stabilisation_after_another_failove
     assert!(fixture.may_act());
 }
 
-/// The claim of the other is forgotten now; it would be refused if this one wrote anew first.
+/// The other claim is lost now; the store would refuse it if this owner re-asserted first.
 #[test]
 fn an_owner_that_may_have_been_replaced_in_a_former_failover_asks_before_it_writes() {
     for releases in [false, true] {
@@ -467,7 +467,7 @@ fn an_owner_that_may_have_been_replaced_in_a_former_failover_asks_before_it_writ
         let released = OpResult::Done(Err(Error::Missing));
         let claimed = OpResult::Claimed(Err(Error::Missing));
         fixture.completed(if releases { released } else { claimed }, []);
-        // The other has not written it anew.
+        // The other owner has not re-asserted it.
         fixture.at(400).does("reassert 3 Owned 1");
     }
 }
@@ -520,7 +520,7 @@ fn a_node_without_a_lease_is_not_asked_over_and_over() {
     fixture.at(200_001).does("append 1a");
 }
 
-/// Every session of a node keeps one.
+/// Every session of a node has one.
 #[test]
 fn an_ownership_stays_small() {
     assert!(size_of::<Ownership>() <= 376, "{} bytes", size_of::<Ownership>());

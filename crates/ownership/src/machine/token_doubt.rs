@@ -11,11 +11,11 @@ pub(super) struct SentClaim {
     pub(super) new: Owner,
 }
 
-/// What may stand in the record instead of the owner's token. Boxed: only a lapse of the lease
-/// or a failover leads to a doubt.
+/// What the record may hold instead of the owner's token. Boxed: only a lapse of the lease or a
+/// failover makes it uncertain.
 #[derive(Debug)]
 pub(super) enum TokenDoubt {
-    /// Nothing but the owner's token.
+    /// Only the owner's token.
     None,
     /// A claim was sent whose outcome is not known.
     ClaimSent(Box<SentClaim>),

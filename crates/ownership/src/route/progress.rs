@@ -5,7 +5,7 @@ use protocol::{Body, RequestId};
 
 use crate::SessionRequest;
 
-/// What the client's request is.
+/// The kind of the client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A POST of one message.
@@ -42,7 +42,7 @@ impl Kind {
         }
     }
 
-    /// Does the client receive whatever the session sends, and not the replies to a POST?
+    /// Does the client receive all messages of the session, and not the reply to a POST?
     pub(super) fn is_listening(&self) -> bool {
         matches!(self, Self::Get | Self::Resume { .. } | Self::Duplex)
     }
@@ -67,12 +67,12 @@ pub(super) enum Progress {
     /// The head of a stream.
     Streaming {
         position: Position,
-        /// The stream has sent a cursor, so its client comes back to it.
+        /// The stream has sent a cursor, so its client resumes it.
         is_primed: bool,
     },
 }
 
-/// Where the next owner goes on with a stream.
+/// Where the next owner continues a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
     /// After this event.

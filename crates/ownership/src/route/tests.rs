@@ -1,4 +1,4 @@
-//! What a connection is told while its session goes from owner to owner.
+//! Tests of what a client's connection receives while owners of its session are lost.
 
 use bytes::Bytes;
 use conversation::{Answer, EventId, Frame, OwnerTag, Refusal};
@@ -7,12 +7,12 @@ use protocol::Limits;
 use super::{RouteState, RouteStep, TakeOverAnswer};
 use crate::{ReplyEvent, SessionRequest};
 
-/// What happens to a connection.
+/// An event of a connection.
 enum Happens {
     Received(ReplyEvent),
     /// The stream ends in order.
     Ends,
-    /// The owner, or the way to it, is lost.
+    /// The owner, or the link to it, is lost.
     Lost,
     NotStarted,
     TooLarge,
@@ -80,7 +80,7 @@ fn moved() -> Happens {
     Happens::Received(ReplyEvent::Moved)
 }
 
-/// What follows, in a few words; for what is sought also what for.
+/// The step, in a few words; for a search with the request that is sent.
 fn words(route: &RouteState, next: RouteStep) -> String {
     let told = |told: &ReplyEvent| match told {
         ReplyEvent::Answer(Answer::Json(json)) => format!("json {}", error_of(json)),
@@ -184,7 +184,7 @@ fn a_session_that_a_lost_owner_may_have_ended_is_not_unknown_to_its_client() {
     );
     check(SessionRequest::Delete, [(Lost, "seek delete"), (Gone, "ended, end")]);
     check(call(), [(Lost, "seek again"), (Gone, "refused UnknownSession, end")]);
-    // It is another's.
+    // It belongs to another client.
     check(
         SessionRequest::Delete,
         [
@@ -260,7 +260,7 @@ fn a_second_final_response_from_the_next_owner_does_not_pass() {
             (Lost, "seek after 6"),
             (open(None), "nothing"),
             (lost("1"), "nothing"),
-            // It is resumed from what passed.
+            // It is resumed after what was forwarded.
             (Lost, "seek after 6"),
             (final_response(9, "\"b\""), "event 9"),
             (Ends, "end"),
@@ -299,7 +299,7 @@ fn who_was_told_something_without_an_id_is_not_told_it_again() {
     let opened = || (open(Some(4)), "open");
     check(call(), [opened(), (told(), "event"), (Lost, "event error of 1, end")]);
     check(call(), [opened(), (told(), "event"), (result(), "event"), (Lost, "end")]);
-    // What has an id again is after what had none.
+    // An event with an id follows the message without one.
     check(call(), [opened(), (told(), "event"), (event(9), "event 9"), (Lost, "seek after 9")]);
 }
 
@@ -423,7 +423,7 @@ fn a_node_that_was_asked_to_take_the_session_up_had_not_the_request() {
         }
     };
     assert_eq!(asked(Some(Answer::Nothing)), "there");
-    // As it was, not marked as one that may have been done.
+    // Unchanged, not marked as one that may have been begun.
     assert_eq!(asked(None), "seek post");
     assert_eq!(asked(Some(Answer::Refused(Refusal::Moved))), "seek post");
     let unknown = Answer::Refused(Refusal::UnknownSession);
@@ -480,6 +480,6 @@ fn a_request_whose_owner_stays_without_a_lease_ends_with_an_error() {
     for other in [notification(), listen()] {
         check(other, [(lost(), "refused Unavailable, end")]);
     }
-    // A stream that is open goes on elsewhere.
+    // An open stream continues at another owner.
     check(call(), [(open(Some(4)), "open"), (cursor(4), "cursor 4"), (lost(), "seek after 4")]);
 }

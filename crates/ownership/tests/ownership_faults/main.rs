@@ -1,6 +1,6 @@
-//! Owners of one session, a store that forgets, and a network that loses, repeats and delays
-//! their commands. In every schedule at most one owner acts, the log has no hole and no foreign
-//! entry, acknowledged entries are in it, and when nothing goes wrong any more all is whole.
+//! Owners of one session, a store that loses data, and a network that loses, repeats and delays
+//! commands. In every schedule at most one owner acts, the log has no hole and no foreign entry,
+//! acknowledged entries are in it, and once faults end the session is whole.
 
 #[cfg(feature = "mutants")]
 mod missed_rules;
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use crate::steps::{Fate, Step, steps};
 use crate::world::World;
 
-/// Panics where what is promised does not hold.
+/// Panics if an invariant is violated.
 fn live_through(steps: Vec<Step>) {
     let mut world = World::new();
     for step in steps {
@@ -29,7 +29,8 @@ proptest! {
     }
 }
 
-/// Found by lives: the repeated release wrote the session anew, as the store knew nothing of it.
+/// Found by random schedules: the retried release re-asserted the session, since the store had
+/// lost it.
 #[test]
 fn a_session_that_the_next_owner_ended_is_not_back_by_the_repeated_release_of_the_former() {
     let steps = [
@@ -42,7 +43,8 @@ fn a_session_that_the_next_owner_ended_is_not_back_by_the_repeated_release_of_th
     live_through(steps.to_vec());
 }
 
-/// Found by lives: it wrote the session anew first, as it had been before the former failover.
+/// Found by random schedules: the owner re-asserted the session first, in the state before the
+/// former failover.
 #[test]
 fn an_owner_that_was_replaced_in_a_failover_does_not_replace_the_other_in_the_next() {
     let steps = [
@@ -59,7 +61,8 @@ fn an_owner_that_was_replaced_in_a_failover_does_not_replace_the_other_in_the_ne
     missed_rules::assert_missed(ownership::Rule::AsksWhereRivalled, &steps);
 }
 
-/// Found by lives: it claimed under the token that the other knew as one before its own.
+/// Found by random schedules: the owner claimed under a token that the other node knew as a
+/// former one.
 #[test]
 fn a_claim_that_a_failover_may_have_forgotten_is_not_sent_again_under_its_token() {
     let steps = [

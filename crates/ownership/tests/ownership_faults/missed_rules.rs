@@ -1,4 +1,4 @@
-//! Each rule of ownership is needed: switched off, something that is promised breaks.
+//! Each rule of ownership is needed: without it, an invariant is violated.
 
 use std::panic;
 
@@ -9,10 +9,11 @@ use proptest::test_runner::TestRunner;
 use crate::live_through;
 use crate::steps::{Step, steps};
 
-/// More than it takes for any of the rules.
+/// Enough schedules for each of the rules.
 const LIVES: usize = 4_000;
 
-/// The rules whose absence these schedules show. The simulator's test `rules` shows the others.
+/// The rules whose absence these schedules detect. The simulator's test `rules` detects the
+/// others.
 const MISSED: &[Rule] = &[
     Rule::ClaimsAfterLapse,
     Rule::ReassertsAfterFailover,
@@ -27,7 +28,7 @@ const MISSED: &[Rule] = &[
     Rule::ReassertsEnd,
 ];
 
-/// Runs a schedule by these rules. Returns whether a promise was broken, and which.
+/// Runs a schedule with these rules. Returns the violated invariant, if any.
 fn broken_promise(rules: RuleSet, steps: Vec<Step>) -> Option<String> {
     rules.select();
     let lived = panic::catch_unwind(|| live_through(steps));
@@ -36,13 +37,13 @@ fn broken_promise(rules: RuleSet, steps: Vec<Step>) -> Option<String> {
     Some(why.downcast_ref::<String>().cloned().unwrap_or_default())
 }
 
-/// Panics where this schedule breaks no promise without the rule.
+/// Panics if this schedule violates no invariant without the rule.
 pub(crate) fn assert_missed(rule: Rule, steps: &[Step]) {
     let rules = RuleSet::default().without(rule);
     assert!(broken_promise(rules, steps.to_vec()).is_some(), "nothing misses {rule:?}");
 }
 
-/// The first of this many schedules, always the same ones, that breaks a promise by these rules.
+/// The first of a fixed sequence of schedules that violates an invariant with these rules.
 fn first_broken(rules: RuleSet, lives: usize) -> Option<(usize, String)> {
     let mut runner = TestRunner::deterministic();
     (0..lives).find_map(|life| {
@@ -51,7 +52,7 @@ fn first_broken(rules: RuleSet, lives: usize) -> Option<(usize, String)> {
     })
 }
 
-/// Without a rule, what is promised breaks.
+/// Without a rule, an invariant is violated.
 #[test]
 fn each_rule_is_missed_by_somebody() {
     let is_missed =

@@ -1,10 +1,10 @@
-//! What happens to owners, and how it is drawn.
+//! The steps of a schedule, and their random generation.
 
 use proptest::prelude::*;
 
 use crate::world::NODES;
 
-/// What becomes of an operation.
+/// What the network does with an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
     Done,
@@ -12,7 +12,7 @@ pub(crate) enum Fate {
     Lost,
     /// It is done, and the answer never arrives.
     Unanswered,
-    /// It is given up for lost, and arrives some time later.
+    /// It arrives some time after its sender gave it up.
     Late,
     /// It is done and answered, and arrives once more.
     Twice,
@@ -20,27 +20,26 @@ pub(crate) enum Fate {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// The session says something at this node.
+    /// The session writes an entry at this node.
     Say(usize),
-    /// Everything that is held is not replayable any more.
+    /// No acknowledged entry can be replayed any more.
     Trim(usize),
     Save(usize),
-    /// The owner does what it is to do next.
+    /// The owner performs its next operation.
     Act(usize, Fate),
-    /// Something late arrives.
+    /// A delayed operation arrives.
     Arrive(usize),
-    /// The node's lease ends; or it renews.
+    /// The node's lease expires, or the node renews it.
     Lapse(usize),
     Renew(usize),
     /// The node claims the session if it may.
     Take(usize, Fate),
-    /// The store forgets its last few changes, and all owners have their half of stabilisation.
-    /// In which order they come to it is drawn.
+    /// The store loses its last few changes, and all owners have their half of stabilisation, in
+    /// random order.
     Failover(usize, u64),
     Release(usize),
     End(usize),
-    /// The store forgets the session, of which there is one owner. That of one that has ended
-    /// expires.
+    /// The store loses the session, which has one owner. The record of an ended session expires.
     Evict,
     Pass(u64),
 }

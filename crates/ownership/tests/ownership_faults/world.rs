@@ -19,7 +19,7 @@ use crate::steps::{Fate, Step};
 const TTL: Duration = Duration::from_secs(40_000);
 pub(crate) const NODES: usize = 3;
 
-/// Something said to the store.
+/// A command to the store.
 #[derive(Clone)]
 enum Said {
     Create(Record),
@@ -39,7 +39,7 @@ struct Owned {
     /// What can be replayed, and the number of its first.
     first: u64,
     ring: Vec<Bytes>,
-    /// Everything up to this number was told to be held.
+    /// Every entry up to this number was acknowledged.
     held: u64,
     version: u64,
     released: bool,
@@ -49,7 +49,7 @@ struct Owned {
 pub(crate) struct World {
     now: Arc<AtomicU64>,
     store: Memory,
-    /// What changed the store, in order.
+    /// The commands that changed the store, in order.
     history: Vec<Said>,
     late: Vec<Said>,
     nodes: [Node; NODES],
@@ -57,7 +57,7 @@ pub(crate) struct World {
     stabilisation: Stabilisation,
     claimable: Claimable,
     random: u64,
-    /// The session has ended, and no failover made the store forget it.
+    /// The session has ended, and no failover has undone that.
     ended: bool,
 }
 
@@ -74,7 +74,7 @@ fn unavailable<T>() -> Result<T, Error> {
     Err(Error::Unavailable(std::io::ErrorKind::TimedOut.into()))
 }
 
-/// What a sender hears to whom nothing comes back.
+/// The error that a sender gets if no answer arrives.
 fn nothing(op: &Op) -> OpResult {
     match op {
         Op::Append(_) | Op::Reassert(..) => OpResult::Appended(unavailable()),
@@ -118,7 +118,7 @@ impl World {
         world
     }
 
-    /// Tells the store something.
+    /// Sends the store a command.
     fn tell(&mut self, said: Said) -> OpResult {
         let store = &self.store;
         let id = session();
@@ -274,10 +274,10 @@ impl World {
         }
     }
 
-    /// Long after anything that was late has arrived.
+    /// After every delayed command has arrived.
     fn evict(&mut self) {
-        // An owner that has slept since before a failover cannot tell what expired from what
-        // the failover forgot.
+        // An owner that was suspended since before a failover cannot tell an expired session from
+        // one that the failover lost.
         let slept = |node: &Node| {
             node.owner.as_ref().is_some_and(|owned| {
                 owned.ownership.failover_generation() < self.failover_generation
@@ -291,7 +291,7 @@ impl World {
         self.late.clear();
     }
 
-    /// The owner at a node does what is next.
+    /// The owner at a node performs its next operation.
     fn act(&mut self, node: usize, fate: Fate) {
         let snapshot = self.lease_snapshot(node);
         self.random += 1;
@@ -388,7 +388,7 @@ impl World {
     fn fail_over(&mut self, forgotten: usize, order: u64) {
         let acted: Vec<_> = (0..NODES).filter(|node| self.acts(*node)).collect();
         self.store = memory(&self.now);
-        // What is late was said to the former primary.
+        // Delayed commands were sent to the former primary.
         self.late.clear();
         let kept = self.history.len().saturating_sub(forgotten);
         for said in self.history.drain(..).take(kept).collect::<Vec<_>>() {
@@ -399,7 +399,7 @@ impl World {
         self.claimable.former = self.claimable.newest;
         self.ended = false;
         self.check();
-        // Owners have the time to put themselves back, in any order; what they send first may be
+        // Owners have time to re-assert their sessions, in any order; their first commands may be
         // lost.
         for turn in 0..6 {
             self.now.fetch_add(100, Ordering::SeqCst);
@@ -412,7 +412,7 @@ impl World {
         if !is_short {
             self.stabilise();
         }
-        // A failover costs nobody a session that was not over.
+        // A failover loses no session that had not ended.
         for node in acted {
             let owned = self.nodes[node].owner.as_ref();
             let gone = owned.is_none()
@@ -420,12 +420,12 @@ impl World {
             assert!(!gone, "{node} lost the session with a failover");
         }
         if is_short {
-            // The next one comes before the first half is over.
+            // The next failover occurs before the first half is over.
             self.fail_over(forgotten, order << 2);
         }
     }
 
-    /// Nothing goes wrong until stabilisation is done.
+    /// No fault occurs until stabilisation is done.
     fn stabilise(&mut self) {
         for stabilisation in [Stabilisation::First, Stabilisation::First, Stabilisation::Second] {
             self.stabilisation = stabilisation;
@@ -460,7 +460,7 @@ impl World {
         }
     }
 
-    /// From now on nothing goes wrong.
+    /// No fault occurs from now on.
     pub(crate) fn calm_down(&mut self) {
         for said in std::mem::take(&mut self.late) {
             self.tell(said);
@@ -479,7 +479,7 @@ impl World {
                 self.check();
             }
         }
-        // Nobody waits for a refresh to hear what was said.
+        // No entry waits for a refresh to be acknowledged.
         for owned in self.nodes.iter().filter_map(|node| node.owner.as_ref()) {
             let last = owned.first + owned.ring.len() as u64 - 1;
             let waits = self.record().is_some_and(|record| {
@@ -487,7 +487,7 @@ impl World {
             });
             assert!(!waits, "{} of {last} are held", owned.held);
         }
-        // An owner that has nothing to say learns of another at its next refresh.
+        // An owner without entries learns of another owner at its next refresh.
         self.now.fetch_add(u64::try_from(TTL.as_millis()).unwrap() / 3, Ordering::SeqCst);
         for _ in 0..8 {
             self.now.fetch_add(2_100, Ordering::SeqCst);

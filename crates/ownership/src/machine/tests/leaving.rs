@@ -1,4 +1,4 @@
-//! How an owner gives a session up, or ends it.
+//! How an owner releases a session, or ends it.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn a_release_of_unknown_outcome_does_not_put_off_what_a_failover_makes_an_owner_
     fixture.snapshot.stabilisation = Stabilisation::First;
     fixture.at(50).does("reassert 3 Owned 1");
     fixture.completed(appended(0), []);
-    // It gives the session up when others have put themselves back.
+    // It releases the session after other owners had time to re-assert theirs.
     fixture.does("nothing");
     fixture.snapshot.stabilisation = Stabilisation::Done;
     fixture.at(150).does("release 3");

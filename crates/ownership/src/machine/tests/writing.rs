@@ -67,8 +67,8 @@ fn what_falls_below_the_floor_while_a_save_is_refused_is_not_kept() {
     fixture.does("save 1");
 }
 
-/// The log does not have the floor yet: the number of an entry that was told to be held there
-/// would be given again by the next owner.
+/// The log does not have the floor yet: if an entry of this number were acknowledged, the next
+/// owner would use the number again.
 #[test]
 fn what_falls_below_the_floor_during_an_append_is_held_with_the_next() {
     let mut fixture = fixture();
@@ -101,7 +101,7 @@ fn a_busy_session_is_refreshed_as_often_as_an_idle_one_and_not_with_each_append(
     }
     fixture.at(300_000).appends("b", true);
     fixture.completed(OpResult::Appended(Err(unavailable())), []);
-    // Nobody knows whether it was done.
+    // The outcome is not known.
     fixture.at(300_050).appends("c", true);
     fixture.completed(appended(6), [Outcome::Through(6)]);
     fixture.at(300_051).appends("d", false);
@@ -117,8 +117,8 @@ fn only_a_newer_state_is_saved() {
     fixture.does("nothing");
 }
 
-/// The next owner must not find in the log what its record does not know: that the client was
-/// asked for a call, or that a request was answered that changed the session.
+/// The next owner must not find in the log what its record lacks: that the client received a
+/// server request for a call, or that a request was answered that changed the session.
 #[test]
 fn an_entry_follows_the_state_that_changed_with_it() {
     let mut fixture = fixture();
@@ -142,7 +142,7 @@ fn a_state_that_changes_all_the_time_does_not_keep_entries_from_the_log() {
     fixture.ownership.save(state(2));
     fixture.say("b");
     fixture.completed(OpResult::Saved(Ok(1)), [Outcome::Saved(1)]);
-    // What was there before the second change, and no more.
+    // The state before the second change.
     fixture.does("append 1a");
     fixture.completed(appended(1), [Outcome::Through(1)]);
     fixture.does("save 2");
