@@ -1,7 +1,7 @@
-//! Takes requests of the client: new ones, and ones that may have been run already.
+//! Accepts requests of the client: new ones, and ones that may have been run already.
 //!
-//! A request that may have been run already runs again where that does no harm, and otherwise
-//! gets an error. Where that depends on the server's list of tools, it waits for the list.
+//! A request that may have been run already runs again if that does no harm; otherwise it gets an
+//! error. If that depends on the server's list of tools, the request waits for the list.
 
 use protocol::payload::{self, LogLevel};
 use protocol::{ErrorCode, Message, Method, ProgressToken, Request, RequestId, Response};
@@ -31,12 +31,12 @@ pub(crate) struct Admission<'a> {
     pub(crate) mirroring: &'a mut Mirroring,
 }
 
-/// Why a request is not taken: the code and the text of its error.
+/// The code and the text of the error with which a request is refused.
 type Refused = (ErrorCode, String);
 
 impl Admission<'_> {
-    /// Takes a request of the client's. It gets exactly one final response,
-    /// or none when the client cancels it.
+    /// Accepts a request of the client. It gets exactly one final response, or none if the client
+    /// cancels it.
     pub(crate) fn take_request(
         &mut self,
         context: &mut StepContext<'_>,
@@ -44,7 +44,7 @@ impl Admission<'_> {
         request: Request,
     ) {
         if request.method == Method::Ping {
-            // Either side's pings are answered here (PING-04).
+            // The session itself answers pings, of either side (PING-04).
             let pong = Response::result(request.id, b"{}");
             let answering = &mut self.delivery.answering;
             answering.final_response(context, post, pong.id.as_ref(), pong.raw().clone());
@@ -55,7 +55,7 @@ impl Admission<'_> {
         }
     }
 
-    /// Takes a request that may have been run already.
+    /// Accepts a request that may have been run already.
     pub(crate) fn take_again(
         &mut self,
         context: &mut StepContext<'_>,
@@ -74,7 +74,7 @@ impl Admission<'_> {
             answering.final_error(context, post, &error);
             return;
         }
-        // Run again, it would send its server request a second time.
+        // A second run would send its server request a second time.
         let verdict = if persisted.has_sent_server_request(&request.id) {
             Verdict::No
         } else {
@@ -97,7 +97,7 @@ impl Admission<'_> {
             Verdict::Yes => self.take_request(context, post, request),
             Verdict::Unknown => {
                 if let Some(request) = self.begin_exchange(context, post, request) {
-                    // The list of tools is read first. The request waits like one that is not sent.
+                    // The list of tools is read first. The request is kept as an unsent one is.
                     self.link.add_undecided(request);
                     self.mirroring.read_tools(context, self.link);
                 }
@@ -105,8 +105,8 @@ impl Admission<'_> {
         }
     }
 
-    /// The list of tools was read, as far as it could be: what waited for it runs, or gets an
-    /// error.
+    /// The list of tools was read, as far as possible: runs each request that waited for it, or
+    /// answers it with an error.
     pub(crate) fn decide_undecided(&mut self, context: &mut StepContext<'_>) {
         for request in self.link.take_undecided() {
             let Answering { tools, posts, .. } = &mut self.delivery.answering;
@@ -152,7 +152,7 @@ impl Admission<'_> {
     ) {
         let StreamRequest { id, rerun, progress, .. } = request;
         let Answering { persisted, streams, tools, .. } = &self.delivery.answering;
-        // Run again, it would send its server request a second time.
+        // A second run would send its server request a second time.
         let sent_server_request = sent_server_request || persisted.has_sent_server_request(&id);
         let rerun = rerun.filter(|_| !sent_server_request || mutant!("ask_again"));
         let rerun = rerun.and_then(|rerun| Some((read_request(&rerun.raw)?, rerun.sure)));
@@ -184,7 +184,8 @@ impl Admission<'_> {
         }
     }
 
-    /// Begins the exchange of a request that is sent then; none where it got an error.
+    /// Begins the exchange of a request and returns the request, to be sent; `None` if it got an
+    /// error.
     fn begin_exchange(
         &mut self,
         context: &mut StepContext<'_>,
@@ -234,7 +235,7 @@ impl Admission<'_> {
         })
     }
 
-    /// May one more request be in flight, and this one?
+    /// May one more request be in flight, and may this one?
     fn check_in_flight(&self, context: &StepContext<'_>, request: &Request) -> Result<(), Refused> {
         let Answering { handshake, posts, ended, .. } = &self.delivery.answering;
         if !handshake.is_initialized() {
@@ -249,7 +250,7 @@ impl Admission<'_> {
         let most = context.limits().exchanges_max;
         if posts.exchanges().len() >= most {
             let message = format!(
-                "the session has {most} requests in flight, its most; wait for some to end"
+                "the session has {most} requests in flight, the maximum; wait for some to end"
             );
             return Err((ErrorCode::Refused, message));
         }

@@ -1,5 +1,5 @@
-//! What becomes of a POST with requests: one JSON answer, an array, or a stream; and the
-//! final response to each of its requests.
+//! The form of a POST's answer (one JSON message, an array, or a stream), and the final response
+//! to each of its requests.
 
 use bytes::Bytes;
 use protocol::{RequestId, Response};
@@ -29,7 +29,7 @@ pub(crate) struct Answering<'a> {
     pub(crate) barrier: &'a mut WriteBarrier,
 }
 
-/// Where the messages of a POST are written to.
+/// The target of a POST's messages.
 pub(crate) enum Upgraded {
     Stream(u64),
     Sink(SinkId),
@@ -49,7 +49,7 @@ impl Answering<'_> {
             limits.sse_after_ms
         } else {
             // A stream without priming cannot be resumed before its first message, so it is
-            // begun only to keep the connection alive.
+            // opened only to keep the connection alive.
             limits.keepalive_secs * 1_000
         };
         let form = if context.is_duplex() {
@@ -60,8 +60,8 @@ impl Answering<'_> {
         self.posts.add_post(Some(sink), open, is_batch, form)
     }
 
-    /// Where messages of a POST go besides its answer; makes its answer a stream if it
-    /// is none yet. `None` when its client went away before there was a stream to resume.
+    /// The target of a POST's messages besides its final responses. Makes the answer a stream if
+    /// it is none yet. `None` if the client disconnected before there was a stream to resume.
     pub(crate) fn upgrade_for_message(
         &mut self,
         context: &StepContext<'_>,
@@ -106,7 +106,7 @@ impl Answering<'_> {
         stream
     }
 
-    /// Nothing was sent for a POST for long: its answer becomes a stream.
+    /// No message was sent for a POST for too long: its answer becomes a stream.
     pub(crate) fn upgrade_silent(&mut self, context: &mut StepContext<'_>, id: PostId) {
         let is_starting = !self.handshake.is_initialized();
         let Some(post) = self.posts.post_mut(id) else { return };
@@ -114,7 +114,7 @@ impl Answering<'_> {
             return;
         };
         if is_starting {
-            // There is nothing to resume before there is a session.
+            // Before there is a session, no stream can be resumed.
             post.form = Form::Unlogged;
             context.effects.push(Effect::Open { sink, welcome: true, at: None });
             context.write_frame(sink, Frame::KeepAlive);
@@ -136,13 +136,13 @@ impl Answering<'_> {
         let Some(post) = self.posts.post_mut(id) else { return };
         post.open -= 1;
         let (is_done, sink, changes_state) = (post.open == 0, post.sink, post.changes_state);
-        // Where the answer may be lost on its way, the client may post the request to another
-        // owner, which must know of a cancellation that this one receives meanwhile.
+        // If the answer is lost on its way, the client may post the request to another owner.
+        // That owner must know of a cancellation that this one receives meanwhile.
         let arrives = sink.is_some() && !post.is_forwarded;
         match &mut post.form {
             Form::Held { .. } if is_done && !post.is_batch => {
                 self.posts.take_post(id);
-                // A connection of this node's own cannot lose its answer.
+                // A connection to this node cannot lose its answer.
                 match request {
                     Some(request) if arrives => self.ended.note_answered(request),
                     Some(request) => {
@@ -206,8 +206,8 @@ impl Answering<'_> {
         self.final_response(context, id, error.id.as_ref(), error.raw().clone());
     }
 
-    /// As [`Answering::final_response`], but past the log: the session ends here, and will not
-    /// be there to replay it.
+    /// As [`Answering::final_response`], but not to the log: the session ends here and will not
+    /// replay it.
     pub(crate) fn final_error_at_the_end(
         &mut self,
         context: &mut StepContext<'_>,
@@ -250,7 +250,7 @@ impl Answering<'_> {
         }
     }
 
-    /// Writes a final response, and notes that its stream owes none any more.
+    /// Writes a final response; its stream then has one pending request less.
     fn write_final_response(
         &mut self,
         context: &StepContext<'_>,
@@ -261,8 +261,8 @@ impl Answering<'_> {
         self.streams.write_event(context, number, response.data, mark);
     }
 
-    /// Answers a POST that may have lost its connection. Where its request changed the saved
-    /// state (`waits`), the answer waits until the store has acknowledged that.
+    /// Answers a POST whose connection may be lost. If its request changed the saved state
+    /// (`waits`), the answer waits until the store has acknowledged the change.
     pub(crate) fn answer_post(
         &mut self,
         context: &mut StepContext<'_>,
@@ -277,7 +277,7 @@ impl Answering<'_> {
         }
     }
 
-    /// Answers once the log holds everything up to `entry`, and the record the state as it is.
+    /// Answers once the log holds everything up to `entry`, and the record the present state.
     pub(crate) fn answer_when_held(
         &mut self,
         context: &mut StepContext<'_>,
@@ -291,13 +291,13 @@ impl Answering<'_> {
         self.barrier.answer_when_held(context, (sink, answer), needed, held);
     }
 
-    /// What the store holds.
+    /// What the store has acknowledged.
     pub(crate) fn store_position(&self) -> StorePosition {
         let entry = self.streams.log().acknowledged();
         StorePosition { entry, version: self.persisted.held_version() }
     }
 
-    /// The newest entry is sent only when the record holds the state as it is.
+    /// Holds the newest entry back until the record holds the present state.
     pub(crate) fn hold_back_newest(&mut self, context: &StepContext<'_>) {
         let version = self.persisted.version(context, self.handshake);
         if version > self.persisted.held_version() {

@@ -1,5 +1,5 @@
-//! What a checkpoint carries over the floor, and its encoding: the streams that trimmed entries
-//! opened, the tombstones, the open server requests, and which owner wrote what.
+//! The content of a checkpoint and its encoding: the streams that trimmed entries opened, the
+//! tombstones, the open server requests, and the owner of each entry.
 
 use bytes::Bytes;
 use protocol::RequestId;
@@ -12,7 +12,7 @@ use crate::stream::{Stream, StreamRequest, Tombstone};
 use crate::stream_table::StreamTable;
 use crate::{Millis, OwnerTag, Unreadable};
 
-/// About how long a tombstone is, in bytes.
+/// Approximate length of a tombstone, in bytes.
 const TOMBSTONE_BYTES: usize = 32;
 
 /// A server request that was sent: its id, the stream it was sent on, and the entry that holds it.
@@ -23,17 +23,18 @@ pub(crate) type OpenServerRequest = (ServerRequestId, u64, u64);
 pub(crate) struct CheckpointBuilder<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     streams: Vec<CheckpointStream>,
-    /// Most of it, many times as long as all the rest: written from where they are.
+    /// The largest part by far, so it is encoded without a copy.
     #[serde(rename = "graves", skip_serializing_if = "Tombstones::is_empty")]
     tombstones: Tombstones<'a>,
     #[serde(rename = "asks", skip_serializing_if = "Vec::is_empty")]
     server_requests: Vec<(String, u64, u64)>,
     owner_tags: Vec<(String, u64)>,
-    /// The same, under the name that the first programs read. Goes when none of them is left.
+    /// The same, under the name that the first programs read. To be removed when none of them
+    /// runs.
     emitters: Vec<(String, u64)>,
 }
 
-/// A checkpoint that was read.
+/// A decoded checkpoint.
 #[derive(Default, Deserialize)]
 pub(crate) struct Checkpoint {
     #[serde(default)]
@@ -43,7 +44,7 @@ pub(crate) struct Checkpoint {
     #[serde(default, rename = "asks")]
     server_requests: Vec<(String, u64, u64)>,
     owner_tags: Option<Vec<(String, u64)>>,
-    /// The same, as the first programs wrote it, and they alone.
+    /// The same, as only the first programs wrote it.
     emitters: Option<Vec<(String, u64)>>,
 }
 
@@ -63,10 +64,10 @@ struct CheckpointStream {
 #[derive(Serialize, Deserialize)]
 struct CheckpointRequest {
     id: RequestId,
-    /// The number of its final response in the log; 0 where there is none yet.
+    /// The number of its final response in the log; 0 if there is none yet.
     #[serde(default, rename = "word", skip_serializing_if = "is_zero")]
     final_response: u64,
-    /// The request itself, where it may be run again.
+    /// The request itself, if it may be run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     raw: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -126,7 +127,7 @@ impl<'a> CheckpointBuilder<'a> {
         });
     }
 
-    /// Notes the newest progress of a request of the stream added last.
+    /// Adds the newest progress of a request of the last added stream.
     pub(crate) fn note_progress(&mut self, id: &RequestId, progress: f64) {
         let requests = self.streams.last_mut().into_iter().flat_map(|s| &mut s.requests);
         for request in requests.filter(|request| request.id == *id && progress.is_finite()) {
@@ -141,7 +142,7 @@ impl<'a> CheckpointBuilder<'a> {
         self.server_requests.push((server_request.to_string(), stream, number));
     }
 
-    /// Is there anything that would be forgotten?
+    /// Is the checkpoint empty, so that it need not be written?
     pub(crate) fn is_empty(&self) -> bool {
         self.streams.is_empty() && self.tombstones.is_empty() && self.server_requests.is_empty()
     }

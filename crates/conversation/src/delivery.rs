@@ -1,5 +1,5 @@
-//! How a message of the server's reaches the client: with the answer to a POST, on a
-//! standalone stream, or later.
+//! Delivers the server's messages to the client: with the answer to a POST, on a standalone
+//! stream, or later.
 
 use bytes::Bytes;
 use protocol::{RequestId, Response};
@@ -13,7 +13,7 @@ use crate::step_context::StepContext;
 use crate::waiting::{Waiting, WaitingMessages};
 use crate::{Fact, Frame};
 
-/// The parts of a session that bring messages to the client.
+/// The parts of a session that deliver messages to the client.
 pub(crate) struct Delivery<'a> {
     pub(crate) answering: Answering<'a>,
     pub(crate) server_requests: &'a mut ServerRequests,
@@ -21,9 +21,9 @@ pub(crate) struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// Where a message goes that names no request: with the request that the link relates it
-    /// to; else with the only one in flight; else on a standalone stream; else
-    /// with the newest request.
+    /// The route of a message that names no request: with the request that the link relates it
+    /// to; else with the only request in flight; else on a standalone stream; else with the
+    /// newest request.
     pub(crate) fn route_of(&self, about: Option<&RequestId>) -> Route {
         let Answering { posts, streams, handshake, .. } = &self.answering;
         if let Some(id) = about {
@@ -45,7 +45,7 @@ impl Delivery<'_> {
         }
     }
 
-    /// Can a server request go this way (GET-06)?
+    /// May a server request use this route (GET-06)?
     pub(crate) fn takes_server_requests(&self, context: &StepContext<'_>, route: Route) -> bool {
         if self.answering.handshake.revision().has_standalone_requests() || context.is_duplex() {
             return true;
@@ -56,8 +56,8 @@ impl Delivery<'_> {
         }
     }
 
-    /// Delivers a message, now or when there is a way; one that is too large is dropped. `early`
-    /// ones may be sent before the client sent `initialized` (RPC-11).
+    /// Delivers a message, now or as soon as there is a route; drops one that is too large.
+    /// `early` ones may be sent before the client sent `initialized` (RPC-11).
     pub(crate) fn deliver_message(
         &mut self,
         context: &mut StepContext<'_>,
@@ -107,7 +107,7 @@ impl Delivery<'_> {
     fn write_waiting(&mut self, context: &StepContext<'_>, stream: u64, message: Waiting) {
         let Waiting { data, server_request, .. } = message;
         let streams = &mut *self.answering.streams;
-        // One that was withdrawn meanwhile is no server request any more.
+        // A message that was withdrawn meanwhile is no server request any more.
         let Some(server_request) = server_request.filter(|id| self.server_requests.is_open(*id))
         else {
             streams.write_event(context, stream, data, Mark::Plain);
@@ -123,8 +123,9 @@ impl Delivery<'_> {
         }
     }
 
-    /// A server request goes on the GET stream: notes for which requests. It is sent once the
-    /// record holds their ids, so that the next owner knows them before the client receives it.
+    /// Sends a server request on the GET stream, and saves the ids of the requests that it is
+    /// for. It is sent once the record holds these ids, so that the next owner knows them before
+    /// the client receives it.
     #[cold]
     fn save_requests_of(&mut self, context: &StepContext<'_>, server_request: ServerRequestId) {
         let Some(post) = self.server_requests.post_of(server_request) else { return };
@@ -135,7 +136,7 @@ impl Delivery<'_> {
         self.answering.hold_back_newest(context);
     }
 
-    /// Sends what has waited for a standalone stream, as far as it may be sent now.
+    /// Sends the messages that waited for a standalone stream, as far as they may be sent now.
     pub(crate) fn send_waiting(&mut self, context: &mut StepContext<'_>) {
         if !context.is_duplex() && self.answering.streams.newest_standalone().is_none() {
             return;
@@ -150,8 +151,8 @@ impl Delivery<'_> {
         }
     }
 
-    /// A connection waits for a POST again: the server requests for that POST, which had no way
-    /// to the client and wait for a standalone stream, go there.
+    /// A connection waits for a POST again. Moves the server requests for that POST there, which
+    /// had no route to the client and wait for a standalone stream.
     pub(crate) fn send_waiting_to_post(&mut self, context: &mut StepContext<'_>, post: PostId) {
         let server_requests = &*self.server_requests;
         let is_for_post = |message: &Waiting| {
@@ -162,7 +163,7 @@ impl Delivery<'_> {
         }
     }
 
-    /// Gives the final response to a request that was taken off the list.
+    /// Gives the final response to a request that was removed from the list.
     pub(crate) fn settle_exchange(
         &mut self,
         context: &mut StepContext<'_>,
@@ -180,7 +181,7 @@ impl Delivery<'_> {
         context.count_fact(Fact::Settled { id: exchange.id, result: is_result, millis });
     }
 
-    /// Gives an error as the final response to a request that was taken off the list.
+    /// Gives an error as the final response to a request that was removed from the list.
     pub(crate) fn settle_with_error(
         &mut self,
         context: &mut StepContext<'_>,
@@ -202,14 +203,14 @@ impl Delivery<'_> {
         }
     }
 
-    /// Writes to the log that a server request is no longer open, where the log has it.
+    /// Writes to the log that a server request is no longer open, if the log has it.
     pub(crate) fn note_answered(&mut self, context: &StepContext<'_>, request: &ServerRequest) {
         if let Some(stream) = request.stream() {
             self.answering.streams.write_answered(context, stream, request.id);
         }
     }
 
-    /// Tells the client that a server request is no longer open.
+    /// Notifies the client that a server request is no longer open.
     pub(crate) fn withdraw_request(
         &mut self,
         context: &mut StepContext<'_>,
@@ -223,14 +224,14 @@ impl Delivery<'_> {
         self.deliver_message(context, request.route, withdrawal(request.id, reason), false);
     }
 
-    /// Withdraws every open server request: nothing here takes the answers any more.
+    /// Withdraws every open server request: this owner accepts no response any more.
     pub(crate) fn withdraw_all_requests(&mut self, context: &mut StepContext<'_>, reason: &str) {
         for request in self.server_requests.take_all() {
             self.withdraw_request(context, &request, reason);
         }
     }
 
-    /// Withdraws a server request of a former owner: its server is gone and cannot receive the
+    /// Withdraws a server request of a former owner: its server has ended and cannot receive the
     /// response.
     pub(crate) fn withdraw_of_former_owner(
         &mut self,
@@ -239,7 +240,7 @@ impl Delivery<'_> {
     ) {
         let streams = &mut *self.answering.streams;
         streams.write_answered(context, number, server_request);
-        let data = withdrawal(server_request, "its asker was lost");
+        let data = withdrawal(server_request, "its sender was lost");
         if streams.get(number).is_some_and(|stream| !stream.closed) {
             streams.write_event(context, number, data, Mark::Plain);
         } else {

@@ -2,8 +2,8 @@
 
 use crate::Millis;
 
-/// Collects the deadlines of a session's parts. This is done after every step, and so in plain
-/// loops: one iterator over all of them costs more than twice that.
+/// Collects the deadlines of a session's parts. It runs after every step, and therefore in plain
+/// loops: one iterator over all deadlines takes more than twice as long.
 pub(crate) struct Earliest(Millis);
 
 impl Earliest {
@@ -21,7 +21,7 @@ impl Earliest {
         }
     }
 
-    /// The earliest deadline; none where all are never.
+    /// The earliest deadline; `None` if there is none.
     pub(crate) fn get(&self) -> Option<Millis> {
         (self.0.0 < u64::MAX).then_some(self.0)
     }

@@ -7,67 +7,68 @@ use protocol::{Message, Rejection, RequestId};
 
 use crate::{EventId, SinkId};
 
-/// What to do next. Effects are performed in the order they are given.
+/// One effect. Effects are performed in the order they are given.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Give the sink its whole answer. It is finished then.
+    /// Answer the sink with one whole answer. The sink is finished then.
     Answer {
-        /// Who is answered.
+        /// The sink to answer.
         sink: SinkId,
-        /// With what.
+        /// The answer.
         answer: Answer,
     },
     /// Open the sink as an SSE stream.
     Open {
-        /// Which sink.
+        /// The sink to open.
         sink: SinkId,
         /// Does the head name the new session (SES-01)?
         welcome: bool,
-        /// The event after which the stream can be resumed if nothing more of it arrives; none for
-        /// a stream that is in no log.
+        /// The event to resume the stream after if no further event arrives; `None` for a stream
+        /// that is in no log.
         at: Option<EventId>,
     },
     /// Write one frame to an open sink.
     Write {
-        /// Which sink.
+        /// The sink to write to.
         sink: SinkId,
-        /// What to write.
+        /// The frame.
         frame: Frame,
     },
     /// End an open sink. It is finished then.
     Finish {
-        /// Which sink.
+        /// The sink to end.
         sink: SinkId,
-        /// How.
+        /// How it ends.
         ending: Ending,
     },
     /// Open a link to the tenant's server.
     OpenLink,
-    /// Close the link; no message that it still carries is wanted.
+    /// Close the link; drop the messages that it still carries.
     CloseLink,
     /// Send a message to the tenant's server.
     Send(Message),
-    /// Append entries to the session's log; bring [`crate::Event::Appended`] when they are held.
+    /// Append entries to the session's log; report [`crate::Event::Appended`] when the log holds
+    /// them.
     Append {
         /// The number of the first entry; each further one is one more.
         first: u64,
-        /// The oldest number still replayable; what is below it may be trimmed.
+        /// The oldest number that can still be replayed; entries below it may be trimmed.
         floor: u64,
         /// The entries, encoded.
         entries: Vec<Bytes>,
     },
-    /// Write what must outlive this owner into the session's record; bring
-    /// [`crate::Event::Saved`] when it is held. A newer version makes an older one needless.
+    /// Write the state that must outlive this owner into the session's record; report
+    /// [`crate::Event::Saved`] when the record holds it. A newer version replaces an older one.
     Save {
         /// Rises with every change.
         version: u64,
         /// The state, encoded; [`crate::Session::restore`] reads it.
         state: Arc<[u8]>,
     },
-    /// The session is over: it has no further effects, and its id is answered "unknown" from
-    /// now on. Only the answers to DELETEs follow, on [`crate::Event::Ended`].
+    /// The session is over: it has no further effects, and its id is unknown from now on. Only
+    /// the answers to DELETEs follow, on [`crate::Event::Ended`].
     Over {
-        /// Why.
+        /// The cause.
         cause: Cause,
     },
     /// Count a fact in the metrics.
@@ -75,8 +76,8 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// Must the store hold the session's record first? This effect shows the session's id to a
-    /// client, or writes to the record or the log.
+    /// Must the store hold the session's record first? True for an effect that shows the
+    /// session's id to a client, or writes to the record or the log.
     pub fn needs_record(&self) -> bool {
         matches!(
             self,
@@ -91,9 +92,9 @@ impl Effect {
 /// How a connection that listens to a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// In order: nothing more is sent on this connection.
+    /// In order: no further event is sent on this connection.
     Proper,
-    /// So that the client sees a broken connection.
+    /// Abruptly, so that the client detects a broken connection.
     Abort,
     /// The session moves to another owner, and the stream with it: the node that holds the
     /// client's connection attaches the connection to the new owner.
@@ -103,50 +104,50 @@ pub enum Ending {
 /// The whole answer to one HTTP request that did not become a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// The notification or response was taken (POST-08).
+    /// The notification or response was accepted (POST-08).
     Accepted,
     /// One JSON-RPC message.
     Json(Bytes),
-    /// One JSON-RPC message, the first of a new session, whose id goes with it (SES-01).
+    /// One JSON-RPC message, the first of a new session; the session id is sent with it (SES-01).
     Welcome(Bytes),
     /// A batch's responses, each a JSON-RPC message.
     Array(Vec<Bytes>),
-    /// The request was cancelled by its own client: nothing more is sent for it (CAN-01).
+    /// The client cancelled the request: no response is sent (CAN-01).
     Nothing,
-    /// The client deleted the session (SES-07), and the store holds that.
+    /// The client deleted the session (SES-07), and the store holds its end.
     Ended,
-    /// It was not taken.
+    /// The request was refused.
     Refused(Refusal),
 }
 
-/// Why a request was not taken, for the front to put into a status.
+/// Why a request was refused; the front maps it to a status.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Refusal {
     /// The message breaks a rule of the protocol.
     #[error("{0}")]
     Rejected(Rejection),
-    /// No such session, or none that this caller may see.
+    /// The session does not exist, or belongs to another caller.
     #[error("the session is unknown or over; initialize a new one")]
     UnknownSession,
-    /// `Last-Event-ID` names nothing that this session ever sent.
+    /// `Last-Event-ID` names no event of this session.
     #[error("Last-Event-ID names no event of this session")]
     UnknownEvent,
-    /// The stream that `Last-Event-ID` names is finished, and nothing comes after that event.
-    #[error("the stream is finished; nothing comes after this event")]
+    /// The stream of `Last-Event-ID` is finished, and no event follows that one.
+    #[error("the stream is finished; no event follows this one")]
     NothingMore,
-    /// The tenant holds as many sessions as it may.
+    /// The tenant has its maximum of sessions.
     #[error("the tenant holds as many sessions as it may; try again later")]
     TooManySessions,
-    /// The session has more work waiting than it may.
+    /// The session has its maximum of pending work.
     #[error("the session has too much work waiting; try again later")]
     Busy,
-    /// Nothing was done: the session has just left this owner. Ask where it is now.
-    #[error("the session is changing hands; try again")]
+    /// The owner did nothing: the session has just left it. Locate the session again.
+    #[error("the session is moving to another owner; try again")]
     Moved,
-    /// The node cannot do this now.
+    /// The node is stopping and accepts no new work.
     #[error("the node is stopping; try again later")]
     Stopping,
-    /// What all nodes must agree on cannot be reached.
+    /// The store cannot be reached.
     #[error("the session store is unavailable; try again later")]
     Unavailable,
 }
@@ -154,45 +155,45 @@ pub enum Refusal {
 /// One piece of an SSE stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frame {
-    /// An id and no data, so that the client can resume from this point (SSE-04), and
-    /// how long to wait before it does, in milliseconds (SSE-05).
+    /// An id without data, so that the client can resume from this point (SSE-04), and how long
+    /// to wait before that, in milliseconds (SSE-05).
     Cursor {
-        /// The point.
+        /// The event id.
         id: EventId,
-        /// The wait.
+        /// The wait before a resume.
         retry: u32,
     },
-    /// How long to wait before coming back, in milliseconds.
+    /// How long the client waits before it resumes, in milliseconds.
     Retry(u32),
     /// A JSON-RPC message.
     Message {
-        /// Its event id; none where the stream cannot be resumed.
+        /// Its event id; `None` if the stream cannot be resumed.
         id: Option<EventId>,
         /// The message, on one line.
         data: Bytes,
     },
-    /// A frame without content. It begins the body of a response, or keeps a proxy from taking an
-    /// idle connection for dead (SSE-13). In the second case the node that holds the client's
-    /// connection sends it, not the session.
+    /// A frame without content. It begins the body of a response, or keeps a proxy from closing
+    /// an idle connection (SSE-13). In the second case the node that has the client's connection
+    /// sends it, not the session.
     KeepAlive,
 }
 
 /// Why a session is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Its client ended it.
+    /// The client deleted it.
     Deleted,
     /// The handshake failed.
     HandshakeFailed,
-    /// Nothing happened in it for too long.
+    /// It was idle for too long.
     Idle,
     /// Its one connection is closed (duplex transports).
     Disconnected,
     /// The node stopped.
     Stopping,
-    /// Nothing happened in it for a while; its record stays, and the next touch wakes it.
+    /// It was idle for a while. Its record stays, and the next request restores it.
     Asleep,
-    /// The node gave it up; its record stays, and the next touch claims it.
+    /// The node released it. Its record stays, and the next request claims it.
     Moved,
 }
 
@@ -203,9 +204,9 @@ pub enum Fact {
     Settled {
         /// Its id, for the log.
         id: RequestId,
-        /// Did it get a result?
+        /// Is it a result and not an error?
         result: bool,
-        /// How long it took, in milliseconds.
+        /// Duration, in milliseconds.
         millis: u64,
     },
     /// A client resumed a stream.

@@ -1,46 +1,46 @@
-//! Requests that are over, to which a message may still be late: a response of the server, or a
-//! cancellation of the client.
+//! Requests that are over, for which a late message may still arrive: a response of the server,
+//! or a cancellation of the client.
 //!
-//! Most cancellations are late: their request was just answered. Those cost no store write, as
-//! long as the request is among the newest [`ANSWERED_MAX`] that were answered as JSON to a
-//! connection of this node's own, or its stream is still known.
+//! Most cancellations are late: their request was just answered. They cost no store write in two
+//! cases: the request is among the newest [`ANSWERED_MAX`] that were answered as JSON to a
+//! connection of this node, or its stream is still known.
 
 use protocol::RequestId;
 use thin_vec::ThinVec;
 
-/// Most requests remembered that ended without the server's answer; the oldest goes.
+/// Most remembered requests that ended without the server's answer; the oldest is dropped.
 const UNANSWERED_MAX: usize = 64;
 
-/// How many of the newest answered requests are recognised. A late cancellation of an older
+/// The number of newest answered requests that are recognised. A late cancellation of an older
 /// one costs a store write, and nothing else.
 const ANSWERED_MAX: usize = 8;
 
-/// The requests that ended not long ago.
+/// The requests that ended recently.
 #[derive(Default)]
 pub(crate) struct EndedRequests {
     unanswered: ThinVec<Unanswered>,
-    /// Hashes of ids that were answered as JSON, in a ring. Two ids of one hash only make a
-    /// cancellation less durable than it might be.
+    /// Hashes of ids that were answered as JSON, in a circular buffer. If two ids share a hash, a
+    /// cancellation may be lost with its owner.
     answered: ThinVec<u32>,
-    /// Where in the ring the next one goes.
+    /// Index of the next hash.
     next: u8,
 }
 
-/// A request that was ended without the server's answer, which may be late.
+/// A request that ended without the server's answer, which may arrive late.
 struct Unanswered {
     id: RequestId,
-    /// Its client cancelled it, and wants no answer; otherwise it took too long.
+    /// The client cancelled it and gets no answer; otherwise it timed out.
     by_client: bool,
 }
 
 impl EndedRequests {
-    /// As another owner saved them: the requests that their clients cancelled.
+    /// Restores what another owner saved: the requests that their clients cancelled.
     pub(crate) fn restored(cancelled: &[RequestId]) -> Self {
         let unanswered = |id: &RequestId| Unanswered { id: id.clone(), by_client: true };
         Self { unanswered: cancelled.iter().map(unanswered).collect(), ..Self::default() }
     }
 
-    /// The server may still answer this request, which was ended.
+    /// Adds a request that ended here and that the server may still answer.
     pub(crate) fn expect_late_response(&mut self, id: &RequestId, by_client: bool) {
         if let Some(known) = self.unanswered.iter_mut().find(|known| known.id == *id) {
             known.by_client |= by_client;
@@ -67,7 +67,7 @@ impl EndedRequests {
         self.unanswered.iter().any(|ended| ended.by_client && ended.id == *id)
     }
 
-    /// Notes that a request has its final response, as JSON, at a connection of this node's own.
+    /// Adds a request that was answered as JSON on a connection to this node.
     pub(crate) fn note_answered(&mut self, id: &RequestId) {
         let at = usize::from(self.next);
         self.next = (self.next + 1) % ANSWERED_MAX as u8;
@@ -87,13 +87,13 @@ impl EndedRequests {
     }
 }
 
-/// FNV-1a, which costs a few instructions for an id.
+/// FNV-1a, which takes a few instructions for an id.
 fn hash(id: &RequestId) -> u32 {
     let over = |bytes: &[u8], seed: u32| {
         bytes.iter().fold(seed, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
     };
     match id {
-        // Clients count: the low bits differ, and one multiplication spreads them.
+        // Ids are usually counters: the low bits differ, and one multiplication spreads them.
         RequestId::Number(number) => (*number as u32).wrapping_mul(0x9E37_79B1),
         RequestId::String(text) => over(text.as_bytes(), 0x811c_9dc6),
     }

@@ -1,8 +1,8 @@
-//! An entry of the log, and how it is encoded: one line of JSON that names its kind, then the
-//! payload unchanged.
+//! An entry of the log and its encoding: one line of JSON that names its kind, then the payload
+//! unchanged.
 //!
-//! A kind never changes its meaning; what means something new gets a kind of its own. So
-//! a version that cannot read an entry knows that it cannot.
+//! The meaning of a kind never changes; a new meaning gets a kind of its own. So a version that
+//! cannot read an entry detects that.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use protocol::RequestId;
@@ -11,41 +11,41 @@ use serde::{Deserialize, Serialize};
 use crate::event_id::decimal;
 use crate::{OwnerTag, Unreadable};
 
-/// What an entry holds of its stream.
+/// The content of an entry of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum EntryKind {
-    /// It began. Its number is this entry's.
+    /// The stream was opened. Its number is this entry's.
     Opened {
-        /// The requests that it answers; none for a standalone stream.
+        /// The requests that it answers; empty for a standalone stream.
         requests: Vec<Opening>,
     },
     /// A message for the client.
     Event {
         /// The message.
         data: Bytes,
-        /// What the message means to the session.
+        /// The meaning of the message for the session.
         mark: Mark,
     },
-    /// A request that it answers, with others, needs no answer any more.
+    /// A request that the stream answers needs no answer any more.
     Cancelled {
-        /// Which one.
+        /// The request.
         request: RequestId,
     },
-    /// A server request that was sent on it is no longer open.
+    /// A server request that was sent on the stream is no longer open.
     Answered {
-        /// Which one.
+        /// The server request.
         server_request: ServerRequestId,
     },
-    /// No further message is written to it.
+    /// No further message is written to the stream.
     Closed,
-    /// What must outlive the entries before the floor, as `checkpoint` writes it.
+    /// What must outlive the entries below the floor, encoded by `checkpoint`.
     Checkpoint(Bytes),
 }
 
-/// What a message for the client means to the session.
+/// The meaning of a message for the session.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Mark {
-    /// Nothing.
+    /// None.
     Plain,
     /// It is the final response to this request.
     FinalResponse(RequestId),
@@ -65,11 +65,11 @@ pub(crate) struct Opening {
 pub(crate) struct Rerunnable {
     /// The request.
     pub(crate) raw: Bytes,
-    /// Running it twice does no harm; otherwise that is to be found out first.
+    /// Does running it twice do no harm? Otherwise that has to be determined first.
     pub(crate) sure: bool,
 }
 
-/// The id of a server request: the owner that sent it, and which of its requests it is.
+/// The id of a server request: the owner that sent it, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServerRequestId {
     pub(crate) owner_tag: OwnerTag,
@@ -77,14 +77,14 @@ pub(crate) struct ServerRequestId {
 }
 
 impl EntryKind {
-    /// What the entry counts against the bound in bytes: its payload and about what surrounds it.
+    /// The size of the entry for the limit in bytes: its payload and an estimate of the rest.
     pub(crate) fn size(&self) -> usize {
         64 + match self {
             Self::Event { data, .. } => data.len(),
             Self::Opened { requests } => {
                 requests.iter().filter_map(|o| o.rerun.as_ref()).map(|r| r.raw.len()).sum()
             }
-            // Bounded by what it carries; it must never be what drives the events out.
+            // Bounded by its content; it must never displace the events.
             Self::Checkpoint(_) => 0,
             Self::Cancelled { .. } | Self::Answered { .. } | Self::Closed => 0,
         }
@@ -110,7 +110,7 @@ impl std::fmt::Display for ServerRequestId {
     }
 }
 
-/// The first line, as it is read.
+/// The first line, decoded.
 #[derive(Deserialize)]
 struct Head {
     /// The kind.
@@ -119,13 +119,13 @@ struct Head {
     s: u64,
     /// The owner that wrote it, in hexadecimal: JSON numbers end at 53 bits.
     e: String,
-    /// What an `opened` answers.
+    /// The requests of an `opened`.
     #[serde(default)]
     r: Option<Vec<OpenedRequest>>,
-    /// Whose final response an `event` is; whom a `cancelled` is about.
+    /// The request that an `event` answers, or that a `cancelled` names.
     #[serde(default)]
     w: Option<RequestId>,
-    /// The server request that an `event` is, or that an `answered` settles.
+    /// The server request that an `event` contains, or that an `answered` closes.
     #[serde(default)]
     a: Option<String>,
 }
@@ -134,21 +134,21 @@ struct Head {
 #[derive(Serialize, Deserialize)]
 struct OpenedRequest {
     i: RequestId,
-    /// How many bytes of the payload are the request itself; it may be run again.
+    /// The length of the request in the payload, in bytes; it may be run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     l: Option<usize>,
-    /// Whether it may is still to be found out.
+    /// It has to be determined whether it may be run again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     u: bool,
 }
 
-/// Writes an entry down. By hand, since this is done for every event; nothing in the first
-/// line but ids needs escaping, and those write themselves.
+/// Encodes an entry. Written by hand, since this is done for every event. Only ids in the first
+/// line need escaping, and their own encoding does that.
 pub(crate) fn encode(stream: u64, owner_tag: OwnerTag, what: &EntryKind) -> Bytes {
     let payload = payload(what);
     let size = payload.clone().map(Bytes::len).sum::<usize>();
-    // The streams of a node that are listened to have an entry each that opened them, and
-    // hardly another: such a one takes no more than it needs.
+    // Most streams with a listener have a single entry, the one that opened them. Such an entry
+    // allocates exactly its size.
     let is_short = matches!(what, EntryKind::Opened { requests } if requests.is_empty());
     let mut entry = BytesMut::with_capacity(if is_short { 64 } else { 96 + size });
     entry.put_slice(b"{\"k\":\"");
@@ -192,7 +192,7 @@ fn kind(what: &EntryKind) -> &'static str {
     }
 }
 
-/// What follows the first line, in pieces.
+/// The payload after the first line, in pieces.
 fn payload(what: &EntryKind) -> impl Iterator<Item = &Bytes> + Clone {
     let (requests, only) = match what {
         EntryKind::Opened { requests } => (requests.as_slice(), None),
@@ -231,7 +231,7 @@ fn hexadecimal(number: u64) -> [u8; 16] {
     std::array::from_fn(|place| b"0123456789abcdef"[(number >> (60 - 4 * place)) as usize & 0xF])
 }
 
-/// Reads an entry: its stream, the owner that wrote it, and what it holds.
+/// Decodes an entry: its stream, the owner that wrote it, and its content.
 pub(crate) fn decode(entry: &Bytes) -> Result<(u64, OwnerTag, EntryKind), Unreadable> {
     let (head, payload) = split(entry).ok_or(Unreadable::LOG)?;
     if !KINDS.contains(&head.k.as_str()) {
@@ -273,7 +273,7 @@ fn read(head: Head, payload: Bytes) -> Option<(u64, OwnerTag, EntryKind)> {
     Some((head.s, OwnerTag::parse(&head.e)?, what))
 }
 
-/// Cuts the payload of an `opened` into its requests.
+/// Splits the payload of an `opened` into its requests.
 fn openings(requests: Vec<OpenedRequest>, mut payload: Bytes) -> Option<Vec<Opening>> {
     let mut openings = Vec::with_capacity(requests.len());
     for OpenedRequest { i, l, u } in requests {

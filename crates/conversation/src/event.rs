@@ -1,54 +1,54 @@
-//! The events that a session is stepped with.
+//! The events of a session.
 
 use protocol::{Body, Message, Mirrored, RequestId};
 
 use crate::OwnerTag;
 
-/// A moment of a clock that never goes back, in milliseconds.
+/// A time of a monotonic clock, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 
 impl Millis {
-    /// This moment and `millis` more.
+    /// This time plus `millis`.
     pub fn plus(self, millis: u64) -> Self {
         Self(self.0.saturating_add(millis))
     }
 }
 
-/// One connection to the client that can be written to: a POST's response, a
-/// GET's, or the one pipe of a duplex transport. Never used twice.
+/// One connection to the client: the response to a POST or a GET, or the pipe of a duplex
+/// transport. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SinkId(pub u64);
 
-/// Something that happened to a session.
+/// One event of a session.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The client posted a message; `sink` takes what answers it.
+    /// The client posted a message.
     Posted {
-        /// Where the answer goes. On a duplex transport the answer is only that the message was
-        /// accepted; what the server sends goes to the session's one stream.
+        /// The sink for the answer. On a duplex transport the answer is only that the message was
+        /// accepted; messages of the server are written to the session's single stream.
         sink: SinkId,
-        /// What was posted.
+        /// The message or batch.
         body: Body,
-        /// The headers that mirror it, where any were sent.
+        /// The headers that mirror it, if any were sent.
         mirrored: Option<Box<Mirrored>>,
-        /// A former owner may have received the message, too: a request is attached to its
-        /// logged stream, run if running it twice does no harm, or ended with an error.
+        /// A former owner may have received the message too. A request is attached to its logged
+        /// stream, run if running it twice does no harm, or ended with an error.
         again: bool,
-        /// Another node carries the answer to the client, and may lose it on the way: then it
-        /// posts this again.
+        /// Another node forwards the answer to the client. If it loses the answer, it posts the
+        /// message again.
         forwarded: bool,
     },
     /// The client opened a GET stream, perhaps to resume one after an event.
     Listened {
-        /// Where the stream goes.
+        /// The sink for the stream.
         sink: SinkId,
         /// `Last-Event-ID`, unparsed.
         after: Option<String>,
     },
-    /// The client deleted the session. It is answered on [`Event::Ended`].
+    /// The client deleted the session. The answer follows on [`Event::Ended`].
     Deleted {
-        /// Where the answer goes.
+        /// The sink for the answer.
         sink: SinkId,
     },
     /// The client has closed that connection, or reads it too slowly.
@@ -62,22 +62,22 @@ pub enum Event {
     ServerMessage {
         /// The message.
         message: Message,
-        /// The client's request it belongs to, where the link knows.
+        /// The client's request that it belongs to, if the link knows it.
         about: Option<RequestId>,
     },
-    /// The link could not take a message of ours: its queue is full.
+    /// The link did not accept a message of the session: its queue is full.
     Unsent {
-        /// What was not sent.
+        /// The message.
         message: Message,
     },
-    /// The link is closed; what was in flight on it will not be answered.
+    /// The link is closed; requests in flight on it get no response.
     LinkDown {
-        /// Why, fit for the client to read: no secret, no path, no payload.
+        /// The reason, as a text for the client: no secret, no path, no payload.
         reason: String,
     },
     /// The log holds every entry up to and including this number.
     Appended {
-        /// The last number held.
+        /// The last number that it holds.
         through: u64,
     },
     /// The record holds the state of this version.
@@ -85,27 +85,28 @@ pub enum Event {
         /// The version.
         version: u64,
     },
-    /// The node has claimed the session from itself, after its lease lapsed: what is
-    /// written from now on is written under another token.
+    /// The node has claimed the session from itself, after its lease lapsed. What is written from
+    /// now on is written under another token.
     Reclaimed {
         /// The current owner.
         owner_tag: OwnerTag,
     },
-    /// The node is to give the session up: once nothing is in flight, or at once. What is
-    /// in flight then gets an error as its final response; everything is in the log before
-    /// the session is [`crate::Cause::Moved`].
+    /// The node is to release the session: once nothing is in flight, or at once. In the second
+    /// case requests in flight get an error as their final response. The log holds everything
+    /// before the session ends with [`crate::Cause::Moved`].
     HandOver {
-        /// Do not wait for requests in flight.
+        /// Release at once, without waiting for requests in flight.
         at_once: bool,
     },
-    /// The time that [`crate::Session::deadline`] named has passed, or seems to have.
+    /// The time of [`crate::Session::deadline`] has passed, or may have.
     DeadlinePassed,
-    /// The node stops: the session ends, its open requests get an error, its streams are closed.
+    /// The node stops: the session ends, its pending requests get an error, its streams are
+    /// closed.
     Stopping,
-    /// The store has answered the end of the session, or has not for too long. Brought once
-    /// after [`crate::Effect::Over`], for every cause but those that leave the record.
+    /// The store has acknowledged the end of the session, or did not in time. Reported once after
+    /// [`crate::Effect::Over`], for every cause but those that keep the record.
     Ended {
-        /// The store holds the end. Otherwise it is not known whether it does.
+        /// Did the store acknowledge the end? Otherwise it is not known.
         durable: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! A request of the client's until its final response, and the POST that waits for it.
+//! A request of the client until its final response, and the POST that waits for it.
 
 use bytes::Bytes;
 use protocol::{Method, RequestId};
@@ -6,22 +6,22 @@ use protocol::{Method, RequestId};
 use crate::pace::Pace;
 use crate::{Millis, SinkId};
 
-/// A request of the client's that has no final response yet.
+/// A request of the client that has no final response yet.
 pub(crate) struct Exchange {
     pub(crate) id: RequestId,
     pub(crate) method: Method,
     /// The POST that waits for it.
     pub(crate) post: PostId,
-    /// What a successful `resources/subscribe` or `unsubscribe` is about.
+    /// The resource, if it is a `resources/subscribe` or `unsubscribe`.
     pub(crate) uri: Option<Box<str>>,
     pub(crate) progress: Option<Box<Pace>>,
     /// The request itself, until the log holds it or it has its final response. It is written to
     /// the log because the next owner may have to run it again.
     pub(crate) raw: Option<Bytes>,
     pub(crate) began: Millis,
-    /// When it counts as hung, unless a sign of life comes first.
+    /// When it times out unless the server sends a message for it first.
     pub(crate) silent_at: Millis,
-    /// When it is over whatever happens.
+    /// When it times out in any case.
     pub(crate) ends_at: Millis,
 }
 
@@ -47,21 +47,21 @@ impl Exchange {
     }
 }
 
-/// Names one POST that holds requests.
+/// The id of one POST that holds requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PostId(pub(crate) u64);
 
-/// A POST whose requests have not all got their final response.
+/// A POST with pending requests.
 pub(crate) struct Post {
     pub(crate) id: PostId,
-    /// The POST's connection; none when the client went away, which cancels nothing (POST-16).
+    /// The POST's connection; `None` if the client disconnected, which cancels nothing (POST-16).
     pub(crate) sink: Option<SinkId>,
     /// Requests without a final response.
     pub(crate) open: usize,
     pub(crate) is_batch: bool,
-    /// Does it change what must survive its owner?
+    /// Does it change the saved state?
     pub(crate) changes_state: bool,
-    /// Does another node carry the answer to the client?
+    /// Does another node forward the answer to the client?
     pub(crate) is_forwarded: bool,
     pub(crate) form: Form,
 }
@@ -75,7 +75,7 @@ impl Post {
         }
     }
 
-    /// When its answer becomes a stream because nothing was sent until then.
+    /// When its answer becomes a stream unless a message is sent before.
     pub(crate) fn upgrade_at(&self) -> Option<Millis> {
         match self.form {
             Form::Held { upgrade_at, .. } => self.sink.map(|_| upgrade_at),
@@ -84,25 +84,25 @@ impl Post {
     }
 }
 
-/// The final response to a request, or the error for a batch member that was none.
+/// The final response to a request, or the error for an invalid batch member.
 pub(crate) struct FinalResponse {
     pub(crate) id: Option<RequestId>,
     pub(crate) data: Bytes,
 }
 
-/// What the POST's answer has become.
+/// The form of a POST's answer.
 pub(crate) enum Form {
-    /// Nothing was sent yet: it is JSON if no other message is to be sent before the final responses.
+    /// Nothing was sent yet: it becomes JSON unless another message precedes the final responses.
     Held { upgrade_at: Millis, answers: Vec<FinalResponse> },
     /// A stream of the log, by its number.
     Stream(u64),
     /// An SSE stream outside the log, which cannot be resumed: a slow `initialize`.
     Unlogged,
-    /// The one pipe of a duplex transport.
+    /// The pipe of a duplex transport.
     Duplex,
 }
 
-/// Where a message of the server's goes.
+/// The route of a message of the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Route {
     /// With the answer to a POST.

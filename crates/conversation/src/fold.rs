@@ -1,7 +1,7 @@
-//! Reads a log back: its streams, which of their requests have no final response yet, the
-//! tombstones of streams that have ended, and the server requests that are open.
+//! Replays a log: its streams, which of their requests have no final response yet, the tombstones
+//! of ended streams, and the open server requests.
 //!
-//! The live session has the same state at every moment; a test compares the two.
+//! The live session has the same state at any time; a test compares the two.
 
 use bytes::Bytes;
 use thin_vec::ThinVec;
@@ -14,7 +14,7 @@ use crate::stream::{Stream, StreamRequest, Tombstone};
 use crate::stream_table::StreamTable;
 use crate::{Millis, OwnerTag, ReplayBuffer, Unreadable, entry};
 
-/// The state of a session that its log holds.
+/// The state of a session that its log contains.
 pub(crate) struct Folded {
     pub(crate) log: Log,
     pub(crate) table: StreamTable,
@@ -22,7 +22,7 @@ pub(crate) struct Folded {
     pub(crate) server_requests: Vec<OpenServerRequest>,
 }
 
-/// Reads a log that `owner_tag` continues, after the `former` owners, newest first.
+/// Replays a log that `owner_tag` continues, after the `former` owners, newest first.
 pub(crate) fn fold(
     log: &[(u64, Bytes)],
     former: &[OwnerTag],
@@ -66,7 +66,7 @@ pub(crate) fn fold(
     })
 }
 
-/// The state of a session that its log holds, too, as text; for tests that compare the two.
+/// The state of a session that its log also contains, as text; for tests that compare the two.
 pub(crate) fn outline(
     table: &StreamTable,
     tombstones: &[Tombstone],
@@ -98,7 +98,7 @@ pub(crate) fn outline(
 }
 
 impl ReplayBuffer {
-    /// The streams and server requests of the session as the log alone has them.
+    /// The streams and server requests of the session that only the log has.
     #[doc(hidden)]
     pub fn outline(&self) -> Result<String, Unreadable> {
         let log: Vec<_> = (self.first..).zip(self.entries.iter().cloned()).collect();
@@ -107,7 +107,7 @@ impl ReplayBuffer {
     }
 }
 
-/// The newest checkpoint and its number. It carries everything that older ones carried.
+/// The newest checkpoint and its number. It contains everything of the older ones.
 fn last_checkpoint(
     first: u64,
     entries: &[(u64, OwnerTag, EntryKind)],
@@ -122,7 +122,7 @@ fn last_checkpoint(
     }
 }
 
-/// The state that the entries so far hold.
+/// The state after the entries so far.
 struct Folding {
     table: StreamTable,
     tombstones: ThinVec<Tombstone>,

@@ -1,4 +1,4 @@
-//! The handshake with the client: its phase, and what it established.
+//! The handshake with the client: its phase and its results.
 
 use std::sync::Arc;
 
@@ -31,13 +31,13 @@ pub(crate) struct Handshake {
     client: Option<Box<Client>>,
 }
 
-/// What the handshake established about the client, and about the server it speaks with.
+/// What the handshake established about the client, and about its server.
 pub(crate) struct Client {
     pub(crate) revision: Revision,
     pub(crate) capabilities: ClientCapabilities,
-    /// What is kept of the parameters of its `initialize`, for every handshake with the server.
+    /// The stored parameters of its `initialize`, for every handshake with the server.
     pub(crate) params: Arc<[u8]>,
-    /// The methods that the server notifies changes of its lists with.
+    /// The notifications with which the server reports changes of its lists.
     pub(crate) server_lists: ThinVec<Method>,
     pub(crate) server_has_tools: bool,
 }
@@ -86,7 +86,7 @@ impl Handshake {
         Self { phase, client: Some(Box::new(client)) }
     }
 
-    /// `initialize` was read, and waits for the server.
+    /// `initialize` was received, and waits for the server.
     pub(crate) fn begin_initialize(&mut self, client: Client) {
         self.client = Some(Box::new(client));
         self.phase = Phase::Initializing;
@@ -97,7 +97,7 @@ impl Handshake {
         self.phase = Phase::Answered;
     }
 
-    /// The client sent `initialized`. False where that is not the next step.
+    /// The client sent `initialized`. Returns false if that is not the next step.
     pub(crate) fn note_initialized(&mut self) -> bool {
         let completes = self.phase == Phase::Answered;
         if completes {
@@ -145,12 +145,12 @@ impl Handshake {
         self.client.as_deref()
     }
 
-    /// The revision that was negotiated; before that, the one that counts as assumed.
+    /// The negotiated revision; before the negotiation, the assumed one.
     pub(crate) fn revision(&self) -> Revision {
         self.client.as_ref().map_or(Revision::ASSUMED, |client| client.revision)
     }
 
-    /// The methods that the client is notified with when it may have missed something.
+    /// The notifications that the client gets when it may have missed a change.
     pub(crate) fn server_lists(&self) -> ThinVec<Method> {
         self.client.as_ref().map(|client| client.server_lists.clone()).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! When a session, or its link to the server, has been idle for too long.
+//! Decides when a session, or its link to the server, has been idle for too long.
 
 use crate::Millis;
 use crate::handshake::Handshake;
@@ -11,7 +11,7 @@ use crate::server_requests::ServerRequests;
 use crate::setup::Setup;
 use crate::streams::Streams;
 
-/// The parts of a session that keep it, or its link, from being idle.
+/// The parts of a session that determine whether it, or its link, is idle.
 pub(crate) struct IdleTimes<'a> {
     pub(crate) setup: &'a Setup,
     pub(crate) lifecycle: &'a Lifecycle,
@@ -25,7 +25,7 @@ pub(crate) struct IdleTimes<'a> {
 }
 
 impl IdleTimes<'_> {
-    /// When the session is over if nothing happens in it.
+    /// When the idle session ends.
     pub(crate) fn idle_at(&self) -> Option<Millis> {
         let limits = &self.setup.limits;
         let secs = if self.handshake.awaits_initialized() {
@@ -37,7 +37,7 @@ impl IdleTimes<'_> {
             .then(|| self.quiet_since().plus(secs * 1_000))
     }
 
-    /// When the session leaves memory if nothing happens in it.
+    /// When the idle session leaves memory.
     pub(crate) fn sleeps_at(&self) -> Option<Millis> {
         let secs = Some(self.setup.limits.sleep_after_secs).filter(|secs| *secs > 0)?;
         let sleeps = self.is_quiet() && self.link.is_down() && self.handshake.is_live();
@@ -45,8 +45,8 @@ impl IdleTimes<'_> {
             .then(|| self.quiet_since().plus(secs.saturating_mul(1_000)))
     }
 
-    /// When the link has been idle for so long that it is closed. It is not idle while the client
-    /// has subscriptions and listens to a stream.
+    /// When the idle link is closed. It is not idle while the client has subscriptions and
+    /// listens to a stream.
     pub(crate) fn link_idles_at(&self) -> Option<Millis> {
         let secs = u64::from(self.setup.idle_stop_secs?);
         let listens = !self.persisted.subscriptions().is_empty() && self.streams.has_listeners();

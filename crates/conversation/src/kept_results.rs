@@ -1,7 +1,7 @@
-//! Results whose way to their client may be lost: kept for a while, and given to the client
-//! that posts the same request again.
+//! Results that may be lost on their way to the client: kept for a while, and sent to the client
+//! if it posts the same request again.
 //!
-//! Only single JSON answers are kept here: what a stream carries is in the log.
+//! Only single JSON answers are kept here: the messages of a stream are in the log.
 
 use bytes::Bytes;
 use protocol::RequestId;
@@ -11,25 +11,26 @@ use crate::earliest::Earliest;
 use crate::step_context::StepContext;
 use crate::{Answer, Millis};
 
-/// How long a result is kept that was sent to another node, in milliseconds. A node
-/// whose link broke just then sends the request again well before.
+/// How long a result is kept that was sent to another node, in milliseconds. A node whose link
+/// just broke posts the request again well before that.
 const ANSWERED_KEPT_MS: u64 = 5_000;
 
 /// Kept results, oldest first; bounded by `kept_results_max` and `kept_results_bytes_max`.
 #[derive(Default)]
 pub(crate) struct KeptResults(ThinVec<Kept>);
 
-/// A final response that is kept.
+/// One kept final response.
 struct Kept {
     request: RequestId,
     data: Bytes,
-    /// Does it acknowledge a change that must be held before it is given?
+    /// Does it acknowledge a change that the store must hold first?
     changes_state: bool,
     until: Millis,
 }
 
 impl KeptResults {
-    /// Keeps a final response whose connection may be lost, or is. At a bound the oldest goes.
+    /// Keeps a final response whose connection is, or may be, lost. At a limit the oldest is
+    /// dropped.
     pub(crate) fn keep_result(
         &mut self,
         context: &StepContext<'_>,
@@ -50,21 +51,21 @@ impl KeptResults {
         if most == 0 || bytes > bytes_max {
             return;
         }
-        // One that waits for the record may lose its connection meanwhile.
+        // An answer that waits for the record may lose its connection meanwhile.
         let is_answered = is_awaited && !changes_state;
         let millis = if is_answered { ANSWERED_KEPT_MS } else { limits.hold_ms };
         let (request, data, until) = (request.clone(), data.clone(), context.now.plus(millis));
         self.0.push(Kept { request, data, changes_state, until });
     }
 
-    /// The result of a request, and whether it acknowledges a change. It stays, since this
-    /// answer may be lost, too.
+    /// The result of a request, and whether it acknowledges a change. The result is kept, since
+    /// this answer may be lost too.
     pub(crate) fn result_of(&self, id: &RequestId) -> Option<(Answer, bool)> {
         let kept = self.0.iter().find(|kept| kept.request == *id)?;
         Some((Answer::Json(kept.data.clone()), kept.changes_state))
     }
 
-    /// Drops the result of a request: its client does not want it.
+    /// Drops the result of a request: its client cancelled it.
     pub(crate) fn forget_result(&mut self, id: &RequestId) {
         self.0.retain(|kept| kept.request != *id);
     }
@@ -75,7 +76,7 @@ impl KeptResults {
         }
     }
 
-    /// Drops the results that were kept for long enough.
+    /// Drops the expired results.
     pub(crate) fn drop_old(&mut self, now: Millis) {
         self.0.retain(|kept| kept.until > now);
     }

@@ -1,4 +1,4 @@
-//! Decides what happens next in a session: takes events and the time, returns effects.
+//! Decides the next steps of a session: takes events and the time, returns effects.
 //!
 //! A [`Session`] is one client session of the handshake revisions as a pure state
 //! machine. It never waits, never reads a clock and never touches a socket: its caller
@@ -59,5 +59,5 @@ pub use saved::{ReplayBuffer, Saved, Unreadable};
 pub use session::{Load, Session};
 pub use setup::{Rerun, SessionSetup};
 
-/// The code of an error for a reason of ours, which its message names.
+/// The error code for a refusal of the node, whose message gives the reason.
 const REFUSED: i32 = protocol::ErrorCode::Refused.number();

@@ -1,10 +1,11 @@
-//! How a session ends here: idle, asleep, handed over, or deleted.
+//! How a session ends at its owner: idle, asleep, handed over, or deleted.
 //!
-//! Asleep or handed over, it does not end for good: it finishes what is in flight, waits until everything is
-//! held, and only then leaves, so that the next owner reads all of it.
+//! A session that is put to sleep or handed over does not end for good. It finishes the requests
+//! in flight, waits until the store holds everything, and only then leaves, so that the next
+//! owner can read all of it.
 //!
-//! A DELETE is answered once the store has acknowledged the end. An end that is answered before
-//! it is written is lost with its owner, and the session, which may be a stolen one, can be used
+//! A DELETE is answered once the store has acknowledged the end. If it were answered earlier, the
+//! end could be lost with its owner, and the session, which may have been stolen, could be used
 //! again.
 
 use thin_vec::ThinVec;
@@ -15,23 +16,23 @@ use crate::{Answer, Cause, Event, Millis, Refusal, SinkId};
 /// Most DELETEs that wait for one end; a further one is refused as [`Refusal::Busy`].
 const DELETES_MAX: usize = 64;
 
-/// When something last happened in a session, whether it leaves its owner, and its end.
+/// When the session was last used, whether it leaves its owner, and its end.
 pub(crate) struct Lifecycle {
-    /// When the client last did something.
+    /// When the client was last active.
     touched: Millis,
-    /// Why the session is about to leave, or has left, its owner.
+    /// Why the session leaves, or has left, its owner.
     leaving: Option<Leaving>,
     end: EndState,
 }
 
-/// Why a session is about to leave.
+/// Why a session leaves its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaving {
-    /// Another owner is to have it, once nothing is in flight.
+    /// It is handed over, once nothing is in flight.
     Moving,
-    /// Likewise, and nothing in flight is waited for.
+    /// It is handed over at once.
     AtOnce,
-    /// Nothing happened in it for a while. Whatever happens keeps it.
+    /// It is idle. Any event cancels this.
     FallingAsleep,
 }
 
@@ -44,13 +45,13 @@ impl Leaving {
     }
 }
 
-/// Whether the store holds the end of a session.
+/// Does the store hold the end of a session?
 enum EndState {
     /// Not written yet, or not begun. DELETEs wait here.
     Pending(ThinVec<SinkId>),
     /// The store holds it.
     Durable,
-    /// The store did not acknowledge it in time. The caller keeps trying.
+    /// The store did not acknowledge it in time. The caller keeps retrying.
     Unknown,
 }
 
@@ -59,12 +60,12 @@ impl Lifecycle {
         Self { touched: now, leaving: None, end: EndState::Pending(ThinVec::new()) }
     }
 
-    /// The client did something.
+    /// The client was active.
     pub(crate) fn touch(&mut self, now: Millis) {
         self.touched = now;
     }
 
-    /// When the client last did something.
+    /// When the client was last active.
     pub(crate) fn touched(&self) -> Millis {
         self.touched
     }
@@ -79,24 +80,24 @@ impl Lifecycle {
         self.leaving = Some(if at_once { Leaving::AtOnce } else { Leaving::Moving });
     }
 
-    /// Nothing happened for a while.
+    /// The session is idle.
     pub(crate) fn fall_asleep(&mut self) {
         self.leaving = Some(Leaving::FallingAsleep);
     }
 
-    /// Something happened: the session does not fall asleep.
+    /// The session is not idle any more: it does not fall asleep.
     pub(crate) fn stay_awake(&mut self) {
         if self.leaving == Some(Leaving::FallingAsleep) {
             self.leaving = None;
         }
     }
 
-    /// Is it too late for new work here?
+    /// Does the session refuse new work here?
     pub(crate) fn takes_nothing(&self) -> bool {
         self.leaving == Some(Leaving::AtOnce)
     }
 
-    /// The session ends here, and is not handed over any more.
+    /// The session ends here, and is no longer handed over.
     pub(crate) fn end_for_good(&mut self) {
         self.leaving = None;
     }
@@ -118,8 +119,8 @@ impl Lifecycle {
         context.refuse_sink(sink, refusal);
     }
 
-    /// The store holds the end of the session (`durable`), or has not acknowledged it in
-    /// time: answers all DELETEs that wait.
+    /// The store holds the end of the session (`durable`), or has not acknowledged it in time:
+    /// answers all waiting DELETEs.
     fn end_acknowledged(&mut self, context: &mut StepContext<'_>, durable: bool) {
         let (state, answer) = if durable || mutant!("an_unknown_end_is_an_end") {
             (EndState::Durable, Answer::Ended)
@@ -134,13 +135,13 @@ impl Lifecycle {
         }
     }
 
-    /// Does this connection wait until the end of the session is written?
+    /// Does this connection wait for the end of the session to be stored?
     pub(crate) fn awaits_end(&self, sink: SinkId) -> bool {
         matches!(&self.end, EndState::Pending(deletes) if deletes.contains(&sink))
     }
 
-    /// Answers a request after the end. A DELETE waits until the store has answered the end; no
-    /// other event matters any more.
+    /// Answers a request after the end. A DELETE waits until the store has answered; every other
+    /// event is ignored.
     pub(crate) fn answer_after_the_end(&mut self, context: &mut StepContext<'_>, event: &Event) {
         let lives_on = self.leaving.is_some();
         match event {

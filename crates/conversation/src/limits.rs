@@ -1,16 +1,16 @@
-//! The bounds of one session, each with what happens at it.
+//! The limits of one session, each with what happens at it.
 
 use serde::{Deserialize, Serialize};
 
-/// Bounds and waits of one session.
+/// Limits and timeouts of one session.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// How long a call may stay silent before its answer becomes an SSE stream
+    /// How long a call may wait for its first message before its answer becomes an SSE stream
     /// (revisions with priming), in milliseconds.
     pub sse_after_ms: u64,
-    /// How often an open stream is kept alive by a comment, in seconds; also after how
-    /// long an answer becomes a stream in revisions without priming.
+    /// The interval of keep-alive comments on an open stream, in seconds; also how long until an
+    /// answer becomes a stream in revisions without priming.
     pub keepalive_secs: u64,
     /// How long a client waits before it resumes a stream (`retry`), in
     /// milliseconds; each stream gets a value within a quarter of it.
@@ -18,59 +18,58 @@ pub struct Limits {
     /// How long the handshake with the tenant's server may take, its start included,
     /// in seconds. Then `initialize`, or what waited for a restart, gets an error.
     pub start_secs: u64,
-    /// How long a request may go without any sign of life (response, progress, a
-    /// question to the client), in seconds. Then it is cancelled and gets an error.
+    /// How long a request may wait for a message of the server (response, progress, server
+    /// request), in seconds. Then it is cancelled and gets an error.
     pub request_secs: u64,
-    /// How long a request may take whatever happens, in seconds.
+    /// How long a request may take in any case, in seconds.
     pub request_max_secs: u64,
-    /// How long the client may take to answer a request of the server's, in seconds.
-    /// Then the server gets an error and the client a cancellation.
+    /// How long the client may take to answer a server request, in seconds. Then the server gets
+    /// an error and the client a cancellation.
     pub ask_secs: u64,
-    /// How long a session may lie without stream, exchange or message, in seconds. Then it is over.
+    /// How long a session may be without stream, exchange or message, in seconds. Then it ends.
     pub idle_secs: u64,
-    /// After how long without stream, exchange or message a session leaves memory, to be
-    /// woken by the next touch, in seconds; 0 for never. Only where its link may be closed.
+    /// After how long without stream, exchange or message a session leaves memory, in seconds;
+    /// the next request restores it. 0 for never. Only if its link may be closed.
     pub sleep_after_secs: u64,
     /// How long a session may wait for its client's `initialized`, in seconds.
     pub handshake_secs: u64,
     /// How often the client is pinged on its standalone stream, in seconds; 0 for never (PING-02).
     pub ping_secs: u64,
-    /// How long one connection of a stream lives before its client is sent away to resume it
-    /// (revisions with priming; SSE-05), in seconds; 0 for as long as it may.
+    /// The maximum age of one connection of a stream, in seconds; then the connection is ended
+    /// and its client resumes (revisions with priming; SSE-05). 0 for no maximum.
     pub stream_secs: u64,
-    /// Most requests of the client's in flight; a further one gets an error.
+    /// Most requests of the client in flight; a further one gets an error.
     pub exchanges_max: usize,
     /// Most requests to the client that wait for an answer; a further one gets an error.
     pub server_requests_max: usize,
-    /// Most standalone GET streams; at the bound the one that was idle longest is closed.
+    /// Most standalone GET streams; at the limit the one that was idle longest is closed.
     pub standalone_max: usize,
     /// Most resources a client may subscribe to; a further one gets an error.
     pub subscriptions_max: usize,
     /// Longest URI of a subscription, in bytes; a longer one gets an error (-32602).
     pub subscription_uri_bytes_max: usize,
-    /// Most bytes of URIs that a client may subscribe to, together; one that does not fit
-    /// gets an error (-32000).
+    /// Most bytes of all subscribed URIs together; one that does not fit gets an error (-32000).
     pub subscriptions_bytes_max: usize,
-    /// Most bytes of `initialize` parameters kept: protocol version, capabilities and client
-    /// info, without icons where they do not fit. Where the rest is longer, `initialize` gets
-    /// an error (-32602).
+    /// Most bytes of `initialize` parameters that are kept: protocol version, capabilities and
+    /// client info, without icons if they do not fit. If the rest is longer, `initialize` gets an
+    /// error (-32602).
     pub initialize_bytes_max: usize,
-    /// Most messages kept for a client that has no stream for them; the oldest goes.
+    /// Most messages kept for a client without a stream for them; the oldest is dropped.
     pub waiting_max: usize,
-    /// Most events kept for replay; the oldest go.
+    /// Most events kept for replay; the oldest are dropped.
     pub log_events_max: usize,
-    /// Most bytes of events kept for replay; the oldest go. Events that the store has not
-    /// acknowledged, or that are younger than `hold_ms`, stay for up to `message_bytes_max`
-    /// more: then the oldest go, too.
+    /// Most bytes of events kept for replay; the oldest are dropped. Events that the store has
+    /// not acknowledged, or that are younger than `hold_ms`, stay for up to `message_bytes_max`
+    /// more: then the oldest are dropped too.
     pub log_bytes_max: usize,
-    /// Largest message of a server that is passed on, in bytes. A larger response becomes an
-    /// error that names this bound, a larger request of the server's is refused, and a
-    /// larger notification is dropped.
+    /// Largest message of a server that is forwarded, in bytes. A larger response becomes an
+    /// error that names this limit, a larger server request is refused, and a larger notification
+    /// is dropped.
     pub message_bytes_max: usize,
     /// Most results kept for requests whose connection to another node was lost, each for
-    /// `hold_ms`; the oldest go.
+    /// `hold_ms`; the oldest are dropped.
     pub kept_results_max: usize,
-    /// Most bytes of those results; the oldest go.
+    /// Most bytes of those results; the oldest are dropped.
     pub kept_results_bytes_max: usize,
     /// How long a final response may wait for the store, in milliseconds; then it is sent
     /// without an event id. Not read from the settings: a node sets it to its own `hold_ms`.
@@ -78,15 +77,15 @@ pub struct Limits {
     pub hold_ms: u64,
     /// How long the events of a finished stream are kept for replay, in seconds.
     pub replay_secs: u64,
-    /// Progress notifications of one request that pass at once; beyond them, at most
-    /// `progress_per_sec`, of which always the latest (PRG-05).
+    /// Progress notifications of one request that are forwarded at once; beyond them at most
+    /// `progress_per_sec`, always the latest (PRG-05).
     pub progress_burst: u32,
     /// See `progress_burst`.
     pub progress_per_sec: u32,
 }
 
 impl Limits {
-    /// Most bytes that the log ever keeps: `log_bytes_max`, and one message of the largest
+    /// Most bytes that the log ever holds: `log_bytes_max`, and one message of the largest
     /// allowed size.
     pub fn log_bytes_most(&self) -> usize {
         self.log_bytes_max.saturating_add(self.message_bytes_max)

@@ -1,9 +1,9 @@
-//! The session's log: numbered entries, how far they are held, and what of them can still be
+//! The session's log: numbered entries, how many of them are acknowledged, and which can still be
 //! replayed.
 //!
-//! Numbers have no hole. An entry is shown to a client only once it is held
-//! ([`Log::acknowledge`]), so what a client has seen can be replayed wherever the
-//! log is read.
+//! Numbers have no hole. An entry is sent to a client only once the store holds it
+//! ([`Log::acknowledge`]). So every event that a client has received can be replayed by any node
+//! that reads the log.
 
 use std::collections::VecDeque;
 
@@ -17,15 +17,15 @@ use crate::{Effect, EventId, Limits, Millis, OwnerTag, entry};
 /// The replayable tail of the log, as this owner holds it in memory.
 pub(crate) struct Log {
     entries: Sparse<VecDeque<Logged>>,
-    /// The number of the first of `entries`, or of the next one where there is none.
+    /// The number of the first of `entries`, or of the next entry if there is none.
     first: u64,
-    /// Everything up to this number is held.
+    /// The store holds every entry up to this number.
     acknowledged: u64,
-    /// Everything up to this number was handed out to be appended.
+    /// Every entry up to this number was returned to be appended.
     handed_out: u64,
     /// The number of the newest final response; 0 before there is one.
     newest_final: u64,
-    /// The floor that was last given to the log.
+    /// The floor of the last append.
     floor_sent: u64,
     bytes: usize,
     owner_tags: OwnerTags,
@@ -33,7 +33,7 @@ pub(crate) struct Log {
 
 /// One entry.
 pub(crate) struct Logged {
-    /// Its stream; 0 for a checkpoint, which belongs to none.
+    /// Its stream; 0 for a checkpoint, which belongs to no stream.
     pub(crate) stream: u64,
     pub(crate) what: EntryKind,
     at: Millis,
@@ -53,7 +53,7 @@ impl Log {
         }
     }
 
-    /// A log that was read: everything in it is held.
+    /// A restored log: the store holds every entry.
     pub(crate) fn restored(
         first: u64,
         entries: Vec<(u64, EntryKind)>,
@@ -83,12 +83,12 @@ impl Log {
         self.entries.get().unwrap_or(&NONE)
     }
 
-    /// Which owner wrote which entries.
+    /// The owners of the entries.
     pub(crate) fn owner_tags(&self) -> &OwnerTags {
         &self.owner_tags
     }
 
-    /// From now on another owner writes.
+    /// Another owner writes from now on.
     pub(crate) fn succeed(&mut self, owner_tag: OwnerTag) {
         let (next, floor) = (self.next(), self.first);
         self.owner_tags.succeed(owner_tag, next, floor);
@@ -104,12 +104,12 @@ impl Log {
         self.first
     }
 
-    /// The number that the next entry will get.
+    /// The number of the next entry.
     pub(crate) fn next(&self) -> u64 {
         self.first + self.entries().len() as u64
     }
 
-    /// The number of the newest entry; that below the first where there is none.
+    /// The number of the newest entry; the one below the first if there is none.
     pub(crate) fn newest(&self) -> u64 {
         self.next() - 1
     }
@@ -140,7 +140,7 @@ impl Log {
         if matches!(&what, EntryKind::Event { mark: Mark::FinalResponse(_), .. }) {
             self.newest_final = number;
         }
-        // Of most streams that are listened to there is never another entry.
+        // Most streams with a listener never get another entry.
         let entries = self.entries.get_or_insert_with(|| VecDeque::with_capacity(1));
         entries.push_back(Logged { stream, what, at });
         number
@@ -150,7 +150,7 @@ impl Log {
         self.entries().get(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 
-    /// Notes that everything up to `through` is held; returns the numbers that newly are.
+    /// The store holds every entry up to `through`; returns the newly acknowledged numbers.
     pub(crate) fn acknowledge(&mut self, through: u64) -> std::ops::RangeInclusive<u64> {
         let through = through.min(self.handed_out);
         let skipped = u64::from(mutant!("skip_an_event") && through > self.acknowledged + 1);
@@ -159,7 +159,7 @@ impl Log {
         newly
     }
 
-    /// The entries of one stream after `number` that are held, oldest first.
+    /// The acknowledged entries of one stream after `number`, oldest first.
     pub(crate) fn replay(
         &self,
         stream: u64,
@@ -172,7 +172,7 @@ impl Log {
         })
     }
 
-    /// Everything from `from` on, written down.
+    /// Every entry from `from` on, encoded.
     pub(crate) fn encoded(&self, from: u64) -> Vec<Bytes> {
         (from..self.next())
             .filter_map(|number| self.get(number).map(|logged| (number, logged)))
@@ -184,7 +184,7 @@ impl Log {
             .collect()
     }
 
-    /// What was not yet handed out, as the effect that hands it out.
+    /// The entries that were not appended yet, as an effect.
     pub(crate) fn hand_out(&mut self) -> Option<Effect> {
         let next = self.next();
         let from = self.handed_out.max(self.first - 1) + 1;
@@ -197,9 +197,9 @@ impl Log {
         Some(Effect::Append { first: from, floor: self.first, entries })
     }
 
-    /// Is it over a bound, and would [`Log::floor`] free anything?
+    /// Is the log over a limit, and would [`Log::floor`] free anything?
     pub(crate) fn is_full(&self, limits: &Limits, now: Millis) -> bool {
-        // Asked after every step, and most sessions have no log.
+        // Called after every step, and most sessions have no log.
         if self.entries.get().is_none() {
             return false;
         }
@@ -209,9 +209,10 @@ impl Log {
         over && self.entries().len() > self.kept_min()
     }
 
-    /// When the oldest entry may go because the log is above `log_bytes_max`. The entry stays
-    /// until the store has acknowledged it, so that its stream does not lose it, and until it
-    /// is `hold_ms` old, so that a client whose connection broke can resume before it.
+    /// When the oldest entry may be dropped because the log exceeds `log_bytes_max`. The entry
+    /// stays until the store has acknowledged it, so that its stream does not lose it. It also
+    /// stays until it is `hold_ms` old, so that a client whose connection broke can resume before
+    /// it.
     fn settles_at(&self, limits: &Limits) -> Option<Millis> {
         let oldest = self.entries().front()?;
         let over = self.bytes > limits.log_bytes_max && self.first <= self.acknowledged;
@@ -225,9 +226,9 @@ impl Log {
         checkpoints.count() + 1
     }
 
-    /// What the floor must rise to: above what is too old, and at a bound so far that an
-    /// eighth of it is free, a checkpoint included. Above `log_bytes_max` only entries go that
-    /// [`Log::settles_at`] allows; above [`Limits::log_bytes_most`], the oldest whatever it is.
+    /// The new floor: above every expired entry, and at a limit so high that an eighth of it is
+    /// free, a checkpoint included. Above `log_bytes_max` only entries that [`Log::settles_at`]
+    /// allows are dropped; above [`Limits::log_bytes_most`] the oldest are dropped in any case.
     pub(crate) fn floor(&self, limits: &Limits, now: Millis) -> u64 {
         let age = limits.replay_secs.saturating_mul(1_000);
         let is_old = |(number, logged): &(u64, &Logged)| {
@@ -246,7 +247,7 @@ impl Log {
             let most = len.saturating_sub(self.kept_min());
             let events_wanted = (events_max * 7 / 8).min(events_max - 1);
             let bytes_wanted = bytes_max / 8 * 7;
-            // What is never exceeded, less an eighth of what may be exceeded for a while.
+            // An eighth below the hard limit.
             let over_most = bytes > limits.log_bytes_most();
             let most_wanted = limits.log_bytes_most() - bytes_max / 8;
             while gone < most {
@@ -266,7 +267,7 @@ impl Log {
         self.first + gone as u64
     }
 
-    /// Takes away the oldest entry.
+    /// Removes the oldest entry.
     pub(crate) fn take_oldest(&mut self) -> Option<Logged> {
         let entries = self.entries.get_mut()?;
         let oldest = entries.pop_front()?;
@@ -284,8 +285,8 @@ impl Log {
         self.entries().len() == 1 && self.entries()[0].is_checkpoint()
     }
 
-    /// When the oldest entry is too old to be kept: an eighth later than it might be, so
-    /// that several go at once. One that is not held yet is never too old.
+    /// When the oldest entry expires: an eighth later than necessary, so that several are dropped
+    /// at once. An entry that the store does not hold never expires.
     pub(crate) fn expires_at(&self, limits: &Limits) -> Option<Millis> {
         let oldest = self.entries().front()?;
         let age = limits.replay_secs.saturating_mul(1_000);
@@ -295,7 +296,7 @@ impl Log {
     }
 }
 
-/// Two is the least that holds an event and a checkpoint.
+/// The minimum: an event and a checkpoint.
 fn events_max(limits: &Limits) -> usize {
     limits.log_events_max.max(2)
 }

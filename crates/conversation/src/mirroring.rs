@@ -1,8 +1,8 @@
 //! Which tool parameters are mirrored in headers (DRAFT-2026-v1, HDR-10).
 //!
-//! The annotations stand in the tools' input schemas, so the tools are listed once the
-//! session's server is up, and again when the server notifies that they changed. Calls that are
-//! posted before the list is known are parked.
+//! The annotations are in the tools' input schemas. The session lists the tools once its server
+//! is up, and again when the server notifies it of a change. Calls that are posted before the
+//! list is known are parked.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::{Answer, SinkId};
 /// Most pages of tools that are read; tools on later ones are not checked.
 const PAGES_MAX: u32 = 32;
 
-/// What is known of the tools' annotations, and the calls that wait for it.
+/// The known annotations of tools, and the calls that wait for them.
 #[derive(Default)]
 pub(crate) struct Mirroring {
     tools: Sparse<BTreeMap<Box<str>, HeaderParams>>,
@@ -47,20 +47,20 @@ impl Mirroring {
         !self.parked.is_empty()
     }
 
-    /// Forgets that the list is being read, unless a call waits for it to check its headers.
+    /// Gives the list up, unless a call waits for it.
     pub(crate) fn give_up_unless_parked(&mut self) {
         if self.parked.is_empty() {
             self.reading = None;
         }
     }
 
-    /// Lists the server's tools anew.
+    /// Lists the server's tools again.
     pub(crate) fn reread_tools(&mut self, context: &mut StepContext<'_>, link: &mut ServerLink) {
         self.tools.clear();
         self.read_tools(context, link);
     }
 
-    /// Lists the server's tools, unless that is being done.
+    /// Lists the server's tools, unless a list is being read.
     pub(crate) fn read_tools(&mut self, context: &mut StepContext<'_>, link: &mut ServerLink) {
         if self.reading.is_none() {
             self.reading = Some(1);
@@ -69,7 +69,7 @@ impl Mirroring {
         }
     }
 
-    /// Remembers which parameters of these tools are mirrored.
+    /// Stores which parameters of these tools are mirrored.
     pub(crate) fn learn_page(&mut self, page: ToolsPage) {
         for tool in page.tools {
             if let Ok(params) = tool.header_params {
@@ -78,8 +78,8 @@ impl Mirroring {
         }
     }
 
-    /// Asks for the page at `cursor`. Returns false where the list ends there, since it has no
-    /// further page or too many.
+    /// Requests the page at `cursor`. Returns false if the list ends there: it has no further
+    /// page or too many.
     pub(crate) fn read_next_page(
         &mut self,
         context: &mut StepContext<'_>,
@@ -97,13 +97,13 @@ impl Mirroring {
         true
     }
 
-    /// The calls that wait for the list, which is read as far as it can be.
+    /// Returns the calls that wait for the list, which was read as far as possible.
     pub(crate) fn take_parked(&mut self) -> ThinVec<Parked> {
         std::mem::take(&mut self.parked)
     }
 
-    /// Do the mirrored parameters of a tool call match its arguments? False when that is
-    /// not known yet: the call waits.
+    /// Checks that the mirrored parameters of a tool call match its arguments. Returns false if that
+    /// is not known yet: the call waits.
     pub(crate) fn check_params(
         &mut self,
         context: &StepContext<'_>,
@@ -123,7 +123,7 @@ impl Mirroring {
         Mirrored::check(mirrored, &message, annotations).map(|()| true)
     }
 
-    /// The client cancels a call that waits for the list. False where none does.
+    /// The client cancels a call that waits for the list. Returns false if none does.
     pub(crate) fn cancel_parked(&mut self, context: &mut StepContext<'_>, id: &RequestId) -> bool {
         let Some(index) = self.parked.iter().position(|parked| parked.request.id == *id) else {
             return false;
@@ -133,8 +133,8 @@ impl Mirroring {
         true
     }
 
-    /// A call that waits for the list was posted again: only the newer post is answered.
-    /// False where none does.
+    /// A call that waits for the list was posted again: only the newer POST is answered. Returns
+    /// false if no such call waits.
     pub(crate) fn take_over_parked(
         &mut self,
         context: &mut StepContext<'_>,

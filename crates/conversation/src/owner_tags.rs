@@ -1,32 +1,32 @@
-//! Which owner wrote which entries of the log.
+//! The owners of the log's entries.
 //!
-//! Each owner writes a run of numbers without a hole, and the next one continues where what
-//! was held of it ends. After a double fault a number may be another owner's than a
-//! client remembers, so an event is known by owner tag *and* number, never by one alone.
+//! Each owner writes a range of numbers without a hole, and the next one continues after the last
+//! entry that the store held. After a double fault a number may belong to another owner than a
+//! client remembers. An event is therefore identified by owner tag *and* number.
 
 use thin_vec::ThinVec;
 
 use crate::{EventId, OwnerTag};
 
-/// Most owner tags remembered beyond those of replayable entries; the oldest is forgotten,
-/// and its ids are unknown then. The record keeps as many.
+/// Most owner tags besides those of replayable entries; the oldest is dropped, and its event ids
+/// are then unknown. The record keeps as many.
 const OWNER_TAGS_MAX: usize = 17;
 
-/// All owner tags known, oldest first, each with the first number that is its own.
+/// All known owner tags, oldest first, each with its first number.
 pub(crate) struct OwnerTags {
-    /// Those before; hardly any session has one.
+    /// The former ones; few sessions have any.
     former: ThinVec<(OwnerTag, u64)>,
     /// The current owner.
     current: (OwnerTag, u64),
 }
 
-/// The numbers of one owner tag: `from` is its first, `end` the first that is not its own.
+/// The numbers of one owner tag: from `from`, up to but not including `end`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Run {
-    /// Its place in the order of owner tags.
+    /// Its position in the order of owner tags.
     pub(crate) rank: usize,
     pub(crate) from: u64,
-    /// None for who writes now.
+    /// `None` for the current owner.
     pub(crate) end: Option<u64>,
 }
 
@@ -35,9 +35,9 @@ impl OwnerTags {
         Self { former: ThinVec::new(), current: (owner_tag, 1) }
     }
 
-    /// Those of a log that was read. `seen` holds each owner tag there with its first
-    /// number, in order; `former` names those before `owner_tag`, newest first; `next` is
-    /// the first number that `owner_tag` will write.
+    /// The owner tags of a restored log. `seen` holds each tag of the log with its first number,
+    /// in order; `former` the tags before `owner_tag`, newest first; `next` is the first number
+    /// that `owner_tag` will write.
     pub(crate) fn restored(
         seen: Vec<(OwnerTag, u64)>,
         former: &[OwnerTag],
@@ -51,13 +51,13 @@ impl OwnerTags {
             if all.iter().any(|(known, _)| known == other) {
                 continue;
             }
-            // Nothing of it is left, so its run is empty: it ends where the next newer begins.
+            // It has no entry left, so its range is empty: it ends where the next one begins.
             let newer = former.iter().take_while(|newer| *newer != other).last();
             let index = newer.and_then(|newer| all.iter().position(|(known, _)| known == newer));
             let index = index.unwrap_or(all.len() - 1);
             all.insert(index, (*other, all[index].1));
         }
-        // It was put at the end, and nothing behind it.
+        // It was added at the end, and has no entry.
         all.pop();
         Self { former: all.into(), current: (owner_tag, next) }
     }
@@ -80,7 +80,7 @@ impl OwnerTags {
         EventId { stream, owner_tag: self.of(number), number }
     }
 
-    /// From now on another owner writes. What lies below `floor` needs no owner tag any more.
+    /// Another owner writes from now on. Entries below `floor` need no owner tag any more.
     pub(crate) fn succeed(&mut self, owner_tag: OwnerTag, next: u64, floor: u64) {
         if self.current() == owner_tag {
             return;
@@ -91,7 +91,7 @@ impl OwnerTags {
         }
     }
 
-    /// The numbers of an owner tag; none for one that is not known.
+    /// The numbers of an owner tag; `None` if it is unknown.
     pub(crate) fn run(&self, owner_tag: OwnerTag) -> Option<Run> {
         let rank = self.all().position(|(known, _)| known == owner_tag)?;
         let (_, from) = self.at(rank)?;

@@ -1,20 +1,20 @@
-//! The rate at which the progress of one request reaches its client (PRG-05).
+//! Limits the rate of progress notifications to the client, for one request (PRG-05).
 
 use bytes::Bytes;
 use protocol::ProgressToken;
 
 use crate::{Limits, Millis};
 
-/// How fast one request's progress passes (PRG-05): `burst` at once, then a steady
-/// rate, of which always the latest.
+/// The rate limit of one request's progress (PRG-05): `burst` at once, then a steady rate, always
+/// with the latest notification.
 pub(crate) struct Pace {
     pub(crate) token: ProgressToken,
-    /// The last progress that passed or waits; it must rise (PRG-02).
+    /// The last progress that was forwarded or waits; it must rise (PRG-02).
     last: f64,
-    /// Thousandths of a notification that may pass now.
+    /// Thousandths of a notification that may be forwarded now.
     allowance: u64,
     counted_at: Millis,
-    /// The latest one that had to wait.
+    /// The latest notification that had to wait.
     held: Option<Bytes>,
 }
 
@@ -24,17 +24,18 @@ impl Pace {
         Self { token, last: f64::NEG_INFINITY, allowance, counted_at: now, held: None }
     }
 
-    /// What must rise.
+    /// The value that must rise.
     pub(crate) fn last(&self) -> f64 {
         self.last
     }
 
-    /// Further progress must be above what a former owner sent.
+    /// Later progress must exceed what a former owner sent.
     pub(crate) fn raise_to(&mut self, progress: f64) {
         self.last = self.last.max(progress);
     }
 
-    /// Takes one notification; returns it if it may pass now. One that does not rise is dropped.
+    /// Takes one notification; returns it if it may be forwarded now. One that does not rise is
+    /// dropped.
     pub(crate) fn admit(
         &mut self,
         progress: f64,
@@ -56,7 +57,7 @@ impl Pace {
         Some(data)
     }
 
-    /// The one that waits, if it may pass now.
+    /// The waiting notification, if it may be forwarded now.
     pub(crate) fn due(&mut self, limits: &Limits, now: Millis) -> Option<Bytes> {
         self.refill(limits, now);
         if self.allowance < 1_000 {
@@ -67,12 +68,12 @@ impl Pace {
         Some(held)
     }
 
-    /// The one that waits, whatever its time: its request ends.
+    /// The waiting notification, whatever the time: its request ends.
     pub(crate) fn last_held(&mut self) -> Option<Bytes> {
         self.held.take()
     }
 
-    /// When the one that waits may pass.
+    /// When the waiting notification may be forwarded.
     pub(crate) fn deadline(&self, limits: &Limits) -> Option<Millis> {
         self.held.as_ref()?;
         let missing = 1_000_u64.saturating_sub(self.allowance);

@@ -1,10 +1,10 @@
-//! The parts of a session, and the rules that span them: how a step ends, and how a session
-//! ends.
+//! The parts of a session, and the rules that span them: the end of a step, and the end of a
+//! session.
 //!
 //! Each part keeps its own invariants, in a file of its own. Rules that span several parts and
 //! belong to one subject have a type that borrows these parts: [`Answering`], [`Delivery`],
-//! [`Resuming`], [`Admission`], [`IdleTimes`]. Here is what needs nearly all of them: what the
-//! client does (`client_events`), and what the server does (`server_events`).
+//! [`Resuming`], [`Admission`], [`IdleTimes`]. This module has the rules that need nearly all
+//! parts: events of the client (`client_events`), and events of the server (`server_events`).
 
 use protocol::{Method, Request, Response};
 
@@ -38,8 +38,8 @@ use crate::{Cause, Effect, Ending, Event, Millis, OwnerTag, SinkId};
 mod client_events;
 mod server_events;
 
-/// The parts of a session. Nearly all sessions are quiet nearly always, so what is mostly
-/// empty takes no more than a pointer.
+/// The parts of a session. Most sessions are idle most of the time, so a part that is mostly
+/// empty takes only a pointer.
 pub(crate) struct Parts {
     pub(crate) lifecycle: Lifecycle,
     pub(crate) handshake: Handshake,
@@ -69,7 +69,7 @@ impl Parts {
         )
     }
 
-    /// The parts of a session that another owner kept, before what it had begun is settled.
+    /// The restored parts of a session, before what its last owner had begun is settled.
     pub(crate) fn from_restored(restored: Restored, now: Millis) -> Self {
         let Restored { handshake, streams, persisted, ended } = restored;
         Self {
@@ -89,8 +89,8 @@ impl Parts {
         }
     }
 
-    /// Borrows the parts that bring messages to the client, and beside them the link to the
-    /// server and what is read of its tools.
+    /// Borrows the parts that deliver messages to the client, and beside them the link to the
+    /// server and the known tools.
     fn split_parts(&mut self) -> (Delivery<'_>, &mut ServerLink, &mut Mirroring) {
         let answering = Answering {
             handshake: &self.handshake,
@@ -139,14 +139,14 @@ impl Parts {
         }
     }
 
-    /// Ends what a lost owner had begun, or begins it anew. Standalone streams stay open:
-    /// their clients resume them.
+    /// Ends or runs again what a lost owner had begun. Standalone streams stay open: their
+    /// clients resume them.
     pub(crate) fn settle_restored(
         &mut self,
         context: &mut StepContext<'_>,
         server_requests: Vec<OpenServerRequest>,
     ) {
-        // A server request is withdrawn before the final response to what it was sent for.
+        // A server request is withdrawn before the final response to its request.
         if !mutant!("questions_are_not_withdrawn") {
             for server_request in server_requests {
                 self.delivery().withdraw_of_former_owner(context, server_request);
@@ -160,7 +160,7 @@ impl Parts {
         self.streams.close_deserted_for_long(context);
     }
 
-    /// What every step ends with: what it wrote is handed out.
+    /// The end of every step: returns what it wrote as effects.
     pub(crate) fn finish_step(&mut self, context: &mut StepContext<'_>) {
         if self.handshake.is_over() {
             return;
@@ -201,12 +201,12 @@ impl Parts {
         StorePosition { entry, version: self.persisted.held_version() }
     }
 
-    /// Is no request without its final response, and no POST unanswered?
+    /// Has every request its final response, and every POST its answer?
     fn has_no_work(&self) -> bool {
         self.posts.is_empty() && !self.mirroring.has_parked()
     }
 
-    /// Is everything held that was written, and every answer given?
+    /// Does the store hold everything that was written, and was every answer given?
     fn is_stored(&self, setup: &Setup) -> bool {
         self.streams.log().is_held()
             && self.persisted.is_held(setup.duplex.is_some(), &self.handshake)
@@ -218,7 +218,7 @@ impl Parts {
         self.has_no_work() && self.is_stored(setup)
     }
 
-    /// When something is to be done although nothing happens.
+    /// The next deadline.
     pub(crate) fn deadline(&self, setup: &Setup) -> Option<Millis> {
         let (limits, idle) = (&setup.limits, self.idle_times(setup));
         let mut earliest = Earliest::new();
@@ -234,7 +234,7 @@ impl Parts {
         earliest.get()
     }
 
-    /// Does what is due.
+    /// Performs what is due.
     pub(crate) fn on_deadline(&mut self, context: &mut StepContext<'_>) {
         let now = context.now;
         let is_due = |at: Option<Millis>| at.is_some_and(|at| at <= now);
@@ -265,7 +265,7 @@ impl Parts {
         }
     }
 
-    /// A request got no sign of life for too long, or takes too long altogether (RPC-22).
+    /// A request got no message for too long, or takes too long altogether (RPC-22).
     fn time_out_exchanges(&mut self, context: &mut StepContext<'_>) {
         let (now, limits) = (context.now, context.limits());
         let had_undecided = self.link.has_undecided();
@@ -276,7 +276,7 @@ impl Parts {
                 format!("the server took longer than {secs} s; the request was cancelled")
             } else {
                 let secs = limits.request_secs;
-                format!("the server was silent for {secs} s; the request was cancelled")
+                format!("the server sent nothing for {secs} s; the request was cancelled")
             };
             let ended = &mut self.ended;
             self.link.cancel_request(context, ended, &exchange.id, "it took too long");
@@ -284,13 +284,13 @@ impl Parts {
             self.delivery().settle_with_error(context, exchange, &error);
         }
         if had_undecided && !self.link.has_undecided() {
-            // The list that they waited for is not answered; the next such request reads it again.
+            // The list that they waited for gets no answer; the next such request reads it again.
             self.mirroring.give_up_unless_parked();
         }
     }
 
-    /// Pings the client on a standalone stream (PING-02). The response is not evaluated: the ping
-    /// serves to send data on the connection.
+    /// Pings the client on a standalone stream (PING-02). The response is ignored: the ping only
+    /// sends data on the connection.
     fn ping_client(&mut self, context: &StepContext<'_>, stream: u64) {
         if self.server_requests.is_full(context) || !self.handshake.is_live() {
             return;
@@ -308,7 +308,8 @@ impl Parts {
             return;
         }
         if self.handshake.is_initializing() && self.posts.has_sink(sink) {
-            // The client left before it received the session's id, so no request can name it.
+            // The client disconnected before it received the session's id, so no request can name
+            // it.
             self.end_session(context, Cause::HandshakeFailed);
             return;
         }
@@ -352,7 +353,7 @@ impl Parts {
         self.lifecycle.answer_after_the_end(context, event);
     }
 
-    /// The node is to give the session up.
+    /// The node is to release the session.
     pub(crate) fn on_hand_over(&mut self, context: &mut StepContext<'_>, at_once: bool) {
         let handshake = &self.handshake;
         let can_move = handshake.is_initialized() || (handshake.is_initializing() && !at_once);
@@ -363,12 +364,12 @@ impl Parts {
         }
     }
 
-    /// Why the session leaves its owner; none while it stays, or where it cannot leave yet.
+    /// Why the session leaves its owner; `None` while it stays, or cannot leave yet.
     fn leaving(&self) -> Option<Leaving> {
         self.lifecycle.leaving().filter(|_| self.handshake.is_initialized())
     }
 
-    /// Brings to an end what would keep the session here.
+    /// Ends everything that keeps the session here.
     fn prepare_to_leave(&mut self, context: &mut StepContext<'_>) {
         let Some(leaving) = self.leaving() else { return };
         if leaving == Leaving::AtOnce {
@@ -379,7 +380,7 @@ impl Parts {
             let error = |id| Response::error(Some(id), crate::REFUSED, text, None);
             self.mirroring.fail_parked(context, &error);
             self.delivery().settle_all_with_error(context, &error);
-            // What the server would still send could never be done.
+            // The responses of the server could not be forwarded any more.
             self.link.close_link(context);
         }
         if self.has_no_work() {
@@ -387,7 +388,7 @@ impl Parts {
         }
     }
 
-    /// Leaves, if nothing keeps the session here any more.
+    /// Leaves if nothing keeps the session here any more.
     fn leave_owner(&mut self, context: &mut StepContext<'_>) {
         let Some(leaving) = self.leaving() else { return };
         let has_no_work = self.has_no_work() || mutant!("leave_with_work_in_hand");

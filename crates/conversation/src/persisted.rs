@@ -1,15 +1,15 @@
-//! What must outlive the owner and is in no log: the log level, the subscriptions, and ids of
-//! requests; and which version of it the store holds.
+//! The state that must outlive the owner and is in no log: the log level, the subscriptions, and
+//! ids of requests; and which version of it the store holds.
 //!
-//! A request that a node holds for an owner it cannot reach, or that is answered as JSON, is
-//! posted again to the next owner. Its cancellation must be there before it, so the ids of
-//! cancelled requests are saved before the notification is acknowledged.
+//! A request may be posted again to the next owner if a node holds it for a lost owner, or if it
+//! was answered as JSON. The next owner must know its cancellation first, so the ids of cancelled
+//! requests are saved before the notification is acknowledged.
 //!
-//! A server request goes on the stream of the call that it is for. Where that call has no
-//! stream, since its connection is lost and no event was sent, it goes on the client's GET
-//! stream, and no log has which call it was for. The next owner must not run that call again,
-//! or the client would get the server request twice. So the ids of such calls are saved before the
-//! server request is sent.
+//! A server request is sent on the stream of the call that it is for. If that call has no stream,
+//! since its connection is lost and no event was sent, the server request is sent on the client's
+//! GET stream. No log then has which call it was for. The next owner must not run that call
+//! again, or the client would get the server request twice. The ids of such calls are therefore
+//! saved before the server request is sent.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) struct Persisted {
     subscriptions: Sparse<BTreeSet<Box<str>>>,
     /// Requests that were cancelled, and whose cancellation is in no log.
     cancelled: SavedIds,
-    /// Requests for which the client was sent a server request elsewhere than on their own stream.
+    /// Requests for which the client got a server request on another stream than their own.
     with_server_requests: SavedIds,
     /// The state changed since it was saved last.
     is_changed: bool,
@@ -63,7 +63,7 @@ impl Persisted {
         }
     }
 
-    /// Something that is saved with this state has changed.
+    /// A part of the saved state has changed.
     pub(crate) fn note_change(&mut self, is_changed: bool) {
         self.is_changed |= is_changed;
     }
@@ -148,7 +148,7 @@ impl Persisted {
         Ok(())
     }
 
-    /// Was this request cancelled, as far as no log holds it?
+    /// Was this request cancelled? Only for cancellations that no log holds.
     pub(crate) fn is_cancelled(&self, id: &RequestId) -> bool {
         self.cancelled.contains(id)
     }
@@ -161,7 +161,7 @@ impl Persisted {
         }
     }
 
-    /// Was the client sent a server request for this request, elsewhere than on its own stream?
+    /// Did the client get a server request for this request on another stream than its own?
     pub(crate) fn has_sent_server_request(&self, id: &RequestId) -> bool {
         self.with_server_requests.contains(id)
     }
@@ -171,7 +171,7 @@ impl Persisted {
         self.is_changed |= self.with_server_requests.keep(id);
     }
 
-    /// The version that holds everything that has changed so far.
+    /// The version with everything that has changed so far.
     pub(crate) fn version(&self, context: &StepContext<'_>, handshake: &Handshake) -> u64 {
         self.newest + u64::from(self.is_to_be_saved(context.is_duplex(), handshake))
     }

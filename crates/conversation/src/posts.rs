@@ -1,7 +1,7 @@
-//! The POSTs of the client that wait for final responses, and the requests in them.
+//! The POSTs of the client that wait for final responses, and their requests.
 //!
-//! This part finds, adds and removes. It decides nothing: what a request gets as its final
-//! response, and how its POST is answered, is decided by those that call it.
+//! This part finds, adds and removes. Its callers decide the final response of a request and the
+//! answer to its POST.
 
 use bytes::Bytes;
 use protocol::{Method, ProgressToken, RequestId};
@@ -16,7 +16,7 @@ pub(crate) struct Posts {
     exchanges: ThinVec<Exchange>,
     posts: ThinVec<Post>,
     next_id: u64,
-    /// When a request was last taken, cancelled or settled.
+    /// When a request was last accepted, cancelled or settled.
     used_at: Millis,
 }
 
@@ -45,12 +45,12 @@ impl Posts {
         self.exchanges.push(exchange);
     }
 
-    /// Notes that a request was taken, cancelled or settled.
+    /// A request was accepted, cancelled or settled.
     pub(crate) fn note_use(&mut self, now: Millis) {
         self.used_at = now;
     }
 
-    /// When a request was last taken, cancelled or settled.
+    /// When a request was last accepted, cancelled or settled.
     pub(crate) fn used_at(&self) -> Millis {
         self.used_at
     }
@@ -96,19 +96,20 @@ impl Posts {
         std::mem::take(&mut self.exchanges)
     }
 
-    /// The requests of a POST are not hung before `silent_at`.
+    /// The requests of a POST do not time out before `silent_at`.
     pub(crate) fn hold_off_silence(&mut self, post: PostId, silent_at: Millis) {
         let ours = self.exchanges.iter_mut().filter(|exchange| exchange.post == post);
         ours.for_each(|exchange| exchange.silent_at = exchange.silent_at.max(silent_at));
     }
 
-    /// The requests of a POST are hung at `silent_at`, unless a sign of life comes first.
+    /// The requests of a POST time out at `silent_at`, unless the server sends a message for them
+    /// first.
     pub(crate) fn restart_silence(&mut self, post: PostId, silent_at: Millis) {
         let ours = self.exchanges.iter_mut().filter(|exchange| exchange.post == post);
         ours.for_each(|exchange| exchange.silent_at = silent_at);
     }
 
-    /// The log holds the requests of a POST: they need not be kept here.
+    /// The log holds the requests of a POST: drops the copies here.
     pub(crate) fn forget_raw_requests(&mut self, post: PostId) {
         self.exchanges.iter_mut().filter(|e| e.post == post).for_each(|e| e.raw = None);
     }
@@ -131,7 +132,7 @@ impl Posts {
         self.posts.iter().any(|post| post.sink == Some(sink))
     }
 
-    /// Another node carries the answer on this connection to the client.
+    /// Another node forwards the answer on this connection to the client.
     pub(crate) fn mark_forwarded(&mut self, sink: SinkId) {
         let posts = self.posts.iter_mut().filter(|post| post.sink == Some(sink));
         posts.for_each(|post| post.is_forwarded = true);
@@ -146,14 +147,14 @@ impl Posts {
         posts.for_each(|post| post.sink = None);
     }
 
-    /// Can a POST's client still be sent something before the final response?
+    /// Can the client of a POST get a message before the final response?
     pub(crate) fn is_reachable(&self, id: PostId) -> bool {
         self.post(id).is_some_and(|post| {
             post.sink.is_some() || matches!(post.form, Form::Stream(_) | Form::Duplex)
         })
     }
 
-    /// Can a POST's client be sent a server request?
+    /// Can the client of a POST get a server request?
     pub(crate) fn takes_server_requests(&self, id: PostId) -> bool {
         self.post(id)
             .is_some_and(|post| post.sink.is_some() || matches!(post.form, Form::Stream(_)))
@@ -172,13 +173,13 @@ impl Posts {
         })
     }
 
-    /// The POSTs whose clients have been sent nothing for so long that they become streams.
+    /// The POSTs whose clients got no message for so long that they become streams.
     pub(crate) fn silent_posts(&self, now: Millis) -> Vec<PostId> {
         let is_silent = |post: &&Post| post.upgrade_at().is_some_and(|at| at <= now);
         self.posts.iter().filter(is_silent).map(|post| post.id).collect()
     }
 
-    /// Progress that had to wait and may be sent now.
+    /// Progress that had to wait and may be forwarded now.
     pub(crate) fn take_due_progress(
         &mut self,
         limits: &Limits,
@@ -204,8 +205,8 @@ impl Posts {
         }
     }
 
-    /// Frees memory that is not in use. Nearly all sessions are quiet nearly always, and room
-    /// for four exchanges and their POSTs is as much as a quarter of a session.
+    /// Frees unused memory. Most sessions are idle most of the time, and capacity for four
+    /// exchanges and their POSTs is a quarter of a session's size.
     pub(crate) fn shrink(&mut self) {
         if self.exchanges.is_empty() {
             self.exchanges = ThinVec::new();

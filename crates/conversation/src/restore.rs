@@ -1,4 +1,4 @@
-//! A session that another owner kept, as it is read from its record and its log.
+//! Restores a session of another owner from its record and its log.
 
 use protocol::InitializeParams;
 
@@ -20,7 +20,7 @@ pub(crate) struct Restored {
 }
 
 impl Restored {
-    /// Reads what another owner kept. Beside it, the server requests that it left open.
+    /// Reads the saved session. Also returns the server requests that its owner left open.
     pub(crate) fn read(
         saved: Saved,
         owner_tag: OwnerTag,

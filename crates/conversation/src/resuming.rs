@@ -1,5 +1,5 @@
-//! A client that listens or resumes: with a GET, for a new standalone stream or for what
-//! follows an event, or with a POST that it has sent before.
+//! Resumes and new streams: a GET for a new standalone stream or for the events after one, or a
+//! POST that was sent before.
 
 use bytes::Bytes;
 use protocol::{ErrorCode, Notification, RequestId, Response};
@@ -53,8 +53,8 @@ impl Resuming<'_> {
         stream
     }
 
-    /// A new standalone stream instead of one that is no more: the client is notified to list
-    /// anew what it may have missed.
+    /// A new standalone stream instead of one that is lost: notifies the client to list again
+    /// what may have changed.
     fn replace_standalone(&mut self, context: &mut StepContext<'_>, sink: SinkId) -> ResumeOutcome {
         let stream = self.open_standalone(context, sink);
         self.write_list_changes(context, stream);
@@ -70,8 +70,8 @@ impl Resuming<'_> {
         }
     }
 
-    /// Goes on after an event (SSE-07): on its own stream only (SSE-08), whatever the
-    /// stream began as (SSE-09).
+    /// Resumes after an event (SSE-07): on its own stream only (SSE-08), whatever the stream
+    /// began as (SSE-09).
     fn resume_after(
         &mut self,
         context: &mut StepContext<'_>,
@@ -84,10 +84,10 @@ impl Resuming<'_> {
             return ResumeOutcome::Unknown;
         };
         if log.owner_tags().rank_of(id.stream) > run.rank || id.number < run.from {
-            // The stream that is meant was lost with its owner; this is another's.
+            // The client means a stream that was lost with its owner; this is another one.
             return ResumeOutcome::Unknown;
         }
-        // What a former owner wrote beyond what is left of it was lost with it.
+        // Entries of a former owner after its last stored one were lost with it.
         let lost = run.end.filter(|end| *end <= id.number && !mutant!("resume_what_was_lost"));
         let after = lost.map_or(id.number, |end| end - 1);
         if after > log.acknowledged() {
@@ -96,7 +96,7 @@ impl Resuming<'_> {
         let Some(stream) = streams.get(id.stream) else {
             return self.resume_finished(context, sink, id.stream, after);
         };
-        // The entry may be gone; if it is there it must be this stream's own.
+        // The entry may have been trimmed; otherwise it must belong to this stream.
         let is_ours = |number| log.get(number).is_none_or(|logged| logged.stream == id.stream);
         if lost.is_none() && (!is_ours(id.number) || id.number > stream.last) {
             return ResumeOutcome::Unknown;
@@ -116,8 +116,8 @@ impl Resuming<'_> {
         self.attach_and_replay(context, sink, id.stream, after)
     }
 
-    /// The entries `after` this one were lost with their owner, and the client
-    /// saw some of it: everything that is sent to it now would have a hole before it.
+    /// The entries `after` this one were lost with their owner, and the client received some of
+    /// them: the events that it could get now would have a hole before them.
     fn resume_lost(
         &mut self,
         context: &mut StepContext<'_>,
@@ -154,12 +154,12 @@ impl Resuming<'_> {
         streams.open_head(context, revision, number, after);
         let has_hole = after < trimmed && !mutant!("resume_over_a_hole");
         if has_hole {
-            // Never a silent hole. A standalone stream continues with what is left.
+            // A hole is never hidden. A standalone stream continues with the remaining events.
             let why = trimmed_text(context.limits());
             if !self.end_requests(context, number, &why) {
                 return ResumeOutcome::Trimmed;
             }
-            // The withdrawal of what is lost was sent on it.
+            // The withdrawal of the lost request was sent on it.
             self.delivery.answering.streams.skip_to(number, after.max(trimmed));
         }
         self.delivery.answering.streams.replay_entries(context, number, sink, after);
@@ -167,7 +167,7 @@ impl Resuming<'_> {
         if has_hole { ResumeOutcome::Trimmed } else { ResumeOutcome::Replayed }
     }
 
-    /// Nothing of the stream is left but its tombstone, if that.
+    /// Only the tombstone of the stream is left, if that.
     fn resume_finished(
         &mut self,
         context: &mut StepContext<'_>,
@@ -191,8 +191,8 @@ impl Resuming<'_> {
         ResumeOutcome::Trimmed
     }
 
-    /// Some of a stream is out of reach, and its client still wants it: its requests end with an
-    /// error. Returns whether the stream continues, as a standalone one does.
+    /// Some events of a stream are lost, and its client still resumes it: its requests end with
+    /// an error. Returns whether the stream continues, as a standalone one does.
     fn end_requests(&mut self, context: &mut StepContext<'_>, number: u64, why: &str) -> bool {
         let Some(stream) = self.delivery.answering.streams.get(number) else { return false };
         if stream.is_standalone() {
@@ -204,7 +204,7 @@ impl Resuming<'_> {
             for StreamRequest { id, .. } in requests.iter().filter(|request| !request.is_settled())
             {
                 self.abandon_request(context, id);
-                // Another connection that resumes the stream finds the same final response.
+                // Another connection that resumes the stream gets the same final response.
                 let (data, mark) = (error(id, why), Mark::FinalResponse(id.clone()));
                 self.delivery.answering.streams.write_event(context, number, data, mark);
             }
@@ -218,8 +218,8 @@ impl Resuming<'_> {
         false
     }
 
-    /// Ends a request without the server's answer and without a final response here: its
-    /// client gets that elsewhere.
+    /// Ends a request without the server's answer and without a final response here: its client
+    /// gets that on another connection.
     fn abandon_request(&mut self, context: &mut StepContext<'_>, id: &RequestId) {
         let Answering { posts, ended, .. } = &mut self.delivery.answering;
         let Some(exchange) = posts.take_exchange(|exchange| exchange.id == *id) else { return };
@@ -227,8 +227,8 @@ impl Resuming<'_> {
         self.link.cancel_request(context, ended, id, "its messages were dropped");
     }
 
-    /// Attaches a POST that was sent again to what answers its request already. False where
-    /// nothing does.
+    /// Attaches a POST that was sent again to the stream or POST that already answers its
+    /// request. Returns false if there is none.
     pub(crate) fn rejoin_request(
         &mut self,
         context: &mut StepContext<'_>,
@@ -254,7 +254,7 @@ impl Resuming<'_> {
         self.take_over_post(context, sink, id)
     }
 
-    /// Attaches a connection to a stream as if it had just been opened for it.
+    /// Attaches a connection to a stream as if the stream had just been opened for it.
     fn attach_from_the_beginning(
         &mut self,
         context: &mut StepContext<'_>,

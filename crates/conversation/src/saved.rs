@@ -1,4 +1,4 @@
-//! What the store holds of a session: its record and its log, and why they cannot be read.
+//! The stored form of a session: its record and its log, and why they cannot be read.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use protocol::Revision;
 
 use crate::OwnerTag;
 
-/// What is written of a session: its record and its log.
+/// The stored form of a session.
 #[derive(Clone, Debug)]
 pub struct Saved {
-    /// The revision agreed on.
+    /// The negotiated revision.
     pub revision: Revision,
     /// The params of the client's `initialize`, unchanged.
     pub initialize: Arc<[u8]>,
@@ -24,16 +24,16 @@ pub struct Saved {
     pub log: Vec<(u64, Bytes)>,
 }
 
-/// Everything of a session's log that can be replayed, written down.
+/// Every entry of a session's log that can be replayed, encoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplayBuffer {
-    /// The number of the first entry; where there is none, of the next one. It is the floor, too.
+    /// The number of the first entry, or of the next one if there is none. It is also the floor.
     pub first: u64,
     /// The entries, without a hole.
     pub entries: Vec<Bytes>,
 }
 
-/// What is written of a session makes no sense to this version.
+/// Why the stored form of a session cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// In a format that this version reads, but the bytes are corrupt. No version can read

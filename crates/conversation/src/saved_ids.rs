@@ -3,8 +3,8 @@
 use protocol::RequestId;
 use thin_vec::ThinVec;
 
-/// Most ids that are kept; the oldest goes. Each is at most as long as an id may be
-/// (`protocol`: 1,024 bytes), so a list adds at most 64 KiB to the saved state.
+/// Most ids that are kept; the oldest is dropped. The length of an id is limited (`protocol`:
+/// 1,024 bytes), so a list adds at most 64 KiB to the saved state.
 const IDS_MAX: usize = 64;
 
 /// Each id once, oldest first. Ids are kept for as long as the session lasts, up to
@@ -13,7 +13,7 @@ const IDS_MAX: usize = 64;
 pub(crate) struct SavedIds(ThinVec<RequestId>);
 
 impl SavedIds {
-    /// As another owner saved them.
+    /// Restores the ids that another owner saved.
     pub(crate) fn restored(ids: ThinVec<RequestId>) -> Self {
         Self(ids)
     }
@@ -26,7 +26,7 @@ impl SavedIds {
         self.0.contains(id)
     }
 
-    /// Adds an id. Returns whether that changes what is to be saved.
+    /// Adds an id. Returns whether that changes the saved state.
     pub(crate) fn keep(&mut self, id: &RequestId) -> bool {
         if self.contains(id) {
             return false;

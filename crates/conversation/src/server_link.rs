@@ -1,4 +1,5 @@
-//! The link to the tenant's server, as the session sees it: its state, and what waits for it.
+//! The session's view of the link to the tenant's server: its state, and the messages that wait
+//! for it.
 //!
 //! When a link is lost, the next request opens a new one, on which the handshake, the log
 //! level and the subscriptions are sent again.
@@ -17,33 +18,33 @@ use crate::{Effect, Fact, Millis};
 const BACKOFF_MIN_MS: u64 = 500;
 /// Longest such wait, in milliseconds.
 const BACKOFF_MAX_MS: u64 = 30_000;
-/// A link that lasted this long, in milliseconds, makes up for earlier failures.
+/// A link that lasted this long, in milliseconds, resets the wait after failures.
 const STEADY_MS: u64 = 30_000;
-/// Notifications kept for a server that is being started; the oldest go beyond it.
+/// Notifications kept for a server that is being started; at the limit the oldest are dropped.
 /// Requests are bounded by `exchanges_max`.
 const QUEUE_MAX: usize = 256;
 
-/// How the id of a request of our own begins, whose answer no client ever sees.
+/// The prefix of the ids of the session's own requests, whose answers no client receives.
 const OWN_PREFIX: &str = "roundhouse:";
 
 /// The link to the tenant's server.
 pub(crate) struct ServerLink {
     state: State,
-    /// Revision that the server answered.
+    /// The revision in the server's answer.
     revision: Revision,
-    /// What waits until the link is up.
+    /// The messages that wait until the link is up.
     queue: ThinVec<Message>,
-    /// Requests that wait until it is known whether they may run a second time. Each is
-    /// an exchange, so they are bounded as those are.
+    /// Requests that wait until it is known whether they may run a second time. Each is an
+    /// exchange, so `exchanges_max` bounds them.
     undecided: ThinVec<Request>,
     failures: u32,
-    /// The number of the next request of our own to the server.
+    /// The number of the session's next own request to the server.
     next_own: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
-    /// There is none; one may be opened from `again_at` on.
+    /// There is no link; one may be opened from `again_at` on.
     Down { again_at: Millis },
     /// Requested.
     Opening { until: Millis },
@@ -53,13 +54,13 @@ enum State {
     Up { since: Millis },
 }
 
-/// What a response to a request of our own is about.
+/// The subject of a response to the session's own request.
 pub(crate) enum OwnResponse {
-    /// The server's `initialize`, which was waited for.
+    /// The server's `initialize`, which the session waits for.
     Initialize,
     /// A page of its tools.
     ToolsList,
-    /// Nothing that matters.
+    /// Any other; the response is ignored.
     Other,
 }
 
@@ -75,7 +76,7 @@ impl ServerLink {
         }
     }
 
-    /// The revision that the server answered.
+    /// The revision in the server's answer.
     pub(crate) fn revision(&self) -> Revision {
         self.revision
     }
@@ -84,13 +85,13 @@ impl ServerLink {
         matches!(self.state, State::Up { .. })
     }
 
-    /// Is there none, and nothing that waits for one?
+    /// Is there no link, and no message that waits for one?
     pub(crate) fn is_down(&self) -> bool {
         matches!(self.state, State::Down { .. }) && self.queue.is_empty()
     }
 
-    /// Since when the server was sent no request, while the link is up. `used_at` is when
-    /// the session last took, cancelled or settled a request.
+    /// Since when the server got no request, while the link is up. `used_at` is when the session
+    /// last accepted, cancelled or settled a request.
     pub(crate) fn idle_since(&self, used_at: Millis) -> Option<Millis> {
         match self.state {
             State::Up { since } => Some(since.max(used_at)),
@@ -98,7 +99,7 @@ impl ServerLink {
         }
     }
 
-    /// When the link is to be opened, or was not opened in time.
+    /// When the link has to be opened, or times out.
     fn deadline(&self) -> Option<Millis> {
         match self.state {
             State::Down { again_at } => (!self.queue.is_empty()).then_some(again_at),
@@ -120,8 +121,8 @@ impl ServerLink {
         let message = message.into();
         match self.state {
             State::Up { .. } => context.send_to_server(message),
-            // A server that is not connected gets nothing now; the handshake will send what
-            // matters.
+            // A server that is not connected gets no message now; the handshake restores its
+            // state.
             State::Down { .. } if !matches!(message, Message::Request(_)) => {}
             _ => {
                 let is_request = matches!(message, Message::Request(_));
@@ -146,7 +147,7 @@ impl ServerLink {
         }
     }
 
-    /// Closes the link, and drops what waits for it.
+    /// Closes the link, and drops the messages that wait for it.
     pub(crate) fn close_link(&mut self, context: &mut StepContext<'_>) {
         if !matches!(self.state, State::Down { .. }) {
             self.state = State::Down { again_at: context.now };
@@ -179,14 +180,14 @@ impl ServerLink {
         self.revision = revision;
     }
 
-    /// Sends what has waited for the link.
+    /// Sends the messages that waited for the link.
     pub(crate) fn send_queue(&mut self, context: &mut StepContext<'_>) {
         for message in std::mem::take(&mut self.queue) {
             context.send_to_server(message);
         }
     }
 
-    /// Sends a request of our own.
+    /// Sends a request of the session itself.
     pub(crate) fn send_own(
         &mut self,
         context: &mut StepContext<'_>,
@@ -197,14 +198,14 @@ impl ServerLink {
         context.send_to_server(request);
     }
 
-    /// A request of our own.
+    /// A request of the session itself.
     pub(crate) fn own_request(&mut self, method: Method, params: Option<&[u8]>) -> Request {
         let id = RequestId::from(format!("{OWN_PREFIX}{}:{}", method.as_str(), self.next_own));
         self.next_own += 1;
         Request::new(id, method, params)
     }
 
-    /// Which request of our own an id names; none for the id of any other request.
+    /// The subject of the session's own request with this id; `None` for any other id.
     pub(crate) fn own_response(&self, id: Option<&RequestId>) -> Option<OwnResponse> {
         let Some(RequestId::String(id)) = id else { return None };
         let own = id.strip_prefix(OWN_PREFIX)?;
@@ -231,7 +232,7 @@ impl ServerLink {
         std::mem::take(&mut self.undecided)
     }
 
-    /// Takes back a request that the server has not been sent yet.
+    /// Removes a request that was not sent to the server yet.
     pub(crate) fn unqueue(&mut self, id: &RequestId) -> bool {
         let waiting = self.queue.len() + self.undecided.len();
         self.queue.retain(|message| !matches!(message, Message::Request(r) if r.id == *id));
@@ -239,7 +240,7 @@ impl ServerLink {
         self.queue.len() + self.undecided.len() < waiting
     }
 
-    /// Cancels a request at the server, which may have it.
+    /// Cancels a request that the server may have received.
     pub(crate) fn cancel_request(
         &mut self,
         context: &mut StepContext<'_>,
@@ -262,15 +263,16 @@ impl ServerLink {
         self.drop_waiting();
     }
 
-    /// A link was lost that had been up, for the first time: that costs no wait.
+    /// A link was lost that had been up, for the first time: the next one is opened without a
+    /// wait.
     pub(crate) fn retry_at_once_after_first_failure(&mut self, now: Millis) {
         if self.failures == 1 {
             self.state = State::Down { again_at: now };
         }
     }
 
-    /// The link is closed. Returns the message for the requests that it had, and whether it was
-    /// up; none where that is known.
+    /// The link is closed. Returns the error text for its requests, and whether it was up; `None`
+    /// if that was reported before.
     pub(crate) fn note_lost(&mut self, now: Millis, reason: &str) -> Option<(String, bool)> {
         match self.state {
             State::Down { .. } => None,
@@ -286,8 +288,8 @@ impl ServerLink {
         }
     }
 
-    /// Opens the link if the wait is over. Returns whether it was not up in time, and is therefore
-    /// closed.
+    /// Opens the link if the wait is over. Returns whether it was not up in time and was closed
+    /// for that.
     pub(crate) fn open_or_time_out(&mut self, context: &mut StepContext<'_>) -> bool {
         if self.deadline().is_none_or(|deadline| deadline > context.now) {
             return false;

@@ -1,7 +1,7 @@
-//! The requests of the server to the client that have no answer yet: sampling, elicitation,
-//! roots, and pings of our own.
+//! The server requests without an answer: sampling, elicitation, roots, and the session's own
+//! pings.
 //!
-//! Each gets an id of ours that carries the tag of the owner, so that an answer can never reach
+//! Each gets an id of the session that carries the owner tag. An answer can therefore never reach
 //! another request, and exactly one answer reaches the server.
 
 use bytes::Bytes;
@@ -24,11 +24,11 @@ pub(crate) struct ServerRequests {
     next: u64,
 }
 
-/// A request to the client that has no answer yet.
+/// A request to the client without an answer.
 pub(crate) struct ServerRequest {
     pub(crate) id: ServerRequestId,
     pub(crate) method: Method,
-    /// The id that the server gave it; none for a ping of our own.
+    /// The id that the server gave it; `None` for the session's own ping.
     pub(crate) id_of_server: Option<RequestId>,
     pub(crate) route: Route,
     deadline: Millis,
@@ -52,12 +52,12 @@ impl ServerRequests {
         self.open.len()
     }
 
-    /// Are as many open as may be?
+    /// Are the maximum of requests open?
     pub(crate) fn is_full(&self, context: &StepContext<'_>) -> bool {
         self.open.len() >= context.limits().server_requests_max
     }
 
-    /// Opens a request, and gives it its id.
+    /// Opens a request and assigns its id.
     pub(crate) fn add_request(
         &mut self,
         context: &StepContext<'_>,
@@ -82,7 +82,7 @@ impl ServerRequests {
         self.open.iter().any(|request| request.id == id)
     }
 
-    /// The POST that a request is for, if that is known.
+    /// The POST that a request is for, if known.
     pub(crate) fn post_of(&self, id: ServerRequestId) -> Option<PostId> {
         match self.open.iter().find(|request| request.id == id)?.route {
             Route::Post(post) => Some(post),
@@ -90,14 +90,14 @@ impl ServerRequests {
         }
     }
 
-    /// A request is in the log now.
+    /// The log contains the request now.
     pub(crate) fn note_logged(&mut self, id: ServerRequestId, stream: u64, number: u64) {
         if let Some(request) = self.open.iter_mut().find(|request| request.id == id) {
             request.logged = Some((stream, number));
         }
     }
 
-    /// The open requests that are in the log.
+    /// The open requests that the log contains.
     pub(crate) fn logged_requests(&self) -> impl Iterator<Item = OpenServerRequest> {
         self.open.iter().filter_map(|request| {
             let (stream, number) = request.logged?;
@@ -105,8 +105,8 @@ impl ServerRequests {
         })
     }
 
-    /// The server request that an id of ours names, whether or not it is still open. Which
-    /// requests a former owner sent is not known any more, so any of its ids may be one.
+    /// The server request that an id of the session names, open or not. The requests of a former
+    /// owner are not known any more, so any of its ids may be one.
     pub(crate) fn id_named_by(&self, log: &Log, id: &RequestId) -> Option<ServerRequestId> {
         let RequestId::String(text) = id else { return None };
         let named = ServerRequestId::parse(text)?;
@@ -147,8 +147,8 @@ impl ServerRequests {
         }
     }
 
-    /// May the server send this to the client? Where the client did not declare that it takes it,
-    /// it may not (RPC-12, ROOT-01, SMP-01, SMP-02, ELI-01).
+    /// May the server send this to the client? Not without the client's capability for it
+    /// (RPC-12, ROOT-01, SMP-01, SMP-02, ELI-01).
     pub(crate) fn check_request(
         &self,
         context: &StepContext<'_>,
@@ -159,13 +159,13 @@ impl ServerRequests {
             return Err((ErrorCode::Refused, "there is no client yet".to_owned()));
         };
         if !handshake.is_initialized() {
-            let message = "`initialize` is not answered yet; ask nothing before".to_owned();
+            let message = "`initialize` is not answered yet; send no request before".to_owned();
             return Err((ErrorCode::InvalidRequest, message));
         }
         let (revision, capabilities) = (client.revision, &client.capabilities);
         let params = request.params().unwrap_or_default();
         let is_declared = match request.method {
-            // A program that echoes is no client.
+            // A client whose process only echoes has no capabilities.
             Method::Initialize => false,
             Method::RootsList => capabilities.roots(),
             Method::CreateMessage => {
@@ -194,7 +194,7 @@ impl ServerRequests {
             let most = context.limits().server_requests_max;
             return Err((
                 ErrorCode::Refused,
-                format!("the client has {most} questions open, its most"),
+                format!("the client has {most} unanswered server requests, the maximum"),
             ));
         }
         Ok(())
@@ -208,7 +208,7 @@ pub(crate) fn withdrawal(id: ServerRequestId, reason: &str) -> Bytes {
     notification.raw().clone()
 }
 
-/// The id that the client sees.
+/// The id that the client gets.
 pub(crate) fn request_id(id: ServerRequestId) -> RequestId {
     RequestId::from(id.to_string())
 }

@@ -3,8 +3,8 @@
 //! [`Session::step`] takes an [`Event`] and the current time and appends the
 //! [`Effect`]s the caller must perform. It never waits and never reads a clock.
 //!
-//! A session is its [`Setup`], which never changes, and its [`Parts`]. What each event does
-//! is a method of the parts; see there for where to read on.
+//! A session consists of its [`Setup`], which never changes, and its [`Parts`]. Each event is
+//! handled by a method of the parts.
 
 use std::sync::Arc;
 
@@ -22,16 +22,16 @@ pub struct Session {
     parts: Parts,
 }
 
-/// What a session holds.
+/// The sizes of a session's collections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Requests of the client's without a final response.
+    /// Requests of the client without a final response.
     pub exchanges: usize,
     /// Requests to the client without an answer.
     pub server_requests: usize,
     /// Connections that listen to a stream.
     pub attachments: usize,
-    /// Streams of which something can be replayed.
+    /// Streams that can be replayed.
     pub streams: usize,
     /// Messages that wait for a stream.
     pub waiting: usize,
@@ -46,8 +46,8 @@ impl Session {
         Self { setup: setup.into(), parts }
     }
 
-    /// Restores a session of another owner. What was in flight there is run
-    /// again where that does no harm, and otherwise ends with an error.
+    /// Restores a session of another owner. A request that was in flight there is run again if
+    /// that does no harm, and otherwise ends with an error.
     ///
     /// `setup.owner_tag` must be new, and is not among the former ones. A duplex session
     /// ends with its connection, so it is never restored.
@@ -67,7 +67,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Takes what happened, and appends what is to be done about it, in order.
+    /// Handles an event, and appends its effects in order.
     pub fn step(&mut self, now: Millis, event: Event, effects: &mut Vec<Effect>) {
         let Self { setup, parts } = self;
         let context = &mut StepContext { now, setup, effects };
@@ -104,8 +104,8 @@ impl Session {
         parts.finish_step(context);
     }
 
-    /// When to step with [`Event::DeadlinePassed`]. Asking early, late or twice does no
-    /// harm.
+    /// When to step with [`Event::DeadlinePassed`]. A step that is early, late or repeated does
+    /// no harm.
     pub fn deadline(&self) -> Option<Millis> {
         if self.is_over() {
             return None;
@@ -113,7 +113,7 @@ impl Session {
         self.parts.deadline(&self.setup)
     }
 
-    /// What it holds now, each within its bound.
+    /// The present sizes, each within its limit.
     pub fn load(&self) -> Load {
         let Parts { posts, server_requests, streams, waiting, .. } = &self.parts;
         Load {
@@ -131,49 +131,49 @@ impl Session {
         self.parts.handshake.is_over()
     }
 
-    /// Is nothing in flight: no request without its final response, and nothing written down
-    /// that is not held yet?
+    /// Is nothing in flight: has every request its final response, and does the store hold every
+    /// entry?
     pub fn is_quiet(&self) -> bool {
         self.parts.is_quiet(&self.setup)
     }
 
-    /// How many requests of the client's have no final response yet.
+    /// The number of the client's pending requests.
     pub fn exchanges(&self) -> usize {
         self.parts.posts.exchanges().len()
     }
 
-    /// The revision that was negotiated; before that, the one that counts as assumed.
+    /// The negotiated revision; before the negotiation, the assumed one.
     pub fn revision(&self) -> Revision {
         self.parts.handshake.revision()
     }
 
-    /// The params of its `initialize`, for the record: what another owner needs to restore it.
-    /// Empty where there was none yet, and for a duplex session, which ends with its
+    /// The params of its `initialize`, for the record: another owner needs them to restore the
+    /// session. Empty before `initialize`, and for a duplex session, which ends with its
     /// connection and is never taken over.
     pub fn initialize(&self) -> Arc<[u8]> {
         let client = self.parts.handshake.client().filter(|_| self.setup.duplex.is_none());
         client.map(|client| client.params.clone()).unwrap_or_default()
     }
 
-    /// The newest state and its version; [`Effect::Save`] has saved it already, unless it was
+    /// The newest state and its version. [`Effect::Save`] has returned it already, unless it
     /// never changed.
     pub fn saved(&self) -> (u64, Arc<[u8]>) {
         self.parts.persisted.saved(&self.parts.handshake)
     }
 
-    /// Everything of the log that can be replayed, for writing it anew.
+    /// Every entry that can be replayed, for a re-assertion.
     pub fn replay_buffer(&self) -> ReplayBuffer {
         let log = self.parts.streams.log();
         let first = log.first();
         ReplayBuffer { first, entries: log.encoded(first) }
     }
 
-    /// Does this connection wait until the end of the session is written?
+    /// Does this connection wait for the end of the session to be stored?
     pub fn awaits_end(&self, sink: SinkId) -> bool {
         self.parts.lifecycle.awaits_end(sink)
     }
 
-    /// Its streams and server requests as far as its log holds them, too.
+    /// The streams and server requests that its log also contains.
     #[doc(hidden)]
     pub fn outline(&self) -> String {
         self.parts.streams.outline(self.parts.server_requests.logged_requests())
@@ -184,7 +184,7 @@ impl Session {
 mod tests {
     use super::*;
 
-    /// A session in its own box takes one class of the allocator. A node holds very many.
+    /// A boxed session fits one size class of the allocator. A node has very many.
     #[test]
     fn a_session_takes_no_more_than_448_bytes() {
         let bytes = size_of::<Session>();

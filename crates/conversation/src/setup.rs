@@ -1,4 +1,4 @@
-//! What a session is set up with: its limits, its rules for running calls again, its transport.
+//! The setup of a session: its limits, its rules for running calls again, its transport.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Limits, OwnerTag, SinkId};
 
-/// What a session is made of.
+/// The constants of a session.
 #[derive(Clone, Debug)]
 pub struct SessionSetup {
-    /// Its bounds.
+    /// Its limits.
     pub limits: Arc<Limits>,
     /// The tag of its owner's events: random, and never used before.
     pub owner_tag: OwnerTag,
@@ -17,10 +17,10 @@ pub struct SessionSetup {
     pub seed: u64,
     /// Which tool calls may be run again when it is not known whether they were run before.
     pub rerun: Rerun,
-    /// After how long without a request the link to the server is closed, in seconds;
-    /// none to keep it. A session whose link is kept does not sleep.
+    /// After how long without a request the link to the server is closed, in seconds; `None` to
+    /// keep it. A session whose link is kept does not sleep.
     pub idle_stop_secs: Option<u64>,
-    /// The one pipe of a duplex transport (HTTP+SSE, stdio), open already; none for Streamable
+    /// The pipe of a duplex transport (HTTP+SSE, stdio), open already; `None` for Streamable
     /// HTTP.
     pub duplex: Option<SinkId>,
 }
@@ -42,7 +42,7 @@ pub enum Rerun {
 pub(crate) struct Setup {
     pub(crate) limits: Arc<Limits>,
     pub(crate) rerun: Rerun,
-    /// In 32 bits, which are 136 years, since each session holds it.
+    /// 32 bits are 136 years, and each session has one.
     pub(crate) idle_stop_secs: Option<u32>,
     pub(crate) duplex: Option<SinkId>,
 }

@@ -1,6 +1,6 @@
-//! A collection that most sessions do not have, in the room of a pointer.
+//! A collection that most sessions leave empty, in the size of a pointer.
 
-/// A value that is mostly empty: a pointer while it is, a box once it is not.
+/// A value that is mostly empty: a null pointer while it is empty, otherwise a box.
 #[derive(Debug)]
 pub(crate) struct Sparse<T>(Option<Box<T>>);
 

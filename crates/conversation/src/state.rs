@@ -1,4 +1,4 @@
-//! The encoding of the state in the session's record: what must outlive the owner and is in no log.
+//! The encoding of the state in the session's record.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct State {
     level: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) subscriptions: BTreeSet<Box<str>>,
-    /// The methods that the server notifies changes of its lists with.
+    /// The notifications with which the server reports changes of its lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     lists: Vec<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -31,13 +31,13 @@ pub(crate) struct State {
     /// The ids of requests that were cancelled, and whose cancellation is in no log, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) cancelled: Vec<RequestId>,
-    /// The ids of requests for which the client was sent a server request on another stream than
-    /// their own, oldest first.
+    /// The ids of requests for which the client got a server request on another stream than their
+    /// own, oldest first.
     #[serde(default, rename = "askers", skip_serializing_if = "Vec::is_empty")]
     pub(crate) with_server_requests: Vec<RequestId>,
 }
 
-/// What every format of the state has.
+/// The field of every format of the state.
 #[derive(Deserialize)]
 struct Format {
     format: u32,
@@ -63,7 +63,7 @@ impl State {
         if bytes.is_empty() {
             return Ok(Self::default());
         }
-        // First: the rest of a later format may be anything.
+        // Read first: the rest of a later format is unknown.
         let Format { format } = serde_json::from_slice(bytes).map_err(|_| Unreadable::STATE)?;
         if format > FORMAT {
             return Err(Unreadable::NEWER_STATE);

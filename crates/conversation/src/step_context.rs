@@ -7,7 +7,7 @@ use protocol::Message;
 use crate::setup::Setup;
 use crate::{Answer, Effect, Ending, EventId, Fact, Frame, Limits, Millis, Refusal, SinkId};
 
-/// What every part of a session gets for one step.
+/// The inputs and outputs of every part for one step.
 pub(crate) struct StepContext<'a> {
     pub(crate) now: Millis,
     pub(crate) setup: &'a Setup,
@@ -29,12 +29,12 @@ impl<'a> StepContext<'a> {
         self.now.plus(secs.saturating_mul(1_000))
     }
 
-    /// Gives a connection its whole answer.
+    /// Answers a connection with a whole answer.
     pub(crate) fn answer_sink(&mut self, sink: SinkId, answer: Answer) {
         self.effects.push(Effect::Answer { sink, answer });
     }
 
-    /// Gives a connection a refusal as its whole answer.
+    /// Answers a connection with a refusal.
     pub(crate) fn refuse_sink(&mut self, sink: SinkId, refusal: Refusal) {
         self.answer_sink(sink, Answer::Refused(refusal));
     }
@@ -71,7 +71,7 @@ impl<'a> StepContext<'a> {
         self.effects.push(Effect::Send(message.into()));
     }
 
-    /// Reports something worth counting.
+    /// Reports a fact for the metrics.
     pub(crate) fn count_fact(&mut self, fact: Fact) {
         self.effects.push(Effect::Count(fact));
     }

@@ -1,4 +1,4 @@
-//! A stream of the log, what is remembered of one that has ended, and the requests of both.
+//! A stream of the log, the tombstone of one that has ended, and the requests of both.
 
 use protocol::RequestId;
 
@@ -8,7 +8,7 @@ use crate::exchange::PostId;
 
 /// A stream of the log.
 pub(crate) struct Stream {
-    /// The requests it answers; none for a standalone stream.
+    /// The requests that it answers; empty for a standalone stream.
     pub(crate) requests: Vec<StreamRequest>,
     /// The POST it belongs to, while that has open requests.
     pub(crate) post: Option<PostId>,
@@ -51,17 +51,17 @@ impl Stream {
     }
 }
 
-/// What is remembered of a stream when nothing of it can be replayed any more.
+/// The tombstone of a stream that cannot be replayed any more.
 pub(crate) struct Tombstone {
     pub(crate) stream: u64,
     pub(crate) last: u64,
     pub(crate) requests: Vec<StreamRequest>,
-    /// Since when: it is forgotten after `replay_secs`.
+    /// Since when; it is dropped after `replay_secs`.
     pub(crate) ended_at: Millis,
 }
 
 impl Tombstone {
-    /// Forgets a stream but for what its client may still resume.
+    /// Reduces a stream to what its client may still resume.
     pub(crate) fn of(number: u64, stream: Stream, now: Millis) -> Self {
         let Stream { last, mut requests, .. } = stream;
         requests.iter_mut().for_each(|request| (request.rerun, request.progress) = (None, None));
@@ -81,7 +81,7 @@ pub(crate) struct StreamRequest {
     pub(crate) final_response: u64,
     /// The request itself, while another owner might have to run it again.
     pub(crate) rerun: Option<Rerunnable>,
-    /// Its newest progress at a former owner, where the log does not hold it any more.
+    /// Its newest progress at a former owner, if the log does not hold that any more.
     pub(crate) progress: Option<f64>,
 }
 

@@ -1,15 +1,15 @@
-//! StreamTable, by number.
+//! The streams of a session, by number.
 //!
-//! Nearly every session has none, or the one that its client listens to. A tree would make
-//! room for eleven with the first.
+//! Nearly every session has no stream, or the one that its client listens to. A tree would
+//! allocate eleven places with the first.
 
 use std::collections::VecDeque;
 
 use crate::sparse::Sparse;
 use crate::stream::Stream;
 
-/// StreamTable in the order of their numbers, in which they are opened. The oldest go first.
-/// A pointer while there is none. Bounded by the entries of the log.
+/// Streams in the order of their numbers, in which they are opened; the oldest are dropped first.
+/// An empty table is a null pointer. Bounded by the entries of the log.
 #[derive(Default)]
 pub(crate) struct StreamTable(Sparse<VecDeque<(u64, Stream)>>);
 

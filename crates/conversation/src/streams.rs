@@ -1,8 +1,9 @@
-//! The session's SSE streams: what is sent on each, over which connection, and in what order.
+//! The session's SSE streams: which event is sent on each, over which connection, and in what
+//! order.
 //!
-//! A message is written to a client only from here, and only when the log holds it. What
-//! waits for the store for too long is written without event ids (`unlogged`); what the log
-//! keeps no longer is trimmed (`trimming`).
+//! Only this module writes messages to a client, and only when the log holds them. An event that
+//! waits for the store for too long is written without an event id (`unlogged`); an event that
+//! the log no longer keeps is trimmed (`trimming`).
 
 use bytes::Bytes;
 use protocol::{RequestId, Revision};
@@ -31,7 +32,7 @@ pub(crate) struct Streams {
     table: StreamTable,
     attachments: Attachments,
     log: Log,
-    /// Streams of which nothing can be replayed any more, oldest first.
+    /// Streams that cannot be replayed any more, oldest first.
     tombstones: ThinVec<Tombstone>,
     /// The seed of the jitter of `retry`.
     seed: u64,
@@ -48,14 +49,14 @@ impl Streams {
         }
     }
 
-    /// The streams of a log that was read, and the server requests that are open in it.
+    /// The streams of a restored log, and its open server requests.
     pub(crate) fn restored(folded: Folded, seed: u64) -> (Self, Vec<OpenServerRequest>) {
         let Folded { log, table, tombstones, server_requests } = folded;
         let attachments = Attachments::default();
         (Self { table, attachments, log, tombstones, seed: seed | 1 }, server_requests)
     }
 
-    /// What the log must know of the streams and of these open server requests, as text.
+    /// What the log must contain of the streams and of these open server requests, as text.
     pub(crate) fn outline(&self, requests: impl Iterator<Item = OpenServerRequest>) -> String {
         fold::outline(&self.table, &self.tombstones, requests)
     }
@@ -64,12 +65,12 @@ impl Streams {
         &self.log
     }
 
-    /// From now on another owner writes.
+    /// Another owner writes from now on.
     pub(crate) fn succeed_owner(&mut self, owner_tag: OwnerTag) {
         self.log.succeed(owner_tag);
     }
 
-    /// The entries that were written since they were last handed out.
+    /// The entries that were written since the last append.
     pub(crate) fn hand_out(&mut self) -> Option<Effect> {
         self.log.hand_out()
     }
@@ -114,12 +115,12 @@ impl Streams {
         stream.map(|(number, _)| number)
     }
 
-    /// What is remembered of the stream that has answered this request.
+    /// The tombstone of the stream that has answered this request.
     pub(crate) fn tombstone_of(&self, id: &RequestId) -> Option<&Tombstone> {
         self.tombstones.iter().rev().find(|tombstone| tombstone.answers(id))
     }
 
-    /// What is remembered of a stream.
+    /// The tombstone of a stream.
     pub(crate) fn tombstone(&self, number: u64) -> Option<&Tombstone> {
         self.tombstones.iter().find(|tombstone| tombstone.stream == number)
     }
@@ -146,8 +147,8 @@ impl Streams {
         number
     }
 
-    /// Opens a standalone stream. At the bound the one that was sent nothing for longest is
-    /// closed (GET-09).
+    /// Opens a standalone stream. At the limit the stream that was idle longest is closed
+    /// (GET-09).
     pub(crate) fn open_standalone(
         &mut self,
         context: &mut StepContext<'_>,
@@ -181,7 +182,7 @@ impl Streams {
         self.attachments.of(stream).map(|attachment| (attachment.sink, attachment.sent))
     }
 
-    /// A stream's connection needs no entry up to this one any more.
+    /// The connection of a stream needs no entry up to this one any more.
     pub(crate) fn skip_to(&mut self, stream: u64, sent: u64) {
         if let Some(attachment) = self.attachments.of_mut(stream) {
             attachment.sent = sent;
@@ -246,7 +247,7 @@ impl Streams {
         }
     }
 
-    /// A POST that no client has a connection to answers this stream of a former owner.
+    /// A POST without a connection answers this stream of a former owner.
     pub(crate) fn set_post(&mut self, number: u64, post: PostId) {
         if let Some(stream) = self.table.get_mut(number) {
             stream.post = Some(post);
@@ -360,7 +361,7 @@ impl Streams {
         self.finish_sink(context, sink, Ending::Proper);
     }
 
-    /// Ends all connections: the session is over here.
+    /// Ends all connections: the session ends here.
     pub(crate) fn finish_all_sinks(&mut self, context: &mut StepContext<'_>, ending: Ending) {
         for attachment in self.attachments.take_all() {
             if ending != Ending::Moved && mutant!("end_leaves_streams_open") {
@@ -378,8 +379,8 @@ impl Streams {
         self.attachments.remove(sink)
     }
 
-    /// Writes a message to a stream's connection, and not to the log: the session will not be
-    /// there to replay it.
+    /// Writes a message to a stream's connection, and not to the log: the session ends and will
+    /// not replay it.
     pub(crate) fn write_past_the_log(
         &mut self,
         context: &mut StepContext<'_>,
@@ -394,7 +395,7 @@ impl Streams {
         context.write_message(sink, None, data);
     }
 
-    /// Sends the clients of old connections away to resume (SSE-05). Returns the streams whose
+    /// Ends old connections so that their clients resume (SSE-05). Returns the streams whose
     /// clients are due for a ping.
     pub(crate) fn poll_and_take_pings(&mut self, context: &mut StepContext<'_>) -> Vec<u64> {
         let (polls, pings) = self.attachments.take_due(context);
@@ -415,10 +416,10 @@ impl Streams {
         earliest.note_if_any(self.trims_at(limits));
     }
 
-    /// How long a client is to wait before it resumes: `retry_ms`, up to a quarter
-    /// more or less, so that clients cut together do not resume together.
+    /// How long a client waits before it resumes: `retry_ms`, up to a quarter more or less, so
+    /// that clients whose connections end together do not resume together.
     fn next_retry(&mut self, limits: &Limits) -> u32 {
-        // xorshift64: any spread will do.
+        // xorshift64: the quality of the random numbers does not matter.
         self.seed ^= self.seed << 13;
         self.seed ^= self.seed >> 7;
         self.seed ^= self.seed << 17;
@@ -427,7 +428,7 @@ impl Streams {
         u32::try_from(u64::from(limits.retry_ms) - quarter + around).unwrap_or(u32::MAX)
     }
 
-    /// Frees memory that is not in use.
+    /// Frees unused memory.
     pub(crate) fn shrink(&mut self) {
         self.attachments.shrink();
     }

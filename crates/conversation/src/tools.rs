@@ -1,8 +1,8 @@
 //! Which requests may be run a second time.
 //!
-//! A request that only reads may. A call of a tool may where the tool's author says that a
-//! second call changes nothing, or where the backend is configured so. The annotations are
-//! learned from the lists that clients request; only where they are not known, the list is read.
+//! A request that only reads may be run twice. A call of a tool may if the tool's annotations
+//! allow a second call, or if the backend is configured so. The annotations are read from the
+//! lists that clients request; only if they are not known, the session reads the list.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -19,12 +19,12 @@ use crate::step_context::StepContext;
 /// Most tools remembered; calls of further ones are not run again.
 const TOOLS_MAX: usize = 1_000;
 
-/// What is known of the tools that may be called twice.
+/// The tools that may be called twice, as far as known.
 #[derive(Default)]
 pub(crate) struct Tools {
-    /// Hashes of their names, sorted: names would cost every session kilobytes.
+    /// Hashes of their names, sorted: the names would take kilobytes in every session.
     twice: ThinVec<u64>,
-    /// Are these all?
+    /// Is the list complete?
     is_complete: bool,
 }
 
@@ -33,12 +33,12 @@ pub(crate) struct Tools {
 pub(crate) enum Verdict {
     Yes,
     No,
-    /// The server has not annotated it.
+    /// The server's annotations are not known.
     Unknown,
 }
 
 impl Tools {
-    /// Learns from one page of the list, where that decides anything.
+    /// Reads the annotations of one page of the list, if they decide anything.
     pub(crate) fn learn_page(&mut self, context: &StepContext<'_>, page: &ToolsPage) {
         if context.setup.rerun == Rerun::Annotated && !context.is_duplex() {
             self.add_page(page);
@@ -56,7 +56,8 @@ impl Tools {
                 Ok(_) | Err(_) => {}
             }
         }
-        // A client reads a list from its beginning. If not, a call too few is run again.
+        // A client reads a list from its beginning. If it did not, a call is not run again
+        // although it could be.
         self.is_complete |= page.next_cursor.is_none();
     }
 
@@ -80,7 +81,7 @@ impl Tools {
     /// May a call of a tool be run a second time?
     fn call_verdict(&self, call: &Request) -> Verdict {
         let of_others = if self.is_complete { Verdict::No } else { Verdict::Unknown };
-        // Then the name decides nothing, and need not be read.
+        // The name decides nothing, so it is not parsed.
         if self.twice.is_empty() {
             return of_others;
         }
@@ -91,7 +92,7 @@ impl Tools {
         })
     }
 
-    /// The request itself, where it may have to be written into the log.
+    /// The request itself, if it may have to be written to the log.
     pub(crate) fn raw_to_keep(
         &self,
         context: &StepContext<'_>,

@@ -27,7 +27,7 @@ impl WaitingMessages {
         self.0.len()
     }
 
-    /// Keeps a message until there is a stream for it; at the bound the oldest goes.
+    /// Keeps a message until there is a stream for it; at the limit the oldest is dropped.
     pub(crate) fn push_message(&mut self, context: &mut StepContext<'_>, message: Waiting) {
         if self.0.len() >= context.limits().waiting_max {
             self.0.remove(0);
@@ -36,7 +36,7 @@ impl WaitingMessages {
         self.0.push(message);
     }
 
-    /// Takes all messages, to send some of them and to put the others back.
+    /// Takes all messages, to send some of them and put the others back.
     pub(crate) fn take_all(&mut self) -> ThinVec<Waiting> {
         std::mem::take(&mut self.0)
     }
@@ -46,7 +46,7 @@ impl WaitingMessages {
         self.0.push(message);
     }
 
-    /// Takes the messages that match, and leaves the others in their order.
+    /// Takes the messages that match, and keeps the order of the others.
     pub(crate) fn take_matching(&mut self, matches: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
         let (matching, others): (Vec<_>, Vec<_>) = self.take_all().into_iter().partition(matches);
         self.0 = others.into();

@@ -1,7 +1,8 @@
-//! The write barrier: what waits until the store has acknowledged what it stands for.
+//! The write barrier: answers and entries that wait until the store has acknowledged a change.
 //!
-//! A change of the session survives its owner once the client knows that it was taken. So
-//! an answer that acknowledges one waits here, and so do log entries whose state is not saved.
+//! A change of the session must survive its owner once the client knows that it was accepted. An
+//! answer that acknowledges a change therefore waits here, and so do log entries whose state is
+//! not saved.
 
 use bytes::Bytes;
 use protocol::{Message, Response};
@@ -11,12 +12,11 @@ use crate::earliest::Earliest;
 use crate::step_context::StepContext;
 use crate::{Answer, Limits, Millis, Refusal, SinkId};
 
-/// Most answers that wait. A further one becomes "busy": what it is about was done, and
-/// doing it again does no harm.
+/// Most answers that wait. A further one becomes "busy": its change was made, and making it again
+/// does no harm.
 const ANSWERS_MAX: usize = 256;
 
-/// What the store must hold, or holds: all entries of the log up to a number, and a version of
-/// the state.
+/// A position in the store: every entry of the log up to a number, and a version of the state.
 #[derive(Clone, Copy)]
 pub(crate) struct StorePosition {
     pub(crate) entry: u64,
@@ -34,10 +34,10 @@ impl StorePosition {
 #[derive(Default)]
 pub(crate) struct WriteBarrier {
     answers: ThinVec<WaitingAnswer>,
-    /// The log holds everything up to this number.
+    /// The log holds every entry up to this number.
     acknowledged: u64,
-    /// Entries, each with the version of the state that the record must hold before it is
-    /// sent: it and what follows wait. Bounded by the requests in flight.
+    /// Entries, each with the version of the state that the record must hold before the entry is
+    /// sent. The entry and those after it wait. Bounded by the requests in flight.
     entries: ThinVec<(u64, u64)>,
 }
 
@@ -46,7 +46,7 @@ struct WaitingAnswer {
     sink: SinkId,
     answer: Answer,
     needed: StorePosition,
-    /// When it is refused if the store has not acknowledged it by then.
+    /// When it is refused unless the store has acknowledged its change.
     until: Millis,
 }
 
@@ -56,7 +56,7 @@ impl WriteBarrier {
         self.answers.is_empty()
     }
 
-    /// An entry is sent only when the record holds the state as it is.
+    /// Holds this entry back until the record holds the present state.
     pub(crate) fn hold_back(&mut self, entry: u64, version: u64) {
         self.entries.push((entry, version));
     }
@@ -66,14 +66,14 @@ impl WriteBarrier {
         self.entries.iter().any(|(held, _)| *held == entry)
     }
 
-    /// How far the log may be sent, now that the store holds so much.
+    /// How far the log may be sent, given what the store holds.
     pub(crate) fn sendable_through(&mut self, held: StorePosition) -> u64 {
         self.acknowledged = held.entry.max(self.acknowledged);
         self.entries.retain(|(_, version)| *version > held.version);
         self.entries.iter().map(|(entry, _)| entry - 1).fold(self.acknowledged, u64::min)
     }
 
-    /// Answers once the store holds what is needed. A duplex session has no store.
+    /// Answers once the store holds the change. A duplex session has no store.
     pub(crate) fn answer_when_held(
         &mut self,
         context: &mut StepContext<'_>,
@@ -91,7 +91,7 @@ impl WriteBarrier {
         }
     }
 
-    /// Gives the answers whose changes the store holds.
+    /// Sends the answers whose changes the store holds.
     pub(crate) fn release_answers(&mut self, context: &mut StepContext<'_>, held: StorePosition) {
         if self.answers.is_empty() || mutant!("never_open_the_gate") {
             return;
@@ -105,8 +105,8 @@ impl WriteBarrier {
         }
     }
 
-    /// Answers those that have waited for the store for too long. What they are about was
-    /// done, may be lost with this owner, and does no harm when it is done again.
+    /// Answers those that have waited for the store for too long with an error. Their changes
+    /// were made, may be lost with this owner, and can be made again without harm.
     pub(crate) fn refuse_late_answers(&mut self, context: &mut StepContext<'_>, text: &str) {
         for waiting in std::mem::take(&mut self.answers) {
             if waiting.until > context.now {
@@ -122,8 +122,8 @@ impl WriteBarrier {
         }
     }
 
-    /// Answers all, because the session takes no request any more. None is answered as done: the
-    /// change is not in the store, and where the end of the session is lost, too, it was not made.
+    /// Answers all with an error, because the session accepts no request any more. Their changes
+    /// are not in the store; if the end of the session is lost too, they were not made.
     pub(crate) fn refuse_all_answers(&mut self, context: &mut StepContext<'_>, text: &str) {
         for WaitingAnswer { sink, answer, .. } in std::mem::take(&mut self.answers) {
             context.answer_sink(sink, refused(answer, text, Refusal::UnknownSession));
@@ -142,7 +142,7 @@ impl WriteBarrier {
     }
 }
 
-/// What is answered instead of what would promise that something is held.
+/// The answer instead of one that would promise a stored change.
 fn refused(answer: Answer, text: &str, refusal: Refusal) -> Answer {
     match answer {
         Answer::Json(data) => Answer::Json(error_for_result(data, text)),
@@ -164,7 +164,7 @@ pub(crate) fn error_for_result(data: Bytes, text: &str) -> Bytes {
     }
 }
 
-/// The error text for what the store did not acknowledge in time.
+/// The error text for a change that the store did not acknowledge in time.
 pub(crate) fn unacknowledged(limits: &Limits) -> String {
     format!(
         "the session store did not acknowledge this within {} ms (sessions.hold_ms); try again",

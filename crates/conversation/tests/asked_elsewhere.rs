@@ -1,4 +1,4 @@
-//! A client is asked for something on another stream than that of the call that it is for.
+//! A client gets a server request on another stream than that of the call that it is for.
 
 use crate::world::{NEW, World, accepted, cursor};
 use conversation::{Limits, Rerun};
@@ -14,7 +14,7 @@ fn called(world: &World) -> usize {
     world.sent_methods().iter().filter(|method| *method == "tools/call").count()
 }
 
-/// Where the connection of a call is lost, its client is asked on the GET stream.
+/// If the connection of a call is lost, its client gets the server request on the GET stream.
 #[test]
 fn a_call_that_asked_its_client_elsewhere_is_not_run_again_either() {
     for answered in [false, true] {
@@ -24,7 +24,7 @@ fn a_call_that_asked_its_client_elsewhere_is_not_run_again_either() {
         world.hang_up(lost);
         world.prompt_log = false;
         world.ask("theirs", Some(1));
-        // The client is asked only when the next owner would know for which call.
+        // The client gets the server request only when the next owner would know its call.
         world.acknowledge_log();
         assert_eq!(world.gist(listening), [""; 0]);
         world.prompt_log = true;
@@ -50,7 +50,7 @@ fn a_call_that_asked_its_client_elsewhere_is_not_run_again_either() {
     }
 }
 
-/// It may be a stream by then, which knows nothing of what was asked elsewhere.
+/// The call may be a stream by then, whose log does not have the server request.
 #[test]
 fn so_it_is_where_its_answer_became_a_stream_since() {
     let mut world = harmless();
@@ -67,7 +67,7 @@ fn so_it_is_where_its_answer_became_a_stream_since() {
     assert_eq!(called(&world), 1);
 }
 
-/// Nothing but a GET stream that its client never opens would bring it there.
+/// Only a GET stream could deliver it, and the client never opens one.
 #[test]
 fn a_question_that_had_no_way_goes_to_the_post_of_its_call_that_comes_again() {
     let mut world = harmless();

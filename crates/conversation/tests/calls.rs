@@ -1,4 +1,4 @@
-//! Requests of either side: calls, batches, questions, cancellations, mirrored headers.
+//! Requests of either side: calls, batches, server requests, cancellations, mirrored headers.
 
 use crate::world::{NEW, World, accepted, live};
 use conversation::{Answer, Event, Limits, Refusal};
@@ -337,7 +337,7 @@ fn a_server_asks_nothing_before_its_handshake_and_never_initializes_a_client() {
     assert!(refused(&world) && !world.connections[&sink].open);
 }
 
-/// Subscribes, and lets the server confirm it where it was asked.
+/// Subscribes; the server confirms if it was asked.
 fn subscribe(world: &mut World, id: i64, uri: &str) -> Vec<String> {
     let sink = world.post(&format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"resources/subscribe","params":{{"uri":"{uri}"}}}}"#
@@ -358,7 +358,7 @@ fn subscriptions_are_bounded_in_bytes_each_and_together() {
     }
     let before = world.state.1.len();
     assert_eq!(subscribe(&mut world, 50, "x"), ["50 error -32000"]);
-    // What it has already costs nothing.
+    // A second subscription to the same resource needs no room.
     assert_eq!(subscribe(&mut world, 51, &uri(3)), ["51 result"]);
     assert_eq!(world.state.1.len(), before);
 }

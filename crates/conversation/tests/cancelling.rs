@@ -1,4 +1,4 @@
-//! What is acknowledged of a cancellation outlives the owner.
+//! An acknowledged cancellation outlives the owner.
 
 use crate::world::{NEW, World, accepted};
 use conversation::{Answer, Limits, Rerun, SinkId};
@@ -23,7 +23,7 @@ fn called(world: &World) -> usize {
     world.sent_methods().iter().filter(|method| *method == "tools/call").count()
 }
 
-/// Neither is acknowledged before the store holds what was written; then both are.
+/// Neither POST is acknowledged before the store holds what was written; then both are.
 fn both_wait(world: &mut World, first: SinkId, second: SinkId) {
     assert_eq!(world.connections[&first].answer, None);
     assert_eq!(world.connections[&second].answer, None, "the second was acknowledged too early");

@@ -1,4 +1,4 @@
-//! How sessions begin and end: the handshake, servers that go, clients that leave.
+//! How sessions begin and end: the handshake, servers that end, clients that disconnect.
 
 use crate::world::{NEW, World, accepted, live};
 use conversation::{Answer, Cause, Event, Limits, Refusal, SinkId};
@@ -161,7 +161,7 @@ fn a_delete_whose_end_is_not_written_in_time_is_not_answered_as_done() {
     let late = world.sink();
     world.step(Event::Deleted { sink: late });
     assert_eq!(*world.refusal(late), Refusal::Unavailable);
-    // It is told once.
+    // It is reported once.
     world.step(Event::Ended { durable: true });
 }
 

@@ -1,4 +1,4 @@
-//! What a session does, event by event.
+//! The effects of a session, event by event.
 //!
 //! The integration tests of this crate are one program, so that it is compiled and linked once.
 

@@ -1,4 +1,4 @@
-//! What becomes of a request that is posted again after its owner was lost.
+//! Requests that are posted again after their owner was lost.
 
 use conversation::{Answer, Event, Limits, Rerun};
 use protocol::Response;

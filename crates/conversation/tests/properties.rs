@@ -1,7 +1,7 @@
-//! What holds whatever happens in whatever order: no event lost, none doubled, none on
-//! another stream, one final response for every request, and every bound.
+//! Invariants of any sequence of events: no message lost, doubled or on another stream, one final
+//! response for every request, and every limit.
 //!
-//! `World` checks each effect as it comes; here is what only the whole test can show.
+//! `World` checks each effect; this file checks what only a whole run shows.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ fn run(revision: &str, limits: Limits, prompt: bool, acts: Vec<Act>) {
     check(scenario, nothing_dropped);
 }
 
-/// As `run`, and owners die, leave, and are followed by others.
+/// As `run`, and owners are lost or leave, and others follow.
 fn run_with_deaths(limits: Limits, prompt: bool, rerun: Rerun, annotated: bool, acts: Vec<Act>) {
     let mut scenario = Scenario::with("2025-11-25", limits, prompt, rerun);
     scenario.annotated = annotated;
@@ -43,7 +43,8 @@ fn check(mut scenario: Scenario, nothing_dropped: bool) -> Scenario {
         }
         let dropped = told.messages.iter().any(|text| text.contains("-32603"));
         if told.unlogged && dropped && ids.len() > 1 {
-            // Who comes back to what is dropped learns that of all that it has no id of.
+            // A client that resumes a trimmed stream gets again every message that it got without
+            // an id.
             continue;
         }
         let words = final_responses(&told.messages);
@@ -74,7 +75,7 @@ fn check(mut scenario: Scenario, nothing_dropped: bool) -> Scenario {
                 held.retain(|number| numbers.contains(number));
             }
             if expected.len() < ids.len() {
-                // Who cancels does not come back for what comes after.
+                // A client that cancels does not resume for later messages.
                 held.truncate(numbers.len());
             }
             assert_eq!(numbers, held, "lost, doubled or out of order");
@@ -85,7 +86,7 @@ fn check(mut scenario: Scenario, nothing_dropped: bool) -> Scenario {
     scenario
 }
 
-/// Bounds that are never met.
+/// Limits that are never reached.
 fn wide() -> Limits {
     Limits {
         request_secs: 600,
@@ -97,7 +98,7 @@ fn wide() -> Limits {
     }
 }
 
-/// Bounds that large messages meet.
+/// Limits that large messages reach.
 fn for_large() -> Limits {
     Limits { log_bytes_max: 900, message_bytes_max: LARGE_MAX, ..wide() }
 }
@@ -105,7 +106,7 @@ fn for_large() -> Limits {
 /// The largest message of [`for_large`].
 const LARGE_MAX: usize = 2_000;
 
-/// As `run`, with messages around every bound in bytes: whoever stays gets everything.
+/// As `run`, with messages around every limit in bytes: a client that stays gets every message.
 fn run_large(revision: &str, prompt: bool, acts: Vec<Act>) {
     let mut scenario = Scenario::new(revision, for_large(), prompt);
     scenario.large = Some(LARGE_MAX + LARGE_MAX / 10);
@@ -120,7 +121,7 @@ fn run_large(revision: &str, prompt: bool, acts: Vec<Act>) {
     }
 }
 
-/// Bounds that are met all the time.
+/// Limits that are reached all the time.
 fn narrow() -> Limits {
     Limits {
         exchanges_max: 3,

@@ -1,4 +1,4 @@
-//! What becomes of a session whose owner is lost, leaves, or lets it sleep.
+//! Sessions whose owner is lost, leaves, or puts them to sleep.
 
 use crate::world::{NEW, World, accepted, cursor, live};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ pub(crate) fn harmless() -> World {
 
 pub(crate) const ELICITS: &str = r#"{"sampling":{},"elicitation":{},"roots":{}}"#;
 
-/// The link comes up at a new owner, and its server answers the handshake.
+/// The link opens at a new owner, and its server answers the handshake.
 pub(crate) fn start(world: &mut World) {
     assert!(world.link_open, "nobody asked for the server");
     world.shake();
@@ -135,7 +135,7 @@ fn numbers_go_on_and_an_id_is_known_by_its_owner_tag() {
     assert_eq!((told.stream, told.owner_tag, told.number), (seen.stream, world.owner_tag, 4));
 }
 
-/// The store has forgotten what it held from this number on.
+/// The store has lost its entries from this number on.
 fn forget(world: &mut World, from: u64) {
     world.held.retain(|number, _| *number < from);
 }
@@ -256,7 +256,7 @@ fn what_is_not_held_when_the_session_ends_is_not_told_to_be_done() {
     assert_eq!(world.connections[&cancelled].answer, None, "{:?}", world.gist(call));
     let sink = world.sink();
     world.step(Event::Deleted { sink });
-    // The end may yet be lost with its owner, and then the session lives on.
+    // The end may yet be lost with its owner, and then the session goes on.
     assert_eq!(world.gist(level), ["2 error -32000"]);
     assert!(!accepted(&world, cancelled));
 }

@@ -1,5 +1,5 @@
-//! Results of every size and at every speed of the store: each arrives, or one error that
-//! names the bound does.
+//! Results of every size and at every speed of the store: the client gets each one, or one error
+//! that names the limit.
 
 use crate::world::{NEW, World, accepted, cursor};
 use conversation::{Answer, Event, EventId, Frame, Limits, Refusal, SinkId};
@@ -8,7 +8,7 @@ use protocol::{Method, Notification};
 const OLD: &str = "2025-06-18";
 const MIB: usize = 1 << 20;
 
-/// Default bounds, a size smaller: a whole log of 4 KiB, messages of 16 KiB.
+/// The default limits on a smaller scale: a log of 4 KiB, messages of 16 KiB.
 fn small() -> Limits {
     Limits { log_bytes_max: 4 << 10, message_bytes_max: 16 << 10, ..Limits::default() }
 }
@@ -22,14 +22,14 @@ fn log(data: &str) -> Notification {
     Notification::new(Method::LogMessage, Some(params.as_bytes()))
 }
 
-/// Makes a call's answer a stream, as each revision does.
+/// Makes a call's answer a stream, in the way of each revision.
 fn stream(world: &mut World, id: u64) -> SinkId {
     let sink = world.call(id);
     world.progress(id, 1);
     sink
 }
 
-/// The bytes of what a connection was told.
+/// The bytes of the messages that a connection got.
 fn bytes_told(world: &World, sink: SinkId) -> usize {
     world.connections[&sink].messages().iter().map(String::len).sum()
 }
@@ -47,7 +47,7 @@ fn a_streamed_result_above_the_log_bound_arrives_with_default_settings() {
             world.acknowledge();
             assert_eq!(world.gist(sink), ["progress 1", "1 result"], "{bytes} in {revision}");
             assert!(bytes_told(&world, sink) > bytes);
-            // The connection broke in the middle of it.
+            // The connection broke during the stream.
             let again = world.listen(Some(cut_at));
             assert_eq!(world.gist(again), ["1 result"]);
             assert!(bytes_told(&world, again) > bytes);
@@ -66,7 +66,7 @@ fn a_large_result_of_a_client_that_is_away_waits_for_it_and_then_goes() {
     world.wait(20_000);
     let again = world.listen(Some(cut_at));
     assert_eq!(world.gist(again), ["notifications/message", "1 result"]);
-    // Its time is over, and the log is above its bound.
+    // Its `hold_ms` is over, and the log exceeds its limit.
     world.wait(6_000);
     let late = world.listen(Some(cut_at));
     let text = &world.connections[&late].messages()[0];
@@ -143,7 +143,7 @@ fn messages_above_the_bound_are_one_error_and_the_call_ran_once() {
     }
     assert_eq!(world.gist(streamed), ["progress 1", "2 error -32000"]);
     assert!(world.connections[&streamed].finished);
-    // What the server asks is refused, too.
+    // A server request that is too large is refused, too.
     let params = format!(r#"{{"message":"{}","requestedSchema":{{}}}}"#, large(17 << 10));
     let question = protocol::Request::new("q".into(), Method::Elicit, Some(params.as_bytes()));
     world.say(question);
@@ -165,7 +165,7 @@ fn the_log_is_never_above_its_bound_and_one_message() {
             world.session.replay_buffer().entries.iter().map(|entry| entry.len()).sum();
         assert!(bytes < (4 << 10) + (16 << 10) + (4 << 10), "{bytes} after {id}");
     }
-    // Down to what it keeps for long.
+    // Down to the permanent limit.
     world.acknowledge();
     world.wait(30_000);
     world.acknowledge();
@@ -183,7 +183,7 @@ fn a_store_that_refuses_keeps_no_client_from_its_head_and_its_result() {
         let connection = &world.connections[&sink];
         assert!(connection.open && connection.at.is_none());
         assert_eq!(connection.frames, [Frame::KeepAlive]);
-        // It goes on for as long as it works.
+        // The call goes on for as long as the server works.
         world.wait(100_000);
         assert!(!world.connections[&sink].finished);
         world.answer(1, "done");
@@ -206,7 +206,7 @@ fn a_stream_whose_head_came_without_an_id_gets_its_ids_when_the_log_has_it() {
     let mut world = World::live(NEW, Limits { stream_secs: 5, ..Limits::default() });
     world.prompt_log = false;
     let sink = stream(&mut world, 1);
-    // No client could come back, so the connection is not ended for its age.
+    // No client could resume, so the connection is not ended for its age.
     world.wait(60_000);
     assert!(!world.connections[&sink].finished);
     world.acknowledge();
@@ -277,7 +277,7 @@ fn what_would_acknowledge_a_change_is_an_error_where_the_store_refuses() {
     let error = String::from_utf8_lossy(error);
     assert!(error.contains("sessions.hold_ms") && error.contains("error"), "{error}");
 
-    // Likewise where it is a stream.
+    // The same if the answer is a stream.
     let mut world = World::live(NEW, Limits::default());
     world.prompt_log = false;
     let level = world
@@ -300,7 +300,7 @@ fn what_would_acknowledge_a_change_is_an_error_where_the_store_refuses() {
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
 
-/// How often the server was sent a call.
+/// How often the server got a call.
 fn runs(world: &World) -> usize {
     world.sent_methods().iter().filter(|method| *method == "tools/call").count()
 }
@@ -312,7 +312,7 @@ fn a_result_whose_connection_was_lost_is_given_to_the_post_that_comes_again() {
     world.hang_up(lost);
     world.answer(1, "done");
     world.wait(24_000);
-    // As often as it is asked for.
+    // As often as the client posts it.
     for _ in 0..2 {
         let again = world.post_again(CALL);
         assert_eq!(world.gist(again), ["1 result"]);
@@ -355,7 +355,7 @@ fn a_request_that_timed_out_meanwhile_gets_its_error_and_a_cancelled_one_nothing
     world.post(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#);
     let again = world.post_again(CALL);
     assert_eq!(world.connections[&again].answer, Some(Answer::Nothing));
-    // Also where the result was there before.
+    // Also if the result was there before.
     let lost = world.call(2);
     world.hang_up(lost);
     world.answer(2, "done");
@@ -405,7 +405,7 @@ fn a_session_that_ends_asks_the_client_nothing_that_the_store_does_not_hold() {
     let call = stream(&mut world, 1);
     world.ask("what", Some(1));
     let sink = world.sink();
-    // Where its owner dies before the end is written, the next one may run the call again.
+    // If its owner is lost before the end is written, the next one may run the call again.
     world.step(Event::Deleted { sink });
     assert_eq!(world.gist(call), ["progress 1", "1 error -32000"]);
 }

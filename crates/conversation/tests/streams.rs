@@ -1,4 +1,4 @@
-//! What is told on which stream, and what a client gets that comes back to one.
+//! Which message is sent on which stream, and what a client gets that resumes one.
 
 use crate::world::{NEW, World, cursor, live};
 use conversation::{Answer, EventId, Frame, Limits, Refusal};

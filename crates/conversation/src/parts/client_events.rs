@@ -1,5 +1,5 @@
-//! What the client does: it posts requests, notifications, responses and batches of them, it
-//! listens, and it deletes its session.
+//! Events of the client: it posts requests, notifications, responses and batches, opens streams,
+//! and deletes its session.
 
 use protocol::{
     Body, ErrorCode, Message, Method, Mirrored, Notification, Rejection, Request, RequestId,
@@ -12,11 +12,11 @@ use crate::handshake::Client;
 use crate::step_context::StepContext;
 use crate::{Answer, Cause, Fact, Refusal, SinkId};
 
-/// What became of a POST.
+/// The result of a POST.
 enum Posted {
     /// It holds no request.
     Accepted {
-        /// The entry that must be in the log before the client is answered.
+        /// The entry that the log must hold before the client is answered.
         through: u64,
     },
     /// Its requests will be answered.
@@ -45,8 +45,8 @@ impl Parts {
             return;
         }
         self.resuming().open_or_resume(context, sink, after);
-        // A client that listens wants messages of the server. So the link is opened where it is
-        // kept open anyway, or where the server has something to notify of.
+        // A listening client expects messages of the server. The link is therefore opened if
+        // links are kept open anyway, or if the server can send notifications.
         let is_kept =
             context.setup.idle_stop_secs.is_none() || !self.persisted.subscriptions().is_empty();
         let stays = self.handshake.is_live() && self.lifecycle.leaving().is_none();
@@ -81,7 +81,7 @@ impl Parts {
         };
         match posted {
             Ok(Posted::Accepted { through }) => {
-                // What it changed is in the store before the client is answered.
+                // The store holds the change before the client is answered.
                 let newest = self.streams.log().newest();
                 let through = if newest > before { newest } else { through };
                 let through = if mutant!("accept_before_the_append") { 0 } else { through };
@@ -95,7 +95,7 @@ impl Parts {
         }
     }
 
-    /// The first message: it must be `initialize` (RPC-07).
+    /// The first message, which must be `initialize` (RPC-07).
     fn take_first_message(
         &mut self,
         context: &mut StepContext<'_>,
@@ -186,7 +186,7 @@ impl Parts {
         }
     }
 
-    /// Takes a request that was posted alone.
+    /// Accepts a request that was posted alone.
     pub(super) fn take_lone_request(
         &mut self,
         context: &mut StepContext<'_>,
@@ -205,8 +205,8 @@ impl Parts {
         }
     }
 
-    /// Attaches a POST that was sent again to what answers its request already. False where
-    /// nothing does.
+    /// Attaches a POST that was sent again to the stream or POST that already answers its
+    /// request. Returns false if there is none.
     fn rejoin_request(
         &mut self,
         context: &mut StepContext<'_>,
@@ -217,8 +217,8 @@ impl Parts {
             || self.mirroring.take_over_parked(context, sink, id)
     }
 
-    /// A batch (BAT-01 to BAT-05): each request is an exchange of its own; the answer is
-    /// an array, or one stream with all final responses.
+    /// A batch (BAT-01 to BAT-05): each request is an exchange of its own. The answer is an
+    /// array, or one stream with all final responses.
     fn take_batch(
         &mut self,
         context: &mut StepContext<'_>,
@@ -240,7 +240,7 @@ impl Parts {
             matches!(member, Ok(Message::Request(_)) | Err(_))
         };
         let open = members.iter().filter(|member| wants_answer(member)).count();
-        // A batch is answered as one, so any of its requests decides.
+        // A batch is answered as a whole, so any of its requests decides.
         let rejoins = |member: &Result<Message, Rejection>| match member {
             Ok(Message::Request(request)) => self.rejoin_request(context, sink, &request.id),
             _ => false,
@@ -261,7 +261,7 @@ impl Parts {
                     through = self.take_notification(context, notification).max(through);
                 }
                 (Ok(Message::Response(response)), _) => {
-                    // An answer to nothing spoils nothing beside it.
+                    // An invalid response does not affect the other members.
                     let _stray = self.take_response(context, &response);
                 }
                 (Err(rejection), Some(post)) => {
@@ -274,7 +274,7 @@ impl Parts {
         Ok(if open > 0 { Posted::Called } else { Posted::Accepted { through } })
     }
 
-    /// Takes a notification. Returns the entry that it stands on, if any.
+    /// Accepts a notification. Returns the entry that it depends on, if any.
     fn take_notification(
         &mut self,
         context: &mut StepContext<'_>,
@@ -287,9 +287,9 @@ impl Parts {
                 let id = params.and_then(|params| payload::cancelled_request_id(&params));
                 if let Some(id) = id {
                     self.cancel_request(context, &id, notification);
-                    // Were the cancellation lost with this owner, the next one would run the
-                    // request again. It may be sent twice, and the entry that holds it may stem
-                    // from the first time, so everything in the log is waited for.
+                    // If the cancellation were lost with this owner, the next one would run the
+                    // request again. The cancellation may be sent twice, and its entry may be
+                    // from the first time, so the answer waits for the whole log.
                     return self.streams.log().newest();
                 }
             }
@@ -298,7 +298,7 @@ impl Parts {
         0
     }
 
-    /// The client sent `initialized`: what waited for that may be sent.
+    /// The client sent `initialized`: sends the messages that waited for that.
     fn take_initialized(&mut self, context: &mut StepContext<'_>, notification: Notification) {
         if self.handshake.note_initialized() {
             self.persisted.note_change(true);
@@ -310,8 +310,8 @@ impl Parts {
         }
     }
 
-    /// The client no longer wants an answer (CAN-01). Unknown and finished requests, and
-    /// `initialize`, are not cancelled (CAN-02).
+    /// The client cancels a request (CAN-01). Unknown and finished requests, and `initialize`,
+    /// are not cancelled (CAN-02).
     fn cancel_request(
         &mut self,
         context: &mut StepContext<'_>,
@@ -325,7 +325,7 @@ impl Parts {
         }
         match self.posts.exchange(id).map(|exchange| &exchange.method) {
             None => {
-                // It may be on its way here, perhaps a second time, from an owner that was lost.
+                // A lost owner may have had it: it may yet be posted here, perhaps a second time.
                 self.note_early_cancellation(context, id);
                 return;
             }
@@ -340,7 +340,7 @@ impl Parts {
         };
         let stream = self.posts.post(exchange.post).and_then(|post| post.stream());
         if stream.is_none() {
-            // No log holds the cancellation.
+            // The log does not hold the cancellation.
             self.persisted.save_cancelled(context, id);
         }
         if !self.link.unqueue(id) {
@@ -352,7 +352,7 @@ impl Parts {
     }
 
     /// The client cancelled a request that is not in flight. Its id is saved, unless the request
-    /// has been here, and is over.
+    /// was here and is over.
     fn note_early_cancellation(&mut self, context: &StepContext<'_>, id: &RequestId) {
         let is_over = self.ended.is_unanswered(id)
             || self.ended.is_answered(id)
@@ -363,8 +363,9 @@ impl Parts {
         self.ended.expect_late_response(id, true);
     }
 
-    /// The client answered a server request (SMP-05, ELI-03). An answer to one that is no
-    /// longer open is taken and dropped; one to a request never sent is refused (POST-09).
+    /// The client answered a server request (SMP-05, ELI-03). An answer to one that is no longer
+    /// open is accepted and dropped; an answer to a request that was never sent is refused
+    /// (POST-09).
     fn take_response(
         &mut self,
         context: &mut StepContext<'_>,

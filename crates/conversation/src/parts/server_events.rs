@@ -1,4 +1,4 @@
-//! What the tenant's server does: its link opens and closes, and it sends responses,
+//! Events of the tenant's server: its link opens and closes, and it sends responses,
 //! notifications, and requests to the client.
 
 use bytes::Bytes;
@@ -18,12 +18,13 @@ use crate::waiting::Waiting;
 use crate::{Answer, Cause, Fact, Refusal};
 
 impl Parts {
-    /// The link is there.
+    /// The link is open.
     pub(crate) fn on_link_up(&mut self, context: &mut StepContext<'_>) {
         self.link.begin_handshake(context, self.handshake.client());
     }
 
-    /// The link is closed. What was in flight on it will not be answered, so it ends here (STD-05).
+    /// The link is closed. The requests in flight on it get no response, so they end here
+    /// (STD-05).
     pub(crate) fn on_link_down(&mut self, context: &mut StepContext<'_>, reason: &str) {
         let Some((message, was_up)) = self.link.note_lost(context.now, reason) else { return };
         self.delivery().withdraw_all_requests(context, "the server ended");
@@ -33,7 +34,7 @@ impl Parts {
         }
     }
 
-    /// The link is to be opened, or was not opened in time.
+    /// The link has to be opened, or was not opened in time.
     pub(super) fn open_link_or_time_out(&mut self, context: &mut StepContext<'_>) {
         if self.link.open_or_time_out(context) {
             let secs = context.limits().start_secs;
@@ -53,7 +54,7 @@ impl Parts {
         }
     }
 
-    /// The link could not take a message: its sender gets an error, where it waits for an answer.
+    /// The link did not accept a message: its sender gets an error, if it waits for an answer.
     pub(crate) fn on_unsent(&mut self, context: &mut StepContext<'_>, message: Message) {
         let Message::Request(request) = message else {
             context.count_fact(Fact::Dropped);
@@ -67,8 +68,8 @@ impl Parts {
         self.delivery().settle_with_error(context, exchange, &error);
     }
 
-    /// The server sent a message; `about` is the client's request it belongs to, where the link
-    /// knows.
+    /// The server sent a message; `about` is the client's request that it belongs to, if the link
+    /// knows it.
     pub(crate) fn on_server_message(
         &mut self,
         context: &mut StepContext<'_>,
@@ -106,12 +107,12 @@ impl Parts {
         self.delivery().settle_exchange(context, exchange, data, response.is_result());
     }
 
-    /// No exchange waits for this response: it answers a request of our own, it is a second one,
-    /// or its request was ended.
+    /// No exchange waits for this response: it answers a request of the session itself, it is a
+    /// second one, or its request was ended.
     fn receive_other_response(&mut self, context: &mut StepContext<'_>, response: &Response) {
         let id = response.id.as_ref();
         if id.is_some_and(|id| self.posts.exchange(id).is_some()) {
-            // The client's `initialize` is answered by the link's own handshake.
+            // The link's own handshake answers the client's `initialize`.
             return context.count_fact(Fact::Stray);
         }
         match self.link.own_response(id) {
@@ -125,7 +126,7 @@ impl Parts {
         }
     }
 
-    /// What a success changes in the session.
+    /// The changes of a session after a successful response.
     fn note_success(&mut self, exchange: &Exchange) {
         match (&exchange.method, &exchange.uri) {
             (Method::Subscribe, Some(uri)) => self.persisted.subscribe(uri.clone()),
@@ -139,7 +140,7 @@ impl Parts {
         let answered = match response.outcome() {
             Ok(result) => {
                 InitializeResult::read(&result).map(|read| (result, read)).map_err(|_| {
-                    let message = "the server answered `initialize` with something else";
+                    let message = "the server's answer to `initialize` is invalid";
                     Response::error(None, ErrorCode::InternalError.number(), message, None)
                 })
             }
@@ -185,7 +186,7 @@ impl Parts {
         }
     }
 
-    /// Sends a new server the state that the old one had.
+    /// Sends the saved state to a new server.
     fn send_state(&mut self, context: &mut StepContext<'_>) {
         if self.handshake.is_live() {
             context.send_to_server(Notification::new(Method::Initialized, None));
@@ -283,7 +284,7 @@ impl Parts {
         self.delivery().deliver_message(context, Route::Standalone, line(notification), false);
     }
 
-    /// Progress goes to the request whose token it names, and nowhere else (PRG-01, PRG-03).
+    /// Progress is sent with the request whose token it names, and nowhere else (PRG-01, PRG-03).
     fn receive_progress(
         &mut self,
         context: &mut StepContext<'_>,
@@ -328,7 +329,8 @@ impl Parts {
             }
         };
         if let Route::Post(post) = route {
-            // While the client has a server request to answer, the request that it is for is not hung.
+            // While the client has to answer a server request, the request that it is for does
+            // not time out.
             let limits = context.limits();
             let answered_by = context.now.plus(limits.ask_secs * 1_000);
             self.posts.hold_off_silence(post, answered_by.plus(limits.request_secs * 1_000));
@@ -347,7 +349,7 @@ impl Parts {
         self.delivery().deliver_waiting(context, route, message);
     }
 
-    /// May the server send this request to the client, and on which way?
+    /// May the server send this request to the client, and on which route?
     fn check_server_request(
         &mut self,
         context: &StepContext<'_>,
@@ -365,13 +367,14 @@ impl Parts {
         let delivery = self.delivery();
         let route = delivery.route_of(about);
         if !delivery.takes_server_requests(context, route) {
-            let message = "the client can be asked only while a request of its own is in flight";
+            let message =
+                "the server may send a request only while a request of the client is in flight";
             return Err((ErrorCode::Refused, message.to_owned()));
         }
         Ok(route)
     }
 
-    /// The server no longer wants an answer to its request (CAN-05).
+    /// The server withdraws its request (CAN-05).
     fn receive_cancellation(&mut self, context: &mut StepContext<'_>, params: &[u8]) {
         let Some(id) = payload::cancelled_request_id(params) else { return };
         if let Some(request) = self.server_requests.take_cancelled(&id) {
@@ -379,7 +382,7 @@ impl Parts {
         }
     }
 
-    /// The client took too long: the server gets an error, the client a cancellation.
+    /// The client did not answer in time: the server gets an error, the client a cancellation.
     pub(super) fn refuse_late_server_requests(&mut self, context: &mut StepContext<'_>) {
         while let Some(request) = self.server_requests.take_late(context.now) {
             self.delivery().withdraw_request(context, &request, "it took too long");
@@ -392,7 +395,7 @@ impl Parts {
     }
 }
 
-/// Answers a request of the server's with an error.
+/// Answers a server request with an error.
 fn refuse_server_request(
     context: &mut StepContext<'_>,
     id: RequestId,
@@ -402,7 +405,7 @@ fn refuse_server_request(
     context.send_to_server(Response::error(Some(id), code.number(), message, None));
 }
 
-/// The response as a client of this revision may see it, on one line.
+/// The response in the form of the client's revision, on one line.
 fn response_for_client(revision: Revision, method: &Method, response: &Response) -> Bytes {
     let result = response.outcome().ok();
     let downgraded =
@@ -411,7 +414,7 @@ fn response_for_client(revision: Revision, method: &Method, response: &Response)
     Message::from(downgraded.unwrap_or_else(|| response.clone())).line()
 }
 
-/// What a request gets whose response is larger than a message may be.
+/// The error instead of a response that is larger than a message may be.
 fn too_large(id: &RequestId, bytes: usize, most: usize) -> Response {
     let message = format!(
         "the server's response has {bytes} bytes, more than the {most} of sessions.message_bytes_max; \

@@ -7,8 +7,8 @@ use crate::earliest::Earliest;
 use crate::step_context::StepContext;
 use crate::{Millis, SinkId};
 
-/// How long the head of a response waits until the log holds its stream, in milliseconds;
-/// then it is written without an event id, so that the client is not left without a byte.
+/// How long the head of a response waits until the log holds its stream, in milliseconds. Then it
+/// is written without an event id, so that the client gets a response.
 const HEAD_WAIT_MS: u64 = 4_000;
 
 /// The connections that listen.
@@ -23,7 +23,7 @@ pub(super) struct Attachment {
     pub(super) sent: u64,
     /// Was the response's head written?
     pub(super) open: bool,
-    /// Does the client know an event id of the stream, to resume it with?
+    /// Has the client an event id of the stream to resume it with?
     pub(super) resumable: bool,
     /// When a message was last written to it.
     pub(super) sent_at: Millis,
@@ -54,7 +54,7 @@ impl Attachments {
         let pings = is_standalone && limits.ping_secs > 0;
         let polls = limits.stream_secs > 0 && revision.has_priming();
         if self.0.is_empty() {
-            // Most clients listen once, and for long.
+            // Most clients open one stream and keep it.
             self.0.reserve_exact(1);
         }
         self.0.push(Attachment {
@@ -78,13 +78,13 @@ impl Attachments {
         self.0.iter_mut().find(|attachment| attachment.stream == stream)
     }
 
-    /// The streams that are listened to.
+    /// The streams with a listening connection.
     pub(super) fn streams(&self) -> impl Iterator<Item = u64> {
         self.0.iter().map(|attachment| attachment.stream)
     }
 
-    /// Where `most` or more connections listen to such streams, the one that was sent nothing
-    /// for longest, and whether its head is written.
+    /// If `most` or more connections listen to such streams: the one that was idle longest, and
+    /// whether its head is written.
     pub(super) fn idlest_beyond(
         &self,
         most: usize,
@@ -97,7 +97,7 @@ impl Attachments {
         counted.min_by_key(|a| (a.sent_at, a.stream)).map(|a| (a.sink, a.open))
     }
 
-    /// Removes a connection. Returns whether it was here.
+    /// Removes a connection. Returns whether it was attached.
     pub(super) fn remove(&mut self, sink: SinkId) -> bool {
         let before = self.0.len();
         self.0.retain(|attachment| attachment.sink != sink);
@@ -118,8 +118,8 @@ impl Attachments {
         })
     }
 
-    /// The connections that are so old that their clients are sent away to resume, and the
-    /// streams whose clients are due for a ping.
+    /// The connections that have reached their maximum age, and the streams whose clients are due
+    /// for a ping.
     pub(super) fn take_due(&mut self, context: &StepContext<'_>) -> (Vec<SinkId>, Vec<u64>) {
         let (now, ping_secs) = (context.now, context.limits().ping_secs);
         let (mut polls, mut pings) = (Vec::new(), Vec::new());
@@ -149,12 +149,12 @@ impl Attachments {
         }
     }
 
-    /// Does a connection listen to this stream that was not sent this entry?
+    /// Has a connection of this stream not got this entry yet?
     pub(super) fn awaits(&self, stream: u64, number: u64) -> bool {
         self.0.iter().any(|a| a.stream == stream && a.sent < number)
     }
 
-    /// Frees memory that is not in use.
+    /// Frees unused memory.
     pub(super) fn shrink(&mut self) {
         if self.0.is_empty() {
             self.0 = ThinVec::new();

@@ -1,8 +1,7 @@
-//! What happens when the log is over a bound: its oldest entries go, and a checkpoint carries
-//! what is still needed of them.
+//! Trims a log that is over a limit: drops its oldest entries, and writes a checkpoint with what
+//! is still needed of them.
 //!
-//! It is trimmed in chunks, so that neither a checkpoint nor a rising floor is written for
-//! every message.
+//! The log is trimmed in chunks, so that not every message leads to a checkpoint or a new floor.
 
 use bytes::Bytes;
 
@@ -16,18 +15,18 @@ use crate::stream::{Stream, Tombstone};
 use crate::write_barrier::WriteBarrier;
 use crate::{Limits, Millis};
 
-/// Most tombstones kept; the oldest go, and their streams' ids are unknown then.
+/// Most tombstones that are kept; the oldest are dropped, and their streams' ids are then
+/// unknown.
 const TOMBSTONES_MAX: usize = 256;
 
-/// So many go at once, so that the others do not move up for each.
+/// How many are dropped at once, so that the others are not moved each time.
 const TOMBSTONES_DROPPED: usize = 32;
 
 /// Most standalone streams that are kept without a connection.
 const DESERTED_MAX: usize = 8;
 
 impl Streams {
-    /// When entries are too old to be kept. A lone checkpoint is never too old itself, but
-    /// what it carries may be.
+    /// When entries expire. A single checkpoint never expires itself, but its content may.
     pub(super) fn trims_at(&self, limits: &Limits) -> Option<Millis> {
         if !self.log.is_lone_checkpoint() {
             return self.log.expires_at(limits);
@@ -36,7 +35,7 @@ impl Streams {
         self.log.is_held().then(|| tombstone.ended_at.plus(limits.replay_secs * 1_000))
     }
 
-    /// Drops what is over a bound of the log, and remembers what is still needed of it.
+    /// Drops the entries over a limit of the log, and keeps what is still needed of them.
     pub(crate) fn trim_log(
         &mut self,
         context: &mut StepContext<'_>,
@@ -75,7 +74,7 @@ impl Streams {
     /// Drops the oldest entry.
     fn trim_entry(&mut self, context: &mut StepContext<'_>, barrier: &WriteBarrier) {
         let number = self.log.first();
-        // A connection that waits for the entry gets it now: the log will not have it.
+        // A connection that waits for the entry gets it now: the log will not contain it.
         if let Some(stream) = self.log.get(number).map(|entry| entry.stream) {
             self.write_unlogged(context, barrier, stream, number);
         }
@@ -90,7 +89,7 @@ impl Streams {
         }
     }
 
-    /// What must be known of entries below the floor; none where that is nothing.
+    /// The checkpoint for entries below the floor; `None` if nothing is needed.
     fn carried(&self, posts: &Posts, server_requests: &ServerRequests) -> Option<Bytes> {
         let floor = self.log.first();
         let mut carried = CheckpointBuilder::new(&self.tombstones);
@@ -106,7 +105,7 @@ impl Streams {
         (!carried.is_empty()).then(|| carried.encode(self.log.owner_tags()))
     }
 
-    /// Forgets a stream but for its tombstone.
+    /// Reduces a stream to its tombstone.
     fn end_stream(&mut self, context: &mut StepContext<'_>, number: u64) {
         let Some(stream) = self.table.remove(number) else { return };
         self.displace_listener(context, number);
@@ -116,8 +115,9 @@ impl Streams {
         self.tombstones.push(Tombstone::of(number, stream, context.now));
     }
 
-    /// A client left its standalone stream, and may resume it. Beyond the bound the oldest
-    /// stream without a connection is closed; a client that resumes that one gets a new stream.
+    /// A client disconnected from its standalone stream, and may resume it. Beyond the limit the
+    /// oldest stream without a connection is closed; a client that resumes that one gets a new
+    /// stream.
     pub(crate) fn close_deserted(&mut self, context: &StepContext<'_>) {
         self.close_deserted_beyond(context, DESERTED_MAX);
     }

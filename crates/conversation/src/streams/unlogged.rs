@@ -1,9 +1,9 @@
-//! What waits for the store for too long: heads of responses and final responses.
+//! Events that wait for the store for too long: heads of responses and final responses.
 //!
-//! An event id is written to a client only once the log holds the event. While the store
-//! does not acknowledge, a client gets its response's head without an id, and its final
-//! response without an id: such a stream cannot be resumed from there, but nothing of it is
-//! lost. The entries stay in the log, and are appended when the store takes them again.
+//! An event id is written to a client only once the log holds the event. If the store does not
+//! acknowledge, a client gets the head and the final response of its request without ids. Such a
+//! stream cannot be resumed from there, but no event of it is lost. The entries stay in the log,
+//! and are appended when the store accepts them again.
 
 use bytes::Bytes;
 
@@ -15,7 +15,7 @@ use crate::{Ending, Frame, Limits, Millis, SinkId};
 
 impl Streams {
     /// The oldest final response that a connection waits for and the log does not hold: its
-    /// stream, and when it is written all the same.
+    /// stream, and when it is written anyway.
     pub(super) fn withheld_response(&self, limits: &Limits) -> Option<(u64, Millis)> {
         if !self.log.has_unheld_final() || !self.has_listeners() {
             return None;
@@ -44,8 +44,8 @@ impl Streams {
         }
     }
 
-    /// Writes what a stream's connection was not sent yet, up to and including an entry,
-    /// without event ids.
+    /// Writes the entries that a stream's connection did not get yet, up to and including this
+    /// one, without event ids.
     pub(super) fn write_unlogged(
         &mut self,
         context: &mut StepContext<'_>,
@@ -56,9 +56,10 @@ impl Streams {
         self.write_some_unlogged(context, barrier, stream, through, |_| true);
     }
 
-    /// Writes everything that waits for the store, because the session ends here: all but server
-    /// requests. No answer to them is taken any more; and where the end is lost with this owner,
-    /// the next one, which may run the call again, would not know that its client has the server request.
+    /// Writes everything that waits for the store, because the session ends here: everything
+    /// except server requests. No answer to them is accepted any more. If the end is lost with
+    /// this owner, the next one may run the call again, and would not know that its client has
+    /// the server request.
     pub(crate) fn write_all_unlogged(
         &mut self,
         context: &mut StepContext<'_>,
@@ -73,7 +74,7 @@ impl Streams {
         }
     }
 
-    /// As [`Streams::write_unlogged`], and leaves out the messages that are not wanted.
+    /// As [`Streams::write_unlogged`], without the messages that do not match.
     fn write_some_unlogged(
         &mut self,
         context: &mut StepContext<'_>,
@@ -111,8 +112,8 @@ impl Streams {
     }
 }
 
-/// A message as a client may have it before the store has acknowledged anything: a
-/// result that acknowledges a change of the session is an error instead.
+/// The form of a message before the store has acknowledged anything: a result that acknowledges a
+/// change of the session becomes an error.
 fn without_promise(
     context: &StepContext<'_>,
     barrier: &WriteBarrier,

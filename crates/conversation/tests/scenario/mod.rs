@@ -1,5 +1,5 @@
-//! A client that comes back to its streams, a server that answers what it was asked, and
-//! whoever holds the client's connections when an owner is lost.
+//! A client that resumes its streams, a server that answers its requests, and the node that has
+//! the client's connections when an owner is lost.
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use protocol::{Message, Method, Notification, RequestId, Response};
 
 use crate::world::{self, World};
 
-/// One thing that a client, a server, a log or a clock may do. Numbers pick among what there is.
+/// One event of a client, a server, a log or a clock. Numbers select among the existing ones.
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
     Call,
@@ -32,7 +32,7 @@ pub(crate) enum Act {
     LinkUp,
     Acknowledge,
     Wait(u16),
-    /// The owner dies; the store took so many of its last writes.
+    /// The owner is lost; the store received this many of its last writes.
     Die(u8),
     HandOver(bool),
     /// The node claims the session from itself.
@@ -68,7 +68,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What may happen, and to owners, too.
+/// Any event, also of owners.
 pub(crate) fn acts_and_deaths() -> impl Strategy<Value = Vec<Act>> {
     let fate = prop_oneof![
         4 => any::<u8>().prop_map(Act::Die),
@@ -80,29 +80,29 @@ pub(crate) fn acts_and_deaths() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(fate, 1..120)
 }
 
-/// A client that comes back to its streams, and a server that answers what it was asked.
+/// A client that resumes its streams, and a server that answers its requests.
 pub(crate) struct Scenario {
     pub(crate) world: World,
     limits: Limits,
     batches: bool,
     next_id: u64,
     next_mark: u64,
-    /// Requests that the server was sent and has not answered.
+    /// Requests that the server got and has not answered.
     open: Vec<u64>,
     answered: Vec<u64>,
     pub(crate) cancelled: BTreeSet<u64>,
     pub(crate) posts: BTreeMap<SinkId, Vec<u64>>,
     seen_sent: usize,
-    /// The progress that the server told of each request, in order.
+    /// The progress that the server sent for each request, in order.
     pub(crate) progress: BTreeMap<u64, Vec<u64>>,
-    /// The connections that a post's answer went on to when its owner was gone.
+    /// The connections on which a POST's answer continued after its owner was lost.
     chains: BTreeMap<SinkId, Vec<SinkId>>,
-    /// How often the server was sent each request.
+    /// How often the server got each request.
     pub(crate) runs: BTreeMap<u64, u32>,
-    /// Does the server say that its tool may be called twice?
+    /// Do the server's annotations allow to call its tool twice?
     pub(crate) annotated: bool,
     pub(crate) deaths: u32,
-    /// About how large the largest answers and logs of the server are, in bytes.
+    /// Approximate size of the largest answers and logs of the server, in bytes.
     pub(crate) large: Option<usize>,
 }
 
@@ -146,7 +146,7 @@ impl Scenario {
         self.next_mark
     }
 
-    /// What makes some messages large.
+    /// The text that makes some messages large.
     fn padding(&self, mark: u64) -> String {
         let most = self.large.map_or(0, |large| usize::try_from(mark).unwrap() * 997 % large);
         "x".repeat(most)
@@ -159,7 +159,7 @@ impl Scenario {
         self.check_bounds();
     }
 
-    /// Goes on elsewhere if the session has left its owner.
+    /// Continues at another owner if the session has left this one.
     fn follow(&mut self) {
         if matches!(self.world.over, Some(Cause::Moved | Cause::Asleep)) {
             self.die(usize::MAX);
@@ -210,7 +210,8 @@ impl Scenario {
                     let sink = self.world.post(&format!(
                         r#"{{"jsonrpc":"2.0","id":"{id}","result":{{"action":"decline"}}}}"#
                     ));
-                    // Accepted when the log holds it, and refused by none that knows who asked.
+                    // Accepted when the log holds it; every owner that knows the server request
+                    // accepts it.
                     let is_fine = match &self.world.connections[&sink].answer {
                         None | Some(Answer::Accepted | Answer::Refused(Refusal::Moved)) => true,
                         Some(_) => self.world.former.len() > 16,
@@ -287,8 +288,8 @@ impl Scenario {
         }
     }
 
-    /// The owner is gone. Whoever holds the client's connections goes on at the next one:
-    /// with a stream after its last cursor, with a request by posting it again.
+    /// The owner is lost. The node that has the client's connections continues at the next owner:
+    /// a stream after its last cursor, a request by posting it again.
     fn die(&mut self, taken: usize) {
         self.deaths += 1;
         let connections = self.world.connections.iter();
@@ -307,7 +308,7 @@ impl Scenario {
             let connection = self.world.connections.get_mut(&sink).unwrap();
             (connection.moved, connection.gone) = (false, true);
             if connection.is_unlogged() {
-                // Going on would repeat what it was told without an id: it gets an error.
+                // A resume would repeat what the client got without an id: it gets an error.
                 continue;
             }
             let next = match (cursor, body) {
@@ -350,7 +351,7 @@ impl Scenario {
         }
     }
 
-    /// Takes note of what the server was sent.
+    /// Records what the server got.
     fn read_sent(&mut self) {
         while self.seen_sent < self.world.sent.len() {
             let message = self.world.sent[self.seen_sent].clone();
@@ -375,7 +376,7 @@ impl Scenario {
         }
     }
 
-    /// The ids of everything the client was asked.
+    /// The ids of all server requests that the client got.
     fn asked(&self) -> BTreeSet<String> {
         let messages = self.world.connections.values().flat_map(world::Connection::messages);
         messages
@@ -397,7 +398,7 @@ impl Scenario {
         assert!(load.streams <= streams + self.limits.standalone_max);
     }
 
-    /// Lets everything that is open come to its end, and everybody come back for it.
+    /// Lets every open call and stream finish, and every client resume.
     pub(crate) fn settle(&mut self) {
         for _ in 0..3 {
             self.world.acknowledge();
@@ -416,7 +417,7 @@ impl Scenario {
         assert_eq!(self.world.session.load().exchanges, 0);
     }
 
-    /// Everything the client of one POST was told, over every connection it came back on.
+    /// Every message that the client of one POST got, over all its connections.
     pub(crate) fn told(&mut self, post: SinkId) -> Told {
         let mut chain = vec![post];
         chain.extend(self.chains.get(&post).into_iter().flatten());
@@ -430,7 +431,8 @@ impl Scenario {
             told.complete = tail.finished || !tail.gone;
             return told;
         }
-        // A connection may end before its stream does, so come back until nothing more comes.
+        // A connection may end before its stream does, so resume until no further message
+        // arrives.
         let replay = self.limits.replay_secs * 1_000;
         told.complete = true;
         for _ in 0..8 {
@@ -442,7 +444,7 @@ impl Scenario {
             let sink = self.world.listen(told.cursor);
             let connection = &self.world.connections[&sink];
             if connection.answer == Some(Answer::Refused(Refusal::UnknownEvent)) {
-                // Its tombstone is gone, too; which takes as long as events are kept.
+                // Its tombstone was dropped too, after the time for which events are kept.
                 let old = self.world.connections[&post].since.plus(replay) <= self.world.now;
                 assert!(old, "an event that was told is not known any more");
                 told.complete = false;
@@ -456,7 +458,7 @@ impl Scenario {
         told
     }
 
-    /// The numbers of the events that the log ever held of an event's stream.
+    /// The numbers of all events of an event's stream that the log ever held.
     pub(crate) fn events_beside(&self, id: EventId) -> Vec<u64> {
         let owner_tag = format!(r#""e":"{}""#, id.owner_tag);
         let history = &self.world.history;
@@ -472,16 +474,16 @@ impl Scenario {
     }
 }
 
-/// What the client of a post was told.
+/// What the client of a POST received.
 #[derive(Default)]
 pub(crate) struct Told {
     pub(crate) messages: Vec<String>,
-    /// The events, in the order they were told.
+    /// The events, in the order of their arrival.
     pub(crate) events: Vec<EventId>,
     pub(crate) cursor: Option<EventId>,
-    /// Was it told everything it could be?
+    /// Is it complete?
     pub(crate) complete: bool,
-    /// Was some of it told without an event id? A later connection may repeat that.
+    /// Does it have messages without an event id? A later connection may repeat those.
     pub(crate) unlogged: bool,
 }
 

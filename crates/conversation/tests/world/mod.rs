@@ -1,7 +1,7 @@
-//! A world around one session: a log that acknowledges when told to, connections that
-//! record what they are told, and a server that records what it is sent.
+//! The environment of one session: a log that acknowledges on command, connections that record
+//! the frames they get, and a server that records its messages.
 //!
-//! Every effect is checked against what every effect must keep, whatever the test.
+//! Every effect is checked against the invariants of all effects, in every test.
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -12,26 +12,26 @@ use conversation::{
 };
 use protocol::{Message, Method, Mirrored, Notification, Request, RequestId, Response};
 
-/// What a connection was told.
+/// The record of one connection.
 #[derive(Default, Debug)]
 pub(crate) struct Connection {
     pub(crate) answer: Option<Answer>,
     pub(crate) open: bool,
     pub(crate) frames: Vec<Frame>,
     pub(crate) finished: bool,
-    /// Is whoever holds the client's connection to go on elsewhere?
+    /// Is the node that has the client's connection to continue at another owner?
     pub(crate) moved: bool,
-    /// Where the stream can be gone on with, by its head.
+    /// The event to resume the stream after, according to its head.
     pub(crate) at: Option<EventId>,
-    /// What was posted on it.
+    /// The message that was posted on it.
     pub(crate) body: Option<String>,
     pub(crate) gone: bool,
-    /// When it was made.
+    /// When it was opened.
     pub(crate) since: Millis,
 }
 
 impl Connection {
-    /// The messages it was told, in order.
+    /// The messages that it got, in order.
     pub(crate) fn messages(&self) -> Vec<String> {
         let text = |data: &Bytes| String::from_utf8(data.to_vec()).unwrap();
         match &self.answer {
@@ -48,12 +48,12 @@ impl Connection {
         }
     }
 
-    /// Was it told a message without an event id, which no resumed stream begins after?
+    /// Did it get a message without an event id, which no resumed stream begins after?
     pub(crate) fn is_unlogged(&self) -> bool {
         self.frames.iter().any(|frame| matches!(frame, Frame::Message { id: None, .. }))
     }
 
-    /// The last event id it was told.
+    /// The last event id that it got.
     pub(crate) fn cursor(&self) -> Option<EventId> {
         self.frames.iter().rev().find_map(|frame| match frame {
             Frame::Cursor { id, .. } | Frame::Message { id: Some(id), .. } => Some(*id),
@@ -66,11 +66,11 @@ pub(crate) struct World {
     pub(crate) session: Session,
     pub(crate) now: Millis,
     pub(crate) connections: BTreeMap<SinkId, Connection>,
-    /// What the server was sent, in order.
+    /// The messages that the server got, in order.
     pub(crate) sent: Vec<Message>,
     pub(crate) link_open: bool,
     pub(crate) over: Option<Cause>,
-    /// The session was told that its end is written.
+    /// The session knows that its end is written.
     end_told: bool,
     /// Does the log acknowledge at once?
     pub(crate) prompt_log: bool,
@@ -78,38 +78,38 @@ pub(crate) struct World {
     pub(crate) limits: Limits,
     pub(crate) rerun: Rerun,
     pub(crate) idle_stop_secs: Option<u64>,
-    /// What was handed to the log, up to this number.
+    /// Every entry up to this number was appended.
     pub(crate) appended: u64,
     pub(crate) acknowledged: u64,
-    /// What is under way to the log and the record, in order.
+    /// The writes in flight to the log and the record, in order.
     pending: VecDeque<Batch>,
-    /// What the log holds.
+    /// The entries of the log.
     pub(crate) held: BTreeMap<u64, Bytes>,
-    /// What it ever held, by how often the log had been empty when its owner changed:
-    /// then numbers begin anew.
+    /// Every entry that the log ever held, by how often the log had been empty when its owner
+    /// changed: numbers begin anew then.
     pub(crate) history: BTreeMap<(u32, u64), Bytes>,
     emptied: u32,
     steps: u32,
-    /// The state that the record holds, and its version.
+    /// The state in the record, and its version.
     pub(crate) state: (u64, Arc<[u8]>),
     /// The params of `initialize`.
     initialize: String,
     /// The tag of this owner, and those of former ones, newest first.
     pub(crate) owner_tag: OwnerTag,
     pub(crate) former: Vec<OwnerTag>,
-    /// Every id that was told, with its payload.
+    /// Every event id that was sent, with its payload.
     told: HashMap<EventId, Bytes>,
-    /// Every payload that was told, with its stream.
+    /// Every payload that was sent, with its stream.
     stream_of: HashMap<Bytes, u64>,
 }
 
-/// What the store has taken.
+/// What the store has executed.
 enum Held {
     Through(u64),
     State(u64),
 }
 
-/// One write that the store has not answered.
+/// One write that the store has not acknowledged.
 enum Batch {
     Append { first: u64, floor: u64, entries: Vec<Bytes> },
     Save { version: u64, state: Arc<[u8]> },
@@ -187,7 +187,7 @@ impl World {
         Self::new(limits).alive(revision, capabilities)
     }
 
-    /// The same world when the handshake is done.
+    /// The same environment when the handshake is done.
     pub(crate) fn alive(self, revision: &str, capabilities: &str) -> Self {
         let mut world = self;
         let sink = world.initialize(revision, capabilities);
@@ -211,7 +211,7 @@ impl World {
         sink
     }
 
-    /// The link comes up and the server answers the handshake.
+    /// The link opens and the server answers the handshake.
     pub(crate) fn shake(&mut self) {
         self.step(Event::LinkUp);
         let Some(Message::Request(request)) = self.sent.last().cloned() else { return };
@@ -242,7 +242,7 @@ impl World {
         self.post_how(text, mirrored, false, false)
     }
 
-    /// Posts what a former owner may have taken.
+    /// Posts a message that a former owner may have received.
     pub(crate) fn post_again(&mut self, text: &str) -> SinkId {
         self.post_how(text, None, true, false)
     }
@@ -310,7 +310,7 @@ impl World {
         self.say(Notification::new(Method::Progress, Some(params.as_bytes())));
     }
 
-    /// The server asks the client for something.
+    /// The server sends a request to the client.
     pub(crate) fn ask(&mut self, id: &str, about: Option<u64>) {
         let params = br#"{"message":"?","requestedSchema":{"type":"object","properties":{}}}"#;
         let request = Request::new(id.into(), Method::Elicit, Some(params));
@@ -329,7 +329,7 @@ impl World {
         self.now = until;
     }
 
-    /// Log and record hold everything that was handed to them.
+    /// Log and record hold everything that was written.
     pub(crate) fn acknowledge(&mut self) {
         while let Some(batch) = self.pending.pop_front() {
             match self.hold(batch) {
@@ -342,7 +342,7 @@ impl World {
         }
     }
 
-    /// The log holds everything that was handed to it, and the record does not.
+    /// The log holds everything that was written to it, and the record does not.
     pub(crate) fn acknowledge_log(&mut self) {
         let is_append = |batch: &Batch| matches!(batch, Batch::Append { .. });
         let (appends, saves) = std::mem::take(&mut self.pending).into_iter().partition(is_append);
@@ -351,7 +351,7 @@ impl World {
         self.pending = saves;
     }
 
-    /// The store takes a write.
+    /// The store executes a write.
     fn hold(&mut self, batch: Batch) -> Held {
         match batch {
             Batch::Append { first, floor, entries } => {
@@ -371,8 +371,8 @@ impl World {
         }
     }
 
-    /// The owner dies, or has left. Of what was under way, the store took the first
-    /// `taken` writes. Another owner goes on, on a server of its own; no connection is left.
+    /// The owner is lost or has left. The store executed the first `taken` of the writes in
+    /// flight. Another owner continues with a new server; every connection is closed.
     pub(crate) fn restore(&mut self, taken: usize) {
         for batch in std::mem::take(&mut self.pending).into_iter().take(taken) {
             self.hold(batch);
@@ -438,7 +438,7 @@ impl World {
         if self.steps.is_multiple_of(8) && !self.session.is_over() {
             let (known, said) =
                 (self.session.outline(), self.session.replay_buffer().outline().unwrap());
-            // A grave that was forgotten for its age is still in the log until that is trimmed.
+            // A tombstone that expired is still in the log until the log is trimmed.
             let forgotten = |line: &&str| line.contains(" was: ") && !known.contains(*line);
             let said: Vec<_> = said.lines().filter(|line| !forgotten(line)).collect();
             assert_eq!(said, known.lines().collect::<Vec<_>>(), "the log says the same");
@@ -487,7 +487,7 @@ impl World {
             Effect::CloseLink => assert!(std::mem::replace(&mut self.link_open, false)),
             Effect::Send(message) => self.sent.push(message),
             Effect::Append { first, floor, entries } => {
-                // What is below the floor need never have been there.
+                // Entries below the floor may be missing.
                 let next = (self.appended + 1).max(floor);
                 assert_eq!(first, next, "the log has no hole and no repetition");
                 self.appended = first + entries.len() as u64 - 1;
@@ -504,7 +504,7 @@ impl World {
         connection
     }
 
-    /// One id, one payload; one payload, one stream; nothing before the log holds it.
+    /// One id, one payload; one payload, one stream; no id before the log holds its event.
     fn check_told(&mut self, frame: &Frame) {
         let (id, data) = match frame {
             Frame::Message { id: Some(id), data } => (id, Some(data)),
@@ -518,14 +518,14 @@ impl World {
         if !data.windows(8).any(|window| window == b"\"params\"")
             && data.ends_with(b"list_changed\"}")
         {
-            // Said by the session itself, to each who may have missed something.
+            // The session itself sends it to each client that may have missed a change.
             return;
         }
         let stream = self.stream_of.entry(data.clone()).or_insert(id.stream);
         assert_eq!(*stream, id.stream, "one message on two streams");
     }
 
-    /// What refused the connection.
+    /// The refusal that the connection got.
     pub(crate) fn refusal(&self, sink: SinkId) -> &Refusal {
         match &self.connections[&sink].answer {
             Some(Answer::Refused(refusal)) => refusal,
@@ -533,19 +533,19 @@ impl World {
         }
     }
 
-    /// The only message the connection was told, read as JSON.
+    /// The only message that the connection got, as JSON.
     pub(crate) fn json(&self, sink: SinkId) -> serde_json::Value {
         let messages = self.connections[&sink].messages();
         assert_eq!(messages.len(), 1, "{messages:?}");
         serde_json::from_str(&messages[0]).unwrap()
     }
 
-    /// The messages that the connection was told, each as its `id` or its progress or its method.
+    /// The messages that the connection got, each as its `id` or its progress or its method.
     pub(crate) fn gist(&self, sink: SinkId) -> Vec<String> {
         self.connections[&sink].messages().iter().map(|text| gist(text)).collect()
     }
 
-    /// The requests and notifications that the server was sent, by method.
+    /// The requests and notifications that the server got, by method.
     pub(crate) fn sent_methods(&self) -> Vec<String> {
         let method = |message: &Message| match message {
             Message::Request(request) => request.method.to_string(),

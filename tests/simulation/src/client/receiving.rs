@@ -36,7 +36,7 @@ impl Client {
     fn note_payload(&mut self, id: EventId, data: &bytes::Bytes, does: &mut Vec<Does>) {
         let Some(first) = self.payloads.insert(data.clone(), self.now) else { return };
         let text = String::from_utf8_lossy(data);
-        if text.contains("its asker was lost") {
+        if text.contains("its sender was lost") {
             // By each owner that finds the question, where the first time was forgotten.
             does.push(Does::Forgotten("a question was taken back twice", first));
         } else if !text.contains("list_changed") {
