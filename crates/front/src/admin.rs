@@ -63,11 +63,11 @@ pub(crate) fn server(listener: TcpListener, operated: Operated) -> std::io::Resu
                 let response = response.map_body(|_, body| Served::new(body, serving));
                 async move { Ok::<_, std::convert::Infallible>(response) }
             });
-        let bounds = connection::Bounds {
+        let limits = connection::ConnectionLimits {
             head_timeout: HEAD_TIMEOUT,
             write_timeout_secs: WRITE_TIMEOUT_SECS,
         };
-        connection::served(http, bounds, false)
+        connection::connection_service(http, limits, false)
     };
     let server = Server::build()
         .workers(1)
@@ -140,7 +140,7 @@ fn drain(operated: &Operated, query: &str) -> Response<Body> {
         }
     };
     operated.readiness.hold("draining");
-    if !operated.drain.begin() {
+    if !operated.drain.begin_drain() {
         tracing::info!("an operator has the node drain");
         let handle = operated.handle.clone();
         actix_rt::spawn(async move {

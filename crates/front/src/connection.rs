@@ -10,11 +10,11 @@ use futures_util::{FutureExt, TryFutureExt};
 use tokio::net::TcpStream;
 
 use crate::head_timeout::Timed;
-use crate::metrics::{CONNECTIONS, Held};
+use crate::metrics::{CONNECTIONS, GaugeGuard};
 
 /// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct ConnectionLimits {
     /// Limit for a head to arrive, from its first byte.
     pub(crate) head_timeout: Duration,
     /// Limit for sent data to stay unread, in seconds.
@@ -22,9 +22,9 @@ pub(crate) struct Bounds {
 }
 
 /// Serves each connection with `http`, and counts it.
-pub(crate) fn served<H>(
+pub(crate) fn connection_service<H>(
     http: H,
-    bounds: Bounds,
+    limits: ConnectionLimits,
     is_counted: bool,
 ) -> impl ServiceFactory<TcpStream, Config = (), Response = (), Error = H::Error, InitError = H::InitError>
 where
@@ -34,9 +34,9 @@ where
         http.new_service(()).map_ok(move |http| {
             let http = Rc::new(http);
             fn_service(move |stream: TcpStream| {
-                set_up(&stream, bounds.write_timeout_secs);
-                let open = is_counted.then(|| Held::new(&CONNECTIONS));
-                let stream = Timed::new(stream, bounds.head_timeout);
+                set_up(&stream, limits.write_timeout_secs);
+                let open = is_counted.then(|| GaugeGuard::new(&CONNECTIONS));
+                let stream = Timed::new(stream, limits.head_timeout);
                 // No code reads the peer address: it is the balancer's. The future is boxed, since
                 // the server's task for a connection reserves its size twice.
                 Box::pin(http.call((stream, None)).inspect(move |_| drop(open)))

@@ -25,7 +25,7 @@ pub(crate) struct Drain {
 impl Drain {
     /// Asks clients to close their connections from now on. Returns whether they were asked
     /// before.
-    pub(crate) fn begin(&self) -> bool {
+    pub(crate) fn begin_drain(&self) -> bool {
         self.begun.swap(true, Ordering::Relaxed)
     }
 

@@ -7,9 +7,9 @@ use actix_http::{ConnectionType, Method, Request, RequestHead, Response};
 use actors::Handle;
 use tenants::{Principal, Tenant, Tenants};
 
-use crate::asked::{Asked, Service};
 use crate::body::Body;
 use crate::drain::{Drain, Present};
+use crate::front_request::{FrontRequest, Service};
 use crate::heads::Heads;
 use crate::origin::Gate;
 use crate::refusal::Refused;
@@ -71,9 +71,9 @@ impl Front {
                         let method = &head.method;
                         let query = head.uri.query().unwrap_or_default();
                         let principal = self.anonymous.clone();
-                        let mut asked =
-                            Asked::new(tenant, principal, method, query, heads, payload);
-                        self.serve(endpoint, &mut asked).await
+                        let mut request =
+                            FrontRequest::new(tenant, principal, method, query, heads, payload);
+                        self.serve(endpoint, &mut request).await
                     }
                     _ => Refused::unknown_path().unread(payload).into_response(),
                 }
@@ -90,7 +90,7 @@ impl Front {
             response.head_mut().set_connection_type(ConnectionType::Close);
         }
         let endpoint = found.map(|(_, endpoint)| endpoint);
-        metrics::answered(endpoint, &head.method, response.status());
+        metrics::count_response(endpoint, &head.method, response.status());
         // Neither the path nor a header is logged: they may hold session ids.
         tracing::debug!(method = %head.method, ?endpoint, status = response.status().as_u16());
         Ok(response)
@@ -118,16 +118,16 @@ impl Front {
         }
     }
 
-    async fn serve(&self, endpoint: Endpoint, asked: &mut Asked<'_>) -> Response<Body> {
-        if *asked.method == Method::OPTIONS {
-            return cors::preflight(endpoint.methods(), asked.heads.preflight_headers);
+    async fn serve(&self, endpoint: Endpoint, request: &mut FrontRequest<'_>) -> Response<Body> {
+        if *request.method == Method::OPTIONS {
+            return cors::preflight(endpoint.methods(), request.heads.preflight_headers);
         }
         let served = match endpoint {
-            Endpoint::Mcp => streamable_http::answer(&self.service, asked).await,
-            Endpoint::Sse => http_sse::open(&self.service, asked).await,
-            Endpoint::Messages => http_sse::post(&self.service, asked).await,
+            Endpoint::Mcp => streamable_http::answer(&self.service, request).await,
+            Endpoint::Sse => http_sse::open(&self.service, request).await,
+            Endpoint::Messages => http_sse::post(&self.service, request).await,
         };
         // The rest of the body is not read any more.
-        served.unwrap_or_else(|refused| refused.unread(asked.take_payload()).into_response())
+        served.unwrap_or_else(|refused| refused.unread(request.take_payload()).into_response())
     }
 }

@@ -122,7 +122,7 @@ impl HeadProgress {
         self.phase.get() == Phase::Begun
     }
 
-    fn begin(&self, request: &Request) {
+    fn begin_request(&self, request: &Request) {
         if self.phase.replace(Phase::Serving) != Phase::Complete {
             self.pipelined.set(true);
         }
@@ -158,7 +158,7 @@ impl Serving {
     pub(crate) fn of(request: &Request) -> Self {
         let heads = request.conn_data::<Rc<HeadProgress>>().cloned();
         if let Some(heads) = &heads {
-            heads.begin(request);
+            heads.begin_request(request);
         }
         Self(heads)
     }

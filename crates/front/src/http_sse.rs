@@ -8,9 +8,9 @@ use actors::{Answer, Opened, Refusal, ReplyEvent};
 use protocol::SessionId;
 
 use crate::accept::is_json;
-use crate::asked::{Asked, Service};
 use crate::body::Body;
 use crate::drain::Present;
+use crate::front_request::{FrontRequest, Service};
 use crate::refusal::Refused;
 use crate::sse_body::SseBody;
 use crate::streamable_http::{events, no_answer};
@@ -19,19 +19,19 @@ use crate::streamable_http::{events, no_answer};
 /// a POST then falls back to this transport (OLD-07).
 pub(crate) async fn open(
     service: &Service,
-    asked: &mut Asked<'_>,
+    request: &mut FrontRequest<'_>,
 ) -> Result<Response<Body>, Refused> {
-    if *asked.method != Method::GET {
+    if *request.method != Method::GET {
         return Err(Refused::method("GET"));
     }
-    if !asked.heads.accept.events() {
+    if !request.heads.accept.events() {
         return Err(Refused::accept("text/event-stream"));
     }
     let Opened { session, replies } =
-        service.handle.connect(asked.tenant, &asked.principal).await?;
+        service.handle.connect(request.tenant, &request.principal).await?;
     // OLD-02: a path without an origin, so the client posts to this origin. A session id needs no
     // escaping.
-    let (base, tenant) = (&service.public_path, &asked.tenant.name);
+    let (base, tenant) = (&service.public_path, &request.tenant.name);
     let endpoint = format!("{base}/{tenant}/messages?session={}", session.as_str());
     let body = SseBody::new(replies, Present::new(&service.drain));
     Ok(events(body.with_endpoint(&endpoint), None))
@@ -40,19 +40,19 @@ pub(crate) async fn open(
 /// Receives a client's message. A 202 only means that the session accepted the message (OLD-03).
 pub(crate) async fn post(
     service: &Service,
-    asked: &mut Asked<'_>,
+    request: &mut FrontRequest<'_>,
 ) -> Result<Response<Body>, Refused> {
-    if *asked.method != Method::POST {
+    if *request.method != Method::POST {
         return Err(Refused::method("POST"));
     }
-    if !asked.heads.content_type.is_some_and(is_json) {
+    if !request.heads.content_type.is_some_and(is_json) {
         return Err(Refused::content_type());
     }
     // Before the body is read: without a session no message can be accepted.
-    let session = session_in(asked.query)?;
-    let raw = service.collect(asked).await?;
+    let session = session_in(request.query)?;
+    let raw = service.collect(request).await?;
     let body = protocol::parse(raw, &protocol::Limits::default())?;
-    let mut replies = service.handle.post(&asked.caller(session), body, None);
+    let mut replies = service.handle.post(&request.caller(session), body, None);
     match replies.next().await {
         Some(ReplyEvent::Answer(Answer::Refused(refusal))) => Err(refusal.into()),
         Some(ReplyEvent::Answer(_)) => Ok(Response::with_body(StatusCode::ACCEPTED, Body::Empty)),

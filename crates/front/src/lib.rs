@@ -6,13 +6,13 @@
 
 mod accept;
 mod admin;
-mod asked;
 mod body;
 mod connection;
 mod cors;
 mod drain;
 mod error;
 mod front;
+mod front_request;
 mod head_timeout;
 mod heads;
 mod http_sse;

@@ -36,14 +36,14 @@ pub(crate) static CONNECTIONS: LazyLock<IntGauge> = LazyLock::new(|| {
 });
 
 /// Registers every metric at the start, so that a rate is right from the first event on.
-pub(crate) fn show() {
+pub(crate) fn register_metrics() {
     LazyLock::force(&BY_KIND);
     LazyLock::force(&STREAMS);
     LazyLock::force(&CONNECTIONS);
 }
 
 /// Counts one answered request.
-pub(crate) fn answered(endpoint: Option<Endpoint>, method: &Method, status: StatusCode) {
+pub(crate) fn count_response(endpoint: Option<Endpoint>, method: &Method, status: StatusCode) {
     let endpoint = endpoint.map_or(3, |endpoint| endpoint as usize);
     let method = match *method {
         Method::GET => 0,
@@ -62,9 +62,9 @@ pub(crate) fn answered(endpoint: Option<Endpoint>, method: &Method, status: Stat
 
 /// Adds one to a gauge until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Held(&'static IntGauge);
+pub(crate) struct GaugeGuard(&'static IntGauge);
 
-impl Held {
+impl GaugeGuard {
     /// Adds one.
     pub(crate) fn new(gauge: &'static LazyLock<IntGauge>) -> Self {
         gauge.inc();
@@ -72,7 +72,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -40,7 +40,7 @@ pub fn serve(
     tenants: Tenants,
     readiness: Readiness,
 ) -> Result<Running, Error> {
-    metrics::show();
+    metrics::register_metrics();
     let drain = Arc::new(Drain::default());
     let operated = Operated {
         readiness,
@@ -85,7 +85,7 @@ fn client_server(
 ) -> std::io::Result<Server> {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let workers = if settings.workers == 0 { cores } else { settings.workers };
-    let bounds = connection::Bounds {
+    let limits = connection::ConnectionLimits {
         head_timeout: Duration::from_secs(settings.head_timeout_secs),
         write_timeout_secs: settings.write_timeout_secs,
     };
@@ -107,7 +107,7 @@ fn client_server(
         let stopping = stopping.clone();
         let http = HttpService::build()
             .keep_alive(keep_alive)
-            .client_request_timeout(bounds.head_timeout)
+            .client_request_timeout(limits.head_timeout)
             .client_disconnect_timeout(LINGER)
             // A client that closes its half counts as gone. Otherwise the server would notice
             // that the reader of an SSE stream is gone only at its next write to the stream.
@@ -128,7 +128,7 @@ fn client_server(
                     response.map(|response| response.map_body(|_, body| Served::new(body, serving)))
                 })
             });
-        connection::served(http, bounds, true)
+        connection::connection_service(http, limits, true)
     };
     Ok(server.listen("clients", listener, service)?.run())
 }
@@ -190,13 +190,13 @@ impl Running {
     /// Asks the client to close its connection in every response from now on, so that a balancer
     /// moves it to another node. Requests are still accepted.
     pub fn drain(&self) {
-        self.drain.begin();
+        self.drain.begin_drain();
     }
 
     /// Ready when no request is being answered, no stream is open, and no request has arrived
     /// for a moment: the balancer has moved all clients to other nodes, and [`Running::stop`]
     /// cuts off no response.
-    pub async fn served(&self) {
+    pub async fn wait_until_unused(&self) {
         self.drain.over().await;
     }
 

@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use protocol::sse;
 
 use crate::drain::Present;
-use crate::metrics::{Held, STREAMS};
+use crate::metrics::{GaugeGuard, STREAMS};
 
 /// A chunk is written once it has this length, even if more is ready.
 const CHUNK_BYTES: usize = 32 << 10;
@@ -26,7 +26,7 @@ pub(crate) struct SseBody {
     replies: ReplyStream,
     buffer: BytesMut,
     end: End,
-    _open: Held,
+    _open: GaugeGuard,
     _present: Present,
 }
 
@@ -55,7 +55,7 @@ impl SseBody {
             replies,
             buffer: BytesMut::new(),
             end: End::Open,
-            _open: Held::new(&STREAMS),
+            _open: GaugeGuard::new(&STREAMS),
             _present: present,
         }
     }

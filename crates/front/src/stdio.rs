@@ -43,22 +43,22 @@ pub async fn serve_stdio(
     };
     let caller = Caller { tenant: Arc::clone(tenant), principal, session };
     let mut lines = LineSplitter::new(line_bytes_max);
-    let mut waiting = Waiting::default();
+    let mut pending = PendingRequests::default();
     loop {
         tokio::select! {
             line = next_line(&mut stdin, &mut lines) => match line? {
-                Some(Line::Whole(line)) => handle_line(handle, &caller, line, &mut waiting, &mut output).await,
+                Some(Line::Whole(line)) => handle_line(handle, &caller, line, &mut pending, &mut output).await,
                 Some(Line::TooLong(_)) => output.write_line(&too_long(line_bytes_max)),
                 None => break,
             },
             event = replies.next() => match event {
-                Some(event) => write_event(event, &mut waiting, &mut output),
+                Some(event) => write_event(event, &mut pending, &mut output),
                 None => return output.flush().await,
             },
         }
         output.flush().await?;
     }
-    let _ = tokio::time::timeout(grace, finish(&mut replies, &mut waiting, &mut output)).await;
+    let _ = tokio::time::timeout(grace, finish(&mut replies, &mut pending, &mut output)).await;
     output.flush().await
 }
 
@@ -94,12 +94,12 @@ fn without_blanks(mut line: Bytes) -> Option<Bytes> {
 /// Writes replies to the client until no request is pending.
 async fn finish<W: AsyncWrite + Unpin>(
     replies: &mut ReplyStream,
-    waiting: &mut Waiting,
+    pending: &mut PendingRequests,
     output: &mut Output<W>,
 ) -> io::Result<()> {
-    while !waiting.0.is_empty() {
+    while !pending.0.is_empty() {
         let Some(event) = replies.next().await else { break };
-        write_event(event, waiting, output);
+        write_event(event, pending, output);
         output.flush().await?;
     }
     Ok(())
@@ -110,49 +110,54 @@ async fn handle_line<W>(
     handle: &Handle,
     caller: &Caller,
     line: Bytes,
-    waiting: &mut Waiting,
+    pending: &mut PendingRequests,
     output: &mut Output<W>,
 ) {
     let body = match protocol::parse(line, &protocol::Limits::default()) {
         Ok(body) => body,
         Err(rejection) => return output.write_line(&error(&rejection)),
     };
-    let ids = waiting.posted(&body);
+    let ids = pending.add_requests(&body);
     match handle.post(caller, body, None).next().await {
         Some(ReplyEvent::Answer(Answer::Accepted)) => {}
         // Each request gets its own final response, also where all were refused together.
         Some(ReplyEvent::Answer(Answer::Refused(refusal))) => {
-            refuse(refusal, &ids, waiting, output)
+            refuse(refusal, &ids, pending, output)
         }
-        Some(ReplyEvent::Answer(Answer::Json(message))) => write_message(&message, waiting, output),
-        Some(_) | None => refuse(no_answer(), &ids, waiting, output),
+        Some(ReplyEvent::Answer(Answer::Json(message))) => write_message(&message, pending, output),
+        Some(_) | None => refuse(no_answer(), &ids, pending, output),
     }
 }
 
-fn refuse<W>(refusal: Refusal, ids: &[RequestId], waiting: &mut Waiting, output: &mut Output<W>) {
+fn refuse<W>(
+    refusal: Refusal,
+    ids: &[RequestId],
+    pending: &mut PendingRequests,
+    output: &mut Output<W>,
+) {
     let rejection = Refused::from(refusal).into_rejection();
     if ids.is_empty() || rejection.id.is_some() {
         output.write_line(&error(&rejection));
     }
     for id in ids {
-        if waiting.0.remove(id) && rejection.id.is_none() {
+        if pending.0.remove(id) && rejection.id.is_none() {
             output.write_line(&error(&rejection.clone().of(Some(id.clone()))));
         }
     }
 }
 
 /// Writes a message of the session. Cursors and comments are left out: a pipe cannot be resumed.
-fn write_event<W>(event: ReplyEvent, waiting: &mut Waiting, output: &mut Output<W>) {
+fn write_event<W>(event: ReplyEvent, pending: &mut PendingRequests, output: &mut Output<W>) {
     if let ReplyEvent::Frame(Frame::Message { data, .. }) = event {
-        write_message(&data, waiting, output);
+        write_message(&data, pending, output);
     }
 }
 
-fn write_message<W>(message: &Bytes, waiting: &mut Waiting, output: &mut Output<W>) {
+fn write_message<W>(message: &Bytes, pending: &mut PendingRequests, output: &mut Output<W>) {
     if let Ok(Message::Response(response)) = Message::parse(message.clone())
         && let Some(id) = &response.id
     {
-        waiting.0.remove(id);
+        pending.0.remove(id);
     }
     output.write_line(message);
 }
@@ -160,11 +165,11 @@ fn write_message<W>(message: &Bytes, waiting: &mut Waiting, output: &mut Output<
 /// The pending requests. At most as many as the session accepts in flight, since a refused
 /// request is answered at once.
 #[derive(Default)]
-struct Waiting(HashSet<RequestId>);
+struct PendingRequests(HashSet<RequestId>);
 
-impl Waiting {
+impl PendingRequests {
     /// Adds the requests of a body and returns their ids.
-    fn posted(&mut self, body: &Body) -> Vec<RequestId> {
+    fn add_requests(&mut self, body: &Body) -> Vec<RequestId> {
         let messages = match body {
             Body::One(message) => std::slice::from_ref(message).iter().collect(),
             Body::Batch(members) => members.iter().flatten().collect::<Vec<_>>(),
@@ -174,8 +179,8 @@ impl Waiting {
             match message {
                 Message::Request(request) => ids.push(request.id.clone()),
                 // A cancelled request gets no response, so it is no longer pending (CAN-01).
-                Message::Notification(told) => {
-                    if let Some(id) = cancelled_id(told) {
+                Message::Notification(notification) => {
+                    if let Some(id) = cancelled_id(notification) {
                         self.0.remove(&id);
                     }
                 }
@@ -188,13 +193,13 @@ impl Waiting {
 }
 
 /// The request that a notification cancels.
-fn cancelled_id(told: &Notification) -> Option<RequestId> {
+fn cancelled_id(notification: &Notification) -> Option<RequestId> {
     #[derive(Deserialize)]
     struct Params {
         #[serde(rename = "requestId")]
         id: RequestId,
     }
-    let params = told.params().filter(|_| told.method == Method::Cancelled)?;
+    let params = notification.params().filter(|_| notification.method == Method::Cancelled)?;
     serde_json::from_slice::<Params>(&params).ok().map(|params| params.id)
 }
 
@@ -267,7 +272,7 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn a_line_without_end_is_told_once_and_not_kept() {
+    async fn a_line_without_end_is_reported_once_and_not_kept() {
         let endless = vec![b'x'; 1 << 20];
         assert_eq!(read(&endless, 1_000, 64 << 10).await, [None]);
     }

@@ -14,9 +14,9 @@ use protocol::{
 };
 
 use crate::accept::is_json;
-use crate::asked::{Asked, Service};
 use crate::body::Body;
 use crate::drain::Present;
+use crate::front_request::{FrontRequest, Service};
 use crate::refusal::Refused;
 use crate::sse_body::SseBody;
 
@@ -26,95 +26,103 @@ const ALLOW: &str = "GET, POST, DELETE";
 /// Answers one request.
 pub(crate) async fn answer(
     service: &Service,
-    asked: &mut Asked<'_>,
+    request: &mut FrontRequest<'_>,
 ) -> Result<Response<Body>, Refused> {
-    match *asked.method {
-        Method::POST => post(service, asked).await,
-        Method::GET => get(service, asked).await,
-        Method::DELETE => delete(service, asked).await,
+    match *request.method {
+        Method::POST => post(service, request).await,
+        Method::GET => get(service, request).await,
+        Method::DELETE => delete(service, request).await,
         _ => Err(Refused::method(ALLOW)),
     }
 }
 
-async fn post(service: &Service, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
-    if !asked.heads.content_type.is_some_and(is_json) {
+async fn post(
+    service: &Service,
+    request: &mut FrontRequest<'_>,
+) -> Result<Response<Body>, Refused> {
+    if !request.heads.content_type.is_some_and(is_json) {
         return Err(Refused::content_type());
     }
-    if !(asked.heads.accept.json() && asked.heads.accept.events()) {
+    if !(request.heads.accept.json() && request.heads.accept.events()) {
         return Err(Refused::accept("both application/json and text/event-stream"));
     }
-    let Some(session) = asked.heads.session else {
-        let raw = service.collect_initialize(asked).await?;
-        return begin(service, asked, raw).await;
+    let Some(session) = request.heads.session else {
+        let raw = service.collect_initialize(request).await?;
+        return post_initialize(service, request, raw).await;
     };
-    let raw = service.collect(asked).await?;
+    let raw = service.collect(request).await?;
     let again = raw.clone();
     let body = protocol::parse(raw, &protocol::Limits::default())?;
     if let Some(initialize) = initialize_in(&body) {
         return Err(Refused::initialize_in_session().of(initialize));
     }
-    check_version(asked).map_err(|refused| refused.of(only_id(&body)))?;
+    check_version(request).map_err(|refused| refused.of(only_id(&body)))?;
     let session = SessionId::parse(session).ok_or(Refusal::UnknownSession)?;
-    let mirrored = mirrored(asked);
-    let caller = asked.caller(session);
+    let mirrored = mirrored(request);
+    let caller = request.caller(session);
     let replies = service.handle.post(&caller, body, mirrored);
-    let told = tell(service, replies, Some(&caller.session)).await;
+    let response = await_response(service, replies, Some(&caller.session)).await;
     // Any status but 200 on a POST in a live session ends some clients. An error that is not the
     // request's fault is therefore sent as its JSON-RPC answer.
-    told.or_else(|refusal| match Refused::from(refusal) {
-        refused if refused.is_ours() => instead(&again, refused),
+    response.or_else(|refusal| match Refused::from(refusal) {
+        refused if refused.is_ours() => answer_with_errors(&again, refused),
         refused => Err(refused),
     })
 }
 
 /// A POST without a session: an `initialize`, or an error of the client.
-async fn begin(
+async fn post_initialize(
     service: &Service,
-    asked: &Asked<'_>,
+    request: &FrontRequest<'_>,
     raw: Bytes,
 ) -> Result<Response<Body>, Refused> {
     let body = protocol::parse(raw, &protocol::Limits::default())?;
-    check_version(asked).map_err(|refused| refused.of(only_id(&body)))?;
-    let request = match body {
-        Posted::One(Message::Request(request))
-            if request.method == protocol::Method::Initialize =>
+    check_version(request).map_err(|refused| refused.of(only_id(&body)))?;
+    let initialize = match body {
+        Posted::One(Message::Request(initialize))
+            if initialize.method == protocol::Method::Initialize =>
         {
-            request
+            initialize
         }
         other => return Err(Refused::no_session().of(only_id(&other))),
     };
-    let Opened { session, replies } =
-        service.handle.initialize(asked.tenant, &asked.principal, request, mirrored(asked)).await?;
-    Ok(tell(service, replies, Some(&session)).await?)
+    let Opened { session, replies } = service
+        .handle
+        .initialize(request.tenant, &request.principal, initialize, mirrored(request))
+        .await?;
+    Ok(await_response(service, replies, Some(&session)).await?)
 }
 
-async fn get(service: &Service, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
-    if !asked.heads.accept.events() {
+async fn get(service: &Service, request: &mut FrontRequest<'_>) -> Result<Response<Body>, Refused> {
+    if !request.heads.accept.events() {
         return Err(Refused::accept("text/event-stream"));
     }
-    let session = session_of(asked)?;
-    check_version(asked)?;
-    let after = asked.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
-    let replies = service.handle.listen(&asked.caller(session), after);
-    Ok(tell(service, replies, None).await?)
+    let session = session_of(request)?;
+    check_version(request)?;
+    let after = request.heads.last_event_id.filter(|id| !id.is_empty()).map(str::to_owned);
+    let replies = service.handle.listen(&request.caller(session), after);
+    Ok(await_response(service, replies, None).await?)
 }
 
-async fn delete(service: &Service, asked: &mut Asked<'_>) -> Result<Response<Body>, Refused> {
-    let session = session_of(asked)?;
-    check_version(asked)?;
-    let replies = service.handle.delete(&asked.caller(session));
-    Ok(tell(service, replies, None).await?)
+async fn delete(
+    service: &Service,
+    request: &mut FrontRequest<'_>,
+) -> Result<Response<Body>, Refused> {
+    let session = session_of(request)?;
+    check_version(request)?;
+    let replies = service.handle.delete(&request.caller(session));
+    Ok(await_response(service, replies, None).await?)
 }
 
 /// The session that a GET or a DELETE names (SES-05, GET-08).
-fn session_of(asked: &Asked<'_>) -> Result<SessionId, Refused> {
-    let named = asked.heads.session.ok_or_else(Refused::no_session)?;
+fn session_of(request: &FrontRequest<'_>) -> Result<SessionId, Refused> {
+    let named = request.heads.session.ok_or_else(Refused::no_session)?;
     Ok(SessionId::parse(named).ok_or(Refusal::UnknownSession)?)
 }
 
 /// VER-03. Clients of the first two revisions send no version (VER-05).
-fn check_version(asked: &Asked<'_>) -> Result<(), Refused> {
-    match asked.heads.version {
+fn check_version(request: &FrontRequest<'_>) -> Result<(), Refused> {
+    match request.heads.version {
         Some(version) if Revision::named(version).is_none() => Err(Refused::version()),
         _ => Ok(()),
     }
@@ -122,8 +130,8 @@ fn check_version(asked: &Asked<'_>) -> Result<(), Refused> {
 
 /// The headers that mirror the body, if any were sent. The session's revision decides whether
 /// they must be correct (HDR-21).
-fn mirrored(asked: &Asked<'_>) -> Option<Box<Mirrored>> {
-    Mirrored::from_headers(asked.heads.mirrored.iter().copied())
+fn mirrored(request: &FrontRequest<'_>) -> Option<Box<Mirrored>> {
+    Mirrored::from_headers(request.heads.mirrored.iter().copied())
 }
 
 /// If the body has an `initialize`: its id, if it is not part of a batch (SES-11, BAT-02).
@@ -148,13 +156,13 @@ fn only_id(body: &Posted) -> Option<RequestId> {
 }
 
 /// Waits for the first reply and builds the response from it.
-async fn tell(
+async fn await_response(
     service: &Service,
     mut replies: ReplyStream,
     session: Option<&SessionId>,
 ) -> Result<Response<Body>, Refusal> {
     match replies.next().await {
-        Some(ReplyEvent::Answer(answer)) => answered(answer, session),
+        Some(ReplyEvent::Answer(answer)) => response_of(answer, session),
         Some(ReplyEvent::Open { welcome, .. }) => {
             let body = SseBody::new(replies, Present::new(&service.drain));
             Ok(events(body, session.filter(|_| welcome)))
@@ -171,11 +179,11 @@ pub(crate) fn no_answer() -> Refusal {
     Refusal::Rejected(Rejection::new(ErrorCode::InternalError, "the server failed to answer"))
 }
 
-fn answered(answer: Answer, session: Option<&SessionId>) -> Result<Response<Body>, Refusal> {
+fn response_of(answer: Answer, session: Option<&SessionId>) -> Result<Response<Body>, Refusal> {
     Ok(match answer {
         Answer::Json(message) => json(message),
         // SES-01.
-        Answer::Welcome(message) => named(json(message), session),
+        Answer::Welcome(message) => with_session_id(json(message), session),
         // POST-08.
         Answer::Accepted => Response::with_body(StatusCode::ACCEPTED, Body::Empty),
         Answer::Array(messages) => json(array(&messages)),
@@ -195,7 +203,7 @@ fn answered(answer: Answer, session: Option<&SessionId>) -> Result<Response<Body
 pub(crate) fn events(body: SseBody, welcome: Option<&SessionId>) -> Response<Body> {
     let mut response = Response::with_body(StatusCode::OK, Body::Events(body));
     put_event_headers(&mut response);
-    named(response, welcome)
+    with_session_id(response, welcome)
 }
 
 /// No proxy or cache may hold back, change or repeat events (POST-17).
@@ -215,7 +223,7 @@ fn json(message: Bytes) -> Response<Body> {
     response
 }
 
-fn named(mut response: Response<Body>, session: Option<&SessionId>) -> Response<Body> {
+fn with_session_id(mut response: Response<Body>, session: Option<&SessionId>) -> Response<Body> {
     if let Some(id) = session.and_then(|id| HeaderValue::from_str(id.as_str()).ok()) {
         response.headers_mut().insert(HeaderName::from_static("mcp-session-id"), id);
     }
@@ -239,7 +247,7 @@ fn array(members: &[Bytes]) -> Bytes {
 
 /// The node's fault as the answer to each posted request. The other messages of the body were not
 /// accepted, which only a status can express.
-fn instead(raw: &Bytes, refused: Refused) -> Result<Response<Body>, Refused> {
+fn answer_with_errors(raw: &Bytes, refused: Refused) -> Result<Response<Body>, Refused> {
     let error = |message: &Message| match message {
         Message::Request(request) => {
             let rejection = refused.rejection();
@@ -265,11 +273,12 @@ mod tests {
 
     #[track_caller]
     fn check(refusal: Refusal, posted: &'static str, status: u16, body: &str) {
-        let answer = instead(&Bytes::from_static(posted.as_bytes()), Refused::from(refusal));
+        let answer =
+            answer_with_errors(&Bytes::from_static(posted.as_bytes()), Refused::from(refusal));
         let response = answer.unwrap_or_else(Refused::into_response);
         assert_eq!(response.status().as_u16(), status);
-        let Body::Whole(said) = response.into_body() else { panic!("{posted}") };
-        assert!(said.starts_with(body.as_bytes()), "{said:?}");
+        let Body::Whole(sent) = response.into_body() else { panic!("{posted}") };
+        assert!(sent.starts_with(body.as_bytes()), "{sent:?}");
     }
 
     #[test]

@@ -6,28 +6,28 @@ use front::Running;
 use telemetry::Readiness;
 use tokio::net::TcpStream;
 
-async fn ask(running: &Running, line: &str, headers: &str) -> Reply {
+async fn send_request(running: &Running, line: &str, headers: &str) -> Reply {
     let mut wire = Wire(TcpStream::connect(running.admin_address()).await.unwrap());
-    wire.say(request(line, headers, "")).await;
-    wire.hear().await
+    wire.send(request(line, headers, "")).await;
+    wire.receive().await
 }
 
 #[actix_rt::test]
-async fn a_node_is_alive_before_it_is_ready_and_says_what_it_waits_for() {
+async fn a_node_is_alive_before_it_is_ready_and_reports_its_reason() {
     let readiness = Readiness::waiting_for("starting");
     let running = start_with(Backends::default(), readiness.clone(), |_| {});
-    assert_eq!(ask(&running, "GET /healthz", "").await.status, 200);
-    let reply = ask(&running, "GET /readyz", "").await;
+    assert_eq!(send_request(&running, "GET /healthz", "").await.status, 200);
+    let reply = send_request(&running, "GET /readyz", "").await;
     assert_eq!((reply.status, &*reply.body), (503, "not ready: starting\n"));
     readiness.clear("starting");
-    assert_eq!(ask(&running, "GET /readyz", "").await.status, 200);
+    assert_eq!(send_request(&running, "GET /readyz", "").await.status, 200);
 }
 
 #[actix_rt::test]
 async fn requests_are_counted_by_endpoint_method_and_class() {
     let running = start_with(Backends::default(), Readiness::default(), |_| {});
-    crate::kit::ask(&running, "PUT /demo/mcp", "", "").await;
-    let metrics = ask(&running, "GET /metrics", "").await;
+    crate::kit::send_request(&running, "PUT /demo/mcp", "", "").await;
+    let metrics = send_request(&running, "GET /metrics", "").await;
     assert_eq!(metrics.status, 200);
     assert!(metrics.header("content-type").unwrap().starts_with("text/plain"));
     let line = r#"roundhouse_front_requests_total{endpoint="mcp",method="other",status="4xx"} 1"#;
@@ -39,9 +39,9 @@ async fn requests_are_counted_by_endpoint_method_and_class() {
 async fn pages_and_writers_are_turned_away() {
     let running = start_with(Backends::default(), Readiness::default(), |_| {});
     let page = "Origin: http://localhost\r\n";
-    assert_eq!(ask(&running, "GET /metrics", page).await.status, 403);
-    assert_eq!(ask(&running, "POST /metrics", "").await.status, 405);
-    assert_eq!(ask(&running, "GET /", "").await.status, 404);
+    assert_eq!(send_request(&running, "GET /metrics", page).await.status, 403);
+    assert_eq!(send_request(&running, "POST /metrics", "").await.status, 405);
+    assert_eq!(send_request(&running, "GET /", "").await.status, 404);
 }
 
 #[actix_rt::test]
@@ -53,25 +53,26 @@ async fn a_request_to_drain_without_the_token_changes_nothing() {
         format!("Bearer {TOKEN}x"),
         format!("Basic {TOKEN}"),
     ]) {
-        let reply = ask(&running, "POST /drain", &format!("Authorization: {shown}\r\n")).await;
+        let reply =
+            send_request(&running, "POST /drain", &format!("Authorization: {shown}\r\n")).await;
         assert_eq!(reply.status, 401, "{shown}");
         assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
         assert!(reply.body.contains("admin.token_file"), "{}", reply.body);
     }
-    assert_eq!(ask(&running, "POST /drain", "").await.status, 401);
-    assert_eq!(ask(&running, "GET /readyz", "").await.status, 200);
+    assert_eq!(send_request(&running, "POST /drain", "").await.status, 401);
+    assert_eq!(send_request(&running, "GET /readyz", "").await.status, 200);
 }
 
 #[actix_rt::test]
-async fn without_a_token_file_nobody_can_have_the_node_drain() {
+async fn without_a_token_file_no_request_can_drain_the_node() {
     let running = crate::kit::start_without_token();
     for headers in ["", "Authorization: Bearer \r\n", "Authorization: Bearer a\r\n"] {
-        let reply = ask(&running, "POST /drain", headers).await;
+        let reply = send_request(&running, "POST /drain", headers).await;
         assert_eq!(reply.status, 403);
         assert!(reply.body.contains("admin.token_file"), "{}", reply.body);
     }
     for open in ["GET /readyz", "GET /healthz", "GET /metrics"] {
-        assert_eq!(ask(&running, open, "").await.status, 200);
+        assert_eq!(send_request(&running, open, "").await.status, 200);
     }
 }
 
@@ -80,24 +81,27 @@ async fn without_a_token_file_nobody_can_have_the_node_drain() {
 async fn a_second_head_that_never_ends_keeps_no_connection_of_the_admin_port() {
     let running = start_with(Backends::default(), Readiness::default(), |_| {});
     let mut wire = Wire(TcpStream::connect(running.admin_address()).await.unwrap());
-    wire.say(request("GET /healthz", "", "")).await;
-    assert_eq!(wire.hear().await.status, 200);
-    wire.say("G").await;
-    assert!(wire.hear_all().await.starts_with("HTTP/1.1 408"));
+    wire.send(request("GET /healthz", "", "")).await;
+    assert_eq!(wire.receive().await.status, 200);
+    wire.send("G").await;
+    assert!(wire.receive_until_close().await.starts_with("HTTP/1.1 408"));
 }
 
 #[actix_rt::test]
-async fn a_node_that_is_told_to_drain_is_not_ready_and_asks_its_clients_to_go() {
+async fn a_draining_node_is_not_ready_and_asks_its_clients_to_close() {
     let running = start_with(Backends::default(), Readiness::default(), |_| {});
     let bearer = &format!("Authorization: Bearer {TOKEN}\r\n");
-    assert_eq!(ask(&running, "POST /drain?secs=soon", bearer).await.status, 400);
-    assert_eq!(ask(&running, "GET /readyz", "").await.status, 200);
-    assert_eq!(ask(&running, "POST /drain", "Origin: http://localhost\r\n").await.status, 403);
+    assert_eq!(send_request(&running, "POST /drain?secs=soon", bearer).await.status, 400);
+    assert_eq!(send_request(&running, "GET /readyz", "").await.status, 200);
+    assert_eq!(
+        send_request(&running, "POST /drain", "Origin: http://localhost\r\n").await.status,
+        403
+    );
     for _ in 0..2 {
-        assert_eq!(ask(&running, "POST /drain?secs=1", bearer).await.status, 202);
+        assert_eq!(send_request(&running, "POST /drain?secs=1", bearer).await.status, 202);
     }
-    let reply = ask(&running, "GET /readyz", "").await;
+    let reply = send_request(&running, "GET /readyz", "").await;
     assert_eq!((reply.status, &*reply.body), (503, "not ready: draining\n"));
-    let reply = crate::kit::ask(&running, "GET /demo/mcp", "", "").await;
+    let reply = crate::kit::send_request(&running, "GET /demo/mcp", "", "").await;
     assert_eq!(reply.header("connection"), Some("close"));
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::kit::{POLITE, Wire, ask, request, start};
+use crate::kit::{POLITE, Wire, request, send_request, start};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
@@ -17,9 +17,13 @@ async fn a_post_must_be_declared_as_json() {
         ("application/json;charset=UTF-8", 400),
     ] {
         let headers = format!("Content-Type: {kind}\r\nAccept: */*\r\n");
-        assert_eq!(ask(&front, "POST /demo/mcp", &headers, PING).await.status, status, "{kind}");
+        assert_eq!(
+            send_request(&front, "POST /demo/mcp", &headers, PING).await.status,
+            status,
+            "{kind}"
+        );
     }
-    assert_eq!(ask(&front, "POST /demo/mcp", "Accept: */*\r\n", PING).await.status, 415);
+    assert_eq!(send_request(&front, "POST /demo/mcp", "Accept: */*\r\n", PING).await.status, 415);
 }
 
 // holds: POST-03, GET-03
@@ -34,12 +38,12 @@ async fn a_post_must_accept_both_answers_and_a_get_events() {
         ("Accept: application/json\r\naccept: text/event-stream\r\n", 400),
         ("", 400),
     ] {
-        let reply = ask(&front, "POST /demo/mcp", &format!("{json}{accept}"), PING).await;
+        let reply = send_request(&front, "POST /demo/mcp", &format!("{json}{accept}"), PING).await;
         assert_eq!(reply.status, status, "{accept}");
     }
-    let get = ask(&front, "GET /demo/mcp", "Accept: application/json\r\n", "").await;
+    let get = send_request(&front, "GET /demo/mcp", "Accept: application/json\r\n", "").await;
     assert_eq!(get.status, 406);
-    let get = ask(&front, "GET /demo/sse", "Accept: application/json\r\n", "").await;
+    let get = send_request(&front, "GET /demo/sse", "Accept: application/json\r\n", "").await;
     assert_eq!(get.status, 406);
 }
 
@@ -55,16 +59,16 @@ async fn what_is_not_a_message_is_answered_without_an_id() {
         (r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#, -32600),
     ] {
         for path in ["/demo/mcp", "/demo/messages?session=x"] {
-            let reply = ask(&front, &format!("POST {path}"), POLITE, body).await;
+            let reply = send_request(&front, &format!("POST {path}"), POLITE, body).await;
             assert_eq!(reply.status, 400, "{body}");
             assert_eq!(reply.code_without_id(), code, "{body}");
             assert_eq!(reply.header("content-type"), Some("application/json"));
         }
     }
     let mut wire = Wire::open(&front).await;
-    wire.say(request("POST /demo/mcp", &format!("{POLITE}Content-Length: 2\r\n"), "")).await;
-    wire.say(b"\"\xff").await;
-    assert_eq!(wire.hear().await.code_without_id(), -32700);
+    wire.send(request("POST /demo/mcp", &format!("{POLITE}Content-Length: 2\r\n"), "")).await;
+    wire.send(b"\"\xff").await;
+    assert_eq!(wire.receive().await.code_without_id(), -32700);
 }
 
 // holds: SES-05
@@ -77,11 +81,15 @@ async fn without_a_session_there_is_only_initialize() {
         r#"[{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}]"#,
     ];
     for body in no_session {
-        assert_eq!(ask(&front, "POST /demo/mcp", POLITE, body).await.status, 400, "{body}");
+        assert_eq!(
+            send_request(&front, "POST /demo/mcp", POLITE, body).await.status,
+            400,
+            "{body}"
+        );
     }
     let events = "Accept: text/event-stream\r\n";
-    assert_eq!(ask(&front, "GET /demo/mcp", events, "").await.status, 400);
-    assert_eq!(ask(&front, "DELETE /demo/mcp", "", "").await.status, 400);
+    assert_eq!(send_request(&front, "GET /demo/mcp", events, "").await.status, 400);
+    assert_eq!(send_request(&front, "DELETE /demo/mcp", "", "").await.status, 400);
 }
 
 // holds: SES-06, SES-13, OLD-04
@@ -92,7 +100,7 @@ async fn an_unknown_session_is_404_for_every_method() {
         let session = format!("mCP-sESSION-iD: {id}\r\n");
         let headers = format!("{POLITE}{session}");
         for (line, body) in [("POST", PING), ("GET", ""), ("DELETE", "")] {
-            let reply = ask(&front, &format!("{line} /demo/mcp"), &headers, body).await;
+            let reply = send_request(&front, &format!("{line} /demo/mcp"), &headers, body).await;
             // A control character is no header value at all, and the parser says so.
             assert_eq!(reply.status, if id == "\u{7f}" { 400 } else { 404 }, "{line} {id:?}");
             if id != "\u{7f}" {
@@ -101,7 +109,8 @@ async fn an_unknown_session_is_404_for_every_method() {
         }
     }
     for query in ["", "?session=", "?session=unknown", "?sessionid=unknown"] {
-        let reply = ask(&front, &format!("POST /demo/messages{query}"), POLITE, PING).await;
+        let reply =
+            send_request(&front, &format!("POST /demo/messages{query}"), POLITE, PING).await;
         assert_eq!(reply.status, 404, "{query}");
     }
 }
@@ -112,7 +121,7 @@ async fn initialize_within_a_session_is_refused_and_so_is_an_unknown_revision() 
     let front = start(|_| {});
     let initialize = r#"{"jsonrpc":"2.0","id":7,"method":"initialize","params":{}}"#;
     let headers = format!("{POLITE}Mcp-Session-Id: some\r\n");
-    let reply = ask(&front, "POST /demo/mcp", &headers, initialize).await;
+    let reply = send_request(&front, "POST /demo/mcp", &headers, initialize).await;
     assert_eq!(reply.status, 400);
     assert!(reply.body.contains(r#""id":7"#) && reply.body.contains("-32600"), "{}", reply.body);
 
@@ -121,7 +130,7 @@ async fn initialize_within_a_session_is_refused_and_so_is_an_unknown_revision() 
     {
         let headers = format!("{headers}MCP-Protocol-Version: {version}\r\n");
         for (line, body) in [("POST", PING), ("GET", ""), ("DELETE", "")] {
-            let reply = ask(&front, &format!("{line} /demo/mcp"), &headers, body).await;
+            let reply = send_request(&front, &format!("{line} /demo/mcp"), &headers, body).await;
             assert_eq!(reply.status, status, "{line} {version}");
         }
     }
@@ -138,7 +147,7 @@ async fn other_methods_are_told_which_ones_there_are() {
         ("DELETE /demo/sse", "GET"),
         ("GET /demo/messages?session=x", "POST"),
     ] {
-        let reply = ask(&front, line, POLITE, "{}").await;
+        let reply = send_request(&front, line, POLITE, "{}").await;
         assert_eq!((reply.status, reply.header("allow")), (405, Some(allow)), "{line}");
     }
 }
@@ -147,9 +156,13 @@ async fn other_methods_are_told_which_ones_there_are() {
 async fn unknown_tenants_and_paths_are_404() {
     let front = start(|_| {});
     for path in ["/", "/mcp", "/nobody/mcp", "/demo", "/demo/mcp/", "/demo/other", "/Demo/mcp"] {
-        let reply = ask(&front, &format!("POST {path}"), POLITE, PING).await;
+        let reply = send_request(&front, &format!("POST {path}"), POLITE, PING).await;
         assert_eq!(reply.status, 404, "{path}");
-        assert_eq!(ask(&front, &format!("OPTIONS {path}"), "", "").await.status, 404, "{path}");
+        assert_eq!(
+            send_request(&front, &format!("OPTIONS {path}"), "", "").await.status,
+            404,
+            "{path}"
+        );
     }
 }
 
@@ -162,7 +175,7 @@ async fn a_foreign_origin_is_403_on_every_method_and_endpoint() {
         let headers = format!("{POLITE}Origin: {origin}\r\n");
         for path in ["/demo/mcp", "/demo/sse", "/demo/messages?session=x", "/nobody/mcp", "/"] {
             for method in ["GET", "POST", "DELETE", "OPTIONS", "PUT"] {
-                let reply = ask(&front, &format!("{method} {path}"), &headers, "").await;
+                let reply = send_request(&front, &format!("{method} {path}"), &headers, "").await;
                 assert_eq!(reply.status, 403, "{method} {path} from {origin}");
                 assert_eq!(reply.header("access-control-allow-origin"), None);
                 assert_eq!(reply.header("vary"), Some("Origin"));
@@ -185,9 +198,13 @@ async fn a_foreign_host_is_403_and_two_hosts_are_400() {
         ("localhost\r\nHost: evil.example".to_owned(), 400),
     ] {
         let headers = format!("{POLITE}Host: {host}\r\n");
-        assert_eq!(ask(&front, "POST /demo/mcp", &headers, PING).await.status, status, "{host}");
+        assert_eq!(
+            send_request(&front, "POST /demo/mcp", &headers, PING).await.status,
+            status,
+            "{host}"
+        );
     }
-    let absolute = ask(&front, "POST http://evil.example/demo/mcp", POLITE, PING).await;
+    let absolute = send_request(&front, "POST http://evil.example/demo/mcp", POLITE, PING).await;
     assert_eq!(absolute.status, 403);
 }
 
@@ -198,7 +215,7 @@ async fn a_preflight_lists_what_pages_may_do() {
     let headers = "Origin: http://localhost:6274\r\nAccess-Control-Request-Method: POST\r\n\
          Access-Control-Request-Headers: content-type,authorization,mcp-session-id,\
          mcp-protocol-version,last-event-id,mcp-param-region,x-evil\r\n";
-    let reply = ask(&front, "OPTIONS /demo/mcp", headers, "").await;
+    let reply = send_request(&front, "OPTIONS /demo/mcp", headers, "").await;
     assert_eq!(reply.status, 204);
     let header = |name| reply.header(name).unwrap_or_default().to_lowercase();
     assert_eq!(header("access-control-allow-origin"), "http://localhost:6274");
@@ -234,7 +251,7 @@ async fn a_page_may_read_errors_too_and_each_tenant_has_its_own_list() {
         ("POST /picky/messages", 404),
         ("POST /picky/sse", 405),
     ] {
-        let reply = ask(&front, line, &headers, PING).await;
+        let reply = send_request(&front, line, &headers, PING).await;
         assert_eq!(reply.status, status, "{line}");
         assert_eq!(reply.header("access-control-allow-origin"), Some("https://picky.example"));
         let exposed = reply.header("access-control-expose-headers").unwrap();
@@ -243,7 +260,7 @@ async fn a_page_may_read_errors_too_and_each_tenant_has_its_own_list() {
         }
         assert_eq!(reply.header("vary"), Some("Origin"));
     }
-    assert_eq!(ask(&front, "POST /demo/mcp", &headers, PING).await.status, 403);
+    assert_eq!(send_request(&front, "POST /demo/mcp", &headers, PING).await.status, 403);
 }
 
 #[actix_rt::test]
@@ -256,7 +273,7 @@ async fn a_header_that_decides_may_come_once() {
         "Last-Event-ID: 1\r\nLast-Event-ID: 2\r\n",
         "Content-Type: text/plain\r\n",
     ] {
-        let reply = ask(&front, "POST /demo/mcp", &format!("{POLITE}{twice}"), PING).await;
+        let reply = send_request(&front, "POST /demo/mcp", &format!("{POLITE}{twice}"), PING).await;
         assert_eq!(reply.status, 400, "{twice}");
         assert_eq!(reply.code_without_id(), -32600);
     }
@@ -278,10 +295,10 @@ async fn framing_that_two_readers_could_read_differently_is_400() {
     ] {
         let mut wire = Wire::open(&front).await;
         let head = request("POST /demo/mcp", &format!("{POLITE}{framing}"), "");
-        wire.say(format!("{head}{PING}POST /demo/mcp HTTP/1.1\r\n\r\n")).await;
-        let heard = wire.hear_all().await;
-        assert!(heard.starts_with("HTTP/1.1 400"), "{framing:?}: {heard}");
-        assert_eq!(heard.matches("HTTP/1.1").count(), 1, "{framing:?}: {heard}");
+        wire.send(format!("{head}{PING}POST /demo/mcp HTTP/1.1\r\n\r\n")).await;
+        let received = wire.receive_until_close().await;
+        assert!(received.starts_with("HTTP/1.1 400"), "{framing:?}: {received}");
+        assert_eq!(received.matches("HTTP/1.1").count(), 1, "{framing:?}: {received}");
     }
 }
 
@@ -290,10 +307,10 @@ async fn framing_that_two_readers_could_read_differently_is_400() {
 async fn headers_have_a_bound_and_so_has_their_number() {
     let front = start(|settings| settings.header_bytes_max = 4_000);
     let long = format!("{POLITE}X-Long: {}\r\n", "x".repeat(4_000));
-    let reply = ask(&front, "POST /demo/mcp", &long, PING).await;
+    let reply = send_request(&front, "POST /demo/mcp", &long, PING).await;
     assert_eq!((reply.status, reply.code_without_id()), (431, -32600));
     let many: String = (0..200).map(|n| format!("X-{n}: x\r\n")).collect();
-    assert_eq!(ask(&front, "POST /demo/mcp", &many, "").await.status, 431);
+    assert_eq!(send_request(&front, "POST /demo/mcp", &many, "").await.status, 431);
 }
 
 // holds: POST-19
@@ -302,18 +319,18 @@ async fn a_body_beyond_the_bound_is_413_and_one_at_it_is_read() {
     let front = start(|settings| settings.body_bytes_max = 1_000);
     for (length, status) in [(1_000, 400), (1_001, 413)] {
         let body = format!("\"{}\"", "x".repeat(length - 2));
-        assert_eq!(ask(&front, "POST /demo/mcp", POLITE, &body).await.status, status);
+        assert_eq!(send_request(&front, "POST /demo/mcp", POLITE, &body).await.status, status);
         let head =
             request("POST /demo/mcp", &format!("{POLITE}Transfer-Encoding: chunked\r\n"), "");
         let mut wire = Wire::open(&front).await;
-        wire.say(head).await;
+        wire.send(head).await;
         for piece in body.as_bytes().chunks(300) {
-            wire.say(format!("{:x}\r\n", piece.len())).await;
-            wire.say(piece).await;
-            wire.say("\r\n").await;
+            wire.send(format!("{:x}\r\n", piece.len())).await;
+            wire.send(piece).await;
+            wire.send("\r\n").await;
         }
-        wire.say("0\r\n\r\n").await;
-        assert_eq!(wire.hear().await.status, status, "chunked, {length}");
+        wire.send("0\r\n\r\n").await;
+        assert_eq!(wire.receive().await.status, status, "chunked, {length}");
     }
 }
 
@@ -330,7 +347,7 @@ async fn without_a_session_a_body_has_a_smaller_bound() {
         let text = "x".repeat(length - short.len());
         let body = short.replace(r#""""#, &format!("\"{text}\""));
         assert_eq!(body.len(), length);
-        let reply = ask(&front, "POST /demo/mcp", headers, &body).await;
+        let reply = send_request(&front, "POST /demo/mcp", headers, &body).await;
         assert_eq!(reply.status, status, "{length}");
         assert_eq!(
             reply.body.contains("131072 bytes (front.initialize_body_bytes_max)"),
@@ -341,21 +358,21 @@ async fn without_a_session_a_body_has_a_smaller_bound() {
         // In pieces, and no more than the limit is kept.
         let mut wire = Wire::open(&front).await;
         let chunked = format!("{headers}Transfer-Encoding: chunked\r\n");
-        wire.say(request("POST /demo/mcp", &chunked, "")).await;
+        wire.send(request("POST /demo/mcp", &chunked, "")).await;
         for piece in body.as_bytes().chunks(50_000) {
-            wire.say(format!("{:x}\r\n", piece.len())).await;
-            wire.say(piece).await;
-            wire.say("\r\n").await;
+            wire.send(format!("{:x}\r\n", piece.len())).await;
+            wire.send(piece).await;
+            wire.send("\r\n").await;
         }
-        wire.say("0\r\n\r\n").await;
-        assert_eq!(wire.hear().await.status, status, "chunked, {length}");
+        wire.send("0\r\n\r\n").await;
+        assert_eq!(wire.receive().await.status, status, "chunked, {length}");
     }
     // An `initialize` with an icon of the client's is still one.
     let icon = "x".repeat(100_000);
     let initialize = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-11-25","capabilities":{{}},"clientInfo":{{"name":"c","version":"1","icons":[{{"src":"data:image/png;base64,{icon}"}}]}}}}}}"#
     );
-    assert_eq!(ask(&front, "POST /demo/mcp", POLITE, &initialize).await.status, 200);
+    assert_eq!(send_request(&front, "POST /demo/mcp", POLITE, &initialize).await.status, 200);
 }
 
 #[actix_rt::test]
@@ -368,13 +385,13 @@ async fn half_sent_bodies_share_a_bound_and_give_it_back() {
     let whole = request("POST /demo/mcp", POLITE, &body);
     let (most, rest) = whole.split_at(whole.len() - 10);
     let mut first = Wire::open(&front).await;
-    first.say(most).await;
+    first.send(most).await;
     // The second is refused as soon as the first has reserved its share.
     let refused = async {
         loop {
             let mut second = Wire::open(&front).await;
-            second.say(&whole).await;
-            let reply = second.hear().await;
+            second.send(&whole).await;
+            let reply = second.receive().await;
             if reply.status != 400 {
                 break reply;
             }
@@ -383,9 +400,9 @@ async fn half_sent_bodies_share_a_bound_and_give_it_back() {
     let refused = tokio::time::timeout(Duration::from_secs(20), refused).await.unwrap();
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("2")));
     assert_eq!(refused.code_without_id(), -32000);
-    first.say(rest).await;
-    assert_eq!(first.hear().await.status, 400, "the first is read to its end");
-    assert_eq!(ask(&front, "POST /demo/mcp", POLITE, &body).await.status, 400);
+    first.send(rest).await;
+    assert_eq!(first.receive().await.status, 400, "the first is read to its end");
+    assert_eq!(send_request(&front, "POST /demo/mcp", POLITE, &body).await.status, 400);
 }
 
 // holds: POST-19
@@ -396,23 +413,23 @@ async fn a_client_that_sends_64_mib_reads_413_and_no_reset() {
     let bytes = 64 << 20;
     let piece = vec![b'x'; 1 << 20];
     let mut wire = Wire::open(&front).await;
-    wire.say(request("POST /demo/mcp", &format!("{POLITE}Content-Length: {bytes}\r\n"), "")).await;
+    wire.send(request("POST /demo/mcp", &format!("{POLITE}Content-Length: {bytes}\r\n"), "")).await;
     for _ in 0..64 {
-        wire.say(&piece).await;
+        wire.send(&piece).await;
     }
-    let reply = wire.hear().await;
+    let reply = wire.receive().await;
     assert_eq!((reply.status, reply.code_without_id()), (413, -32600));
     assert_eq!(reply.header("connection"), Some("close"));
 
     let mut wire = Wire::open(&front).await;
     let chunked = format!("{POLITE}Transfer-Encoding: chunked\r\n");
-    wire.say(request("POST /demo/mcp", &chunked, "")).await;
+    wire.send(request("POST /demo/mcp", &chunked, "")).await;
     for _ in 0..64 {
-        wire.say(format!("{:x}\r\n", piece.len())).await;
-        wire.say(&piece).await;
-        wire.say("\r\n").await;
+        wire.send(format!("{:x}\r\n", piece.len())).await;
+        wire.send(&piece).await;
+        wire.send("\r\n").await;
     }
-    assert_eq!(wire.hear().await.status, 413);
+    assert_eq!(wire.receive().await.status, 413);
 }
 
 #[actix_rt::test]
@@ -420,29 +437,29 @@ async fn a_body_that_never_comes_is_408_also_behind_another_request() {
     let front = start(|settings| settings.body_timeout_secs = 1);
     let slow = request("POST /demo/mcp", &format!("{POLITE}Content-Length: 40\r\n"), "");
     let mut wire = Wire::open(&front).await;
-    wire.say(format!("{slow}{{")).await;
-    assert_eq!(wire.hear().await.status, 408);
+    wire.send(format!("{slow}{{")).await;
+    assert_eq!(wire.receive().await.status, 408);
 
     let mut pipelined = Wire::open(&front).await;
-    pipelined.say(format!("{}{slow}", request("POST /demo/mcp", POLITE, PING))).await;
-    assert_eq!(pipelined.hear().await.status, 400);
-    assert_eq!(pipelined.hear().await.status, 408);
+    pipelined.send(format!("{}{slow}", request("POST /demo/mcp", POLITE, PING))).await;
+    assert_eq!(pipelined.receive().await.status, 400);
+    assert_eq!(pipelined.receive().await.status, 408);
 }
 
 #[actix_rt::test]
 async fn a_head_that_never_ends_is_408() {
     let front = start(|settings| settings.head_timeout_secs = 1);
     let mut wire = Wire::open(&front).await;
-    wire.say("POST /demo/mcp HTTP/1.1\r\nHost: localhost\r\n").await;
-    assert!(wire.hear_all().await.starts_with("HTTP/1.1 408"));
+    wire.send("POST /demo/mcp HTTP/1.1\r\nHost: localhost\r\n").await;
+    assert!(wire.receive_until_close().await.starts_with("HTTP/1.1 408"));
 }
 
-/// Writes `said`, then one more byte of it each 100 ms. Returns how long the connection lasted
+/// Writes `sent`, then one more byte of it each 100 ms. Returns how long the connection lasted
 /// and what was received.
-async fn dripped(wire: &mut Wire, said: &str) -> (Duration, String) {
+async fn dripped(wire: &mut Wire, sent: &str) -> (Duration, String) {
     let began = std::time::Instant::now();
     let mut seen = Vec::new();
-    let mut rest = said.bytes();
+    let mut rest = sent.bytes();
     loop {
         if let Some(byte) = rest.next() {
             let _ = wire.0.write_all(&[byte]).await;
@@ -464,17 +481,17 @@ async fn a_later_head_that_never_ends_is_408_too() {
     let post = request("POST /demo/mcp", POLITE, PING);
     let get = request("GET /nowhere", "", "");
     let drip = "POST /demo/mcp HTTP/1.1\r\nHost: localhost\r\nX: ".to_owned() + &"x".repeat(200);
-    for (answered, said) in
+    for (answered, sent) in
         [(&post, "P"), (&get, "G"), (&post, &drip), (&get, "\r"), (&get, "\n\n")]
     {
         let mut wire = Wire::open(&front).await;
         for _ in 0..2 {
-            wire.say(answered).await;
-            wire.hear().await;
+            wire.send(answered).await;
+            wire.receive().await;
         }
-        let (lasted, seen) = dripped(&mut wire, said).await;
-        assert!(seen.starts_with("HTTP/1.1 408"), "{said:?}: {seen:?}");
-        assert!((900..3_000).contains(&lasted.as_millis()), "{said:?}: {lasted:?}");
+        let (lasted, seen) = dripped(&mut wire, sent).await;
+        assert!(seen.starts_with("HTTP/1.1 408"), "{sent:?}: {seen:?}");
+        assert!((900..3_000).contains(&lasted.as_millis()), "{sent:?}: {lasted:?}");
     }
 }
 
@@ -486,7 +503,7 @@ async fn a_pipelined_head_that_never_ends_is_408_too() {
         for ahead in [post.clone(), post.repeat(2), request("GET /nowhere", "", "").repeat(3)] {
             let mut wire = Wire::open(&front).await;
             let (lasted, seen) = {
-                wire.say(format!("{ahead}{half}")).await;
+                wire.send(format!("{ahead}{half}")).await;
                 dripped(&mut wire, "").await
             };
             assert!(seen.contains("HTTP/1.1 408"), "{ahead}{half}: {seen:?}");
@@ -503,17 +520,17 @@ async fn a_body_a_stream_and_an_idle_connection_may_last_longer_than_a_head() {
         request("POST /demo/mcp", &format!("{POLITE}Content-Length: {}\r\n", PING.len()), "");
     for _ in 0..2 {
         // In one read with the end of the head, and in later ones.
-        wire.say(format!("{head}{}", &PING[..1])).await;
+        wire.send(format!("{head}{}", &PING[..1])).await;
         tokio::time::sleep(Duration::from_millis(1_300)).await;
-        wire.say(&PING[1..]).await;
-        assert_eq!(wire.hear().await.status, 400);
+        wire.send(&PING[1..]).await;
+        assert_eq!(wire.receive().await.status, 400);
         tokio::time::sleep(Duration::from_millis(1_300)).await;
     }
     // A head in two pieces, in time.
-    wire.say(&head[..20]).await;
+    wire.send(&head[..20]).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    wire.say(format!("{}{PING}", &head[20..])).await;
-    assert_eq!(wire.hear().await.status, 400);
+    wire.send(format!("{}{PING}", &head[20..])).await;
+    assert_eq!(wire.receive().await.status, 400);
 }
 
 #[actix_rt::test]
@@ -521,13 +538,13 @@ async fn a_connection_outlives_a_refusal_whose_body_was_read() {
     let front = start(|_| {});
     let mut wire = Wire::open(&front).await;
     for _ in 0..3 {
-        wire.say(request("POST /demo/mcp", POLITE, PING)).await;
-        let reply = wire.hear().await;
+        wire.send(request("POST /demo/mcp", POLITE, PING)).await;
+        let reply = wire.receive().await;
         assert_eq!((reply.status, reply.header("connection")), (400, None));
     }
     front.drain();
-    wire.say(request("POST /demo/mcp", POLITE, PING)).await;
-    assert_eq!(wire.hear().await.header("connection"), Some("close"), "the node is draining");
+    wire.send(request("POST /demo/mcp", POLITE, PING)).await;
+    assert_eq!(wire.receive().await.header("connection"), Some("close"), "the node is draining");
 }
 
 #[actix_rt::test]

@@ -98,15 +98,15 @@ async fn a_page_may_read_the_new_sessions_id() {
 async fn batches_are_answered_as_arrays_where_the_revision_has_them() {
     let node = node(parrot::backends(), |_| {});
     let ping = |id: i64| json!({ "jsonrpc": "2.0", "id": id, "method": "ping" });
-    let told = json!({ "jsonrpc": "2.0", "method": "notifications/roots/list_changed" });
+    let notification = json!({ "jsonrpc": "2.0", "method": "notifications/roots/list_changed" });
     let session = Session::begin(&node.running, "2025-03-26").await;
-    let response = session.post(&json!([ping(1), told, ping(2), 7])).await;
+    let response = session.post(&json!([ping(1), notification, ping(2), 7])).await;
     assert_eq!(response.status(), 200);
     let answers: Vec<Value> = response.json().await.unwrap();
     let mut ids: Vec<_> = answers.iter().map(|answer| answer["id"].as_i64()).collect();
     ids.sort_unstable();
     assert_eq!(ids, [None, Some(1), Some(2)]);
-    assert_eq!(session.post(&json!([told, told])).await.status(), 202);
+    assert_eq!(session.post(&json!([notification, notification])).await.status(), 202);
     assert_eq!(session.post(&json!([initialize("2025-03-26")])).await.status(), 400);
 
     let later = Session::begin(&node.running, "2025-06-18").await;
@@ -153,19 +153,19 @@ async fn a_call_in_flight_delays_the_stop_no_longer_than_agreed() {
 }
 
 #[actix_rt::test]
-async fn a_draining_server_serves_until_its_streams_have_ended_and_nobody_comes_any_more() {
+async fn a_draining_server_serves_until_its_streams_have_ended_and_no_request_arrives() {
     let node = node(parrot::backends(), |_| {});
     let session = Session::begin(&node.running, "2025-11-25").await;
     let mut events = Events::of(session.post(&call(1, "slow", json!({ "millis": 700 }))).await);
     node.running.drain();
-    let served = node.running.served();
-    tokio::pin!(served);
-    let soon = tokio::time::timeout(Duration::from_millis(100), &mut served);
+    let unused = node.running.wait_until_unused();
+    tokio::pin!(unused);
+    let soon = tokio::time::timeout(Duration::from_millis(100), &mut unused);
     assert!(soon.await.is_err(), "a stream is open");
     let response = session.post(&call(2, "echo", json!({}))).await;
     assert_eq!(response.status(), 200);
     assert_eq!(response.headers()["connection"], "close");
     assert_eq!(events.message().await.json()["result"]["content"][0]["text"], "slept");
     assert_eq!(events.next().await.unwrap(), None);
-    tokio::time::timeout(Duration::from_secs(5), served).await.expect("nobody is here any more");
+    tokio::time::timeout(Duration::from_secs(5), unused).await.expect("the server is still in use");
 }

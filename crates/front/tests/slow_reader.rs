@@ -24,7 +24,7 @@ async fn a_client_that_stops_reading_loses_its_connection() {
     let mut wire = Wire::open(&node.running).await;
     let headers = format!("{}Mcp-Session-Id: {}\r\n", crate::kit::POLITE, session.id);
     let big = call(1, "big", json!({ "bytes": 15 << 20 })).to_string();
-    wire.say(request("POST /demo/mcp", &headers, &big)).await;
+    wire.send(request("POST /demo/mcp", &headers, &big)).await;
     wire.0.readable().await.unwrap();
     assert_eq!(count().await, 2, "the session's own, and the one that will not read");
 

@@ -30,19 +30,19 @@ impl Piped {
         Self { stdin: Some(stdin), stdout: BufReader::new(stdout).lines(), server }
     }
 
-    async fn say(&mut self, line: impl std::fmt::Display) {
+    async fn send(&mut self, line: impl std::fmt::Display) {
         self.stdin.as_mut().unwrap().write_all(format!("{line}\n").as_bytes()).await.unwrap();
     }
 
-    async fn hear(&mut self) -> Value {
+    async fn receive(&mut self) -> Value {
         let line = tokio::time::timeout(Duration::from_secs(10), self.stdout.next_line()).await;
         serde_json::from_str(&line.expect("no line").unwrap().expect("closed")).unwrap()
     }
 
     async fn handshake(&mut self, revision: &str) {
-        self.say(initialize(revision)).await;
-        assert_eq!(self.hear().await["result"]["protocolVersion"], revision);
-        self.say(initialized()).await;
+        self.send(initialize(revision)).await;
+        assert_eq!(self.receive().await["result"]["protocolVersion"], revision);
+        self.send(initialized()).await;
     }
 
     /// Closes the client's end. Returns the messages that still arrive and the server's result.
@@ -64,11 +64,11 @@ const LONG: Duration = Duration::from_secs(20);
 async fn a_session_lives_between_two_pipes() {
     let mut piped = Piped::start(LONG);
     piped.handshake("2025-11-25").await;
-    piped.say(call(1, "steps", json!({}))).await;
+    piped.send(call(1, "steps", json!({}))).await;
     for _ in 1..=3 {
-        assert_eq!(piped.hear().await["method"], "notifications/progress");
+        assert_eq!(piped.receive().await["method"], "notifications/progress");
     }
-    assert_eq!(piped.hear().await["result"]["content"][0]["text"], "stepped");
+    assert_eq!(piped.receive().await["result"]["content"][0]["text"], "stepped");
     assert_eq!(piped.close().await, [] as [Value; 0]);
 }
 
@@ -83,14 +83,14 @@ async fn what_is_no_message_is_answered_without_an_id_and_harms_nothing() {
         (format!("\"{}\"", "x".repeat(20_000)), -32600),
         (r#"[{"jsonrpc":"2.0","method":"notifications/x"}]"#.to_owned(), -32600),
     ] {
-        piped.say(&line).await;
-        let error = piped.hear().await;
+        piped.send(&line).await;
+        let error = piped.receive().await;
         assert_eq!(error["error"]["code"], code, "{error}");
         assert!(error.get("id").is_none(), "{error}");
     }
-    piped.say("\r").await;
-    piped.say(format!("{}\r", call(1, "echo", json!({ "text": "still here" })))).await;
-    assert_eq!(piped.hear().await["result"]["content"][0]["text"], "still here");
+    piped.send("\r").await;
+    piped.send(format!("{}\r", call(1, "echo", json!({ "text": "still here" })))).await;
+    assert_eq!(piped.receive().await["result"]["content"][0]["text"], "still here");
 }
 
 // holds: STD-07
@@ -98,10 +98,10 @@ async fn what_is_no_message_is_answered_without_an_id_and_harms_nothing() {
 async fn batches_are_taken_where_the_revision_has_them() {
     let mut piped = Piped::start(LONG);
     piped.handshake("2025-03-26").await;
-    piped.say(json!([call(1, "echo", json!({})), call(2, "echo", json!({}))])).await;
+    piped.send(json!([call(1, "echo", json!({})), call(2, "echo", json!({}))])).await;
     let mut ids = Vec::new();
     while ids.len() < 2 {
-        match piped.hear().await {
+        match piped.receive().await {
             Value::Array(answers) => ids.extend(answers.iter().map(|a| a["id"].as_i64().unwrap())),
             answer => ids.push(answer["id"].as_i64().unwrap()),
         }
@@ -115,7 +115,7 @@ async fn batches_are_taken_where_the_revision_has_them() {
 async fn what_is_in_flight_when_the_client_closes_is_still_answered() {
     let mut piped = Piped::start(LONG);
     piped.handshake("2025-11-25").await;
-    piped.say(call(1, "slow", json!({ "millis": 300 }))).await;
+    piped.send(call(1, "slow", json!({ "millis": 300 }))).await;
     let rest = piped.close().await;
     assert_eq!(rest.len(), 1);
     assert_eq!(rest[0]["id"], 1);
@@ -125,7 +125,7 @@ async fn what_is_in_flight_when_the_client_closes_is_still_answered() {
 async fn a_call_that_never_ends_is_waited_for_no_longer_than_agreed() {
     let mut piped = Piped::start(Duration::from_millis(200));
     piped.handshake("2025-11-25").await;
-    piped.say(call(1, "never", json!({}))).await;
+    piped.send(call(1, "never", json!({}))).await;
     piped.close().await;
 }
 
@@ -133,10 +133,10 @@ async fn a_call_that_never_ends_is_waited_for_no_longer_than_agreed() {
 async fn a_cancelled_call_is_not_waited_for() {
     let mut piped = Piped::start(Duration::from_secs(600));
     piped.handshake("2025-11-25").await;
-    piped.say(call(1, "never", json!({}))).await;
+    piped.send(call(1, "never", json!({}))).await;
     let params = json!({ "requestId": 1 });
     piped
-        .say(json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params }))
+        .send(json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params }))
         .await;
     tokio::time::timeout(Duration::from_secs(10), piped.close()).await.expect("waited");
 }

@@ -99,8 +99,8 @@ impl Plan {
             handle.stop(self.drain()).await;
         } else {
             // Clients are served until their balancer has moved them to other nodes.
-            let served = tokio::time::timeout(self.drain(), running.served());
-            let _ = tokio::join!(handle.drain(self.drain()), served);
+            let unused = tokio::time::timeout(self.drain(), running.wait_until_unused());
+            let _ = tokio::join!(handle.drain(self.drain()), unused);
             handle.close();
             handle.drain(Duration::ZERO).await;
         }

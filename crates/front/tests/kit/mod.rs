@@ -113,12 +113,12 @@ impl Wire {
         Self(TcpStream::connect(running.address()).await.unwrap())
     }
 
-    pub(crate) async fn say(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.0.write_all(bytes.as_ref()).await.unwrap();
     }
 
     /// The next response, up to the length it announces. Panics on a timeout.
-    pub(crate) async fn hear(&mut self) -> Reply {
+    pub(crate) async fn receive(&mut self) -> Reply {
         let reading = async {
             let mut read = Vec::new();
             loop {
@@ -135,7 +135,7 @@ impl Wire {
     }
 
     /// Everything until the other end closes the connection.
-    pub(crate) async fn hear_all(&mut self) -> String {
+    pub(crate) async fn receive_until_close(&mut self) -> String {
         let mut read = Vec::new();
         let reading = self.0.read_to_end(&mut read);
         tokio::time::timeout(Duration::from_secs(20), reading).await.expect("not closed").unwrap();
@@ -153,10 +153,15 @@ fn whole(read: &[u8]) -> Option<Reply> {
 }
 
 /// One request on a connection of its own. `Host` is added where `headers` has none.
-pub(crate) async fn ask(running: &Running, line: &str, headers: &str, body: &str) -> Reply {
+pub(crate) async fn send_request(
+    running: &Running,
+    line: &str,
+    headers: &str,
+    body: &str,
+) -> Reply {
     let mut wire = Wire::open(running).await;
-    wire.say(request(line, headers, body)).await;
-    wire.hear().await
+    wire.send(request(line, headers, body)).await;
+    wire.receive().await
 }
 
 pub(crate) fn request(line: &str, headers: &str, body: &str) -> String {

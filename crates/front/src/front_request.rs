@@ -18,7 +18,7 @@ use crate::refusal::Refused;
 use crate::{Error, Settings};
 
 /// One request that passed the shared checks.
-pub(crate) struct Asked<'a> {
+pub(crate) struct FrontRequest<'a> {
     pub(crate) tenant: &'a Arc<Tenant>,
     pub(crate) principal: Principal,
     pub(crate) method: &'a Method,
@@ -28,7 +28,7 @@ pub(crate) struct Asked<'a> {
     payload: Payload,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> FrontRequest<'a> {
     /// A request whose body is not collected.
     pub(crate) fn new(
         tenant: &'a Arc<Tenant>,
@@ -73,8 +73,8 @@ impl Service {
             drain,
             public_path: public_path(settings)?.into(),
             collecting: Collecting {
-                of_session: of_session(settings),
-                of_none: of_none(settings),
+                of_session: session_body_bound(settings),
+                of_none: initialize_body_bound(settings),
                 wait: Duration::from_secs(settings.body_timeout_secs),
                 room: Arc::new(AtomicUsize::new(settings.bodies_bytes_max)),
             },
@@ -84,34 +84,42 @@ impl Service {
     /// Collects the body of a request for a session, bounded in size and time. A body whose
     /// request names the session in its headers waits a moment for memory: a refusal would make
     /// some clients end the session.
-    pub(crate) async fn collect(&self, asked: &mut Asked<'_>) -> Result<Bytes, Refused> {
-        self.collect_within(asked, self.collecting.of_session).await
+    pub(crate) async fn collect(&self, request: &mut FrontRequest<'_>) -> Result<Bytes, Refused> {
+        self.collect_within(request, self.collecting.of_session).await
     }
 
     /// Collects the body of a POST that names no session. Only `initialize` is accepted there, so
     /// the limit is lower.
-    pub(crate) async fn collect_initialize(&self, asked: &mut Asked<'_>) -> Result<Bytes, Refused> {
-        self.collect_within(asked, self.collecting.of_none).await
+    pub(crate) async fn collect_initialize(
+        &self,
+        request: &mut FrontRequest<'_>,
+    ) -> Result<Bytes, Refused> {
+        self.collect_within(request, self.collecting.of_none).await
     }
 
-    async fn collect_within(&self, asked: &mut Asked<'_>, bound: Bound) -> Result<Bytes, Refused> {
-        let announced = asked.heads.content_length;
-        let patient = asked.heads.session.is_some();
-        let body = collect(&mut asked.payload, announced, &self.collecting, bound, patient).await?;
-        asked.payload = Payload::None;
+    async fn collect_within(
+        &self,
+        request: &mut FrontRequest<'_>,
+        bound: Bound,
+    ) -> Result<Bytes, Refused> {
+        let announced = request.heads.content_length;
+        let patient = request.heads.session.is_some();
+        let body =
+            collect(&mut request.payload, announced, &self.collecting, bound, patient).await?;
+        request.payload = Payload::None;
         Ok(body)
     }
 }
 
-fn of_session(settings: &Settings) -> Bound {
+fn session_body_bound(settings: &Settings) -> Bound {
     Bound { bytes_max: settings.body_bytes_max, setting: "front.body_bytes_max" }
 }
 
-fn of_none(settings: &Settings) -> Bound {
+fn initialize_body_bound(settings: &Settings) -> Bound {
     let bytes_max = settings.initialize_body_bytes_max;
     if bytes_max < settings.body_bytes_max {
         Bound { bytes_max, setting: "front.initialize_body_bytes_max" }
     } else {
-        of_session(settings)
+        session_body_bound(settings)
     }
 }
