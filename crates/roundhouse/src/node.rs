@@ -58,7 +58,7 @@ impl Node {
 
     /// Returns when the node has ended by itself, which it does only if other nodes marked it
     /// dead; its log has the reason.
-    pub async fn ended(&mut self) {
+    pub async fn wait_until_ended(&mut self) {
         let _ = (&mut self.stopped).await;
     }
 

@@ -62,24 +62,25 @@ impl Plan {
         let mut tenants = Vec::new();
         let mut backends = Vec::new();
         for (name, written) in &settings.tenants {
-            tenants.extend(problems.note_all(Tenant::new(name, &written.tenant)));
-            let backend = problems.note(only_backend(name, written, mounted.get(name), &kinds));
+            tenants.extend(problems.ok_or_add_all(Tenant::new(name, &written.tenant)));
+            let backend =
+                problems.ok_or_add(only_backend(name, written, mounted.get(name), &kinds));
             backends.extend(backend.map(|backend| (Arc::from(name.as_str()), backend)));
         }
         if settings.tenants.is_empty() {
             problems.add("there is no tenant; write one, as in [tenants.acme]");
         }
-        problems.note(settings.front.check());
-        problems.note(settings.log.check());
+        problems.ok_or_add(settings.front.check());
+        problems.ok_or_add(settings.log.check());
         if !settings.admin.token_file.as_os_str().is_empty() {
             let token = files::token("admin.token_file", &settings.admin.token_file);
-            settings.admin.token = problems.note(token);
+            settings.admin.token = problems.ok_or_add(token);
         }
-        let cluster = problems.note(settings.cluster.read()).unwrap_or_default();
+        let cluster = problems.ok_or_add(settings.cluster.read()).unwrap_or_default();
         bounds::check(&settings, &cluster, &mut problems);
         let records = match store {
             Some(store) => Some(Records::brought(store)),
-            None => problems.note(Records::open(&settings.store)),
+            None => problems.ok_or_add(Records::open(&settings.store)),
         };
         let Some(Records { store, shared }) = records else { return Err(problems) };
         if !cluster.listen.is_empty() && !shared {

@@ -44,7 +44,7 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
     let node = tokio::select! {
         started = Roundhouse::from_settings(settings).start() => started?,
         // The node may be waiting for its store.
-        () = signals.next() => return Ok(()),
+        () = signals.next_signal() => return Ok(()),
     };
     if serve.config.is_none() && !node.address().ip().is_loopback() {
         tracing::warn!(address = %node.address(), "the endpoint is open to every client that can reach this address");
@@ -87,7 +87,7 @@ async fn stdio(stdio: Stdio) -> anyhow::Result<()> {
     let serving = front::serve_stdio(&handle, tenant, line_bytes_max, grace, stdin, stdout);
     tokio::select! {
         served = serving => served.context("standard input or output is broken")?,
-        () = signals.next() => {}
+        () = signals.next_signal() => {}
     }
     let stopping = async {
         handle.stop(grace).await;

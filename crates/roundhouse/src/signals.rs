@@ -30,7 +30,7 @@ impl Signals {
     }
 
     /// Waits for the next signal.
-    pub(crate) async fn next(&mut self) {
+    pub(crate) async fn next_signal(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -41,8 +41,8 @@ impl Signals {
     /// before.
     pub(crate) async fn stop_in_order(mut self, mut node: Node) -> bool {
         tokio::select! {
-            () = self.next() => {}
-            () = node.ended() => return false,
+            () = self.next_signal() => {}
+            () = node.wait_until_ended() => return false,
         }
         tracing::info!("stopping in order; a second signal ends the process at once");
         self.unless_again(node.stop()).await;
@@ -67,8 +67,8 @@ impl Signals {
         tokio::pin!(doubled);
         loop {
             tokio::select! {
-                () = &mut doubled => break self.next().await,
-                () = self.next() => {}
+                () = &mut doubled => break self.next_signal().await,
+                () = self.next_signal() => {}
             }
         }
     }

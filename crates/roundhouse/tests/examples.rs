@@ -12,8 +12,8 @@ async fn a_handler_is_mounted_in_ten_lines_and_answers() -> Result<()> {
     let tools = client.call("tools/list", json!({})).await?;
     assert_eq!(tools["tools"][0]["name"], "echo");
     let params = json!({ "name": "echo", "arguments": { "text": "grüezi" } });
-    let said = client.call("tools/call", params).await?;
-    assert_eq!(said["content"][0]["text"], "grüezi");
+    let result = client.call("tools/call", params).await?;
+    assert_eq!(result["content"][0]["text"], "grüezi");
     node.stop().await;
     Ok(())
 }
@@ -24,12 +24,12 @@ async fn an_rmcp_service_is_mounted_as_it_is_and_each_session_has_its_own() -> R
     let params = json!({ "name": "count", "arguments": {} });
     let one = Client::initialize(&node.url("acme")).await?;
     for expected in ["call 1", "call 2"] {
-        let said = one.call("tools/call", params.clone()).await?;
-        assert_eq!(said["content"][0]["text"], expected);
+        let result = one.call("tools/call", params.clone()).await?;
+        assert_eq!(result["content"][0]["text"], expected);
     }
     let other = Client::initialize(&node.url("acme")).await?;
-    let said = other.call("tools/call", params).await?;
-    assert_eq!(said["content"][0]["text"], "call 1");
+    let result = other.call("tools/call", params).await?;
+    assert_eq!(result["content"][0]["text"], "call 1");
     node.stop().await;
     Ok(())
 }

@@ -18,7 +18,7 @@ fn roundhouse(args: &[&str]) -> Command {
 }
 
 /// Runs a command that must end by itself.
-fn ended(args: &[&str]) -> (Option<i32>, String, String) {
+fn run_to_exit(args: &[&str]) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = roundhouse(args).output().unwrap();
     (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
 }
@@ -50,7 +50,7 @@ impl Serving {
     }
 
     /// Waits for a log line that contains the word.
-    fn logs(&mut self, word: &str) -> String {
+    fn await_log(&mut self, word: &str) -> String {
         let found = self.stderr.by_ref().lines().map(Result::unwrap).find(|l| l.contains(word));
         found.unwrap_or_else(|| panic!("the log ended without {word:?}"))
     }
@@ -60,7 +60,7 @@ impl Serving {
         kill_process(pid, signal).unwrap();
     }
 
-    fn ends(&mut self) -> ExitStatus {
+    fn await_exit(&mut self) -> ExitStatus {
         let until = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -188,8 +188,8 @@ mod readable {
             let folder = PathBuf::from(format!("/proc/{process}"));
             for secret in ["environ", "mem", "maps", "auxv"] {
                 let read = as_nobody("head").args(["-c1"]).arg(folder.join(secret)).output();
-                let said = String::from_utf8(read.unwrap().stderr).unwrap();
-                assert!(said.contains("Permission denied"), "{process} {secret}: {said:?}");
+                let error = String::from_utf8(read.unwrap().stderr).unwrap();
+                assert!(error.contains("Permission denied"), "{process} {secret}: {error:?}");
             }
             let listed = as_nobody("ls").arg(folder.join("fd")).output().unwrap();
             assert!(!listed.status.success() && listed.stdout.is_empty(), "{listed:?}");
@@ -200,7 +200,7 @@ mod readable {
         let read = as_nobody("cat").arg(format!("/proc/{server}/environ")).output().unwrap();
         assert!(read.status.success(), "{read:?}");
         node.signal(Signal::TERM);
-        assert!(node.ends().success());
+        assert!(node.await_exit().success());
         assert!(!Path::new(&format!("/proc/{server}")).exists(), "the server outlived its node");
     }
 }
@@ -215,7 +215,7 @@ fn serve_prints_each_endpoint_with_its_real_port_and_nothing_else() {
     assert!(lines[1].ends_with("/two/mcp"), "{lines:?}");
     assert!(lines[2].starts_with("admin: http://127.0.0.1:"), "{lines:?}");
     node.signal(Signal::TERM);
-    assert!(node.ends().success());
+    assert!(node.await_exit().success());
     let mut rest = String::new();
     node.stdout.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "");
@@ -226,7 +226,7 @@ fn an_interrupt_ends_the_node_as_a_request_to_terminate_does() {
     let mut node = Serving::start(&[]);
     assert!(node.line().ends_with("/demo/mcp"));
     node.signal(Signal::INT);
-    assert!(node.ends().success());
+    assert!(node.await_exit().success());
 }
 
 /// A server that prints how many of the node's secrets it can read.
@@ -246,14 +246,14 @@ fn a_server_of_the_settings_sees_nothing_of_the_nodes_environment() {
     ));
     let mut node = Serving::start(&["--config", file.path().to_str().unwrap()]);
     let _call = initialize(&node.line());
-    assert!(node.logs("secrets=").contains("secrets=0"));
+    assert!(node.await_log("secrets=").contains("secrets=0"));
 }
 
 #[test]
 fn a_typed_command_sees_what_its_typist_has_but_not_the_nodes_settings() {
     let mut node = Serving::start(&["--", "sh", "-c", COUNT]);
     let _call = initialize(&node.line());
-    assert!(node.logs("secrets=").contains("secrets=1"));
+    assert!(node.await_log("secrets=").contains("secrets=1"));
 }
 
 #[test]
@@ -261,13 +261,13 @@ fn a_second_signal_ends_a_node_that_still_waits_for_a_call() {
     // A server that never answers, so that `initialize` stays in flight.
     let mut node = Serving::start(&["--", "sh", "-c", "echo started >&2; exec cat >&2"]);
     let _call = initialize(&node.line());
-    node.logs("started");
+    node.await_log("started");
     // The first few signals count as repetitions of one.
     while node.child.try_wait().unwrap().is_none() {
         node.signal(Signal::INT);
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert_eq!(node.ends().code(), Some(130));
+    assert_eq!(node.await_exit().code(), Some(130));
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn a_signal_that_is_told_twice_still_ends_the_node_in_order() {
     assert!(line.ends_with("/demo/mcp"), "{line}");
     node.signal(Signal::TERM);
     node.signal(Signal::INT);
-    assert!(node.ends().success());
+    assert!(node.await_exit().success());
 }
 
 #[test]
@@ -293,12 +293,12 @@ fn a_call_in_flight_is_answered_before_the_node_ends() {
     );
     let mut node = Serving::start(&["--config", file.path().to_str().unwrap()]);
     let mut call = initialize(&node.line());
-    node.logs("started");
+    node.await_log("started");
     node.signal(Signal::TERM);
     let mut answer = String::new();
     call.read_to_string(&mut answer).unwrap();
     assert!(answer.contains(r#""error""#), "{answer}");
-    assert!(node.ends().success());
+    assert!(node.await_exit().success());
 }
 
 /// Posts an `initialize` to the endpoint of a line that the node printed.
@@ -321,10 +321,10 @@ fn initialize(line: &str) -> TcpStream {
 fn a_taken_port_is_named_with_the_setting_that_moves_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let (code, stdout, stderr) = ended(&["--listen", &address, "--admin", "127.0.0.1:0"]);
+    let (code, stdout, stderr) = run_to_exit(&["--listen", &address, "--admin", "127.0.0.1:0"]);
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
     assert!(stderr.contains(&address) && stderr.contains("front.listen"), "{stderr}");
-    let (code, _, stderr) = ended(&["--listen", "127.0.0.1:0", "--admin", &address]);
+    let (code, _, stderr) = run_to_exit(&["--listen", "127.0.0.1:0", "--admin", &address]);
     assert_eq!(code, Some(1));
     assert!(stderr.contains(&address) && stderr.contains("admin.listen"), "{stderr}");
 }
@@ -332,7 +332,7 @@ fn a_taken_port_is_named_with_the_setting_that_moves_it() {
 #[test]
 fn check_says_what_a_file_sets_up() {
     let file = file(&tenant("acme"));
-    let (code, stdout, stderr) = ended(&["check", file.path().to_str().unwrap()]);
+    let (code, stdout, stderr) = run_to_exit(&["check", file.path().to_str().unwrap()]);
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     assert!(stdout.contains("tenant acme: /acme/mcp"), "{stdout}");
 }
@@ -356,7 +356,7 @@ fn check_names_every_problem_and_fails() {
          [tenants.Case]
          auth = 'open'",
     );
-    let (code, stdout, stderr) = ended(&["check", file.path().to_str().unwrap()]);
+    let (code, stdout, stderr) = run_to_exit(&["check", file.path().to_str().unwrap()]);
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
     for wanted in [
         "`auth = \"open\"` under [tenants.acme]",
@@ -380,7 +380,7 @@ fn check_reads_where_redis_is_without_going_there_and_repeats_no_password() {
         ("redis+nothing://:hunter2@127.0.0.1:1", false),
     ] {
         let file = file(&format!("store.url = '{url}'\n{}", tenant("acme")));
-        let (code, stdout, stderr) = ended(&["check", file.path().to_str().unwrap()]);
+        let (code, stdout, stderr) = run_to_exit(&["check", file.path().to_str().unwrap()]);
         assert_eq!(code, Some(i32::from(!fine)), "{url}: {stderr}");
         assert!(fine || stderr.contains("store.url"), "{stderr}");
         assert!(!(stdout + &stderr).contains("hunter2"));
@@ -390,7 +390,7 @@ fn check_reads_where_redis_is_without_going_there_and_repeats_no_password() {
 #[test]
 fn a_front_that_could_not_start_is_found_by_check_too() {
     let file = file(&format!("front.public_url = 'mcp'\n{}", tenant("acme")));
-    let (code, _, stderr) = ended(&["check", file.path().to_str().unwrap()]);
+    let (code, _, stderr) = run_to_exit(&["check", file.path().to_str().unwrap()]);
     assert_eq!(code, Some(1));
     assert!(stderr.contains("front.public_url"), "{stderr}");
 }
@@ -413,17 +413,18 @@ fn stdio_serves_a_tenant_with_nothing_but_mcp_on_standard_output() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    let said: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(said.iter().all(|message| message["jsonrpc"] == "2.0"), "{text}");
+    let messages: Vec<Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(messages.iter().all(|message| message["jsonrpc"] == "2.0"), "{text}");
     let answers: Vec<&Value> =
-        said.iter().filter(|message| message.get("result").is_some()).collect();
+        messages.iter().filter(|message| message.get("result").is_some()).collect();
     assert_eq!(answers[0]["result"]["protocolVersion"], "2025-06-18");
     assert!(answers[1]["result"]["tools"][0]["name"].is_string());
 }
 
 #[test]
 fn stdio_without_such_a_tenant_says_which_there_are() {
-    let (code, stdout, stderr) = ended(&["stdio", "--tenant", "nope"]);
+    let (code, stdout, stderr) = run_to_exit(&["stdio", "--tenant", "nope"]);
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
     assert!(stderr.contains("no tenant `nope`; there is: `demo`"), "{stderr}");
 }

@@ -40,12 +40,15 @@ impl Problems {
     }
 
     /// The value of a result; adds its problem if it is one.
-    pub(crate) fn note<T>(&mut self, outcome: Result<T, impl fmt::Display>) -> Option<T> {
+    pub(crate) fn ok_or_add<T>(&mut self, outcome: Result<T, impl fmt::Display>) -> Option<T> {
         outcome.map_err(|wrong| self.add(wrong.to_string())).ok()
     }
 
     /// The same for a result with several problems.
-    pub(crate) fn note_all<T, E: fmt::Display>(&mut self, outcome: Result<T, Vec<E>>) -> Option<T> {
+    pub(crate) fn ok_or_add_all<T, E: fmt::Display>(
+        &mut self,
+        outcome: Result<T, Vec<E>>,
+    ) -> Option<T> {
         let add = |wrong: Vec<E>| self.0.extend(wrong.iter().map(E::to_string));
         outcome.map_err(add).ok()
     }
