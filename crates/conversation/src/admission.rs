@@ -32,7 +32,7 @@ pub(crate) struct Admission<'a> {
 }
 
 /// The code and the text of the error with which a request is refused.
-type Refused = (ErrorCode, String);
+type RequestError = (ErrorCode, String);
 
 impl Admission<'_> {
     /// Accepts a request of the client. It gets exactly one final response, or none if the client
@@ -211,7 +211,7 @@ impl Admission<'_> {
         context: &StepContext<'_>,
         post: PostId,
         request: &Request,
-    ) -> Result<Exchange, Refused> {
+    ) -> Result<Exchange, RequestError> {
         self.check_in_flight(context, request)?;
         let uri = self.admit_change(context, post, request)?;
         let token = request.progress_token();
@@ -236,7 +236,11 @@ impl Admission<'_> {
     }
 
     /// May one more request be in flight, and may this one?
-    fn check_in_flight(&self, context: &StepContext<'_>, request: &Request) -> Result<(), Refused> {
+    fn check_in_flight(
+        &self,
+        context: &StepContext<'_>,
+        request: &Request,
+    ) -> Result<(), RequestError> {
         let Answering { handshake, posts, ended, .. } = &self.delivery.answering;
         if !handshake.is_initialized() {
             let message = "`initialize` is not answered yet; wait for it";
@@ -264,7 +268,7 @@ impl Admission<'_> {
         context: &StepContext<'_>,
         post: PostId,
         request: &Request,
-    ) -> Result<Option<Box<str>>, Refused> {
+    ) -> Result<Option<Box<str>>, RequestError> {
         let Answering { persisted, posts, .. } = &mut self.delivery.answering;
         let mut subscribed = None;
         match request.method {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use protocol::{RequestId, Response};
 
 use crate::ended_requests::EndedRequests;
-use crate::entry::{Mark, Opening};
+use crate::entry::{Mark, NewStreamRequest};
 use crate::exchange::{FinalResponse, Form, Post, PostId};
 use crate::handshake::Handshake;
 use crate::kept_results::KeptResults;
@@ -90,12 +90,12 @@ impl Answering<'_> {
         answers: Vec<FinalResponse>,
     ) -> u64 {
         let settled = answers.iter().filter_map(|response| response.id.clone());
-        let settled = settled.map(|id| Opening { id, rerun: None });
+        let settled = settled.map(|id| NewStreamRequest { id, rerun: None });
         let open = self.posts.exchanges().iter().filter(|exchange| exchange.post == id);
-        let open = open.map(|exchange| self.tools.opening(context, exchange));
-        let openings = settled.chain(open).collect();
+        let open = open.map(|exchange| self.tools.new_stream_request(context, exchange));
+        let new_requests = settled.chain(open).collect();
         let revision = self.handshake.revision();
-        let stream = self.streams.open_stream(context, revision, sink, openings, Some(id));
+        let stream = self.streams.open_stream(context, revision, sink, new_requests, Some(id));
         self.posts.forget_raw_requests(id);
         if let Some(post) = self.posts.post_mut(id) {
             post.form = Form::Stream(stream);

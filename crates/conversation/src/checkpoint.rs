@@ -24,8 +24,8 @@ pub(crate) struct CheckpointBuilder<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     streams: Vec<CheckpointStream>,
     /// The largest part by far, so it is encoded without a copy.
-    #[serde(rename = "graves", skip_serializing_if = "Tombstones::is_empty")]
-    tombstones: Tombstones<'a>,
+    #[serde(rename = "graves", skip_serializing_if = "EncodedTombstones::is_empty")]
+    tombstones: EncodedTombstones<'a>,
     #[serde(rename = "asks", skip_serializing_if = "Vec::is_empty")]
     server_requests: Vec<(String, u64, u64)>,
     owner_tags: Vec<(String, u64)>,
@@ -81,15 +81,15 @@ struct CheckpointRequest {
 struct CheckpointTombstone(u64, u64, Vec<(RequestId, u64)>);
 
 #[derive(Default)]
-struct Tombstones<'a>(&'a [Tombstone]);
+struct EncodedTombstones<'a>(&'a [Tombstone]);
 
-impl Tombstones<'_> {
+impl EncodedTombstones<'_> {
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-impl<'a> Serialize for Tombstones<'a> {
+impl<'a> Serialize for EncodedTombstones<'a> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let carried = |tombstone: &'a Tombstone| {
             (tombstone.stream, tombstone.last, FinalResponses(&tombstone.requests))
@@ -113,7 +113,7 @@ fn is_zero(number: &u64) -> bool {
 
 impl<'a> CheckpointBuilder<'a> {
     pub(crate) fn new(tombstones: &'a [Tombstone]) -> Self {
-        Self { tombstones: Tombstones(tombstones), ..Self::default() }
+        Self { tombstones: EncodedTombstones(tombstones), ..Self::default() }
     }
 
     pub(crate) fn add_stream(&mut self, n: u64, stream: &Stream) {

@@ -11,13 +11,13 @@ impl Earliest {
         Self(Millis(u64::MAX))
     }
 
-    pub(crate) fn note(&mut self, at: Millis) {
+    pub(crate) fn add_deadline(&mut self, at: Millis) {
         self.0 = self.0.min(at);
     }
 
-    pub(crate) fn note_if_any(&mut self, at: Option<Millis>) {
+    pub(crate) fn add_deadline_if_any(&mut self, at: Option<Millis>) {
         if let Some(at) = at {
-            self.note(at);
+            self.add_deadline(at);
         }
     }
 

@@ -17,7 +17,7 @@ pub(crate) enum EntryKind {
     /// The stream was opened. Its number is this entry's.
     Opened {
         /// The requests that it answers; empty for a standalone stream.
-        requests: Vec<Opening>,
+        requests: Vec<NewStreamRequest>,
     },
     /// A message for the client.
     Event {
@@ -55,7 +55,7 @@ pub(crate) enum Mark {
 
 /// A request that a stream is opened for.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Opening {
+pub(crate) struct NewStreamRequest {
     pub(crate) id: RequestId,
     pub(crate) rerun: Option<Rerunnable>,
 }
@@ -202,7 +202,7 @@ fn payload(what: &EntryKind) -> impl Iterator<Item = &Bytes> + Clone {
             (&[][..], None)
         }
     };
-    requests.iter().filter_map(|opening| opening.rerun.as_ref().map(|r| &r.raw)).chain(only)
+    requests.iter().filter_map(|new_request| new_request.rerun.as_ref().map(|r| &r.raw)).chain(only)
 }
 
 fn put_member(entry: &mut BytesMut, name: &str, value: &[u8]) {
@@ -253,7 +253,7 @@ fn read(head: Head, payload: Bytes) -> Option<(u64, OwnerTag, EntryKind)> {
     let server_request = |server_request: Option<String>| ServerRequestId::parse(&server_request?);
     let bare = payload.is_empty();
     let what = match (head.k.as_str(), head.w, head.a) {
-        ("opened", None, None) => EntryKind::Opened { requests: openings(head.r?, payload)? },
+        ("opened", None, None) => EntryKind::Opened { requests: new_requests(head.r?, payload)? },
         ("event", None, None) => EntryKind::Event { data: payload, mark: Mark::Plain },
         ("event", Some(id), None) => {
             EntryKind::Event { data: payload, mark: Mark::FinalResponse(id) }
@@ -274,8 +274,8 @@ fn read(head: Head, payload: Bytes) -> Option<(u64, OwnerTag, EntryKind)> {
 }
 
 /// Splits the payload of an `opened` into its requests.
-fn openings(requests: Vec<OpenedRequest>, mut payload: Bytes) -> Option<Vec<Opening>> {
-    let mut openings = Vec::with_capacity(requests.len());
+fn new_requests(requests: Vec<OpenedRequest>, mut payload: Bytes) -> Option<Vec<NewStreamRequest>> {
+    let mut new_requests = Vec::with_capacity(requests.len());
     for OpenedRequest { i, l, u } in requests {
         let rerun = match l {
             Some(length) if length <= payload.len() => {
@@ -284,16 +284,16 @@ fn openings(requests: Vec<OpenedRequest>, mut payload: Bytes) -> Option<Vec<Open
             Some(_) => return None,
             None => None,
         };
-        openings.push(Opening { id: i, rerun });
+        new_requests.push(NewStreamRequest { id: i, rerun });
     }
-    payload.is_empty().then_some(openings)
+    payload.is_empty().then_some(new_requests)
 }
 
 impl OpenedRequest {
-    fn of(opening: &Opening) -> Self {
-        let rerun = opening.rerun.as_ref();
+    fn of(new_request: &NewStreamRequest) -> Self {
+        let rerun = new_request.rerun.as_ref();
         Self {
-            i: opening.id.clone(),
+            i: new_request.id.clone(),
             l: rerun.map(|rerun| rerun.raw.len()),
             u: rerun.is_some_and(|rerun| !rerun.sure),
         }
@@ -321,13 +321,13 @@ mod tests {
         let data = Bytes::from_static(b"{\"jsonrpc\":\"2.0\"}");
         let server_request = ServerRequestId { owner_tag: OwnerTag(7), number: 9 };
         let rerun = |sure| Some(Rerunnable { raw: Bytes::from_static(b"{\"id\":\n 7}"), sure });
-        let openings = vec![
-            Opening { id: RequestId::from(7), rerun: rerun(true) },
-            Opening { id: RequestId::from("seven"), rerun: None },
-            Opening { id: RequestId::from("eight"), rerun: rerun(false) },
+        let new_requests = vec![
+            NewStreamRequest { id: RequestId::from(7), rerun: rerun(true) },
+            NewStreamRequest { id: RequestId::from("seven"), rerun: None },
+            NewStreamRequest { id: RequestId::from("eight"), rerun: rerun(false) },
         ];
         vec![
-            EntryKind::Opened { requests: openings },
+            EntryKind::Opened { requests: new_requests },
             EntryKind::Opened { requests: vec![] },
             EntryKind::Event { data: data.clone(), mark: Mark::Plain },
             EntryKind::Event {

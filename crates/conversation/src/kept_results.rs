@@ -17,10 +17,10 @@ const ANSWERED_KEPT_MS: u64 = 5_000;
 
 /// Kept results, oldest first; bounded by `kept_results_max` and `kept_results_bytes_max`.
 #[derive(Default)]
-pub(crate) struct KeptResults(ThinVec<Kept>);
+pub(crate) struct KeptResults(ThinVec<KeptResult>);
 
 /// One kept final response.
-struct Kept {
+struct KeptResult {
     request: RequestId,
     data: Bytes,
     /// Does it acknowledge a change that the store must hold first?
@@ -55,7 +55,7 @@ impl KeptResults {
         let is_answered = is_awaited && !changes_state;
         let millis = if is_answered { ANSWERED_KEPT_MS } else { limits.hold_ms };
         let (request, data, until) = (request.clone(), data.clone(), context.now.plus(millis));
-        self.0.push(Kept { request, data, changes_state, until });
+        self.0.push(KeptResult { request, data, changes_state, until });
     }
 
     /// The result of a request, and whether it acknowledges a change. The result is kept, since
@@ -72,7 +72,7 @@ impl KeptResults {
 
     pub(crate) fn note_deadlines(&self, earliest: &mut Earliest) {
         for kept in &self.0 {
-            earliest.note(kept.until);
+            earliest.add_deadline(kept.until);
         }
     }
 

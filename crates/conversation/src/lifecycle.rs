@@ -61,7 +61,7 @@ impl Lifecycle {
     }
 
     /// The client was active.
-    pub(crate) fn touch(&mut self, now: Millis) {
+    pub(crate) fn note_activity(&mut self, now: Millis) {
         self.touched = now;
     }
 

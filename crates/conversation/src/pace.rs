@@ -58,7 +58,7 @@ impl Pace {
     }
 
     /// The waiting notification, if it may be forwarded now.
-    pub(crate) fn due(&mut self, limits: &Limits, now: Millis) -> Option<Bytes> {
+    pub(crate) fn take_due(&mut self, limits: &Limits, now: Millis) -> Option<Bytes> {
         self.refill(limits, now);
         if self.allowance < 1_000 {
             return None;
@@ -101,12 +101,12 @@ mod tests {
         for progress in 0..1_000 {
             let now = Millis(progress / 10);
             let data = Bytes::from(progress.to_string());
-            passed.extend(pace.due(&limits, now));
+            passed.extend(pace.take_due(&limits, now));
             passed.extend(pace.admit(progress as f64, data, &limits, now));
         }
         assert_eq!(passed.len(), 2);
         assert_eq!(pace.deadline(&limits), Some(Millis(100)));
-        assert_eq!(pace.due(&limits, Millis(100)).unwrap(), "999");
+        assert_eq!(pace.take_due(&limits, Millis(100)).unwrap(), "999");
         assert_eq!(pace.deadline(&limits), None);
     }
 

@@ -228,9 +228,9 @@ impl Parts {
         self.barrier.note_deadlines(&mut earliest);
         self.kept.note_deadlines(&mut earliest);
         self.link.note_deadline(&mut earliest);
-        earliest.note_if_any(idle.idle_at());
-        earliest.note_if_any(idle.sleeps_at());
-        earliest.note_if_any(idle.link_idles_at());
+        earliest.add_deadline_if_any(idle.idle_at());
+        earliest.add_deadline_if_any(idle.sleeps_at());
+        earliest.add_deadline_if_any(idle.link_idles_at());
         earliest.get()
     }
 
@@ -316,7 +316,7 @@ impl Parts {
         self.barrier.disconnect(sink);
         self.posts.disconnect(sink);
         if self.streams.disconnect(sink) {
-            self.lifecycle.touch(context.now);
+            self.lifecycle.note_activity(context.now);
             self.streams.close_deserted(context);
         }
     }

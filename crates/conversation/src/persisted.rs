@@ -157,7 +157,7 @@ impl Persisted {
     /// once the record holds it. A duplex session has no next owner.
     pub(crate) fn save_cancelled(&mut self, context: &StepContext<'_>, id: &RequestId) {
         if !context.is_duplex() && !mutant!("forget_a_cancellation") {
-            self.is_changed |= self.cancelled.keep(id);
+            self.is_changed |= self.cancelled.add_id(id);
         }
     }
 
@@ -168,7 +168,7 @@ impl Persisted {
 
     /// Saves the id of a request for which the client is sent a server request on another stream.
     pub(crate) fn save_sent_server_request(&mut self, id: &RequestId) {
-        self.is_changed |= self.with_server_requests.keep(id);
+        self.is_changed |= self.with_server_requests.add_id(id);
     }
 
     /// The version with everything that has changed so far.

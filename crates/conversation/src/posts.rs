@@ -187,7 +187,7 @@ impl Posts {
     ) -> Vec<(PostId, Bytes)> {
         let mut due = Vec::new();
         for exchange in &mut self.exchanges {
-            let held = exchange.progress.as_mut().and_then(|pace| pace.due(limits, now));
+            let held = exchange.progress.as_mut().and_then(|pace| pace.take_due(limits, now));
             due.extend(held.map(|data| (exchange.post, data)));
         }
         due
@@ -195,12 +195,12 @@ impl Posts {
 
     pub(crate) fn note_deadlines(&self, limits: &Limits, earliest: &mut Earliest) {
         for post in &self.posts {
-            earliest.note_if_any(post.upgrade_at());
+            earliest.add_deadline_if_any(post.upgrade_at());
         }
         for exchange in &self.exchanges {
-            earliest.note(exchange.deadline());
+            earliest.add_deadline(exchange.deadline());
             if let Some(pace) = &exchange.progress {
-                earliest.note_if_any(pace.deadline(limits));
+                earliest.add_deadline_if_any(pace.deadline(limits));
             }
         }
     }

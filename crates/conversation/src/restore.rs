@@ -4,8 +4,8 @@ use protocol::InitializeParams;
 
 use crate::checkpoint::OpenServerRequest;
 use crate::ended_requests::EndedRequests;
-use crate::fold::fold;
 use crate::handshake::{Client, Handshake};
+use crate::log_replay::replay_log;
 use crate::persisted::Persisted;
 use crate::state::State;
 use crate::streams::Streams;
@@ -33,8 +33,8 @@ impl Restored {
         if mutant!("restore_no_cancellation") {
             state.cancelled.clear();
         }
-        let folded = fold(&log, &former, owner_tag, now)?;
-        let (streams, server_requests) = Streams::restored(folded, seed);
+        let replayed = replay_log(&log, &former, owner_tag, now)?;
+        let (streams, server_requests) = Streams::restored(replayed, seed);
         let client = Client {
             revision,
             capabilities: params.capabilities,

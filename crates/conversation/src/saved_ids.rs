@@ -27,7 +27,7 @@ impl SavedIds {
     }
 
     /// Adds an id. Returns whether that changes the saved state.
-    pub(crate) fn keep(&mut self, id: &RequestId) -> bool {
+    pub(crate) fn add_id(&mut self, id: &RequestId) -> bool {
         if self.contains(id) {
             return false;
         }
@@ -47,8 +47,8 @@ mod tests {
     fn ids_are_kept_once_and_the_oldest_goes() {
         let mut saved = SavedIds::default();
         for number in 0..100_i64 {
-            assert!(saved.keep(&number.into()));
-            assert!(!saved.keep(&number.into()));
+            assert!(saved.add_id(&number.into()));
+            assert!(!saved.add_id(&number.into()));
         }
         let kept: Vec<RequestId> = (36..100_i64).map(RequestId::from).collect();
         assert_eq!(saved.as_slice(), kept);

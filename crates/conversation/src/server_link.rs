@@ -109,7 +109,7 @@ impl ServerLink {
     }
 
     pub(crate) fn note_deadline(&self, earliest: &mut Earliest) {
-        earliest.note_if_any(self.deadline());
+        earliest.add_deadline_if_any(self.deadline());
     }
 
     /// Sends a message to the server, or keeps it until there is one.

@@ -143,7 +143,7 @@ impl ServerRequests {
 
     pub(crate) fn note_deadlines(&self, earliest: &mut Earliest) {
         for request in &self.open {
-            earliest.note(request.deadline);
+            earliest.add_deadline(request.deadline);
         }
     }
 

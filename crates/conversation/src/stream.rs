@@ -3,7 +3,7 @@
 use protocol::RequestId;
 
 use crate::Millis;
-use crate::entry::{Opening, Rerunnable};
+use crate::entry::{NewStreamRequest, Rerunnable};
 use crate::exchange::PostId;
 
 /// A stream of the log.
@@ -27,12 +27,16 @@ impl Stream {
     }
 
     /// A stream as its first entry opens it.
-    pub(crate) fn opened(number: u64, openings: &[Opening], post: Option<PostId>) -> Self {
-        let request = |opening: &Opening| StreamRequest {
-            rerun: opening.rerun.clone(),
-            ..StreamRequest::new(opening.id.clone(), 0)
+    pub(crate) fn opened(
+        number: u64,
+        new_requests: &[NewStreamRequest],
+        post: Option<PostId>,
+    ) -> Self {
+        let request = |new_request: &NewStreamRequest| StreamRequest {
+            rerun: new_request.rerun.clone(),
+            ..StreamRequest::new(new_request.id.clone(), 0)
         };
-        Self::new(number, openings.iter().map(request).collect(), post)
+        Self::new(number, new_requests.iter().map(request).collect(), post)
     }
 
     /// Notes that a request has its final response, or needs none.

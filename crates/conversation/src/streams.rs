@@ -11,10 +11,10 @@ use thin_vec::ThinVec;
 
 use crate::checkpoint::OpenServerRequest;
 use crate::earliest::Earliest;
-use crate::entry::{EntryKind, Mark, Opening, ServerRequestId};
+use crate::entry::{EntryKind, Mark, NewStreamRequest, ServerRequestId};
 use crate::exchange::PostId;
-use crate::fold::{self, Folded};
 use crate::log::Log;
+use crate::log_replay::{self, ReplayedLog};
 use crate::step_context::StepContext;
 use crate::stream::{Stream, Tombstone};
 use crate::stream_table::StreamTable;
@@ -50,15 +50,15 @@ impl Streams {
     }
 
     /// The streams of a restored log, and its open server requests.
-    pub(crate) fn restored(folded: Folded, seed: u64) -> (Self, Vec<OpenServerRequest>) {
-        let Folded { log, table, tombstones, server_requests } = folded;
+    pub(crate) fn restored(replayed: ReplayedLog, seed: u64) -> (Self, Vec<OpenServerRequest>) {
+        let ReplayedLog { log, table, tombstones, server_requests } = replayed;
         let attachments = Attachments::default();
         (Self { table, attachments, log, tombstones, seed: seed | 1 }, server_requests)
     }
 
     /// What the log must contain of the streams and of these open server requests, as text.
     pub(crate) fn outline(&self, requests: impl Iterator<Item = OpenServerRequest>) -> String {
-        fold::outline(&self.table, &self.tombstones, requests)
+        log_replay::outline(&self.table, &self.tombstones, requests)
     }
 
     pub(crate) fn log(&self) -> &Log {
@@ -136,12 +136,12 @@ impl Streams {
         context: &StepContext<'_>,
         revision: Revision,
         sink: SinkId,
-        openings: Vec<Opening>,
+        new_requests: Vec<NewStreamRequest>,
         post: Option<PostId>,
     ) -> u64 {
         let number = self.log.next();
-        let stream = Stream::opened(number, &openings, post);
-        self.log.push(number, EntryKind::Opened { requests: openings }, context.now);
+        let stream = Stream::opened(number, &new_requests, post);
+        self.log.push(number, EntryKind::Opened { requests: new_requests }, context.now);
         self.table.insert(number, stream);
         self.attach_sink(context, revision, sink, number, number - 1);
         number
@@ -411,9 +411,9 @@ impl Streams {
         if self.has_listeners() {
             self.attachments.note_deadlines(earliest);
             let withheld = self.withheld_response(limits);
-            earliest.note_if_any(withheld.map(|(_, until)| until));
+            earliest.add_deadline_if_any(withheld.map(|(_, until)| until));
         }
-        earliest.note_if_any(self.trims_at(limits));
+        earliest.add_deadline_if_any(self.trims_at(limits));
     }
 
     /// How long a client waits before it resumes: `retry_ms`, up to a quarter more or less, so

@@ -11,7 +11,7 @@ use protocol::header_params::ToolsPage;
 use protocol::{Message, Method, Request, payload};
 use thin_vec::ThinVec;
 
-use crate::entry::{Opening, Rerunnable};
+use crate::entry::{NewStreamRequest, Rerunnable};
 use crate::exchange::Exchange;
 use crate::setup::Rerun;
 use crate::step_context::StepContext;
@@ -105,12 +105,16 @@ impl Tools {
     }
 
     /// What the log keeps of a request when its answer becomes a stream.
-    pub(crate) fn opening(&self, context: &StepContext<'_>, exchange: &Exchange) -> Opening {
+    pub(crate) fn new_stream_request(
+        &self,
+        context: &StepContext<'_>,
+        exchange: &Exchange,
+    ) -> NewStreamRequest {
         let rerun = exchange.raw.clone().and_then(|raw| {
             let verdict = self.verdict(context, &read_request(&raw)?);
             (verdict != Verdict::No).then_some(Rerunnable { raw, sure: verdict == Verdict::Yes })
         });
-        Opening { id: exchange.id.clone(), rerun }
+        NewStreamRequest { id: exchange.id.clone(), rerun }
     }
 }
 

@@ -137,7 +137,7 @@ impl WriteBarrier {
 
     pub(crate) fn note_deadlines(&self, earliest: &mut Earliest) {
         for waiting in &self.answers {
-            earliest.note(waiting.until);
+            earliest.add_deadline(waiting.until);
         }
     }
 }

@@ -31,7 +31,7 @@ fn pings_of_either_side_are_answered_at_once() {
     let mut world = live();
     let sink = world.post(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#);
     assert_eq!(world.json(sink), serde_json::json!({"jsonrpc":"2.0","id":"p","result":{}}));
-    world.say(Request::new("theirs".into(), Method::Ping, None));
+    world.send_from_server(Request::new("theirs".into(), Method::Ping, None));
     assert_eq!(world.sent_methods().last().unwrap(), "response theirs");
 }
 
@@ -133,9 +133,9 @@ fn a_client_is_asked_only_what_it_declared() {
     for (revision, capabilities, method, params, asked) in cases {
         let mut world = World::live_with(revision, Limits::default(), capabilities);
         let sink = world.call(1);
-        world.say(Request::new("q".into(), method.clone(), Some(params.as_bytes())));
-        let told = world.connections[&sink].messages().len();
-        assert_eq!(told == 1, asked, "{revision} {capabilities} {method} {params}");
+        world.send_from_server(Request::new("q".into(), method.clone(), Some(params.as_bytes())));
+        let received = world.connections[&sink].messages().len();
+        assert_eq!(received == 1, asked, "{revision} {capabilities} {method} {params}");
         let refused = matches!(world.sent.last(), Some(Message::Response(r)) if !r.is_result());
         assert_eq!(refused, !asked);
     }
@@ -190,13 +190,13 @@ fn log_messages_below_the_level_are_dropped_and_a_level_that_does_not_exist_is_r
         let params = format!(r#"{{"level":"{level}","data":1}}"#);
         Notification::new(Method::LogMessage, Some(params.as_bytes()))
     };
-    world.say(log("debug"));
+    world.send_from_server(log("debug"));
     let set = world
         .post(r#"{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"error"}}"#);
-    world.say(Response::result(1.into(), b"{}"));
+    world.send_from_server(Response::result(1.into(), b"{}"));
     assert_eq!(world.gist(set), ["1 result"]);
-    world.say(log("info"));
-    world.say(log("critical"));
+    world.send_from_server(log("info"));
+    world.send_from_server(log("critical"));
     assert_eq!(world.gist(sink).len(), 2);
     let bad = world
         .post(r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"loud"}}"#);
@@ -209,11 +209,11 @@ fn a_resource_is_told_of_only_while_it_is_subscribed() {
     let mut world = live();
     let sink = world.listen(None);
     let updated = || Notification::new(Method::ResourceUpdated, Some(br#"{"uri":"test://a"}"#));
-    world.say(updated());
+    world.send_from_server(updated());
     for (id, method) in [(1, "subscribe"), (2, "unsubscribe")] {
         world.post(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"resources/{method}","params":{{"uri":"test://a"}}}}"#));
-        world.say(Response::result(id.into(), b"{}"));
-        world.say(updated());
+        world.send_from_server(Response::result(id.into(), b"{}"));
+        world.send_from_server(updated());
     }
     assert_eq!(world.gist(sink), ["notifications/resources/updated"]);
 }
@@ -285,7 +285,7 @@ fn the_draft_checks_mirrored_headers_and_parameters_and_older_revisions_do_not()
     let early = world.post_with(call, headers("Hello"));
     assert!(world.connections[&early].answer.is_none(), "it waits for the list");
     let tools = br#"{"tools":[{"name":"t","inputSchema":{"type":"object","properties":{"value":{"type":"string","x-mcp-header":"Value"}}}}]}"#;
-    world.say(Response::result(id, tools));
+    world.send_from_server(Response::result(id, tools));
     world.answer(1, "done");
     assert_eq!(world.gist(early), ["1 result"]);
     let wrong = world.post_with(&call.replace(":1,", ":2,"), headers("Bye"));
@@ -327,13 +327,13 @@ fn a_server_asks_nothing_before_its_handshake_and_never_initializes_a_client() {
     let refused =
         |world: &World| matches!(world.sent.last(), Some(Message::Response(r)) if !r.is_result());
     for method in [Method::Initialize, Method::RootsList] {
-        world.say(Request::new("echoed".into(), method, Some(b"{}")));
+        world.send_from_server(Request::new("echoed".into(), method, Some(b"{}")));
         assert!(refused(&world));
     }
     assert!(!world.connections[&sink].open);
     let mut world = live();
     let sink = world.call(1);
-    world.say(Request::new("echoed".into(), Method::Initialize, Some(b"{}")));
+    world.send_from_server(Request::new("echoed".into(), Method::Initialize, Some(b"{}")));
     assert!(refused(&world) && !world.connections[&sink].open);
 }
 
@@ -343,7 +343,7 @@ fn subscribe(world: &mut World, id: i64, uri: &str) -> Vec<String> {
         r#"{{"jsonrpc":"2.0","id":{id},"method":"resources/subscribe","params":{{"uri":"{uri}"}}}}"#
     ));
     if !world.connections[&sink].finished {
-        world.say(Response::result(id.into(), b"{}"));
+        world.send_from_server(Response::result(id.into(), b"{}"));
     }
     world.gist(sink)
 }

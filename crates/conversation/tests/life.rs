@@ -42,8 +42,11 @@ fn before_initialized_only_log_messages_pass() {
     let mut world = World::new(Limits::default());
     world.initialize(NEW, "{}");
     let sink = world.listen(None);
-    world.say(Notification::new(Method::ToolsListChanged, None));
-    world.say(Notification::new(Method::LogMessage, Some(br#"{"level":"info","data":1}"#)));
+    world.send_from_server(Notification::new(Method::ToolsListChanged, None));
+    world.send_from_server(Notification::new(
+        Method::LogMessage,
+        Some(br#"{"level":"info","data":1}"#),
+    ));
     assert_eq!(world.gist(sink), ["notifications/message"]);
     world.post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
     assert_eq!(world.gist(sink), ["notifications/message", "notifications/tools/list_changed"]);
@@ -66,7 +69,7 @@ fn a_server_that_dies_fails_what_was_in_flight_and_the_next_call_starts_it_anew(
     let first = world.call(1);
     world
         .post(r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}"#);
-    world.say(Response::result(2.into(), b"{}"));
+    world.send_from_server(Response::result(2.into(), b"{}"));
     world.link_open = false;
     world.step(Event::LinkDown { reason: "it exited with status 1".to_owned() });
     assert_eq!(world.gist(first), ["1 error -32603"]);

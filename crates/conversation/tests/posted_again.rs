@@ -39,7 +39,7 @@ fn a_request_posted_again_that_nobody_knows_runs_only_if_that_does_no_harm() {
     assert_eq!(world.gist(again), ["1 error -32000"]);
     let reads = world.post_again(r#"{"jsonrpc":"2.0","id":2,"method":"prompts/list"}"#);
     start(&mut world);
-    world.say(Response::result(2.into(), b"{}"));
+    world.send_from_server(Response::result(2.into(), b"{}"));
     assert_eq!(world.gist(reads), ["2 result"]);
 
     let mut world = live();
@@ -80,7 +80,7 @@ fn a_batch_posted_again_runs_what_does_no_harm() {
     world.restore(0);
     let again = world.post_again(batch);
     start(&mut world);
-    world.say(Response::result(2.into(), br#"{"tools":[]}"#));
+    world.send_from_server(Response::result(2.into(), br#"{"tools":[]}"#));
     assert_eq!(world.gist(again), ["1 error -32000", "2 result"]);
 }
 
@@ -114,6 +114,6 @@ fn initialized_posted_again_is_said_to_the_server_once() {
     let mut world = live();
     let again = world.post_again(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
     assert!(accepted(&world, again));
-    let said = world.sent_methods();
-    assert_eq!(said.iter().filter(|method| *method == "notifications/initialized").count(), 1);
+    let sent = world.sent_methods();
+    assert_eq!(sent.iter().filter(|method| *method == "notifications/initialized").count(), 1);
 }

@@ -36,42 +36,42 @@ fn check(mut scenario: Scenario, nothing_dropped: bool) -> Scenario {
     let posts: Vec<_> = scenario.posts.keys().copied().collect();
     for post in posts {
         let ids = scenario.posts[&post].clone();
-        let mut told = scenario.told(post);
-        if told.unlogged {
+        let mut received = scenario.received(post);
+        if received.unlogged {
             let mut once = BTreeSet::new();
-            told.messages.retain(|text| once.insert(text.clone()));
+            received.messages.retain(|text| once.insert(text.clone()));
         }
-        let dropped = told.messages.iter().any(|text| text.contains("-32603"));
-        if told.unlogged && dropped && ids.len() > 1 {
+        let dropped = received.messages.iter().any(|text| text.contains("-32603"));
+        if received.unlogged && dropped && ids.len() > 1 {
             // A client that resumes a trimmed stream gets again every message that it got without
             // an id.
             continue;
         }
-        let words = final_responses(&told.messages);
+        let words = final_responses(&received.messages);
         let distinct: BTreeSet<_> = words.iter().copied().collect();
         assert_eq!(words.len(), distinct.len(), "two final responses to {post:?}: {words:?}");
         let expected: BTreeSet<_> =
             ids.iter().copied().filter(|id| !scenario.cancelled.contains(id)).collect();
         assert!(distinct.iter().all(|id| ids.contains(id)), "a word on another's request");
-        if told.complete {
+        if received.complete {
             assert!(
                 expected.is_subset(&distinct),
                 "no final response: {expected:?} of {:?}",
-                told.messages
+                received.messages
             );
         }
-        let rises = progress(&told.messages).is_sorted_by(|one, next| one < next);
-        assert!(rises || ids.len() > 1, "progress does not rise: {:?}", told.messages);
-        if nothing_dropped && told.complete && ids.len() == 1 && !expected.is_empty() {
-            let said = scenario.progress.get(&ids[0]).cloned().unwrap_or_default();
-            assert_eq!(progress(&told.messages), said, "progress lost or out of order");
+        let rises = progress(&received.messages).is_sorted_by(|one, next| one < next);
+        assert!(rises || ids.len() > 1, "progress does not rise: {:?}", received.messages);
+        if nothing_dropped && received.complete && ids.len() == 1 && !expected.is_empty() {
+            let sent = scenario.progress.get(&ids[0]).cloned().unwrap_or_default();
+            assert_eq!(progress(&received.messages), sent, "progress lost or out of order");
         }
-        if let Some(cursor) = told.cursor.filter(|_| told.complete && !dropped)
+        if let Some(cursor) = received.cursor.filter(|_| received.complete && !dropped)
             && !expected.is_empty()
         {
-            let numbers: Vec<_> = told.events.iter().map(|id| id.number).collect();
+            let numbers: Vec<_> = received.events.iter().map(|id| id.number).collect();
             let mut held = scenario.events_beside(cursor);
-            if told.unlogged {
+            if received.unlogged {
                 held.retain(|number| numbers.contains(number));
             }
             if expected.len() < ids.len() {
@@ -80,8 +80,8 @@ fn check(mut scenario: Scenario, nothing_dropped: bool) -> Scenario {
             }
             assert_eq!(numbers, held, "lost, doubled or out of order");
         }
-        let once: BTreeSet<_> = told.messages.iter().collect();
-        assert_eq!(told.messages.len(), once.len(), "a message twice: {:?}", told.messages);
+        let once: BTreeSet<_> = received.messages.iter().collect();
+        assert_eq!(received.messages.len(), once.len(), "a message twice: {:?}", received.messages);
     }
     scenario
 }
@@ -117,7 +117,7 @@ fn run_large(revision: &str, prompt: bool, acts: Vec<Act>) {
     for post in scenario.posts.keys() {
         let connection = &scenario.world.connections[post];
         let dropped = connection.messages().iter().any(|text| text.contains("were dropped"));
-        assert!(connection.gone || !dropped, "{post:?} was told {:?}", connection.messages());
+        assert!(connection.gone || !dropped, "{post:?} was received {:?}", connection.messages());
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn list_tools(world: &mut World) {
         panic!("nobody asked for the tools")
     };
     let tools = br#"{"tools":[{"name":"t","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}]}"#;
-    world.say(Response::result(list.id, tools));
+    world.send_from_server(Response::result(list.id, tools));
 }
 
 pub(crate) fn called(world: &World) -> usize {
@@ -131,8 +131,8 @@ fn numbers_go_on_and_an_id_is_known_by_its_owner_tag() {
     let sink = world.listen(Some(seen));
     start(&mut world);
     world.answer(1, "done");
-    let told = cursor(&world, sink);
-    assert_eq!((told.stream, told.owner_tag, told.number), (seen.stream, world.owner_tag, 4));
+    let head = cursor(&world, sink);
+    assert_eq!((head.stream, head.owner_tag, head.number), (seen.stream, world.owner_tag, 4));
 }
 
 /// The store has lost its entries from this number on.
@@ -181,7 +181,7 @@ fn a_standalone_stream_of_which_something_was_lost_is_begun_anew() {
     let mut world = live();
     let first = world.listen(None);
     for _ in 0..3 {
-        world.say(Notification::new(Method::PromptsListChanged, None));
+        world.send_from_server(Notification::new(Method::PromptsListChanged, None));
     }
     let seen = cursor(&world, first);
     forget(&mut world, seen.number);
@@ -199,7 +199,7 @@ fn a_standalone_stream_goes_on_at_another_owner() {
     world.restore(0);
     let second = world.listen(Some(cut_at));
     start(&mut world);
-    world.say(Notification::new(Method::ToolsListChanged, None));
+    world.send_from_server(Notification::new(Method::ToolsListChanged, None));
     assert_eq!(world.gist(second), ["notifications/tools/list_changed"]);
 }
 
@@ -208,9 +208,9 @@ fn level_and_subscriptions_reach_the_new_owners_server() {
     let mut world = live();
     world
         .post(r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}"#);
-    world.say(Response::result(2.into(), b"{}"));
+    world.send_from_server(Response::result(2.into(), b"{}"));
     world.post(r#"{"jsonrpc":"2.0","id":3,"method":"resources/subscribe","params":{"uri":"a:b"}}"#);
-    world.say(Response::result(3.into(), b"{}"));
+    world.send_from_server(Response::result(3.into(), b"{}"));
     world.restore(0);
     let before = world.sent.len();
     world.call(4);
@@ -233,7 +233,7 @@ fn what_changes_a_session_is_answered_when_it_is_held() {
     world.prompt_log = false;
     let level = world
         .post(r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}"#);
-    world.say(Response::result(2.into(), b"{}"));
+    world.send_from_server(Response::result(2.into(), b"{}"));
     assert_eq!(world.connections[&level].answer, None);
     let call = world.call(3);
     world.answer(3, "waits for nothing");
@@ -250,7 +250,7 @@ fn what_is_not_held_when_the_session_ends_is_not_told_to_be_done() {
     world.prompt_log = false;
     let level = world
         .post(r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}"#);
-    world.say(Response::result(2.into(), b"{}"));
+    world.send_from_server(Response::result(2.into(), b"{}"));
     let cancelled = world
         .post(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#);
     assert_eq!(world.connections[&cancelled].answer, None, "{:?}", world.gist(call));
@@ -268,7 +268,7 @@ fn what_is_changed_before_initialized_is_held_too() {
     assert_eq!(world.state.0, 0, "the handshake alone changes nothing");
     let level = world
         .post(r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}"#);
-    world.say(Response::result(2.into(), b"{}"));
+    world.send_from_server(Response::result(2.into(), b"{}"));
     assert_eq!(world.gist(level), ["2 result"]);
     world.restore(0);
     let before = world.sent.len();
@@ -288,7 +288,7 @@ fn a_streamed_answer_to_what_changes_a_session_waits_for_its_record() {
     let level = world
         .post(r#"{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}"#);
     world.wait(300);
-    world.say(Response::result(2.into(), b"{}"));
+    world.send_from_server(Response::result(2.into(), b"{}"));
     let through = world.appended;
     world.acknowledged = through;
     world.step(Event::Appended { through });
@@ -380,8 +380,8 @@ fn at_once_a_question_is_withdrawn_before_the_final_response_on_what_asked_it() 
     let call = world.call(1);
     world.ask("theirs", Some(1));
     world.step(Event::HandOver { at_once: true });
-    let told = ["elicitation/create", "notifications/cancelled", "1 error -32000"];
-    assert_eq!(world.gist(call), told);
+    let expected = ["elicitation/create", "notifications/cancelled", "1 error -32000"];
+    assert_eq!(world.gist(call), expected);
     assert_eq!(world.over, Some(Cause::Moved));
 }
 
@@ -416,7 +416,7 @@ fn a_quiet_streams_opening_outlives_the_trimming_of_the_log() {
     let cut_at = cursor(&world, quiet);
     world.listen(None);
     for _ in 0..200 {
-        world.say(Notification::new(Method::ToolsListChanged, None));
+        world.send_from_server(Notification::new(Method::ToolsListChanged, None));
     }
     assert!(world.session.load().events <= 16);
     let checkpoints = |entries: &mut dyn Iterator<Item = &Bytes>| {
@@ -494,7 +494,7 @@ fn what_a_lost_standalone_stream_asked_is_withdrawn_where_its_client_comes_back(
     let mut world = live();
     let first = world.listen(None);
     let request = Request::new("lost".into(), Method::RootsList, None);
-    world.say(request);
+    world.send_from_server(request);
     let cut_at = cursor(&world, first);
     assert_eq!(world.gist(first), ["roots/list"]);
     world.restore(0);

@@ -30,7 +30,7 @@ fn stream(world: &mut World, id: u64) -> SinkId {
 }
 
 /// The bytes of the messages that a connection got.
-fn bytes_told(world: &World, sink: SinkId) -> usize {
+fn bytes_received(world: &World, sink: SinkId) -> usize {
     world.connections[&sink].messages().iter().map(String::len).sum()
 }
 
@@ -46,11 +46,11 @@ fn a_streamed_result_above_the_log_bound_arrives_with_default_settings() {
             world.answer(1, &large(bytes));
             world.acknowledge();
             assert_eq!(world.gist(sink), ["progress 1", "1 result"], "{bytes} in {revision}");
-            assert!(bytes_told(&world, sink) > bytes);
+            assert!(bytes_received(&world, sink) > bytes);
             // The connection broke during the stream.
             let again = world.listen(Some(cut_at));
             assert_eq!(world.gist(again), ["1 result"]);
-            assert!(bytes_told(&world, again) > bytes);
+            assert!(bytes_received(&world, again) > bytes);
         }
     }
 }
@@ -61,7 +61,7 @@ fn a_large_result_of_a_client_that_is_away_waits_for_it_and_then_goes() {
     let sink = stream(&mut world, 1);
     let cut_at = cursor(&world, sink);
     world.hang_up(sink);
-    world.say_about(1, log(&large(6 << 10)));
+    world.send_from_server_about(1, log(&large(6 << 10)));
     world.answer(1, &large(8 << 10));
     world.wait(20_000);
     let again = world.listen(Some(cut_at));
@@ -79,7 +79,7 @@ fn a_large_notification_before_the_result_does_not_end_its_call() {
         let mut world = World::live(NEW, small());
         world.prompt_log = false;
         let sink = world.call(1);
-        world.say_about(1, log(&large(bytes)));
+        world.send_from_server_about(1, log(&large(bytes)));
         world.answer(1, "done");
         world.acknowledge();
         assert_eq!(world.gist(sink), ["notifications/message", "1 result"]);
@@ -93,15 +93,17 @@ fn large_messages_of_one_moment_all_arrive() {
     world.prompt_log = false;
     let sinks = [stream(&mut world, 1), stream(&mut world, 2), stream(&mut world, 3)];
     for id in 1..=3 {
-        world.say_about(id, log(&large(10 << 10)));
+        world.send_from_server_about(id, log(&large(10 << 10)));
         world.answer(id, &large(15 << 10));
         let params = format!(r#"{{"x":"{}"}}"#, large(9 << 10));
-        world.say(Notification::new(Method::ToolsListChanged, Some(params.as_bytes())));
+        world
+            .send_from_server(Notification::new(Method::ToolsListChanged, Some(params.as_bytes())));
     }
     world.acknowledge();
     for (id, sink) in (1..).zip(sinks) {
-        let told = ["progress 1".into(), "notifications/message".into(), format!("{id} result")];
-        assert_eq!(world.gist(sink), told);
+        let expected =
+            ["progress 1".into(), "notifications/message".into(), format!("{id} result")];
+        assert_eq!(world.gist(sink), expected);
         assert!(world.connections[&sink].finished);
     }
     assert_eq!(world.gist(standalone), ["notifications/tools/list_changed"; 3]);
@@ -117,12 +119,12 @@ fn large_results_of_a_batch_all_arrive() {
     });
     let sink = world.post(&format!("[{}]", calls.collect::<Vec<_>>().join(",")));
     world.answer(1, &large(10 << 10));
-    world.say_about(2, log("x"));
+    world.send_from_server_about(2, log("x"));
     world.answer(2, &large(10 << 10));
     world.answer(3, &large(10 << 10));
     world.acknowledge();
-    let told = ["1 result", "notifications/message", "2 result", "3 result"];
-    assert_eq!(world.gist(sink), told);
+    let expected = ["1 result", "notifications/message", "2 result", "3 result"];
+    assert_eq!(world.gist(sink), expected);
 }
 
 #[test]
@@ -130,11 +132,11 @@ fn messages_above_the_bound_are_one_error_and_the_call_ran_once() {
     let mut world = World::live(NEW, small());
     let quick = world.call(1);
     let streamed = stream(&mut world, 2);
-    world.say_about(2, log(&large(17 << 10)));
+    world.send_from_server_about(2, log(&large(17 << 10)));
     for (id, sink) in [(1, quick), (2, streamed)] {
         world.answer(id, &large(17 << 10));
-        let told = world.connections[&sink].messages();
-        let text = told.last().unwrap();
+        let received = world.connections[&sink].messages();
+        let text = received.last().unwrap();
         assert!(text.contains("16384 of sessions.message_bytes_max"), "{text}");
         assert_eq!(
             world.sent.iter().filter(|m| format!("{m:?}").contains("tools/call")).count(),
@@ -146,7 +148,7 @@ fn messages_above_the_bound_are_one_error_and_the_call_ran_once() {
     // A server request that is too large is refused, too.
     let params = format!(r#"{{"message":"{}","requestedSchema":{{}}}}"#, large(17 << 10));
     let question = protocol::Request::new("q".into(), Method::Elicit, Some(params.as_bytes()));
-    world.say(question);
+    world.send_from_server(question);
     let refused = format!("{:?}", world.sent.last().unwrap());
     assert!(refused.contains("message_bytes_max"), "{refused}");
 }
@@ -226,7 +228,7 @@ fn a_get_stream_that_cannot_be_written_gets_its_head() {
     let sink = world.listen(None);
     world.wait(5_000);
     assert!(world.connections[&sink].open);
-    world.say(Notification::new(Method::ToolsListChanged, None));
+    world.send_from_server(Notification::new(Method::ToolsListChanged, None));
     assert_eq!(world.gist(sink), Vec::<String>::new());
     world.acknowledge();
     assert_eq!(world.gist(sink), ["notifications/tools/list_changed"]);
@@ -259,8 +261,8 @@ fn many_withheld_messages_do_not_end_a_call_that_works() {
     }
     world.answer(1, "done");
     world.wait(25_000);
-    let told = world.gist(sink);
-    assert_eq!((told.len(), told.last().unwrap().as_str()), (51, "1 result"));
+    let received = world.gist(sink);
+    assert_eq!((received.len(), received.last().unwrap().as_str()), (51, "1 result"));
     assert!(world.connections[&sink].finished);
 }
 
@@ -271,7 +273,7 @@ fn what_would_acknowledge_a_change_is_an_error_where_the_store_refuses() {
     let level = world
         .post(r#"{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{"level":"error"}}"#);
     world.step(Event::DeadlinePassed);
-    world.say(protocol::Response::result(5.into(), b"{}"));
+    world.send_from_server(protocol::Response::result(5.into(), b"{}"));
     world.wait(25_000);
     let Some(Answer::Json(error)) = &world.connections[&level].answer else { panic!("no answer") };
     let error = String::from_utf8_lossy(error);
@@ -283,7 +285,7 @@ fn what_would_acknowledge_a_change_is_an_error_where_the_store_refuses() {
     let level = world
         .post(r#"{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{"level":"error"}}"#);
     world.wait(250);
-    world.say(protocol::Response::result(5.into(), b"{}"));
+    world.send_from_server(protocol::Response::result(5.into(), b"{}"));
     world.wait(26_000);
     assert_eq!(world.gist(level), ["5 error -32000"]);
 
@@ -320,7 +322,7 @@ fn a_result_whose_connection_was_lost_is_given_to_the_post_that_comes_again() {
     assert_eq!(runs(&world), 1);
     world.wait(1_000);
     let late = world.post_again(CALL);
-    world.say(protocol::Response::result("none".into(), b"{}"));
+    world.send_from_server(protocol::Response::result("none".into(), b"{}"));
     assert_ne!(world.gist(late), ["1 result"], "it is not kept for ever");
 }
 

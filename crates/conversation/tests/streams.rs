@@ -160,7 +160,7 @@ fn a_trimmed_standalone_stream_goes_on_and_says_what_to_ask_anew() {
     let first = world.listen(None);
     let cut_at = cursor(&world, first);
     for _ in 0..6 {
-        world.say(Notification::new(Method::PromptsListChanged, None));
+        world.send_from_server(Notification::new(Method::PromptsListChanged, None));
     }
     world.hang_up(first);
     let second = world.listen(Some(cut_at));
@@ -188,7 +188,7 @@ fn each_message_goes_to_one_stream_the_newest_standalone_one() {
     let mut world = live();
     let (older, newer) = (world.listen(None), world.listen(None));
     for _ in 0..3 {
-        world.say(Notification::new(Method::ToolsListChanged, None));
+        world.send_from_server(Notification::new(Method::ToolsListChanged, None));
     }
     assert_eq!(world.gist(older), Vec::<String>::new());
     assert_eq!(world.gist(newer).len(), 3);
@@ -201,7 +201,7 @@ fn list_changes_never_go_with_an_answer_nor_answers_on_a_standalone_stream() {
     let standalone = world.listen(None);
     let call = world.call(1);
     world.progress(1, 1);
-    world.say(Notification::new(Method::ToolsListChanged, None));
+    world.send_from_server(Notification::new(Method::ToolsListChanged, None));
     world.answer(1, "done");
     assert_eq!(world.gist(call), ["progress 1", "1 result"]);
     assert_eq!(world.gist(standalone), ["notifications/tools/list_changed"]);
@@ -210,7 +210,7 @@ fn list_changes_never_go_with_an_answer_nor_answers_on_a_standalone_stream() {
 #[test]
 fn what_comes_while_nobody_listens_waits_for_the_next_who_does() {
     let mut world = live();
-    world.say(Notification::new(Method::ToolsListChanged, None));
+    world.send_from_server(Notification::new(Method::ToolsListChanged, None));
     let sink = world.listen(None);
     assert_eq!(world.gist(sink), ["notifications/tools/list_changed"]);
 }
@@ -220,7 +220,7 @@ fn beyond_the_bound_the_standalone_stream_idle_longest_is_closed() {
     let mut world = live();
     let sinks: Vec<_> = (0..4).map(|_| world.listen(None)).collect();
     world.wait(10);
-    world.say(Notification::new(Method::ToolsListChanged, None));
+    world.send_from_server(Notification::new(Method::ToolsListChanged, None));
     let fifth = world.listen(None);
     assert!(world.connections[&sinks[0]].finished);
     assert!(!world.connections[&sinks[3]].finished && !world.connections[&fifth].finished);

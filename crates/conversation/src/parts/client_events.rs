@@ -39,7 +39,7 @@ impl Parts {
         after: Option<&str>,
     ) {
         self.lifecycle.stay_awake();
-        self.lifecycle.touch(context.now);
+        self.lifecycle.note_activity(context.now);
         if self.lifecycle.takes_nothing() {
             context.refuse_sink(sink, Refusal::Moved);
             return;
@@ -65,7 +65,7 @@ impl Parts {
         again: bool,
     ) {
         self.lifecycle.stay_awake();
-        self.lifecycle.touch(context.now);
+        self.lifecycle.note_activity(context.now);
         if self.handshake.is_new() {
             self.take_first_message(context, sink, body, mirrored);
             return;

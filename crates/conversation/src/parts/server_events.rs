@@ -173,7 +173,7 @@ impl Parts {
     /// Answers the client's `initialize`: the session begins.
     fn answer_initialize(&mut self, context: &mut StepContext<'_>, result: &Bytes) {
         self.handshake.note_answered();
-        self.lifecycle.touch(context.now);
+        self.lifecycle.note_activity(context.now);
         let exchange = self.posts.take_exchange(|e| e.method == Method::Initialize);
         let Some(Exchange { id, post: post_id, .. }) = exchange else { return };
         let response = Response::result(id, result);

@@ -141,10 +141,10 @@ impl Attachments {
 
     pub(super) fn note_deadlines(&self, earliest: &mut Earliest) {
         for attachment in &self.0 {
-            earliest.note_if_any(attachment.ping_at);
-            earliest.note_if_any(attachment.poll_at);
+            earliest.add_deadline_if_any(attachment.ping_at);
+            earliest.add_deadline_if_any(attachment.poll_at);
             if !attachment.open {
-                earliest.note(attachment.head_by);
+                earliest.add_deadline(attachment.head_by);
             }
         }
     }

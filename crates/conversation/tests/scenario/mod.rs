@@ -252,14 +252,16 @@ impl Scenario {
                 let params = format!(r#"{{"level":"info","data":"{mark}{padding}"}}"#);
                 let log = Notification::new(Method::LogMessage, Some(params.as_bytes()));
                 match choose(&self.open, pick) {
-                    Some(id) => self.world.say_about(id, log),
-                    None => self.world.say(log),
+                    Some(id) => self.world.send_from_server_about(id, log),
+                    None => self.world.send_from_server(log),
                 }
             }
             Act::ListChanged => {
                 let params = format!(r#"{{"_meta":{{"mark":{}}}}}"#, self.mark());
-                self.world
-                    .say(Notification::new(Method::PromptsListChanged, Some(params.as_bytes())));
+                self.world.send_from_server(Notification::new(
+                    Method::PromptsListChanged,
+                    Some(params.as_bytes()),
+                ));
             }
             Act::Ask(pick, about) => {
                 let about = choose(&self.open, pick).filter(|_| about);
@@ -270,7 +272,10 @@ impl Scenario {
             }
             Act::CancelAsk(pick) => {
                 let params = format!(r#"{{"requestId":"ask {pick}"}}"#);
-                self.world.say(Notification::new(Method::Cancelled, Some(params.as_bytes())));
+                self.world.send_from_server(Notification::new(
+                    Method::Cancelled,
+                    Some(params.as_bytes()),
+                ));
             }
             Act::LinkDown => {
                 if self.world.link_open {
@@ -347,7 +352,7 @@ impl Scenario {
         self.world.step(Event::LinkUp);
         if let Some(Message::Request(request)) = self.world.sent.get(before).cloned() {
             let result = br#"{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"2"}}"#;
-            self.world.say(Response::result(request.id, result));
+            self.world.send_from_server(Response::result(request.id, result));
         }
     }
 
@@ -369,7 +374,7 @@ impl Scenario {
                         r#"{{"tools":[{{"name":"t","inputSchema":{{}},"annotations":{{"idempotentHint":{}}}}}]}}"#,
                         self.annotated
                     );
-                    self.world.say(Response::result(request.id, tools.as_bytes()));
+                    self.world.send_from_server(Response::result(request.id, tools.as_bytes()));
                 }
                 RequestId::String(_) => {}
             }
@@ -418,44 +423,44 @@ impl Scenario {
     }
 
     /// Every message that the client of one POST got, over all its connections.
-    pub(crate) fn told(&mut self, post: SinkId) -> Told {
+    pub(crate) fn received(&mut self, post: SinkId) -> Received {
         let mut chain = vec![post];
         chain.extend(self.chains.get(&post).into_iter().flatten());
-        let mut told = Told::default();
+        let mut received = Received::default();
         for sink in &chain {
-            told.add(&self.world.connections[sink]);
+            received.add(&self.world.connections[sink]);
         }
         let tail = &self.world.connections[chain.last().unwrap()];
         let answered = tail.answer.as_ref().is_some_and(|a| !matches!(a, Answer::Refused(_)));
-        if answered || told.cursor.is_none() {
-            told.complete = tail.finished || !tail.gone;
-            return told;
+        if answered || received.cursor.is_none() {
+            received.complete = tail.finished || !tail.gone;
+            return received;
         }
         // A connection may end before its stream does, so resume until no further message
         // arrives.
         let replay = self.limits.replay_secs * 1_000;
-        told.complete = true;
+        received.complete = true;
         for _ in 0..8 {
-            let words = final_responses(&told.messages);
+            let words = final_responses(&received.messages);
             let wanted = |id: &u64| !self.cancelled.contains(id) && !words.contains(id);
             if !self.posts[&post].iter().any(wanted) {
                 break;
             }
-            let sink = self.world.listen(told.cursor);
+            let sink = self.world.listen(received.cursor);
             let connection = &self.world.connections[&sink];
             if connection.answer == Some(Answer::Refused(Refusal::UnknownEvent)) {
                 // Its tombstone was dropped too, after the time for which events are kept.
                 let old = self.world.connections[&post].since.plus(replay) <= self.world.now;
                 assert!(old, "an event that was told is not known any more");
-                told.complete = false;
+                received.complete = false;
                 break;
             }
             if connection.answer.is_some() {
                 break;
             }
-            told.add(connection);
+            received.add(connection);
         }
-        told
+        received
     }
 
     /// The numbers of all events of an event's stream that the log ever held.
@@ -476,7 +481,7 @@ impl Scenario {
 
 /// What the client of a POST received.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Received {
     pub(crate) messages: Vec<String>,
     /// The events, in the order of their arrival.
     pub(crate) events: Vec<EventId>,
@@ -487,7 +492,7 @@ pub(crate) struct Told {
     pub(crate) unlogged: bool,
 }
 
-impl Told {
+impl Received {
     fn add(&mut self, connection: &world::Connection) {
         self.unlogged |= connection.is_unlogged();
         self.messages.extend(connection.messages());

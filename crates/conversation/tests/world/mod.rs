@@ -71,7 +71,7 @@ pub(crate) struct World {
     pub(crate) link_open: bool,
     pub(crate) over: Option<Cause>,
     /// The session knows that its end is written.
-    end_told: bool,
+    end_reported: bool,
     /// Does the log acknowledge at once?
     pub(crate) prompt_log: bool,
     next_sink: u64,
@@ -98,7 +98,7 @@ pub(crate) struct World {
     pub(crate) owner_tag: OwnerTag,
     pub(crate) former: Vec<OwnerTag>,
     /// Every event id that was sent, with its payload.
-    told: HashMap<EventId, Bytes>,
+    sent_events: HashMap<EventId, Bytes>,
     /// Every payload that was sent, with its stream.
     stream_of: HashMap<Bytes, u64>,
 }
@@ -168,12 +168,12 @@ impl World {
             sent: Vec::new(),
             link_open: false,
             over: None,
-            end_told: false,
+            end_reported: false,
             prompt_log: true,
             next_sink: 1,
             appended: 0,
             acknowledged: 0,
-            told: HashMap::new(),
+            sent_events: HashMap::new(),
             stream_of: HashMap::new(),
         }
     }
@@ -217,7 +217,7 @@ impl World {
         let Some(Message::Request(request)) = self.sent.last().cloned() else { return };
         assert_eq!(request.method, Method::Initialize);
         let result = br#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"s","version":"1"}}"#;
-        self.say(Response::result(request.id, result));
+        self.send_from_server(Response::result(request.id, result));
     }
 
     fn mirrored(&self, method: &str, name: Option<&str>) -> Option<Box<Mirrored>> {
@@ -291,23 +291,23 @@ impl World {
         }
     }
 
-    pub(crate) fn say(&mut self, message: impl Into<Message>) {
+    pub(crate) fn send_from_server(&mut self, message: impl Into<Message>) {
         self.step(Event::ServerMessage { message: message.into(), about: None });
     }
 
-    pub(crate) fn say_about(&mut self, id: u64, message: impl Into<Message>) {
+    pub(crate) fn send_from_server_about(&mut self, id: u64, message: impl Into<Message>) {
         let about = Some(RequestId::from(id as i64));
         self.step(Event::ServerMessage { message: message.into(), about });
     }
 
     pub(crate) fn answer(&mut self, id: u64, text: &str) {
         let result = format!(r#"{{"content":[{{"type":"text","text":"{text}"}}]}}"#);
-        self.say(Response::result((id as i64).into(), result.as_bytes()));
+        self.send_from_server(Response::result((id as i64).into(), result.as_bytes()));
     }
 
     pub(crate) fn progress(&mut self, id: u64, progress: u64) {
         let params = format!(r#"{{"progressToken":{id},"progress":{progress}}}"#);
-        self.say(Notification::new(Method::Progress, Some(params.as_bytes())));
+        self.send_from_server(Notification::new(Method::Progress, Some(params.as_bytes())));
     }
 
     /// The server sends a request to the client.
@@ -391,7 +391,7 @@ impl World {
         self.emptied += u32::from(self.held.is_empty());
         let last = self.held.last_key_value().map_or(0, |(number, _)| *number);
         (self.appended, self.acknowledged) = (last, last);
-        (self.over, self.end_told, self.link_open) = (None, false, false);
+        (self.over, self.end_reported, self.link_open) = (None, false, false);
         for connection in self.connections.values_mut() {
             connection.gone |= !connection.finished;
         }
@@ -436,18 +436,18 @@ impl World {
         // Reading the whole log each time would take most of the time.
         self.steps += 1;
         if self.steps.is_multiple_of(8) && !self.session.is_over() {
-            let (known, said) =
+            let (known, outline) =
                 (self.session.outline(), self.session.replay_buffer().outline().unwrap());
             // A tombstone that expired is still in the log until the log is trimmed.
             let forgotten = |line: &&str| line.contains(" was: ") && !known.contains(*line);
-            let said: Vec<_> = said.lines().filter(|line| !forgotten(line)).collect();
-            assert_eq!(said, known.lines().collect::<Vec<_>>(), "the log says the same");
+            let outline: Vec<_> = outline.lines().filter(|line| !forgotten(line)).collect();
+            assert_eq!(outline, known.lines().collect::<Vec<_>>(), "the log says the same");
         }
         if self.prompt_log {
             self.acknowledge();
         }
         let ends = self.over.is_some_and(|cause| !matches!(cause, Cause::Asleep | Cause::Moved));
-        if ends && self.prompt_log && !std::mem::replace(&mut self.end_told, true) {
+        if ends && self.prompt_log && !std::mem::replace(&mut self.end_reported, true) {
             self.step(Event::Ended { durable: true });
         }
     }
@@ -469,7 +469,7 @@ impl World {
                 connection.at = at;
             }
             Effect::Write { sink, frame } => {
-                self.check_told(&frame);
+                self.check_sent_event(&frame);
                 let connection = self.connection(sink);
                 assert!(connection.open, "written before it was opened: {frame:?}");
                 connection.frames.push(frame);
@@ -505,16 +505,16 @@ impl World {
     }
 
     /// One id, one payload; one payload, one stream; no id before the log holds its event.
-    fn check_told(&mut self, frame: &Frame) {
+    fn check_sent_event(&mut self, frame: &Frame) {
         let (id, data) = match frame {
             Frame::Message { id: Some(id), data } => (id, Some(data)),
             Frame::Cursor { id, .. } => (id, None),
             _ => return,
         };
-        assert!(id.number <= self.acknowledged, "told before the log holds it: {id}");
+        assert!(id.number <= self.acknowledged, "sent before the log holds it: {id}");
         let Some(data) = data else { return };
-        let told = self.told.entry(*id).or_insert_with(|| data.clone());
-        assert_eq!(told, data, "one id for two payloads");
+        let sent = self.sent_events.entry(*id).or_insert_with(|| data.clone());
+        assert_eq!(sent, data, "one id for two payloads");
         if !data.windows(8).any(|window| window == b"\"params\"")
             && data.ends_with(b"list_changed\"}")
         {

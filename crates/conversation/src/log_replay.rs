@@ -15,7 +15,7 @@ use crate::stream_table::StreamTable;
 use crate::{Millis, OwnerTag, ReplayBuffer, Unreadable, entry};
 
 /// The state of a session that its log contains.
-pub(crate) struct Folded {
+pub(crate) struct ReplayedLog {
     pub(crate) log: Log,
     pub(crate) table: StreamTable,
     pub(crate) tombstones: ThinVec<Tombstone>,
@@ -23,12 +23,12 @@ pub(crate) struct Folded {
 }
 
 /// Replays a log that `owner_tag` continues, after the `former` owners, newest first.
-pub(crate) fn fold(
+pub(crate) fn replay_log(
     log: &[(u64, Bytes)],
     former: &[OwnerTag],
     owner_tag: OwnerTag,
     now: Millis,
-) -> Result<Folded, Unreadable> {
+) -> Result<ReplayedLog, Unreadable> {
     let first = log.first().map_or(1, |(number, _)| *number);
     let next = first.checked_add(log.len() as u64).ok_or(Unreadable::LOG)?;
     let whole = log.iter().map(|(number, _)| *number).eq(first..next);
@@ -44,21 +44,21 @@ pub(crate) fn fold(
             seen.push((*by, number));
         }
     }
-    let mut folding = Folding {
+    let mut replay = LogReplay {
         tombstones: carried.tombstones(now),
         server_requests: carried.server_requests().ok_or(Unreadable::LOG)?,
         table: carried.streams(),
     };
     // A checkpoint holds its streams as they were when it was written.
-    let carried: Vec<u64> = folding.table.iter().map(|(number, _)| number).collect();
+    let carried: Vec<u64> = replay.table.iter().map(|(number, _)| number).collect();
     for (number, (stream, _, what)) in (first..).zip(&entries) {
         let is_carried = number < checkpoint && carried.binary_search(stream).is_ok();
-        folding.add_entry(number, *stream, what, is_carried)?;
+        replay.add_entry(number, *stream, what, is_carried)?;
     }
-    let Folding { table, tombstones, server_requests } = folding;
+    let LogReplay { table, tombstones, server_requests } = replay;
     let owner_tags = OwnerTags::restored(seen, former, owner_tag, next);
     let entries = entries.into_iter().map(|(stream, _, what)| (stream, what)).collect();
-    Ok(Folded {
+    Ok(ReplayedLog {
         log: Log::restored(first, entries, owner_tags, now),
         table,
         tombstones,
@@ -102,8 +102,8 @@ impl ReplayBuffer {
     #[doc(hidden)]
     pub fn outline(&self) -> Result<String, Unreadable> {
         let log: Vec<_> = (self.first..).zip(self.entries.iter().cloned()).collect();
-        let folded = fold(&log, &[], OwnerTag(0), Millis(0))?;
-        Ok(outline(&folded.table, &folded.tombstones, folded.server_requests.into_iter()))
+        let replayed = replay_log(&log, &[], OwnerTag(0), Millis(0))?;
+        Ok(outline(&replayed.table, &replayed.tombstones, replayed.server_requests.into_iter()))
     }
 }
 
@@ -123,13 +123,13 @@ fn last_checkpoint(
 }
 
 /// The state after the entries so far.
-struct Folding {
+struct LogReplay {
     table: StreamTable,
     tombstones: ThinVec<Tombstone>,
     server_requests: Vec<OpenServerRequest>,
 }
 
-impl Folding {
+impl LogReplay {
     fn add_entry(
         &mut self,
         number: u64,
