@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use conversation::Millis;
 use futures_util::future::join_all;
-use ownership::tombstones::{self, Due, Kept, RETRY_MS, Tombstone};
+use ownership::tombstones::{self, Due, KeepOutcome, RETRY_MS, Tombstone};
 use protocol::SessionId;
 use store::Error;
 use tokio::sync::Notify;
@@ -33,10 +33,10 @@ impl NodeTombstones {
         generation: impl FnOnce(&SessionId) -> u64,
     ) {
         let mut tombstones = self.kept();
-        let kept = tombstones.keep(tombstone, now.0);
+        let kept = tombstones.keep_tombstone(tombstone, now.0);
         let is_due = tombstones.is_newest_due(generation);
         drop(tombstones);
-        if kept == (Kept::InsteadOfOldest { is_first: true }) {
+        if kept == (KeepOutcome::InsteadOfOldest { is_first: true }) {
             tracing::warn!(
                 "tombstones dropped: too many sessions ended at once; a failover may restore some"
             );
@@ -78,7 +78,7 @@ async fn write_due(node: &NodeContext) -> bool {
     loop {
         let now = clock::now();
         let generation = |session: &_| node.lease_snapshot(session).failover_generation;
-        let due = node.tombstones.kept().due(from, now.0, generation);
+        let due = node.tombstones.kept().due_tombstones(from, now.0, generation);
         let Some(last) = due.last() else { return all_written };
         from = last.number + 1;
         let writing = due.into_iter().map(async |Due { number, generation, tombstone }| {
@@ -93,7 +93,7 @@ async fn write_due(node: &NodeContext) -> bool {
                 let session = tombstone.session();
                 tracing::warn!(?session, %error, "tombstone was written too late");
             }
-            node.tombstones.kept().written(number, generation);
+            node.tombstones.kept().tombstone_written(number, generation);
             true
         });
         all_written &= join_all(writing).await.into_iter().all(|is_written| is_written);

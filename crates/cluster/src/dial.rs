@@ -16,7 +16,9 @@ use crate::meet::{Failure, meet};
 use crate::node::MemberNode;
 use crate::peer_watch::Watch;
 use crate::{Settings, metrics};
-use ownership::detector::{Attempt, FailureDetector, Found, LOOK_MS, Links, Next, Timing, Verdict};
+use ownership::detector::{
+    Attempt, FailureDetector, LEASE_READ_MS, LeaseAnswer, LinkStatus, Liveness, NextStep, Timing,
+};
 use store::Incarnation;
 
 /// How long the store keeps the mark of a dead node: longer than any pause after which a process
@@ -24,7 +26,7 @@ use store::Incarnation;
 const MARK: Duration = Duration::from_hours(24);
 
 /// How long the store may take to return the presence of a peer.
-const LOOK: Duration = Duration::from_millis(LOOK_MS);
+const LOOK: Duration = Duration::from_millis(LEASE_READ_MS);
 
 /// An incompatible peer is logged once in this many attempts to connect: about once a minute, at a
 /// pause of 250 ms.
@@ -135,18 +137,20 @@ async fn keep_linked(node: &Arc<MemberNode>, link: &Arc<PeerLink>) {
             Failure::Incompatible(_) | Failure::Other(_) => Attempt::Unreachable,
         };
         let peer = link.incarnation;
-        let links =
-            Links { is_up: node.peers.is_linked(peer), was_closed: node.peers.was_closed(peer) };
-        let verdict = match detector.attempt_failed(node.lease.now(), attempt, links) {
-            Next::Retry => Verdict::Undecided,
-            Next::Look => look_up_peer(node, peer, &mut detector).await,
+        let links = LinkStatus {
+            is_up: node.peers.is_linked(peer),
+            was_closed: node.peers.was_closed(peer),
         };
-        let is_dead = matches!(verdict, Verdict::Dead { .. });
-        found_dead.set(is_dead && detector.saw_its_end());
+        let verdict = match detector.attempt_failed(node.lease.now(), attempt, links) {
+            NextStep::Retry => Liveness::Undecided,
+            NextStep::ReadLease => look_up_peer(node, peer, &mut detector).await,
+        };
+        let is_dead = matches!(verdict, Liveness::Dead { .. });
+        found_dead.set(is_dead && detector.saw_process_end());
         let gone = match verdict {
-            Verdict::Undecided => false,
-            Verdict::Dead { renewal } => mark_dead(node, peer, Some(renewal)).await,
-            Verdict::Gone => true,
+            Liveness::Undecided => false,
+            Liveness::Dead { renewal } => mark_dead(node, peer, Some(renewal)).await,
+            Liveness::Gone => true,
         };
         match failure {
             Failure::Superseded(by) if gone => {
@@ -194,15 +198,15 @@ async fn look_up_peer(
     node: &MemberNode,
     peer: Incarnation,
     detector: &mut FailureDetector,
-) -> Verdict {
+) -> Liveness {
     let asked_ms = node.lease.now();
     let Ok(Ok(presence)) = timeout(LOOK, node.store.presence(peer)).await else {
-        detector.look_failed(node.lease.now());
-        return Verdict::Undecided;
+        detector.lease_read_failed(node.lease.now());
+        return Liveness::Undecided;
     };
     let answered_ms = node.lease.now();
-    let found = Found { asked_ms, answered_ms, presence: &presence };
-    detector.looked(node.incarnation, found)
+    let found = LeaseAnswer { asked_ms, answered_ms, presence: &presence };
+    detector.lease_read(node.incarnation, found)
 }
 
 /// Carries calls over an established link until it ends.

@@ -92,7 +92,7 @@ impl NodeLease {
 
     /// Records that the node was marked dead. It never acts again.
     pub(crate) fn end_incarnation(&self) {
-        self.lease.end();
+        self.lease.end_permission();
         self.dead.cancel();
     }
 

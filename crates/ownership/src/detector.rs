@@ -5,12 +5,12 @@
 //! dead, or stop. `evidence.rs` weighs the evidence. Nothing here connects, reads a store, waits
 //! or reads a clock.
 
-use crate::evidence::{Evidence, Look};
+use crate::evidence::{Evidence, LeaseReading};
 use crate::{Incarnation, Presence};
 
 /// How long the store may take to return a peer's lease, in milliseconds. A later answer counts
 /// as a failure.
-pub const LOOK_MS: u64 = 500;
+pub const LEASE_READ_MS: u64 = 500;
 
 /// The pause between two attempts to connect, in milliseconds.
 const PAUSE_MS: u64 = 50;
@@ -45,7 +45,7 @@ pub enum Attempt {
 
 /// The links between this node and the peer, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Links {
+pub struct LinkStatus {
     /// A link is up.
     pub is_up: bool,
     /// Did the peer's system close the last link in order? `None`: there was no link yet.
@@ -54,17 +54,17 @@ pub struct Links {
 
 /// What follows from a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextStep {
     /// Pause, then connect again.
     Retry,
-    /// First read the peer's presence, for [`FailureDetector::looked`] or
-    /// [`FailureDetector::look_failed`].
-    Look,
+    /// First read the peer's presence, for [`FailureDetector::lease_read`] or
+    /// [`FailureDetector::lease_read_failed`].
+    ReadLease,
 }
 
 /// What a look at the store found.
 #[derive(Clone, Copy, Debug)]
-pub struct Found<'a> {
+pub struct LeaseAnswer<'a> {
     /// When the store was asked, in milliseconds of this node's clock.
     pub asked_ms: u64,
     /// When the store had answered.
@@ -75,7 +75,7 @@ pub struct Found<'a> {
 
 /// What is known of the peer after a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Liveness {
     /// Not proved: pause, then connect again.
     Undecided,
     /// It is dead. Have the store mark it; if the store does not, pause and connect again.
@@ -105,7 +105,7 @@ impl FailureDetector {
     }
 
     /// An attempt to connect has failed.
-    pub fn attempt_failed(&mut self, now_ms: u64, attempt: Attempt, links: Links) -> Next {
+    pub fn attempt_failed(&mut self, now_ms: u64, attempt: Attempt, links: LinkStatus) -> NextStep {
         self.attempts = self.attempts.saturating_add(1);
         let is_due = match attempt {
             Attempt::Refused => self.evidence.refused(),
@@ -116,32 +116,34 @@ impl FailureDetector {
             }
         };
         if !is_due {
-            return Next::Retry;
+            return NextStep::Retry;
         }
         if links.is_up {
             self.evidence.is_linked(now_ms);
-            return Next::Retry;
+            return NextStep::Retry;
         }
         self.was_closed = match links.was_closed {
             Some(was_closed) => was_closed,
             // The process that answers advertises this address.
             None if attempt == Attempt::Superseded => false,
             // Without a link that broke, the address may never have been right.
-            None => return Next::Retry,
+            None => return NextStep::Retry,
         };
-        Next::Look
+        NextStep::ReadLease
     }
 
     /// The store has returned the peer's presence. `own`: this node.
-    pub fn looked(&mut self, own: Incarnation, found: Found<'_>) -> Verdict {
-        let Found { asked_ms, answered_ms, presence } = found;
+    pub fn lease_read(&mut self, own: Incarnation, found: LeaseAnswer<'_>) -> Liveness {
+        let LeaseAnswer { asked_ms, answered_ms, presence } = found;
         match presence {
-            Presence::Live(_) if conversation::mutant!("detector.never_dead") => Verdict::Undecided,
+            Presence::Live(_) if conversation::mutant!("detector.never_dead") => {
+                Liveness::Undecided
+            }
             Presence::Live(lease) if conversation::mutant!("detector.dead_at_once") => {
-                Verdict::Dead { renewal: lease.renewal }
+                Liveness::Dead { renewal: lease.renewal }
             }
             Presence::Live(lease) => {
-                let look = Look {
+                let look = LeaseReading {
                     asked: asked_ms,
                     answered: answered_ms,
                     renewal: lease.renewal,
@@ -149,23 +151,23 @@ impl FailureDetector {
                     closed: self.was_closed,
                 };
                 match self.evidence.weigh(look) {
-                    true => Verdict::Dead { renewal: lease.renewal },
-                    false => Verdict::Undecided,
+                    true => Liveness::Dead { renewal: lease.renewal },
+                    false => Liveness::Undecided,
                 }
             }
-            Presence::Dead { .. } | Presence::Gone => Verdict::Gone,
+            Presence::Dead { .. } | Presence::Gone => Liveness::Gone,
         }
     }
 
-    /// The store did not answer within [`LOOK_MS`]. The peer may be unable to renew for the same
+    /// The store did not answer within [`LEASE_READ_MS`]. The peer may be unable to renew for the same
     /// reason, so the time until now proves nothing.
-    pub fn look_failed(&mut self, now_ms: u64) {
+    pub fn lease_read_failed(&mut self, now_ms: u64) {
         self.evidence.begin_again(now_ms);
     }
 
     /// Did the peer's system show that its process ended, by a connection that it closed in order
     /// or by another process at its address? A firewall cannot do either.
-    pub fn saw_its_end(&self) -> bool {
+    pub fn saw_process_end(&self) -> bool {
         (self.was_closed || self.evidence.is_superseded())
             && !conversation::mutant!("detector.never_saw_an_end")
     }
@@ -189,11 +191,11 @@ mod tests {
     const OWN: Incarnation = Incarnation(1);
     const PEER: Incarnation = Incarnation(2);
     const TIMING: Timing = Timing { renew_ms: 1_000, notice_ms: 900 };
-    const CLOSED: Links = Links { is_up: false, was_closed: Some(true) };
-    const RESET: Links = Links { is_up: false, was_closed: Some(false) };
-    const NEVER_UP: Links = Links { is_up: false, was_closed: None };
+    const CLOSED: LinkStatus = LinkStatus { is_up: false, was_closed: Some(true) };
+    const RESET: LinkStatus = LinkStatus { is_up: false, was_closed: Some(false) };
+    const NEVER_UP: LinkStatus = LinkStatus { is_up: false, was_closed: None };
 
-    const DEAD: Verdict = Verdict::Dead { renewal: 1 };
+    const DEAD: Liveness = Liveness::Dead { renewal: 1 };
 
     fn live() -> Presence {
         Presence::Live(Lease {
@@ -210,15 +212,19 @@ mod tests {
 
     /// Runs attempts that fail in this way until a verdict other than `Undecided`; the lease was
     /// last renewed when the link broke, at 10,000. Answers with the time since then.
-    fn verdict(attempt: Attempt, links: Links, presence: &Presence) -> Option<(u64, Verdict)> {
+    fn verdict(
+        attempt: Attempt,
+        links: LinkStatus,
+        presence: &Presence,
+    ) -> Option<(u64, Liveness)> {
         let broke = 10_000;
         let mut detector = FailureDetector::new(broke, TIMING);
         let mut now = broke;
         while now < broke + 5_000 {
-            if detector.attempt_failed(now, attempt, links) == Next::Look {
-                let found = Found { asked_ms: now, answered_ms: now + 1, presence };
-                match detector.looked(OWN, found) {
-                    Verdict::Undecided => {}
+            if detector.attempt_failed(now, attempt, links) == NextStep::ReadLease {
+                let found = LeaseAnswer { asked_ms: now, answered_ms: now + 1, presence };
+                match detector.lease_read(OWN, found) {
+                    Liveness::Undecided => {}
                     verdict => return Some((now - broke, verdict)),
                 }
             }
@@ -244,7 +250,7 @@ mod tests {
     fn a_peer_without_a_lease_is_gone_at_the_first_look() {
         let dead = Presence::Dead { by: OWN };
         for presence in [Presence::Gone, dead] {
-            assert_eq!(verdict(Attempt::Refused, RESET, &presence), Some((0, Verdict::Gone)));
+            assert_eq!(verdict(Attempt::Refused, RESET, &presence), Some((0, Liveness::Gone)));
         }
     }
 
@@ -258,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_link_in_the_other_direction_is_a_sign_of_life() {
-        let is_up = Links { is_up: true, was_closed: Some(true) };
+        let is_up = LinkStatus { is_up: true, was_closed: Some(true) };
         assert_eq!(verdict(Attempt::Refused, is_up, &live()), None);
     }
 
@@ -266,13 +272,13 @@ mod tests {
     fn looks_that_fail_prove_nothing() {
         let mut detector = FailureDetector::new(0, TIMING);
         for now in (0..10_000).step_by(50) {
-            if detector.attempt_failed(now, Attempt::Refused, CLOSED) == Next::Look {
-                detector.look_failed(now);
+            if detector.attempt_failed(now, Attempt::Refused, CLOSED) == NextStep::ReadLease {
+                detector.lease_read_failed(now);
             }
         }
         let presence = live();
-        let found = Found { asked_ms: 10_000, answered_ms: 10_001, presence: &presence };
-        assert_eq!(detector.looked(OWN, found), Verdict::Undecided);
+        let found = LeaseAnswer { asked_ms: 10_000, answered_ms: 10_001, presence: &presence };
+        assert_eq!(detector.lease_read(OWN, found), Liveness::Undecided);
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub(crate) struct Evidence {
 
 /// One read of a peer's lease.
 #[derive(Clone, Copy)]
-pub(crate) struct Look {
+pub(crate) struct LeaseReading {
     /// When the store was asked for it.
     pub(crate) asked: u64,
     /// When the store answered.
@@ -125,7 +125,7 @@ impl Evidence {
     }
 
     /// Weighs one read of the lease. Returns whether the peer is dead.
-    pub(crate) fn weigh(&mut self, look: Look) -> bool {
+    pub(crate) fn weigh(&mut self, look: LeaseReading) -> bool {
         // A store that fails over may forget renewals: a lower number is no sign of life.
         let renewed = self.renewal.is_some_and(|before| look.renewal > before)
             && !conversation::mutant!("detector.ignore_renewals");
@@ -172,7 +172,7 @@ mod tests {
             let renewal = renewals.iter().filter(|renewal| *renewal <= after).count() as u64;
             let (answered, linked) = (asked + 2, *after < unlinked);
             let looks = evidence.refused();
-            looks && evidence.weigh(Look { asked, answered, renewal, linked, closed })
+            looks && evidence.weigh(LeaseReading { asked, answered, renewal, linked, closed })
         })
     }
 
@@ -218,8 +218,13 @@ mod tests {
             evidence.refused();
             evidence.begin_again(now);
         }
-        let look =
-            |asked, renewal| Look { asked, answered: asked, renewal, linked: true, closed: true };
+        let look = |asked, renewal| LeaseReading {
+            asked,
+            answered: asked,
+            renewal,
+            linked: true,
+            closed: true,
+        };
         // The address accepts again, and the peer renews soon after.
         assert!(!evidence.weigh(look(10_000, 7)));
         assert!(!evidence.weigh(look(10_150, 8)));
@@ -239,8 +244,13 @@ mod tests {
                     evidence.is_linked(*now);
                     return false;
                 }
-                let look =
-                    Look { asked: *now, answered: *now, renewal: 7, linked: true, closed: true };
+                let look = LeaseReading {
+                    asked: *now,
+                    answered: *now,
+                    renewal: 7,
+                    linked: true,
+                    closed: true,
+                };
                 looks && evidence.weigh(look)
             })
         };
@@ -259,8 +269,13 @@ mod tests {
             (5_000..9_000).step_by(50).find(|now| {
                 let looks = evidence.refused();
                 let renewal = now / renews;
-                let look =
-                    Look { asked: *now, answered: *now, renewal, linked: true, closed: false };
+                let look = LeaseReading {
+                    asked: *now,
+                    answered: *now,
+                    renewal,
+                    linked: true,
+                    closed: false,
+                };
                 looks && evidence.weigh(look)
             })
         };
@@ -275,8 +290,13 @@ mod tests {
             (0..5_000).step_by(50).find(|now| {
                 let looks = evidence.refused();
                 let renewal = renewals[(now / 700).min(2) as usize];
-                let look =
-                    Look { asked: *now, answered: *now, renewal, linked: true, closed: false };
+                let look = LeaseReading {
+                    asked: *now,
+                    answered: *now,
+                    renewal,
+                    linked: true,
+                    closed: false,
+                };
                 looks && evidence.weigh(look)
             })
         };
@@ -287,8 +307,13 @@ mod tests {
     #[test]
     fn a_look_whose_answer_is_read_late_proves_nothing_of_the_time_since() {
         let mut evidence = Evidence::new(0, RENEWS);
-        let look =
-            |asked, answered| Look { asked, answered, renewal: 7, linked: true, closed: true };
+        let look = |asked, answered| LeaseReading {
+            asked,
+            answered,
+            renewal: 7,
+            linked: true,
+            closed: true,
+        };
         for now in [0, 50, 100] {
             evidence.refused();
             assert!(!evidence.weigh(look(now, now)));
@@ -303,7 +328,8 @@ mod tests {
         for now in (0..10_000).step_by(50) {
             evidence.refused();
             evidence.not_refused();
-            let look = Look { asked: now, answered: now, renewal: 7, linked: true, closed: true };
+            let look =
+                LeaseReading { asked: now, answered: now, renewal: 7, linked: true, closed: true };
             assert!(!evidence.weigh(look), "at {now}");
         }
     }
@@ -315,8 +341,13 @@ mod tests {
             (0..8_000).step_by(50).find(|now| {
                 let looks = evidence.superseded();
                 let renewal = now / renews;
-                let look =
-                    Look { asked: *now, answered: *now, renewal, linked: true, closed: false };
+                let look = LeaseReading {
+                    asked: *now,
+                    answered: *now,
+                    renewal,
+                    linked: true,
+                    closed: false,
+                };
                 looks && evidence.weigh(look)
             })
         };

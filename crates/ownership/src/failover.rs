@@ -41,12 +41,12 @@ pub struct Observed {
 pub struct FailoverTracker {
     /// How long stabilisation takes, in milliseconds.
     stabilisation_ms: u64,
-    known: Vec<Known>,
+    known: Vec<KnownPrimary>,
     newest: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Known {
+struct KnownPrimary {
     primary: Primary,
     generation: u64,
     /// When it was first seen, in milliseconds of the node's clock.
@@ -73,7 +73,7 @@ impl FailoverTracker {
     pub fn observe(&mut self, primaries: Vec<Primary>, now_ms: u64) -> Observed {
         let before = std::mem::take(&mut self.known);
         let mut any_new = false;
-        let is_missing = |known: &&Known| {
+        let is_missing = |known: &&KnownPrimary| {
             let is_there = primaries.iter().any(|primary| primary.id == known.primary.id);
             !is_there && !known.primary.is_replaced_by(&primaries)
         };
@@ -93,7 +93,7 @@ impl FailoverTracker {
                     (self.newest, now_ms, claimable.max().unwrap_or(0))
                 }
             };
-            self.known.push(Known { primary, generation, since, claimable_before });
+            self.known.push(KnownPrimary { primary, generation, since, claimable_before });
         }
         // Last: a slot that was moved away from one of these is found at its new primary.
         self.known.extend(missing);
@@ -154,7 +154,7 @@ impl FailoverTracker {
         })
     }
 
-    fn holder(&self, slot: impl Fn() -> u16) -> Option<&Known> {
+    fn holder(&self, slot: impl Fn() -> u16) -> Option<&KnownPrimary> {
         self.known.iter().find(|known| known.primary.holds_slot(&slot))
     }
 
@@ -163,13 +163,13 @@ impl FailoverTracker {
             .map_or(Stabilisation::First, |holder| self.stabilisation_of(holder, now_ms))
     }
 
-    fn claimable(&self, known: &Known, now_ms: u64) -> Claimable {
+    fn claimable(&self, known: &KnownPrimary, now_ms: u64) -> Claimable {
         let former = known.claimable_before;
         let is_claimable = self.stabilisation_of(known, now_ms) != Stabilisation::First;
         Claimable { newest: if is_claimable { known.generation } else { former }, former }
     }
 
-    fn stabilisation_of(&self, known: &Known, now_ms: u64) -> Stabilisation {
+    fn stabilisation_of(&self, known: &KnownPrimary, now_ms: u64) -> Stabilisation {
         let since = now_ms.saturating_sub(known.since);
         let at_once = conversation::mutant!("failover.no_stabilisation");
         if known.primary.id == IN_PROCESS || since >= self.stabilisation_ms || at_once {

@@ -11,8 +11,8 @@ pub mod detector;
 mod error;
 mod evidence;
 pub mod failover;
-pub mod lapse;
 mod lease;
+pub mod lease_lapse;
 pub mod location;
 pub mod machine;
 #[cfg(feature = "mutants")]

@@ -26,7 +26,7 @@ use protocol::SessionId;
 
 use self::attempts::Attempts;
 use self::decision::{
-    Decision, LeaseStatus, Readiness, Situation, TokenStatus, Unwritten, Wholeness,
+    Decision, LeaseStatus, OperationStatus, Situation, TokenStatus, Unwritten, Wholeness,
 };
 use self::generations::Generations;
 use self::goal::Goal;
@@ -173,7 +173,7 @@ impl Ownership {
     }
 
     /// Takes entries for the log.
-    pub fn push(&mut self, first: u64, floor: u64, entries: Vec<Bytes>) {
+    pub fn push_entries(&mut self, first: u64, floor: u64, entries: Vec<Bytes>) {
         if matches!(self.phase, Phase::Over) {
             return;
         }
@@ -181,19 +181,19 @@ impl Ownership {
     }
 
     /// Takes a state for the record.
-    pub fn save(&mut self, state: State) {
+    pub fn save_state(&mut self, state: State) {
         if state.version > self.record.state.version {
             self.record.state = state;
         }
     }
 
     /// Releases the session once the store holds everything.
-    pub fn release(&mut self) {
+    pub fn release_session(&mut self) {
         self.goal.release();
     }
 
     /// Ends the session.
-    pub fn end(&mut self) {
+    pub fn end_session(&mut self) {
         if mutant!("ownership.release_instead_of_an_end") {
             self.goal.release();
         } else {
@@ -258,11 +258,11 @@ impl Ownership {
 
     fn situation(&self, snapshot: &LeaseSnapshot) -> Situation {
         Situation {
-            readiness: match self.phase {
-                Phase::Over => Readiness::Over,
-                Phase::InFlight(_) => Readiness::InFlight,
-                Phase::Idle if self.attempts.is_paused(snapshot.now) => Readiness::Paused,
-                Phase::Idle => Readiness::Ready,
+            operation: match self.phase {
+                Phase::Over => OperationStatus::Over,
+                Phase::InFlight(_) => OperationStatus::InFlight,
+                Phase::Idle if self.attempts.is_paused(snapshot.now) => OperationStatus::Paused,
+                Phase::Idle => OperationStatus::Ready,
             },
             goal: self.goal,
             lease: match snapshot.lease_generation {

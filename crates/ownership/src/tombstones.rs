@@ -18,7 +18,7 @@ use crate::{Batch, Error, Record, State};
 /// newest writes first. Each takes some hundred bytes.
 pub const KEPT_MAX: usize = 16_384;
 
-/// Most tombstones that [`Tombstones::due`] returns at once.
+/// Most tombstones that [`Tombstones::due_tombstones`] returns at once.
 pub const DUE_MAX: usize = 64;
 
 /// The wait before a failed write is retried, in milliseconds.
@@ -77,7 +77,7 @@ impl Tombstone {
 /// A tombstone that has to be written.
 #[derive(Clone, Debug)]
 pub struct Due {
-    /// Its number for [`Tombstones::written`].
+    /// Its number for [`Tombstones::tombstone_written`].
     pub number: u64,
     /// The generation of the store to write it in.
     pub generation: u64,
@@ -87,7 +87,7 @@ pub struct Due {
 
 /// Whether there was room for a tombstone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum KeepOutcome {
     /// There was room.
     WithRoom,
     /// The oldest was dropped for it. `is_first`: it is the first drop since the list was last
@@ -117,11 +117,13 @@ pub struct Tombstones {
 
 impl Tombstones {
     /// Adds a tombstone.
-    pub fn keep(&mut self, tombstone: Tombstone, now_ms: u64) -> Kept {
+    pub fn keep_tombstone(&mut self, tombstone: Tombstone, now_ms: u64) -> KeepOutcome {
         self.drop_expired(now_ms);
-        let mut kept = Kept::WithRoom;
+        let mut kept = KeepOutcome::WithRoom;
         if self.oldest_first.len() == KEPT_MAX {
-            kept = Kept::InsteadOfOldest { is_first: !std::mem::replace(&mut self.dropped, true) };
+            kept = KeepOutcome::InsteadOfOldest {
+                is_first: !std::mem::replace(&mut self.dropped, true),
+            };
             self.drop_oldest();
         }
         self.oldest_first.push_back(tombstone);
@@ -137,7 +139,7 @@ impl Tombstones {
 
     /// The tombstones from a number on that were not written in the present generation of their
     /// session; at most [`DUE_MAX`].
-    pub fn due(
+    pub fn due_tombstones(
         &mut self,
         from: u64,
         now_ms: u64,
@@ -158,7 +160,7 @@ impl Tombstones {
     }
 
     /// The tombstone of that number was written in that generation.
-    pub fn written(&mut self, number: u64, generation: u64) {
+    pub fn tombstone_written(&mut self, number: u64, generation: u64) {
         let index = number.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         if let Some(tombstone) = index.and_then(|index| self.oldest_first.get_mut(index)) {
             tombstone.generation = Some(generation);
@@ -208,21 +210,21 @@ mod tests {
     }
 
     fn due(tombstones: &mut Tombstones, from: u64, now: u64, generation: u64) -> Vec<u64> {
-        let due = tombstones.due(from, now, |_| generation);
+        let due = tombstones.due_tombstones(from, now, |_| generation);
         due.into_iter().map(|due| due.number).collect()
     }
 
     #[test]
     fn a_tombstone_is_due_once_in_each_generation_after_that_in_which_it_was_written() {
         let mut tombstones = Tombstones::default();
-        tombstones.keep(tombstone(0, Some(1), 60_000), 0);
-        tombstones.keep(tombstone(1, None, 60_000), 0);
+        tombstones.keep_tombstone(tombstone(0, Some(1), 60_000), 0);
+        tombstones.keep_tombstone(tombstone(1, None, 60_000), 0);
         assert_eq!(due(&mut tombstones, 0, 1, 1), [1]);
-        tombstones.written(1, 1);
+        tombstones.tombstone_written(1, 1);
         assert!(due(&mut tombstones, 0, 1, 1).is_empty());
         assert_eq!(due(&mut tombstones, 0, 1, 2), [0, 1]);
         assert_eq!(due(&mut tombstones, 1, 1, 2), [1]);
-        tombstones.written(0, 2);
+        tombstones.tombstone_written(0, 2);
         assert_eq!(due(&mut tombstones, 0, 1, 2), [1]);
     }
 
@@ -231,7 +233,7 @@ mod tests {
         let mut tombstones = Tombstones::default();
         assert!(!tombstones.is_newest_due(|_| 2));
         for (generation, is_due) in [(Some(2), false), (Some(1), true), (None, true)] {
-            tombstones.keep(tombstone(0, generation, 60_000), 0);
+            tombstones.keep_tombstone(tombstone(0, generation, 60_000), 0);
             assert_eq!(tombstones.is_newest_due(|_| 2), is_due, "{generation:?}");
         }
     }
@@ -239,12 +241,12 @@ mod tests {
     #[test]
     fn a_tombstone_is_kept_for_its_time() {
         let mut tombstones = Tombstones::default();
-        tombstones.keep(tombstone(0, Some(1), 1_000), 0);
-        tombstones.keep(tombstone(1, Some(1), 2_000), 0);
+        tombstones.keep_tombstone(tombstone(0, Some(1), 1_000), 0);
+        tombstones.keep_tombstone(tombstone(1, Some(1), 2_000), 0);
         assert_eq!(due(&mut tombstones, 0, 999, 2), [0, 1]);
         assert_eq!(due(&mut tombstones, 0, 1_000, 2), [1]);
         // A write after its expiry has no use.
-        tombstones.written(0, 2);
+        tombstones.tombstone_written(0, 2);
         assert_eq!(due(&mut tombstones, 0, 1_000, 2), [1]);
         assert!(due(&mut tombstones, 0, 2_000, 2).is_empty());
     }
@@ -260,10 +262,10 @@ mod tests {
     #[test]
     fn at_the_bound_the_oldest_goes_and_all_others_are_found_in_pieces() {
         let mut tombstones = Tombstones::default();
-        let mut keep = |number| tombstones.keep(tombstone(number, Some(1), 60_000), 0);
-        assert!((0..KEPT_MAX).all(|number| keep(number) == Kept::WithRoom));
-        assert_eq!(keep(KEPT_MAX), Kept::InsteadOfOldest { is_first: true });
-        assert_eq!(keep(KEPT_MAX + 1), Kept::InsteadOfOldest { is_first: false });
+        let mut keep = |number| tombstones.keep_tombstone(tombstone(number, Some(1), 60_000), 0);
+        assert!((0..KEPT_MAX).all(|number| keep(number) == KeepOutcome::WithRoom));
+        assert_eq!(keep(KEPT_MAX), KeepOutcome::InsteadOfOldest { is_first: true });
+        assert_eq!(keep(KEPT_MAX + 1), KeepOutcome::InsteadOfOldest { is_first: false });
         let (mut from, mut found) = (0, Vec::new());
         loop {
             let piece = due(&mut tombstones, from, 1, 2);

@@ -29,7 +29,7 @@ impl Timing {
 
     /// The longest time from one answer to the next, unless the node cannot reach the store.
     /// While one node gets such answers, no other node's lease expires for lack of them.
-    fn heard_ms(self) -> u64 {
+    fn answer_interval_ms(self) -> u64 {
         self.renew_ms.saturating_add(self.margin_ms)
     }
 
@@ -59,7 +59,7 @@ pub struct LeaseValidity {
     /// When the permission ends; 0 before the first renewal.
     until_ms: AtomicU64,
     /// When the newest successful renewal was answered; 0 before the first one.
-    heard_ms: AtomicU64,
+    answered_ms: AtomicU64,
     /// When the store could be reached again after an outage, or after this process was
     /// suspended; 0: neither occurred.
     returned_ms: AtomicU64,
@@ -115,7 +115,7 @@ impl LeaseValidity {
         Self {
             timing,
             until_ms: AtomicU64::new(0),
-            heard_ms: AtomicU64::new(0),
+            answered_ms: AtomicU64::new(0),
             returned_ms: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             doubts: AtomicU64::new(0),
@@ -130,7 +130,7 @@ impl LeaseValidity {
     /// A lease that is always valid: for a node that shares its sessions with no other.
     pub fn permanent(timing: Timing) -> Self {
         let always = || AtomicU64::new(u64::MAX);
-        Self { until_ms: always(), heard_ms: always(), ..Self::new(timing) }
+        Self { until_ms: always(), answered_ms: always(), ..Self::new(timing) }
     }
 
     /// The generation of the lease, while the node may act. What was claimed in an earlier
@@ -172,7 +172,7 @@ impl LeaseValidity {
         if until != 0 && (is_lost || self.is_out_of_reach(now_ms)) {
             self.returned_ms.store(now_ms, Ordering::Release);
         }
-        self.heard_ms.store(now_ms, Ordering::Release);
+        self.answered_ms.store(now_ms, Ordering::Release);
         if is_lost && rule!(LeaseGenerations) {
             // Another node may have seen this one without a lease.
             self.generation.fetch_add(1, Ordering::AcqRel);
@@ -201,7 +201,8 @@ impl LeaseValidity {
     }
 
     fn is_out_of_reach(&self, now_ms: u64) -> bool {
-        now_ms.saturating_sub(self.heard_ms.load(Ordering::Acquire)) > self.timing.heard_ms()
+        now_ms.saturating_sub(self.answered_ms.load(Ordering::Acquire))
+            > self.timing.answer_interval_ms()
     }
 
     /// A link to a peer was lost: the peer may be about to have this node marked dead. The node
@@ -238,7 +239,7 @@ impl LeaseValidity {
     }
 
     /// The incarnation was marked dead and never acts again.
-    pub fn end(&self) {
+    pub fn end_permission(&self) {
         self.dead.store(true, Ordering::Release);
     }
 
@@ -342,7 +343,7 @@ mod tests {
     #[test]
     fn a_node_marked_dead_never_acts_again() {
         let lease = renewed();
-        lease.end();
+        lease.end_permission();
         renew(&lease, NOW, true);
         assert_eq!(lease.generation_if_valid(NOW), None);
         assert!(lease.has_ended());

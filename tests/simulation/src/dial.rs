@@ -1,7 +1,9 @@
 //! How a process connects to its peers, and finds out that one is dead: by the product's
 //! [`FailureDetector`], with the outcomes of connections and of commands to Redis simulated.
 
-use ownership::detector::{Attempt, FailureDetector, Found, LOOK_MS, Links, Next, Timing, Verdict};
+use ownership::detector::{
+    Attempt, FailureDetector, LEASE_READ_MS, LeaseAnswer, LinkStatus, Liveness, NextStep, Timing,
+};
 use ownership::{Error, Incarnation, Marking, Presence};
 
 use super::process::Purpose;
@@ -133,24 +135,24 @@ impl World {
             return self.stop_dialling(at, peer);
         }
         let noticed = process.peers.get(&peer);
-        let links = Links {
+        let links = LinkStatus {
             is_up: is_up || noticed.is_some_and(|links| links.is_up),
             was_closed: noticed.map(|links| links.was_closed),
         };
         let Some(dial) = process.dials.get_mut(&peer) else { return };
         let next = dial.detector.attempt_failed(now, attempt, links);
         match next {
-            Next::Look => dial.asked_ms = now,
-            Next::Retry => dial.found_dead = false,
+            NextStep::ReadLease => dial.asked_ms = now,
+            NextStep::Retry => dial.found_dead = false,
         }
         let number = dial.number;
         self.not_reached(at, peer);
         match next {
-            Next::Retry => self.pause_dial(at, peer, number),
-            Next::Look => {
+            NextStep::Retry => self.pause_dial(at, peer, number),
+            NextStep::ReadLease => {
                 let purpose = Purpose::LookPresence(peer, number);
                 let tag = self.send_for(at, Command::Presence(peer), purpose);
-                self.after(LOOK_MS, Happening::GaveUp { to: at, tag });
+                self.after(LEASE_READ_MS, Happening::GaveUp { to: at, tag });
             }
         }
     }
@@ -168,17 +170,17 @@ impl World {
         };
         let Some(dial) = self.dial_of(at, peer, number) else { return };
         let Ok(presence) = came else { return self.look_failed(at, peer, number) };
-        let found = Found { asked_ms: dial.asked_ms, answered_ms, presence: &presence };
-        let verdict = dial.detector.looked(at, found);
-        let is_dead = matches!(verdict, Verdict::Dead { .. });
-        dial.found_dead = is_dead && dial.detector.saw_its_end();
+        let found = LeaseAnswer { asked_ms: dial.asked_ms, answered_ms, presence: &presence };
+        let verdict = dial.detector.lease_read(at, found);
+        let is_dead = matches!(verdict, Liveness::Dead { .. });
+        dial.found_dead = is_dead && dial.detector.saw_process_end();
         match verdict {
-            Verdict::Undecided => self.pause_dial(at, peer, number),
-            Verdict::Dead { renewal } => {
+            Liveness::Undecided => self.pause_dial(at, peer, number),
+            Liveness::Dead { renewal } => {
                 let purpose = Purpose::MarkDead(peer, number);
                 self.mark_dead(at, peer, Some(renewal), purpose);
             }
-            Verdict::Gone => self.is_dead(at, peer),
+            Liveness::Gone => self.is_dead(at, peer),
         }
     }
 
@@ -200,7 +202,7 @@ impl World {
             return;
         };
         if let Some(dial) = self.dial_of(at, peer, number) {
-            dial.detector.look_failed(now);
+            dial.detector.lease_read_failed(now);
             dial.found_dead = false;
             self.pause_dial(at, peer, number);
         }

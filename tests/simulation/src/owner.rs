@@ -422,13 +422,13 @@ impl World {
             }
             Effect::Append { first, floor, entries } => {
                 if let Some(ownership) = &mut owned.ownership {
-                    ownership.push(first, floor, entries);
+                    ownership.push_entries(first, floor, entries);
                     self.operate(at, id, owned);
                 }
             }
             Effect::Save { version, state } => {
                 if let Some(ownership) = &mut owned.ownership {
-                    ownership.save(State { version, bytes: state });
+                    ownership.save_state(State { version, bytes: state });
                     self.operate(at, id, owned);
                 }
             }
@@ -439,8 +439,8 @@ impl World {
                 self.note(|| format!("{name} {} is over: {cause:?}", id.as_str()));
                 if let Some(ownership) = &mut owned.ownership {
                     match cause {
-                        Cause::Moved | Cause::Asleep => ownership.release(),
-                        _ => ownership.end(),
+                        Cause::Moved | Cause::Asleep => ownership.release_session(),
+                        _ => ownership.end_session(),
                     }
                 }
                 if cause == Cause::Deleted {

@@ -419,7 +419,7 @@ impl World {
         }
         let (clock, generation) = (process.clock(now), process.generation(now).number);
         // Fewer end in a run than are due at once.
-        let due = process.tombstones.due(0, clock, |_| generation);
+        let due = process.tombstones.due_tombstones(0, clock, |_| generation);
         process.writes_tombstones = due.len() as u64;
         for due in due {
             let (record, batch) = due.tombstone.reassertion(clock);
@@ -437,7 +437,7 @@ impl World {
     ) {
         let Some(process) = self.processes.get_mut(&at) else { return };
         if tombstones::is_done(came) {
-            process.tombstones.written(number, generation);
+            process.tombstones.tombstone_written(number, generation);
         } else {
             process.look_again = Some(tombstones::RETRY_MS);
         }

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Handler, WrapFuture};
 use conversation::{Effect, Event, Millis, OwnerTag, Refusal, Session};
-use ownership::lapse::Lapse;
+use ownership::lease_lapse::LeaseLapse;
 use ownership::machine::Outcome;
 use thin_vec::ThinVec;
 
@@ -58,7 +58,7 @@ pub(crate) struct SessionActor {
     /// Whether the session ends once no request is in flight.
     is_draining: bool,
     /// How long the node has not been allowed to act for the session.
-    lapse: Lapse,
+    lapse: LeaseLapse,
     /// Whether the timer fired while the node did not own the session.
     timer_fired: bool,
     /// The requests in flight, as counted last.
@@ -111,7 +111,7 @@ impl SessionActor {
             deferred: DeferredMessages::default(),
             touched: now,
             is_draining: false,
-            lapse: Lapse::default(),
+            lapse: LeaseLapse::default(),
             timer_fired: false,
             exchanges: 0,
         }
@@ -197,12 +197,12 @@ impl SessionActor {
         let may_act = self.may_act();
         if !self.life.stays() || !may_act {
             if !may_act {
-                self.lapse.lasts(clock::now().0);
+                self.lapse.begin_lapse(clock::now().0);
             }
             self.poll_while_not_acting(context);
             return Poll::Pending;
         }
-        if self.lapse.over() {
+        if self.lapse.end_lapse() {
             // Deferred work comes first. It may have polled the store without this task's waker.
             self.run_until_idle(clock::now());
             context.waker().wake_by_ref();
@@ -246,7 +246,7 @@ impl SessionActor {
     fn expire_waiting_requests(&mut self) {
         let hold = self.context.settings.hold();
         let hold_ms = u64::try_from(hold.as_millis()).unwrap_or(u64::MAX);
-        let Some(until) = self.lapse.waits_until(hold_ms).map(Millis) else { return };
+        let Some(until) = self.lapse.held_until(hold_ms).map(Millis) else { return };
         if !self.life.stays() || !self.sinks.any(|sink| !sink.is_open()) {
             return;
         }

@@ -86,25 +86,25 @@ impl LogWriter {
     /// Adds entries to append. Call `poll` afterwards, as after the methods below.
     pub(crate) fn push(&mut self, first: u64, floor: u64, entries: Vec<Bytes>) {
         self.counted.get_or_insert(first.saturating_sub(1));
-        self.ownership.push(first, floor, entries);
+        self.ownership.push_entries(first, floor, entries);
         self.is_dirty = true;
     }
 
     /// Sets the state to save.
     pub(crate) fn save(&mut self, state: State) {
-        self.ownership.save(state);
+        self.ownership.save_state(state);
         self.is_dirty = true;
     }
 
     /// Releases the session once all entries are stored: the last operation under its token.
     pub(crate) fn release(&mut self) {
-        self.ownership.release();
+        self.ownership.release_session();
         self.is_dirty = true;
     }
 
     /// Ends the session in the store.
     pub(crate) fn end_session(&mut self) {
-        self.ownership.end();
+        self.ownership.end_session();
         self.is_dirty = true;
     }
 

@@ -138,7 +138,7 @@ impl Ownership {
         }
         let is_question = matches!(in_flight, InFlight::Claim { .. } | InFlight::Release { .. });
         if is_question && is_known(&error) {
-            self.generations.answered();
+            self.generations.owner_answered();
         }
         let ends = self.goal.is_end();
         match error {
@@ -154,7 +154,7 @@ impl Ownership {
                 }
                 None
             }
-            Error::Missing if ends && !rule!(ReassertsEnd) => self.over(Outcome::Ended),
+            Error::Missing if ends && !rule!(ReassertsEnd) => self.end_ownership(Outcome::Ended),
             // The store has lost nothing since it was known to hold the whole session. The session
             // was therefore ended, or it expired, under another owner.
             Error::Missing
@@ -162,28 +162,28 @@ impl Ownership {
                     && !ends
                     && !self.generations.is_forgotten(snapshot) =>
             {
-                self.over(Outcome::Deposed)
+                self.end_ownership(Outcome::Deposed)
             }
             Error::Missing if rule!(ReassertsMissing) => {
                 self.token_doubt.forget_late_claim_and_its_successor();
                 self.rewrite = Rewrite::UnderLease;
                 None
             }
-            Error::Missing => self.over(Outcome::Deposed),
+            Error::Missing => self.end_ownership(Outcome::Deposed),
             Error::Hole { .. } if mutant!("ownership.ignore_a_hole") => None,
             Error::Hole { .. } => {
                 self.rewrite = Rewrite::UnderLease;
                 None
             }
             Error::Fenced(_) if mutant!("ownership.deposed_is_released") => {
-                self.over(Outcome::Released)
+                self.end_ownership(Outcome::Released)
             }
             Error::Fenced(owner) => self.fenced(owner),
-            Error::Released if self.goal.is_release_sent() => self.over(Outcome::Released),
+            Error::Released if self.goal.is_release_sent() => self.end_ownership(Outcome::Released),
             // A release under this token, which an earlier ownership of this session sent.
-            Error::Released => self.over(Outcome::Deposed),
-            Error::Ended if ends => self.over(Outcome::Ended),
-            Error::Ended => self.over(Outcome::Deposed),
+            Error::Released => self.end_ownership(Outcome::Deposed),
+            Error::Ended if ends => self.end_ownership(Outcome::Ended),
+            Error::Ended => self.end_ownership(Outcome::Deposed),
         }
     }
 
@@ -216,10 +216,10 @@ impl Ownership {
         if !rule!(StopsWhenDeposed) {
             return None;
         }
-        self.over(Outcome::Deposed)
+        self.end_ownership(Outcome::Deposed)
     }
 
-    fn over(&mut self, outcome: Outcome) -> Option<Outcome> {
+    fn end_ownership(&mut self, outcome: Outcome) -> Option<Outcome> {
         self.phase = Phase::Over;
         self.log_tail.clear();
         Some(outcome)

@@ -8,7 +8,7 @@ use crate::rules::rule;
 
 /// May an operation be sent?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Readiness {
+pub(super) enum OperationStatus {
     Ready,
     /// A wait is not over.
     Paused,
@@ -59,7 +59,7 @@ pub(super) enum Unwritten {
 /// The inputs of the decision.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Situation {
-    pub(super) readiness: Readiness,
+    pub(super) operation: OperationStatus,
     pub(super) goal: Goal,
     pub(super) lease: LeaseStatus,
     pub(super) token: TokenStatus,
@@ -152,10 +152,10 @@ macro_rules! table {
 
 table! { s;
     "an operation is in flight, or the ownership is over"
-        if matches!(s.readiness, Readiness::InFlight | Readiness::Over) => Nothing,
+        if matches!(s.operation, OperationStatus::InFlight | OperationStatus::Over) => Nothing,
         "Operations are sent one at a time, so entries arrive in order.";
     "a wait is not over: after a failure, during stabilisation, or for a lease"
-        if s.readiness == Readiness::Paused => Nothing,
+        if s.operation == OperationStatus::Paused => Nothing,
         "A failover, and for the last of these a lease, ends the wait.";
     "a release was sent, and the store may have lost the session since"
         if s.is_release_sent() && s.is_lost() => Reassert,

@@ -78,7 +78,7 @@ impl Generations {
     }
 
     /// The store has answered which owner it names.
-    pub(super) fn answered(&mut self) {
+    pub(super) fn owner_answered(&mut self) {
         self.answered = self.seen;
     }
 

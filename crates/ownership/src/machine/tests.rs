@@ -68,7 +68,7 @@ impl Fixture {
     fn say(&mut self, entry: &'static str) {
         self.ring.push(Bytes::from_static(entry.as_bytes()));
         let number = self.ring.len() as u64;
-        self.ownership.push(number, 1, vec![Bytes::from_static(entry.as_bytes())]);
+        self.ownership.push_entries(number, 1, vec![Bytes::from_static(entry.as_bytes())]);
     }
 
     /// The next operation, in short.
@@ -196,10 +196,10 @@ fn after_a_lapse_the_session_is_claimed_anew_before_anything_is_done_for_it() {
 fn a_session_that_is_missing_after_a_lapse_is_over() {
     // Also if the store had acknowledged it before the lapse: the session may have been claimed
     // and ended after that.
-    for was_told_before in [false, true] {
+    for was_acknowledged_before in [false, true] {
         let mut fixture = fixture();
         fixture.say("a");
-        if was_told_before {
+        if was_acknowledged_before {
             fixture.does("append 1a");
             fixture.completed(OpResult::Appended(Err(Error::Missing)), []);
         }
@@ -226,7 +226,7 @@ fn a_session_that_a_failover_made_missing_is_written_anew_after_a_lapse_too() {
 fn a_release_that_finds_the_session_missing_when_it_is_repeated_is_over() {
     for lease_generation in [0, 1] {
         let mut fixture = fixture();
-        fixture.ownership.release();
+        fixture.ownership.release_session();
         fixture.does("release 3");
         fixture.completed(OpResult::Done(Err(unavailable())), []);
         fixture.snapshot.lease_generation = Some(lease_generation);
@@ -239,7 +239,7 @@ fn a_release_that_finds_the_session_missing_when_it_is_repeated_is_over() {
 fn a_state_that_a_claim_finds_in_the_record_is_reported_as_saved() {
     let mut fixture = fixture();
     let state = State { version: 7, bytes: [].into() };
-    fixture.ownership.save(state.clone());
+    fixture.ownership.save_state(state.clone());
     fixture.does("save 7");
     // The claim was executed, and its answer was lost.
     fixture.completed(OpResult::Saved(Err(unavailable())), []);
@@ -451,7 +451,7 @@ fn an_owner_that_may_have_been_replaced_in_a_former_failover_asks_before_it_writ
     for releases in [false, true] {
         let mut fixture = fixture();
         if releases {
-            fixture.ownership.release();
+            fixture.ownership.release_session();
             fixture.does("release 3");
             fixture.completed(OpResult::Done(Err(unavailable())), []);
         }

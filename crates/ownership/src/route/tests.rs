@@ -60,14 +60,14 @@ fn cursor(at: u64) -> Happens {
 }
 
 fn event(number: u64) -> Happens {
-    said(Some(number), r#"{"jsonrpc":"2.0","method":"notifications/message"}"#)
+    received(Some(number), r#"{"jsonrpc":"2.0","method":"notifications/message"}"#)
 }
 
 fn final_response(number: u64, request: &str) -> Happens {
-    said(Some(number), &format!(r#"{{"jsonrpc":"2.0","id":{request},"result":{{}}}}"#))
+    received(Some(number), &format!(r#"{{"jsonrpc":"2.0","id":{request},"result":{{}}}}"#))
 }
 
-fn said(number: Option<u64>, json: &str) -> Happens {
+fn received(number: Option<u64>, json: &str) -> Happens {
     let data = Bytes::copy_from_slice(json.as_bytes());
     Happens::Received(ReplyEvent::Frame(Frame::Message { id: number.map(id), data }))
 }
@@ -82,7 +82,7 @@ fn moved() -> Happens {
 
 /// The step, in a few words; for a search with the request that is sent.
 fn words(route: &RouteState, next: RouteStep) -> String {
-    let told = |told: &ReplyEvent| match told {
+    let in_words = |event: &ReplyEvent| match event {
         ReplyEvent::Answer(Answer::Json(json)) => format!("json {}", error_of(json)),
         ReplyEvent::Answer(Answer::Array(array)) => {
             format!("array {}", array.iter().map(error_of).collect::<Vec<_>>().join(" "))
@@ -96,17 +96,17 @@ fn words(route: &RouteState, next: RouteStep) -> String {
         ReplyEvent::Frame(Frame::Cursor { id, .. }) => format!("cursor {}", id.number),
         ReplyEvent::Frame(frame) => format!("{frame:?}").to_lowercase(),
         ReplyEvent::Abort => "abort".into(),
-        told @ (ReplyEvent::Moved | ReplyEvent::LeaseLost { .. }) => {
-            panic!("{told:?} is for nodes, not clients")
+        event @ (ReplyEvent::Moved | ReplyEvent::LeaseLost { .. }) => {
+            panic!("{event:?} is for nodes, not clients")
         }
     };
     match next {
-        RouteStep::Forward(one) => told(&one),
+        RouteStep::Forward(one) => in_words(&one),
         RouteStep::AwaitOwner => "nothing".into(),
         RouteStep::Locate => format!("seek {}", request(route)),
         RouteStep::LocateLater => "wait".into(),
         RouteStep::Finish(rest) => {
-            let all: Vec<_> = rest.iter().map(told).chain(["end".into()]).collect();
+            let all: Vec<_> = rest.iter().map(in_words).chain(["end".into()]).collect();
             all.join(", ")
         }
     }
@@ -139,7 +139,7 @@ fn check(request: SessionRequest, scenario: impl IntoIterator<Item = (Happens, &
     let mut route = RouteState::new(request);
     for (at, (happens, expected)) in scenario.into_iter().enumerate() {
         let next = match happens {
-            Happens::Received(told) => route.reply_received(told),
+            Happens::Received(event) => route.reply_received(event),
             Ends => route.stream_ended(),
             Lost => route.owner_lost(),
             NotStarted => route.not_started(),
@@ -249,7 +249,7 @@ fn a_stream_of_which_only_the_end_is_lost_has_ended() {
 fn a_second_final_response_from_the_next_owner_does_not_pass() {
     let lost = |id: &str| {
         let error = r#""error":{"code":-32603,"message":"messages were lost"}"#;
-        said(None, &format!(r#"{{"jsonrpc":"2.0","id":{id},{error}}}"#))
+        received(None, &format!(r#"{{"jsonrpc":"2.0","id":{id},{error}}}"#))
     };
     check(
         SessionRequest::Listen { after: Some(id(4).to_string()) },
@@ -286,21 +286,24 @@ fn what_a_batch_is_answered_beside_its_requests_passes() {
 
 #[test]
 fn a_stream_of_no_log_cannot_go_on() {
-    let told = || said(None, r#"{"jsonrpc":"2.0","method":"notifications/message"}"#);
-    check(call(), [(open(None), "open"), (told(), "event"), (Lost, "event error of 1, end")]);
-    check(listen(), [(open(None), "open"), (told(), "event"), (moved(), "abort, end")]);
+    let unnumbered = || received(None, r#"{"jsonrpc":"2.0","method":"notifications/message"}"#);
+    check(call(), [(open(None), "open"), (unnumbered(), "event"), (Lost, "event error of 1, end")]);
+    check(listen(), [(open(None), "open"), (unnumbered(), "event"), (moved(), "abort, end")]);
     check(batch(), [(open(None), "open"), (Lost, "event error of 1, event error of \"b\", end")]);
 }
 
 #[test]
-fn who_was_told_something_without_an_id_is_not_told_it_again() {
-    let result = || said(None, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
-    let told = || said(None, r#"{"jsonrpc":"2.0","method":"notifications/message"}"#);
+fn a_client_that_got_a_message_without_an_id_does_not_get_it_again() {
+    let result = || received(None, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+    let unnumbered = || received(None, r#"{"jsonrpc":"2.0","method":"notifications/message"}"#);
     let opened = || (open(Some(4)), "open");
-    check(call(), [opened(), (told(), "event"), (Lost, "event error of 1, end")]);
-    check(call(), [opened(), (told(), "event"), (result(), "event"), (Lost, "end")]);
+    check(call(), [opened(), (unnumbered(), "event"), (Lost, "event error of 1, end")]);
+    check(call(), [opened(), (unnumbered(), "event"), (result(), "event"), (Lost, "end")]);
     // An event with an id follows the message without one.
-    check(call(), [opened(), (told(), "event"), (event(9), "event 9"), (Lost, "seek after 9")]);
+    check(
+        call(),
+        [opened(), (unnumbered(), "event"), (event(9), "event 9"), (Lost, "seek after 9")],
+    );
 }
 
 #[test]
@@ -403,10 +406,11 @@ fn what_is_too_large_to_be_carried_ends_with_an_error_and_is_not_asked_again() {
     );
     check(listen(), [(open(Some(4)), "open"), (TooLarge, "abort, end")]);
     let mut route = RouteState::new(notification());
-    let RouteStep::Finish(told) = route.message_too_large(1_000) else {
+    let RouteStep::Finish(events) = route.message_too_large(1_000) else {
         panic!("it should be over")
     };
-    let [ReplyEvent::Answer(Answer::Refused(Refusal::Rejected(rejection)))] = &Vec::from(told)[..]
+    let [ReplyEvent::Answer(Answer::Refused(Refusal::Rejected(rejection)))] =
+        &Vec::from(events)[..]
     else {
         panic!("it should be refused")
     };
@@ -438,8 +442,8 @@ fn a_node_without_room_is_not_the_last_one_that_is_asked() {
         route.take_over_answered(Some(full)),
         TakeOverAnswer::Step(RouteStep::LocateLater)
     ));
-    let told = Vec::from(route.hold_time_over(25));
-    let [ReplyEvent::Answer(Answer::Json(json))] = &told[..] else { panic!("{told:?}") };
+    let events = Vec::from(route.hold_time_over(25));
+    let [ReplyEvent::Answer(Answer::Json(json))] = &events[..] else { panic!("{events:?}") };
     assert!(String::from_utf8_lossy(json).contains("sessions.sessions_max"));
 }
 

@@ -21,7 +21,7 @@ pub(crate) const NODES: usize = 3;
 
 /// A command to the store.
 #[derive(Clone)]
-enum Said {
+enum StoreCommand {
     Create(Record),
     Op(Op),
 }
@@ -50,8 +50,8 @@ pub(crate) struct World {
     now: Arc<AtomicU64>,
     store: Memory,
     /// The commands that changed the store, in order.
-    history: Vec<Said>,
-    late: Vec<Said>,
+    history: Vec<StoreCommand>,
+    late: Vec<StoreCommand>,
     nodes: [Node; NODES],
     failover_generation: u64,
     stabilisation: Stabilisation,
@@ -113,58 +113,58 @@ impl World {
             state: State::default(),
             status: RecordStatus::Owned,
         };
-        world.tell(Said::Create(record.clone()));
+        world.send_to_store(StoreCommand::Create(record.clone()));
         world.install(0, record, Vec::new(), 0);
         world
     }
 
     /// Sends the store a command.
-    fn tell(&mut self, said: Said) -> OpResult {
+    fn send_to_store(&mut self, command: StoreCommand) -> OpResult {
         let store = &self.store;
         let id = session();
-        let result = match said.clone() {
-            Said::Create(record) => {
+        let result = match command.clone() {
+            StoreCommand::Create(record) => {
                 OpResult::Done(store.create(&id, record, TTL).now_or_never().unwrap())
             }
-            Said::Op(Op::Append(batch)) => {
+            StoreCommand::Op(Op::Append(batch)) => {
                 OpResult::Appended(store.append(batch).now_or_never().unwrap())
             }
-            Said::Op(Op::Reassert(record, ring)) => {
+            StoreCommand::Op(Op::Reassert(record, ring)) => {
                 OpResult::Appended(store.reassert(record, ring).now_or_never().unwrap())
             }
-            Said::Op(Op::Save { token, state }) => {
+            StoreCommand::Op(Op::Save { token, state }) => {
                 OpResult::Saved(store.save(&id, token, state).now_or_never().unwrap())
             }
-            Said::Op(Op::Claim { expected, new, at }) => {
+            StoreCommand::Op(Op::Claim { expected, new, at }) => {
                 OpResult::Claimed(store.claim(&id, expected, new, at, TTL).now_or_never().unwrap())
             }
-            Said::Op(Op::Release { token, at }) => {
+            StoreCommand::Op(Op::Release { token, at }) => {
                 OpResult::Done(store.release(&id, token, at, TTL).now_or_never().unwrap())
             }
-            Said::Op(Op::End { token }) => {
+            StoreCommand::Op(Op::End { token }) => {
                 OpResult::Done(store.end(&id, token, TTL).now_or_never().unwrap())
             }
         };
-        self.history.push(said);
+        self.history.push(command);
         result
     }
 
     fn send(&mut self, op: Op, fate: Fate) -> OpResult {
         let gone = nothing(&op);
         match fate {
-            Fate::Done => self.tell(Said::Op(op)),
+            Fate::Done => self.send_to_store(StoreCommand::Op(op)),
             Fate::Lost => gone,
             Fate::Unanswered => {
-                self.tell(Said::Op(op));
+                self.send_to_store(StoreCommand::Op(op));
                 gone
             }
             Fate::Late => {
-                self.late.push(Said::Op(op));
+                self.late.push(StoreCommand::Op(op));
                 gone
             }
             Fate::Twice => {
-                self.late.push(Said::Op(op.clone()));
-                self.tell(Said::Op(op))
+                self.late.push(StoreCommand::Op(op.clone()));
+                self.send_to_store(StoreCommand::Op(op))
             }
         }
     }
@@ -227,24 +227,24 @@ impl World {
                 let entry = format!("{number} of {}", owned.ownership.token());
                 let entry = Bytes::from(entry);
                 owned.ring.push(entry.clone());
-                owned.ownership.push(number, owned.first, vec![entry]);
+                owned.ownership.push_entries(number, owned.first, vec![entry]);
             }
             Step::Trim(node) if self.acts(node) => {
                 let owned = self.nodes[node].owner.as_mut().unwrap();
                 let floor = (owned.held + 1).max(owned.first);
                 owned.ring.drain(..(floor - owned.first) as usize);
                 owned.first = floor;
-                owned.ownership.push(floor + owned.ring.len() as u64, floor, Vec::new());
+                owned.ownership.push_entries(floor + owned.ring.len() as u64, floor, Vec::new());
             }
             Step::Save(node) if self.acts(node) => {
                 let owned = self.nodes[node].owner.as_mut().unwrap();
                 owned.version += 1;
-                owned.ownership.save(State { version: owned.version, bytes: [].into() });
+                owned.ownership.save_state(State { version: owned.version, bytes: [].into() });
             }
             Step::Act(node, fate) => self.act(node, fate),
             Step::Arrive(which) if which < self.late.len() => {
-                let said = self.late.remove(which);
-                self.tell(said);
+                let command = self.late.remove(which);
+                self.send_to_store(command);
             }
             Step::Lapse(node) => self.nodes[node].lease_generation = None,
             Step::Renew(node) => {
@@ -258,11 +258,11 @@ impl World {
             Step::Failover(forgotten, order) => self.fail_over(forgotten, order),
             Step::Release(node) if self.acts(node) => {
                 let owned = self.nodes[node].owner.as_mut().unwrap();
-                owned.ownership.release();
+                owned.ownership.release_session();
                 owned.released = true;
             }
             Step::End(node) if self.acts(node) => {
-                self.nodes[node].owner.as_mut().unwrap().ownership.end();
+                self.nodes[node].owner.as_mut().unwrap().ownership.end_session();
             }
             Step::Evict if self.nodes.iter().filter(|node| node.owner.is_some()).count() == 1 => {
                 self.evict();
@@ -308,7 +308,11 @@ impl World {
         for outcome in owned.ownership.completed(&snapshot, result) {
             match outcome {
                 Outcome::Through(through) => {
-                    assert!(through >= owned.held, "{through} is told after {}", owned.held);
+                    assert!(
+                        through >= owned.held,
+                        "{through} is acknowledged after {}",
+                        owned.held
+                    );
                     owned.held = through;
                     let held = (owned.first..=through).zip(&owned.ring);
                     for (number, entry) in held {
@@ -391,8 +395,8 @@ impl World {
         // Delayed commands were sent to the former primary.
         self.late.clear();
         let kept = self.history.len().saturating_sub(forgotten);
-        for said in self.history.drain(..).take(kept).collect::<Vec<_>>() {
-            self.tell(said);
+        for command in self.history.drain(..).take(kept).collect::<Vec<_>>() {
+            self.send_to_store(command);
         }
         self.failover_generation += 1;
         self.stabilisation = Stabilisation::First;
@@ -462,8 +466,8 @@ impl World {
 
     /// No fault occurs from now on.
     pub(crate) fn calm_down(&mut self) {
-        for said in std::mem::take(&mut self.late) {
-            self.tell(said);
+        for command in std::mem::take(&mut self.late) {
+            self.send_to_store(command);
             self.check();
         }
         if self.ended {

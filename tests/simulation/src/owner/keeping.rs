@@ -92,7 +92,7 @@ impl World {
                         let tombstone =
                             Tombstone::new(id.clone(), record, Some(failover_generation), until);
                         if let Some(process) = self.processes.get_mut(&at) {
-                            process.tombstones.keep(tombstone, snapshot.now);
+                            process.tombstones.keep_tombstone(tombstone, snapshot.now);
                             if process.tombstones.is_newest_due(|_| snapshot.failover_generation) {
                                 self.write_tombstones(at);
                             }

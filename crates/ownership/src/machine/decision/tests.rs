@@ -24,7 +24,7 @@ impl Decision {
 /// Every situation, whether or not it can occur.
 fn situations() -> Vec<Situation> {
     let mut all = vec![Situation {
-        readiness: Readiness::Ready,
+        operation: OperationStatus::Ready,
         goal: Goal::Keep,
         lease: LeaseStatus::OfTheClaim,
         token: TokenStatus::OwnersToken,
@@ -40,7 +40,7 @@ fn situations() -> Vec<Situation> {
                 .collect();
         };
     }
-    vary!(readiness: Readiness::Ready, Readiness::Paused, Readiness::InFlight, Readiness::Over);
+    vary!(operation: OperationStatus::Ready, OperationStatus::Paused, OperationStatus::InFlight, OperationStatus::Over);
     vary!(goal: Goal::Keep, Goal::Release { sent: false }, Goal::Release { sent: true },
         Goal::End { release_sent: false }, Goal::End { release_sent: true });
     vary!(lease: LeaseStatus::None, LeaseStatus::OfAnotherGeneration, LeaseStatus::OfTheClaim);
@@ -68,13 +68,13 @@ fn every_situation_has_a_row_and_every_row_a_situation() {
 #[test]
 fn in_no_situation_is_done_what_must_not_be() {
     for situation in situations() {
-        let Situation { readiness, goal, lease, token, wholeness, stabilisation, .. } = situation;
+        let Situation { operation, goal, lease, token, wholeness, stabilisation, .. } = situation;
         let decision = decide(&situation);
         let is = |decisions: &[Decision]| decisions.contains(&decision);
         let sends = !is(&[Decision::Nothing, Decision::AwaitLease, Decision::AwaitStabilisation]);
         let release_sent = goal.is_release_sent() && token != TokenStatus::LateClaim;
         let forbidden = [
-            ("more than one operation", readiness != Readiness::Ready && sends),
+            ("more than one operation", operation != OperationStatus::Ready && sends),
             ("without a lease", lease == LeaseStatus::None && !release_sent && sends),
             (
                 "after a release",

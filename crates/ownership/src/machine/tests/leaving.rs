@@ -6,8 +6,8 @@ use super::*;
 fn a_session_is_released_when_all_is_held_saved_and_stable_and_then_nothing_is_done() {
     let mut fixture = fixture();
     fixture.say("a");
-    fixture.ownership.save(State { version: 1, bytes: [].into() });
-    fixture.ownership.release();
+    fixture.ownership.save_state(State { version: 1, bytes: [].into() });
+    fixture.ownership.release_session();
     fixture.does("save 1");
     fixture.completed(OpResult::Saved(Ok(1)), [Outcome::Saved(1)]);
     fixture.does("append 1a");
@@ -34,7 +34,7 @@ fn a_release_of_unknown_outcome_is_not_repeated_on_a_log_that_a_failover_cut_sho
         fixture.say("a");
         fixture.does("append 1a");
         fixture.completed(appended(1), [Outcome::Through(1)]);
-        fixture.ownership.release();
+        fixture.ownership.release_session();
         fixture.does("release 3");
         fixture.completed(OpResult::Done(Err(unavailable())), []);
         fixture.snapshot.failover_generation = 2;
@@ -53,7 +53,7 @@ fn a_release_of_unknown_outcome_is_not_repeated_on_a_log_that_a_failover_cut_sho
 #[test]
 fn a_release_of_unknown_outcome_does_not_put_off_what_a_failover_makes_an_owner_write() {
     let mut fixture = fixture();
-    fixture.ownership.release();
+    fixture.ownership.release_session();
     fixture.does("release 3");
     fixture.completed(OpResult::Done(Err(unavailable())), []);
     fixture.snapshot.failover_generation = 2;
@@ -69,7 +69,7 @@ fn a_release_of_unknown_outcome_does_not_put_off_what_a_failover_makes_an_owner_
 #[test]
 fn a_release_that_somebody_has_made_use_of_is_over() {
     let mut fixture = fixture();
-    fixture.ownership.release();
+    fixture.ownership.release_session();
     fixture.does("release 3");
     fixture.completed(OpResult::Done(Err(unavailable())), []);
     fixture.at(50).does("release 3");
@@ -80,7 +80,7 @@ fn a_release_that_somebody_has_made_use_of_is_over() {
 fn an_end_is_repeated_until_it_is_known_and_written_anew_where_it_was_forgotten() {
     let mut fixture = fixture();
     fixture.say("a");
-    fixture.ownership.end();
+    fixture.ownership.end_session();
     fixture.does("end 3");
     fixture.completed(OpResult::Done(Err(unavailable())), []);
     fixture.at(50).does("end 3");
@@ -96,7 +96,7 @@ fn an_end_during_a_reassertion_is_sent_after_it() {
     fixture.does("nothing");
     fixture.snapshot.failover_generation = 2;
     fixture.does("reassert 3 Owned 1");
-    fixture.ownership.end();
+    fixture.ownership.end_session();
     fixture.completed(OpResult::Appended(Ok(Appended { through: None })), []);
     fixture.does("end 3");
     fixture.completed(OpResult::Done(Err(Error::Ended)), [Outcome::Ended]);

@@ -44,7 +44,7 @@ fn what_is_below_the_floor_is_not_sent_and_nobody_waits_for_it() {
     let mut fixture = fixture();
     fixture.say("a");
     fixture.say("b");
-    fixture.ownership.push(3, 3, Vec::new());
+    fixture.ownership.push_entries(3, 3, Vec::new());
     fixture.does("append 3");
     fixture.completed(OpResult::Appended(Ok(Appended { through: None })), [Outcome::Through(2)]);
     fixture.does("nothing");
@@ -53,14 +53,14 @@ fn what_is_below_the_floor_is_not_sent_and_nobody_waits_for_it() {
 #[test]
 fn what_falls_below_the_floor_while_a_save_is_refused_is_not_kept() {
     let mut fixture = fixture();
-    fixture.ownership.save(state(1));
+    fixture.ownership.save_state(state(1));
     fixture.does("save 1");
     fixture.completed(OpResult::Saved(Err(unavailable())), []);
     for number in 1..=100 {
-        fixture.ownership.push(number, number, vec![Bytes::from_static(b"x")]);
+        fixture.ownership.push_entries(number, number, vec![Bytes::from_static(b"x")]);
     }
     assert_eq!(fixture.ownership.log_tail.len(), 1);
-    fixture.ownership.push(101, 101, Vec::new());
+    fixture.ownership.push_entries(101, 101, Vec::new());
     assert_eq!(fixture.ownership.log_tail.len(), 0);
     fixture.at(50).does("append 101");
     fixture.completed(OpResult::Appended(Ok(Appended { through: None })), [Outcome::Through(100)]);
@@ -76,7 +76,7 @@ fn what_falls_below_the_floor_during_an_append_is_held_with_the_next() {
     fixture.does("append 1a");
     fixture.say("b");
     fixture.say("c");
-    fixture.ownership.push(4, 3, Vec::new());
+    fixture.ownership.push_entries(4, 3, Vec::new());
     fixture.completed(appended(1), [Outcome::Through(1)]);
     fixture.does("append 3c");
     fixture.completed(appended(3), [Outcome::Through(3)]);
@@ -110,9 +110,9 @@ fn a_busy_session_is_refreshed_as_often_as_an_idle_one_and_not_with_each_append(
 #[test]
 fn only_a_newer_state_is_saved() {
     let mut fixture = fixture();
-    fixture.ownership.save(State { version: 2, bytes: [].into() });
+    fixture.ownership.save_state(State { version: 2, bytes: [].into() });
     fixture.does("save 2");
-    fixture.ownership.save(State { version: 1, bytes: [].into() });
+    fixture.ownership.save_state(State { version: 1, bytes: [].into() });
     fixture.completed(OpResult::Saved(Ok(2)), [Outcome::Saved(2)]);
     fixture.does("nothing");
 }
@@ -122,7 +122,7 @@ fn only_a_newer_state_is_saved() {
 #[test]
 fn an_entry_follows_the_state_that_changed_with_it() {
     let mut fixture = fixture();
-    fixture.ownership.save(state(1));
+    fixture.ownership.save_state(state(1));
     fixture.say("a");
     fixture.does("save 1");
     fixture.completed(OpResult::Saved(Err(unavailable())), []);
@@ -136,17 +136,17 @@ fn an_entry_follows_the_state_that_changed_with_it() {
 #[test]
 fn a_state_that_changes_all_the_time_does_not_keep_entries_from_the_log() {
     let mut fixture = fixture();
-    fixture.ownership.save(state(1));
+    fixture.ownership.save_state(state(1));
     fixture.say("a");
     fixture.does("save 1");
-    fixture.ownership.save(state(2));
+    fixture.ownership.save_state(state(2));
     fixture.say("b");
     fixture.completed(OpResult::Saved(Ok(1)), [Outcome::Saved(1)]);
     // The state before the second change.
     fixture.does("append 1a");
     fixture.completed(appended(1), [Outcome::Through(1)]);
     fixture.does("save 2");
-    fixture.ownership.save(state(3));
+    fixture.ownership.save_state(state(3));
     fixture.completed(OpResult::Saved(Ok(2)), [Outcome::Saved(2)]);
     fixture.does("append 2b");
     fixture.completed(appended(2), [Outcome::Through(2)]);

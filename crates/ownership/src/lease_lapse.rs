@@ -6,42 +6,42 @@
 
 /// Since when the owner of a session may not act.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Lapse {
+pub struct LeaseLapse {
     since: Option<u64>,
 }
 
-impl Lapse {
+impl LeaseLapse {
     /// The owner may act. Returns whether it could not before.
-    pub fn over(&mut self) -> bool {
+    pub fn end_lapse(&mut self) -> bool {
         self.since.take().is_some()
     }
 
     /// The owner may not act. Only the first call since it could act sets the time.
-    pub fn lasts(&mut self, now_ms: u64) {
+    pub fn begin_lapse(&mut self, now_ms: u64) {
         self.since.get_or_insert(now_ms);
     }
 
-    /// Until when requests wait, by the clock of [`Lapse::lasts`]. `None` if the owner may act.
-    pub fn waits_until(&self, hold_ms: u64) -> Option<u64> {
+    /// Until when requests wait, by the clock of [`LeaseLapse::begin_lapse`]. `None` if the owner may act.
+    pub fn held_until(&self, hold_ms: u64) -> Option<u64> {
         Some(self.since?.saturating_add(hold_ms))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Lapse;
+    use super::LeaseLapse;
 
     #[test]
     fn requests_wait_for_the_hold_time_since_the_owner_could_act_last() {
-        let mut lapse = Lapse::default();
-        assert_eq!(lapse.waits_until(25_000), None);
-        lapse.lasts(1_000);
-        lapse.lasts(9_000);
-        assert_eq!(lapse.waits_until(25_000), Some(26_000));
-        assert!(lapse.over());
-        assert!(!lapse.over());
-        assert_eq!(lapse.waits_until(25_000), None);
-        lapse.lasts(50_000);
-        assert_eq!(lapse.waits_until(0), Some(50_000));
+        let mut lapse = LeaseLapse::default();
+        assert_eq!(lapse.held_until(25_000), None);
+        lapse.begin_lapse(1_000);
+        lapse.begin_lapse(9_000);
+        assert_eq!(lapse.held_until(25_000), Some(26_000));
+        assert!(lapse.end_lapse());
+        assert!(!lapse.end_lapse());
+        assert_eq!(lapse.held_until(25_000), None);
+        lapse.begin_lapse(50_000);
+        assert_eq!(lapse.held_until(0), Some(50_000));
     }
 }
