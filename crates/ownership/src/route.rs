@@ -6,20 +6,19 @@
 //! stream is resumed after the last event that was forwarded. Pure decisions: the caller sends,
 //! receives and waits.
 
+mod errors;
 mod progress;
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use conversation::{Answer, Frame, Refusal};
-use protocol::{ErrorCode, Message, Rejection, RequestId, Response};
+use protocol::{ErrorCode, Rejection, RequestId};
 
+use self::errors::{BUSY, LOST, error_response, message_event, response_id};
 use self::progress::{Kind, LostEnd, Position, Progress};
 use crate::rules::rule;
 use crate::{ReplyEvent, SessionRequest};
-
-/// The error text for a request that a lost node may have carried out.
-const LOST: &str = "the node that worked on this was lost; whether it was done is not known";
 
 /// The state of one client's request on its way through the owners of its session.
 pub struct RouteState {
@@ -209,19 +208,15 @@ impl RouteState {
     /// A message of this request is too large to be sent between two nodes. A retry would fail in
     /// the same way, so there is none.
     pub fn message_too_large(&mut self, bytes_max: u64) -> RouteStep {
-        let words = format!(
-            "the request or what it returned is larger than two nodes may send to each other: \
-             cluster.message_bytes_max is {bytes_max} bytes; return less, or raise it on every \
-             node"
-        );
+        let text = errors::too_large(bytes_max);
         if self.is_open() {
-            return self.end_with(&words);
+            return self.end_with(&text);
         }
         if self.pending.is_empty() {
-            let rejection = Rejection::new(ErrorCode::Refused, words);
+            let rejection = Rejection::new(ErrorCode::Refused, text);
             return finish([ReplyEvent::Answer(Answer::Refused(Refusal::Rejected(rejection)))]);
         }
-        finish([ReplyEvent::Answer(self.errors(&words))])
+        finish([ReplyEvent::Answer(self.errors(&text))])
     }
 
     /// The stream has ended in order.
@@ -288,12 +283,7 @@ impl RouteState {
         if self.pending.is_empty() || self.kind == Kind::Initialize {
             return finish([ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))]);
         }
-        let words = format!(
-            "the node that has the session could not act on it for {held_secs} s \
-             (sessions.hold_ms): it held no lease, or the store did not confirm that it owns the \
-             session; whether this was done is not known; try again"
-        );
-        finish([ReplyEvent::Answer(self.errors(&words))])
+        finish([ReplyEvent::Answer(self.errors(&errors::lease_lost(held_secs)))])
     }
 
     /// Marks the request as one that the lost owner may have begun. A message without a request
@@ -327,8 +317,7 @@ impl RouteState {
         if self.pending.is_empty() {
             return RouteStep::LocateLater;
         }
-        let words = "the session has too much work waiting; try again later";
-        finish([ReplyEvent::Answer(self.errors(words))])
+        finish([ReplyEvent::Answer(self.errors(BUSY))])
     }
 
     /// The next owner answered the request to resume the stream with something else than a stream.
@@ -341,7 +330,7 @@ impl RouteState {
             }
             Answer::Refused(Refusal::NothingMore) => finish([]),
             // The request that was sent again is answered at once, and the head was forwarded.
-            Answer::Json(data) => finish([message(data.clone())]),
+            Answer::Json(data) => finish([message_event(data.clone())]),
             Answer::Nothing => finish([]),
             _ => self.end_lost(),
         }
@@ -356,23 +345,16 @@ impl RouteState {
         if self.pending.is_empty() {
             return [ReplyEvent::Answer(Answer::Refused(Refusal::Unavailable))].into();
         }
-        let words = if self.lacked_room {
-            format!(
-                "the owner of the session is gone, and for {secs} s no node that was asked had \
-                 room for it (sessions.sessions_max); whether this was done is not known; try again"
-            )
-        } else {
-            format!(
-                "the session could not be reached for {secs} s, and whether this was done is not \
-                 known; try again"
-            )
-        };
+        let text = if self.lacked_room { errors::no_room(secs) } else { errors::unreachable(secs) };
         if self.is_open() {
             // The client has no event id to resume with.
             let pending = std::mem::take(&mut self.pending);
-            return pending.into_iter().map(|id| message(error(id, &words))).collect();
+            return pending
+                .into_iter()
+                .map(|id| message_event(error_response(id, &text)))
+                .collect();
         }
-        [ReplyEvent::Answer(self.errors(&words))].into()
+        [ReplyEvent::Answer(self.errors(&text))].into()
     }
 
     /// No owner could take the request, for this reason. Returns the last events for the client.
@@ -428,22 +410,22 @@ impl RouteState {
     }
 
     /// Ends a stream here, with this error for each pending request.
-    fn end_with(&mut self, words: &str) -> RouteStep {
+    fn end_with(&mut self, text: &str) -> RouteStep {
         if !self.is_answered() && self.pending.is_empty() {
             return finish([ReplyEvent::Abort]);
         }
         RouteStep::Finish(
             std::mem::take(&mut self.pending)
                 .into_iter()
-                .map(|id| message(error(id, words)))
+                .map(|id| message_event(error_response(id, text)))
                 .collect(),
         )
     }
 
     /// An error as the final response to each request.
-    fn errors(&self, words: &str) -> Answer {
+    fn errors(&self, text: &str) -> Answer {
         let mut errors: Vec<Bytes> =
-            self.pending.iter().map(|id| error(id.clone(), words)).collect();
+            self.pending.iter().map(|id| error_response(id.clone(), text)).collect();
         match errors.pop() {
             Some(only) if self.kind != Kind::Batch => Answer::Json(only),
             Some(other) => {
@@ -457,22 +439,6 @@ impl RouteState {
 
 fn finish<const N: usize>(event: [ReplyEvent; N]) -> RouteStep {
     RouteStep::Finish(event.into())
-}
-
-/// The request that this message is the final response to.
-fn response_id(data: &Bytes) -> Option<RequestId> {
-    match Message::parse(data.clone()) {
-        Ok(Message::Response(response)) => response.id,
-        _ => None,
-    }
-}
-
-fn message(data: Bytes) -> ReplyEvent {
-    ReplyEvent::Frame(Frame::Message { id: None, data })
-}
-
-fn error(id: RequestId, words: &str) -> Bytes {
-    Response::error(Some(id), ErrorCode::Refused.number(), words, None).raw().clone()
 }
 
 #[cfg(test)]
