@@ -24,7 +24,7 @@ const LOST: &str = "the node that worked on this was lost; whether it was done i
 /// The error text for a request that was ended here before its client posted it again.
 const TIMED_OUT: &str = "the server took too long; the request was cancelled";
 
-/// The parts of a session that a new request goes through.
+/// The parts of a session that accept a new request.
 pub(crate) struct Admission<'a> {
     pub(crate) delivery: Delivery<'a>,
     pub(crate) link: &'a mut ServerLink,

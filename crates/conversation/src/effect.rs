@@ -1,4 +1,4 @@
-//! The effects that a session asks its caller to perform.
+//! The effects of a session, which its caller performs.
 
 use std::sync::Arc;
 

@@ -96,7 +96,7 @@ mod tests {
     use crate::step_context::step_of_part;
 
     #[test]
-    fn at_a_bound_the_oldest_result_goes() {
+    fn at_a_limit_the_oldest_result_is_dropped() {
         let limits =
             Limits { kept_results_max: 2, kept_results_bytes_max: 10, ..Limits::default() };
         let mut kept = KeptResults::default();

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn who_succeeds_itself_often_forgets_only_what_cannot_be_replayed() {
+    fn an_owner_that_often_succeeds_itself_drops_only_tags_without_replayable_entries() {
         let mut owner_tags = OwnerTags::new(A);
         for number in 0..40 {
             owner_tags.succeed(OwnerTag(100 + number), 10 + number, 30);

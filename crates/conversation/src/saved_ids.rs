@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_kept_once_and_the_oldest_goes() {
+    fn ids_are_kept_once_and_the_oldest_is_dropped() {
         let mut saved = SavedIds::default();
         for number in 0..100_i64 {
             assert!(saved.add_id(&number.into()));

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_of_a_newer_format_is_told_from_a_corrupt_one() {
+    fn a_state_of_a_newer_format_is_distinguished_from_a_corrupt_one() {
         let read = |text: &str| State::read(text.as_bytes()).err();
         assert_eq!(read(r#"{"format":1,"initialized":true}"#), None);
         assert_eq!(

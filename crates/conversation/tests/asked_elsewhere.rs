@@ -69,7 +69,7 @@ fn so_it_is_where_its_answer_became_a_stream_since() {
 
 /// Only a GET stream could deliver it, and the client never opens one.
 #[test]
-fn a_question_that_had_no_way_goes_to_the_post_of_its_call_that_comes_again() {
+fn a_server_request_without_a_route_is_sent_on_its_call_that_is_posted_again() {
     let mut world = harmless();
     let lost = world.call(1);
     let other = world.call(2);

@@ -300,7 +300,7 @@ fn the_draft_checks_mirrored_headers_and_parameters_and_older_revisions_do_not()
 }
 
 #[test]
-fn a_server_that_answers_twice_or_what_nobody_asked_changes_nothing() {
+fn second_and_unrequested_responses_of_a_server_change_nothing() {
     let mut world = live();
     let sink = world.call(1);
     world.answer(1, "first");

@@ -32,7 +32,7 @@ fn both_wait(world: &mut World, first: SinkId, second: SinkId) {
 }
 
 #[test]
-fn a_cancellation_that_comes_twice_is_acknowledged_when_the_first_is_held() {
+fn a_repeated_cancellation_is_acknowledged_when_the_log_holds_the_first() {
     let mut world = harmless(NEW);
     world.call(1);
     world.progress(1, 1);
@@ -42,7 +42,7 @@ fn a_cancellation_that_comes_twice_is_acknowledged_when_the_first_is_held() {
 }
 
 #[test]
-fn so_is_one_of_a_member_of_a_batch_and_one_that_comes_in_a_batch() {
+fn so_is_the_cancellation_of_a_batch_member_and_one_within_a_batch() {
     let mut world = harmless("2025-03-26");
     let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","_meta":{"progressToken":1}}},{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t"}}]"#;
     world.post(batch);

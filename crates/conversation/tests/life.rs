@@ -209,7 +209,7 @@ fn an_idle_session_ends_and_one_that_listens_does_not() {
 }
 
 #[test]
-fn a_client_that_never_says_initialized_is_not_waited_for() {
+fn a_session_whose_client_never_sends_initialized_ends() {
     let mut world = World::new(Limits::default());
     world.initialize(NEW, "{}");
     world.wait(60_000);
@@ -239,7 +239,7 @@ fn on_a_duplex_transport_everything_goes_through_the_one_pipe_and_ends_with_it()
 }
 
 #[test]
-fn a_node_that_stops_leaves_nobody_without_a_word() {
+fn a_node_that_stops_gives_every_request_a_final_response() {
     let mut world = live();
     let (held, streamed, standalone) = (world.call(1), world.call(2), world.listen(None));
     world.progress(2, 1);

@@ -31,7 +31,7 @@ fn a_request_posted_again_while_it_runs_is_answered_there() {
 }
 
 #[test]
-fn a_request_posted_again_that_nobody_knows_runs_only_if_that_does_no_harm() {
+fn an_unknown_request_that_is_posted_again_runs_only_if_that_does_no_harm() {
     let mut world = World::with(Limits::default(), Rerun::Never, None).alive(NEW, ELICITS);
     world.call(1);
     world.restore(0);
@@ -96,7 +96,7 @@ fn a_request_posted_again_after_it_was_cancelled_is_not_run() {
 }
 
 #[test]
-fn a_cancellation_that_comes_late_is_accepted_when_the_final_response_is_held() {
+fn a_late_cancellation_is_accepted_when_the_log_holds_the_final_response() {
     let mut world = harmless();
     world.call(1);
     world.progress(1, 1);
@@ -110,7 +110,7 @@ fn a_cancellation_that_comes_late_is_accepted_when_the_final_response_is_held() 
 }
 
 #[test]
-fn initialized_posted_again_is_said_to_the_server_once() {
+fn initialized_posted_again_is_sent_to_the_server_once() {
     let mut world = live();
     let again = world.post_again(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
     assert!(accepted(&world, again));

@@ -146,7 +146,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_client_that_comes_back_gets_everything_once(
+    fn a_client_that_resumes_gets_every_message_once(
         acts in acts(),
         revision in prop::sample::select(vec!["2025-03-26", "2025-06-18", "2025-11-25"]),
         prompt in any::<bool>(),
@@ -155,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn every_bound_holds_and_nobody_is_left_without_a_final_response(
+    fn every_limit_holds_and_every_request_gets_a_final_response(
         acts in acts(),
         revision in prop::sample::select(vec!["2025-03-26", "2025-06-18", "2025-11-25"]),
         prompt in any::<bool>(),
@@ -183,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_owns_a_session_every_bound_holds_and_nobody_is_left_without_a_final_response(
+    fn with_changing_owners_every_limit_holds_and_every_request_gets_a_final_response(
         acts in acts_and_deaths(),
         prompt in any::<bool>(),
         rerun in prop::sample::select(vec![Rerun::Annotated, Rerun::Always, Rerun::Never]),
@@ -193,7 +193,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_as_an_event_id_is_refused_or_one_that_was_told(text in "[0-9a-f.\\-]{0,60}|.{0,80}") {
+    fn any_text_as_an_event_id_is_refused_or_was_sent(text in "[0-9a-f.\\-]{0,60}|.{0,80}") {
         let mut world = World::live("2025-11-25", wide());
         let sink = world.listen_text(Some(text));
         prop_assert!(matches!(world.connections[&sink].answer, Some(Answer::Refused(_))));

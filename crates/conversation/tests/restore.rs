@@ -14,18 +14,18 @@ pub(crate) const ELICITS: &str = r#"{"sampling":{},"elicitation":{},"roots":{}}"
 
 /// The link opens at a new owner, and its server answers the handshake.
 pub(crate) fn start(world: &mut World) {
-    assert!(world.link_open, "nobody asked for the server");
+    assert!(world.link_open, "the link was not requested");
     world.shake();
 }
 
-/// The server answers our own request for its list of tools; `t` is read-only.
+/// The server answers the session's own request for its list of tools; `t` is read-only.
 pub(crate) fn list_tools(world: &mut World) {
     let lists = |message: &&Message| {
         matches!(message, Message::Request(request)
             if request.method == Method::ToolsList && request.id.to_string().starts_with("roundhouse:"))
     };
     let Some(Message::Request(list)) = world.sent.iter().rev().find(lists).cloned() else {
-        panic!("nobody asked for the tools")
+        panic!("the tools were not requested")
     };
     let tools = br#"{"tools":[{"name":"t","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}]}"#;
     world.send_from_server(Response::result(list.id, tools));
@@ -36,7 +36,7 @@ pub(crate) fn called(world: &World) -> usize {
 }
 
 #[test]
-fn a_call_that_may_have_been_done_ends_with_an_error_that_says_so() {
+fn a_call_that_may_have_been_done_ends_with_an_error_that_states_it() {
     let mut world = World::with(Limits::default(), Rerun::Never, None).alive(NEW, ELICITS);
     let first = world.call(1);
     world.progress(1, 1);
@@ -69,7 +69,7 @@ fn a_call_that_may_be_done_twice_runs_again_on_its_stream_and_its_progress_rises
 }
 
 #[test]
-fn a_tool_that_nobody_knows_is_looked_up_before_it_is_called_again() {
+fn an_unknown_tool_is_looked_up_before_it_is_called_again() {
     let mut world = live();
     let first = world.call(1);
     world.progress(1, 1);
@@ -95,12 +95,12 @@ fn a_call_that_asked_its_client_something_is_not_run_again_and_its_question_is_w
     let second = world.listen(Some(cut_at));
     assert_eq!(world.gist(second), ["notifications/cancelled", "1 error -32000"]);
     let late = world.post(&format!(r#"{{"jsonrpc":"2.0","id":"{question}","result":{{}}}}"#));
-    assert!(accepted(&world, late), "it is taken, and goes nowhere");
+    assert!(accepted(&world, late), "it is accepted, and sent nowhere");
     assert!(!world.sent_methods().contains(&"response what".to_owned()));
 }
 
 #[test]
-fn a_final_response_that_the_log_holds_is_told_and_nothing_is_run_again() {
+fn a_final_response_in_the_log_is_sent_and_no_call_is_run_again() {
     let mut world = harmless();
     let first = world.call(1);
     world.progress(1, 1);
@@ -177,7 +177,7 @@ fn the_number_of_a_lost_stream_never_leads_to_another_owners_stream() {
 }
 
 #[test]
-fn a_standalone_stream_of_which_something_was_lost_is_begun_anew() {
+fn a_standalone_stream_that_lost_events_is_replaced_by_a_new_one() {
     let mut world = live();
     let first = world.listen(None);
     for _ in 0..3 {
@@ -192,7 +192,7 @@ fn a_standalone_stream_of_which_something_was_lost_is_begun_anew() {
 }
 
 #[test]
-fn a_standalone_stream_goes_on_at_another_owner() {
+fn a_standalone_stream_continues_at_another_owner() {
     let mut world = live();
     let first = world.listen(None);
     let cut_at = cursor(&world, first);
@@ -243,7 +243,7 @@ fn what_changes_a_session_is_answered_when_it_is_held() {
 }
 
 #[test]
-fn what_is_not_held_when_the_session_ends_is_not_told_to_be_done() {
+fn a_change_that_the_store_lacks_at_the_end_is_not_acknowledged() {
     let mut world = live();
     let call = world.call(1);
     world.wait(300);
@@ -315,7 +315,7 @@ pub(crate) const POSTED: &str =
     r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
 
 #[test]
-fn a_session_that_reclaims_itself_goes_on_under_another_owner_tag() {
+fn a_session_that_reclaims_itself_continues_under_another_owner_tag() {
     let mut world = live();
     let first = world.call(1);
     world.progress(1, 1);
@@ -490,7 +490,7 @@ fn what_another_version_wrote_is_unreadable_and_never_a_panic() {
 }
 
 #[test]
-fn what_a_lost_standalone_stream_asked_is_withdrawn_where_its_client_comes_back() {
+fn server_requests_of_a_lost_standalone_stream_are_withdrawn_on_resume() {
     let mut world = live();
     let first = world.listen(None);
     let request = Request::new("lost".into(), Method::RootsList, None);
@@ -503,7 +503,7 @@ fn what_a_lost_standalone_stream_asked_is_withdrawn_where_its_client_comes_back(
 }
 
 #[test]
-fn a_list_of_tools_that_never_comes_is_not_waited_for_for_ever() {
+fn a_missing_list_of_tools_is_not_waited_for_for_ever() {
     let limits = Limits { request_secs: 10, ..Limits::default() };
     let mut world = World::with(limits, Rerun::Annotated, None).alive(NEW, ELICITS);
     world.call(1);

@@ -56,7 +56,7 @@ fn a_streamed_result_above_the_log_bound_arrives_with_default_settings() {
 }
 
 #[test]
-fn a_large_result_of_a_client_that_is_away_waits_for_it_and_then_goes() {
+fn a_large_result_waits_for_its_disconnected_client_and_is_then_dropped() {
     let mut world = World::live(NEW, small());
     let sink = stream(&mut world, 1);
     let cut_at = cursor(&world, sink);
@@ -237,7 +237,7 @@ fn a_get_stream_that_cannot_be_written_gets_its_head() {
 }
 
 #[test]
-fn a_result_that_came_without_an_id_is_replayed_only_to_who_comes_back() {
+fn a_result_sent_without_an_id_is_replayed_only_to_a_client_that_resumes() {
     let mut world = World::live(NEW, Limits::default());
     let sink = stream(&mut world, 1);
     let cut_at = cursor(&world, sink);
@@ -308,7 +308,7 @@ fn runs(world: &World) -> usize {
 }
 
 #[test]
-fn a_result_whose_connection_was_lost_is_given_to_the_post_that_comes_again() {
+fn a_result_whose_connection_was_lost_answers_the_repeated_post() {
     let mut world = World::live(NEW, Limits::default());
     let lost = world.call(1);
     world.hang_up(lost);

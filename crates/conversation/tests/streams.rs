@@ -154,7 +154,7 @@ fn what_was_trimmed_ends_its_request_with_an_error_and_is_never_skipped() {
 }
 
 #[test]
-fn a_trimmed_standalone_stream_goes_on_and_says_what_to_ask_anew() {
+fn a_trimmed_standalone_stream_continues_and_notifies_what_to_list_again() {
     let limits = Limits { log_events_max: 3, ..Limits::default() };
     let mut world = World::live(NEW, limits);
     let first = world.listen(None);
@@ -208,7 +208,7 @@ fn list_changes_never_go_with_an_answer_nor_answers_on_a_standalone_stream() {
 }
 
 #[test]
-fn what_comes_while_nobody_listens_waits_for_the_next_who_does() {
+fn messages_without_a_listening_client_wait_for_the_next_one() {
     let mut world = live();
     world.send_from_server(Notification::new(Method::ToolsListChanged, None));
     let sink = world.listen(None);

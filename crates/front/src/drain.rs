@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_over_when_nobody_is_here_and_nobody_came_for_a_moment() {
+    async fn a_drain_is_over_when_no_request_is_open_and_none_has_arrived_for_a_moment() {
         check(&[], 1_000).await;
         check(&[(0, 5_000)], 6_000).await;
         check(&[(0, 5_000), (5_500, 10)], 7_000).await;

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loopback_listener_takes_local_pages_on_any_port_and_nobody_elses() {
+    fn a_loopback_listener_allows_only_local_pages_on_any_port() {
         let gate = gate("127.0.0.1:0", |_| {});
         for local in [
             "http://localhost",

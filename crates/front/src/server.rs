@@ -109,8 +109,8 @@ fn client_server(
             .keep_alive(keep_alive)
             .client_request_timeout(limits.head_timeout)
             .client_disconnect_timeout(LINGER)
-            // A client that closes its half counts as gone. Otherwise the server would notice
-            // that the reader of an SSE stream is gone only at its next write to the stream.
+            // A client that closes its half counts as disconnected. Otherwise the server would
+            // detect the disconnect of an SSE client only at its next write to the stream.
             .h1_allow_half_closed(false)
             .graceful_shutdown_signal(move || {
                 let stopping = stopping.clone();

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_has_not_noticed_that_its_link_was_reset_lives() {
+    fn a_node_that_has_not_detected_the_reset_of_its_link_is_not_dead() {
         assert_eq!(found_dead(false, &[700, 1_700, 2_700, 3_700, 4_700], 2_000, 5_000), None);
     }
 
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_never_told_of_the_link_is_no_proof_but_a_renewal_that_is_overdue_is() {
+    fn a_lease_that_never_listed_the_link_is_no_proof_but_an_overdue_renewal_is() {
         assert_eq!(found_dead(true, &[], 0, 5_000), Some(1_500));
     }
 

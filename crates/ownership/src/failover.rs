@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(claimable(&tracker, 22_500), (3, 3));
     }
 
-    /// Where only the leases stabilise anew, others may have claimed the session before.
+    /// If only the leases stabilise again, others may have claimed the session before.
     #[test]
     fn a_failover_of_other_slots_makes_nothing_unclaimable() {
         let mut tracker = tracker();

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_bound_the_oldest_goes_and_all_others_are_found_in_pieces() {
+    fn at_the_limit_the_oldest_is_dropped_and_the_others_are_due_in_pieces() {
         let mut tombstones = Tombstones::default();
         let mut keep = |number| tombstones.keep_tombstone(tombstone(number, Some(1), 60_000), 0);
         assert!((0..KEPT_MAX).all(|number| keep(number) == KeepOutcome::WithRoom));

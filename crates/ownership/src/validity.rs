@@ -134,7 +134,7 @@ impl LeaseValidity {
     }
 
     /// The generation of the lease, while the node may act. What was claimed in an earlier
-    /// generation is claimed anew before anything is done for it.
+    /// generation is claimed again before the node acts for it.
     pub fn generation_if_valid(&self, now_ms: u64) -> Option<u64> {
         // In this order: a new end is stored only after the new generation is.
         let is_valid = now_ms < self.until_ms.load(Ordering::Acquire)

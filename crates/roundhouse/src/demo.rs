@@ -81,14 +81,14 @@ mod tests {
 
     #[cfg(not(feature = "demo"))]
     #[test]
-    fn without_the_demo_nothing_said_is_a_problem_that_names_the_remedies() {
+    fn without_the_demo_a_missing_configuration_is_a_problem_that_names_the_remedies() {
         let problem = settings(None, &[], &none()).unwrap_err().to_string();
         assert!(problem.contains("serve -- COMMAND") && problem.contains("--config"), "{problem}");
     }
 
     #[cfg(feature = "demo")]
     #[test]
-    fn nothing_said_means_the_built_in_demo() {
+    fn without_a_configuration_the_built_in_demo_is_served() {
         let settings = settings(None, &[], &none()).unwrap();
         let BackendSettings::Native(native) = &settings.tenants[NAME].backends["built-in"] else {
             panic!("not native")

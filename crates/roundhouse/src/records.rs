@@ -29,7 +29,7 @@ impl Records {
             Some((scheme, _)) if scheme.starts_with("redis") => {
                 // The error of the Redis client names the problem and repeats no secret.
                 let redis = store::redis::Redis::open(redis(settings, scheme)?)
-                    .map_err(|invalid| format!("`store.url` and its like: {invalid}"))?;
+                    .map_err(|invalid| format!("settings of Redis: {invalid}"))?;
                 Ok(Self { store: Arc::new(redis), shared: true })
             }
             Some((scheme, _)) => Err(format!(
@@ -45,7 +45,7 @@ impl Records {
 fn redis(written: &StoreSettings, scheme: &str) -> Result<store::redis::Settings, String> {
     if !written.tls.is_empty() && !scheme.starts_with("rediss") {
         return Err(
-            "`store.tls` is set, but `store.url` asks for no TLS; begin it with rediss, or leave \
+            "`store.tls` is set, but the scheme of `store.url` is not for TLS; begin it with rediss, or leave \
              `store.tls` out"
                 .into(),
         );

@@ -25,7 +25,7 @@ fn named(tenant: &'static str) -> Roundhouse {
 }
 
 #[tokio::test]
-async fn nodes_live_side_by_side_and_know_only_their_own_tenants() -> Result<()> {
+async fn nodes_of_one_process_serve_only_their_own_tenants() -> Result<()> {
     let (one, other) = (named("one").start().await?, named("other").start().await?);
     assert_ne!(one.address(), other.address());
     let client = Client::initialize(&one.url("one")).await?;
@@ -77,7 +77,7 @@ async fn settings_may_name_a_handler_that_the_program_brings() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_why() {
+async fn a_node_that_cannot_start_names_the_reason() {
     let refused = named("Not A Name").start().await.unwrap_err().to_string();
     assert!(refused.contains("Not A Name"), "{refused}");
     let refused = named("one").listen("localhost").start().await.unwrap_err().to_string();

@@ -271,7 +271,7 @@ fn a_second_signal_ends_a_node_that_still_waits_for_a_call() {
 }
 
 #[test]
-fn a_signal_that_is_told_twice_still_ends_the_node_in_order() {
+fn a_repeated_signal_still_ends_the_node_in_order() {
     let mut node = Serving::start(&[]);
     let line = node.line();
     assert!(line.ends_with("/demo/mcp"), "{line}");
@@ -330,7 +330,7 @@ fn a_taken_port_is_named_with_the_setting_that_moves_it() {
 }
 
 #[test]
-fn check_says_what_a_file_sets_up() {
+fn check_prints_what_a_file_configures() {
     let file = file(&tenant("acme"));
     let (code, stdout, stderr) = run_to_exit(&["check", file.path().to_str().unwrap()]);
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
@@ -423,7 +423,7 @@ fn stdio_serves_a_tenant_with_nothing_but_mcp_on_standard_output() {
 }
 
 #[test]
-fn stdio_without_such_a_tenant_says_which_there_are() {
+fn stdio_with_an_unknown_tenant_lists_the_known_ones() {
     let (code, stdout, stderr) = run_to_exit(&["stdio", "--tenant", "nope"]);
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
     assert!(stderr.contains("no tenant `nope`; there is: `demo`"), "{stderr}");

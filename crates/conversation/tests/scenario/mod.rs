@@ -451,7 +451,7 @@ impl Scenario {
             if connection.answer == Some(Answer::Refused(Refusal::UnknownEvent)) {
                 // Its tombstone was dropped too, after the time for which events are kept.
                 let old = self.world.connections[&post].since.plus(replay) <= self.world.now;
-                assert!(old, "an event that was told is not known any more");
+                assert!(old, "an event that was sent is not known any more");
                 received.complete = false;
                 break;
             }

@@ -441,7 +441,7 @@ impl World {
             // A tombstone that expired is still in the log until the log is trimmed.
             let forgotten = |line: &&str| line.contains(" was: ") && !known.contains(*line);
             let outline: Vec<_> = outline.lines().filter(|line| !forgotten(line)).collect();
-            assert_eq!(outline, known.lines().collect::<Vec<_>>(), "the log says the same");
+            assert_eq!(outline, known.lines().collect::<Vec<_>>(), "the log has the same state");
         }
         if self.prompt_log {
             self.acknowledge();
@@ -455,7 +455,7 @@ impl World {
     fn perform(&mut self, effect: Effect) {
         let answers =
             matches!(effect, Effect::Answer { answer: Answer::Refused(_) | Answer::Ended, .. });
-        assert!(self.over.is_none() || answers, "nothing comes after the end: {effect:?}");
+        assert!(self.over.is_none() || answers, "no effect follows the end: {effect:?}");
         match effect {
             Effect::Answer { sink, answer } => {
                 let connection = self.connection(sink);

@@ -226,7 +226,7 @@ impl Ownership {
     }
 }
 
-/// Has the store said what is the case?
+/// Is the answer definite?
 fn is_known(error: &Error) -> bool {
     !matches!(error, Error::Unavailable(_))
 }

@@ -1,4 +1,4 @@
-//! The store operations that an [`Ownership`](super::Ownership) asks for.
+//! The store operations that an [`Ownership`](super::Ownership) returns.
 
 use crate::{Batch, Expected, Owner, PrimaryId, Record, State, Token};
 

@@ -139,7 +139,7 @@ impl Fixture {
 }
 
 #[test]
-fn what_the_store_forgot_is_written_anew_at_once_from_everything_that_can_be_replayed() {
+fn what_the_store_lost_is_reasserted_at_once_with_every_replayable_entry() {
     for forgot in [Error::Missing, Error::Hole { last: None }, fenced(1, 11, OTHER)] {
         let mut fixture = fixture();
         for entry in ["a", "b"] {
@@ -176,7 +176,7 @@ fn a_failover_makes_the_owner_write_everything_anew_before_it_is_asked_to() {
 }
 
 #[test]
-fn after_a_lapse_the_session_is_claimed_anew_before_anything_is_done_for_it() {
+fn after_a_lapse_the_session_is_claimed_again_before_the_owner_acts() {
     let mut fixture = fixture();
     fixture.say("a");
     fixture.snapshot.lease_generation = None;
@@ -211,7 +211,7 @@ fn a_session_that_is_missing_after_a_lapse_is_over() {
 }
 
 #[test]
-fn a_session_that_a_failover_made_missing_is_written_anew_after_a_lapse_too() {
+fn a_session_that_a_failover_lost_is_reasserted_after_a_lapse_too() {
     let mut fixture = fixture();
     fixture.does("nothing");
     fixture.snapshot.lease_generation = Some(1);
@@ -345,7 +345,7 @@ fn a_failover_ends_the_wait_for_another_attempt() {
 }
 
 #[test]
-fn an_owner_that_cannot_write_anew_acts_only_once_the_store_says_that_it_names_that_owner() {
+fn an_owner_that_cannot_reassert_acts_only_once_the_store_names_it() {
     let mut fixture = fixture();
     fixture.does("nothing");
     (fixture.snapshot.failover_generation, fixture.snapshot.stabilisation) =
@@ -473,7 +473,7 @@ fn an_owner_that_may_have_been_replaced_in_a_former_failover_asks_before_it_writ
 }
 
 #[test]
-fn an_owner_that_wrote_anew_after_it_sent_a_claim_acts_only_under_the_token_of_that() {
+fn an_owner_that_reasserted_after_sending_a_claim_acts_only_under_the_claimed_token() {
     let mut fixture = fixture();
     fixture.does("nothing");
     (fixture.snapshot.failover_generation, fixture.snapshot.stabilisation) =

@@ -201,7 +201,7 @@ fn a_batch_that_may_have_been_done_in_part_ends_with_errors() {
 }
 
 #[test]
-fn a_stream_goes_on_after_the_last_event_that_passed_and_its_head_passes_once() {
+fn a_stream_continues_after_the_last_forwarded_event_and_its_head_is_forwarded_once() {
     check(
         call(),
         [
@@ -307,7 +307,7 @@ fn a_client_that_got_a_message_without_an_id_does_not_get_it_again() {
 }
 
 #[test]
-fn a_head_without_an_id_keeps_nobody_from_asking_again() {
+fn a_head_without_an_id_does_not_prevent_a_repeated_request() {
     let json = || {
         let result = br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"x"}}"#;
         Happens::Received(ReplyEvent::Answer(Answer::Json(Bytes::from_static(result))))
@@ -341,7 +341,7 @@ fn a_resumed_stream_whose_end_was_lost_ends() {
 }
 
 #[test]
-fn a_stream_that_nobody_knows_any_more_ends_with_an_error_for_what_it_owes() {
+fn an_unknown_stream_ends_with_an_error_for_each_pending_request() {
     for gone in [Refusal::UnknownEvent, Refusal::UnknownSession] {
         check(
             call(),
@@ -460,7 +460,7 @@ fn whoever_waited_for_too_long_gets_an_answer_that_it_can_use() {
 }
 
 #[test]
-fn a_node_that_leaves_ends_what_its_client_comes_back_to() {
+fn a_node_that_leaves_ends_streams_that_clients_resume() {
     for request in [call(), listen()] {
         let opened = [(open(Some(4)), "open"), (cursor(4), "cursor 4")];
         let leaves = [(Leaves, "retry(700), end")];

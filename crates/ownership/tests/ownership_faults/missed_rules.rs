@@ -40,7 +40,7 @@ fn broken_promise(rules: RuleSet, steps: Vec<Step>) -> Option<String> {
 /// Panics if this schedule violates no invariant without the rule.
 pub(crate) fn assert_missed(rule: Rule, steps: &[Step]) {
     let rules = RuleSet::default().without(rule);
-    assert!(broken_promise(rules, steps.to_vec()).is_some(), "nothing misses {rule:?}");
+    assert!(broken_promise(rules, steps.to_vec()).is_some(), "{rule:?} is not needed");
 }
 
 /// The first of a fixed sequence of schedules that violates an invariant with these rules.
@@ -58,6 +58,6 @@ fn each_rule_is_missed_by_somebody() {
     let is_missed =
         |rule: &&Rule| first_broken(RuleSet::default().without(**rule), LIVES).is_some();
     let needless: Vec<_> = MISSED.iter().filter(|rule| !is_missed(rule)).collect();
-    assert!(needless.is_empty(), "nobody misses {needless:?}");
+    assert!(needless.is_empty(), "not needed: {needless:?}");
     assert_eq!(first_broken(RuleSet::default(), LIVES), None);
 }

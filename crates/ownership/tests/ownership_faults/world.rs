@@ -331,10 +331,7 @@ impl World {
                     let is_whole =
                         owned.ownership.failover_generation() == self.failover_generation;
                     let may_be_over = (lapsed || is_repeated) && is_whole;
-                    assert!(
-                        record.is_some() || may_be_over,
-                        "what the store forgot is written anew"
-                    );
+                    assert!(record.is_some() || may_be_over, "what the store lost is re-asserted");
                     let is_own = record.as_ref().is_some_and(|record| {
                         record.owner.node.0 == node as u64 && record.status == RecordStatus::Owned
                     });

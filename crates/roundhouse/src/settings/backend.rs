@@ -11,7 +11,7 @@ use super::shape::Shape;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum BackendSettings {
-    /// A program that speaks MCP over its standard input and output.
+    /// A program that serves MCP over its standard input and output.
     Stdio(StdioSettings),
     /// A handler that is part of this program.
     Native(NativeSettings),

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_that_is_near_to_nothing_is_told_what_is_known() {
+    fn an_unknown_key_that_resembles_none_gets_the_list_of_known_ones() {
         let refusal = refusal("[store]\ncolour = 'red'", &[]);
         assert!(refusal.contains("unknown key `store.colour`"), "{refusal}");
         assert!(refusal.contains("known here: `append_window_ms`, `batch_bytes_max`"), "{refusal}");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_goes_over_the_file() {
+    fn the_environment_overrides_the_file() {
         let toml = "[sessions]\nidle_secs = 10\nkeepalive_secs = 7";
         let variables = [
             ("ROUNDHOUSE__SESSIONS__IDLE_SECS", "20"),
@@ -173,7 +173,7 @@ mod tests {
             ("ROUNDHOUSE__TENANTS__ACME__BACKENDS__FILES__KIND", "stdio"),
             ("ROUNDHOUSE__TENANTS__ACME__BACKENDS__FILES__COMMAND", "ls"),
             ("ROUNDHOUSE__TENANTS__ACME__BACKENDS__FILES__ENV__API_KEY", "12"),
-            ("ROUNDHOUSE_GUARD", "not ours to read"),
+            ("ROUNDHOUSE_GUARD", "not a setting"),
         ];
         let settings = read(toml, &variables).unwrap();
         assert_eq!(settings.sessions.session.idle_secs, 20);

@@ -77,7 +77,7 @@ fn a_release_that_somebody_has_made_use_of_is_over() {
 }
 
 #[test]
-fn an_end_is_repeated_until_it_is_known_and_written_anew_where_it_was_forgotten() {
+fn an_end_is_retried_until_it_is_known_and_reasserted_if_it_was_lost() {
     let mut fixture = fixture();
     fixture.say("a");
     fixture.ownership.end_session();

@@ -7,7 +7,7 @@ fn state(version: u64) -> State {
 }
 
 #[test]
-fn what_comes_while_one_batch_is_under_way_goes_with_the_next() {
+fn entries_that_arrive_while_a_batch_is_in_flight_are_in_the_next_one() {
     let mut fixture = fixture();
     fixture.does("nothing");
     fixture.say("a");
@@ -40,7 +40,7 @@ fn what_has_an_unknown_outcome_is_sent_again_whole_and_more_and_more_rarely() {
 }
 
 #[test]
-fn what_is_below_the_floor_is_not_sent_and_nobody_waits_for_it() {
+fn entries_below_the_floor_are_not_sent_and_not_waited_for() {
     let mut fixture = fixture();
     fixture.say("a");
     fixture.say("b");
