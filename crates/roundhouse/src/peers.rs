@@ -75,7 +75,8 @@ async fn watch(cluster: Cluster, readiness: Readiness) {
         match (could_act, can_act) {
             (true, false) => {
                 tracing::warn!(
-                    "{REASON}; sessions of this node wait until the lease is renewed; check that the store can be reached"
+                    "{REASON}; sessions of this node wait until the lease is renewed; check that the \
+                     store can be reached"
                 );
                 readiness.hold(REASON);
             }

@@ -28,8 +28,10 @@ impl Records {
             Some(("memory", "")) => Ok(Self { store: Arc::new(Memory::default()), shared: false }),
             Some((scheme, _)) if scheme.starts_with("redis") => {
                 // The error of the Redis client names the problem and repeats no secret.
-                let redis = store::redis::Redis::open(redis(settings, scheme)?)
-                    .map_err(|invalid| format!("settings of Redis: {invalid}"))?;
+                let redis =
+                    store::redis::Redis::open(redis(settings, scheme)?).map_err(|invalid| {
+                        format!("`store.url` or another setting of Redis: {invalid}")
+                    })?;
                 Ok(Self { store: Arc::new(redis), shared: true })
             }
             Some((scheme, _)) => Err(format!(
@@ -45,8 +47,8 @@ impl Records {
 fn redis(written: &StoreSettings, scheme: &str) -> Result<store::redis::Settings, String> {
     if !written.tls.is_empty() && !scheme.starts_with("rediss") {
         return Err(
-            "`store.tls` is set, but the scheme of `store.url` is not for TLS; begin it with rediss, or leave \
-             `store.tls` out"
+            "`store.tls` is set, but the scheme of `store.url` is not for TLS; begin it with rediss, \
+             or leave `store.tls` out"
                 .into(),
         );
     }
