@@ -55,7 +55,6 @@ const REPLACED: &[&str] = &[
 
 /// Where one of these stands for something else, or awaits its rename: a file, and the word.
 const ALLOWED: &[(&str, &str)] = &[
-    ("crates/conversation/tests/scenario/mod.rs", "Told"),
     // The trait of the parser.
     ("tests/tests/workspace/structure.rs", "Visit"),
 ];

@@ -60,12 +60,12 @@ pub(crate) struct Collecting {
     /// The limit of a body that is for a session.
     pub(crate) of_session: Bound,
     /// The limit of the body of a POST without a session id.
-    pub(crate) of_none: Bound,
+    pub(crate) of_initialize: Bound,
     /// How long a body may take to arrive.
     pub(crate) wait: Duration,
     /// The bytes by which all unfinished bodies of the node may still grow. Without this limit,
     /// every connection could hold as much memory as one body may have.
-    pub(crate) room: Arc<AtomicUsize>,
+    pub(crate) bytes_left: Arc<AtomicUsize>,
 }
 
 /// A first piece of at most this size is not counted: a connection has a buffer of about that
@@ -74,35 +74,36 @@ const SMALL_BYTES: usize = 8 << 10;
 
 /// How long a body waits for memory where a refusal would make its client end the session, and
 /// the interval between two attempts.
-const ROOM_PATIENCE: Duration = Duration::from_secs(5);
-const ROOM_AGAIN: Duration = Duration::from_millis(20);
+const MEMORY_WAIT: Duration = Duration::from_secs(5);
+const MEMORY_RETRY: Duration = Duration::from_millis(20);
 
 /// The memory that one unfinished body has reserved; released on drop.
-struct Share<'a> {
-    room: &'a AtomicUsize,
+struct MemoryShare<'a> {
+    bytes_left: &'a AtomicUsize,
     bytes: usize,
     /// How long the body may still wait for memory. Meanwhile its client cannot send more.
-    patience: Duration,
+    wait_left: Duration,
 }
 
-impl Share<'_> {
+impl MemoryShare<'_> {
     async fn grow(&mut self, bytes: usize) -> Result<(), Uncollected> {
-        let smaller = |room: usize| room.checked_sub(bytes);
-        while self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, smaller).is_err() {
-            self.patience = self.patience.checked_sub(ROOM_AGAIN).ok_or(Uncollected::TooMany)?;
-            tokio::time::sleep(ROOM_AGAIN).await;
+        let smaller = |bytes_left: usize| bytes_left.checked_sub(bytes);
+        while self.bytes_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, smaller).is_err() {
+            self.wait_left =
+                self.wait_left.checked_sub(MEMORY_RETRY).ok_or(Uncollected::TooMany)?;
+            tokio::time::sleep(MEMORY_RETRY).await;
         }
         self.bytes += bytes;
         Ok(())
     }
 }
 
-impl Drop for Share<'_> {
+impl Drop for MemoryShare<'_> {
     fn drop(&mut self) {
         if self.bytes == 0 {
             return;
         }
-        self.room.fetch_add(self.bytes, Ordering::Relaxed);
+        self.bytes_left.fetch_add(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -113,12 +114,13 @@ pub(crate) async fn collect(
     announced: Option<u64>,
     how: &Collecting,
     bound: Bound,
-    patient: bool,
+    waits_for_memory: bool,
 ) -> Result<Bytes, Uncollected> {
     if announced.is_some_and(|bytes| bytes > bound.bytes_max as u64) {
         return Err(bound.exceeded());
     }
-    let gathered = tokio::time::timeout(how.wait, gather(payload, how, bound, patient)).await;
+    let gathered =
+        tokio::time::timeout(how.wait, gather(payload, how, bound, waits_for_memory)).await;
     gathered.unwrap_or(Err(Uncollected::TooSlow))
 }
 
@@ -126,15 +128,15 @@ async fn gather(
     payload: &mut Payload,
     how: &Collecting,
     bound: Bound,
-    patient: bool,
+    waits_for_memory: bool,
 ) -> Result<Bytes, Uncollected> {
     let Some(first) = next(payload).await else { return Ok(Bytes::new()) };
     let first = first?;
     if first.len() > bound.bytes_max {
         return Err(bound.exceeded());
     }
-    let patience = if patient { ROOM_PATIENCE } else { Duration::ZERO };
-    let mut share = Share { room: &how.room, bytes: 0, patience };
+    let wait_left = if waits_for_memory { MEMORY_WAIT } else { Duration::ZERO };
+    let mut share = MemoryShare { bytes_left: &how.bytes_left, bytes: 0, wait_left };
     if first.len() > SMALL_BYTES {
         share.grow(first.len()).await?;
     }

@@ -74,9 +74,9 @@ impl Service {
             public_path: public_path(settings)?.into(),
             collecting: Collecting {
                 of_session: session_body_bound(settings),
-                of_none: initialize_body_bound(settings),
+                of_initialize: initialize_body_bound(settings),
                 wait: Duration::from_secs(settings.body_timeout_secs),
-                room: Arc::new(AtomicUsize::new(settings.bodies_bytes_max)),
+                bytes_left: Arc::new(AtomicUsize::new(settings.bodies_bytes_max)),
             },
         })
     }
@@ -94,7 +94,7 @@ impl Service {
         &self,
         request: &mut FrontRequest<'_>,
     ) -> Result<Bytes, Refused> {
-        self.collect_within(request, self.collecting.of_none).await
+        self.collect_within(request, self.collecting.of_initialize).await
     }
 
     async fn collect_within(
@@ -103,9 +103,10 @@ impl Service {
         bound: Bound,
     ) -> Result<Bytes, Refused> {
         let announced = request.heads.content_length;
-        let patient = request.heads.session.is_some();
+        let waits_for_memory = request.heads.session.is_some();
         let body =
-            collect(&mut request.payload, announced, &self.collecting, bound, patient).await?;
+            collect(&mut request.payload, announced, &self.collecting, bound, waits_for_memory)
+                .await?;
         request.payload = Payload::None;
         Ok(body)
     }
