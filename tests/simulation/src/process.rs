@@ -387,7 +387,7 @@ impl World {
         let name = self.name(at);
         self.note(|| format!("{name} learns that it was marked dead"));
         if let Some(process) = self.processes.get_mut(&at) {
-            process.lease.end();
+            process.lease.end_permission();
         }
         self.kill(at, 2, true);
         self.after(200, Happening::Starts(slot));
