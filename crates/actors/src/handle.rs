@@ -210,9 +210,8 @@ impl Handle {
             return;
         }
         metrics::HANDOVERS_FORCED.inc_by(self.sessions() as u64);
-        if timeout(END_GRACE, self.all_gone(StopRequest::HandOverNow)).await.is_err()
-            && timeout(END_GRACE, self.all_gone(StopRequest::Stop)).await.is_err()
-        {
+        // A session that the store has not acknowledged by then is not ended: another node claims it.
+        if timeout(END_GRACE, self.all_gone(StopRequest::HandOverNow)).await.is_err() {
             let sessions = self.sessions();
             tracing::warn!(
                 sessions,

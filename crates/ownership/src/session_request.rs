@@ -36,18 +36,6 @@ impl SessionRequest {
         }
     }
 
-    /// Does it contain requests?
-    pub fn asks(&self) -> bool {
-        let is_request = |message: &Message| matches!(message, Message::Request(_));
-        match self {
-            Self::Post { body: Body::One(message), .. } => is_request(message),
-            Self::Post { body: Body::Batch(members), .. } => {
-                members.iter().flatten().any(is_request)
-            }
-            Self::Listen { .. } | Self::Delete => false,
-        }
-    }
-
     /// The requests that wait for a final response.
     pub fn requests(&self) -> Vec<RequestId> {
         let id = |message: &Message| match message {

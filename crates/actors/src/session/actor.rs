@@ -232,7 +232,9 @@ impl SessionActor {
             self.deferred.expire(now);
             let next = now.plus(self.context.limits.keepalive_secs.max(1) * 1_000);
             let wake_at = self.life.log_writer().and_then(LogWriter::wake_at).map(Millis);
-            let wake_at = wake_at.into_iter().chain(self.deferred.next_expiry()).min();
+            let departs_by = self.life.departure().map(|departure| departure.until);
+            let wake_at =
+                wake_at.into_iter().chain(self.deferred.next_expiry()).chain(departs_by).min();
             let next = wake_at.map_or(next, |at| at.max(now.plus(STORE_WAIT_MIN)).min(next));
             self.timer.fire_by(Some(next), now);
             self.expire_waiting_requests();
@@ -387,7 +389,10 @@ impl SessionActor {
         if let Some(departure) = self.life.departure() {
             return self.receive_while_leaving(departure, event, sink);
         }
-        if self.deferred.is_empty() && self.parked_effects.is_empty() && self.may_act() {
+        // An event that follows comes first: a claim gives every later entry another owner tag.
+        let is_next =
+            self.following.is_empty() && self.deferred.is_empty() && self.parked_effects.is_empty();
+        if is_next && self.may_act() {
             self.deliver(event, sink, now);
             return self.run_until_idle(now);
         }
@@ -398,8 +403,7 @@ impl SessionActor {
                 self.mark_dirty();
                 self.run_until_idle(now);
             }
-            Err(Some(sink)) => sink.abandon(Refusal::Moved),
-            Err(None) => {}
+            Err(sink) => sink.abandon(Refusal::Moved),
         }
     }
 }

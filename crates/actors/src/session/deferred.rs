@@ -20,18 +20,20 @@ struct DeferredMessage {
 }
 
 impl DeferredMessages {
-    /// Adds a message and returns its expiry. If `max` messages wait already, the sink is returned
-    /// and the message is dropped.
+    /// Adds a message and returns its expiry. If `max` messages wait already, a message with a sink
+    /// is dropped and its sink is returned. A message without one is always kept: it is a stop
+    /// request, and each of those is sent once.
     pub(super) fn push(
         &mut self,
         event: Event,
         sink: Option<Sink>,
         now: Millis,
         max: usize,
-    ) -> Result<Millis, Option<Sink>> {
-        if self.0.len() >= max {
-            return Err(sink);
-        }
+    ) -> Result<Millis, Sink> {
+        let sink = match sink {
+            Some(sink) if self.0.len() >= max => return Err(sink),
+            sink => sink,
+        };
         let expires = now.plus(WAIT_MS);
         self.0.push(DeferredMessage { event, sink, expires });
         Ok(expires)

@@ -65,7 +65,8 @@ impl Life {
         }
     }
 
-    /// Whether the record is being created.
+    /// Whether the record is being created and the actor does not wait for that yet. While it does,
+    /// it handles nothing else.
     pub(super) fn is_being_recorded(&self) -> bool {
         matches!(self, Self::Unrecorded(pending_record, _) if pending_record.creation.is_some())
     }
