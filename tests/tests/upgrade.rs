@@ -72,10 +72,11 @@ fn refusals(chaos: &Chaos) -> Result<Vec<String>> {
 #[tokio::test]
 #[ignore = "needs the program of another commit: tests/upgrade COMMIT"]
 async fn a_rolling_upgrade_and_the_way_back_lose_nothing() -> Result<()> {
-    let old = old_program()?;
+    // Built before the load begins: the clients run on this thread.
+    let (old, new) = (old_program()?, tools::built("roundhouse"));
     let redis = Redis::start_durable()?;
     let mut chaos = nodes(3, &old, &redis).await?;
-    replace_each(&mut chaos, &tools::built("roundhouse")).await?;
+    replace_each(&mut chaos, &new).await?;
     for line in refusals(&chaos)? {
         println!("{line}");
     }
