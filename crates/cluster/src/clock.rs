@@ -17,3 +17,8 @@ pub(crate) fn boottime() -> Clock {
         Duration::new(secs, u32::try_from(now.tv_nsec).unwrap_or(0))
     })
 }
+
+/// Whole milliseconds; `u64::MAX` where there are more.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

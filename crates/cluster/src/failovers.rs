@@ -9,6 +9,7 @@ use protocol::SessionId;
 use store::redis::{slot_of, slot_of_leases};
 use store::{Primary, PrimaryId};
 
+use crate::clock::millis;
 use crate::metrics;
 
 /// The primaries of the store as this node knows them. Read before each step of each session,
@@ -77,8 +78,4 @@ impl Failovers {
     fn tracker(&self) -> RwLockReadGuard<'_, FailoverTracker> {
         self.tracker.read().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

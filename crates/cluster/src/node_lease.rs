@@ -7,7 +7,7 @@ use ownership::location::{self, Undecided};
 use ownership::validity::{LeaseValidity, Lost, Renewal, Timing};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, millis};
 use crate::metrics;
 
 /// This node's lease, as the node knows it without a request to the store.
@@ -110,8 +110,4 @@ impl NodeLease {
             metrics::set_lease_age(Duration::from_millis(self.now().saturating_sub(renewed)));
         }
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

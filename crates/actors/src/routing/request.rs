@@ -349,8 +349,8 @@ impl RoutedRequest {
     fn retry(&mut self) {
         // Unread events of the former owner never reach the client.
         self.state = State::Over;
-        let hold = self.node.context.settings.hold();
-        let hold_ms = u64::try_from(hold.as_millis()).unwrap_or(u64::MAX);
+        let settings = &self.node.context.settings;
+        let (hold, hold_ms) = (settings.hold(), settings.hold_ms);
         let wait = self.retry.next_wait(clock::now().0, hold_ms);
         if self.held.is_none() && self.retry.tries() > 1 {
             self.held = self.node.held.hold();

@@ -246,8 +246,8 @@ impl SessionActor {
     /// Their work continues once the node may act again. Streams stay open: their clients can
     /// resume them elsewhere.
     fn expire_waiting_requests(&mut self) {
-        let hold = self.context.settings.hold();
-        let hold_ms = u64::try_from(hold.as_millis()).unwrap_or(u64::MAX);
+        let settings = &self.context.settings;
+        let (hold, hold_ms) = (settings.hold(), settings.hold_ms);
         let Some(until) = self.lapse.held_until(hold_ms).map(Millis) else { return };
         if !self.life.stays() || !self.sinks.any(|sink| !sink.is_open()) {
             return;
