@@ -17,11 +17,12 @@ use tokio::time::timeout;
 use crate::held::until_sessions_can_be_created;
 use crate::node::Node;
 use crate::node_context::NodeContext;
+use crate::relief::{relieve_tenants, show_session_bytes};
 use crate::reply_stream::{Opened, ReplyStream};
 use crate::routing::{Owner, PeerService, create_at_peer};
 use crate::session::{NewSession, StopRequest, create_session};
 use crate::tombstones::keep_tombstones_written;
-use crate::{Caller, Care, Settings, metrics};
+use crate::{Caller, Care, SessionBytes, Settings, metrics};
 
 /// The interval at which a stop request is sent again to a session whose mailbox was full.
 const STOP_AGAIN: Duration = Duration::from_millis(20);
@@ -40,6 +41,8 @@ pub struct NodeParts {
     pub cares: HashMap<Arc<str>, Care>,
     /// The node's membership in a cluster, or a cluster of one, which no session leaves.
     pub membership: Membership,
+    /// The budget of the bytes that sessions keep.
+    pub session_bytes: SessionBytes,
 }
 
 impl NodeParts {
@@ -47,7 +50,8 @@ impl NodeParts {
     /// within the runtime of the node.
     pub fn alone(settings: Settings, store: Arc<dyn Store>, backends: Backends) -> Self {
         let membership = Cluster::alone(Arc::clone(&store));
-        Self { settings, store, backends, cares: HashMap::new(), membership }
+        let session_bytes = SessionBytes::unlimited();
+        Self { settings, store, backends, cares: HashMap::new(), membership, session_bytes }
     }
 }
 
@@ -62,9 +66,13 @@ impl Handle {
     /// within the runtime of the node.
     pub fn new(parts: NodeParts) -> Self {
         metrics::show();
-        let NodeParts { settings, store, backends, cares, membership } = parts;
+        let NodeParts { settings, store, backends, cares, membership, session_bytes } = parts;
         let cluster = membership.cluster().clone();
-        let node = Arc::new(Node::new(NodeContext::new(settings, store, backends, cares, cluster)));
+        let bytes = session_bytes.clone();
+        let context = NodeContext::new(settings, store, backends, cares, cluster, session_bytes);
+        let node = Arc::new(Node::new(context));
+        tokio::spawn(show_session_bytes(bytes.clone(), Arc::downgrade(&node)));
+        tokio::spawn(relieve_tenants(bytes, Arc::downgrade(&node)));
         if node.has_peers() {
             tokio::spawn(keep_tombstones_written(Arc::downgrade(&node.context)));
             tokio::spawn(wake_sessions_on_changes(Arc::downgrade(&node)));

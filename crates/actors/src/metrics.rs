@@ -2,9 +2,10 @@
 
 use std::sync::LazyLock;
 
+use budget::Budget;
 use conversation::{Cause, Fact, ResumeOutcome};
 use prometheus::{
-    Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, exponential_buckets,
+    Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, exponential_buckets,
 };
 use telemetry::register;
 
@@ -54,6 +55,49 @@ pub(crate) static SINKS_OVERFLOWED: LazyLock<IntCounter> = LazyLock::new(|| {
     register::counter(
         "roundhouse_sinks_overflowed_total",
         "Connections cut because their client read too slowly.",
+    )
+});
+
+/// The bytes that the sessions of this node keep.
+pub(crate) static SESSION_BYTES: LazyLock<IntGauge> = LazyLock::new(|| {
+    register::gauge(
+        "roundhouse_session_bytes",
+        "Bytes that the sessions of this node keep for clients and servers.",
+    )
+});
+
+/// The bytes that the sessions of each tenant keep.
+static TENANT_SESSION_BYTES: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    register::gauges(
+        "roundhouse_tenant_session_bytes",
+        "Bytes that the sessions of a tenant keep on this node.",
+        &["tenant"],
+    )
+});
+
+/// The most tenants with a time series of their own.
+const TENANTS_SHOWN_MAX: usize = 20;
+
+/// Shows how the budget is used: by the tenants that use most of it, and by all others together.
+pub(crate) fn show_session_bytes(budget: &Budget) {
+    SESSION_BYTES.set(budget.used() as i64);
+    let mut shares: Vec<_> = budget.shares().map(|share| (share.used(), share)).collect();
+    shares.sort_by_key(|(used, _)| std::cmp::Reverse(*used));
+    TENANT_SESSION_BYTES.reset();
+    for (used, share) in shares.iter().take(TENANTS_SHOWN_MAX).filter(|(used, _)| *used > 0) {
+        TENANT_SESSION_BYTES.with_label_values(&[&**share.tenant()]).set(*used as i64);
+    }
+    let others: usize = shares.iter().skip(TENANTS_SHOWN_MAX).map(|(used, _)| used).sum();
+    if others > 0 {
+        TENANT_SESSION_BYTES.with_label_values(&["other tenants"]).set(others as i64);
+    }
+}
+
+/// Rounds in which a tenant had to release bytes.
+pub(crate) static RELIEFS: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter(
+        "roundhouse_session_bytes_reliefs_total",
+        "Rounds in which the sessions of a tenant had to release bytes.",
     )
 });
 
@@ -337,7 +381,7 @@ pub(crate) fn count_fact(fact: &Fact) {
 
 /// Registers every metric at the start, so that a rate includes the first event.
 pub(crate) fn show() {
-    for gauge in [&SESSIONS, &EXCHANGES, &SINKS_OPEN, &HELD] {
+    for gauge in [&SESSIONS, &EXCHANGES, &SINKS_OPEN, &HELD, &SESSION_BYTES] {
         LazyLock::force(gauge);
     }
     let counters = [&SESSIONS_OPENED, &SESSIONS_REFUSED, &SINKS_OVERFLOWED, &BUSY, &LOG_ENTRIES];
@@ -349,6 +393,8 @@ pub(crate) fn show() {
     {
         LazyLock::force(counter);
     }
+    LazyLock::force(&RELIEFS);
+    LazyLock::force(&TENANT_SESSION_BYTES);
     LazyLock::force(&HOLDS);
     LazyLock::force(&HOPS);
     LazyLock::force(&TAKEOVERS);

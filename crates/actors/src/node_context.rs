@@ -13,7 +13,7 @@ use store::Store;
 
 use crate::reply::Bounds;
 use crate::tombstones::NodeTombstones;
-use crate::{Care, Settings, clock};
+use crate::{Care, SessionBytes, Settings, clock};
 
 /// The context that all sessions of a node share. It does not change after the start of the node.
 pub(crate) struct NodeContext {
@@ -25,6 +25,8 @@ pub(crate) struct NodeContext {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) backends: Backends,
     pub(crate) cluster: Cluster,
+    /// The budget of the bytes that sessions keep.
+    pub(crate) session_bytes: SessionBytes,
     /// The tombstones of sessions that ended here recently.
     pub(crate) tombstones: Arc<NodeTombstones>,
     /// The settings for each tenant's server; other tenants have the default.
@@ -40,6 +42,7 @@ impl NodeContext {
         backends: Backends,
         cares: HashMap<Arc<str>, Care>,
         cluster: Cluster,
+        session_bytes: SessionBytes,
     ) -> Self {
         Self {
             limits: Arc::new(settings.limits()),
@@ -49,6 +52,7 @@ impl NodeContext {
             store,
             backends,
             cluster,
+            session_bytes,
             tombstones: Arc::default(),
             cares,
         }

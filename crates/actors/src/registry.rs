@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use budget::Share;
 use cluster::Load;
 use conversation::Refusal;
 use protocol::SessionId;
@@ -97,12 +98,18 @@ impl Registry {
         }
     }
 
-    /// Takes a slot for a new session, if the node and the tenant have a free one.
+    /// Takes a slot for a new session, if the node and the tenant have a free one, and the tenant's
+    /// sessions may keep more bytes.
     pub(crate) fn take_slot(
         self: &Arc<Self>,
         tenant: &Tenant,
         sessions_max: usize,
+        share: &Share,
     ) -> Result<Slot, Refusal> {
+        if share.is_exhausted() {
+            metrics::SESSIONS_REFUSED.inc();
+            return Err(Refusal::TooManySessions);
+        }
         self.take_slot_within(&tenant.name, sessions_max, tenant.sessions_max)
     }
 
@@ -267,7 +274,7 @@ impl Drop for Registration {
         drop(shard);
         drop(handle);
         self.registry.gone.notify_waiters();
-        self.registry.vacate(&self.handle.tenant);
+        self.registry.vacate(self.handle.tenant());
     }
 }
 

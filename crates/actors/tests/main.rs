@@ -10,6 +10,7 @@ mod handover;
 mod late_claims;
 mod peers;
 mod results;
+mod session_bytes;
 mod sessions;
 mod store_trouble;
 mod support;

@@ -29,6 +29,8 @@ pub(crate) struct Admission<'a> {
     pub(crate) delivery: Delivery<'a>,
     pub(crate) link: &'a mut ServerLink,
     pub(crate) mirroring: &'a mut Mirroring,
+    /// Does the session's tenant keep as many bytes as it may?
+    pub(crate) is_budget_exhausted: bool,
 }
 
 /// The code and the text of the error with which a request is refused.
@@ -250,6 +252,11 @@ impl Admission<'_> {
             let message =
                 "a request with this id is in flight; use each id once in a session".to_owned();
             return Err((ErrorCode::InvalidRequest, message));
+        }
+        if self.is_budget_exhausted {
+            let message = "the tenant's sessions keep as many bytes as they may on this node \
+                           (tenants.*.limits.session_bytes_max); try again later";
+            return Err((ErrorCode::Refused, message.to_owned()));
         }
         let most = context.limits().exchanges_max;
         if posts.exchanges().len() >= most {

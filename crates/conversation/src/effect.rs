@@ -120,6 +120,17 @@ pub enum Answer {
     Refused(Refusal),
 }
 
+impl Answer {
+    /// The bytes of its messages.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Json(data) | Self::Welcome(data) => data.len(),
+            Self::Array(all) => all.iter().map(Bytes::len).sum(),
+            Self::Accepted | Self::Nothing | Self::Ended | Self::Refused(_) => 0,
+        }
+    }
+}
+
 /// Why a request was refused; the front maps it to a status.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Refusal {
@@ -135,8 +146,11 @@ pub enum Refusal {
     /// The stream of `Last-Event-ID` is finished, and no event follows that one.
     #[error("the stream is finished; no event follows this one")]
     NothingMore,
-    /// The tenant has its maximum of sessions.
-    #[error("the tenant holds as many sessions as it may; try again later")]
+    /// The tenant has its maximum of sessions, or of bytes that they keep.
+    #[error(
+        "the tenant has as many sessions as it may here, or they keep as many bytes as they may; try \
+         again later"
+    )]
     TooManySessions,
     /// The session has its maximum of pending work.
     #[error("the session has too much work waiting; try again later")]

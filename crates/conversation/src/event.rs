@@ -98,6 +98,8 @@ pub enum Event {
         /// Release at once, without waiting for requests in flight.
         at_once: bool,
     },
+    /// The caller's judgement of the bytes that the session's tenant keeps on the node.
+    Budget(BudgetVerdict),
     /// The time of [`crate::Session::deadline`] has passed, or may have.
     DeadlinePassed,
     /// The node stops: the session ends, its pending requests get an error, its streams are
@@ -109,4 +111,19 @@ pub enum Event {
         /// Did the store acknowledge the end? Otherwise it is not known.
         durable: bool,
     },
+}
+
+/// The consequence of the bytes that a tenant keeps on the node, for one of its sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BudgetVerdict {
+    /// The tenant may keep more: the session accepts requests.
+    Available,
+    /// The tenant keeps as much as it may: a new request gets an error. Requests in flight go on.
+    Exhausted,
+    /// Drop the events that were delivered, or could have been: those that the store holds and
+    /// that are older than `hold_ms`.
+    Trim,
+    /// Leave memory if the session is idle. Its link is closed if that is allowed at all
+    /// (`idle_stop_secs`).
+    Sleep,
 }

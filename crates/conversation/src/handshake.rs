@@ -145,6 +145,11 @@ impl Handshake {
         self.client.as_deref()
     }
 
+    /// The bytes of the stored parameters of `initialize`.
+    pub(crate) fn bytes(&self) -> usize {
+        self.client.as_ref().map_or(0, |client| client.params.len())
+    }
+
     /// The negotiated revision; before the negotiation, the assumed one.
     pub(crate) fn revision(&self) -> Revision {
         self.client.as_ref().map_or(Revision::ASSUMED, |client| client.revision)

@@ -45,6 +45,16 @@ impl IdleTimes<'_> {
             .then(|| self.quiet_since().plus(secs.saturating_mul(1_000)))
     }
 
+    /// May the session leave memory now, if the node needs it?
+    pub(crate) fn may_sleep_now(&self) -> bool {
+        let link_may_close = self.link.is_down()
+            || (self.setup.idle_stop_secs.is_some()
+                && !self.server_requests.has_any_of_server()
+                && !self.mirroring.is_reading());
+        let is_whole = self.handshake.is_live() && self.setup.duplex.is_none();
+        self.is_quiet() && link_may_close && is_whole && self.lifecycle.leaving().is_none()
+    }
+
     /// When the idle link is closed. It is not idle while the client has subscriptions and
     /// listens to a stream.
     pub(crate) fn link_idles_at(&self) -> Option<Millis> {

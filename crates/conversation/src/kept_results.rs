@@ -44,18 +44,23 @@ impl KeptResults {
         let limits = context.limits();
         let (most, bytes_max) = (limits.kept_results_max, limits.kept_results_bytes_max);
         self.forget_result(request);
-        let mut bytes = data.len() + self.0.iter().map(|kept| kept.data.len()).sum::<usize>();
+        if most == 0 || data.len() > bytes_max {
+            return;
+        }
+        let mut bytes = data.len() + self.bytes();
         while !self.0.is_empty() && (self.0.len() >= most || bytes > bytes_max) {
             bytes -= self.0.remove(0).data.len();
-        }
-        if most == 0 || bytes > bytes_max {
-            return;
         }
         // An answer that waits for the record may lose its connection meanwhile.
         let is_answered = is_awaited && !changes_state;
         let millis = if is_answered { ANSWERED_KEPT_MS } else { limits.hold_ms };
         let (request, data, until) = (request.clone(), data.clone(), context.now.plus(millis));
         self.0.push(KeptResult { request, data, changes_state, until });
+    }
+
+    /// The bytes of the kept results.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.iter().map(|kept| kept.data.len()).sum()
     }
 
     /// The result of a request, and whether it acknowledges a change. The result is kept, since

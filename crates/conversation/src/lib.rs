@@ -45,12 +45,13 @@ mod step_context;
 mod stream;
 mod stream_table;
 mod streams;
+mod subscriptions;
 mod tools;
 mod waiting;
 mod write_barrier;
 
 pub use effect::{Answer, Cause, Effect, Ending, Fact, Frame, Refusal, ResumeOutcome};
-pub use event::{Event, Millis, SinkId};
+pub use event::{BudgetVerdict, Event, Millis, SinkId};
 pub use event_id::{EventId, OwnerTag};
 pub use limits::Limits;
 #[cfg(feature = "mutants")]

@@ -22,6 +22,8 @@ pub(crate) struct Lifecycle {
     touched: Millis,
     /// Why the session leaves, or has left, its owner.
     leaving: Option<Leaving>,
+    /// Does the session's tenant keep as many bytes as it may?
+    is_budget_exhausted: bool,
     end: EndState,
 }
 
@@ -57,7 +59,12 @@ enum EndState {
 
 impl Lifecycle {
     pub(crate) fn new(now: Millis) -> Self {
-        Self { touched: now, leaving: None, end: EndState::Pending(ThinVec::new()) }
+        Self {
+            touched: now,
+            leaving: None,
+            is_budget_exhausted: false,
+            end: EndState::Pending(ThinVec::new()),
+        }
     }
 
     /// The client was active.
@@ -78,6 +85,16 @@ impl Lifecycle {
     pub(crate) fn begin_hand_over(&mut self, at_once: bool) {
         let at_once = at_once || self.leaving == Some(Leaving::AtOnce);
         self.leaving = Some(if at_once { Leaving::AtOnce } else { Leaving::Moving });
+    }
+
+    /// The tenant's budget was used up, or is not any more.
+    pub(crate) fn note_budget(&mut self, is_exhausted: bool) {
+        self.is_budget_exhausted = is_exhausted;
+    }
+
+    /// Does the session's tenant keep as many bytes as it may? Then a new request gets an error.
+    pub(crate) fn is_budget_exhausted(&self) -> bool {
+        self.is_budget_exhausted
     }
 
     /// The session is idle.

@@ -56,6 +56,8 @@ pub struct Limits {
     pub initialize_bytes_max: usize,
     /// Most messages kept for a client without a stream for them; the oldest is dropped.
     pub waiting_max: usize,
+    /// Most bytes of those messages; the oldest are dropped. A single message may be larger.
+    pub waiting_bytes_max: usize,
     /// Most events kept for replay; the oldest are dropped.
     pub log_events_max: usize,
     /// Most bytes of events kept for replay; the oldest are dropped. Events that the store has
@@ -115,6 +117,7 @@ impl Default for Limits {
             subscriptions_bytes_max: 256 << 10,
             initialize_bytes_max: 16 << 10,
             waiting_max: 64,
+            waiting_bytes_max: 4 << 20,
             log_events_max: 1_024,
             log_bytes_max: 4 << 20,
             message_bytes_max: 16 << 20,

@@ -267,6 +267,22 @@ impl Log {
         self.first + gone as u64
     }
 
+    /// The bytes of the entries.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The floor above every entry that the store has acknowledged and that is `hold_ms` old: its
+    /// client has received it, or had the time to resume.
+    pub(crate) fn settled_floor(&self, limits: &Limits, now: Millis) -> u64 {
+        let is_settled = |(number, logged): &(u64, &Logged)| {
+            *number <= self.acknowledged && logged.at.plus(limits.hold_ms) <= now
+        };
+        let most = self.entries().len().saturating_sub(self.kept_min());
+        let settled = (self.first..).zip(self.entries()).take(most).take_while(is_settled);
+        self.first + settled.count() as u64
+    }
+
     /// Removes the oldest entry.
     pub(crate) fn take_oldest(&mut self) -> Option<Logged> {
         let entries = self.entries.get_mut()?;

@@ -43,6 +43,11 @@ impl Mirroring {
         self.reading.is_some()
     }
 
+    /// The bytes of the calls that wait.
+    pub(crate) fn bytes(&self) -> usize {
+        self.parked.iter().map(|parked| parked.request.raw().len()).sum()
+    }
+
     pub(crate) fn has_parked(&self) -> bool {
         !self.parked.is_empty()
     }

@@ -33,7 +33,7 @@ use crate::streams::Streams;
 use crate::tools::Tools;
 use crate::waiting::WaitingMessages;
 use crate::write_barrier::{StorePosition, WriteBarrier, unacknowledged};
-use crate::{Cause, Effect, Ending, Event, Millis, OwnerTag, SinkId};
+use crate::{BudgetVerdict, Cause, Effect, Ending, Event, Millis, OwnerTag, SinkId};
 
 mod client_events;
 mod server_events;
@@ -121,8 +121,9 @@ impl Parts {
     }
 
     fn admission(&mut self) -> Admission<'_> {
+        let is_budget_exhausted = self.lifecycle.is_budget_exhausted();
         let (delivery, link, mirroring) = self.split_parts();
-        Admission { delivery, link, mirroring }
+        Admission { delivery, link, mirroring, is_budget_exhausted }
     }
 
     fn idle_times<'a>(&'a self, setup: &'a Setup) -> IdleTimes<'a> {
@@ -262,6 +263,41 @@ impl Parts {
         self.kept.drop_old(now);
         for stream in self.streams.poll_and_take_pings(context) {
             self.ping_client(context, stream);
+        }
+    }
+
+    /// The bytes of messages and parameters that the parts keep.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.handshake.bytes()
+            + self.link.bytes()
+            + self.posts.bytes()
+            + self.kept.bytes()
+            + self.streams.log().bytes()
+            + self.waiting.bytes()
+            + self.persisted.bytes()
+            + self.barrier.bytes()
+            + self.mirroring.bytes()
+    }
+
+    /// The tenant keeps as much as it may, or less again.
+    pub(crate) fn on_budget_verdict(
+        &mut self,
+        context: &mut StepContext<'_>,
+        verdict: BudgetVerdict,
+    ) {
+        match verdict {
+            BudgetVerdict::Available => self.lifecycle.note_budget(false),
+            BudgetVerdict::Exhausted => self.lifecycle.note_budget(true),
+            BudgetVerdict::Trim => {
+                let Self { streams, barrier, posts, server_requests, .. } = self;
+                streams.trim_settled(context, barrier, posts, server_requests);
+            }
+            BudgetVerdict::Sleep => {
+                if self.idle_times(context.setup).may_sleep_now() {
+                    self.link.close_link(context);
+                    self.lifecycle.fall_asleep();
+                }
+            }
         }
     }
 

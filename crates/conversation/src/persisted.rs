@@ -22,6 +22,7 @@ use crate::saved_ids::SavedIds;
 use crate::sparse::Sparse;
 use crate::state::State;
 use crate::step_context::StepContext;
+use crate::subscriptions::Subscriptions;
 use crate::{Effect, Limits};
 
 /// The saved state of a session, and its versions.
@@ -30,7 +31,7 @@ pub(crate) struct Persisted {
     /// The log level that the client set.
     level: Option<LogLevel>,
     /// The resources that the client has subscribed to; bounded by `subscriptions_max`.
-    subscriptions: Sparse<BTreeSet<Box<str>>>,
+    subscriptions: Sparse<Subscriptions>,
     /// Requests that were cancelled, and whose cancellation is in no log.
     cancelled: SavedIds,
     /// Requests for which the client got a server request on another stream than their own.
@@ -53,7 +54,7 @@ impl Persisted {
             subscriptions: if subscriptions.is_empty() {
                 Sparse::default()
             } else {
-                Sparse::new(subscriptions)
+                Sparse::new(subscriptions.into_iter().collect())
             },
             cancelled: SavedIds::restored(cancelled.into()),
             with_server_requests: SavedIds::restored(with_server_requests.into()),
@@ -79,20 +80,25 @@ impl Persisted {
 
     pub(crate) fn subscriptions(&self) -> &BTreeSet<Box<str>> {
         static NONE: BTreeSet<Box<str>> = BTreeSet::new();
-        self.subscriptions.get().unwrap_or(&NONE)
+        self.subscriptions.get().map_or(&NONE, Subscriptions::uris)
+    }
+
+    /// The length of all URIs of subscriptions.
+    pub(crate) fn bytes(&self) -> usize {
+        self.subscriptions.get().map_or(0, Subscriptions::bytes)
     }
 
     /// The server confirmed a subscription.
     pub(crate) fn subscribe(&mut self, uri: Box<str>) {
-        let subscriptions = self.subscriptions.get_or_insert_with(BTreeSet::default);
-        self.is_changed |= subscriptions.insert(uri);
+        let subscriptions = self.subscriptions.get_or_insert_with(Subscriptions::default);
+        self.is_changed |= subscriptions.add_uri(uri);
     }
 
     /// The server confirmed that a subscription has ended.
     pub(crate) fn unsubscribe(&mut self, uri: &str) {
         let Some(subscriptions) = self.subscriptions.get_mut() else { return };
-        self.is_changed |= subscriptions.remove(uri);
-        if subscriptions.is_empty() {
+        self.is_changed |= subscriptions.remove_uri(uri);
+        if subscriptions.uris().is_empty() {
             self.subscriptions.clear();
         }
     }
@@ -135,8 +141,7 @@ impl Persisted {
         if self.subscriptions().contains(uri) {
             return Ok(());
         }
-        let uris = self.subscriptions().iter().map(|uri| &**uri);
-        let bytes: usize = uris.map(str::len).sum::<usize>() + pending.map(str::len).sum::<usize>();
+        let bytes = self.bytes() + pending.map(str::len).sum::<usize>();
         let most = limits.subscriptions_bytes_max;
         if bytes + uri.len() > most {
             let message = format!(

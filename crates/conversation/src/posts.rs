@@ -59,6 +59,19 @@ impl Posts {
         &self.exchanges
     }
 
+    /// The bytes of requests and final responses that are kept.
+    pub(crate) fn bytes(&self) -> usize {
+        let requests = self.exchanges.iter().map(|exchange| {
+            exchange.raw.as_ref().map_or(0, Bytes::len)
+                + exchange.uri.as_ref().map_or(0, |uri| uri.len())
+        });
+        let responses = self.posts.iter().map(|post| match &post.form {
+            Form::Held { answers, .. } => answers.iter().map(|answer| answer.data.len()).sum(),
+            Form::Stream(_) | Form::Unlogged | Form::Duplex => 0,
+        });
+        requests.sum::<usize>() + responses.sum::<usize>()
+    }
+
     pub(crate) fn has_exchanges(&self) -> bool {
         !self.exchanges.is_empty()
     }

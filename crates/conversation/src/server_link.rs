@@ -90,6 +90,13 @@ impl ServerLink {
         matches!(self.state, State::Down { .. }) && self.queue.is_empty()
     }
 
+    /// The bytes of the messages that wait.
+    pub(crate) fn bytes(&self) -> usize {
+        let queued = self.queue.iter().map(|message| message.raw().len());
+        let undecided = self.undecided.iter().map(|request| request.raw().len());
+        queued.sum::<usize>() + undecided.sum::<usize>()
+    }
+
     /// Since when the server got no request, while the link is up. `used_at` is when the session
     /// last accepted, cancelled or settled a request.
     pub(crate) fn idle_since(&self, used_at: Millis) -> Option<Millis> {

@@ -96,6 +96,7 @@ impl Session {
             Event::Saved { version } => parts.on_saved(context, version),
             Event::Reclaimed { owner_tag } => parts.streams.succeed_owner(owner_tag),
             Event::HandOver { at_once } => parts.on_hand_over(context, at_once),
+            Event::Budget(verdict) => parts.on_budget_verdict(context, verdict),
             Event::DeadlinePassed => parts.on_deadline(context),
             Event::Stopping => parts.end_session(context, Cause::Stopping),
             // It has not ended, so no DELETE waits.
@@ -124,6 +125,17 @@ impl Session {
             waiting: waiting.len(),
             events: streams.log().len(),
         }
+    }
+
+    /// The bytes of messages and parameters that the session keeps in memory. Parts that do not
+    /// depend on what a client or server sends are not counted.
+    pub fn kept_bytes(&self) -> usize {
+        self.parts.kept_bytes()
+    }
+
+    /// Has the client completed the handshake?
+    pub fn is_live(&self) -> bool {
+        self.parts.handshake.is_live()
     }
 
     /// Is it over?

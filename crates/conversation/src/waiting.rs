@@ -9,7 +9,7 @@ use crate::Fact;
 use crate::entry::ServerRequestId;
 use crate::step_context::StepContext;
 
-/// The messages that wait, oldest first; bounded by `waiting_max`.
+/// The messages that wait, oldest first; bounded by `waiting_max` and `waiting_bytes_max`.
 #[derive(Default)]
 pub(crate) struct WaitingMessages(ThinVec<Waiting>);
 
@@ -27,10 +27,18 @@ impl WaitingMessages {
         self.0.len()
     }
 
-    /// Keeps a message until there is a stream for it; at the limit the oldest is dropped.
+    /// The bytes of the messages.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.iter().map(|waiting| waiting.data.len()).sum()
+    }
+
+    /// Keeps a message until there is a stream for it; at a limit the oldest are dropped. A message
+    /// that exceeds the limit of bytes alone is kept alone.
     pub(crate) fn push_message(&mut self, context: &mut StepContext<'_>, message: Waiting) {
-        if self.0.len() >= context.limits().waiting_max {
-            self.0.remove(0);
+        let (most, bytes_max) = (context.limits().waiting_max, context.limits().waiting_bytes_max);
+        let mut bytes = self.bytes() + message.data.len();
+        while !self.0.is_empty() && (self.0.len() >= most || bytes > bytes_max) {
+            bytes -= self.0.remove(0).data.len();
             context.count_fact(Fact::Dropped);
         }
         self.0.push(message);
@@ -73,5 +81,24 @@ mod tests {
         });
         assert_eq!(effects, [Effect::Count(Fact::Dropped)]);
         assert_eq!(waiting.take_all()[0].data, "2");
+    }
+
+    #[test]
+    fn at_the_bound_of_bytes_the_oldest_messages_are_dropped_and_a_larger_one_is_kept_alone() {
+        let limits = Limits { waiting_bytes_max: 4, ..Limits::default() };
+        let mut waiting = WaitingMessages::default();
+        let mut kept_after = |data: &'static str| {
+            step_of_part(limits.clone(), Millis(0), |context| {
+                let data = Bytes::from_static(data.as_bytes());
+                let message = Waiting { data, server_request: None, early: false };
+                waiting.push_message(context, message);
+            });
+            (waiting.len(), waiting.bytes())
+        };
+        assert_eq!(kept_after("12"), (1, 2));
+        assert_eq!(kept_after("12"), (2, 4));
+        assert_eq!(kept_after("123"), (1, 3));
+        assert_eq!(kept_after("12345"), (1, 5));
+        assert_eq!(kept_after("1"), (1, 1));
     }
 }

@@ -56,6 +56,11 @@ impl WriteBarrier {
         self.answers.is_empty()
     }
 
+    /// The bytes of the answers that wait.
+    pub(crate) fn bytes(&self) -> usize {
+        self.answers.iter().map(|waiting| waiting.answer.bytes()).sum()
+    }
+
     /// Holds this entry back until the record holds the present state.
     pub(crate) fn hold_back(&mut self, entry: u64, version: u64) {
         self.entries.push((entry, version));

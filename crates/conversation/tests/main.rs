@@ -3,6 +3,7 @@
 //! The integration tests of this crate are one program, so that it is compiled and linked once.
 
 mod asked_elsewhere;
+mod budget;
 mod calls;
 mod cancelling;
 mod life;

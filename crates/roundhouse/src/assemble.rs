@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use actors::Handle;
+use actors::{Handle, SessionBytes};
+use budget::ShareLimits;
 use cluster::Membership;
 use store::Store;
 use telemetry::Readiness;
@@ -35,7 +36,21 @@ impl Plan {
             backends: self.backends.clone(),
             cares: tenants.map(|(name, tenant)| (name.as_str().into(), tenant.care)).collect(),
             membership,
+            session_bytes: self.session_bytes(),
         })
+    }
+
+    /// The budget of the bytes that sessions keep.
+    fn session_bytes(&self) -> SessionBytes {
+        let total = self.settings.node.session_bytes_max;
+        let default = budget::default_limits(total, self.settings.tenants.len());
+        let tenants = self.settings.tenants.iter().map(|(name, written)| {
+            let limits = &written.tenant.limits;
+            let max = limits.session_bytes_max.unwrap_or(default.max);
+            let min = limits.session_bytes_min.unwrap_or(default.min);
+            (name.as_str().into(), ShareLimits { min, max })
+        });
+        SessionBytes::new(total, tenants)
     }
 
     /// Waits until no child process is left, or until the time limit.

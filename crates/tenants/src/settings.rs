@@ -39,6 +39,14 @@ pub struct Limits {
     /// Maximum number of sessions of the tenant on this node; a further `initialize` is refused
     /// until one ends.
     pub sessions_max: usize,
+    /// Maximum number of bytes that the tenant's sessions keep on this node. At the bound, unread
+    /// streams are cut, delivered events are dropped and idle sessions leave memory; then new
+    /// sessions and requests are refused. `None`: half of the node's total, or all of it if there
+    /// is only one tenant.
+    pub session_bytes_max: Option<usize>,
+    /// Bytes of the node's total that no other tenant can use. `None`: half of the total is divided
+    /// equally among the tenants.
+    pub session_bytes_min: Option<usize>,
 }
 
 impl Limits {
@@ -50,7 +58,7 @@ impl Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sessions_max: 10_000 }
+        Self { sessions_max: 10_000, session_bytes_max: None, session_bytes_min: None }
     }
 }
 
@@ -81,7 +89,7 @@ mod tests {
         let settings = Settings {
             auth: None,
             allowed_origins: vec!["*".into(), "https://fine.example".into()],
-            limits: Limits { sessions_max: 0 },
+            limits: Limits { sessions_max: 0, ..Limits::default() },
         };
         assert_eq!(refusal(&settings).lines().count(), 3);
     }

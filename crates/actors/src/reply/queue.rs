@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use budget::{Share, in_granules};
 use conversation::{Answer, Ending, EventId, Frame, Refusal, SinkId};
 
 use crate::{ReplyEvent, metrics};
@@ -62,22 +63,28 @@ impl Sink {
 
     /// Makes the reply a stream, which a client can resume at `at`.
     pub(crate) fn open(&self, welcome: bool, at: Option<EventId>) -> Wrote {
-        self.queue.write(ReplyEvent::Open { welcome, at }, 0)
+        self.queue.write(ReplyEvent::Open { welcome, at }, 0, None)
     }
 
-    /// Writes one frame.
-    pub(crate) fn write(&self, frame: Frame) -> Wrote {
+    /// Writes one frame. Its bytes are charged to `share` until the reader takes it.
+    pub(crate) fn write(&self, frame: Frame, share: &Share) -> Wrote {
         let size = size_of_frame(&frame);
-        self.queue.write(ReplyEvent::Frame(frame), size)
+        self.queue.write(ReplyEvent::Frame(frame), size, Some(share))
     }
 
-    /// Ends the stream.
-    pub(crate) fn finish(self, ending: Ending) {
+    /// As [`ReplyQueue::cut_unread`].
+    pub(crate) fn cut_unread(&self, from: usize, share: &Share) -> bool {
+        self.queue.cut_unread(from, share)
+    }
+
+    /// Ends the stream. Returns the queue if its reader has yet to read bytes that are charged.
+    pub(crate) fn finish(self, ending: Ending) -> Option<Arc<ReplyQueue>> {
         self.queue.end_reply(match ending {
             Ending::Proper => None,
             Ending::Abort => Some(ReplyEvent::Abort),
             Ending::Moved => Some(ReplyEvent::Moved),
         });
+        self.queue.is_charged().then(|| Arc::clone(&self.queue))
     }
 
     /// Cuts a stream, or refuses a request whose reply is no stream yet. A stream of a session that
@@ -152,13 +159,17 @@ impl ReplyQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, event: ReplyEvent, size: usize) -> Wrote {
+    /// `share` is charged under the lock, so that a reader gives back only what was charged.
+    fn write(&self, event: ReplyEvent, size: usize, share: Option<&Share>) -> Wrote {
         let mut state = self.lock();
         if state.phase != Phase::Writing {
             return Wrote::Cut;
         }
         state.open = true;
         let wrote = if state.has_room(size, self.bounds) {
+            if let Some(share) = share {
+                share.charge(in_granules(state.bytes + size) - in_granules(state.bytes));
+            }
             state.bytes += size;
             state.push(event);
             Wrote::Taken
@@ -201,10 +212,36 @@ impl ReplyQueue {
         wake(state);
     }
 
-    /// The reader's next event.
-    pub(crate) fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
+    /// Whether bytes of unread events are charged.
+    pub(crate) fn is_charged(&self) -> bool {
+        in_granules(self.lock().bytes) > 0
+    }
+
+    /// Cuts a stream that holds at least `from` unread bytes, all of which the client can request
+    /// again. The unread events are dropped. Returns whether it was cut.
+    pub(crate) fn cut_unread(&self, from: usize, share: &Share) -> bool {
         let mut state = self.lock();
-        if let Some(event) = state.pop() {
+        let is_full = state.phase != Phase::Left && state.bytes >= from.max(1);
+        if !is_full || !state.is_logged() {
+            return false;
+        }
+        let unread = state.take_unread(share);
+        state.push(ReplyEvent::Abort);
+        state.phase = Phase::Finished;
+        wake(state);
+        metrics::SINKS_OVERFLOWED.inc();
+        drop(unread);
+        true
+    }
+
+    /// The reader's next event. What was charged for it is given back to `share`.
+    pub(crate) fn poll_next(
+        &self,
+        context: &mut Context<'_>,
+        share: &Share,
+    ) -> Poll<Option<ReplyEvent>> {
+        let mut state = self.lock();
+        if let Some(event) = state.pop(share) {
             return Poll::Ready(Some(event));
         }
         if state.phase != Phase::Writing {
@@ -223,12 +260,15 @@ impl ReplyQueue {
         state.phase != Phase::Writing && state.head.is_none()
     }
 
-    /// Records that the reader has left. Returns whether the session is to be notified.
-    pub(crate) fn leave(&self) -> bool {
+    /// Records that the reader has left. Returns whether the session is to be notified. What was
+    /// charged for unread events is given back to `share`.
+    pub(crate) fn leave(&self, share: &Share) -> bool {
         let mut state = self.lock();
         let former = std::mem::replace(&mut state.phase, Phase::Left);
-        state.clear();
+        let unread = state.take_unread(share);
         state.reader = None;
+        drop(state);
+        drop(unread);
         former == Phase::Writing
     }
 }
@@ -252,10 +292,12 @@ impl State {
         }
     }
 
-    fn pop(&mut self) -> Option<ReplyEvent> {
+    fn pop(&mut self, share: &Share) -> Option<ReplyEvent> {
         let event = self.head.take()?;
         if let ReplyEvent::Frame(frame) = &event {
-            self.bytes = self.bytes.saturating_sub(size_of_frame(frame));
+            let left = self.bytes.saturating_sub(size_of_frame(frame));
+            share.release(in_granules(self.bytes) - in_granules(left));
+            self.bytes = left;
         }
         self.head = self.rest.pop_front();
         if self.rest.is_empty() && self.rest.capacity() > 0 {
@@ -264,10 +306,24 @@ impl State {
         Some(event)
     }
 
-    fn clear(&mut self) {
-        self.head = None;
-        self.rest = VecDeque::new();
+    /// Removes all events, and gives back what was charged for them. The caller drops them after it
+    /// has released the lock.
+    #[must_use]
+    fn take_unread(&mut self, share: &Share) -> (Option<ReplyEvent>, VecDeque<ReplyEvent>) {
+        share.release(in_granules(self.bytes));
         self.bytes = 0;
+        (self.head.take(), std::mem::take(&mut self.rest))
+    }
+
+    /// Whether the log holds every unread message, and the head of the stream was read: then a
+    /// client that is cut can request them again.
+    fn is_logged(&self) -> bool {
+        let is_logged = |event: &ReplyEvent| match event {
+            ReplyEvent::Frame(Frame::Message { id, .. }) => id.is_some(),
+            ReplyEvent::Frame(_) => true,
+            _ => false,
+        };
+        self.head.iter().chain(&self.rest).all(is_logged)
     }
 }
 
@@ -293,11 +349,17 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::task::Wake;
 
+    use budget::{Budget, GRANULE_BYTES};
     use bytes::Bytes;
 
     use super::*;
 
     const BOUNDS: Bounds = Bounds { frames_max: 3, bytes_max: 100 };
+
+    /// A share without a bound that no test looks at: small frames are charged for nothing.
+    fn share() -> Share {
+        Budget::new(usize::MAX, [], || {}).share("acme")
+    }
 
     fn message(length: usize) -> Frame {
         Frame::Message { id: None, data: Bytes::from(vec![b'x'; length]) }
@@ -305,7 +367,7 @@ mod tests {
 
     fn take(queue: &ReplyQueue) -> Poll<Option<String>> {
         let mut context = Context::from_waker(Waker::noop());
-        queue.poll_next(&mut context).map(|event| {
+        queue.poll_next(&mut context, &share()).map(|event| {
             event.map(|event| match event {
                 ReplyEvent::Answer(Answer::Refused(_)) => "refused".into(),
                 ReplyEvent::Answer(_) => "answer".into(),
@@ -340,8 +402,8 @@ mod tests {
         check(
             |sink| {
                 sink.open(false, None);
-                sink.write(message(1));
-                sink.write(message(2));
+                sink.write(message(1), &share());
+                sink.write(message(2), &share());
                 sink.finish(Ending::Proper);
             },
             &["open", "1", "2"],
@@ -379,10 +441,10 @@ mod tests {
         check(
             |sink| {
                 assert_eq!(sink.open(false, None), Wrote::Taken);
-                assert_eq!(sink.write(message(1)), Wrote::Taken);
-                assert_eq!(sink.write(message(2)), Wrote::Taken);
-                assert_eq!(sink.write(message(3)), Wrote::Cut);
-                assert_eq!(sink.write(message(4)), Wrote::Cut);
+                assert_eq!(sink.write(message(1), &share()), Wrote::Taken);
+                assert_eq!(sink.write(message(2), &share()), Wrote::Taken);
+                assert_eq!(sink.write(message(3), &share()), Wrote::Cut);
+                assert_eq!(sink.write(message(4), &share()), Wrote::Cut);
             },
             &["open", "1", "2", "abort"],
         );
@@ -391,10 +453,10 @@ mod tests {
     #[test]
     fn bytes_are_bounded_but_one_large_frame_always_passes() {
         let (sink, queue) = Sink::new(SinkId(1), BOUNDS, true);
-        assert_eq!(sink.write(message(1_000)), Wrote::Taken);
+        assert_eq!(sink.write(message(1_000), &share()), Wrote::Taken);
         assert_eq!(take(&queue), Poll::Ready(Some("1000".into())));
-        assert_eq!(sink.write(message(60)), Wrote::Taken);
-        assert_eq!(sink.write(message(60)), Wrote::Cut);
+        assert_eq!(sink.write(message(60), &share()), Wrote::Taken);
+        assert_eq!(sink.write(message(60), &share()), Wrote::Cut);
     }
 
     #[test]
@@ -403,11 +465,51 @@ mod tests {
         check(
             |sink| {
                 assert_eq!(sink.open(false, Some(id)), Wrote::Taken);
-                assert_eq!(sink.write(Frame::Cursor { id, retry: 1 }), Wrote::Taken);
-                assert_eq!(sink.write(message(1_000)), Wrote::Taken);
+                assert_eq!(sink.write(Frame::Cursor { id, retry: 1 }, &share()), Wrote::Taken);
+                assert_eq!(sink.write(message(1_000), &share()), Wrote::Taken);
             },
             &["open", "frame", "1000", "moved"],
         );
+    }
+
+    fn logged(length: usize) -> Frame {
+        let id = EventId { stream: 1, owner_tag: conversation::OwnerTag(1), number: 1 };
+        Frame::Message { id: Some(id), data: Bytes::from(vec![b'x'; length]) }
+    }
+
+    #[test]
+    fn unread_bytes_are_charged_until_they_are_read_or_the_reader_leaves() {
+        let bounds = Bounds { frames_max: 9, bytes_max: 99 << 10 };
+        let share = share();
+        let (sink, queue) = Sink::new(SinkId(1), bounds, true);
+        for _ in 0..3 {
+            assert_eq!(sink.write(logged(GRANULE_BYTES - 1), &share), Wrote::Taken);
+        }
+        assert_eq!(share.used(), 2 * GRANULE_BYTES, "whole granules are charged");
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(queue.poll_next(&mut context, &share).is_ready());
+        assert_eq!(share.used(), GRANULE_BYTES);
+        queue.leave(&share);
+        assert_eq!(share.used(), 0);
+        assert_eq!(sink.write(logged(GRANULE_BYTES), &share), Wrote::Cut);
+        assert_eq!(share.used(), 0, "nothing is charged for a reader that has left");
+    }
+
+    #[test]
+    fn a_full_queue_is_cut_and_one_with_an_event_that_no_log_holds_is_not() {
+        let bounds = Bounds { frames_max: 9, bytes_max: 99 << 10 };
+        let share = share();
+        let (sink, queue) = Sink::new(SinkId(1), bounds, true);
+        assert_eq!(sink.write(logged(2 * GRANULE_BYTES), &share), Wrote::Taken);
+        assert!(!sink.cut_unread(2 * GRANULE_BYTES + 1, &share), "it holds less");
+        assert!(sink.cut_unread(2 * GRANULE_BYTES, &share));
+        assert_eq!(share.used(), 0);
+        assert_eq!(take(&queue), Poll::Ready(Some("abort".into())));
+        assert_eq!(take(&queue), Poll::Ready(None));
+
+        let (sink, _queue) = Sink::new(SinkId(2), bounds, true);
+        assert_eq!(sink.write(message(2 * GRANULE_BYTES), &share), Wrote::Taken);
+        assert!(!sink.cut_unread(GRANULE_BYTES, &share));
     }
 
     #[test]
@@ -422,20 +524,20 @@ mod tests {
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(Arc::clone(&woken));
         let (sink, queue) = Sink::new(SinkId(1), BOUNDS, true);
-        assert!(queue.poll_next(&mut Context::from_waker(&waker)).is_pending());
-        sink.write(message(1));
-        sink.write(message(1));
+        assert!(queue.poll_next(&mut Context::from_waker(&waker), &share()).is_pending());
+        sink.write(message(1), &share());
+        sink.write(message(1), &share());
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn the_session_is_notified_of_a_reader_that_leaves_before_the_end_only() {
         let (sink, queue) = Sink::new(SinkId(1), BOUNDS, false);
-        assert!(queue.leave());
+        assert!(queue.leave(&share()));
         assert!(sink.is_left());
-        assert_eq!(sink.write(message(1)), Wrote::Cut);
+        assert_eq!(sink.write(message(1), &share()), Wrote::Cut);
         let (sink, queue) = Sink::new(SinkId(2), BOUNDS, false);
         sink.answer(Answer::Accepted);
-        assert!(!queue.leave());
+        assert!(!queue.leave(&share()));
     }
 }

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Handler, WrapFuture};
-use conversation::{Effect, Event, Millis, OwnerTag, Refusal, Session};
+use budget::Held;
+use conversation::{BudgetVerdict, Effect, Event, Millis, OwnerTag, Refusal, Session};
 use ownership::lease_lapse::LeaseLapse;
 use ownership::machine::Outcome;
 use thin_vec::ThinVec;
@@ -31,6 +32,7 @@ use crate::clock;
 use crate::metrics::{self, End, Hold};
 use crate::node_context::NodeContext;
 use crate::registry::Registration;
+use crate::relief::Relief;
 use crate::reply::Sink;
 use crate::timer::Timer;
 
@@ -63,6 +65,10 @@ pub(crate) struct SessionActor {
     timer_fired: bool,
     /// The requests in flight, as counted last.
     exchanges: usize,
+    /// The bytes that the session keeps, as charged to its tenant's share.
+    kept: Held,
+    /// Whether the session was told that the tenant's share is used up.
+    is_budget_exhausted: bool,
 }
 
 /// The parts of a session's actor.
@@ -98,6 +104,7 @@ impl SessionActor {
                 Life::Recorded(Recorded { log_writer: *log_writer, registration })
             }
         };
+        let kept = Held::nothing(&handle.share);
         Self {
             context,
             handle,
@@ -114,6 +121,8 @@ impl SessionActor {
             lapse: LeaseLapse::default(),
             timer_fired: false,
             exchanges: 0,
+            kept,
+            is_budget_exhausted: false,
         }
     }
 
@@ -286,6 +295,7 @@ impl SessionActor {
             }
         }
         self.count_exchanges();
+        self.charge_kept_bytes();
         self.shrink();
         self.timer.fire_by(self.session.deadline(), now);
     }
@@ -297,6 +307,43 @@ impl SessionActor {
         }
         self.deferred.shrink();
         self.sinks.shrink();
+    }
+
+    /// Charges the bytes that the session keeps to its tenant's share.
+    fn charge_kept_bytes(&mut self) {
+        let kept = budget::in_granules(self.session.kept_bytes());
+        if kept != self.kept.amount() {
+            self.kept.set(kept);
+        }
+    }
+
+    /// Tells the session whether its tenant's share is used up, if that has changed. Called before
+    /// each request.
+    fn judge_budget(&mut self, now: Millis) {
+        let is_exhausted = self.handle.share.is_exhausted();
+        if is_exhausted != self.is_budget_exhausted {
+            self.is_budget_exhausted = is_exhausted;
+            let verdict =
+                if is_exhausted { BudgetVerdict::Exhausted } else { BudgetVerdict::Available };
+            self.step(now, Event::Budget(verdict));
+        }
+    }
+
+    /// Releases bytes of a tenant that keeps too many.
+    fn relieve(&mut self, relief: Relief) {
+        if !self.life.stays() {
+            return;
+        }
+        match relief {
+            Relief::CutQueues { from } => {
+                let (following, share) = (&mut self.following, &self.handle.share);
+                self.sinks
+                    .cut_unread(from, share, |sink| following.push(Event::SinkClosed { sink }));
+                self.run_until_idle(clock::now());
+            }
+            // Handled when the node may act for the session; it is repeated if it is dropped.
+            Relief::Verdict(verdict) => self.receive(Event::Budget(verdict), None),
+        }
     }
 
     pub(super) fn count_exchanges(&mut self) {
@@ -316,6 +363,7 @@ impl SessionActor {
                 self.handle.note_reader_left();
             }
             self.sinks.push(sink);
+            self.judge_budget(now);
         }
         self.step(now, event);
     }
@@ -440,6 +488,7 @@ impl Handler<SessionMessage> for SessionActor {
                 actor.is_draining = true;
                 actor.run_until_idle(clock::now());
             }
+            SessionMessage::Relieve(relief) => actor.relieve(relief),
         });
     }
 }

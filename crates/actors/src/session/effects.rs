@@ -78,12 +78,11 @@ impl SessionActor {
             Effect::Open { sink, welcome, at } => {
                 self.write_to(sink, |sink| sink.open(welcome, at));
             }
-            Effect::Write { sink, frame } => self.write_to(sink, |sink| sink.write(frame)),
-            Effect::Finish { sink, ending } => {
-                if let Some(sink) = self.sinks.take(sink) {
-                    sink.finish(ending);
-                }
+            Effect::Write { sink, frame } => {
+                let handle = Arc::clone(&self.handle);
+                self.write_to(sink, |sink| sink.write(frame, &handle.share));
             }
+            Effect::Finish { sink, ending } => self.sinks.finish(sink, ending),
             Effect::OpenLink => self.open_link(),
             // The messages that the old link still holds are dropped with it.
             Effect::CloseLink => self.link = LinkState::Down,
@@ -115,7 +114,7 @@ impl SessionActor {
     }
 
     fn open_link(&mut self) {
-        match self.context.backends.of(&self.handle.tenant) {
+        match self.context.backends.of(self.handle.tenant()) {
             Some(backend) => self.link = LinkState::Up(backend.open(&self.handle.session)),
             None => {
                 let reason = "the tenant has no server; configure a backend for it".to_owned();

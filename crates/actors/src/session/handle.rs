@@ -6,17 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use actix::Recipient;
 use actix::dev::SendError;
+use budget::Share;
 use conversation::{Event, Refusal, SinkId};
 use protocol::SessionId;
 use tenants::Principal;
 
 use super::SessionMessage;
+use crate::relief::Relief;
 use crate::reply::{Bounds, ReplyQueue, Sink};
 
 /// One session's mailbox, the principal that it belongs to, and what its connections share.
 pub(crate) struct SessionHandle {
     pub(crate) session: SessionId,
-    pub(crate) tenant: Arc<str>,
+    /// The tenant's share of the bytes that sessions keep.
+    pub(crate) share: Share,
     principal: Principal,
     mailbox: Recipient<SessionMessage>,
     sinks: AtomicU64,
@@ -64,16 +67,16 @@ impl StopRequest {
 }
 
 impl SessionHandle {
-    /// Creates the handle of a session that belongs to this principal of its tenant.
+    /// Creates the handle of a session that belongs to this principal of the share's tenant.
     pub(crate) fn new(
         session: SessionId,
-        tenant: Arc<str>,
+        share: Share,
         principal: Principal,
         mailbox: Recipient<SessionMessage>,
     ) -> Self {
         Self {
             session,
-            tenant,
+            share,
             principal,
             mailbox,
             sinks: AtomicU64::new(0),
@@ -83,9 +86,14 @@ impl SessionHandle {
         }
     }
 
+    /// The tenant that the session belongs to.
+    pub(crate) fn tenant(&self) -> &Arc<str> {
+        self.share.tenant()
+    }
+
     /// Whether this principal of a tenant may use the session.
     pub(crate) fn admits(&self, tenant: &str, principal: &Principal) -> bool {
-        *self.tenant == *tenant && self.principal == *principal
+        **self.tenant() == *tenant && self.principal == *principal
     }
 
     /// Creates a new connection of the session.
@@ -130,6 +138,11 @@ impl SessionHandle {
     /// in it have the same effect.
     pub(crate) fn wake(&self) {
         let _ = self.mailbox.try_send(SessionMessage::Wake);
+    }
+
+    /// Asks the session to release bytes. If its mailbox is full, the next round asks again.
+    pub(crate) fn relieve(&self, relief: Relief) {
+        let _ = self.mailbox.try_send(SessionMessage::Relieve(relief));
     }
 
     /// Records that a reader has left, and wakes the session. The flag is set before the wake-up:

@@ -210,7 +210,11 @@ impl SessionActor {
         let session = &self.session;
         for sink in self.sinks.take_if(|sink| !session.awaits_end(sink.id)) {
             // The request may have been handled; its outcome is available from the next owner.
-            if moves { sink.finish(Ending::Moved) } else { sink.abandon(refusal.clone()) }
+            if moves {
+                sink.finish(Ending::Moved);
+            } else {
+                sink.abandon(refusal.clone());
+            }
         }
         let refusal = if moves { Refusal::Moved } else { refusal };
         self.deferred.take_sinks().for_each(|sink| sink.abandon(refusal.clone()));

@@ -21,7 +21,7 @@ impl LocalReply {
     }
 
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ReplyEvent>> {
-        self.queue.poll_next(context)
+        self.queue.poll_next(context, &self.handle.share)
     }
 
     /// Whether the last event of the reply was taken.
@@ -32,7 +32,7 @@ impl LocalReply {
 
 impl Drop for LocalReply {
     fn drop(&mut self) {
-        if self.queue.leave() {
+        if self.queue.leave(&self.handle.share) {
             self.handle.reader_left();
         }
     }

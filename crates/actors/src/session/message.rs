@@ -2,6 +2,7 @@
 
 use conversation::Event;
 
+use crate::relief::Relief;
 use crate::reply::Sink;
 
 /// A message to a session's actor.
@@ -16,6 +17,8 @@ pub(crate) enum SessionMessage {
     Wake,
     /// End as soon as no request is in flight.
     Drain,
+    /// Release bytes.
+    Relieve(Relief),
 }
 
 impl SessionMessage {

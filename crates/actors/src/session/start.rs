@@ -40,7 +40,8 @@ pub(crate) fn create_session(
 ) -> Result<(SessionId, LocalReply), Refusal> {
     // Read first: if the lease is lost before the session is recorded, the generation differs.
     let lease_generation = node.cluster.lease_generation();
-    let slot = registry.take_slot(tenant, node.settings.sessions_max)?;
+    let share = node.session_bytes.share(&tenant.name);
+    let slot = registry.take_slot(tenant, node.settings.sessions_max, &share)?;
     let random = Random::new()?;
     let session = random.session_id(node.tag()).ok_or(Refusal::Unavailable)?;
     let owner = Owner { token: Token::first(random.token), node: node.cluster.incarnation() };
@@ -48,7 +49,7 @@ pub(crate) fn create_session(
     let context = mailbox(node);
     let handle = SessionHandle::new(
         session.clone(),
-        Arc::clone(&tenant.name),
+        share,
         principal.clone(),
         context.address().recipient(),
     );
@@ -133,7 +134,8 @@ pub(crate) fn restore_session(
 
     let context = mailbox(node);
     let mailbox = context.address().recipient();
-    let handle = Arc::new(SessionHandle::new(session, tenant, principal, mailbox));
+    let share = node.session_bytes.share(&tenant);
+    let handle = Arc::new(SessionHandle::new(session, share, principal, mailbox));
     // If a concurrent claim registered the session first, this one is dropped; the registered actor
     // claims the session from it.
     let Some(registration) = registry.register(&handle, slot) else { return Ok(()) };

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use actors::{
     Answer, Caller, Care, Frame, Handle, NodeParts, Opened, PAYLOAD_VERSIONS, Refusal, ReplyEvent,
-    ReplyStream, Settings,
+    ReplyStream, SessionBytes, Settings,
 };
 use backends::{Backend, Backends, EventSender, Link, LinkEvent, LinkLimits, ServerEnd};
 use bytes::Bytes;
@@ -127,6 +127,11 @@ async fn serve(script: Arc<Script>, mut end: ServerEnd) {
                 script.gate.notified().await;
                 send_response(&end, Response::result(request.id, b"{\"done\":true}")).await;
             }
+            "streamed" => {
+                send_log_message(&end, &request.id, 0).await;
+                let result = format!(r#"{{"text":"{}"}}"#, "x".repeat(MEDIUM_BYTES));
+                send_response(&end, Response::result(request.id, result.as_bytes())).await;
+            }
             "medium" => {
                 let result = format!(r#"{{"text":"{}"}}"#, "x".repeat(MEDIUM_BYTES));
                 send_response(&end, Response::result(request.id, result.as_bytes())).await;
@@ -184,6 +189,7 @@ pub(crate) struct World {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) principal: Principal,
+    pub(crate) session_bytes: SessionBytes,
 }
 
 impl World {
@@ -229,18 +235,41 @@ impl World {
         store: Arc<dyn Store>,
         membership: Membership,
     ) -> Self {
+        Self::assemble(settings, care, script, (store, membership), SessionBytes::unlimited())
+    }
+
+    /// A cluster of one whose sessions may keep so many bytes.
+    pub(crate) fn bounded(settings: Settings, script: Script, bytes: SessionBytes) -> Self {
+        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        let membership = Cluster::alone(Arc::clone(&store));
+        Self::assemble(settings, Care::default(), Arc::new(script), (store, membership), bytes)
+    }
+
+    fn assemble(
+        settings: Settings,
+        care: Care,
+        script: Arc<Script>,
+        (store, membership): (Arc<dyn Store>, Membership),
+        session_bytes: SessionBytes,
+    ) -> Self {
         let backend: Arc<dyn Backend> = Arc::new(Scripted(Arc::clone(&script)));
         let backends = Backends::new([("acme".into(), backend)]);
         let cares = [("acme".into(), care)].into();
-        let store_of_node = Arc::clone(&store);
-        let handle =
-            Handle::new(NodeParts { settings, store: store_of_node, backends, cares, membership });
+        let handle = Handle::new(NodeParts {
+            settings,
+            store: Arc::clone(&store),
+            backends,
+            cares,
+            membership,
+            session_bytes: session_bytes.clone(),
+        });
         Self {
             handle,
             script,
             store,
             tenant: tenant("acme", 100_000),
             principal: Principal::anonymous(),
+            session_bytes,
         }
     }
 

@@ -48,8 +48,7 @@ impl Streams {
         if !is_old && !self.log.is_full(limits, context.now) {
             return;
         }
-        let replay = limits.replay_secs * 1_000;
-        self.tombstones.retain(|tombstone| tombstone.ended_at.plus(replay) > context.now);
+        self.drop_old_tombstones(context);
         let before = self.log.first();
         if is_old && self.log.is_lone_checkpoint() {
             self.log.take_oldest();
@@ -59,10 +58,46 @@ impl Streams {
             if floor <= self.log.first() {
                 break;
             }
-            while self.log.first() < floor {
-                self.trim_entry(context, barrier);
-            }
+            self.trim_below(context, barrier, floor);
         }
+        self.write_checkpoint(context, before, posts, server_requests);
+    }
+
+    /// Drops every entry that was delivered or had the time to be, and keeps what is still needed
+    /// of them.
+    pub(crate) fn trim_settled(
+        &mut self,
+        context: &mut StepContext<'_>,
+        barrier: &WriteBarrier,
+        posts: &Posts,
+        server_requests: &ServerRequests,
+    ) {
+        self.drop_old_tombstones(context);
+        let (before, floor) =
+            (self.log.first(), self.log.settled_floor(context.limits(), context.now));
+        self.trim_below(context, barrier, floor);
+        self.write_checkpoint(context, before, posts, server_requests);
+    }
+
+    fn drop_old_tombstones(&mut self, context: &StepContext<'_>) {
+        let replay = context.limits().replay_secs * 1_000;
+        self.tombstones.retain(|tombstone| tombstone.ended_at.plus(replay) > context.now);
+    }
+
+    fn trim_below(&mut self, context: &mut StepContext<'_>, barrier: &WriteBarrier, floor: u64) {
+        while self.log.first() < floor {
+            self.trim_entry(context, barrier);
+        }
+    }
+
+    /// Writes what is still needed of the entries that were dropped since the floor was `before`.
+    fn write_checkpoint(
+        &mut self,
+        context: &StepContext<'_>,
+        before: u64,
+        posts: &Posts,
+        server_requests: &ServerRequests,
+    ) {
         if self.log.first() > before
             && !mutant!("trim_without_a_checkpoint")
             && let Some(carried) = self.carried(posts, server_requests)

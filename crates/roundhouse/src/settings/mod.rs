@@ -54,6 +54,8 @@ pub struct NodeSettings {
     /// How long requests in flight may take after a stop was requested, in seconds. Then they get
     /// an error as their final response.
     pub drain_secs: u64,
+    /// The most bytes that the sessions of all tenants keep for clients and servers.
+    pub session_bytes_max: usize,
     /// The limits of the node's child processes.
     #[serde(flatten)]
     pub children: ChildrenSettings,
@@ -61,7 +63,7 @@ pub struct NodeSettings {
 
 impl Default for NodeSettings {
     fn default() -> Self {
-        Self { drain_secs: 10, children: ChildrenSettings::default() }
+        Self { drain_secs: 10, session_bytes_max: 1 << 30, children: ChildrenSettings::default() }
     }
 }
 

@@ -1,0 +1,98 @@
+//! Makes a tenant whose sessions keep too many bytes release some of them.
+//!
+//! The steps go from what costs clients least to what costs them most: unread reply queues are
+//! cut, the fullest first, and their clients resume; events that were delivered are dropped; idle
+//! sessions leave memory. Pending requests, and final responses that a client may still need, are
+//! never released. If the steps are not sufficient, new work of the tenant is refused until its
+//! sessions keep less (`Registry::take_slot`, and the sessions themselves).
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use budget::Share;
+use conversation::BudgetVerdict;
+
+use crate::metrics;
+use crate::node::Node;
+use crate::session_bytes::SessionBytes;
+
+/// A step of relief.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Relief {
+    /// Cut the reply queues that hold at least so many bytes.
+    CutQueues {
+        /// The bytes.
+        from: usize,
+    },
+    /// Pass this verdict to the session.
+    Verdict(BudgetVerdict),
+}
+
+/// The steps, in order.
+const STEPS: [Relief; 5] = [
+    Relief::CutQueues { from: 1 << 20 },
+    Relief::CutQueues { from: 64 << 10 },
+    Relief::CutQueues { from: budget::GRANULE_BYTES },
+    Relief::Verdict(BudgetVerdict::Trim),
+    Relief::Verdict(BudgetVerdict::Sleep),
+];
+
+/// How long sessions have to perform a step before the next one is judged.
+const STEP_TIME: Duration = Duration::from_millis(20);
+
+/// The shortest time between two rounds of all steps, so that sessions that cannot release anything
+/// are not asked all the time.
+const ROUND_TIME: Duration = Duration::from_millis(500);
+
+/// The interval at which the metrics of the budget are brought up to date.
+const SHOWN_EVERY: Duration = Duration::from_secs(5);
+
+/// After a relief a tenant keeps an eighth less than its share, so that the next bytes do not lead
+/// to another.
+fn is_relieved(share: &Share) -> bool {
+    share.excess() == 0 && share.used() <= share.max() - share.max() / 8
+}
+
+/// Performs relief each time a share is exceeded, for as long as the node exists.
+pub(crate) async fn relieve_tenants(bytes: SessionBytes, node: Weak<Node>) {
+    loop {
+        bytes.exceeded().await;
+        while let Some(share) = bytes.budget().most_excessive().cloned() {
+            let Some(node) = node.upgrade() else { return };
+            relieve(&node, &share).await;
+            drop(node);
+            tokio::time::sleep(ROUND_TIME).await;
+        }
+    }
+}
+
+/// Shows in the metrics how many bytes sessions keep, for as long as the node exists.
+pub(crate) async fn show_session_bytes(bytes: SessionBytes, node: Weak<Node>) {
+    while node.strong_count() > 0 {
+        metrics::show_session_bytes(bytes.budget());
+        tokio::time::sleep(SHOWN_EVERY).await;
+    }
+}
+
+async fn relieve(node: &Arc<Node>, share: &Share) {
+    metrics::RELIEFS.inc();
+    for step in STEPS {
+        node.registry.for_each(|session| {
+            if session.tenant() == share.tenant() {
+                session.relieve(step);
+            }
+        });
+        tokio::time::sleep(STEP_TIME).await;
+        if is_relieved(share) {
+            return;
+        }
+    }
+    tracing::warn!(
+        tenant = &**share.tenant(),
+        bytes = share.used(),
+        bytes_max = share.max(),
+        "the sessions of a tenant keep more bytes than they may and can release none; its new \
+         sessions and requests are refused; raise tenants.*.limits.session_bytes_max or \
+         node.session_bytes_max if the tenant needs more"
+    );
+}

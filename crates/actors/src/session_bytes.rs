@@ -1,0 +1,51 @@
+//! The budget of the bytes that sessions keep in memory, divided among the tenants.
+
+use std::sync::Arc;
+
+use budget::{Budget, Share, ShareLimits};
+use tokio::sync::Notify;
+
+/// The budget of the bytes that sessions keep: their logs, requests, waiting messages, subscriptions,
+/// and the replies that no client has read. Cheap to clone.
+///
+/// A tenant that exceeds its share has to release bytes: unread reply queues are cut, then
+/// delivered events are dropped, then idle sessions leave memory. While the share is used up, new
+/// sessions and requests of this tenant are refused. Other tenants are not affected.
+#[derive(Clone)]
+pub struct SessionBytes {
+    budget: Budget,
+    excess: Arc<Notify>,
+}
+
+impl SessionBytes {
+    /// Divides `max` bytes among these tenants.
+    pub fn new(max: usize, tenants: impl IntoIterator<Item = (Arc<str>, ShareLimits)>) -> Self {
+        let excess = Arc::new(Notify::new());
+        let notify = Arc::clone(&excess);
+        Self { budget: Budget::new(max, tenants, move || notify.notify_one()), excess }
+    }
+
+    /// A budget without a bound.
+    pub fn unlimited() -> Self {
+        Self::new(usize::MAX, [])
+    }
+
+    /// The bytes that the sessions of a tenant keep.
+    pub fn used(&self, tenant: &str) -> usize {
+        self.budget.share(tenant).used()
+    }
+
+    /// The share of a tenant.
+    pub(crate) fn share(&self, tenant: &str) -> Share {
+        self.budget.share(tenant)
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Returns when a share was exceeded since the last call.
+    pub(crate) async fn exceeded(&self) {
+        self.excess.notified().await;
+    }
+}

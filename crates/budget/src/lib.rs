@@ -1,0 +1,129 @@
+//! Divides a resource of the node among its tenants: bytes, or things that are counted.
+//!
+//! A [`Budget`] has a total. Each tenant has a [`Share`] of it, with a minimum and a maximum. A
+//! tenant takes what is free, and never the minimum of another tenant: what tenants do not use of
+//! their minima counts as used. A holder keeps its amount in a [`Held`], which gives it back when
+//! it is dropped.
+//!
+//! An amount is taken in one of two ways. [`Share::take`] asks first and refuses. [`Held::set`]
+//! records what is held already, and may exceed the share; the owner of the budget is then
+//! notified, and makes the tenant release something.
+//!
+//! The crate has no dependencies, no locks and no clock.
+
+mod granule;
+mod share;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub use granule::{GRANULE_BYTES, in_granules};
+pub use share::{Exhausted, Held, Share};
+
+/// The bounds of a tenant's share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareLimits {
+    /// The amount that no other tenant can take.
+    pub min: usize,
+    /// The most that the tenant can take.
+    pub max: usize,
+}
+
+/// A resource of the node, divided among its tenants. Cheap to clone.
+#[derive(Clone)]
+pub struct Budget(Arc<Shares>);
+
+struct Shares {
+    by_tenant: HashMap<Arc<str>, Share>,
+    total: Arc<Total>,
+}
+
+/// The state that all shares have in common.
+pub(crate) struct Total {
+    pub(crate) max: usize,
+    /// The sum over all tenants of what is used, or of the minimum if that is larger.
+    pub(crate) committed: AtomicUsize,
+    /// Called when a share exceeds its bounds.
+    pub(crate) on_excess: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Budget {
+    /// Divides `max` among these tenants. A minimum above the maximum counts as the maximum. Minima
+    /// whose sum exceeds `max` are reduced in proportion.
+    ///
+    /// `on_excess` is called each time a holder records more than its share allows. It must return
+    /// at once.
+    pub fn new(
+        max: usize,
+        tenants: impl IntoIterator<Item = (Arc<str>, ShareLimits)>,
+        on_excess: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let tenants: Vec<_> = tenants.into_iter().collect();
+        let minima = |limits: &ShareLimits| limits.min.min(limits.max).min(max) as u128;
+        let sum: u128 = tenants.iter().map(|(_, limits)| minima(limits)).sum();
+        let min_of = |limits: &ShareLimits| {
+            let min = minima(limits);
+            let reduced = if sum > max as u128 { min * max as u128 / sum } else { min };
+            usize::try_from(reduced).unwrap_or(max)
+        };
+        let committed = tenants.iter().map(|(_, limits)| min_of(limits)).sum();
+        let committed = AtomicUsize::new(committed);
+        let total = Arc::new(Total { max, committed, on_excess: Box::new(on_excess) });
+        let share = |name: &Arc<str>, min, max| Share::new(Arc::clone(name), min, max, &total);
+        let by_tenant = tenants
+            .iter()
+            .map(|(name, limits)| (Arc::clone(name), share(name, min_of(limits), limits.max)))
+            .collect();
+        Self(Arc::new(Shares { by_tenant, total }))
+    }
+
+    /// A budget without bounds, in which everything is counted.
+    pub fn unlimited() -> Self {
+        Self::new(usize::MAX, [], || {})
+    }
+
+    /// The share of a tenant. A tenant that was not named at the start gets a new share without a
+    /// minimum, which counts in the total only.
+    pub fn share(&self, tenant: &str) -> Share {
+        let named = self.0.by_tenant.get(tenant).cloned();
+        named.unwrap_or_else(|| Share::new(tenant.into(), 0, self.0.total.max, &self.0.total))
+    }
+
+    /// The shares of the tenants that were named at the start, in no order.
+    pub fn shares(&self) -> impl Iterator<Item = &Share> {
+        self.0.by_tenant.values()
+    }
+
+    /// The total.
+    pub fn max(&self) -> usize {
+        self.0.total.max
+    }
+
+    /// The amount that the tenants named at the start use.
+    pub fn used(&self) -> usize {
+        self.shares().map(Share::used).sum()
+    }
+
+    /// What tenants use, or cannot be taken by others.
+    pub fn committed(&self) -> usize {
+        self.0.total.committed.load(Ordering::Relaxed)
+    }
+
+    /// The share that exceeds its bounds most; `None` if none does.
+    pub fn most_excessive(&self) -> Option<&Share> {
+        self.shares().filter(|share| share.excess() > 0).max_by_key(|share| share.excess())
+    }
+}
+
+/// The default bounds of a tenant's share, one of `tenants` that divide `total`: at most half of
+/// it, or all of it if there is only one tenant. Half of the total is divided into minima.
+pub fn default_limits(total: usize, tenants: usize) -> ShareLimits {
+    match tenants {
+        0 | 1 => ShareLimits { min: 0, max: total },
+        tenants => ShareLimits { min: total / 2 / tenants, max: total.div_ceil(2) },
+    }
+}
+
+#[cfg(test)]
+mod tests;

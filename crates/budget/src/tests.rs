@@ -1,0 +1,125 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn budget(max: usize, tenants: &[(&str, usize, usize)]) -> Budget {
+    let limits = |(name, min, max): &(&str, usize, usize)| {
+        ((*name).into(), ShareLimits { min: *min, max: *max })
+    };
+    Budget::new(max, tenants.iter().map(limits), || {})
+}
+
+#[test]
+fn a_tenant_takes_what_is_free_but_never_the_minimum_of_another() {
+    let budget = budget(100, &[("a", 20, 100), ("b", 20, 100)]);
+    let (a, b) = (budget.share("a"), budget.share("b"));
+    assert_eq!(a.take(81).unwrap_err(), Exhausted);
+    let all_of_a = a.take(80).unwrap();
+    assert!(a.is_exhausted());
+    assert!(a.take(1).is_err());
+    let minimum_of_b = b.take(20).unwrap();
+    assert!(b.take(1).is_err());
+    drop(all_of_a);
+    assert!(b.take(60).is_ok());
+    drop(minimum_of_b);
+    assert_eq!((budget.used(), budget.committed()), (0, 40));
+}
+
+#[test]
+fn the_maximum_of_a_tenant_holds_while_the_rest_is_free() {
+    let budget = budget(100, &[("a", 0, 50)]);
+    let mut held = budget.share("a").take(50).unwrap();
+    assert!(held.try_set(51).is_err());
+    assert_eq!(held.amount(), 50, "a refusal changes nothing");
+    assert!(budget.share("unknown").take(50).is_ok(), "the rest is there for others");
+}
+
+#[test]
+fn what_is_held_already_may_exceed_the_share_and_notifies() {
+    let notified = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&notified);
+    let limits = ShareLimits { min: 0, max: 10 };
+    let budget = Budget::new(100, [("a".into(), limits)], move || {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    let mut held = Held::nothing(&budget.share("a"));
+    held.set(10);
+    assert_eq!(notified.load(Ordering::Relaxed), 0);
+    assert!(budget.most_excessive().is_none());
+    held.set(12);
+    assert_eq!(notified.load(Ordering::Relaxed), 1);
+    assert_eq!(budget.most_excessive().unwrap().excess(), 2);
+    held.set(5);
+    assert_eq!(budget.share("a").excess(), 0);
+}
+
+#[test]
+fn above_the_total_a_tenant_within_its_minimum_has_no_excess() {
+    let budget = budget(100, &[("a", 30, 100), ("b", 30, 100)]);
+    let (mut a, mut b) = (Held::nothing(&budget.share("a")), Held::nothing(&budget.share("b")));
+    a.set(90);
+    b.set(20);
+    assert_eq!(budget.share("a").excess(), 20, "30 are kept for b");
+    assert_eq!(budget.share("b").excess(), 0);
+    assert!(!budget.share("b").is_exhausted());
+    b.set(30);
+    assert!(budget.share("b").is_exhausted());
+}
+
+#[test]
+fn minima_that_exceed_the_total_are_reduced_in_proportion() {
+    let budget = budget(100, &[("a", 100, 100), ("b", 100, 100)]);
+    assert_eq!((budget.share("a").min(), budget.share("b").min()), (50, 50));
+    assert_eq!(budget.committed(), 100);
+}
+
+#[test]
+fn the_default_bounds_keep_half_of_the_total_in_minima() {
+    assert_eq!(default_limits(100, 1), ShareLimits { min: 0, max: 100 });
+    assert_eq!(default_limits(100, 5), ShareLimits { min: 10, max: 50 });
+}
+
+#[test]
+fn a_holder_of_less_than_a_granule_is_charged_for_nothing() {
+    assert_eq!(in_granules(GRANULE_BYTES - 1), 0);
+    assert_eq!(in_granules(3 * GRANULE_BYTES - 1), 2 * GRANULE_BYTES);
+}
+
+proptest! {
+    /// Whatever tenants take and give back: no tenant gets more than the rules allow, every minimum
+    /// can be had, and nothing is lost.
+    #[test]
+    fn the_sums_hold_in_every_order(
+        minima in prop::array::uniform3(0_usize..50),
+        maxima in prop::array::uniform3(0_usize..150),
+        steps in prop::collection::vec((0_usize..3, 0_usize..60, any::<bool>()), 0..60),
+    ) {
+        let names = ["a", "b", "c"];
+        let limits = (0..3).map(|i| (names[i].into(), ShareLimits { min: minima[i], max: maxima[i] }));
+        let budget = Budget::new(100, limits, || {});
+        let mut held: Vec<Vec<Held>> = vec![Vec::new(), Vec::new(), Vec::new()];
+        for (tenant, amount, gives_back) in steps {
+            if gives_back {
+                held[tenant].pop();
+            } else if let Ok(taken) = budget.share(names[tenant]).take(amount) {
+                held[tenant].push(taken);
+            }
+            prop_assert!(budget.committed() <= 100);
+            for (name, held) in names.iter().zip(&held) {
+                let share = budget.share(name);
+                let sum: usize = held.iter().map(Held::amount).sum();
+                prop_assert_eq!(share.used(), sum);
+                prop_assert!(sum <= share.max());
+                prop_assert_eq!(share.excess(), 0);
+                let rest = share.min().saturating_sub(sum);
+                prop_assert!(share.take(rest).is_ok(), "the minimum cannot be had");
+            }
+        }
+        held.clear();
+        let minima: usize = budget.shares().map(Share::min).sum();
+        prop_assert_eq!((budget.used(), budget.committed()), (0, minima));
+    }
+}
