@@ -84,7 +84,7 @@ impl Chaos {
         let runs = folder.path().join("runs");
         let of_all = |setup: Setup| {
             setup
-                .with("cluster.secret", "known to these nodes alone")
+                .with("cluster.secret", "known to these nodes alone, no secret")
                 .with("node.drain_secs", 5)
                 .env("EVERYTHING_RECORD", &runs.display().to_string())
         };

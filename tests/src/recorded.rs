@@ -64,7 +64,7 @@ impl Recorded {
             let setup = setup
                 .with("store.url", redis.url())
                 .with("cluster.listen", format!("127.0.0.1:{port}"))
-                .with("cluster.secret", "known to these nodes alone")
+                .with("cluster.secret", "known to these nodes alone, no secret")
                 .env("EVERYTHING_RECORD", &runs.display().to_string());
             starting.push(tokio::task::spawn_blocking(move || Node::start(&setup)));
         }

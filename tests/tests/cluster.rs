@@ -24,7 +24,7 @@ impl Cluster {
         let setup = Setup::demo()
             .with("store.url", redis.url())
             .with("cluster.listen", "127.0.0.1:0")
-            .with("cluster.secret", "known to these three nodes");
+            .with("cluster.secret", "known to these three nodes, no secret");
         let starting: Vec<_> = (0..3)
             .map(|_| {
                 let setup = setup.clone();
@@ -202,7 +202,7 @@ async fn a_deleted_session_stays_gone_where_a_failover_forgot_its_end() -> Resul
     let setup = Setup::demo()
         .with("store.url", redis.url())
         .with("cluster.listen", "127.0.0.1:0")
-        .with("cluster.secret", "known to these two nodes");
+        .with("cluster.secret", "known to these two nodes, and no secret");
     let nodes = [Node::start(&setup)?, Node::start(&setup)?];
     let mut client = Client::open(nodes[0].demo(), "2025-11-25").await?;
     client.is_well().await?;

@@ -22,7 +22,7 @@ fn cluster(redis: &Redis) -> Result<[Node; 2]> {
     let setup = Setup::demo()
         .with("store.url", redis.url())
         .with("cluster.listen", "127.0.0.1:0")
-        .with("cluster.secret", "known to these two nodes");
+        .with("cluster.secret", "known to these two nodes, and no secret");
     Ok([Node::start(&setup)?, Node::start(&setup)?])
 }
 

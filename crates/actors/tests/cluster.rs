@@ -28,7 +28,7 @@ impl std::ops::Deref for Joined {
 async fn node(settings: Settings, store: &Arc<dyn Store>) -> Joined {
     let peers = cluster::Settings {
         listen: "127.0.0.1:0".into(),
-        secret: "no secret, only a test".into(),
+        secret: "no secret, only a test of these nodes".into(),
         ..cluster::Settings::default()
     };
     let world = World::joined(settings, Arc::clone(store), peers).await;

@@ -271,7 +271,7 @@ async fn a_call_outlives_the_node_that_was_requested_to_claim_its_session() {
 fn peers() -> cluster::Settings {
     cluster::Settings {
         listen: "127.0.0.1:0".into(),
-        secret: "no secret, only a test".into(),
+        secret: "no secret, only a test of these nodes".into(),
         ..cluster::Settings::default()
     }
 }

@@ -155,7 +155,7 @@ async fn a_deposed_owner_stops_and_cuts_its_streams() {
 async fn joined(settings: Settings, store: Arc<dyn Store>) -> World {
     let peers = cluster::Settings {
         listen: "127.0.0.1:0".into(),
-        secret: "no secret, only a test".into(),
+        secret: "no secret, only a test of these nodes".into(),
         lease_ms: 400,
         renew_ms: 50,
         margin_ms: 100,

@@ -39,7 +39,7 @@ fn node(store: &Arc<Memory>) -> (Runtime, Cluster) {
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let settings = Settings {
         listen: "127.0.0.1:0".to_owned(),
-        secret: "no secret, only a bench".to_owned(),
+        secret: "no secret, only a bench of two nodes".to_owned(),
         ..Settings::default()
     };
     let membership =

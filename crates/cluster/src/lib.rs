@@ -38,4 +38,4 @@ pub use ownership::location::Cause;
 pub use peer::{ForwardedCall, Peer, SessionLocation};
 pub use peering::{CallError, Replies, Tls, Versions, install_flush_queue as batch_wakes};
 pub use serve::{Load, PeerCallHandler};
-pub use settings::Settings;
+pub use settings::{Encrypt, Settings};

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use peering::{LocalNode, Trust, Versions};
+use peering::{LocalNode, Versions};
 use store::{Incarnation, Store};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -76,8 +76,7 @@ impl Cluster {
             ping_ms: settings.ping_ms,
             pong_ms: settings.pong_ms,
             versions: Versions::UNANNOUNCED,
-            secret: String::new(),
-            trust: None,
+            credentials: None,
         };
         let node = MemberNode {
             incarnation: Incarnation(random),
@@ -114,12 +113,6 @@ impl Cluster {
         versions: Versions,
     ) -> Result<Membership, Error> {
         settings.check()?;
-        if settings.has_weak_secret() {
-            tracing::warn!(
-                "cluster.secret has fewer than 32 bytes: an attacker that records a handshake \
-                 can guess it; use 32 random bytes, as from `openssl rand -hex 32`"
-            );
-        }
         let random = getrandom::u64().map_err(|error| {
             Error::Settings(format!("the operating system returned no random bytes: {error}"))
         })?;
@@ -139,8 +132,7 @@ impl Cluster {
             ping_ms: settings.ping_ms,
             pong_ms: settings.pong_ms,
             versions,
-            secret: settings.secret.clone(),
-            trust: settings.tls.as_ref().map(Trust::of).transpose()?,
+            credentials: Some(settings.credentials()?),
         };
         let node = Arc::new(MemberNode {
             incarnation: Incarnation(random),

@@ -8,14 +8,22 @@ use ownership::validity::Timing;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::Error;
-use peering::{ADDRESS_BYTES_MAX, Limits, PING_MS_MAX, Tls, Trust};
+use peering::{ADDRESS_BYTES_MAX, Credentials, Limits, PING_MS_MAX, Tls, Trust};
 
-/// The shortest accepted secret, in bytes.
-const SECRET_BYTES_MIN: usize = 16;
+/// The shortest accepted secret, in bytes: an attacker that takes part in a handshake can test
+/// guesses against it.
+const SECRET_BYTES_MIN: usize = 32;
 
-/// A shorter secret is logged as a warning, in bytes: an attacker can check guesses against a
-/// recorded handshake.
-const SECRET_BYTES_STRONG: usize = 32;
+/// Which connections between nodes are encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Encrypt {
+    /// All but those between two nodes that both announce an address of loopback.
+    #[default]
+    Auto,
+    /// All.
+    Always,
+}
 
 /// Settings of the cluster.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
@@ -27,15 +35,20 @@ pub struct Settings {
     /// address of its own: a node that answers at an address proves that the former node at that
     /// address is dead.
     pub advertise: String,
-    /// The shared secret of the cluster's nodes: 32 random bytes or more. Below 32 bytes the node
-    /// warns, below 16 it does not start. May be empty with mutual TLS. Peers prove to each other
-    /// that they know it. It does not encrypt traffic: without mutual TLS keep the link in a
-    /// private network.
+    /// The shared secret of the cluster's nodes: 32 random bytes or more. With a shorter one the
+    /// node does not start. May be empty with mutual TLS. Peers prove to each other that they know
+    /// it, and encrypt what they send.
     #[serde(serialize_with = "redacted")]
     pub secret: String,
-    /// Certificates and key for mutual TLS; `None`: traffic between peers is not encrypted.
+    /// Certificates and key for mutual TLS; `None`: the secret authenticates peers.
     #[serde(skip)]
     pub tls: Option<Tls>,
+    /// Which connections between nodes are encrypted. Give all nodes the same value. With mutual
+    /// TLS all are.
+    pub encrypt: Encrypt,
+    /// Whether nodes of a program that does not know encryption without certificates may be peers.
+    /// For the upgrade from such a program only.
+    pub accept_plain: bool,
     /// This node's name for operators; empty for the announced address.
     pub name: String,
     /// How long a lease lasts without renewal, in milliseconds. If a node is lost together with its
@@ -76,6 +89,8 @@ impl Default for Settings {
             advertise: String::new(),
             secret: String::new(),
             tls: None,
+            encrypt: Encrypt::Auto,
+            accept_plain: true,
             name: String::new(),
             lease_ms: 6_000,
             renew_ms: 1_000,
@@ -151,17 +166,28 @@ impl Settings {
         }
         let may_lack = self.tls.is_some() && self.secret.is_empty();
         if self.secret.len() < SECRET_BYTES_MIN && !may_lack {
-            return wrong(
-                "cluster.secret must have at least 16 bytes, the same on every node; \
-                 set it, or write [cluster.tls], or leave cluster.listen empty",
-            );
+            return Err(Error::Settings(format!(
+                "cluster.secret has {} bytes and must have at least 32, the same on every node; \
+                 make one with `openssl rand -hex 32`, or write [cluster.tls], or leave \
+                 cluster.listen empty",
+                self.secret.len()
+            )));
         }
         Ok(())
     }
 
-    /// Whether the secret can be guessed from a recorded handshake.
-    pub(crate) fn has_weak_secret(&self) -> bool {
-        !self.listen.is_empty() && (1..SECRET_BYTES_STRONG).contains(&self.secret.len())
+    /// What authenticates and protects the links of this node.
+    pub(crate) fn credentials(&self) -> Result<Credentials, Error> {
+        let trust = match &self.tls {
+            Some(tls) => Trust::of(tls)?,
+            None => Trust::with_process_key()?,
+        };
+        Ok(Credentials {
+            secret: self.secret.clone(),
+            trust,
+            encrypts_loopback: self.encrypt == Encrypt::Always,
+            accepts_plain: self.accept_plain,
+        })
     }
 
     /// The address to announce to peers; `bound` is the address of the listener.
@@ -223,7 +249,8 @@ mod tests {
     #[test]
     fn settings_that_cannot_work_are_refused() {
         settings("").check().unwrap();
-        settings("listen = '127.0.0.1:0'\nsecret = '0123456789abcdef'").check().unwrap();
+        settings("listen = '127.0.0.1:0'\nsecret = '0123456789abcdef0123456789abcdef'").check().unwrap();
+        settings("encrypt = 'always'\naccept_plain = false").check().unwrap();
         for text in [
             "listen = '127.0.0.1:0'",
             "listen = '127.0.0.1:0'\nsecret = 'short'",
@@ -237,12 +264,12 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_of_fewer_than_32_bytes_is_weak_where_peers_connect() {
-        for (listen, bytes, weak) in [
+    fn a_secret_of_fewer_than_32_bytes_is_refused_where_peers_connect() {
+        for (listen, bytes, is_refused) in [
+            ("127.0.0.1:0", 0, true),
+            ("127.0.0.1:0", 16, true),
             ("127.0.0.1:0", 31, true),
             ("127.0.0.1:0", 32, false),
-            // With certificates the secret may be empty.
-            ("127.0.0.1:0", 0, false),
             ("", 16, false),
         ] {
             let settings = Settings {
@@ -250,7 +277,11 @@ mod tests {
                 secret: "s".repeat(bytes),
                 ..Settings::default()
             };
-            assert_eq!(settings.has_weak_secret(), weak, "{listen:?} {bytes}");
+            let checked = settings.check().map_err(|error| error.to_string());
+            assert_eq!(checked.is_err(), is_refused, "{listen:?} {bytes}");
+            let Err(refused) = checked else { continue };
+            assert!(refused.contains(&format!("cluster.secret has {bytes} bytes")), "{refused}");
+            assert!(refused.contains("openssl rand") && !refused.contains("sss"), "{refused}");
         }
     }
 
@@ -267,7 +298,7 @@ mod tests {
         let mut settings = settings("listen = '127.0.0.1:0'");
         settings.tls = Some(tls());
         settings.check().unwrap();
-        settings.secret = "short".into();
+        settings.secret = "s".repeat(31);
         settings.check().unwrap_err();
     }
 

@@ -16,12 +16,18 @@ use crate::connect::LocalNode;
 use crate::established::Established;
 use crate::handshake::{self, HandshakeError, Purpose};
 use crate::inbox::Inbox;
-use crate::wire::{Socket, Wire};
+use crate::protection::{Credentials, Protection};
+use crate::socket::Socket;
+use crate::wire::Wire;
 use crate::{FRAME_BYTES_MAX, PING_MS_MAX, metrics, tls};
 
 /// The most connections that are not authenticated yet. At this bound a new connection closes the
 /// oldest of them, so that they cannot keep peers out.
 const UNAUTHENTICATED_MAX: usize = 64;
+
+/// The first byte of a TLS connection: the type of a handshake record. The first byte of a plain
+/// connection is the length of its first frame, and no `Hello` is as short as 22 bytes.
+const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Accepts the connections that arrive at this node.
 #[derive(Default)]
@@ -108,18 +114,22 @@ async fn meet(
     stream: TcpStream,
     from: SocketAddr,
 ) -> Option<Established> {
-    let mut wire = match open_wire(local, stream).await {
-        Ok(wire) => wire,
+    let credentials = local.credentials.as_ref()?;
+    let (mut wire, protection) = match open_wire(credentials, stream).await {
+        Ok(opened) => opened,
         Err(error) => {
-            refusals.distrusted(from, &error);
+            refusals.distrusted(from, &error, credentials);
             return None;
         }
     };
-    refusals.none();
+    if !matches!(protection, Protection::Plain) {
+        refusals.none();
+    }
     let mut inbox = Inbox::new(handshake::FRAME_BYTES_MAX);
     let own = local.identity(0, Purpose::default());
-    match handshake::answer(&own, &local.secret, &mut wire, &mut inbox).await {
+    match handshake::answer(&own, credentials, &protection, &mut wire, &mut inbox).await {
         Ok(peer) => {
+            local.warn_of_plain(credentials, &protection, &peer, peer.purpose);
             inbox.admit(FRAME_BYTES_MAX);
             // Bounds the announced interval to the largest value that settings allow.
             let heartbeat = local.heartbeat(peer.ping_ms.min(PING_MS_MAX), false);
@@ -128,6 +138,10 @@ async fn meet(
         Err(HandshakeError::Unproven) => {
             metrics::LINKS_REFUSED.inc();
             tracing::warn!(%from, "refused a peer: it does not know cluster.secret");
+            None
+        }
+        Err(error @ (HandshakeError::TooOld | HandshakeError::Downgraded)) => {
+            refusals.unencrypted(from, &error);
             None
         }
         Err(HandshakeError::Incompatible(theirs)) => {
@@ -142,12 +156,16 @@ async fn meet(
     }
 }
 
-async fn open_wire(local: &LocalNode, stream: TcpStream) -> io::Result<Wire> {
-    let socket = Socket::new(stream)?;
-    Ok(match &local.trust {
-        Some(trust) => Wire::Tls(Box::new(trust.accept(socket).await?.into())),
-        None => Wire::Plain(socket),
-    })
+async fn open_wire(
+    credentials: &Credentials,
+    stream: TcpStream,
+) -> io::Result<(Wire, Protection)> {
+    let mut socket = Socket::new(stream)?;
+    let trust = &credentials.trust;
+    if trust.has_certificates() || socket.first_byte().await? == Some(TLS_HANDSHAKE) {
+        return trust.accept(socket).await;
+    }
+    Ok((Wire::Plain(socket), Protection::Plain))
 }
 
 /// Logs the first untrusted peer as a warning, and again only after a trusted one has connected.
@@ -161,7 +179,7 @@ impl Refusals {
         self.was_logged.store(false, Ordering::Relaxed);
     }
 
-    fn distrusted(&self, from: SocketAddr, error: &io::Error) {
+    fn distrusted(&self, from: SocketAddr, error: &io::Error, credentials: &Credentials) {
         if !tls::is_distrust(error) {
             return;
         }
@@ -169,7 +187,21 @@ impl Refusals {
         if self.was_logged.swap(true, Ordering::Relaxed) {
             tracing::debug!(%from, %error, "refused a peer: TLS failed");
         } else {
-            tracing::warn!(%from, %error, "refused a peer: TLS failed; {}", tls::REMEDY);
+            let remedy = credentials.trust.remedy();
+            tracing::warn!(%from, %error, "refused a peer: TLS failed; {remedy}");
+        }
+    }
+
+    fn unencrypted(&self, from: SocketAddr, error: &HandshakeError) {
+        metrics::LINKS_REFUSED.inc();
+        if self.was_logged.swap(true, Ordering::Relaxed) {
+            tracing::debug!(%from, ?error, "refused a peer: the connection is not encrypted");
+        } else {
+            tracing::warn!(
+                %from,
+                "refused a peer: the connection is not encrypted; replace the program of an older \
+                 peer or set cluster.accept_plain, and give all nodes the same cluster.encrypt"
+            );
         }
     }
 }

@@ -10,9 +10,10 @@ use crate::connection::Heartbeat;
 use crate::established::Established;
 use crate::handshake::{self, HandshakeError, PeerIdentity, Purpose};
 use crate::inbox::Inbox;
-use crate::tls::{self, Trust};
+use crate::protection::{Credentials, Protection};
+use crate::socket::Socket;
 use crate::versions::Versions;
-use crate::wire::{Socket, Wire};
+use crate::wire::Wire;
 use crate::{FRAME_BYTES_MAX, metrics};
 
 /// The identity of this node in handshakes, and its credentials.
@@ -27,10 +28,8 @@ pub struct LocalNode {
     pub pong_ms: u64,
     /// The payload versions that it reads.
     pub versions: Versions,
-    /// The shared secret of the cluster's nodes.
-    pub secret: String,
-    /// The certificates for mutual TLS; `None`: connections are not encrypted.
-    pub trust: Option<Trust>,
+    /// What authenticates and protects its connections; `None`: the node has no peers.
+    pub credentials: Option<Credentials>,
 }
 
 /// The reason why no connection was established.
@@ -65,18 +64,40 @@ impl LocalNode {
         address: &str,
         purpose: Purpose,
     ) -> Result<Established, ConnectError> {
-        let mut wire = self.reach(address).await.map_err(connect_failed)?;
+        let Some(credentials) = &self.credentials else {
+            return Err(ConnectError::Other("this node has no peers".to_owned()));
+        };
+        let (mut wire, protection) =
+            self.reach(address, credentials).await.map_err(connect_failed)?;
         let mut inbox = Inbox::new(handshake::FRAME_BYTES_MAX);
-        let peer = handshake::call(
-            &self.identity(self.ping_ms, purpose),
-            &self.secret,
-            &mut wire,
-            &mut inbox,
-        )
-        .await
-        .map_err(|error| self.handshake_failed(error))?;
+        let own = self.identity(self.ping_ms, purpose);
+        let peer = handshake::call(&own, credentials, &protection, &mut wire, &mut inbox)
+            .await
+            .map_err(|error| self.handshake_failed(credentials, error))?;
+        self.warn_of_plain(credentials, &protection, &peer, purpose);
         inbox.admit(FRAME_BYTES_MAX);
         Ok(Established::new(peer, wire, inbox, self.heartbeat(self.ping_ms, true)))
+    }
+
+    /// Logs a peer whose program has connected without encryption although the connection leaves
+    /// the machine.
+    pub(crate) fn warn_of_plain(
+        &self,
+        credentials: &Credentials,
+        protection: &Protection,
+        peer: &PeerIdentity,
+        purpose: Purpose,
+    ) {
+        let is_plain = matches!(protection, Protection::Plain);
+        let must_encrypt = credentials.must_encrypt(&self.address, &peer.address);
+        if is_plain && must_encrypt && purpose == Purpose::Calls {
+            tracing::warn!(
+                address = %peer.address,
+                incarnation = format_args!("{:016x}", peer.incarnation),
+                "a peer link is not encrypted: the peer runs an older program; replace it, and then \
+                 set cluster.accept_plain = false"
+            );
+        }
     }
 
     pub(crate) fn identity(&self, ping_ms: u64, purpose: Purpose) -> PeerIdentity {
@@ -98,20 +119,47 @@ impl LocalNode {
         Heartbeat { every, pings, silence }
     }
 
-    async fn reach(&self, address: &str) -> io::Result<Wire> {
+    /// Opens a connection, encrypted if it must be. An older program ends the connection at the
+    /// first bytes of TLS; then this connects once more without encryption, if that is accepted. An
+    /// attacker can cause this as well. The handshake then detects it by the peer's greeting.
+    async fn reach(
+        &self,
+        address: &str,
+        credentials: &Credentials,
+    ) -> io::Result<(Wire, Protection)> {
+        let Credentials { trust, accepts_plain, .. } = credentials;
+        if credentials.must_encrypt(&self.address, address) {
+            let socket = Socket::new(TcpStream::connect(address).await?)?;
+            let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+            match trust.connect(host, socket).await {
+                Err(error) if *accepts_plain && !trust.has_certificates() && is_end(&error) => {
+                    tracing::debug!(address, %error, "TLS with a peer failed; connecting without");
+                }
+                connected => return connected,
+            }
+        }
         let socket = Socket::new(TcpStream::connect(address).await?)?;
-        let Some(trust) = &self.trust else { return Ok(Wire::Plain(socket)) };
-        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        Ok(Wire::Tls(Box::new(tls::meet(&trust.connector(), host, socket).await?)))
+        Ok((Wire::Plain(socket), Protection::Plain))
     }
 
-    fn handshake_failed(&self, error: HandshakeError) -> ConnectError {
+    fn handshake_failed(&self, credentials: &Credentials, error: HandshakeError) -> ConnectError {
         let why = match error {
-            HandshakeError::Ended(error) => return connect_failed(tls::explain_early_end(error)),
+            HandshakeError::Ended(error) => {
+                return connect_failed(credentials.trust.explain_early_end(error));
+            }
             HandshakeError::Incompatible(theirs) => {
                 return ConnectError::Incompatible { own: self.versions, theirs };
             }
             HandshakeError::Malformed => "the other end is not a node of a cluster",
+            HandshakeError::TooOld => {
+                "the peer's program does not encrypt its links, and cluster.accept_plain is off; \
+                 replace the program"
+            }
+            HandshakeError::Downgraded => {
+                metrics::LINKS_REFUSED.inc();
+                "the peer knows encrypted links, but TLS with it failed; give all nodes the same \
+                 cluster.encrypt, and see what is between the two nodes"
+            }
             HandshakeError::Random => "the operating system returned no random bytes",
             HandshakeError::Unproven => {
                 metrics::LINKS_REFUSED.inc();
@@ -124,6 +172,12 @@ impl LocalNode {
         };
         ConnectError::Other(why.to_owned())
     }
+}
+
+/// Whether the connection ended, and TLS reported nothing.
+fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
 fn connect_failed(error: io::Error) -> ConnectError {

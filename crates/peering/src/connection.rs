@@ -1,27 +1,27 @@
 //! A connection between two nodes after their handshake: frames in, frames out, heartbeats.
 //!
 //! One task per connection reads from the socket. Frames are written by the thread that produces
-//! them, at the end of its event-loop tick ([`tick`]), so that no other thread is woken. The task
-//! writes only if the socket's buffer is full or the connection is encrypted. One thread writes at
-//! a time, and no thread waits for it: a thread that finds another one writing marks the state, and
-//! the writer then collects frames once more.
+//! them, at the end of its event-loop tick ([`tick`]), so that no other thread is woken. That thread
+//! also encrypts them, all frames of a tick together. The task writes only if the socket's buffer is
+//! full, or if it decrypts when another thread has frames. One thread writes at a time, and no
+//! thread waits for it: a thread that finds another one writing marks the state, and the writer then
+//! collects frames once more.
 
 use std::io;
 use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use futures_util::task::AtomicWaker;
 use tick::Deferred;
-use tokio::io::AsyncWrite;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::frame::{Bye, Frame, Kind};
 use crate::inbox::Inbox;
-use crate::wire::{Outgoing, Wire};
+use crate::wire::{Outgoing, Wire, Written};
 
 /// Frames are collected into one write of up to this many bytes; a larger frame is written whole.
 const ENOUGH_BYTES: usize = 64 << 10;
@@ -81,8 +81,8 @@ pub enum Ended {
 /// One end of a connection.
 pub(crate) struct PeerConnection<P> {
     handler: P,
-    /// The write half of the socket, for any thread; `None` if the connection is encrypted.
-    outgoing: Option<Arc<Outgoing>>,
+    /// The write half of the connection, for any thread.
+    outgoing: Outgoing,
     out: Mutex<Outbound>,
     task: AtomicWaker,
 }
@@ -231,12 +231,20 @@ impl<P: FrameHandler> PeerConnection<P> {
     }
 
     /// Collects and writes frames. Returns whether bytes or frames are left.
-    fn write(&self, outgoing: &Outgoing) -> bool {
+    fn write(&self) -> bool {
         let Some(mut bytes) = self.begin_write() else { return false };
         let writing = Writing(self);
         for _ in 0..WRITTEN_IN_A_ROW {
             self.collect_frames(&mut bytes);
             if bytes.is_empty() {
+                match self.outgoing.try_flush() {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        self.stop_write(bytes, WriterState::Full);
+                        return writing.finish(true);
+                    }
+                    Err(_) => return false,
+                }
                 match self.end_write(bytes) {
                     None => return writing.finish(false),
                     Some(room) => bytes = room,
@@ -244,10 +252,14 @@ impl<P: FrameHandler> PeerConnection<P> {
                 continue;
             }
             while !bytes.is_empty() {
-                match outgoing.try_write(&bytes) {
-                    Ok(Some(written)) => bytes.advance(written),
-                    Ok(None) => {
+                match self.outgoing.try_write(&bytes) {
+                    Ok(Written::Bytes(written)) => bytes.advance(written),
+                    Ok(Written::Full) => {
                         self.stop_write(bytes, WriterState::Full);
+                        return writing.finish(true);
+                    }
+                    Ok(Written::Busy) => {
+                        self.stop_write(bytes, WriterState::Free);
                         return writing.finish(true);
                     }
                     // The reader gets the cause of the end.
@@ -266,8 +278,7 @@ impl<P: FrameHandler> PeerConnection<P> {
 
 impl<P: FrameHandler> Deferred for PeerConnection<P> {
     fn perform(&self) {
-        let more = self.outgoing.as_ref().is_none_or(|outgoing| self.write(outgoing));
-        if more {
+        if self.write() {
             self.task.wake();
         }
     }
@@ -375,23 +386,19 @@ impl<P: FrameHandler> RunningConnection<'_, P> {
 
     /// Writes the frames that no other thread writes.
     fn flush(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let Some(outgoing) = &self.connection.outgoing else {
-            self.flush_encrypted(context);
-            return Ok(());
-        };
         loop {
             let writer = self.connection.out().writer;
             match writer {
                 WriterState::Panicked => {
                     return Err(io::Error::other("a panic while frames were written"));
                 }
-                WriterState::Full => match outgoing.poll_room(context)? {
+                WriterState::Full => match self.connection.outgoing.poll_room(context)? {
                     Poll::Pending => return Ok(()),
                     Poll::Ready(()) => self.connection.out().writer = WriterState::Free,
                 },
                 WriterState::Free | WriterState::Writing { .. } | WriterState::Closed => {}
             }
-            if !self.connection.write(outgoing) {
+            if !self.connection.write() {
                 return Ok(());
             }
             if self.connection.out().writer != WriterState::Full {
@@ -400,38 +407,6 @@ impl<P: FrameHandler> RunningConnection<'_, P> {
                 return Ok(());
             }
         }
-    }
-
-    fn flush_encrypted(&mut self, context: &mut Context<'_>) {
-        // Only the task writes to an encrypted connection.
-        let Some(mut bytes) = self.connection.begin_write() else { return };
-        let writing = Writing(self.connection);
-        for _ in 0..WRITTEN_IN_A_ROW {
-            self.connection.collect_frames(&mut bytes);
-            if bytes.is_empty() {
-                // TLS may still buffer encrypted bytes.
-                let flushed = Pin::new(&mut *self.wire).poll_flush(context);
-                if !matches!(flushed, Poll::Ready(Err(_))) {
-                    self.connection.stop_write(bytes, WriterState::Free);
-                    writing.finish(());
-                }
-                return;
-            }
-            while !bytes.is_empty() {
-                match Pin::new(&mut *self.wire).poll_write(context, &bytes) {
-                    Poll::Ready(Ok(written)) => bytes.advance(written),
-                    Poll::Ready(Err(_)) => return,
-                    Poll::Pending => {
-                        self.connection.stop_write(bytes, WriterState::Free);
-                        return writing.finish(());
-                    }
-                }
-            }
-        }
-        self.connection.stop_write(bytes, WriterState::Free);
-        writing.finish(());
-        // More frames may wait: yields to other tasks first.
-        context.waker().wake_by_ref();
     }
 
     fn poll_connection(&mut self, context: &mut Context<'_>) -> Result<(), Ended> {

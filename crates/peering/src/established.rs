@@ -14,7 +14,8 @@ use crate::frame::Kind;
 use crate::handshake::PeerIdentity;
 use crate::inbox::Inbox;
 use crate::incoming_calls::IncomingCalls;
-use crate::wire::{OrderlyEnd, Wire};
+use crate::socket::OrderlyEnd;
+use crate::wire::Wire;
 use crate::{Answerer, Calls, Limits};
 
 /// How long a peer has to close a connection that this node has ended.

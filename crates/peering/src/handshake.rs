@@ -1,16 +1,17 @@
 //! The handshake of a connection between two nodes: each proves that it knows the cluster's secret,
-//! and announces its incarnation.
+//! and announces its incarnation. It decides whether a connection without encryption may go on.
 
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use tokio::io::AsyncWriteExt as _;
 
 use crate::frame::{Bye, Greeting, Kind};
 use crate::inbox::{Inbox, Malformed};
-use crate::proof::{self, Role};
+use crate::proof::{self, Role, Transcript};
+use crate::protection::{Credentials, Protection};
 use crate::versions::Versions;
 use crate::wire::Wire;
 
@@ -58,6 +59,11 @@ pub(crate) enum HandshakeError {
     Unproven,
     /// The other end rejected this node's proof.
     Refused,
+    /// The program at the other end knows no encryption, and [`Credentials::accepts_plain`] is not
+    /// set.
+    TooOld,
+    /// Both programs know encryption, and this connection has none.
+    Downgraded,
     /// The connection ended.
     Ended(io::Error),
     /// The operating system returned no random bytes.
@@ -67,7 +73,8 @@ pub(crate) enum HandshakeError {
 /// Performs the handshake of the calling end. Returns the node at the called end.
 pub(crate) async fn call(
     own: &PeerIdentity,
-    secret: &str,
+    credentials: &Credentials,
+    protection: &Protection,
     wire: &mut Wire,
     inbox: &mut Inbox,
 ) -> Result<PeerIdentity, HandshakeError> {
@@ -82,9 +89,12 @@ pub(crate) async fn call(
     if own.versions.common(versions).is_none() {
         return Err(HandshakeError::Incompatible(versions));
     }
-    send(wire, Kind::Proof(proof::prove(secret, Role::Caller, &caller, &callee))).await?;
+    check_protection(own, credentials, protection, &callee)?;
+    let transcript = Transcript { caller: &caller, callee: &callee, protection };
+    let secret = &credentials.secret;
+    send(wire, Kind::Proof(transcript.prove(secret, Role::Caller))).await?;
     match receive(wire, inbox).await? {
-        Kind::Welcome(proof) if proof::holds(&proof, secret, Role::Callee, &caller, &callee) => {
+        Kind::Welcome(proof) if transcript.holds(&proof, secret, Role::Callee) => {
             // The identity is used only after the peer has proven itself.
             Ok(PeerIdentity::new(callee, versions))
         }
@@ -97,7 +107,8 @@ pub(crate) async fn call(
 /// Performs the handshake of the called end. Returns the node at the calling end.
 pub(crate) async fn answer(
     own: &PeerIdentity,
-    secret: &str,
+    credentials: &Credentials,
+    protection: &Protection,
     wire: &mut Wire,
     inbox: &mut Inbox,
 ) -> Result<PeerIdentity, HandshakeError> {
@@ -105,31 +116,52 @@ pub(crate) async fn answer(
         return Err(HandshakeError::Malformed);
     };
     let callee = greeting(own)?;
+    // The mark in this greeting shows the caller that this program knows encryption.
     send(wire, Kind::Challenge(callee.clone())).await?;
     let versions = Versions::of(&caller);
     if own.versions.common(versions).is_none() {
-        // The caller has received the versions of this node and closes the connection itself.
-        let _ = receive(wire, inbox).await;
         return Err(HandshakeError::Incompatible(versions));
     }
+    check_protection(own, credentials, protection, &caller)?;
     let Kind::Proof(proof) = receive(wire, inbox).await? else {
         return Err(HandshakeError::Malformed);
     };
-    if !proof::holds(&proof, secret, Role::Caller, &caller, &callee) {
+    let transcript = Transcript { caller: &caller, callee: &callee, protection };
+    let secret = &credentials.secret;
+    if !transcript.holds(&proof, secret, Role::Caller) {
         send(wire, Kind::Bye(Bye { unproven: true })).await?;
         return Err(HandshakeError::Unproven);
     }
-    send(wire, Kind::Welcome(proof::prove(secret, Role::Callee, &caller, &callee))).await?;
+    send(wire, Kind::Welcome(transcript.prove(secret, Role::Callee))).await?;
     Ok(PeerIdentity::new(caller, versions))
+}
+
+/// Whether a proof over this connection, with this other end, is enough. A changed greeting passes
+/// at most this check: the proofs cover it.
+fn check_protection(
+    own: &PeerIdentity,
+    credentials: &Credentials,
+    protection: &Protection,
+    other: &Greeting,
+) -> Result<(), HandshakeError> {
+    let knows_tls = proof::knows_tls(other);
+    match protection {
+        Protection::Certificates { .. } => Ok(()),
+        // Without the mark the proof would not cover the TLS session.
+        Protection::Secret { .. } if knows_tls => Ok(()),
+        Protection::Secret { .. } => Err(HandshakeError::Malformed),
+        Protection::Plain if !credentials.must_encrypt(&own.address, &other.address) => Ok(()),
+        Protection::Plain if knows_tls => Err(HandshakeError::Downgraded),
+        Protection::Plain if credentials.accepts_plain => Ok(()),
+        Protection::Plain => Err(HandshakeError::TooOld),
+    }
 }
 
 /// The greeting of this node, with a nonce.
 fn greeting(own: &PeerIdentity) -> Result<Greeting, HandshakeError> {
-    let mut nonce = [0; proof::NONCE_BYTES];
-    getrandom::fill(&mut nonce).map_err(|_| HandshakeError::Random)?;
     Ok(Greeting {
         incarnation: own.incarnation,
-        nonce: Bytes::copy_from_slice(&nonce),
+        nonce: proof::new_nonce().map_err(|_| HandshakeError::Random)?,
         ping_ms: own.ping_ms,
         address: own.address.to_string(),
         watches: own.purpose == Purpose::Watch,
@@ -175,3 +207,6 @@ impl From<Malformed> for HandshakeError {
         Self::Malformed
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,11 @@
-//! Mutual TLS between nodes: authenticates the other end, and encrypts the connection.
+//! TLS 1.3 between nodes: encrypts a connection, and with certificates also authenticates its ends.
 //!
-//! Each end presents a certificate and accepts only one that the cluster's own authority
-//! vouches for. The connecting node also checks that the certificate names the host that it
-//! connects to.
+//! With certificates (`cluster.tls`) each end presents one and accepts only one that the cluster's
+//! own authority vouches for. The connecting node also checks that the certificate names the host
+//! that it connects to. Without them the called end presents a key of its process
+//! ([`crate::process_key`]), and the handshake inside TLS authenticates both ends.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -11,17 +13,26 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio_rustls::{Accept, TlsAcceptor, TlsConnector, TlsStream};
+use rustls::{ClientConfig, Connection, RootCertStore, ServerConfig};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::wire::Socket;
-use std::fmt;
+use crate::encrypted::Encrypted;
+use crate::process_key;
+use crate::protection::Protection;
+use crate::socket::Socket;
+use crate::wire::Wire;
 
-/// The protocol that peers negotiate.
+/// The protocol that peers with certificates negotiate.
 const ALPN: &[u8] = b"roundhouse-peer/3";
 
 /// The remedy for an untrusted peer.
-pub(crate) const REMEDY: &str = "give every node a certificate for its own host that the cluster.tls.ca_file of all vouches for";
+const REMEDY: &str = "give every node a certificate for its own host that the cluster.tls.ca_file of all vouches for";
+
+/// The remedy for a failed TLS handshake of a node without certificates.
+const REMEDY_WITHOUT_CERTIFICATES: &str = "set cluster.tls on all nodes or on none";
+
+/// The label of the keying material that proofs cover (RFC 8446, section 7.5).
+const EXPORTER_LABEL: &[u8] = b"EXPORTER-roundhouse-peer-link";
 
 /// The certificates and the key that authenticate a node of the cluster. All PEM.
 #[derive(Clone, PartialEq)]
@@ -47,10 +58,12 @@ impl fmt::Debug for Tls {
 #[error("{0}")]
 pub struct TlsError(String);
 
-/// The TLS configuration of a node: the authorities that it trusts, and its own certificate.
+/// The TLS configuration of a node.
 pub struct Trust {
     connector: TlsConnector,
     acceptor: TlsAcceptor,
+    /// Whether certificates authenticate the ends.
+    has_certificates: bool,
 }
 
 impl Trust {
@@ -82,47 +95,85 @@ impl Trust {
             .with_client_auth_cert(chain, key)
             .map_err(|error| wrong("key_file", &error))?;
         connects.alpn_protocols = vec![ALPN.to_vec()];
-        Ok(Self { connector: Arc::new(connects).into(), acceptor: Arc::new(accepts).into() })
+        Ok(Self::new(connects, accepts, true))
     }
 
-    /// The connector for outgoing connections.
-    pub(crate) fn connector(&self) -> TlsConnector {
-        self.connector.clone()
+    /// Makes a key for this process. It encrypts, and authenticates no node: a shared secret does.
+    pub fn with_process_key() -> Result<Self, TlsError> {
+        let (connects, accepts) = process_key::configurations().map_err(|why| {
+            TlsError(format!("no key for encrypted links could be made: {why}; start it again"))
+        })?;
+        Ok(Self::new(connects, accepts, false))
     }
 
-    /// Starts the TLS handshake of an accepted connection.
-    pub(crate) fn accept(&self, socket: Socket) -> Accept<Socket> {
-        self.acceptor.accept(socket)
+    fn new(connects: ClientConfig, accepts: ServerConfig, has_certificates: bool) -> Self {
+        let (connector, acceptor) = (Arc::new(connects).into(), Arc::new(accepts).into());
+        Self { connector, acceptor, has_certificates }
     }
-}
 
-/// Performs the TLS handshake of a connection to this host.
-pub(crate) async fn meet(
-    connector: &TlsConnector,
-    host: &str,
-    socket: Socket,
-) -> io::Result<TlsStream<Socket>> {
-    // `host` has an IPv6 address in brackets.
-    let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "no name to verify"))?;
-    let connected = connector.connect(name, socket).await;
-    let stream = connected
-        .map_err(|error| explained(error, "this node does not trust the peer's certificate"))?;
-    Ok(stream.into())
-}
-
-/// Explains the error of a connection that ended before its first byte: the other end judges this
-/// node's certificate when this end already counts as connected.
-pub(crate) fn explain_early_end(error: io::Error) -> io::Error {
-    explained(error, "the peer does not trust this node's certificate")
-}
-
-/// Adds the remedy to an error if TLS rejected a certificate.
-fn explained(error: io::Error, what: &str) -> io::Error {
-    if !is_distrust(&error) {
-        return error;
+    /// Whether certificates authenticate the ends.
+    pub(crate) fn has_certificates(&self) -> bool {
+        self.has_certificates
     }
-    io::Error::new(io::ErrorKind::PermissionDenied, format!("{what} ({error}); {REMEDY}"))
+
+    /// Performs the TLS handshake of a connection to this host.
+    pub(crate) async fn connect(
+        &self,
+        host: &str,
+        socket: Socket,
+    ) -> io::Result<(Wire, Protection)> {
+        // `host` has an IPv6 address in brackets.
+        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "no name to verify"))?;
+        let connected = self.connector.connect(name, socket).await;
+        let (socket, session) = connected.map_err(|error| self.explain_failure(error))?.into_inner();
+        self.encrypted(socket, session.into())
+    }
+
+    /// Performs the TLS handshake of an accepted connection.
+    pub(crate) async fn accept(&self, socket: Socket) -> io::Result<(Wire, Protection)> {
+        let (socket, session) = self.acceptor.accept(socket).await?.into_inner();
+        self.encrypted(socket, session.into())
+    }
+
+    fn encrypted(&self, socket: Socket, session: Connection) -> io::Result<(Wire, Protection)> {
+        let exporter = session
+            .export_keying_material([0; 32], EXPORTER_LABEL, None)
+            .map_err(io::Error::other)?;
+        let protection = match self.has_certificates {
+            true => Protection::Certificates { exporter },
+            false => Protection::Secret { exporter },
+        };
+        Ok((Wire::Tls(Box::new(Encrypted::new(socket, session))), protection))
+    }
+
+    /// The remedy for a failed TLS handshake.
+    pub(crate) fn remedy(&self) -> &'static str {
+        if self.has_certificates { REMEDY } else { REMEDY_WITHOUT_CERTIFICATES }
+    }
+
+    fn explain_failure(&self, error: io::Error) -> io::Error {
+        let what = match self.has_certificates {
+            true => "this node does not trust the peer's certificate",
+            false => "TLS failed",
+        };
+        self.explained(error, what)
+    }
+
+    /// Explains the error of a connection that ended before its first byte: the other end judges
+    /// this node's certificate when this end already counts as connected.
+    pub(crate) fn explain_early_end(&self, error: io::Error) -> io::Error {
+        self.explained(error, "the peer does not trust this node's certificate")
+    }
+
+    /// Adds the remedy to an error if TLS failed, and not the connection under it.
+    fn explained(&self, error: io::Error, what: &str) -> io::Error {
+        if !is_distrust(&error) {
+            return error;
+        }
+        let text = format!("{what} ({error}); {}", self.remedy());
+        io::Error::new(io::ErrorKind::PermissionDenied, text)
+    }
 }
 
 /// Whether TLS failed, and not the connection under it.

@@ -1,201 +1,92 @@
-//! A connection between two nodes, plain or encrypted, that records how it ended.
+//! A connection between two nodes, plain or encrypted.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use rustix::net::{Shutdown, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio_rustls::TlsStream;
 
-/// Whether the peer's kernel closed a connection in order. Known once the end of the connection was
-/// read.
-#[derive(Clone, Debug, Default)]
-pub struct OrderlyEnd(Arc<AtomicBool>);
-
-impl OrderlyEnd {
-    /// Whether the kernel at the other end closed the connection in order: it was neither reset nor
-    /// timed out.
-    pub fn was_seen(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
-/// A TCP connection.
-pub(crate) struct Socket {
-    incoming: OwnedReadHalf,
-    outgoing: Arc<Outgoing>,
-    orderly_end: OrderlyEnd,
-}
-
-/// The write half of a connection, for any thread.
-#[derive(Debug)]
-pub(crate) struct Outgoing {
-    half: OwnedWriteHalf,
-    /// The error that ended writing. The kernel reports an error of the socket once, to the next
-    /// write or read. If a write gets the error of a reset, the kernel then reports an orderly end
-    /// to the reader.
-    failed: Mutex<Option<io::ErrorKind>>,
-}
+use crate::encrypted::{Encrypted, EncryptedWriter};
+use crate::socket::{OrderlyEnd, Socket, SocketWriter};
 
 /// A plain or encrypted connection.
 pub(crate) enum Wire {
     Plain(Socket),
-    Tls(Box<TlsStream<Socket>>),
+    Tls(Box<Encrypted>),
 }
 
-impl Socket {
-    /// Sets `TCP_NODELAY`: written bytes are sent at once.
-    pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
-        let (incoming, outgoing) = stream.into_split();
-        let outgoing = Arc::new(Outgoing { half: outgoing, failed: Mutex::default() });
-        Ok(Self { incoming, outgoing, orderly_end: OrderlyEnd::default() })
-    }
+/// The write half of a connection, for any thread. One thread writes at a time.
+#[derive(Clone)]
+pub(crate) enum Outgoing {
+    Plain(Arc<SocketWriter>),
+    Tls(Arc<EncryptedWriter>),
+}
+
+/// The outcome of an attempt to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// The connection has taken this many bytes.
+    Bytes(usize),
+    /// The socket's buffer is full.
+    Full,
+    /// The connection's task decrypts at this moment. It writes afterwards.
+    Busy,
 }
 
 impl Outgoing {
-    /// Writes as many bytes as the socket's buffer takes; `None` if it is full.
-    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        self.noting(|half| half.try_write(bytes))
-    }
-
-    fn noting(
-        &self,
-        write: impl FnOnce(&OwnedWriteHalf) -> io::Result<usize>,
-    ) -> io::Result<Option<usize>> {
-        // The lock is held during the write, which only copies into the kernel: a reader then sees
-        // the error of that write. One thread writes at a time.
-        let mut failed = self.failed();
-        match write(&self.half) {
-            Ok(written) => Ok(Some(written)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => {
-                failed.get_or_insert(error.kind());
-                Err(error)
+    /// Writes as many bytes as the connection takes. Never waits.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<Written> {
+        match self {
+            Self::Plain(writer) => {
+                Ok(writer.try_write(bytes)?.map_or(Written::Full, Written::Bytes))
             }
+            Self::Tls(writer) => writer.try_write(bytes),
         }
     }
 
-    /// Whether the other end closed the connection in order, after the reader got an orderly end.
-    /// Otherwise the error of an earlier write.
-    fn was_closed(&self) -> io::Result<()> {
-        match *self.failed() {
-            // The peer closed the connection before the write.
-            None | Some(io::ErrorKind::BrokenPipe) => Ok(()),
-            Some(kind) => Err(kind.into()),
+    /// Sends the encrypted bytes that are left. Returns whether the socket has taken all of them.
+    pub(crate) fn try_flush(&self) -> io::Result<bool> {
+        match self {
+            Self::Plain(_) => Ok(true),
+            Self::Tls(writer) => writer.try_flush(),
         }
-    }
-
-    fn failed(&self) -> MutexGuard<'_, Option<io::ErrorKind>> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ready when the socket is writable. Wakes only the latest caller.
     pub(crate) fn poll_room(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.half.as_ref().poll_write_ready(context)
+        match self {
+            Self::Plain(writer) => writer.poll_room(context),
+            Self::Tls(writer) => writer.poll_room(context),
+        }
     }
 }
 
 impl Wire {
-    /// The write half, for any thread with frames to write. `None` if the connection is encrypted.
-    pub(crate) fn outgoing(&self) -> Option<Arc<Outgoing>> {
+    /// The write half, for any thread with frames to write.
+    pub(crate) fn outgoing(&self) -> Outgoing {
         match self {
-            Self::Plain(socket) => Some(socket.outgoing.clone()),
-            Self::Tls(_) => None,
+            Self::Plain(socket) => Outgoing::Plain(socket.writer().clone()),
+            Self::Tls(encrypted) => Outgoing::Tls(encrypted.writer().clone()),
         }
     }
 
     /// Enables TCP keep-alive probes after `idle`.
     pub(crate) fn keep_alive(&self, idle: Duration) -> io::Result<()> {
-        let socket = self.socket().incoming.as_ref();
-        sockopt::set_socket_keepalive(socket, true)?;
-        Ok(sockopt::set_tcp_keepidle(socket, idle)?)
+        self.socket().keep_alive(idle)
     }
 
     /// Whether the peer's kernel closed the connection in order, once that is known.
     pub(crate) fn orderly_end(&self) -> &OrderlyEnd {
-        &self.socket().orderly_end
+        self.socket().orderly_end()
     }
 
     fn socket(&self) -> &Socket {
         match self {
             Self::Plain(socket) => socket,
-            Self::Tls(stream) => stream.get_ref().0,
+            Self::Tls(encrypted) => encrypted.socket(),
         }
-    }
-}
-
-/// Shuts down the connection, even if a thread could still write to its `Outgoing`.
-impl Drop for Socket {
-    fn drop(&mut self) {
-        // An error means that the connection has ended already.
-        let _ = rustix::net::shutdown(self.incoming.as_ref(), Shutdown::Both);
-    }
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let before = buffer.filled().len();
-        let has_room = buffer.remaining() > 0;
-        ready!(Pin::new(&mut this.incoming).poll_read(context, buffer))?;
-        if has_room && buffer.filled().len() == before {
-            this.outgoing.was_closed()?;
-            this.orderly_end.0.store(true, Ordering::Release);
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.outgoing.poll_room(context))?;
-            if let Some(written) = self.outgoing.try_write(bytes)? {
-                return Poll::Ready(Ok(written));
-            }
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.outgoing.poll_room(context))?;
-            let written = self.outgoing.noting(|half| half.try_write_vectored(slices))?;
-            if let Some(written) = written {
-                return Poll::Ready(Ok(written));
-            }
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let ended = rustix::net::shutdown(self.incoming.as_ref(), Shutdown::Write);
-        Poll::Ready(ended.map_err(io::Error::from))
     }
 }
 
@@ -207,7 +98,7 @@ impl AsyncRead for Wire {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(encrypted) => Pin::new(&mut **encrypted).poll_read(context, buffer),
         }
     }
 }
@@ -218,23 +109,28 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        let outgoing = self.outgoing();
+        loop {
+            ready!(outgoing.poll_room(context))?;
+            if let Written::Bytes(written) = outgoing.try_write(bytes)? {
+                return Poll::Ready(Ok(written));
+            }
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        let outgoing = self.outgoing();
+        while !outgoing.try_flush()? {
+            ready!(outgoing.poll_room(context))?;
         }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // No end of the TLS session is sent: the last frame of a link is a goodbye.
         match self.get_mut() {
             Self::Plain(socket) => Pin::new(socket).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(encrypted) => encrypted.poll_shutdown(context),
         }
     }
 }

@@ -25,7 +25,7 @@ impl Handler for Named {
 fn settings() -> Settings {
     let mut settings = Settings::default();
     settings.cluster.peers.listen = "127.0.0.1:0".into();
-    settings.cluster.peers.secret = "no secret, only a test".into();
+    settings.cluster.peers.secret = "no secret, only a test of these nodes".into();
     settings
 }
 

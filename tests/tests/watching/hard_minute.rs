@@ -57,7 +57,7 @@ fn cluster(redis: &Redis) -> Result<Vec<Node>> {
          url = '{}'
          [cluster]
          listen = '127.0.0.1:0'
-         secret = 'known to these three nodes'
+         secret = 'known to these three nodes, no secret'
          [sessions]
          sleep_after_secs = 1
          [tenants.demo]
@@ -263,7 +263,7 @@ async fn a_node_says_that_its_store_is_gone_and_stays_ready_while_it_holds_its_l
     let setup = Setup::demo()
         .with("store.url", redis.url())
         .with("cluster.listen", "127.0.0.1:0")
-        .with("cluster.secret", "known to this node alone")
+        .with("cluster.secret", "known to this node alone, and no secret")
         .with("cluster.lease_ms", 60_000);
     let node = Node::start(&setup)?;
     says(&node, "ready\n").await?;

@@ -142,7 +142,7 @@ async fn join(
     peers: cluster::Settings,
 ) -> World {
     let peers = cluster::Settings {
-        secret: "no secret, only a test".into(),
+        secret: "no secret, only a test of these nodes".into(),
         // A short stabilisation after the start.
         renew_ms: 50,
         margin_ms: 100,

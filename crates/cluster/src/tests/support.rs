@@ -92,7 +92,7 @@ impl Drop for Answer {
 pub(super) fn settings() -> Settings {
     Settings {
         listen: "127.0.0.1:0".to_owned(),
-        secret: "a secret of these tests".to_owned(),
+        secret: "a secret of these tests, long enough".to_owned(),
         renew_ms: 100,
         window: 4,
         ..Settings::default()
