@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use roundhouse::settings::Encrypt;
 use roundhouse::{Node, Settings};
 use serde_json::json;
 
@@ -21,10 +22,10 @@ const SECRET: &str = "known to the nodes of one measurement";
 
 /// Starts Redis and so many nodes, says where they are, and waits for ever. The processes
 /// end with this one.
-pub(crate) fn serve(count: usize, sleepy: bool) -> anyhow::Result<()> {
+pub(crate) fn serve(count: usize, option: Option<&'static str>) -> anyhow::Result<()> {
     let redis = Redis::start()?;
     let nodes = (0..count)
-        .map(|_| Member::start(&redis.url, sleepy))
+        .map(|_| Member::start(&redis.url, option))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let urls: Vec<_> = nodes.iter().map(|node| node.url.as_str()).collect();
     say(&format!("{} store={}", urls.join(" "), redis.process.id()))?;
@@ -34,11 +35,18 @@ pub(crate) fn serve(count: usize, sleepy: bool) -> anyhow::Result<()> {
 }
 
 /// One of the nodes, in a process of its own.
-pub(crate) async fn member(store: &str, sleepy: bool) -> anyhow::Result<(String, Vec<Node>)> {
+pub(crate) async fn member(
+    store: &str,
+    sleepy: bool,
+    encrypted: bool,
+) -> anyhow::Result<(String, Vec<Node>)> {
     let mut settings = Settings::default();
     settings.store.url = store.into();
     settings.cluster.peers.listen = "127.0.0.1:0".to_owned();
     settings.cluster.peers.secret = SECRET.to_owned();
+    if encrypted {
+        settings.cluster.peers.encrypt = Encrypt::Always;
+    }
     let mut tenant = servers::tenant(json!({ "kind": "native", "name": "echo" }))?;
     if sleepy {
         settings.sessions.session.sleep_after_secs = 1;
@@ -56,10 +64,10 @@ struct Member {
 }
 
 impl Member {
-    fn start(store: &str, sleepy: bool) -> anyhow::Result<Self> {
+    fn start(store: &str, option: Option<&'static str>) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["serve", "member", "--store", store]);
-        command.args(sleepy.then_some("--sleepy"));
+        command.args(option);
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let output = process.stdout.take().context("the node's output")?;
         let mut url = String::new();

@@ -11,7 +11,7 @@ use crate::servers::Which;
 use crate::target::{self, Counts, Started, Target};
 
 /// Each with what it is.
-const ALL: [(&str, Which, &str); 9] = [
+const ALL: [(&str, Which, &str); 10] = [
     ("bare-json", Which::BareJson, "bare actix-web: parses a body and echoes it as JSON"),
     (
         "bare-sse",
@@ -29,6 +29,7 @@ const ALL: [(&str, Which, &str); 9] = [
         "a node with a program that speaks over its standard streams; only the node's CPU counts",
     ),
     ("cluster", Which::Cluster, "three nodes on a Redis, every request to the next of them"),
+    ("cluster-encrypted", Which::ClusterEncrypted, "the same, with encrypted links between the nodes"),
 ];
 
 pub(crate) fn names() -> Vec<&'static str> {

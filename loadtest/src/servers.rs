@@ -37,6 +37,9 @@ pub(crate) struct Serve {
     /// A second of quiet puts a session of a cluster's member to sleep.
     #[arg(long)]
     sleepy: bool,
+    /// A cluster's member encrypts its links to the others, although they are on loopback.
+    #[arg(long)]
+    encrypted: bool,
 }
 
 /// One of our own servers.
@@ -58,6 +61,8 @@ pub(crate) enum Which {
     HandlerSleepy,
     /// Three nodes on a Redis.
     Cluster,
+    /// The same, with encrypted links.
+    ClusterEncrypted,
     /// A node with a program that speaks over its standard streams.
     Stdio,
     /// One of several nodes, started by `cluster`.
@@ -92,12 +97,13 @@ pub(crate) fn serve(serve: &Serve) -> anyhow::Result<()> {
             Ok((node.url("demo"), vec![node]))
         }),
         Which::RmcpOwn => service::serve(),
-        Which::HandlerRedis => cluster::serve(1, false),
-        Which::HandlerSleepy => cluster::serve(1, true),
-        Which::Cluster => cluster::serve(3, false),
+        Which::HandlerRedis => cluster::serve(1, None),
+        Which::HandlerSleepy => cluster::serve(1, Some("--sleepy")),
+        Which::Cluster => cluster::serve(3, None),
+        Which::ClusterEncrypted => cluster::serve(3, Some("--encrypted")),
         Which::Stdio => nodes(stdio()),
         Which::Child => child::serve(),
-        Which::Member => nodes(cluster::member(&serve.store, serve.sleepy)),
+        Which::Member => nodes(cluster::member(&serve.store, serve.sleepy, serve.encrypted)),
     }
 }
 

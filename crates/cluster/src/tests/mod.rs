@@ -2,6 +2,7 @@
 
 mod breaks;
 mod deaths;
+mod encryption;
 mod leases;
 mod links;
 mod proxy;

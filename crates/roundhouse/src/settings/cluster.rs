@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use cluster::Encrypt;
+
 use super::TlsSettings;
 
 /// `[cluster]`.

@@ -17,7 +17,7 @@ use backends::stdio::ChildrenSettings;
 use serde::{Deserialize, Serialize};
 
 pub use backend::{BackendSettings, NativeSettings};
-pub use cluster::ClusterSettings;
+pub use cluster::{ClusterSettings, Encrypt};
 pub use problems::Problems;
 pub use read::Environment;
 pub use store::StoreSettings;
