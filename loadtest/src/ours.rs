@@ -29,7 +29,11 @@ const ALL: [(&str, Which, &str); 10] = [
         "a node with a program that speaks over its standard streams; only the node's CPU counts",
     ),
     ("cluster", Which::Cluster, "three nodes on a Redis, every request to the next of them"),
-    ("cluster-encrypted", Which::ClusterEncrypted, "the same, with encrypted links between the nodes"),
+    (
+        "cluster-encrypted",
+        Which::ClusterEncrypted,
+        "the same, with encrypted links between the nodes",
+    ),
 ];
 
 pub(crate) fn names() -> Vec<&'static str> {

@@ -47,7 +47,7 @@ pub struct Settings {
     /// TLS all are.
     pub encrypt: Encrypt,
     /// Whether nodes of a program that does not know encryption without certificates may be peers.
-    /// For the upgrade from such a program only.
+    /// For the upgrade from such a program only; goes with release 0.2.
     pub accept_plain: bool,
     /// This node's name for operators; empty for the announced address.
     pub name: String,
@@ -249,7 +249,9 @@ mod tests {
     #[test]
     fn settings_that_cannot_work_are_refused() {
         settings("").check().unwrap();
-        settings("listen = '127.0.0.1:0'\nsecret = '0123456789abcdef0123456789abcdef'").check().unwrap();
+        settings("listen = '127.0.0.1:0'\nsecret = '0123456789abcdef0123456789abcdef'")
+            .check()
+            .unwrap();
         settings("encrypt = 'always'\naccept_plain = false").check().unwrap();
         for text in [
             "listen = '127.0.0.1:0'",

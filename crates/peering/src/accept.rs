@@ -156,10 +156,7 @@ async fn meet(
     }
 }
 
-async fn open_wire(
-    credentials: &Credentials,
-    stream: TcpStream,
-) -> io::Result<(Wire, Protection)> {
+async fn open_wire(credentials: &Credentials, stream: TcpStream) -> io::Result<(Wire, Protection)> {
     let mut socket = Socket::new(stream)?;
     let trust = &credentials.trust;
     if trust.has_certificates() || socket.first_byte().await? == Some(TLS_HANDSHAKE) {

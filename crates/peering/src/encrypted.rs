@@ -4,14 +4,14 @@
 //! bytes are encrypted or decrypted, never while bytes are sent or received. A thread that finds it
 //! taken does not wait: the connection's task decrypts at that moment, and writes afterwards.
 
-use std::io::{self, Read as _, Write as _};
-use std::pin::Pin;
+use std::io::{self, BufRead as _, Write as _};
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use rustls::Connection;
-use tokio::io::{AsyncRead, AsyncWrite as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite as _, ReadBuf};
 
 use crate::socket::{Socket, SocketWriter};
 use crate::wire::Written;
@@ -70,9 +70,13 @@ impl Encrypted {
     fn decrypt(&mut self, buffer: &mut ReadBuf<'_>) -> io::Result<bool> {
         let mut session = self.writer.session();
         loop {
-            match session.reader().read(buffer.initialize_unfilled()) {
-                Ok(read) => {
-                    buffer.advance(read);
+            let mut plain = session.reader();
+            match plain.fill_buf() {
+                Ok(bytes) => {
+                    let bytes = &bytes[..bytes.len().min(buffer.remaining())];
+                    buffer.put_slice(bytes);
+                    let read = bytes.len();
+                    plain.consume(read);
                     return Ok(true);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -110,13 +114,9 @@ impl AsyncRead for Encrypted {
                 // their own, so a connection that was cut off loses no more than one that broke.
                 return Poll::Ready(Ok(()));
             }
-            this.received.resize(RECEIVED_BYTES, 0);
-            let mut room = ReadBuf::new(&mut this.received);
-            let polled = Pin::new(&mut this.socket).poll_read(context, &mut room);
-            let received = room.filled().len();
-            this.received.truncate(received);
-            ready!(polled)?;
-            this.is_over = received == 0;
+            this.received.reserve(RECEIVED_BYTES);
+            let received = pin!(this.socket.read_buf(&mut this.received)).poll(context);
+            this.is_over = ready!(received)? == 0;
         }
     }
 }

@@ -44,9 +44,9 @@ pub use established::Established;
 pub use frame::PIECE_BYTES_MAX;
 pub use handshake::{ADDRESS_BYTES_MAX, PeerIdentity, Purpose};
 pub use limits::Limits;
-pub use tick::install as install_flush_queue;
 pub use protection::Credentials;
 pub use socket::OrderlyEnd;
+pub use tick::install as install_flush_queue;
 pub use tls::{Tls, TlsError, Trust};
 pub use versions::Versions;
 

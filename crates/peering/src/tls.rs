@@ -126,7 +126,8 @@ impl Trust {
         let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "no name to verify"))?;
         let connected = self.connector.connect(name, socket).await;
-        let (socket, session) = connected.map_err(|error| self.explain_failure(error))?.into_inner();
+        let (socket, session) =
+            connected.map_err(|error| self.explain_failure(error))?.into_inner();
         self.encrypted(socket, session.into())
     }
 

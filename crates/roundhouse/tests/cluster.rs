@@ -85,16 +85,18 @@ async fn a_client_of_the_old_transport_may_post_to_either_node() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_listener_for_peers_needs_a_secret_and_a_store_that_they_can_see() {
+async fn a_listener_for_peers_needs_a_long_secret_and_a_store_that_they_can_see() {
     let roundhouse = Roundhouse::from_settings(settings());
     let roundhouse = roundhouse.open_tenant("acme", roundhouse::native(Named("one")));
     let refused = roundhouse.on_free_ports().start().await.unwrap_err().to_string();
     assert!(refused.contains("`cluster.listen` is set") && refused.contains("store.url"));
 
-    let mut settings = settings();
-    settings.cluster.peers.secret.clear();
-    let roundhouse = Roundhouse::from_settings(settings).store(Arc::new(Memory::default()));
-    let roundhouse = roundhouse.open_tenant("acme", roundhouse::native(Named("one")));
-    let refused = roundhouse.on_free_ports().start().await.unwrap_err().to_string();
-    assert!(refused.contains("cluster.secret"), "{refused}");
+    for bytes in [0, 31] {
+        let mut settings = settings();
+        settings.cluster.peers.secret = "s".repeat(bytes);
+        let roundhouse = Roundhouse::from_settings(settings).store(Arc::new(Memory::default()));
+        let roundhouse = roundhouse.open_tenant("acme", roundhouse::native(Named("one")));
+        let refused = roundhouse.on_free_ports().start().await.unwrap_err().to_string();
+        assert!(refused.contains(&format!("cluster.secret has {bytes} bytes")), "{refused}");
+    }
 }

@@ -241,7 +241,8 @@ async fn nodes_with_different_windows_answer_each_other() {
 async fn a_peer_with_another_secret_is_refused() {
     let store = Arc::new(Memory::default());
     let one = TestNode::start(&store).await;
-    let stranger = Settings { secret: "not the secret of these, long enough".to_owned(), ..settings() };
+    let stranger =
+        Settings { secret: "not the secret of these, long enough".to_owned(), ..settings() };
     let other = TestNode::start_with(stranger, store.clone()).await;
     for (from, to) in [(&one, &other), (&other, &one)] {
         let peer = from.peer(&store, to).await;
