@@ -31,6 +31,9 @@ const REMEDY: &str = "give every node a certificate for its own host that the cl
 /// The remedy for a failed TLS handshake of a node without certificates.
 const REMEDY_WITHOUT_CERTIFICATES: &str = "set cluster.tls on all nodes or on none";
 
+/// The name of a called end without certificates. It is neither sent nor verified.
+const UNUSED_NAME: &str = "peer.invalid";
+
 /// The label of the keying material that proofs cover (RFC 8446, section 7.5).
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-roundhouse-peer-link";
 
@@ -122,7 +125,9 @@ impl Trust {
         host: &str,
         socket: Socket,
     ) -> io::Result<(Wire, Protection)> {
-        // `host` has an IPv6 address in brackets.
+        // Without certificates the name is not used, and a host may have a form that is no name for
+        // TLS, as `node_1`. `host` has an IPv6 address in brackets.
+        let host = if self.has_certificates { host } else { UNUSED_NAME };
         let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "no name to verify"))?;
         let connected = self.connector.connect(name, socket).await;

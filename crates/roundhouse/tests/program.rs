@@ -341,6 +341,9 @@ fn check_prints_what_a_file_configures() {
 fn check_names_every_problem_and_fails() {
     let file = file(
         "store.url = 'postgres://:hunter2@localhost'
+         [cluster]
+         listen = '127.0.0.1:0'
+         secret = 'too short, hunter2'
          [tenants.acme]
          [tenants.acme.backends.one]
          kind = 'native'
@@ -365,6 +368,7 @@ fn check_names_every_problem_and_fails() {
         "the name of tenant `Case`",
         "tenant `Case` has no backend",
         "scheme `postgres`",
+        "cluster.secret has 18 bytes and must have at least 32",
     ] {
         assert!(stderr.contains(wanted), "no {wanted} in\n{stderr}");
     }

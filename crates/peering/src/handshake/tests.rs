@@ -267,6 +267,17 @@ async fn a_callee_of_an_older_program_is_connected_to_until_that_is_switched_off
     }
 }
 
+/// The resolver of the system reads `127.1` as an address; for TLS it is no name.
+#[tokio::test]
+async fn a_host_need_not_be_a_name_for_tls() {
+    let (address, met) = callee(None, LOOPBACK).await;
+    let address = address.replace("127.0.0.1", "127.1");
+    let strict = Rules { accepts_plain: false, ..LOOPBACK };
+    let connected = connect(&address, strict).await.map(drop);
+    connected.unwrap();
+    assert_eq!(timeout(PATIENCE, met).await.unwrap().unwrap().peer().incarnation, 1);
+}
+
 #[tokio::test]
 async fn a_peer_with_another_secret_is_refused_over_tls() {
     let (address, met) = callee(None, STRICT).await;
