@@ -7,8 +7,8 @@
 //! holds only between the two ends of one session.
 //!
 //! A program that knows the proof over TLS marks its nonce. Programs before it have nonces without
-//! the mark, and a proof of their form. As every form covers both nonces, nobody between two nodes
-//! can remove the mark: two nodes that both know TLS notice when they are made to do without it.
+//! the mark, and a proof of their form. As every form covers both nonces, an attacker between two
+//! nodes cannot remove the mark: both nodes detect a connection without TLS that should have it.
 //! TLS 1.3 marks `ServerHello.random` for the same reason (RFC 8446, section 4.1.3).
 
 use bytes::Bytes;
