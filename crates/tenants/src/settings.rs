@@ -47,18 +47,31 @@ pub struct Limits {
     /// Bytes of the node's total that no other tenant can use. `None`: half of the total is divided
     /// equally among the tenants.
     pub session_bytes_min: Option<usize>,
+    /// Most bytes of the tenant's incomplete bodies on this node, of the node's
+    /// `front.bodies_bytes_max`. At the bound the slowest body of the tenant is answered 408 to make
+    /// room. Without a value, half of the node's; all of it if the node has only one tenant.
+    pub bodies_bytes_max: Option<usize>,
 }
 
 impl Limits {
     pub(crate) fn check(&self, name: &str) -> Result<(), Error> {
-        let limit = "limits.sessions_max";
-        (self.sessions_max > 0).then_some(()).ok_or(Error::LimitZero { name: name.into(), limit })
+        let zero = |limit: &'static str| Err(Error::LimitZero { name: name.into(), limit });
+        match self {
+            Self { sessions_max: 0, .. } => zero("limits.sessions_max"),
+            Self { bodies_bytes_max: Some(0), .. } => zero("limits.bodies_bytes_max"),
+            _ => Ok(()),
+        }
     }
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sessions_max: 10_000, session_bytes_max: None, session_bytes_min: None }
+        Self {
+            sessions_max: 10_000,
+            session_bytes_max: None,
+            session_bytes_min: None,
+            bodies_bytes_max: None,
+        }
     }
 }
 
@@ -92,6 +105,13 @@ mod tests {
             limits: Limits { sessions_max: 0, ..Limits::default() },
         };
         assert_eq!(refusal(&settings).lines().count(), 3);
+    }
+
+    #[test]
+    fn a_limit_of_nothing_is_refused() {
+        let limits = Limits { bodies_bytes_max: Some(0), ..Limits::default() };
+        let refusal = refusal(&Settings { limits, ..Settings::open() });
+        assert!(refusal.contains("limits.bodies_bytes_max = 0"), "{refusal}");
     }
 
     #[test]
