@@ -67,7 +67,7 @@ pub(crate) fn server(listener: TcpListener, operated: Operated) -> std::io::Resu
             head_timeout: HEAD_TIMEOUT,
             write_timeout_secs: WRITE_TIMEOUT_SECS,
         };
-        connection::connection_service(http, limits, false)
+        connection::connection_service(http, limits, None)
     };
     let server = Server::build()
         .workers(1)

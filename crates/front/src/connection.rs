@@ -1,16 +1,25 @@
-//! What applies to a connection besides its requests: it is counted, a client that does not read
-//! is disconnected, and each head arrives in time.
+//! What applies to a connection besides its requests: it is counted, it has a place, a client that
+//! does not read is disconnected, and each head arrives in time.
 
+use std::future::ready;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix_web::dev::{Service, ServiceFactory, fn_factory, fn_service};
+use futures_util::future::Either;
 use futures_util::{FutureExt, TryFutureExt};
 use tokio::net::TcpStream;
 
+use crate::connections_by_address::{ConnectionsByAddress, CountedConnection, TooMany};
 use crate::head_timeout::Timed;
-use crate::metrics::{CONNECTIONS, GaugeGuard};
+use crate::metrics::{CONNECTIONS, Closed, GaugeGuard, count_closed};
+use crate::places::{Place, Places};
+
+/// The response to a client whose address has too many connections.
+const TOO_MANY: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 2\r\n\
+    content-length: 0\r\nconnection: close\r\n\r\n";
 
 /// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -21,25 +30,57 @@ pub(crate) struct ConnectionLimits {
     pub(crate) write_timeout_secs: u32,
 }
 
-/// Serves each connection with `http`, and counts it.
+/// Where the connections of a worker's clients are counted.
+#[derive(Clone)]
+pub(crate) struct ClientConnections {
+    pub(crate) places: Places,
+    pub(crate) by_address: Arc<ConnectionsByAddress>,
+}
+
+/// A connection is counted until this is dropped.
+struct Admitted {
+    _open: GaugeGuard,
+    _place: Place,
+    _of_address: Option<CountedConnection>,
+}
+
+impl ClientConnections {
+    fn admit(&self, stream: &Timed, peer: Option<SocketAddr>) -> Result<Admitted, TooMany> {
+        Ok(Admitted {
+            _of_address: self.by_address.count(peer.map(|peer| peer.ip()))?,
+            _open: GaugeGuard::new(&CONNECTIONS),
+            _place: self.places.take(stream.heads()),
+        })
+    }
+}
+
+/// Serves each connection with `http`. Connections of clients are counted in `clients`.
 pub(crate) fn connection_service<H>(
     http: H,
     limits: ConnectionLimits,
-    is_counted: bool,
+    clients: Option<ClientConnections>,
 ) -> impl ServiceFactory<TcpStream, Config = (), Response = (), Error = H::Error, InitError = H::InitError>
 where
     H: ServiceFactory<(Timed, Option<SocketAddr>), Config = (), Response = ()>,
 {
     fn_factory(move || {
+        let clients = clients.clone();
         http.new_service(()).map_ok(move |http| {
             let http = Rc::new(http);
             fn_service(move |stream: TcpStream| {
                 set_up(&stream, limits.write_timeout_secs);
-                let open = is_counted.then(|| GaugeGuard::new(&CONNECTIONS));
+                let peer = stream.peer_addr().ok();
                 let stream = Timed::new(stream, limits.head_timeout);
-                // No code reads the peer address: it is the balancer's. The future is boxed, since
-                // the server's task for a connection reserves its size twice.
-                Box::pin(http.call((stream, None)).inspect(move |_| drop(open)))
+                let admitted = clients.as_ref().map(|clients| clients.admit(&stream, peer));
+                let Ok(admitted) = admitted.transpose() else {
+                    count_closed(Closed::Address);
+                    stream.refuse(TOO_MANY);
+                    return Either::Left(ready(Ok(())));
+                };
+                // The future is boxed, since the server's task for a connection reserves its size
+                // twice.
+                let served = http.call((stream, peer)).inspect(move |_| drop(admitted));
+                Either::Right(Box::pin(served))
             })
         })
     })

@@ -13,6 +13,10 @@ const ALLOWED: &str = "content-type, authorization, accept, mcp-session-id, \
 /// Response headers that pages may read (CORS-04).
 const EXPOSED: &str = "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, Allow";
 
+/// Most requested names of the `Mcp-*` family that are allowed; further ones are left out. A call
+/// has at most as many mirrored parameters as the HTTP layer accepts headers.
+const REQUESTED_MAX: usize = 64;
+
 /// How long a browser may cache a preflight's answer, in seconds. Chromium caches none longer.
 const MAX_AGE_SECS: u32 = 7_200;
 
@@ -31,10 +35,12 @@ pub(crate) fn preflight(methods: &'static str, requested: Option<&str>) -> Respo
 /// does not cover `Authorization`, and CORS has no pattern for a family (CORS-03).
 fn allowed_headers(requested: Option<&str>) -> HeaderValue {
     let mut allowed = ALLOWED.to_owned();
+    let mut added = 0;
     for name in requested.unwrap_or_default().split(',') {
         let Ok(name) = HeaderName::from_bytes(name.trim().as_bytes()) else { continue };
         let known = || ALLOWED.split(", ").any(|known| known == name.as_str());
-        if name.as_str().starts_with("mcp-") && !known() {
+        if added < REQUESTED_MAX && name.as_str().starts_with("mcp-") && !known() {
+            added += 1;
             allowed.push_str(", ");
             allowed.push_str(name.as_str());
         }
@@ -66,5 +72,12 @@ mod tests {
         let allowed = allowed.to_str().unwrap();
         assert_eq!(allowed, format!("{ALLOWED}, mcp-param-region"));
         assert_eq!(allowed_headers(None).to_str().unwrap(), ALLOWED);
+    }
+
+    #[test]
+    fn a_preflight_is_not_answered_with_more_names_than_a_call_has() {
+        let many: Vec<_> = (0..3_000).map(|n| format!("mcp-param-{n}")).collect();
+        let allowed = allowed_headers(Some(&many.join(",")));
+        assert_eq!(allowed.to_str().unwrap().matches("mcp-param-").count(), 64);
     }
 }

@@ -3,17 +3,21 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use actix_http::body::BoxBody;
 use actix_http::{ConnectionType, Method, Request, RequestHead, Response};
 use actors::Handle;
-use tenants::{Principal, Tenant, Tenants};
+use tenants::{Principal, Shares, Tenant, Tenants};
 
 use crate::body::Body;
+use crate::collecting::Collecting;
 use crate::drain::{Drain, Present};
 use crate::front_request::{FrontRequest, Service};
+use crate::head_timeout::{self, Serving};
 use crate::heads::Heads;
 use crate::origin::Gate;
 use crate::refusal::Refused;
 use crate::route::{self, Endpoint};
+use crate::unfinished::UnfinishedBodies;
 use crate::{Error, Settings, cors, http_sse, metrics, streamable_http};
 
 /// Answers requests. Each worker has one.
@@ -33,10 +37,12 @@ impl Front {
         settings: &Settings,
         handle: Handle,
         tenants: Tenants,
+        bodies: Shares,
         drain: Arc<Drain>,
     ) -> Result<Self, Error> {
+        let collecting = Collecting::new(settings, UnfinishedBodies::new(bodies, &tenants));
         Ok(Self {
-            service: Service::new(settings, handle, drain)?,
+            service: Service::new(settings, handle, drain, collecting)?,
             anonymous: Principal::anonymous(),
             tenants,
             gate: Arc::new(Gate::new(settings)?),
@@ -58,21 +64,20 @@ impl Front {
     pub(crate) async fn answer(&self, mut request: Request) -> Result<Response<Body>, Infallible> {
         let _present = Present::new(&self.service.drain);
         let payload = request.take_payload();
+        let is_ambiguous = head_timeout::is_ambiguous(&request);
         let head = request.head();
         let found = route::find(head.uri.path());
         let tenant = found.and_then(|(tenant, _)| self.tenants.find(tenant));
         let mut origin = None;
-        let mut response = match self.admit(head, tenant) {
+        let mut response = match self.admit(head, tenant, is_ambiguous) {
             Err(refused) => refused.unread(payload).into_response(),
             Ok(heads) => {
                 origin = heads.origin;
                 match (found, tenant) {
                     (Some((_, endpoint)), Some(tenant)) => {
-                        let method = &head.method;
-                        let query = head.uri.query().unwrap_or_default();
                         let principal = self.anonymous.clone();
                         let mut request =
-                            FrontRequest::new(tenant, principal, method, query, heads, payload);
+                            FrontRequest::new(tenant, principal, head, heads, payload);
                         self.serve(endpoint, &mut request).await
                     }
                     _ => Refused::unknown_path().unread(payload).into_response(),
@@ -86,7 +91,7 @@ impl Front {
         if head.method != Method::POST || !response.status().is_success() || origin.is_some() {
             cors::vary(response.headers_mut());
         }
-        if self.service.drain.has_begun() {
+        if is_ambiguous || self.service.drain.has_begun() {
             response.head_mut().set_connection_type(ConnectionType::Close);
         }
         let endpoint = found.map(|(_, endpoint)| endpoint);
@@ -96,14 +101,44 @@ impl Front {
         Ok(response)
     }
 
+    /// Refuses a body before its client sends it, if the client waits for that.
+    pub(crate) fn expect(&self, request: Request) -> Result<Request, Response<BoxBody>> {
+        let checked = Heads::read(&request.head().headers, self.header_bytes_max)
+            .map_err(Refused::from)
+            .and_then(|heads| {
+                let is_post = request.method() == Method::POST;
+                let endpoint = route::find(request.path()).map(|(_, endpoint)| endpoint);
+                let in_session = heads.session.is_some() || endpoint == Some(Endpoint::Messages);
+                let bound = self.service.body_bound(in_session);
+                if is_post { Ok(bound.check(heads.content_length)?) } else { Ok(()) }
+            });
+        match checked {
+            Ok(()) => Ok(request),
+            Err(refused) => {
+                drop(Serving::of(&request));
+                let mut response = refused.into_response();
+                // The client may send the body all the same.
+                response.head_mut().set_connection_type(ConnectionType::Close);
+                let endpoint = route::find(request.path()).map(|(_, endpoint)| endpoint);
+                metrics::count_response(endpoint, request.method(), response.status());
+                Err(response.map_into_boxed_body())
+            }
+        }
+    }
+
     /// Checks the origin and the host of a request (SEC-01: on every method and path). A page
     /// that is admitted may read the response.
     fn admit<'a>(
         &self,
         head: &'a RequestHead,
         tenant: Option<&Arc<Tenant>>,
+        is_ambiguous: bool,
     ) -> Result<Heads<'a>, Refused> {
         let heads = Heads::read(&head.headers, self.header_bytes_max)?;
+        let scheme = head.uri.scheme_str();
+        if is_ambiguous || scheme.is_some_and(|scheme| !matches!(scheme, "http" | "https")) {
+            return Err(Refused::ambiguous());
+        }
         // A request may name its host in its first line too; that one then takes precedence.
         let named = head.uri.authority().map(|authority| authority.as_str());
         if !self.gate.allows_host(heads.host)
@@ -114,7 +149,17 @@ impl Front {
         let tenants_own = tenant.map_or(&[][..], |tenant| &tenant.allowed_origins);
         match heads.origin {
             Some(origin) if !self.gate.allows_origin(origin, tenants_own) => Err(Refused::origin()),
-            _ => Ok(heads),
+            // A page of another site had its browser send the request without naming its origin, as
+            // for an image.
+            None if matches!(heads.fetch_site, Some("cross-site" | "same-site")) => {
+                Err(Refused::origin())
+            }
+            _ => match heads.expect {
+                Some(expected) if !expected.eq_ignore_ascii_case("100-continue") => {
+                    Err(Refused::expectation())
+                }
+                _ => Ok(heads),
+            },
         }
     }
 

@@ -1,20 +1,21 @@
 //! One request that passed the shared checks, and the service that every transport uses for it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::time::Duration;
 
-use actix_http::{Method, Payload};
+use actix_http::header::HeaderMap;
+use actix_http::{Method, Payload, RequestHead};
 use actors::{Caller, Handle};
 use bytes::Bytes;
 use protocol::SessionId;
 use tenants::{Principal, Tenant};
 
-use crate::body::{Bound, Collecting, collect};
+use crate::collecting::{Bound, Collecting};
 use crate::drain::Drain;
 use crate::heads::Heads;
 use crate::origin::public_path;
 use crate::refusal::Refused;
+use crate::session_rate::SessionRate;
 use crate::{Error, Settings};
 
 /// One request that passed the shared checks.
@@ -24,6 +25,10 @@ pub(crate) struct FrontRequest<'a> {
     pub(crate) method: &'a Method,
     pub(crate) query: &'a str,
     pub(crate) heads: Heads<'a>,
+    /// All headers, for what most requests do not need.
+    pub(crate) headers: &'a HeaderMap,
+    /// The address of the connection: the client's, or its proxy's.
+    pub(crate) peer: Option<IpAddr>,
     /// The body, until it is collected.
     payload: Payload,
 }
@@ -33,12 +38,20 @@ impl<'a> FrontRequest<'a> {
     pub(crate) fn new(
         tenant: &'a Arc<Tenant>,
         principal: Principal,
-        method: &'a Method,
-        query: &'a str,
+        head: &'a RequestHead,
         heads: Heads<'a>,
         payload: Payload,
     ) -> Self {
-        Self { tenant, principal, method, query, heads, payload }
+        Self {
+            tenant,
+            principal,
+            method: &head.method,
+            query: head.uri.query().unwrap_or_default(),
+            heads,
+            headers: &head.headers,
+            peer: head.peer_addr.map(|peer| peer.ip()),
+            payload,
+        }
     }
 
     /// The caller of this request, for this session.
@@ -59,6 +72,7 @@ pub(crate) struct Service {
     pub(crate) public_path: Arc<str>,
     pub(crate) drain: Arc<Drain>,
     collecting: Collecting,
+    rate: Arc<SessionRate>,
 }
 
 impl Service {
@@ -67,60 +81,58 @@ impl Service {
         settings: &Settings,
         handle: Handle,
         drain: Arc<Drain>,
+        collecting: Collecting,
     ) -> Result<Self, Error> {
         Ok(Self {
             handle,
             drain,
             public_path: public_path(settings)?.into(),
-            collecting: Collecting {
-                of_session: session_body_bound(settings),
-                of_initialize: initialize_body_bound(settings),
-                wait: Duration::from_secs(settings.body_timeout_secs),
-                bytes_left: Arc::new(AtomicUsize::new(settings.bodies_bytes_max)),
-            },
+            collecting,
+            rate: Arc::new(SessionRate::new(settings)?),
         })
     }
 
-    /// Collects the body of a request for a session, bounded in size and time. A body whose
-    /// request names the session in its headers waits a moment for memory: a refusal would make
-    /// some clients end the session.
-    pub(crate) async fn collect(&self, request: &mut FrontRequest<'_>) -> Result<Bytes, Refused> {
-        self.collect_within(request, self.collecting.of_session).await
+    /// Checks that the address of the request's client may create a session now.
+    pub(crate) fn check_rate(&self, request: &FrontRequest<'_>) -> Result<(), Refused> {
+        self.rate.take(request)
     }
 
-    /// Collects the body of a POST that names no session. Only `initialize` is accepted there, so
-    /// the limit is lower.
+    /// The limit of a body. Only `initialize` is accepted without a session, so that limit is lower.
+    pub(crate) fn body_bound(&self, in_session: bool) -> Bound {
+        if in_session { self.collecting.of_session } else { self.collecting.of_initialize }
+    }
+
+    /// Collects the body of a request for a session, bounded in size and time.
+    pub(crate) async fn collect(&self, request: &mut FrontRequest<'_>) -> Result<Bytes, Refused> {
+        self.collect_within(request, self.body_bound(true)).await
+    }
+
+    /// Collects the body of a POST that names no session.
     pub(crate) async fn collect_initialize(
         &self,
         request: &mut FrontRequest<'_>,
     ) -> Result<Bytes, Refused> {
-        self.collect_within(request, self.collecting.of_initialize).await
+        self.collect_within(request, self.body_bound(false)).await
     }
 
+    /// A body whose request names the session in its headers waits longer for memory: a refusal
+    /// would make some clients end the session.
     async fn collect_within(
         &self,
         request: &mut FrontRequest<'_>,
         bound: Bound,
     ) -> Result<Bytes, Refused> {
+        let encoding = request.heads.content_encoding;
+        if encoding.is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity")) {
+            return Err(Refused::content_encoding());
+        }
         let announced = request.heads.content_length;
-        let waits_for_memory = request.heads.session.is_some();
+        let in_session = request.heads.session.is_some();
+        let tenant = &request.tenant.name;
+        let collecting = &self.collecting;
         let body =
-            collect(&mut request.payload, announced, &self.collecting, bound, waits_for_memory)
-                .await?;
+            collecting.collect(&mut request.payload, announced, tenant, bound, in_session).await?;
         request.payload = Payload::None;
         Ok(body)
-    }
-}
-
-fn session_body_bound(settings: &Settings) -> Bound {
-    Bound { bytes_max: settings.body_bytes_max, setting: "front.body_bytes_max" }
-}
-
-fn initialize_body_bound(settings: &Settings) -> Bound {
-    let bytes_max = settings.initialize_body_bytes_max;
-    if bytes_max < settings.body_bytes_max {
-        Bound { bytes_max, setting: "front.initialize_body_bytes_max" }
-    } else {
-        session_body_bound(settings)
     }
 }

@@ -3,14 +3,14 @@
 //! The HTTP layer times the head of a connection's first request only. [`Timed`] wraps the socket
 //! and times every later one, from its first byte. [`HeadProgress`], which both share, records
 //! whether a head is due. A head that arrives whole in one read needs no timer. This file parses
-//! no request: a head ends at its first empty line, as it does for the parser.
+//! no request. A connection that waits for a request can be closed from outside.
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix_http::body::{BodySize, MessageBody};
 use actix_http::header;
@@ -19,6 +19,8 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
+
+use crate::head_end::HeadEnd;
 
 /// The response to a client whose head is late.
 const REQUEST_TIMEOUT: &[u8] =
@@ -39,36 +41,6 @@ enum Phase {
     Serving,
 }
 
-/// Finds the end of a head: the first empty line that is not its first line.
-#[derive(Clone, Copy, Debug, Default)]
-struct HeadEnd {
-    /// A line that is not empty was read.
-    begun: bool,
-    /// Bytes of the line that is not finished yet, without a carriage return at its end.
-    line_bytes: usize,
-}
-
-impl HeadEnd {
-    /// Reads on; returns how many bytes follow the head, once it is complete.
-    fn read(&mut self, bytes: &[u8]) -> Option<usize> {
-        let mut start = 0;
-        for end in memchr::memchr_iter(b'\n', bytes) {
-            let is_empty = self.line_bytes + without_return(&bytes[start..end]) == 0;
-            (start, self.line_bytes) = (end + 1, 0);
-            if is_empty && self.begun {
-                return Some(bytes.len() - start);
-            }
-            self.begun |= !is_empty;
-        }
-        self.line_bytes += without_return(&bytes[start..]);
-        None
-    }
-}
-
-fn without_return(line: &[u8]) -> usize {
-    line.len() - usize::from(line.last() == Some(&b'\r'))
-}
-
 /// The head state that a connection's socket and its requests share.
 #[derive(Debug)]
 pub(crate) struct HeadProgress {
@@ -81,8 +53,21 @@ pub(crate) struct HeadProgress {
     /// Bytes of a request arrived before the one ahead of it was answered. The start of the next
     /// head is therefore unknown, and the time between two requests is bounded as a head is.
     pipelined: Cell<bool>,
-    /// Wakes the connection's task when that time begins.
+    /// Wakes the connection's task when that time begins, or when the connection is to be closed.
     task: RefCell<Option<Waker>>,
+    /// When the connection was made, or its last request was answered.
+    since: Cell<Instant>,
+    /// The connection is to be closed if no byte of a request has arrived.
+    is_unwanted: Cell<bool>,
+}
+
+/// What a connection does that serves no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// No byte of a request has arrived.
+    Idle,
+    /// A part of a head has arrived.
+    HalfHead,
 }
 
 impl HeadProgress {
@@ -94,7 +79,36 @@ impl HeadProgress {
             body: Cell::new(None),
             pipelined: Cell::new(false),
             task: RefCell::default(),
+            since: Cell::new(Instant::now()),
+            is_unwanted: Cell::new(false),
         })
+    }
+
+    /// What the connection waits for, and since when; `None` while it serves a request, or if it is
+    /// being closed.
+    pub(crate) fn rest(&self) -> Option<(Rest, Instant)> {
+        if self.is_unwanted.get() { None } else { Some((self.awaited()?, self.since.get())) }
+    }
+
+    fn awaited(&self) -> Option<Rest> {
+        Some(match self.phase.get() {
+            Phase::First if !self.end.get().has_begun() => Rest::Idle,
+            Phase::Idle => Rest::Idle,
+            Phase::First | Phase::Begun => Rest::HalfHead,
+            Phase::Complete | Phase::Serving => return None,
+        })
+    }
+
+    /// Closes the connection, unless a request or more of a head arrives first.
+    pub(crate) fn close(&self) {
+        self.is_unwanted.set(true);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(task) = &*self.task.borrow() {
+            task.wake_by_ref();
+        }
     }
 
     fn received(&self, bytes: &[u8]) {
@@ -134,6 +148,7 @@ impl HeadProgress {
     }
 
     fn finish(&self) {
+        self.since.set(Instant::now());
         if self.body.get().is_some_and(|bytes| self.behind.get() > bytes) {
             self.pipelined.set(true);
         }
@@ -143,10 +158,15 @@ impl HeadProgress {
             return;
         }
         self.phase.set(Phase::Begun);
-        if let Some(task) = &*self.task.borrow() {
-            task.wake_by_ref();
-        }
+        self.wake();
     }
+}
+
+/// Could another parser have read the head of this request in another way? The heads behind a
+/// request that was pipelined are not looked at.
+pub(crate) fn is_ambiguous(request: &Request) -> bool {
+    let heads = request.conn_data::<Rc<HeadProgress>>();
+    heads.is_some_and(|heads| heads.end.get().is_ambiguous())
 }
 
 /// Marks a request as served until it is dropped.
@@ -222,6 +242,12 @@ impl Timed {
         &self.heads
     }
 
+    /// Answers a connection that is not served, before it is closed.
+    pub(crate) fn refuse(self, answer: &[u8]) {
+        // A rest that does not fit into the kernel's buffer is not waited for.
+        let _ = self.stream.try_write(answer);
+    }
+
     /// Starts, stops and polls the timer.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         if !self.heads.is_due() {
@@ -259,7 +285,15 @@ impl AsyncRead for Timed {
         }
         let before = into.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(context, into);
-        this.heads.received(&into.filled()[before..]);
+        let received = &into.filled()[before..];
+        this.heads.received(received);
+        if this.heads.is_unwanted.get() {
+            match this.heads.awaited() {
+                // The reader gets the end of the connection.
+                Some(_) if read.is_pending() => return Poll::Ready(Ok(())),
+                _ => this.heads.is_unwanted.set(false),
+            }
+        }
         read
     }
 }
@@ -282,37 +316,5 @@ impl AsyncWrite for Timed {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Returns how many bytes of the last piece follow the end of the head.
-    #[track_caller]
-    fn check(pieces: &[&str], behind: Option<usize>) {
-        let mut end = HeadEnd::default();
-        let (last, before) = pieces.split_last().unwrap();
-        for piece in before {
-            assert_eq!(end.read(piece.as_bytes()), None, "{pieces:?}");
-        }
-        assert_eq!(end.read(last.as_bytes()), behind, "{pieces:?}");
-    }
-
-    #[test]
-    fn a_head_ends_at_its_first_empty_line_however_it_arrives() {
-        check(&["GET / HTTP/1.1\r\nHost: a\r\n\r\n"], Some(0));
-        check(&["GET / HTTP/1.1\r\nHost: a\r\n\r\n{}"], Some(2));
-        check(&["GET / HTTP/1.1\nHost: a\n\n{}"], Some(2));
-        check(&["GET / HTTP/1.1\r\nHost: a\r", "\n", "\r", "\nab"], Some(2));
-        check(&["GET / HTTP/1.1\r\nHost: a", "\r\n\r\n"], Some(0));
-        check(&["G", "ET / HTTP/1.1\r\nHost: a\r\n"], None);
-    }
-
-    #[test]
-    fn empty_lines_before_a_head_do_not_end_it() {
-        check(&["\r\n\r\n\n\r\n"], None);
-        check(&["\r\n\r\n", "GET / HTTP/1.1\r\n\r\nabc"], Some(3));
     }
 }

@@ -12,8 +12,12 @@ use crate::accept::Accept;
 #[derive(Debug, Default)]
 pub(crate) struct Heads<'a> {
     pub(crate) accept: Accept,
+    pub(crate) content_encoding: Option<&'a str>,
     pub(crate) content_length: Option<u64>,
     pub(crate) content_type: Option<&'a str>,
+    pub(crate) expect: Option<&'a str>,
+    /// `Sec-Fetch-Site`: how the page whose browser sends the request relates to this server.
+    pub(crate) fetch_site: Option<&'a str>,
     pub(crate) host: Option<&'a str>,
     pub(crate) last_event_id: Option<&'a str>,
     pub(crate) origin: Option<&'a str>,
@@ -45,6 +49,9 @@ impl<'a> Heads<'a> {
             let name = name.as_str();
             bytes += name.len() + value.len();
             let slot = match name {
+                "content-encoding" => &mut heads.content_encoding,
+                "expect" => &mut heads.expect,
+                "sec-fetch-site" => &mut heads.fetch_site,
                 "content-type" => &mut heads.content_type,
                 "host" => &mut heads.host,
                 "origin" => &mut heads.origin,

@@ -27,6 +27,7 @@ pub(crate) async fn open(
     if !request.heads.accept.events() {
         return Err(Refused::accept("text/event-stream"));
     }
+    service.check_rate(request)?;
     let Opened { session, replies } =
         service.handle.connect(request.tenant, &request.principal).await?;
     // OLD-02: a path without an origin, so the client posts to this origin. A session id needs no
@@ -55,7 +56,13 @@ pub(crate) async fn post(
     let mut replies = service.handle.post(&request.caller(session), body, None);
     match replies.next().await {
         Some(ReplyEvent::Answer(Answer::Refused(refusal))) => Err(refusal.into()),
-        Some(ReplyEvent::Answer(_)) => Ok(Response::with_body(StatusCode::ACCEPTED, Body::Empty)),
+        Some(ReplyEvent::Answer(Answer::Accepted)) => {
+            Ok(Response::with_body(StatusCode::ACCEPTED, Body::Empty))
+        }
+        // The session answers on the connection of the POST, so it is one of Streamable HTTP.
+        Some(ReplyEvent::Answer(_) | ReplyEvent::Open { .. }) => {
+            Err(Refusal::UnknownSession.into())
+        }
         Some(_) | None => Err(no_answer().into()),
     }
 }

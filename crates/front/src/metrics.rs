@@ -35,11 +35,77 @@ pub(crate) static CONNECTIONS: LazyLock<IntGauge> = LazyLock::new(|| {
     register::gauge("roundhouse_front_connections", "Connections of clients that are open now.")
 });
 
+/// Sessions refused because of their client's address.
+pub(crate) static SESSIONS_THROTTLED: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter(
+        "roundhouse_front_sessions_throttled_total",
+        "Sessions refused because clients of one address created them too fast.",
+    )
+});
+
+/// Most connections that clients may have.
+pub(crate) static CONNECTIONS_MAX: LazyLock<IntGauge> = LazyLock::new(|| {
+    register::gauge(
+        "roundhouse_front_connections_max",
+        "Most connections that clients may have, within the limit of descriptors.",
+    )
+});
+
+/// Why the node closed a connection that it could have kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Closed {
+    /// It was idle, and its place was needed.
+    Idle = 0,
+    /// Its address had too many.
+    Address = 1,
+}
+
+static CLOSED: LazyLock<[IntCounter; 2]> = LazyLock::new(|| {
+    let closed = register::counters(
+        "roundhouse_front_connections_closed_total",
+        "Connections closed by the node to make room, by reason.",
+        &["reason"],
+    );
+    ["idle", "address"].map(|reason| closed.with_label_values(&[reason]))
+});
+
+/// Counts a connection that was closed to make room.
+pub(crate) fn count_closed(reason: Closed) {
+    CLOSED[reason as usize].inc();
+}
+
+/// Why a body was answered 408.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cut {
+    /// It arrived too slowly, or took too long.
+    Slow = 0,
+    /// Its memory was needed for another body of the tenant.
+    Room = 1,
+}
+
+static CUT: LazyLock<[IntCounter; 2]> = LazyLock::new(|| {
+    let cut = register::counters(
+        "roundhouse_front_bodies_cut_total",
+        "Bodies of requests that were not received to their end, by reason.",
+        &["reason"],
+    );
+    ["slow", "room"].map(|reason| cut.with_label_values(&[reason]))
+});
+
+/// Counts a body that was answered 408.
+pub(crate) fn count_cut(reason: Cut) {
+    CUT[reason as usize].inc();
+}
+
 /// Registers every metric at the start, so that a rate is right from the first event on.
 pub(crate) fn register_metrics() {
     LazyLock::force(&BY_KIND);
     LazyLock::force(&STREAMS);
     LazyLock::force(&CONNECTIONS);
+    LazyLock::force(&CONNECTIONS_MAX);
+    LazyLock::force(&SESSIONS_THROTTLED);
+    LazyLock::force(&CLOSED);
+    LazyLock::force(&CUT);
 }
 
 /// Counts one answered request.

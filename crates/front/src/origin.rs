@@ -3,6 +3,7 @@
 //! They prevent a foreign page, also one whose name was rebound to this machine's address, from
 //! reaching this server through a client's browser. Neither is authentication.
 
+use crate::client_address::TrustedProxies;
 use crate::{Error, Settings};
 
 /// The allowed origins and hosts, read from the settings once.
@@ -59,7 +60,7 @@ impl Gate {
     /// Does this server answer for this host name? Every browser sends one.
     pub(crate) fn allows_host(&self, host: Option<&str>) -> bool {
         if !self.loopback && self.hosts.is_empty() {
-            return true;
+            return host.is_none_or(|host| split_port(host).is_some());
         }
         let Some(host) = host else { return false };
         let name = split_port(host).map(|(name, _)| name);
@@ -70,10 +71,12 @@ impl Gate {
 }
 
 impl Settings {
-    /// Checks that each setting of an origin or a host is written so that a request can match it.
+    /// Checks that each setting of an origin, a host or a proxy is written so that a request can match
+    /// it.
     /// The server checks the same at its start; this method is for a caller that checks earlier.
     pub fn check(&self) -> Result<(), Error> {
         Gate::new(self)?;
+        TrustedProxies::new(self)?;
         public_path(self).map(drop)
     }
 }
@@ -122,9 +125,14 @@ fn split_port(authority: &str) -> Option<(&str, Option<&str>)> {
     match authority.rsplit_once(':') {
         // The colon belongs to a bracketed IPv6 address.
         Some((_, rest)) if rest.ends_with(']') => Some((authority, None)),
-        Some((name, port)) => port.parse::<u16>().is_ok().then_some((name, Some(port))),
+        Some((name, port)) => is_port(port).then_some((name, Some(port))),
         None => Some((authority, None)),
     }
+}
+
+/// Digits only: `parse` alone accepts a sign.
+fn is_port(port: &str) -> bool {
+    port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok()
 }
 
 #[cfg(test)]
@@ -186,7 +194,14 @@ mod tests {
         for ours in ["localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:8080", "box.lan:9"] {
             assert!(gate.allows_host(Some(ours)), "{ours}");
         }
-        for foreign in ["evil.example", "evil.example:8080", "localhost.evil.example", "", ":80"] {
+        for foreign in [
+            "evil.example",
+            "evil.example:8080",
+            "localhost.evil.example",
+            "localhost:+80",
+            "",
+            ":80",
+        ] {
             assert!(!gate.allows_host(Some(foreign)), "{foreign}");
         }
         assert!(!gate.allows_host(None));
@@ -194,7 +209,9 @@ mod tests {
 
     #[test]
     fn elsewhere_hosts_are_looked_at_only_where_some_are_listed() {
-        assert!(gate("0.0.0.0:0", |_| {}).allows_host(Some("any.example")));
+        let any = gate("0.0.0.0:0", |_| {});
+        assert!(any.allows_host(Some("any.example")) && any.allows_host(Some("[::1]:80")));
+        assert!(!any.allows_host(Some("any.example:+80")), "this is no port");
         let strict = gate("0.0.0.0:0", |settings| {
             settings.allowed_hosts = vec!["mcp.example.com:8443".into()];
             settings.public_url = Some("https://public.example.com".into());

@@ -1,12 +1,15 @@
 //! Maps refusals to statuses, headers and JSON-RPC errors. Only this file and the transports' own
 //! answers name statuses.
 
+use std::time::Duration;
+
 use actix_http::header::{self, HeaderValue};
 use actix_http::{Payload, Response, StatusCode};
 use actors::Refusal;
 use protocol::{ErrorCode, Rejection, RequestId};
 
-use crate::body::{Body, Uncollected};
+use crate::body::Body;
+use crate::collecting::Uncollected;
 use crate::heads::Fault;
 
 /// The `Retry-After` of a 429 or 503. By then the node may have restarted, or another session of
@@ -19,14 +22,14 @@ pub(crate) struct Refused {
     /// The JSON-RPC error of the body; without an id where the request's is not known (POST-09).
     rejection: Rejection,
     allow: Option<&'static str>,
-    retry: bool,
+    retry_after_secs: Option<u32>,
     unread: Payload,
 }
 
 impl Refused {
     fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
         let rejection = Rejection::new(code, message);
-        Self { status, rejection, allow: None, retry: false, unread: Payload::None }
+        Self { status, rejection, allow: None, retry_after_secs: None, unread: Payload::None }
     }
 
     fn invalid(status: StatusCode, message: impl Into<String>) -> Self {
@@ -65,6 +68,45 @@ impl Refused {
     /// The host name is not one of this server's (SEC-03).
     pub(crate) fn host() -> Self {
         Self::invalid(StatusCode::FORBIDDEN, "the host is not one of this server's")
+    }
+
+    /// Another parser could read the head in another way.
+    pub(crate) fn ambiguous() -> Self {
+        Self::invalid(
+            StatusCode::BAD_REQUEST,
+            "the head is ambiguous; end its lines with CR LF, and name a target without a fragment \
+             and with no scheme but http or https",
+        )
+    }
+
+    /// `Expect` asks for something other than `100-continue`.
+    pub(crate) fn expectation() -> Self {
+        Self::invalid(
+            StatusCode::EXPECTATION_FAILED,
+            "only `Expect: 100-continue` can be met; leave the header out",
+        )
+    }
+
+    /// The body is encoded.
+    pub(crate) fn content_encoding() -> Self {
+        Self::invalid(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "no `Content-Encoding` is known here; send the message as it is",
+        )
+    }
+
+    /// The clients of one address create sessions too fast.
+    pub(crate) fn too_many_sessions_of_address(wait: Duration) -> Self {
+        let secs = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+        Self {
+            retry_after_secs: Some(secs),
+            ..Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                ErrorCode::Refused,
+                "your address creates sessions faster than it may; try again later, and keep \
+                 sessions instead of opening a new one for each request",
+            )
+        }
     }
 
     /// The body is not declared to be JSON (POST-04).
@@ -133,8 +175,8 @@ impl Refused {
         if let Some(allow) = self.allow {
             headers.insert(header::ALLOW, HeaderValue::from_static(allow));
         }
-        if self.retry {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER_SECS));
+        if let Some(secs) = self.retry_after_secs {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(secs));
         }
         response
     }
@@ -152,7 +194,7 @@ impl From<Rejection> for Refused {
             | ErrorCode::HeaderMismatch
             | ErrorCode::Refused => StatusCode::BAD_REQUEST,
         };
-        Self { status, rejection, allow: None, retry: false, unread: Payload::None }
+        Self { status, rejection, allow: None, retry_after_secs: None, unread: Payload::None }
     }
 }
 
@@ -175,7 +217,8 @@ impl From<Refusal> for Refused {
         let allow = matches!(refusal, Refusal::NothingMore).then_some("POST, DELETE");
         let retry =
             matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        Self { allow, retry, ..Self::new(status, code, refusal.to_string()) }
+        let retry_after_secs = retry.then_some(RETRY_AFTER_SECS);
+        Self { allow, retry_after_secs, ..Self::new(status, code, refusal.to_string()) }
     }
 }
 
@@ -189,15 +232,21 @@ impl From<Uncollected> for Refused {
                     "the body is longer than {bytes_max} bytes ({setting}); send less, or raise it"
                 ),
             ),
-            Uncollected::TooSlow => {
-                Self::invalid(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")
-            }
+            Uncollected::TooSlow { setting } => Self::invalid(
+                StatusCode::REQUEST_TIMEOUT,
+                format!("the body took too long to arrive ({setting}); send it faster"),
+            ),
+            Uncollected::Cut => Self::invalid(
+                StatusCode::REQUEST_TIMEOUT,
+                "the body arrived too slowly while the tenant had no memory left for bodies; send \
+                 it faster",
+            ),
             Uncollected::TooMany => Self {
-                retry: true,
+                retry_after_secs: Some(RETRY_AFTER_SECS),
                 ..Self::new(
                     StatusCode::SERVICE_UNAVAILABLE,
                     ErrorCode::Refused,
-                    "the node is receiving as much as it may; try again later",
+                    "the node is receiving as much for the tenant as it may; try again later",
                 )
             },
             Uncollected::Broken => Self::new(

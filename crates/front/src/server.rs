@@ -1,22 +1,25 @@
 //! The listener for clients and the one for operators, from bind to the last byte.
 
+use std::future::ready;
 use std::net::{SocketAddr, TcpListener};
-use std::num::NonZero;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix_http::{HttpService, KeepAlive, Request};
 use actix_rt::task::JoinHandle;
-use actix_web::dev::{Server, ServerHandle};
+use actix_web::dev::{Server, ServerHandle, fn_service};
 use actors::Handle;
 use telemetry::Readiness;
-use tenants::Tenants;
+use tenants::{Shares, Tenants};
 
 use crate::admin::Operated;
+use crate::connection::ClientConnections;
+use crate::connections_by_address::ConnectionsByAddress;
 use crate::drain::Drain;
 use crate::front::Front;
 use crate::head_timeout::{Served, Serving, Timed};
+use crate::places::{HEADROOM, Places};
 use crate::{AdminSettings, Error, Settings, admin, connection, metrics};
 
 /// Connections that the kernel queues until they are accepted. Beyond it, a client's kernel
@@ -31,13 +34,15 @@ const LINGER: Duration = Duration::from_secs(5);
 /// Longer than every grace period of [`Running::stop`], which is the one that takes effect.
 const SHUTDOWN_SECS_MAX: u64 = 3_600;
 
-/// Listens for clients and for operators. Call it within an actix system: sessions run on the
-/// workers' arbiters. Both sockets are bound when it returns.
+/// Listens for clients and for operators. `bodies` is the memory for unfinished bodies
+/// ([`Settings::body_shares`]). Call it within an actix system: sessions run on the workers'
+/// arbiters. Both sockets are bound when it returns.
 pub fn serve(
     settings: &Settings,
     admin: &AdminSettings,
     handle: Handle,
     tenants: Tenants,
+    bodies: Shares,
     readiness: Readiness,
 ) -> Result<Running, Error> {
     metrics::register_metrics();
@@ -48,14 +53,12 @@ pub fn serve(
         drain: Arc::clone(&drain),
         token: admin.token.clone(),
     };
-    let front = Front::new(settings, handle, tenants, Arc::clone(&drain))?;
+    let front = Front::new(settings, handle, tenants, bodies, Arc::clone(&drain))?;
+    let by_address = Arc::new(ConnectionsByAddress::new(settings)?);
     let (listener, address) = listen(settings.listen, "front.listen")?;
     let (admin_listener, admin_address) = listen(admin.listen, "admin.listen")?;
-    let clients = client_server(settings, front, listener).map_err(|source| Error::Listen {
-        address,
-        setting: "front.listen",
-        source,
-    })?;
+    let clients = client_server(settings, front, by_address, listener)
+        .map_err(|source| Error::Listen { address, setting: "front.listen", source })?;
     let operators = admin::server(admin_listener, operated).map_err(|source| Error::Listen {
         address: admin_address,
         setting: "admin.listen",
@@ -81,10 +84,12 @@ fn listen(address: SocketAddr, setting: &'static str) -> Result<(TcpListener, So
 fn client_server(
     settings: &Settings,
     front: Front,
+    by_address: Arc<ConnectionsByAddress>,
     listener: TcpListener,
 ) -> std::io::Result<Server> {
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let workers = if settings.workers == 0 { cores } else { settings.workers };
+    let workers = settings.worker_count();
+    let connections_max = settings.connections_max;
+    metrics::CONNECTIONS_MAX.set(connections_max.saturating_mul(workers) as i64);
     let limits = connection::ConnectionLimits {
         head_timeout: Duration::from_secs(settings.head_timeout_secs),
         write_timeout_secs: settings.write_timeout_secs,
@@ -96,7 +101,7 @@ fn client_server(
     let server = Server::build()
         .workers(workers)
         .backlog(BACKLOG)
-        .max_concurrent_connections(settings.connections_max)
+        .max_concurrent_connections(connections_max.saturating_add(HEADROOM))
         .shutdown_timeout(SHUTDOWN_SECS_MAX)
         .disable_signals();
     let stopping = server.graceful_shutdown_signal();
@@ -104,6 +109,11 @@ fn client_server(
         // Sessions that this node takes over may be assigned to this worker.
         front.register_thread();
         let front = Rc::new(front.for_worker());
+        let expecting = Rc::clone(&front);
+        let clients = ClientConnections {
+            places: Places::new(connections_max),
+            by_address: Arc::clone(&by_address),
+        };
         let stopping = stopping.clone();
         let http = HttpService::build()
             .keep_alive(keep_alive)
@@ -119,6 +129,7 @@ fn client_server(
             .on_connect_ext(|connection: &Timed, shared| {
                 shared.insert(Rc::clone(connection.heads()));
             })
+            .expect(fn_service(move |request: Request| ready(expecting.expect(request))))
             .h1(move |request: Request| {
                 let front = Rc::clone(&front);
                 let serving = Serving::of(&request);
@@ -128,7 +139,7 @@ fn client_server(
                     response.map(|response| response.map_body(|_, body| Served::new(body, serving)))
                 })
             });
-        connection::connection_service(http, limits, true)
+        connection::connection_service(http, limits, Some(clients))
     };
     Ok(server.listen("clients", listener, service)?.run())
 }

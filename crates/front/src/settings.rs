@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
+use tenants::Shares;
 
 /// The listener for clients and its bounds.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -30,15 +32,32 @@ pub struct Settings {
     /// is answered 413 with an error that names this setting. Leaves room for the client's icons.
     /// At most `body_bytes_max` counts.
     pub initialize_body_bytes_max: usize,
-    /// Most bytes of all unfinished bodies together. At the limit, a body that needs more is
-    /// answered 503 with `Retry-After`.
+    /// Most bytes of all unfinished bodies together, of which each tenant has a share that is
+    /// reserved for it: twice `body_bytes_max`, but all tenants together at most half of this. At a
+    /// tenant's bound its slowest body is answered 408 to make room, or else a body that needs more
+    /// 503 with `Retry-After`. `tenants.*.limits.bodies_bytes_max` bounds each tenant.
     pub bodies_bytes_max: usize,
     /// Largest sum of the lengths of a request's header names and values; a larger one is
     /// answered 431. More than 96 headers, or a head of more than 128 KiB, always is.
     pub header_bytes_max: usize,
-    /// Most open connections a worker. At the limit, no further one is accepted until one closes,
-    /// and clients wait in the kernel's queue.
+    /// Most open connections a worker, as far as the limit of descriptors allows. At the limit the
+    /// connection that is idle for longest is closed for each new one; if none is idle, clients wait
+    /// in the kernel's queue.
     pub connections_max: usize,
+    /// Most open connections of one address (of IPv6, one network of 64 bits); a further one is
+    /// answered 429 and closed. At most half of all connections counts. Addresses that are private
+    /// or in `trusted_proxies` have no such limit. 0 for none.
+    pub connections_per_address_max: usize,
+    /// Sessions that clients of one address (of IPv6, one network of 64 bits) may create each
+    /// second, after `sessions_per_address_burst`; a further `initialize` is answered 429 with
+    /// `Retry-After`. 0 for no limit. Does not apply where the address is not known.
+    pub sessions_per_address_per_sec: u32,
+    /// Sessions that clients of one address may create at once.
+    pub sessions_per_address_burst: u32,
+    /// Proxies in front of the node, as addresses, networks (`10.0.0.0/8`) or `"private"` for all
+    /// private addresses. The address of a client is then the last one in `X-Forwarded-For` that is
+    /// none of theirs. Any other client can write that header itself.
+    pub trusted_proxies: Vec<String>,
     /// How long an idle connection is kept for its next request, in seconds; then it is closed.
     pub keep_alive_secs: u64,
     /// How long a client may take to send a request's head, in seconds from its first byte
@@ -49,6 +68,11 @@ pub struct Settings {
     /// How long a client may take to send a body, in seconds; then it is answered 408 and
     /// the connection closed.
     pub body_timeout_secs: u64,
+    /// Least average rate of a body in bytes per second, once it has taken `body_grace_secs`; a
+    /// slower one is answered 408 and the connection closed. 0 for no limit.
+    pub body_bytes_per_sec_min: u64,
+    /// How long a body may take at any rate, in seconds.
+    pub body_grace_secs: u64,
     /// How long data sent to a client may stay unread or unacknowledged, in seconds; then its
     /// connection is reset. So neither a client that stopped reading nor a machine that vanished
     /// keeps a connection. Only on Linux.
@@ -69,12 +93,35 @@ impl Default for Settings {
             bodies_bytes_max: 256 << 20,
             header_bytes_max: 32 << 10,
             connections_max: 25_000,
+            connections_per_address_max: 5_000,
+            sessions_per_address_per_sec: 20,
+            sessions_per_address_burst: 2_000,
+            trusted_proxies: Vec::new(),
             keep_alive_secs: 75,
             head_timeout_secs: 10,
             body_timeout_secs: 30,
+            body_bytes_per_sec_min: 16 << 10,
+            body_grace_secs: 5,
             write_timeout_secs: 60,
             workers: 0,
         }
+    }
+}
+
+impl Settings {
+    /// How many threads serve clients.
+    pub fn worker_count(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
+        if self.workers == 0 { cores() } else { self.workers }
+    }
+
+    /// The memory for unfinished bodies, shared by these tenants; each with its maximum, if it has
+    /// one of its own.
+    pub fn body_shares(
+        &self,
+        tenants: impl IntoIterator<Item = (Arc<str>, Option<usize>)>,
+    ) -> Shares {
+        Shares::new(self.bodies_bytes_max, self.body_bytes_max.saturating_mul(2), tenants)
     }
 }
 

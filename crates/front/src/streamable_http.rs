@@ -86,6 +86,7 @@ async fn post_initialize(
         }
         other => return Err(Refused::no_session().of(only_id(&other))),
     };
+    service.check_rate(request).map_err(|refused| refused.of(Some(initialize.id.clone())))?;
     let Opened { session, replies } = service
         .handle
         .initialize(request.tenant, &request.principal, initialize, mirrored(request))

@@ -375,36 +375,6 @@ async fn without_a_session_a_body_has_a_smaller_bound() {
     assert_eq!(send_request(&front, "POST /demo/mcp", POLITE, &initialize).await.status, 200);
 }
 
-#[actix_rt::test]
-async fn half_sent_bodies_share_a_bound_and_give_it_back() {
-    let front = start(|settings| {
-        settings.bodies_bytes_max = 150_000;
-        settings.initialize_body_bytes_max = 150_000;
-    });
-    let body = format!("\"{}\"", "x".repeat(100_000));
-    let whole = request("POST /demo/mcp", POLITE, &body);
-    let (most, rest) = whole.split_at(whole.len() - 10);
-    let mut first = Wire::open(&front).await;
-    first.send(most).await;
-    // The second is refused as soon as the first has reserved its share.
-    let refused = async {
-        loop {
-            let mut second = Wire::open(&front).await;
-            second.send(&whole).await;
-            let reply = second.receive().await;
-            if reply.status != 400 {
-                break reply;
-            }
-        }
-    };
-    let refused = tokio::time::timeout(Duration::from_secs(20), refused).await.unwrap();
-    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("2")));
-    assert_eq!(refused.code_without_id(), -32000);
-    first.send(rest).await;
-    assert_eq!(first.receive().await.status, 400, "the first is read to its end");
-    assert_eq!(send_request(&front, "POST /demo/mcp", POLITE, &body).await.status, 400);
-}
-
 // holds: POST-19
 /// A client that reads only after it has written everything still receives the answer.
 #[actix_rt::test]

@@ -6,5 +6,7 @@ mod admin;
 mod edge;
 mod http_sse;
 mod kit;
+mod limits;
 mod sessions;
 mod stdio;
+mod strict;

@@ -11,7 +11,9 @@ use budget::ShareLimits;
 use cluster::Membership;
 use store::Store;
 use telemetry::Readiness;
+use tenants::Shares;
 
+use crate::descriptors::{self, Descriptors};
 use crate::peers::{self, LeaseWatch};
 use crate::plan::Plan;
 use crate::{Error, metrics, watch};
@@ -53,6 +55,27 @@ impl Plan {
         SessionBytes::new(total, tenants)
     }
 
+    /// `settings.front`, with no more connections than the limit of descriptors allows.
+    fn front_settings(&self) -> front::Settings {
+        let descriptors = Descriptors::of(descriptors::current_limit(), &self.settings);
+        for warning in descriptors.warnings() {
+            tracing::warn!("{warning}");
+        }
+        tracing::info!("{}", descriptors.summary());
+        let connections_max = descriptors.connections_max();
+        front::Settings { connections_max, ..self.settings.front.clone() }
+    }
+
+    /// The memory for bodies that have not arrived completely.
+    fn body_shares(&self) -> Shares {
+        let maximum = |name: &str| {
+            let written = self.settings.tenants.get(name);
+            written.and_then(|written| written.tenant.limits.bodies_bytes_max)
+        };
+        let tenants = self.tenants.by_name().into_iter();
+        self.settings.front.body_shares(tenants.map(|t| (Arc::clone(&t.name), maximum(&t.name))))
+    }
+
     /// Waits until no child process is left, or until the time limit.
     pub(crate) async fn wait_for_children(&self) {
         if tokio::time::timeout(CHILDREN, self.children.stopped()).await.is_err() {
@@ -81,10 +104,11 @@ impl Plan {
         let handle = self.handle(membership);
         let watching_lease = LeaseWatch::start(&cluster, &readiness);
         let running = front::serve(
-            &self.settings.front,
+            &self.front_settings(),
             &self.settings.admin,
             handle.clone(),
             self.tenants.clone(),
+            self.body_shares(),
             readiness.clone(),
         );
         let running = match running {

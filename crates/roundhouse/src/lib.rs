@@ -33,6 +33,7 @@ mod assemble;
 mod bounds;
 pub mod cli;
 mod demo;
+mod descriptors;
 mod embed;
 mod files;
 pub mod guard;

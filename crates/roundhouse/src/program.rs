@@ -11,6 +11,7 @@ use cluster::Cluster;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::cli::{Check, Command, Serve, Stdio};
+use crate::descriptors::{self, Descriptors};
 use crate::settings::{BackendSettings, Environment, Settings, TenantSettings};
 use crate::signals::Signals;
 use crate::{Node, Roundhouse, demo};
@@ -40,7 +41,7 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
         settings.admin.listen = admin;
     }
     telemetry::init(&settings.log)?;
-    raise_file_limit();
+    raise_descriptor_limit();
     let node = tokio::select! {
         started = Roundhouse::from_settings(settings).start() => started?,
         // The node may be waiting for its store.
@@ -57,12 +58,12 @@ async fn serve(serve: Serve) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each connection is an open file, and many systems allow a process only 1,024 by default.
-fn raise_file_limit() {
+/// Each connection is a descriptor, and many systems allow a process only 1,024 by default.
+fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "raising the limit of open files failed; the limit is unchanged");
+        tracing::warn!(%error, "raising the limit of descriptors failed; the limit is unchanged");
     }
 }
 
@@ -120,6 +121,12 @@ fn found(file: &Path, settings: &Settings) -> String {
     for (name, tenant) in &settings.tenants {
         let auth = tenant.tenant.auth.as_deref().unwrap_or_default();
         found += &format!("tenant {name}: /{name}/mcp, auth {auth}, {}\n", backends(tenant));
+    }
+    // `serve` raises its limit to the same value, if it is started with the limits of this shell.
+    let descriptors = Descriptors::of(descriptors::limit_of_process(), settings);
+    found += &format!("{}\n", descriptors.summary());
+    for warning in descriptors.warnings() {
+        found += &format!("warning: {warning}\n");
     }
     found
 }

@@ -73,7 +73,8 @@ fn run_with(
     let mut picky = tenant("picky");
     picky.allowed_origins = vec!["https://picky.example".to_owned()];
     let tenants = Tenants::new([tenant("demo"), picky]);
-    serve(&settings, &admin, handle, tenants, readiness).unwrap()
+    let bodies = settings.body_shares(["demo", "picky"].map(|name| (name.into(), None)));
+    serve(&settings, &admin, handle, tenants, bodies, readiness).unwrap()
 }
 
 fn tenant(name: &str) -> Tenant {

@@ -1,0 +1,277 @@
+//! Collects the bodies of requests, bounded in size, time and rate.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use actix_http::Payload;
+use actix_http::error::PayloadError;
+use bytes::{Bytes, BytesMut};
+use futures_util::Stream;
+use tokio::time::{Instant, timeout_at};
+
+use crate::Settings;
+use crate::metrics::{Cut, count_cut};
+use crate::unfinished::{Counted, UnfinishedBodies};
+
+/// Why a body was not collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Uncollected {
+    /// It is longer than its limit.
+    TooLarge {
+        /// The setting of the limit.
+        setting: &'static str,
+        /// The limit, in bytes.
+        bytes_max: usize,
+    },
+    /// It did not arrive in time, or not fast enough.
+    TooSlow {
+        /// The setting of the limit.
+        setting: &'static str,
+    },
+    /// The memory was needed for another body of the tenant, and this one was the slowest.
+    Cut,
+    /// Unfinished bodies use all the memory that the tenant may have for them.
+    TooMany,
+    /// The client disconnected, or the framing of the body is broken.
+    Broken,
+}
+
+impl From<PayloadError> for Uncollected {
+    fn from(_: PayloadError) -> Self {
+        Self::Broken
+    }
+}
+
+/// The limit of one body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    /// Maximum length in bytes.
+    pub(crate) bytes_max: usize,
+    /// The setting of the limit.
+    pub(crate) setting: &'static str,
+}
+
+impl Bound {
+    fn of_session(settings: &Settings) -> Self {
+        Self { bytes_max: settings.body_bytes_max, setting: "front.body_bytes_max" }
+    }
+
+    fn of_initialize(settings: &Settings) -> Self {
+        let bytes_max = settings.initialize_body_bytes_max;
+        if bytes_max < settings.body_bytes_max {
+            Self { bytes_max, setting: "front.initialize_body_bytes_max" }
+        } else {
+            Self::of_session(settings)
+        }
+    }
+
+    /// Refuses a body that is announced to be longer.
+    pub(crate) fn check(self, announced: Option<u64>) -> Result<(), Uncollected> {
+        match announced {
+            Some(bytes) if bytes > self.bytes_max as u64 => Err(self.exceeded()),
+            _ => Ok(()),
+        }
+    }
+
+    fn exceeded(self) -> Uncollected {
+        Uncollected::TooLarge { setting: self.setting, bytes_max: self.bytes_max }
+    }
+}
+
+/// How fast a body must arrive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// How long a body may take.
+    whole: Duration,
+    /// How long it may take at any rate.
+    grace: Duration,
+    /// The least average rate after that; 0 for no limit.
+    bytes_per_sec_min: u64,
+}
+
+impl Pace {
+    fn new(settings: &Settings) -> Self {
+        Self {
+            whole: Duration::from_secs(settings.body_timeout_secs),
+            grace: Duration::from_secs(settings.body_grace_secs),
+            bytes_per_sec_min: settings.body_bytes_per_sec_min,
+        }
+    }
+
+    /// How long a body of which `received` bytes have arrived may take until its next bytes
+    /// arrive, from its begin; and the setting that says so. `waited` is the part of this time in
+    /// which the node read nothing.
+    fn limit(self, received: u64, waited: Duration) -> (Duration, &'static str) {
+        let whole = (self.whole, "front.body_timeout_secs");
+        if self.bytes_per_sec_min == 0 {
+            return whole;
+        }
+        let earned = Duration::from_millis(received.saturating_mul(1_000) / self.bytes_per_sec_min);
+        let slow = (self.grace.max(earned) + waited, "front.body_bytes_per_sec_min");
+        if slow.0 < whole.0 { slow } else { whole }
+    }
+}
+
+/// Collects bodies within their limits. All workers share the memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Collecting {
+    /// The limit of a body that is for a session.
+    pub(crate) of_session: Bound,
+    /// The limit of the body of a POST without a session id.
+    pub(crate) of_initialize: Bound,
+    pace: Pace,
+    unfinished: Arc<UnfinishedBodies>,
+}
+
+/// A first piece of at most this size is not counted: a connection has a buffer of about that
+/// size anyway, and most bodies fit into it.
+const SMALL_BYTES: usize = 8 << 10;
+
+/// How long a body waits for memory. A refusal would make the client of a session end the session.
+const WAIT_IN_SESSION: Duration = Duration::from_secs(5);
+const WAIT_WITHOUT_SESSION: Duration = Duration::from_secs(2);
+
+impl Collecting {
+    /// The limits of these settings.
+    pub(crate) fn new(settings: &Settings, unfinished: UnfinishedBodies) -> Self {
+        Self {
+            of_session: Bound::of_session(settings),
+            of_initialize: Bound::of_initialize(settings),
+            pace: Pace::new(settings),
+            unfinished: Arc::new(unfinished),
+        }
+    }
+
+    /// Collects a body of a tenant's client. A body that arrives in one piece is not copied. If
+    /// collecting fails, the rest stays in the payload.
+    pub(crate) async fn collect(
+        &self,
+        payload: &mut Payload,
+        announced: Option<u64>,
+        tenant: &str,
+        bound: Bound,
+        in_session: bool,
+    ) -> Result<Bytes, Uncollected> {
+        bound.check(announced)?;
+        let mut arriving = Arriving {
+            payload,
+            pace: self.pace,
+            began: Instant::now(),
+            received: 0,
+            wait_left: if in_session { WAIT_IN_SESSION } else { WAIT_WITHOUT_SESSION },
+            waited: Duration::ZERO,
+            counted: None,
+        };
+        let collected = self.gather(&mut arriving, tenant, bound).await;
+        match &collected {
+            Err(Uncollected::TooSlow { .. }) => count_cut(Cut::Slow),
+            Err(Uncollected::Cut) => count_cut(Cut::Room),
+            _ => {}
+        }
+        collected
+    }
+
+    async fn gather(
+        &self,
+        arriving: &mut Arriving<'_>,
+        tenant: &str,
+        bound: Bound,
+    ) -> Result<Bytes, Uncollected> {
+        let Some(first) = arriving.next().await? else { return Ok(Bytes::new()) };
+        if first.len() > bound.bytes_max {
+            return Err(bound.exceeded());
+        }
+        if first.len() > SMALL_BYTES {
+            arriving.count(&self.unfinished, tenant, first.len()).await?;
+        }
+        let Some(second) = arriving.next().await? else { return Ok(first) };
+        let mut body = BytesMut::with_capacity((first.len() * 4).min(bound.bytes_max));
+        body.extend_from_slice(&first);
+        drop(first);
+        let mut more = Some(second);
+        while let Some(chunk) = more {
+            if body.len() + chunk.len() > bound.bytes_max {
+                return Err(bound.exceeded());
+            }
+            arriving.count(&self.unfinished, tenant, chunk.len()).await?;
+            body.extend_from_slice(&chunk);
+            more = arriving.next().await?;
+        }
+        Ok(body.freeze())
+    }
+}
+
+/// One body that is being collected.
+struct Arriving<'a> {
+    payload: &'a mut Payload,
+    pace: Pace,
+    began: Instant,
+    received: u64,
+    /// How long the body may still wait for memory. Meanwhile its client cannot send more.
+    wait_left: Duration,
+    waited: Duration,
+    /// The memory that the body uses, once that is counted.
+    counted: Option<Counted>,
+}
+
+impl Arriving<'_> {
+    /// The next piece; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Bytes>, Uncollected> {
+        let (limit, setting) = self.pace.limit(self.received, self.waited);
+        let piece = timeout_at(self.began + limit, poll_fn(|context| self.poll_next(context)));
+        let piece = piece.await.unwrap_or(Err(Uncollected::TooSlow { setting }))?;
+        if let Some(piece) = &piece {
+            self.received += piece.len() as u64;
+        }
+        Ok(piece)
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Uncollected>> {
+        if self.counted.as_ref().is_some_and(|counted| counted.poll_cut(context)) {
+            return Poll::Ready(Err(Uncollected::Cut));
+        }
+        let piece = Pin::new(&mut *self.payload).poll_next(context);
+        piece.map(|piece| piece.transpose().map_err(Uncollected::from))
+    }
+
+    /// Counts the memory of a piece that has arrived, and waits until the tenant may have it.
+    async fn count(
+        &mut self,
+        unfinished: &Arc<UnfinishedBodies>,
+        tenant: &str,
+        bytes: usize,
+    ) -> Result<(), Uncollected> {
+        let counted = match &mut self.counted {
+            Some(counted) => counted,
+            none => none.insert(unfinished.begin(tenant).ok_or(Uncollected::TooMany)?),
+        };
+        let before = self.wait_left;
+        let grown = counted.grow(bytes, &mut self.wait_left).await;
+        self.waited += before - self.wait_left;
+        grown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_may_take_as_long_as_its_bytes_earn() {
+        let pace = Pace {
+            whole: Duration::from_secs(30),
+            grace: Duration::from_secs(5),
+            bytes_per_sec_min: 16 << 10,
+        };
+        let limit = |received| pace.limit(received, Duration::ZERO).0.as_secs();
+        assert_eq!((limit(0), limit(80 << 10), limit(96 << 10)), (5, 5, 6));
+        assert_eq!((limit(464 << 10), limit(4 << 20), limit(u64::MAX)), (29, 30, 30));
+        let (waited, setting) = pace.limit(0, Duration::from_secs(2));
+        assert_eq!((waited.as_secs(), setting), (7, "front.body_bytes_per_sec_min"));
+        let off = Pace { bytes_per_sec_min: 0, ..pace };
+        assert_eq!(off.limit(0, Duration::ZERO), (off.whole, "front.body_timeout_secs"));
+    }
+}

@@ -1,0 +1,150 @@
+//! How many connections the limit of descriptors allows.
+//!
+//! Each connection of a client is a descriptor, and so is everything else that a node must still be
+//! able to open: connections of operators, of the store and of peers, and the pipes of child
+//! processes. Clients get what is left. This file decides only; `program` raises the limit.
+
+use rustix::process::{Resource, getrlimit};
+
+use crate::settings::{BackendSettings, Settings};
+
+/// Descriptors of the node itself: standard streams, listeners, timers, files that are read.
+const OWN: usize = 32;
+/// Connections of operators.
+const OPERATORS: usize = 64;
+/// Connections to the store, and files of its certificates.
+const STORE: usize = 16;
+/// Links to and from peers, and connections of strangers to the port for peers.
+const PEERS: usize = 192;
+/// What each thread that serves clients has open besides connections.
+const OF_A_WORKER: usize = 4;
+/// The pipes of a child process.
+const OF_A_CHILD: usize = 3;
+
+/// The descriptors of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Descriptors {
+    /// The limit of the process.
+    limit: usize,
+    /// What must be kept for everything but connections of clients.
+    reserve: usize,
+    workers: usize,
+    /// Connections a worker that the settings ask for.
+    wanted: usize,
+    /// Connections a worker that are in force.
+    allowed: usize,
+    children_max: usize,
+}
+
+/// The limit of descriptors that this process has, or can raise its limit to.
+pub(crate) fn limit_of_process() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    limit.maximum.or(limit.current).map_or(usize::MAX, |limit| limit as usize)
+}
+
+/// The limit of descriptors in force.
+pub(crate) fn current_limit() -> usize {
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize)
+}
+
+impl Descriptors {
+    /// Shares out this limit under these settings.
+    pub(crate) fn of(limit: usize, settings: &Settings) -> Self {
+        let workers = settings.front.worker_count();
+        let wanted = settings.front.connections_max;
+        let is_stdio = |backend: &BackendSettings| matches!(backend, BackendSettings::Stdio(_));
+        let has_children =
+            settings.tenants.values().any(|tenant| tenant.backends.values().any(is_stdio));
+        let children_max = if has_children { settings.node.children.children_max } else { 0 };
+        let peers = if settings.cluster.peers.listen.is_empty() { 0 } else { PEERS };
+        let of_workers = workers.saturating_mul(OF_A_WORKER + front::CONNECTIONS_HEADROOM);
+        let fixed = (OWN + OPERATORS + STORE + peers).saturating_add(of_workers);
+        let reserve = fixed.saturating_add(children_max.saturating_mul(OF_A_CHILD));
+        // If child processes may use more than there is, clients keep half of what they share.
+        let left = limit.saturating_sub(reserve).max(limit.saturating_sub(fixed) / 2);
+        let allowed = wanted.min(left / workers.max(1)).max(1);
+        Self { limit, reserve, workers, wanted, allowed, children_max }
+    }
+
+    /// Most connections of a worker.
+    pub(crate) fn connections_max(&self) -> usize {
+        self.allowed
+    }
+
+    /// What is in force, for people.
+    pub(crate) fn summary(&self) -> String {
+        let Self { limit, reserve, workers, allowed, .. } = self;
+        let total = allowed.saturating_mul(*workers);
+        format!(
+            "connections: at most {total} ({workers} workers with {allowed} each); descriptors: \
+             {limit}, of which {reserve} are kept for other uses"
+        )
+    }
+
+    /// What the limit does not allow, and the remedy.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let Self { limit, reserve, workers, wanted, allowed, children_max } = self;
+        let needed = wanted.saturating_mul(*workers).saturating_add(*reserve);
+        let mut warnings = Vec::new();
+        if allowed < wanted {
+            warnings.push(format!(
+                "`front.connections_max` is {wanted} for each of {workers} workers, but the limit \
+                 of {limit} descriptors allows {allowed}; raise the limit (LimitNOFILE of systemd, \
+                 `ulimit -n`) to {needed}, or lower `front.connections_max`"
+            ));
+        }
+        if *reserve > *limit {
+            warnings.push(format!(
+                "`node.children_max` is {children_max}, and each child process needs {OF_A_CHILD} \
+                 descriptors, but the limit is {limit}; raise it to {needed}, or lower \
+                 `node.children_max`"
+            ));
+        }
+        warnings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Environment;
+
+    fn descriptors(limit: usize, text: &str) -> Descriptors {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("roundhouse.toml");
+        std::fs::write(&file, format!("[front]\nworkers = 2\n{text}")).unwrap();
+        let settings = Settings::read(Some(&file), &Environment::of([])).unwrap();
+        Descriptors::of(limit, &settings)
+    }
+
+    const STDIO: &str = "[tenants.a.backends.b]\nkind = 'stdio'\ncommand = 'x'\n";
+
+    #[test]
+    fn a_high_limit_changes_nothing() {
+        let high = descriptors(1 << 20, STDIO);
+        assert_eq!(high.connections_max(), 25_000);
+        assert!(high.warnings().is_empty());
+        assert!(high.summary().contains("at most 50000 (2 workers with 25000 each)"));
+        assert!(high.summary().contains("3136 are kept"), "{}", high.summary());
+    }
+
+    #[test]
+    fn a_low_limit_leaves_room_for_everything_else() {
+        let low = descriptors(200, "");
+        assert_eq!(low.connections_max(), (200 - 32 - 64 - 16 - 2 * 12) / 2);
+        let [only] = &low.warnings()[..] else { panic!("one warning") };
+        assert!(only.contains("`front.connections_max`") && only.contains("to 50136"), "{only}");
+        let joined = descriptors(1_000, "[cluster]\nlisten = '127.0.0.1:0'\n");
+        assert_eq!(joined.connections_max(), (1_000 - 32 - 64 - 16 - 192 - 2 * 12) / 2);
+        assert_eq!(descriptors(10, "").connections_max(), 1);
+    }
+
+    #[test]
+    fn child_processes_take_at_most_half_of_what_clients_could_have() {
+        let some = descriptors(4_096, STDIO);
+        assert_eq!(some.connections_max(), (4_096 - 136) / 2 / 2);
+        let few = descriptors(1_024, STDIO);
+        assert_eq!(few.connections_max(), (1_024 - 136) / 2 / 2);
+        assert!(few.warnings()[1].contains("`node.children_max` is 1000"), "{:?}", few.warnings());
+    }
+}

@@ -1,0 +1,129 @@
+//! Clients of one tenant that take what they can get, and what is left for those of another.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use tests::mcp::Client;
+use tests::{Node, Setup, raw, tools};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+const NEWEST: &str = "2025-11-25";
+
+/// How long a connection may stay silent before nothing more is expected on it.
+const QUIET: Duration = Duration::from_secs(5);
+
+const TENANTS: &str = "
+[tenants.hostile]
+auth = 'open'
+[tenants.hostile.backends.main]
+kind = 'native'
+name = 'everything'
+
+[tenants.quiet]
+auth = 'open'
+[tenants.quiet.backends.main]
+kind = 'native'
+name = 'everything'
+";
+
+fn address(base: &str) -> Result<&str> {
+    base.strip_prefix("http://").context("not http")
+}
+
+async fn connect(node: &Node) -> Result<TcpStream> {
+    Ok(TcpStream::connect(address(&node.base)?).await?)
+}
+
+/// 66 clients of one tenant send nearly all of the largest body and then nothing. They take all
+/// memory that their tenant may have, twice.
+#[tokio::test]
+async fn silent_bodies_of_one_tenant_do_not_delay_a_call_of_another() -> Result<()> {
+    let node = Node::start(&Setup::config(TENANTS))?;
+    let quiet = Client::open(node.mcp("quiet"), NEWEST).await?;
+    let hostile = Client::open(node.mcp("hostile"), NEWEST).await?;
+    let session = hostile.session.clone().context("no session")?;
+    let length = 4 << 20;
+    let head = format!(
+        "POST /hostile/mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nMcp-Session-Id: {session}\r\n\
+         Content-Length: {length}\r\n\r\n"
+    );
+    let mut bytes = head.into_bytes();
+    bytes.resize(bytes.len() + length - 10, b' ');
+    let mut silent = tokio::task::JoinSet::new();
+    for _ in 0..66 {
+        let (mut stream, bytes) = (connect(&node).await?, bytes.clone());
+        silent.spawn(async move {
+            let _ = stream.write_all(&bytes).await;
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        });
+    }
+    let text = "x".repeat(60_000);
+    let began = Instant::now();
+    let mut slowest = Duration::ZERO;
+    while began.elapsed() < Duration::from_secs(4) {
+        let asked = Instant::now();
+        let call = quiet.tool("test_simple_text", json!({ "text": text })).await?;
+        ensure!(call["content"][0]["type"] == "text", "{call}");
+        slowest = slowest.max(asked.elapsed());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    ensure!(slowest < Duration::from_secs(1), "a call took {slowest:?}");
+    // The tenant's own clients are served as well: the silent bodies make room.
+    let own = hostile.tool("test_simple_text", json!({ "text": text })).await?;
+    ensure!(own["content"][0]["type"] == "text", "{own}");
+    Ok(())
+}
+
+/// A program that runs the node with few descriptors.
+fn with_descriptors(folder: &std::path::Path, count: usize) -> Result<std::path::PathBuf> {
+    let script = folder.join("few-descriptors");
+    let node = tools::built("roundhouse");
+    let text = format!("#!/bin/sh\nulimit -n {count}\nexec '{}' \"$@\"\n", node.display());
+    std::fs::write(&script, text)?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o700))?;
+    Ok(script)
+}
+
+#[tokio::test]
+async fn idle_connections_keep_out_neither_operators_nor_new_clients() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let program = with_descriptors(folder.path(), 200)?;
+    let node = Node::start(&Setup::config(TENANTS).program(program))?;
+    let quiet = Client::open(node.mcp("quiet"), NEWEST).await?;
+    let mut events = quiet.listen().await?;
+    let mut idle = Vec::new();
+    for n in 0..400 {
+        let mut stream = connect(&node).await?;
+        // Some have been answered, some have sent nothing, some a part of a head.
+        let sent: &[u8] = match n % 3 {
+            0 => b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            1 => b"GET /nowh",
+            _ => b"",
+        };
+        stream.write_all(sent).await?;
+        idle.push(stream);
+    }
+    for _ in 0..3 {
+        let began = Instant::now();
+        let health =
+            raw::send(&node.admin, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", QUIET / 10);
+        let health = health.await?;
+        ensure!(health.status == Some(200), "{health:?}");
+        ensure!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        let new =
+            tokio::time::timeout(Duration::from_secs(20), Client::open(node.mcp("quiet"), NEWEST));
+        new.await.context("a new client got no place")??.is_well().await?;
+    }
+    // A stream is no idle connection.
+    let call = quiet.call("test_simple_text", json!({}));
+    quiet.send(call).await?;
+    ensure!(tokio::time::timeout(Duration::from_millis(200), events.message()).await.is_err());
+    let log = node.output();
+    ensure!(log.contains("`front.connections_max` is 25000"), "{log}");
+    ensure!(!log.contains("Too many open files") && !log.contains("os error 24"), "{log}");
+    Ok(())
+}
