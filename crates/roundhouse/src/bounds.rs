@@ -11,6 +11,29 @@ const ENVELOPE_BYTES: usize = 64 << 10;
 
 /// Adds a problem for each two limits that contradict each other.
 pub(crate) fn check(settings: &Settings, cluster: &cluster::Settings, problems: &mut Problems) {
+    check_bodies(settings, problems);
+    check_messages(settings, cluster, problems);
+}
+
+/// The largest body must fit into what its tenant may have for bodies.
+fn check_bodies(settings: &Settings, problems: &mut Problems) {
+    let written = settings.tenants.iter();
+    let maxima = written.map(|(name, t)| (name.as_str().into(), t.tenant.limits.bodies_bytes_max));
+    let shares = settings.front.body_shares(maxima);
+    for tenant in settings.tenants.keys() {
+        let maximum = shares.maximum(tenant);
+        if maximum < settings.front.body_bytes_max {
+            problems.add(format!(
+                "tenant `{tenant}` may have {maximum} bytes of incomplete bodies, which is less than \
+                 one body of `front.body_bytes_max`; raise `front.bodies_bytes_max`, of which it has \
+                 at most half beside other tenants, or `tenants.{tenant}.limits.bodies_bytes_max`, or \
+                 lower `front.body_bytes_max`"
+            ));
+        }
+    }
+}
+
+fn check_messages(settings: &Settings, cluster: &cluster::Settings, problems: &mut Problems) {
     // A node on its own sends nothing to another.
     if cluster.listen.is_empty() {
         return;
@@ -49,6 +72,24 @@ mod tests {
         let mut problems = Problems::default();
         check(&settings, &settings.cluster.peers, &mut problems);
         problems.lines().to_vec()
+    }
+
+    #[test]
+    fn the_largest_body_must_fit_into_the_share_of_each_tenant() {
+        let front = |bytes: usize| format!("[front]\nbodies_bytes_max = {bytes}\n");
+        let one = "[tenants.one]\nauth = 'open'\n";
+        let two = format!("{one}[tenants.two.limits]\nbodies_bytes_max = 5000000\n");
+        assert!(problems(&format!("{}{one}", front(4 << 20))).is_empty());
+        assert!(problems(&format!("{}{two}", front(8 << 20))).is_empty());
+        let [only] = &problems(&format!("{}{two}", front(7 << 20)))[..] else {
+            panic!("one problem")
+        };
+        assert!(only.starts_with("tenant `one` may have 3670016 bytes"), "{only}");
+        let small = two.replace("5000000", "4000000");
+        let [only] = &problems(&format!("{}{small}", front(64 << 20)))[..] else {
+            panic!("one problem")
+        };
+        assert!(only.contains("`tenants.two.limits.bodies_bytes_max`"), "{only}");
     }
 
     #[test]

@@ -338,6 +338,20 @@ fn check_prints_what_a_file_configures() {
 }
 
 #[test]
+fn check_warns_where_settings_exceed_the_limit_of_descriptors() {
+    let file = file(&format!("front.workers = 2\n{}", tenant("acme")));
+    let mut shell = Command::new("sh");
+    let script = "ulimit -n 300 && exec \"$0\" check \"$1\"";
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_roundhouse")]).arg(file.path());
+    let output = shell.output().unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{stdout}");
+    assert!(stdout.contains("descriptors: 300"), "{stdout}");
+    assert!(stdout.contains("warning: `front.connections_max` is 25000"), "{stdout}");
+    assert!(stdout.contains("LimitNOFILE"), "{stdout}");
+}
+
+#[test]
 fn check_names_every_problem_and_fails() {
     let file = file(
         "store.url = 'postgres://:hunter2@localhost'
