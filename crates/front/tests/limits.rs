@@ -105,7 +105,7 @@ async fn a_body_that_drips_is_408_and_a_slow_one_that_earns_its_time_is_read() {
         let began = Instant::now();
         let mut wire = Wire::open(&front).await;
         wire.send(&whole[..head]).await;
-        let mut rest = whole[head..].as_bytes().chunks(piece);
+        let mut rest = whole.as_bytes()[head..].chunks(piece);
         let reply = loop {
             if let Some(piece) = rest.next() {
                 wire.send(piece).await;
