@@ -289,7 +289,7 @@ impl AsyncRead for Timed {
         this.heads.received(received);
         if this.heads.is_unwanted.get() {
             match this.heads.awaited() {
-                // The reader gets the end of the connection.
+                // The reader gets the end of the connection. It still writes the last response.
                 Some(_) if read.is_pending() => return Poll::Ready(Ok(())),
                 _ => this.heads.is_unwanted.set(false),
             }

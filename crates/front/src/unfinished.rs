@@ -165,7 +165,7 @@ mod tests {
 
     async fn begun(bodies: &UnfinishedBodies, tenant: &str, bytes: usize) -> Counted {
         let mut counted = bodies.begin(tenant).unwrap();
-        counted.grow(bytes, &mut Duration::ZERO).await.unwrap();
+        counted.grow(bytes, &mut Duration::default()).await.unwrap();
         counted
     }
 
@@ -182,7 +182,7 @@ mod tests {
         let silent = begun(&bodies, "a", 20).await;
         let mut fast = begun(&bodies, "a", 20).await;
         tokio::time::sleep(Duration::from_secs(3)).await;
-        fast.grow(20, &mut Duration::ZERO).await.unwrap();
+        fast.grow(20, &mut Duration::default()).await.unwrap();
         // 80 are not reserved for `b`.
         let mut newcomer = bodies.begin("a").unwrap();
         let mut wait_left = Duration::from_secs(2);

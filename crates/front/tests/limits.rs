@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use front::{Running, Settings};
 use tokio::io::AsyncReadExt as _;
 
-use crate::kit::session::initialize;
+use crate::kit::session::{Session, call, initialize};
 use crate::kit::{POLITE, Reply, Wire, node, parrot, request, send_request, start};
 
 const PING: &str = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
@@ -209,4 +209,33 @@ async fn connections_with_half_a_head_make_room_when_none_is_idle() {
     let newcomer = send_request(&front, "POST /demo/mcp", POLITE, PING);
     let newcomer = tokio::time::timeout(Duration::from_secs(15), newcomer).await.expect("no place");
     assert_eq!(newcomer.status, 400);
+}
+
+/// Its client is slow to read, but it is not idle.
+#[actix_rt::test]
+async fn a_connection_whose_response_is_not_yet_read_is_not_closed() {
+    let front = node(parrot::backends(), |settings| settings.connections_max = 2).running;
+    let session = Session::begin(&front, "2025-06-18").await;
+    let bytes = 12_000_000;
+    let body = call(1, "big", serde_json::json!({ "bytes": bytes })).to_string();
+    let headers = format!("{POLITE}Mcp-Session-Id: {}\r\n", session.id);
+    let mut wire = Wire::open(&front).await;
+    wire.send(request("POST /demo/mcp", &headers, &body)).await;
+    // The response has begun.
+    let mut piece = vec![0; 1 << 20];
+    let mut received = wire.0.read(&mut piece).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        silent.push(Wire::open(&front).await);
+    }
+    let newcomer = send_request(&front, "POST /demo/mcp", POLITE, PING);
+    let newcomer = tokio::time::timeout(Duration::from_secs(10), newcomer).await.expect("no place");
+    assert_eq!(newcomer.status, 400);
+    while received < bytes {
+        let read = tokio::time::timeout(Duration::from_secs(5), wire.0.read(&mut piece)).await;
+        let count = read.expect("no more bytes").unwrap();
+        assert!(count > 0, "closed after {received} bytes");
+        received += count;
+    }
 }
