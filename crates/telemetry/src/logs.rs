@@ -2,12 +2,19 @@
 //! (STD-02).
 
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, fmt, registry};
+
+use crate::limit_layer::{LimitLayer, Limiter};
+use crate::line_limit::LineLimit;
+use crate::metrics;
 
 /// The directives before the configured level. The HTTP layer logs mostly malformed input of
 /// clients, and any client could fill the log with it; the front counts such input instead.
-/// The `rmcp` crate logs whole messages, and logs must not contain payloads (SEC-19).
-const QUIET: &str = "actix_http=off,actix_server=warn,rmcp=error";
+/// The `rmcp` crate logs whole messages, and logs must not contain payloads (SEC-19). This crate
+/// reports lines that were left out, which a level for other crates only must not hide.
+const QUIET: &str = "actix_http=off,actix_server=warn,rmcp=error,telemetry=info";
 
 /// The level and the format of logs.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -17,17 +24,28 @@ pub struct Settings {
     pub format: Format,
     /// `error`, `warn`, `info`, `debug` or `trace`; also by crate, as in `info,front=debug`.
     pub level: String,
+    /// Most lines a second of level `info` and above that one place in the program writes, for
+    /// each tenant or backend that the lines name. Further lines are counted, and their number is
+    /// logged within five seconds. Lines of lower levels are not limited.
+    pub lines_per_sec: u32,
+    /// Most such lines at once.
+    pub lines_burst: u32,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { format: Format::Text, level: "info".to_owned() }
+        Self { format: Format::Text, level: "info".to_owned(), lines_per_sec: 10, lines_burst: 20 }
     }
 }
 
 impl Settings {
-    /// Checks that the level can be parsed, for a caller that checks before [`init`] does.
+    /// Checks the level and the limits, for a caller that checks before [`init`] does.
     pub fn check(&self) -> Result<(), Error> {
+        let limits =
+            [("log.lines_per_sec", self.lines_per_sec), ("log.lines_burst", self.lines_burst)];
+        if let Some((setting, _)) = limits.into_iter().find(|(_, lines)| *lines == 0) {
+            return Err(Error::NoLines { setting });
+        }
         filter(&self.level).map(drop)
     }
 }
@@ -56,6 +74,15 @@ pub enum Error {
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
+    /// A limit would leave out every line; nothing was set up.
+    #[error("`{setting}` is 0, which leaves out every line; write a number of lines above 0")]
+    NoLines {
+        /// The setting.
+        setting: &'static str,
+    },
+    /// The system refused the thread that reports lines that were left out.
+    #[error("the system refused a thread for the log")]
+    Thread(#[from] std::io::Error),
     /// This process has set up logging already, for example in an embedding program.
     #[error("logging is set up already; set it up once, before anything is logged")]
     Again,
@@ -63,13 +90,22 @@ pub enum Error {
 
 /// Sets up logging for the process. Must be called once.
 pub fn init(settings: &Settings) -> Result<(), Error> {
+    settings.check()?;
     let filter = filter(&settings.level)?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let (limit, limiter) =
+        LimitLayer::new(LineLimit::new(settings.lines_per_sec, settings.lines_burst));
+    let format = fmt::layer().with_writer(std::io::stderr);
     let outcome = match settings.format {
-        Format::Text => builder.with_ansi(false).try_init(),
-        Format::Json => builder.json().flatten_event(true).try_init(),
+        Format::Text => {
+            registry().with(filter).with(format.with_ansi(false)).with(limit).try_init()
+        }
+        Format::Json => {
+            registry().with(filter).with(format.json().flatten_event(true)).with(limit).try_init()
+        }
     };
-    outcome.map_err(|_| Error::Again)
+    outcome.map_err(|_| Error::Again)?;
+    std::sync::LazyLock::force(&metrics::LINES_LEFT_OUT);
+    Ok(Limiter::start(limiter)?)
 }
 
 fn filter(level: &str) -> Result<EnvFilter, Error> {
@@ -89,6 +125,14 @@ mod tests {
         }
         let error = filter("front=loudly").unwrap_err().to_string();
         assert!(error.contains("`front=loudly`") && error.contains("debug"), "{error}");
+    }
+
+    #[test]
+    fn a_limit_that_leaves_out_every_line_is_refused_by_its_name() {
+        let settings = Settings { lines_burst: 0, ..Settings::default() };
+        let error = settings.check().unwrap_err().to_string();
+        assert!(error.starts_with("`log.lines_burst` is 0"), "{error}");
+        assert!(Settings::default().check().is_ok());
     }
 
     #[test]

@@ -3,13 +3,21 @@
 
 use std::sync::LazyLock;
 
-use prometheus::{Encoder, IntGauge, TextEncoder};
+use prometheus::{Encoder, IntCounter, IntGauge, TextEncoder};
 
 use crate::register;
 
 /// Whether the node is ready.
 pub(crate) static READY: LazyLock<IntGauge> = LazyLock::new(|| {
     register::gauge("roundhouse_ready", "1 while the node is ready for work, else 0.")
+});
+
+/// Log lines that were not written.
+pub(crate) static LINES_LEFT_OUT: LazyLock<IntCounter> = LazyLock::new(|| {
+    register::counter(
+        "roundhouse_log_lines_left_out_total",
+        "Log lines left out because their call site wrote more than log.lines_per_sec.",
+    )
 });
 
 /// The `Content-Type` of [`metrics_text`].
