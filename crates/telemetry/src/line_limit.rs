@@ -211,7 +211,7 @@ mod tests {
     fn the_first_line_left_out_since_a_report_is_marked() {
         let (mut limit, now) = (LineLimit::new(1, 1), Instant::now());
         let key = Key::Site(site(1));
-        let mut admit = |limit: &mut LineLimit| limit.admit(key.clone(), now, sample);
+        let admit = |limit: &mut LineLimit| limit.admit(key.clone(), now, sample);
         assert_eq!(admit(&mut limit), Verdict::Write);
         assert_eq!(admit(&mut limit), Verdict::LeaveOut { is_first: true });
         assert_eq!(admit(&mut limit), Verdict::LeaveOut { is_first: false });

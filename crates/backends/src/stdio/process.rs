@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use protocol::{Body, Limits, Line, LineSplitter, Message, SessionId};
+use telemetry::LIMITED_BY_CALLER;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::task::{AbortHandle, JoinSet};
@@ -369,6 +370,7 @@ async fn log_stderr(program: Arc<Program>, stderr: ChildStderr, pid: u32) -> Opt
                     let dropped = std::mem::take(&mut allowance.dropped);
                     if dropped > 0 {
                         tracing::warn!(
+                            name: LIMITED_BY_CALLER,
                             backend = program.name,
                             pid,
                             dropped,
@@ -377,7 +379,7 @@ async fn log_stderr(program: Arc<Program>, stderr: ChildStderr, pid: u32) -> Opt
                     }
                     let text = String::from_utf8_lossy(&line);
                     // As a debug value, so that it cannot inject lines into the log.
-                    tracing::info!(backend = program.name, pid, stderr = ?text, "stdio server wrote to stderr");
+                    tracing::info!(name: LIMITED_BY_CALLER, backend = program.name, pid, stderr = ?text, "stdio server wrote to stderr");
                 } else {
                     allowance.dropped += 1;
                     metrics::STDERR_DROPPED.inc();
