@@ -191,7 +191,11 @@ impl Handle {
     /// else after the last one, and after `grace` in any case. Returns when all have ended, at most
     /// a moment after `grace`.
     pub async fn stop(&self, grace: Duration) {
-        self.node.registry.close();
+        self.close();
+        self.end_all(grace).await;
+    }
+
+    async fn end_all(&self, grace: Duration) {
         if timeout(grace, self.all_gone(StopRequest::Drain)).await.is_err()
             && timeout(END_GRACE, self.all_gone(StopRequest::Stop)).await.is_err()
         {
@@ -205,10 +209,11 @@ impl Handle {
     /// Sessions that cannot move end as by [`Handle::stop`]; in a cluster of one all do. Returns
     /// when no session is left, at most a moment after `grace`. Connections are still served, by
     /// sessions on other nodes. A session that is created here meanwhile is released as well, until
-    /// [`Handle::close`].
+    /// [`Handle::close`]. [`Handle::cancel_drain`] takes it back, after this future was dropped.
     pub async fn drain(&self, grace: Duration) {
         if !self.node.has_peers() {
-            return self.stop(grace).await;
+            self.node.registry.refuse();
+            return self.end_all(grace).await;
         }
         self.node.registry.drain();
         self.cluster().set_draining(true);
@@ -226,6 +231,21 @@ impl Handle {
                 "releasing sessions failed; other nodes claim them when this one has stopped"
             );
         }
+    }
+
+    /// Takes [`Handle::drain`] back: the node accepts sessions again, and the sessions that are
+    /// still here stay. Sessions that have left do not return by themselves: the next request of
+    /// each brings it to the node that receives the request. A session that is leaving already, or
+    /// whose mailbox is full, leaves nevertheless. Changes nothing at a node that does not drain,
+    /// or that was closed or stopped.
+    pub fn cancel_drain(&self) {
+        if !self.is_draining() || !self.node.registry.reopen() {
+            return;
+        }
+        self.cluster().set_draining(false);
+        self.node.registry.for_each(|session| session.cancel_stop_request());
+        let sessions = self.sessions();
+        tracing::info!(sessions, "draining taken back");
     }
 
     /// Whether this node hands over or ends its sessions.

@@ -33,14 +33,17 @@ pub(crate) struct Registry {
     gone: Notify,
 }
 
-/// Whether this node accepts sessions. The state only advances.
+/// Whether this node accepts sessions. The state only advances, except by [`Registry::reopen`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Intake {
     /// The node accepts sessions.
     Open,
     /// The node hands its sessions over to other nodes, and new ones as well.
     Draining,
-    /// The node refuses new sessions.
+    /// The node has no other to which it could hand sessions over: it ends its own, and refuses new
+    /// ones.
+    Refusing,
+    /// The node refuses new sessions, for good.
     Closed,
 }
 
@@ -130,7 +133,7 @@ impl Registry {
         tenants_max: usize,
     ) -> Result<Slot, Refusal> {
         let mut counts = lock(&self.counts);
-        if *self.intake.borrow() == Intake::Closed {
+        if *self.intake.borrow() >= Intake::Refusing {
             return Err(Refusal::Stopping);
         }
         let held = counts.by_tenant.get(tenant).copied().unwrap_or(0);
@@ -200,7 +203,26 @@ impl Registry {
         self.advance_intake(Intake::Draining);
     }
 
-    /// Stops giving slots.
+    /// Stops giving slots, until [`Registry::reopen`].
+    pub(crate) fn refuse(&self) {
+        let _counts = lock(&self.counts);
+        self.advance_intake(Intake::Refusing);
+    }
+
+    /// Accepts sessions again, unless the registry is closed. Returns whether it accepts them.
+    pub(crate) fn reopen(&self) -> bool {
+        let _counts = lock(&self.counts);
+        self.intake.send_if_modified(|intake| {
+            let reopens = matches!(intake, Intake::Draining | Intake::Refusing);
+            if reopens {
+                *intake = Intake::Open;
+            }
+            reopens
+        });
+        *self.intake.borrow() == Intake::Open
+    }
+
+    /// Stops giving slots, for good.
     pub(crate) fn close(&self) {
         // Under this lock, so that no slot is given after this returns.
         let _counts = lock(&self.counts);

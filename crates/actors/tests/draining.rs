@@ -249,6 +249,57 @@ async fn posts(node: &World, caller: &Caller, message: protocol::Message) {
 }
 
 #[actix_rt::test]
+async fn a_drain_that_is_taken_back_leaves_busy_sessions_here_and_creates_new_ones_here() {
+    let [node, other] = Common::default().nodes().await;
+    let busy = node.session_of(REVISIONS[0]).await;
+    let idle = node.session_of(REVISIONS[0]).await;
+    node.check_call(&idle, 1).await;
+    let (_call, _) = stepping(&node, &busy).await;
+    let links = || node.script.senders.lock().unwrap().len();
+    let before = links();
+    let draining = drain(&node, Duration::from_secs(30));
+    wait_until(|| node.handle.sessions() == 1).await;
+    draining.abort();
+    for _ in 0..2 {
+        node.handle.cancel_drain();
+        assert!(!node.handle.is_draining());
+    }
+    wait_until(|| other.cluster.nodes().iter().all(|lease| !lease.draining)).await;
+    node.script.gate.notify_one();
+    node.check_call(&busy, 2).await;
+    assert_eq!((node.handle.sessions(), links()), (1, before), "the busy session stayed");
+    node.check_call(&idle, 3).await;
+    let new = node.session_of(REVISIONS[0]).await;
+    node.check_call(&new, 4).await;
+    assert_eq!((node.handle.sessions(), other.handle.sessions()), (3, 0));
+    drained(drain(&node, Duration::from_secs(30))).await;
+    assert_eq!(node.handle.sessions(), 0, "it drains again");
+}
+
+#[actix_rt::test]
+async fn a_lone_node_keeps_a_busy_session_when_its_drain_is_taken_back() {
+    let node = World::new();
+    let busy = node.session().await;
+    let (call, _) = stepping(&node, &busy).await;
+    let draining = tokio::spawn({
+        let handle = node.handle.clone();
+        async move { handle.drain(Duration::from_secs(30)).await }
+    });
+    wait_until(|| node.handle.is_draining()).await;
+    assert!(node.initialize().await.is_err(), "it refuses new sessions");
+    draining.abort();
+    node.handle.cancel_drain();
+    node.script.gate.notify_one();
+    rest(call).await;
+    node.check_call(&busy, 2).await;
+    node.session().await;
+    assert_eq!(node.handle.sessions(), 2);
+    node.handle.close();
+    node.handle.cancel_drain();
+    assert!(node.handle.is_draining(), "what is closed stays closed");
+}
+
+#[actix_rt::test]
 async fn a_duplex_session_opened_at_a_draining_node_is_created_by_another() {
     let [leaving, mut other] = Common::default().nodes().await;
     drained(drain(&leaving, Duration::from_secs(30))).await;

@@ -100,6 +100,9 @@ pub enum Event {
     },
     /// The caller's judgement of the bytes that the session's tenant keeps on the node.
     Budget(BudgetVerdict),
+    /// The node is not to release the session after all. Has no effect on a session that has left,
+    /// or that is released at once.
+    HandOverCancelled,
     /// The time of [`crate::Session::deadline`] has passed, or may have.
     DeadlinePassed,
     /// The node stops: the session ends, its pending requests get an error, its streams are

@@ -97,6 +97,14 @@ impl Lifecycle {
         self.is_budget_exhausted
     }
 
+    /// The session is not to be handed over after all. One that is handed over at once has given
+    /// its requests up already.
+    pub(crate) fn cancel_hand_over(&mut self) {
+        if self.leaving == Some(Leaving::Moving) {
+            self.leaving = None;
+        }
+    }
+
     /// The session is idle.
     pub(crate) fn fall_asleep(&mut self) {
         self.leaving = Some(Leaving::FallingAsleep);
@@ -186,6 +194,17 @@ mod tests {
         lifecycle.begin_hand_over(true);
         lifecycle.begin_hand_over(false);
         lifecycle.stay_awake();
+        assert_eq!(lifecycle.leaving(), Some(Leaving::AtOnce));
+    }
+
+    #[test]
+    fn a_hand_over_can_be_cancelled_unless_it_is_at_once() {
+        let mut lifecycle = Lifecycle::new(Millis(0));
+        lifecycle.begin_hand_over(false);
+        lifecycle.cancel_hand_over();
+        assert_eq!(lifecycle.leaving(), None);
+        lifecycle.begin_hand_over(true);
+        lifecycle.cancel_hand_over();
         assert_eq!(lifecycle.leaving(), Some(Leaving::AtOnce));
     }
 }

@@ -97,6 +97,7 @@ impl Session {
             Event::Reclaimed { owner_tag } => parts.streams.succeed_owner(owner_tag),
             Event::HandOver { at_once } => parts.on_hand_over(context, at_once),
             Event::Budget(verdict) => parts.on_budget_verdict(context, verdict),
+            Event::HandOverCancelled => parts.lifecycle.cancel_hand_over(),
             Event::DeadlinePassed => parts.on_deadline(context),
             Event::Stopping => parts.end_session(context, Cause::Stopping),
             // It has not ended, so no DELETE waits.

@@ -489,6 +489,10 @@ impl Handler<SessionMessage> for SessionActor {
                 actor.run_until_idle(clock::now());
             }
             SessionMessage::Relieve(relief) => actor.relieve(relief),
+            SessionMessage::CancelStop => {
+                actor.is_draining = false;
+                actor.receive(Event::HandOverCancelled, None);
+            }
         });
     }
 }

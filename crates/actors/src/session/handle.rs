@@ -173,6 +173,14 @@ impl SessionHandle {
             self.stop_request.fetch_max(request as u8, Ordering::Relaxed);
         }
     }
+
+    /// Takes a stop request back: the session stays, unless it is leaving already or its mailbox
+    /// is full. Another stop request may follow.
+    pub(crate) fn cancel_stop_request(&self) {
+        if self.stop_request.swap(0, Ordering::Relaxed) != 0 {
+            let _ = self.mailbox.try_send(SessionMessage::CancelStop);
+        }
+    }
 }
 
 impl fmt::Debug for SessionHandle {

@@ -19,6 +19,8 @@ pub(crate) enum SessionMessage {
     Drain,
     /// Release bytes.
     Relieve(Relief),
+    /// Neither end nor be released as soon as no request is in flight.
+    CancelStop,
 }
 
 impl SessionMessage {
