@@ -1,34 +1,25 @@
 //! The endpoints for operators and their machines: `/metrics`, `/healthz` and `/readyz`, which
-//! are open to every client that reaches the port, and `/drain`, which needs a token. Plain HTTP.
+//! are open to every client that reaches the port, and `/drain`, which needs a token or a Unix
+//! socket. Plain HTTP.
 
-use std::net::TcpListener;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix_http::header::{self, HeaderValue};
-use actix_http::{ConnectionType, HttpService, KeepAlive, Method, Request, Response, StatusCode};
-use actix_web::dev::Server;
+use actix_http::{ConnectionType, Method, Request, RequestHead, Response, StatusCode};
 use actors::Handle;
 use bytes::Bytes;
 use telemetry::{METRICS_CONTENT_TYPE, Readiness, metrics_text};
 
+use crate::admin_host::AdminHosts;
 use crate::body::Body;
-use crate::connection;
-use crate::drain::Drain;
-use crate::head_timeout::{Served, Serving, Timed};
+use crate::drain::{Drain, TakenBack};
 use crate::settings::AdminToken;
 
+/// The reason why a draining node is not ready.
+const DRAINING: &str = "draining";
+
 const TEXT: &str = "text/plain; charset=utf-8";
-
-/// Most open connections. At the limit, further ones wait in the kernel's queue.
-const CONNECTIONS_MAX: usize = 64;
-
-/// Limits for a head to arrive, for an idle connection to be kept for its next request, and for
-/// sent data to stay unread. They prevent one client from blocking connections of the others.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
-const WRITE_TIMEOUT_SECS: u32 = 10;
 
 /// How long requests in flight may take at a node that is to drain, if the request names no time.
 const GRACE: Duration = Duration::from_secs(10);
@@ -42,75 +33,87 @@ pub(crate) struct Operated {
     pub(crate) readiness: Readiness,
     pub(crate) handle: Handle,
     pub(crate) drain: Arc<Drain>,
-    /// The token that a drain request must carry; without one every drain request is refused.
-    pub(crate) token: Option<AdminToken>,
+    pub(crate) access: Access,
 }
 
-/// The HTTP service for operators.
-pub(crate) fn server(listener: TcpListener, operated: Operated) -> std::io::Result<Server> {
-    let service = move || {
-        let operated = operated.clone();
-        let http = HttpService::build()
-            .keep_alive(KeepAlive::Timeout(KEEP_ALIVE))
-            .client_request_timeout(HEAD_TIMEOUT)
-            .client_disconnect_timeout(Duration::from_secs(1))
-            .on_connect_ext(|connection: &Timed, shared| {
-                shared.insert(Rc::clone(connection.heads()));
-            })
-            .h1(move |request: Request| {
-                let serving = Serving::of(&request);
-                let response = answer(&request, &operated);
-                let response = response.map_body(|_, body| Served::new(body, serving));
-                async move { Ok::<_, std::convert::Infallible>(response) }
-            });
-        let limits = connection::ConnectionLimits {
-            head_timeout: HEAD_TIMEOUT,
-            write_timeout_secs: WRITE_TIMEOUT_SECS,
-        };
-        connection::connection_service(http, limits, None)
-    };
-    let server = Server::build()
-        .workers(1)
-        .max_concurrent_connections(CONNECTIONS_MAX)
-        .disable_signals()
-        .listen("operators", listener, service)?
-        .run();
-    Ok(server)
+/// Which clients of the listener may change something.
+#[derive(Clone)]
+pub(crate) enum Access {
+    /// Clients of a Unix socket, whose permissions admit only the node's own user.
+    Socket,
+    /// Clients of a TCP port that send this token; without one every change is refused.
+    Port { token: Option<AdminToken>, hosts: AdminHosts },
 }
 
-fn answer(request: &Request, operated: &Operated) -> Response<Body> {
+/// Answers one request.
+pub(crate) fn answer(request: &Request, operated: &Operated) -> Response<Body> {
     let head = request.head();
     // A page in a browser may not use these endpoints, whatever host name it used.
     if head.headers.contains_key(header::ORIGIN) {
         return text(StatusCode::FORBIDDEN, TEXT, "not for pages\n");
     }
-    if head.method == Method::POST && head.uri.path() == "/drain" {
-        return match refusal(operated.token.as_ref(), head.headers.get(header::AUTHORIZATION)) {
-            None => drain(operated, head.uri.query().unwrap_or_default()),
-            Some(refusal) => refusal,
-        };
+    if !names_allowed_host(head, &operated.access) {
+        let why = "this host name is not allowed: use an IP address, or list the name in \
+                   `admin.allowed_hosts`\n";
+        return text(StatusCode::FORBIDDEN, TEXT, why);
     }
-    if head.method != Method::GET && head.method != Method::HEAD {
-        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET is taken here\n");
-        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-        response.head_mut().set_connection_type(ConnectionType::Close);
-        return response;
+    match (&head.method, head.uri.path()) {
+        (&Method::POST | &Method::DELETE, "/drain") => {
+            match refusal(&operated.access, head.headers.get(header::AUTHORIZATION)) {
+                Some(refusal) => refusal,
+                None if head.method == Method::DELETE => take_drain_back(operated),
+                None => drain(operated, head.uri.query().unwrap_or_default()),
+            }
+        }
+        (_, "/drain") => not_allowed("POST, DELETE"),
+        (&Method::GET | &Method::HEAD, path) => read(path, operated),
+        _ => not_allowed("GET, HEAD"),
     }
-    match head.uri.path() {
+}
+
+/// The answer to each further request of a connection, which costs little.
+pub(crate) fn one_request_only() -> Response<Body> {
+    text(StatusCode::BAD_REQUEST, TEXT, "a connection serves one request\n")
+}
+
+fn read(path: &str, operated: &Operated) -> Response<Body> {
+    match path {
         "/metrics" => text(StatusCode::OK, METRICS_CONTENT_TYPE, metrics_text()),
         // Liveness only: readiness is reported by `/readyz`.
         "/healthz" => text(StatusCode::OK, TEXT, "alive\n"),
         "/readyz" => ready(&operated.readiness),
-        _ => text(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz, /readyz\n"),
+        _ => text(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz, /readyz, /drain\n"),
     }
 }
 
-/// The refusal of a drain request, if it is refused.
-fn refusal(token: Option<&AdminToken>, shown: Option<&HeaderValue>) -> Option<Response<Body>> {
-    let Some(token) = token else {
-        let why = "POST /drain is off: set `admin.token_file` to a file that holds a token, and \
-                   send it as `Authorization: Bearer <token>`\n";
-        return Some(text(StatusCode::FORBIDDEN, TEXT, why));
+fn not_allowed(methods: &'static str) -> Response<Body> {
+    let why = format!("only {methods} is taken here\n");
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, TEXT, why);
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+    // The body of the request is not read.
+    response.head_mut().set_connection_type(ConnectionType::Close);
+    response
+}
+
+/// Is the host of the request one for which this listener answers? A request may name its host in
+/// its first line, too.
+fn names_allowed_host(head: &RequestHead, access: &Access) -> bool {
+    let Access::Port { hosts, .. } = access else { return true };
+    let in_line = head.uri.authority().map(|authority| authority.as_str());
+    let in_header = head.headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default());
+    in_line.into_iter().chain(in_header).all(|host| hosts.allows(host))
+}
+
+/// The refusal of a request that changes something, if it is refused.
+fn refusal(access: &Access, shown: Option<&HeaderValue>) -> Option<Response<Body>> {
+    let token = match access {
+        Access::Socket => return None,
+        Access::Port { token: Some(token), .. } => token,
+        Access::Port { token: None, .. } => {
+            let why = "/drain is off: set `admin.token_file` to a file that holds a token, and \
+                       send it as `Authorization: Bearer <token>`\n";
+            return Some(text(StatusCode::FORBIDDEN, TEXT, why));
+        }
     };
     let bearer = shown.and_then(|shown| {
         let (scheme, token) = shown.as_bytes().split_at_checked("Bearer ".len())?;
@@ -120,7 +123,7 @@ fn refusal(token: Option<&AdminToken>, shown: Option<&HeaderValue>) -> Option<Re
         return None;
     }
     tracing::warn!(
-        "refused POST /drain: the request does not carry the token of `admin.token_file`"
+        "refused a request to /drain: it does not carry the token of `admin.token_file`"
     );
     let why = "send the token of `admin.token_file` as `Authorization: Bearer <token>`\n";
     let mut response = text(StatusCode::UNAUTHORIZED, TEXT, why);
@@ -139,11 +142,11 @@ fn drain(operated: &Operated, query: &str) -> Response<Body> {
             return text(StatusCode::BAD_REQUEST, TEXT, "write ?secs= and a number of seconds\n");
         }
     };
-    operated.readiness.hold("draining");
-    if !operated.drain.begin_drain() {
+    operated.drain.begin_by_operator(|| {
+        operated.readiness.hold(DRAINING);
         tracing::info!("an operator has the node drain");
         let handle = operated.handle.clone();
-        actix_rt::spawn(async move {
+        let draining = actix_rt::spawn(async move {
             // Sessions that arrive until the balancer has noticed are released as well.
             loop {
                 handle.drain(grace).await;
@@ -152,8 +155,27 @@ fn drain(operated: &Operated, query: &str) -> Response<Body> {
                 }
             }
         });
-    }
+        draining.abort_handle()
+    });
     text(StatusCode::ACCEPTED, TEXT, "draining\n")
+}
+
+/// Takes back a drain that an operator began. A repeated request changes nothing.
+fn take_drain_back(operated: &Operated) -> Response<Body> {
+    let taken_back = operated.drain.take_back(|| {
+        operated.handle.cancel_drain();
+        operated.readiness.clear(DRAINING);
+        tracing::info!("an operator took the drain back; the node accepts sessions again");
+    });
+    match taken_back {
+        TakenBack::Now => text(StatusCode::OK, TEXT, "drain taken back\n"),
+        TakenBack::NotDraining => text(StatusCode::OK, TEXT, "not draining\n"),
+        TakenBack::Stopping => {
+            let why = "this drain cannot be taken back: the process was told to stop and is about \
+                       to end; start it again\n";
+            text(StatusCode::CONFLICT, TEXT, why)
+        }
+    }
 }
 
 fn ready(readiness: &Readiness) -> Response<Body> {

@@ -1,11 +1,12 @@
 //! Whether clients are asked to close their connections to this server, and whether requests
 //! still use it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 
 /// How long no request may have arrived before the server counts as unused. The pause is longer
 /// once the balancer sends no more requests here, and shorter while the balancer still does.
@@ -14,7 +15,9 @@ const QUIET: Duration = Duration::from_secs(1);
 /// State that the responses of a server share.
 #[derive(Debug, Default)]
 pub(crate) struct Drain {
+    /// Whether `state` is not `Serving`, for the responses, which take no lock.
     begun: AtomicBool,
+    state: Mutex<DrainState>,
     /// Requests that are being answered and streams that are open.
     present: AtomicUsize,
     /// Counts every request; wraps around.
@@ -22,16 +25,69 @@ pub(crate) struct Drain {
     left: Notify,
 }
 
+/// Why the node drains, if it does.
+#[derive(Debug, Default)]
+enum DrainState {
+    /// It does not.
+    #[default]
+    Serving,
+    /// An operator asked for it, and can take it back. The task releases the sessions.
+    ByOperator(AbortHandle),
+    /// The process is about to end.
+    Stopping,
+}
+
+/// The result of [`Drain::take_back`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TakenBack {
+    /// The drain ended.
+    Now,
+    /// There was none.
+    NotDraining,
+    /// The process is about to end, which cannot be taken back.
+    Stopping,
+}
+
 impl Drain {
-    /// Asks clients to close their connections from now on. Returns whether they were asked
-    /// before.
-    pub(crate) fn begin_drain(&self) -> bool {
-        self.begun.swap(true, Ordering::Relaxed)
+    /// Asks clients to close their connections from now on, for an operator. Calls `begin` unless
+    /// the node drains already; it starts the task that releases the sessions.
+    pub(crate) fn begin_by_operator(&self, begin: impl FnOnce() -> AbortHandle) {
+        let mut state = self.lock();
+        if matches!(*state, DrainState::Serving) {
+            *state = DrainState::ByOperator(begin());
+            self.begun.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks clients to close their connections from now on, for a process that is about to end.
+    pub(crate) fn begin_stop(&self) {
+        *self.lock() = DrainState::Stopping;
+        self.begun.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends a drain that an operator began: stops its task, and calls `resume`. A stop of the
+    /// process that begins meanwhile waits for `resume`, which cannot undo anything of the stop.
+    pub(crate) fn take_back(&self, resume: impl FnOnce()) -> TakenBack {
+        let mut state = self.lock();
+        match &*state {
+            DrainState::Serving => return TakenBack::NotDraining,
+            DrainState::Stopping => return TakenBack::Stopping,
+            DrainState::ByOperator(releasing) => releasing.abort(),
+        }
+        resume();
+        *state = DrainState::Serving;
+        self.begun.store(false, Ordering::Relaxed);
+        TakenBack::Now
     }
 
     /// Are clients asked to close their connections?
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
+    }
+
+    /// No code panics under this lock, so poisoning is ignored.
+    fn lock(&self) -> MutexGuard<'_, DrainState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ready when no request or stream is open and none has arrived for [`QUIET`].
@@ -98,6 +154,27 @@ mod tests {
         // Tokio's timer may fire a millisecond late.
         assert!((over..over + 10).contains(&millis), "over after {millis} ms");
         visitors.into_iter().for_each(|visitor| visitor.abort());
+    }
+
+    #[tokio::test]
+    async fn a_drain_by_an_operator_can_be_taken_back_and_the_end_of_the_process_cannot() {
+        let drain = Drain::default();
+        let never = || unreachable!("nothing is to be taken back");
+        assert_eq!(drain.take_back(never), TakenBack::NotDraining);
+        for _ in 0..2 {
+            let task = tokio::spawn(std::future::pending::<()>());
+            drain.begin_by_operator(|| task.abort_handle());
+            drain.begin_by_operator(|| unreachable!("it drains already"));
+            assert!(drain.has_begun());
+            let mut resumed = false;
+            assert_eq!(drain.take_back(|| resumed = true), TakenBack::Now);
+            assert!(resumed && !drain.has_begun());
+            assert!(task.await.unwrap_err().is_cancelled());
+        }
+        drain.begin_stop();
+        drain.begin_by_operator(|| unreachable!("it stops already"));
+        assert_eq!(drain.take_back(never), TakenBack::Stopping);
+        assert!(drain.has_begun());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,16 +1,15 @@
 //! Why the front did not start.
 
 use std::io;
-use std::net::SocketAddr;
 
 /// Why the front did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another program uses the address, or it is not an address of this machine.
+    /// Another program uses the address, or it is not one of this machine.
     #[error("{address} cannot be listened on; free it, or choose another with `{setting}`")]
     Listen {
         /// The address.
-        address: SocketAddr,
+        address: String,
         /// The setting that names the address.
         setting: &'static str,
         /// The system's error.

@@ -6,6 +6,9 @@
 
 mod accept;
 mod admin;
+mod admin_address;
+mod admin_host;
+mod admin_server;
 mod body;
 mod client_address;
 mod collecting;
@@ -34,6 +37,7 @@ mod stdio;
 mod streamable_http;
 mod unfinished;
 
+pub use admin_address::AdminAddress;
 pub use error::Error;
 pub use places::HEADROOM as CONNECTIONS_HEADROOM;
 pub use server::{Running, serve};

@@ -121,7 +121,7 @@ fn is_loopback_name(name: &str) -> bool {
 }
 
 /// Splits `name:port`; `None` if the text after the colon is not a port.
-fn split_port(authority: &str) -> Option<(&str, Option<&str>)> {
+pub(crate) fn split_port(authority: &str) -> Option<(&str, Option<&str>)> {
     match authority.rsplit_once(':') {
         // The colon belongs to a bracketed IPv6 address.
         Some((_, rest)) if rest.ends_with(']') => Some((authority, None)),

@@ -13,14 +13,17 @@ use actors::Handle;
 use telemetry::Readiness;
 use tenants::{Shares, Tenants};
 
-use crate::admin::Operated;
+use crate::admin::{Access, Operated};
+use crate::admin_address::{AdminAddress, Bound};
+use crate::admin_host::AdminHosts;
+use crate::admin_server::AdminServer;
 use crate::connection::ClientConnections;
 use crate::connections_by_address::ConnectionsByAddress;
 use crate::drain::Drain;
 use crate::front::Front;
 use crate::head_timeout::{Served, Serving, Timed};
 use crate::places::{HEADROOM, Places};
-use crate::{AdminSettings, Error, Settings, admin, connection, metrics};
+use crate::{AdminSettings, Error, Settings, connection, metrics};
 
 /// Connections that the kernel queues until they are accepted. Beyond it, a client's kernel
 /// retries the connect after a second or more. When another node has died, all its clients
@@ -51,32 +54,38 @@ pub fn serve(
         readiness,
         handle: handle.clone(),
         drain: Arc::clone(&drain),
-        token: admin.token.clone(),
+        access: match admin.listen {
+            AdminAddress::Unix(_) => Access::Socket,
+            AdminAddress::Tcp(_) => Access::Port {
+                token: admin.token.clone(),
+                hosts: AdminHosts::new(&admin.allowed_hosts),
+            },
+        },
     };
     let front = Front::new(settings, handle, tenants, bodies, Arc::clone(&drain))?;
     let by_address = Arc::new(ConnectionsByAddress::new(settings)?);
-    let (listener, address) = listen(settings.listen, "front.listen")?;
-    let (admin_listener, admin_address) = listen(admin.listen, "admin.listen")?;
+    let refused = |address: &dyn ToString, setting| {
+        let address = address.to_string();
+        move |source| Error::Listen { address, setting, source }
+    };
+    let (listener, address) =
+        listen(settings.listen).map_err(refused(&settings.listen, "front.listen"))?;
+    let (bound, admin_address) =
+        Bound::new(&admin.listen).map_err(refused(&admin.listen, "admin.listen"))?;
     let clients = client_server(settings, front, by_address, listener)
-        .map_err(|source| Error::Listen { address, setting: "front.listen", source })?;
-    let operators = admin::server(admin_listener, operated).map_err(|source| Error::Listen {
-        address: admin_address,
-        setting: "admin.listen",
-        source,
-    })?;
+        .map_err(refused(&settings.listen, "front.listen"))?;
     Ok(Running {
         address,
-        admin_address,
         drain,
         clients: Listening::start(clients),
-        operators: Listening::start(operators),
+        operators: AdminServer::start(bound, admin_address, operated),
     })
 }
 
-fn listen(address: SocketAddr, setting: &'static str) -> Result<(TcpListener, SocketAddr), Error> {
-    TcpListener::bind(address)
-        .and_then(|listener| listener.local_addr().map(|address| (listener, address)))
-        .map_err(|source| Error::Listen { address, setting, source })
+fn listen(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address)?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
 }
 
 /// Passes every request to [`Front::answer`]. There are three paths: a routing table, extractors
@@ -181,10 +190,9 @@ impl Listening {
 #[derive(Debug)]
 pub struct Running {
     address: SocketAddr,
-    admin_address: SocketAddr,
     drain: Arc<Drain>,
     clients: Listening,
-    operators: Listening,
+    operators: AdminServer,
 }
 
 impl Running {
@@ -194,14 +202,14 @@ impl Running {
     }
 
     /// The address of the listener for operators.
-    pub fn admin_address(&self) -> SocketAddr {
-        self.admin_address
+    pub fn admin_address(&self) -> &AdminAddress {
+        self.operators.address()
     }
 
     /// Asks the client to close its connection in every response from now on, so that a balancer
-    /// moves it to another node. Requests are still accepted.
+    /// moves it to another node. Requests are still accepted. No operator can take this back.
     pub fn drain(&self) {
-        self.drain.begin_drain();
+        self.drain.begin_stop();
     }
 
     /// Ready when no request is being answered, no stream is open, and no request has arrived
@@ -218,6 +226,6 @@ impl Running {
         if !self.clients.stop(grace).await {
             tracing::warn!("responses were cut off at the end of the grace period");
         }
-        self.operators.stop(Duration::ZERO).await;
+        self.operators.stop().await;
     }
 }

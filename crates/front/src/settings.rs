@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
 use tenants::Shares;
 
+use crate::AdminAddress;
+
 /// The listener for clients and its bounds.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -129,13 +131,18 @@ impl Settings {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdminSettings {
-    /// Address on which `/metrics`, `/healthz` and `/readyz` are served, to every client that
-    /// reaches the port; port 0 takes any free one. Allow only operators and their machines to
-    /// reach it.
-    pub listen: SocketAddr,
+    /// Where `/metrics`, `/healthz` and `/readyz` are served: an address and a port, of which 0
+    /// takes any free one, or `unix:` and the path of a socket. A port serves them to every client
+    /// that reaches it: allow only operators and their machines. Only the node's own user can
+    /// connect to the socket (mode 600), and needs no token.
+    pub listen: AdminAddress,
+    /// Host names, with or without port, that `Host` may carry on a port, besides `localhost` and
+    /// IP addresses; any other is answered 403.
+    pub allowed_hosts: Vec<String>,
     /// A file that holds a token, which others may not read (mode 600 or 640). With it,
-    /// `POST /drain` is taken from a client that sends `Authorization: Bearer <token>`; without
-    /// it, every `POST /drain` is answered 403. The file is read once, at the start.
+    /// `POST /drain` and `DELETE /drain` are taken from a client that sends
+    /// `Authorization: Bearer <token>`; without it, they are answered 403 on a port. The file is
+    /// read once, at the start.
     pub token_file: PathBuf,
     /// The token in that file.
     #[serde(skip)]
@@ -145,7 +152,12 @@ pub struct AdminSettings {
 impl Default for AdminSettings {
     fn default() -> Self {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 9090));
-        Self { listen, token_file: PathBuf::new(), token: None }
+        Self {
+            listen: listen.into(),
+            allowed_hosts: Vec::new(),
+            token_file: PathBuf::new(),
+            token: None,
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use front::AdminAddress;
 
 /// Hosts MCP servers over Streamable HTTP, with sessions and streams that resume.
 ///
@@ -47,10 +48,10 @@ pub struct Serve {
     /// Address of the listener for clients; port 0 takes any free one [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
-    /// Address of the listener for operators; port 0 takes any free one [default:
-    /// 127.0.0.1:9090].
+    /// Address of the listener for operators; port 0 takes any free one, and `unix:/PATH` is a
+    /// Unix socket [default: 127.0.0.1:9090].
     #[arg(long, value_name = "ADDRESS")]
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<AdminAddress>,
     /// A server to host as the tenant `demo`: a program that speaks MCP over its standard
     /// input and output. It gets the environment of this process.
     #[arg(last = true, value_name = "COMMAND")]

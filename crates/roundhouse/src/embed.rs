@@ -1,7 +1,6 @@
 //! Roundhouse as a library: tenants in, a running node out.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use backends::Backend;
@@ -87,15 +86,19 @@ impl Roundhouse {
 
     /// Address of the listener for clients, as in `127.0.0.1:8080`; port 0 takes any free one.
     pub fn listen(mut self, address: &str) -> Self {
-        if let Some(address) = self.address("listen", address) {
-            self.settings.front.listen = address;
+        match address.parse() {
+            Ok(address) => self.settings.front.listen = address,
+            Err(_) => self.problems.add(format!(
+                "`listen` is {address:?}; write an address and a port, as in 127.0.0.1:8080"
+            )),
         }
         self
     }
 
-    /// Address of the listener for operators, as in `127.0.0.1:9090`; port 0 takes any free one.
+    /// Address of the listener for operators, as in `127.0.0.1:9090`, where port 0 takes any free
+    /// one, or a Unix socket, as in `unix:/run/roundhouse/admin.sock`.
     pub fn admin(mut self, address: &str) -> Self {
-        if let Some(address) = self.address("admin", address) {
+        if let Some(address) = self.problems.ok_or_add(address.parse()) {
             self.settings.admin.listen = address;
         }
         self
@@ -105,16 +108,6 @@ impl Roundhouse {
     /// nodes on one machine.
     pub fn on_free_ports(self) -> Self {
         self.listen("127.0.0.1:0").admin("127.0.0.1:0")
-    }
-
-    fn address(&mut self, what: &str, written: &str) -> Option<SocketAddr> {
-        let address = written.parse().ok();
-        if address.is_none() {
-            self.problems.add(format!(
-                "`{what}` is {written:?}; write an address and a port, as in 127.0.0.1:8080"
-            ));
-        }
-        address
     }
 
     /// Starts the node on its own threads. Both addresses are bound when it returns.

@@ -7,6 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::thread;
 
+use front::AdminAddress;
 use tokio::sync::oneshot;
 
 use crate::Error;
@@ -16,7 +17,7 @@ use crate::plan::Plan;
 #[derive(Debug)]
 pub struct Node {
     address: SocketAddr,
-    admin_address: SocketAddr,
+    admin_address: AdminAddress,
     tenants: Vec<String>,
     stop: oneshot::Sender<()>,
     stopped: oneshot::Receiver<()>,
@@ -46,9 +47,13 @@ impl Node {
         format!("http://{}/{tenant}/mcp", reachable(self.address))
     }
 
-    /// URL of the listener for operators, as reachable from this machine.
+    /// URL of the listener for operators, as reachable from this machine; `unix:` and a path for a
+    /// Unix socket.
     pub fn admin_url(&self) -> String {
-        format!("http://{}", reachable(self.admin_address))
+        match &self.admin_address {
+            AdminAddress::Tcp(address) => format!("http://{}", reachable(*address)),
+            AdminAddress::Unix(_) => self.admin_address.to_string(),
+        }
     }
 
     /// The names of all tenants, in order.
@@ -71,7 +76,7 @@ impl Node {
     }
 }
 
-type Addresses = Result<(SocketAddr, SocketAddr), Error>;
+type Addresses = Result<(SocketAddr, AdminAddress), Error>;
 
 async fn serve(
     plan: Plan,
@@ -86,7 +91,7 @@ async fn serve(
     };
     let running = plan.run(
         |running| {
-            tell(Ok((running.address(), running.admin_address())));
+            tell(Ok((running.address(), running.admin_address().clone())));
         },
         async {
             let _ = stop.await;

@@ -3,15 +3,16 @@
 pub(crate) mod parrot;
 pub(crate) mod session;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actors::Handle;
 use backends::Backends;
-use front::{AdminSettings, AdminToken, Running, Settings, serve};
+use front::{AdminAddress, AdminSettings, AdminToken, Running, Settings, serve};
 use telemetry::Readiness;
 use tenants::{Tenant, Tenants};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// The token that authorises an operator.
@@ -50,26 +51,37 @@ pub(crate) fn handle(backends: Backends) -> Handle {
     Handle::new(actors::NodeParts::alone(actors::Settings::default(), store, backends))
 }
 
-/// A front without `admin.token_file`.
-pub(crate) fn start_without_token() -> Running {
-    run_with(handle(Backends::default()), Readiness::default(), |_| {}, None)
+/// A front whose listener for operators has these settings; the address is replaced unless it is a
+/// Unix socket.
+pub(crate) fn start_with_admin(admin: AdminSettings) -> Running {
+    run_with(handle(Backends::default()), Readiness::default(), |_| {}, admin)
+}
+
+/// Where operators connect.
+pub(crate) fn admin_address(running: &Running) -> SocketAddr {
+    match running.admin_address() {
+        AdminAddress::Tcp(address) => *address,
+        AdminAddress::Unix(path) => panic!("{}", path.display()),
+    }
 }
 
 fn run(handle: Handle, readiness: Readiness, change: impl FnOnce(&mut Settings)) -> Running {
-    run_with(handle, readiness, change, AdminToken::new(TOKEN))
+    let admin = AdminSettings { token: AdminToken::new(TOKEN), ..AdminSettings::default() };
+    run_with(handle, readiness, change, admin)
 }
 
 fn run_with(
     handle: Handle,
     readiness: Readiness,
     change: impl FnOnce(&mut Settings),
-    token: Option<AdminToken>,
+    mut admin: AdminSettings,
 ) -> Running {
     let mut settings =
         Settings { listen: "127.0.0.1:0".parse().unwrap(), workers: 1, ..Settings::default() };
     change(&mut settings);
-    let admin =
-        AdminSettings { listen: "127.0.0.1:0".parse().unwrap(), token, ..AdminSettings::default() };
+    if matches!(admin.listen, AdminAddress::Tcp(_)) {
+        admin.listen = "127.0.0.1:0".parse().unwrap();
+    }
     let mut picky = tenant("picky");
     picky.allowed_origins = vec!["https://picky.example".to_owned()];
     let tenants = Tenants::new([tenant("demo"), picky]);
@@ -107,13 +119,15 @@ impl Reply {
 }
 
 /// A connection that is written to and read from as bytes.
-pub(crate) struct Wire(pub(crate) TcpStream);
+pub(crate) struct Wire<S = TcpStream>(pub(crate) S);
 
 impl Wire {
     pub(crate) async fn open(running: &Running) -> Self {
         Self(TcpStream::connect(running.address()).await.unwrap())
     }
+}
 
+impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.0.write_all(bytes.as_ref()).await.unwrap();
     }
